@@ -1,0 +1,2 @@
+//! The `firstflight` program: parses, calls, prints.
+fn main() {}
