@@ -1,1 +1,42 @@
-//! firstflight: tls
+//! BoringSSL behind safe types, for both roles: contexts, early data, sessions, ticket sealing.
+//!
+//! Three layers, each usable without the one above it:
+//! - [`Acceptor`] and [`Connector`]: what a server or a client is willing to do;
+//! - [`Machine`]: one connection without sockets (bytes in, bytes out), in early data or past it;
+//! - [`TlsStream`]: the machine on a socket, `AsyncRead + AsyncWrite`, which reads ahead, writes
+//!   the handshake flight and the answer as one, and drains to `Finished` before it closes.
+//!
+//! All BoringSSL FFI of TLS over TCP lives here; nothing above this crate is `unsafe`.
+#![allow(unsafe_code)]
+
+mod acceptor;
+mod clock;
+mod connector;
+mod context;
+mod early;
+mod error;
+mod handshake;
+mod identity;
+mod keylog;
+mod machine;
+mod session;
+mod shared;
+mod stream;
+mod ticket;
+mod version;
+
+pub use acceptor::{Acceptor, AcceptorConfig};
+pub use clock::SteadyClock;
+pub use connector::{Connector, ConnectorConfig, Offer, Trust};
+pub use context::{CipherPolicy, group_names};
+pub use early::{EarlyData, EarlyDataReason, MAX_EARLY_DATA, MAX_TICKET_AGE_SKEW};
+pub use error::TlsError;
+pub use handshake::Handshake;
+pub use identity::Identity;
+pub use keylog::{KeyLog, KeyLogFile, KeyLogLines};
+pub use machine::{Machine, Progress};
+pub use session::Session;
+pub use shared::{HandshakeDriver, SharedStream, share};
+pub use stream::TlsStream;
+pub use ticket::{OpenedTicket, TicketSealer};
+pub use version::Version;

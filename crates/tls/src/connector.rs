@@ -1,0 +1,158 @@
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use boring::ssl::{Ssl, SslContext, SslRef, SslSession, SslSessionCacheMode, SslVerifyMode};
+use boring_sys as ffi;
+use foreign_types::ForeignType;
+
+use crate::context::Slot;
+use crate::machine::{Machine, Role};
+use crate::{CipherPolicy, KeyLog, Session, TlsError, Version, context};
+
+/// Whom a client believes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The machine's own authorities.
+    System,
+    /// The authorities in a PEM file and no others (curl's `--cacert`).
+    File(PathBuf),
+    /// Anybody (curl's `-k`): for trying out only.
+    Anyone,
+}
+
+/// What a client is willing to do.
+#[derive(Clone)]
+pub struct ConnectorConfig {
+    /// Oldest version.
+    pub min_version: Version,
+    /// Newest version.
+    pub max_version: Version,
+    /// Ciphers and groups.
+    pub ciphers: CipherPolicy,
+    /// Application protocols in order of preference; empty: no ALPN.
+    pub alpn: Vec<Vec<u8>>,
+    /// Whom to believe.
+    pub trust: Trust,
+    /// Where secrets go, if anywhere.
+    pub key_log: Option<Arc<dyn KeyLog>>,
+}
+
+impl ConnectorConfig {
+    /// TLS 1.2 and 1.3, no ALPN.
+    pub fn new(trust: Trust) -> Self {
+        Self {
+            min_version: Version::Tls12,
+            max_version: Version::Tls13,
+            ciphers: CipherPolicy::default(),
+            alpn: Vec::new(),
+            trust,
+            key_log: None,
+        }
+    }
+}
+
+/// What one connection brings along: whom it calls, and how it resumes.
+#[derive(Clone, Debug, Default)]
+pub struct Offer {
+    /// The server's host name or address, for SNI (names only, RFC 6066 section 3) and for the
+    /// certificate.
+    pub host: String,
+    /// A session to resume.
+    pub session: Option<Session>,
+    /// Whether to send early data if the session allows it.
+    pub early_data: bool,
+}
+
+/// Makes client connections. Cheap to clone.
+#[derive(Clone)]
+pub struct Connector {
+    context: SslContext,
+}
+
+/// Where the tickets of one connection are put as they come in.
+pub(crate) type Inbox = Arc<Mutex<Vec<Session>>>;
+
+static INBOX: Slot<Inbox> =
+    Slot::new(|| Ssl::new_ex_index().expect("an index for the sessions of a connection"));
+
+impl Connector {
+    /// Checks the configuration and builds the context.
+    ///
+    /// # Errors
+    /// [`TlsError`] with the setting that the library does not take, or the file of authorities
+    /// that cannot be read.
+    pub fn new(config: ConnectorConfig) -> Result<Self, TlsError> {
+        let mut builder = context::builder(
+            config.min_version,
+            config.max_version,
+            &config.ciphers,
+            config.key_log,
+        )?;
+        match &config.trust {
+            Trust::Anyone => builder.set_verify(SslVerifyMode::NONE),
+            Trust::System => {
+                builder.set_verify(SslVerifyMode::PEER);
+                builder
+                    .set_default_verify_paths()
+                    .map_err(TlsError::setup("the machine's certificate authorities"))?;
+            }
+            Trust::File(path) => {
+                builder.set_verify(SslVerifyMode::PEER);
+                std::fs::metadata(path).map_err(|source| TlsError::File {
+                    what: "certificate authorities",
+                    path: path.clone(),
+                    source,
+                })?;
+                builder.set_ca_file(path).map_err(|stack| TlsError::Pem {
+                    what: "certificate authority",
+                    path: path.clone(),
+                    reason: crate::error::reasons(&stack),
+                })?;
+            }
+        }
+        if !config.alpn.is_empty() {
+            builder
+                .set_alpn_protos(&context::alpn_wire(&config.alpn))
+                .map_err(TlsError::setup("the application protocols"))?;
+        }
+        // The jar keeps sessions, not the library: a ticket is used once and by one process.
+        builder
+            .set_session_cache_mode(SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL);
+        builder.set_new_session_callback(|ssl: &mut SslRef, session: SslSession| {
+            if let Some(inbox) = ssl.ex_data(*INBOX) {
+                let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
+                inbox.push(Session::new(session));
+            }
+        });
+        Ok(Self {
+            context: builder.build(),
+        })
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    /// [`TlsError::BadHost`], or [`TlsError::BadSession`] when the session cannot be used here.
+    pub fn machine(&self, offer: &Offer) -> Result<Machine, TlsError> {
+        let mut ssl = Ssl::new(&self.context).map_err(TlsError::setup("a new connection"))?;
+        let bad_host = |_| TlsError::BadHost(offer.host.clone());
+        match offer.host.parse() {
+            Ok(address) => ssl.param_mut().set_ip(address).map_err(bad_host)?,
+            Err(_) => {
+                ssl.set_hostname(&offer.host).map_err(bad_host)?;
+                ssl.param_mut().set_host(&offer.host).map_err(bad_host)?;
+            }
+        }
+        let inbox = Inbox::default();
+        ssl.set_ex_data(*INBOX, inbox.clone());
+        if let Some(session) = &offer.session {
+            // SAFETY: the session was made by the same library in this process, either by a
+            // handshake or from bytes; both give it the X.509 method that every context here has.
+            unsafe { ssl.set_session(session.as_boring()) }
+                .map_err(|stack| TlsError::BadSession(crate::error::reasons(&stack)))?;
+        }
+        // SAFETY: the connection is valid.
+        unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), offer.early_data.into()) };
+        Machine::new(ssl, Role::Client { inbox })
+    }
+}

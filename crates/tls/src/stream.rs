@@ -1,0 +1,331 @@
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::machine::Queue;
+use crate::{Acceptor, Connector, Handshake, Machine, Offer, Progress, Session, TlsError};
+
+/// A TLS connection on a socket.
+///
+/// - What the library writes is gathered and leaves on [`AsyncWrite::poll_flush`] or when a read
+///   has to wait: a server's handshake flight and its answer, a client's ClientHello and its early
+///   data each leave as one.
+/// - On a server, bytes of early data and later bytes are never mixed in one read, and a read that
+///   goes from the first to the second gives way once, so that whoever parses requests has seen
+///   all early ones before the first later byte ([`TlsStream::reading_early`]).
+/// - Closing drains the handshake to the client's Finished first; otherwise the answer to early
+///   data could be lost to a reset.
+pub struct TlsStream<S> {
+    io: S,
+    machine: Machine,
+    /// Data that the handshake's completion had to read before the application asked for it.
+    drained: VecDeque<Drained>,
+    phase: Phase,
+    close_said: bool,
+}
+
+struct Drained {
+    early: bool,
+    bytes: Queue,
+}
+
+/// Which bytes the application has been given (server only; a client is `Late` from the start).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Early,
+    /// All early bytes are given, and the reader was asked to come again once.
+    GaveWay,
+    Late,
+}
+
+/// How much may wait in the outgoing buffer before a write has to wait for the socket.
+const MAX_OUTGOING: usize = 64 * 1024;
+
+/// How much one read takes from the socket: a full record and its header.
+const READ_AHEAD: usize = 16 * 1024 + 512;
+
+/// How much one write hands to the library.
+const MAX_WRITE: usize = 64 * 1024;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
+    /// Accepts a connection; returns when the handshake is complete or early data can be read.
+    /// The server's flight may still be unsent then, so that it leaves together with the answer.
+    ///
+    /// # Errors
+    /// [`TlsError`]; the alert has been sent as far as the socket took it.
+    pub async fn accept(acceptor: &Acceptor, io: S, early_data: bool) -> Result<Self, TlsError> {
+        Self::start(acceptor.machine(early_data)?, io, Phase::Early).await
+    }
+
+    /// Connects; returns when the handshake is complete, or at once when early data can be
+    /// written. Nothing is sent in the second case before the first flush.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub async fn connect(connector: &Connector, io: S, offer: &Offer) -> Result<Self, TlsError> {
+        Self::start(connector.machine(offer)?, io, Phase::Late).await
+    }
+
+    /// What was negotiated so far.
+    pub fn facts(&self) -> Handshake {
+        self.machine.facts()
+    }
+
+    /// Whether the connection is in early data: a client may still write some, a server may still
+    /// read some.
+    pub fn in_early_data(&self) -> bool {
+        self.machine.in_early_data()
+    }
+
+    /// Whether the peer's Finished has been verified.
+    pub fn is_complete(&self) -> bool {
+        self.machine.is_complete()
+    }
+
+    /// On a server: whether early data was accepted and every byte given to the reader so far was
+    /// early data. A request that was parsed whole while this is true can be a replay.
+    pub fn reading_early(&self) -> bool {
+        self.phase != Phase::Late
+    }
+
+    /// Bytes of early data that a client has written, accepted or not.
+    pub fn early_bytes_written(&self) -> usize {
+        self.machine.early_bytes_written()
+    }
+
+    /// The sessions that came in since the last call (client).
+    pub fn take_sessions(&mut self) -> Vec<Session> {
+        self.machine.take_sessions()
+    }
+
+    /// The socket below.
+    pub fn socket(&self) -> &S {
+        &self.io
+    }
+
+    /// Completes the handshake by reading, without waiting for the application to read: early data
+    /// that comes in meanwhile is kept for it (on a server [`crate::MAX_EARLY_DATA`] at most).
+    ///
+    /// # Errors
+    /// [`TlsError`] as `io::Error`.
+    pub fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut buffer = [0; 4096];
+        while !self.machine.is_complete() {
+            let early = self.phase != Phase::Late;
+            let progress = match early {
+                true => self.machine.read(&mut buffer),
+                false => match self.machine.handshake() {
+                    Ok(Progress::Done(())) => Ok(Progress::Done(0)),
+                    Ok(Progress::NeedsInput) => Ok(Progress::NeedsInput),
+                    Ok(Progress::Closed) => Ok(Progress::Closed),
+                    Err(error) => Err(error),
+                },
+            };
+            match progress.map_err(TlsError::into_io)? {
+                Progress::Done(count) => self.keep(&buffer[..count]),
+                Progress::NeedsInput => ready!(self.poll_exchange(cx))?,
+                Progress::Closed => {
+                    return Poll::Ready(Err(TlsError::ClosedInHandshake.into_io()));
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    async fn start(machine: Machine, io: S, phase: Phase) -> Result<Self, TlsError> {
+        let mut stream = Self {
+            io,
+            machine,
+            drained: VecDeque::new(),
+            phase,
+            close_said: false,
+        };
+        std::future::poll_fn(|cx| stream.poll_start(cx)).await?;
+        if phase == Phase::Early && !stream.machine.in_early_data() {
+            stream.phase = Phase::Late;
+        }
+        Ok(stream)
+    }
+
+    fn poll_start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TlsError>> {
+        loop {
+            match self.machine.handshake() {
+                Ok(Progress::Done(())) => return Poll::Ready(Ok(())),
+                Ok(Progress::NeedsInput) => ready!(self.poll_exchange(cx))?,
+                Ok(Progress::Closed) => return Poll::Ready(Err(TlsError::ClosedInHandshake)),
+                Err(error) => {
+                    // The peer is owed the alert; whether it can take it does not matter any more.
+                    let _ = self.poll_send(cx);
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Sends what waits, then reads from the socket once.
+    fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Both directions: a peer that does not read must not keep us from reading.
+        if let Poll::Ready(Err(error)) = self.poll_send(cx) {
+            return Poll::Ready(Err(error));
+        }
+        let mut space = [MaybeUninit::uninit(); READ_AHEAD];
+        let mut buffer = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
+        match buffer.filled() {
+            [] => self.machine.feed_eof(),
+            bytes => self.machine.feed(bytes),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.machine.outgoing().is_empty() {
+            let count = ready!(Pin::new(&mut self.io).poll_write(cx, self.machine.outgoing()))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.machine.sent(count);
+        }
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    /// Keeps bytes that were read on the way to the end of the handshake.
+    fn keep(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let early = self.machine.in_early_data();
+        match self.drained.back_mut() {
+            Some(last) if last.early == early => last.bytes.append(bytes),
+            _ => {
+                let mut queue = Queue::default();
+                queue.append(bytes);
+                self.drained.push_back(Drained {
+                    early,
+                    bytes: queue,
+                });
+            }
+        }
+    }
+
+    /// Moves kept bytes to the reader. `None`: there are none.
+    fn read_kept(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Option<Poll<()>> {
+        let early = self.drained.front()?.early;
+        if !early && !self.may_go_late(cx) {
+            return Some(Poll::Pending);
+        }
+        let front = self.drained.front_mut()?;
+        let rest = front.bytes.rest();
+        let count = rest.len().min(buffer.remaining());
+        buffer.put_slice(&rest[..count]);
+        front.bytes.consume(count);
+        if front.bytes.rest().is_empty() {
+            self.drained.pop_front();
+        }
+        Some(Poll::Ready(()))
+    }
+
+    /// Whether the reader may have bytes that were not early data: only after it has been asked to
+    /// come again once, so that it looked through all early ones first.
+    fn may_go_late(&mut self, cx: &mut Context<'_>) -> bool {
+        match self.phase {
+            Phase::Early => {
+                self.phase = Phase::GaveWay;
+                cx.waker().wake_by_ref();
+                false
+            }
+            Phase::GaveWay | Phase::Late => {
+                self.phase = Phase::Late;
+                true
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            if let Some(kept) = this.read_kept(cx, buffer) {
+                return kept.map(Ok);
+            }
+            if this.phase == Phase::Late {
+                match this.machine.read(buffer.initialize_unfilled()) {
+                    Ok(Progress::Done(count)) => {
+                        buffer.advance(count);
+                        return Poll::Ready(Ok(()));
+                    }
+                    Ok(Progress::Closed) => return Poll::Ready(Ok(())),
+                    Ok(Progress::NeedsInput) => ready!(this.poll_exchange(cx))?,
+                    Err(error) => return this.fail(cx, error),
+                }
+                continue;
+            }
+            // Early: one record at a time goes through the kept bytes, which know their phase.
+            let mut record = [0; 4096];
+            match this.machine.read(&mut record) {
+                Ok(Progress::Done(count)) => this.keep(&record[..count]),
+                Ok(Progress::NeedsInput) => ready!(this.poll_exchange(cx))?,
+                Ok(Progress::Closed) => return Poll::Ready(Ok(())),
+                Err(error) => return this.fail(cx, error),
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
+    fn fail(&mut self, cx: &mut Context<'_>, error: TlsError) -> Poll<io::Result<()>> {
+        let _ = self.poll_send(cx);
+        Poll::Ready(Err(error.into_io()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        if this.machine.outgoing().len() >= MAX_OUTGOING {
+            ready!(this.poll_send(cx))?;
+        }
+        loop {
+            match this.machine.write(&data[..data.len().min(MAX_WRITE)]) {
+                Ok(Progress::Done(count)) => return Poll::Ready(Ok(count)),
+                Ok(Progress::NeedsInput) => ready!(this.poll_exchange(cx))?,
+                Ok(Progress::Closed) => {
+                    return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+                }
+                Err(error) => return Poll::Ready(Err(error.into_io())),
+            }
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_send(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if !this.close_said {
+            // A peer that has gone, or that never ends its handshake (a replay), is no reason to
+            // fail here: what it was sent is sent, and the caller limits how long this may take.
+            let complete = ready!(this.poll_complete(cx));
+            this.close_said = true;
+            if complete.is_ok() {
+                this.machine.close().map_err(TlsError::into_io)?;
+            }
+        }
+        ready!(this.poll_send(cx))?;
+        Pin::new(&mut this.io).poll_shutdown(cx)
+    }
+}
