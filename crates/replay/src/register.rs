@@ -1,0 +1,350 @@
+//! The local strike register: exact, sharded, bounded, expiring by time buckets.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::ClaimKey;
+
+/// The outcome of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// The key was not there; it is now.
+    Won,
+    /// The key was there already.
+    Lost,
+    /// The key was not there, and there is no room to record it.
+    Full,
+}
+
+/// Counters of a [`StrikeRegister`], for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegisterStatistics {
+    /// Records held now, with those that expired but were not swept yet.
+    pub entries: usize,
+    /// Records that fit.
+    pub capacity: usize,
+    /// Claims won since the start.
+    pub won: u64,
+    /// Claims lost since the start: replays, or honest flights that a copy overtook.
+    pub lost: u64,
+    /// Claims that found no room since the start.
+    pub full: u64,
+}
+
+/// Records which flights were claimed, each until its own expiry (RFC 8446 section 8.2).
+///
+/// Exact: no false positives as in a Bloom filter, no record evicted before its time. Memory is
+/// bounded: 32 to 36 bytes a record at capacity (28 for the record, one or two 4-byte chain
+/// heads), reserved at the start and touched only as records come, plus 2 KiB a shard.
+///
+/// An attacker can choose client randoms until their digests collide in a few bits, so shard and
+/// chain are chosen by SipHash under a key drawn per process, not by bits of the digest itself.
+pub struct StrikeRegister {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    capacity: usize,
+    entries: AtomicUsize,
+    crowded: AtomicUsize,
+    won: AtomicU64,
+    lost: AtomicU64,
+    full: AtomicU64,
+}
+
+impl StrikeRegister {
+    /// A register for `capacity` records (at most about 268 million).
+    ///
+    /// Above some thousands it has several shards, each with its part of the capacity: the
+    /// fullest may answer [`Claim::Full`] when a few per cent of the whole are still free.
+    pub fn new(capacity: usize) -> Self {
+        let capacity = capacity.min(MAX_SHARDS << 22);
+        let shards = (capacity / SHARD_WORTHWHILE)
+            .next_power_of_two()
+            .min(MAX_SHARDS);
+        let shard = |i| {
+            let share = capacity / shards + usize::from(i < capacity % shards);
+            Mutex::new(Shard::new(share))
+        };
+        let crowded = if capacity == 0 { shards } else { 0 };
+        Self {
+            shards: (0..shards).map(shard).collect(),
+            hasher: RandomState::new(),
+            capacity,
+            entries: AtomicUsize::new(0),
+            crowded: AtomicUsize::new(crowded),
+            won: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            full: AtomicU64::new(0),
+        }
+    }
+
+    /// Claims `key` until `expires_at`. A key that is there is [`Claim::Lost`] also when the
+    /// register is full.
+    ///
+    /// A record lives up to one second longer than asked for, never shorter.
+    pub fn claim(&self, key: ClaimKey, expires_at: Duration, now: Duration) -> Claim {
+        // A permit that is always given leaves only the register's own answers.
+        self.claim_if(key, expires_at, now, || true)
+            .unwrap_or(Claim::Full)
+    }
+
+    /// As [`claim`](Self::claim), but records nothing and answers `None` if the key is not there
+    /// and `permit` says no.
+    ///
+    /// `permit` is asked under the key's lock. Who changes what it reads, and then claims or
+    /// looks up the same key, sees every claim that was granted before the change took effect.
+    pub fn claim_if(
+        &self,
+        key: ClaimKey,
+        expires_at: Duration,
+        now: Duration,
+        permit: impl FnOnce() -> bool,
+    ) -> Option<Claim> {
+        let (mut shard, hash) = self.locked(key, now);
+        if shard.contains(key, hash) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return Some(Claim::Lost);
+        }
+        if !permit() {
+            return None;
+        }
+        if !shard.has_room() {
+            self.full.fetch_add(1, Ordering::Relaxed);
+            return Some(Claim::Full);
+        }
+        let was_crowded = shard.is_crowded();
+        shard.insert(key, hash, whole_seconds_up(expires_at));
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        if !was_crowded && shard.is_crowded() {
+            self.crowded.fetch_add(1, Ordering::Relaxed);
+        }
+        self.won.fetch_add(1, Ordering::Relaxed);
+        Some(Claim::Won)
+    }
+
+    /// Whether a record of `key` is there.
+    pub fn contains(&self, key: ClaimKey, now: Duration) -> bool {
+        let (shard, hash) = self.locked(key, now);
+        shard.contains(key, hash)
+    }
+
+    /// Whether there is room for a good number of further claims: false once a shard is fuller
+    /// than 15/16 (or full, if it is a tiny one), so that flights already let in find a place.
+    pub fn has_room(&self, now: Duration) -> bool {
+        if self.crowded.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        // Nobody claims while there is no room, so expiry has to be driven from here.
+        for shard in &self.shards {
+            drop(self.advanced(shard, now));
+        }
+        self.crowded.load(Ordering::Relaxed) == 0
+    }
+
+    /// The counters.
+    pub fn statistics(&self) -> RegisterStatistics {
+        RegisterStatistics {
+            entries: self.entries.load(Ordering::Relaxed),
+            capacity: self.capacity,
+            won: self.won.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+            full: self.full.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The key's shard, expired up to `now` and locked, and the key's hash for its chains.
+    fn locked(&self, key: ClaimKey, now: Duration) -> (MutexGuard<'_, Shard>, u32) {
+        let hash = self.hasher.hash_one(key.as_bytes());
+        let (high, low) = ((hash >> 32) as usize, hash as u32);
+        (
+            self.advanced(&self.shards[high % self.shards.len()], now),
+            low,
+        )
+    }
+
+    fn advanced<'a>(&self, shard: &'a Mutex<Shard>, now: Duration) -> MutexGuard<'a, Shard> {
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_crowded = shard.is_crowded();
+        let expired = shard.advance(whole_seconds(now), &self.hasher);
+        if expired > 0 {
+            self.entries.fetch_sub(expired, Ordering::Relaxed);
+            if was_crowded && !shard.is_crowded() {
+                self.crowded.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        shard
+    }
+}
+
+impl std::fmt::Debug for StrikeRegister {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StrikeRegister")
+            .field("statistics", &self.statistics())
+            .finish()
+    }
+}
+
+/// A hash table with chaining and a timing wheel over the same slab of records. Links are an
+/// index plus one, so that zeroed memory, which the system hands out untouched, means "none".
+struct Shard {
+    chains: Vec<Link>,
+    wheel: Vec<Link>,
+    slab: Vec<Record>,
+    free: Link,
+    live: usize,
+    capacity: usize,
+    clock: u32,
+}
+
+type Link = u32;
+
+#[derive(Clone, Copy)]
+struct Record {
+    key: ClaimKey,
+    chain_next: Link,
+    bucket_next: Link,
+    expires: u32,
+}
+
+impl Shard {
+    fn new(capacity: usize) -> Self {
+        Self {
+            chains: vec![0; capacity.next_power_of_two()],
+            wheel: vec![0; WHEEL],
+            slab: Vec::with_capacity(capacity),
+            free: 0,
+            live: 0,
+            capacity,
+            clock: 0,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.live < self.capacity
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.live >= self.capacity - self.capacity / 16
+    }
+
+    fn contains(&self, key: ClaimKey, hash: u32) -> bool {
+        let mut link = self.chains[self.chain_of(hash)];
+        while link != 0 {
+            let record = &self.slab[link as usize - 1];
+            if record.key == key {
+                return true;
+            }
+            link = record.chain_next;
+        }
+        false
+    }
+
+    /// Adds a record that expires at the beginning of second `expires`. There must be room.
+    fn insert(&mut self, key: ClaimKey, hash: u32, expires: u32) {
+        // Whoever claims with an expiry in the past read its clock late: one second is enough.
+        let expires = expires.max(self.clock.saturating_add(1));
+        let chain = self.chain_of(hash);
+        let bucket = expires as usize % WHEEL;
+        let chain_next = self.chains[chain];
+        let record = Record {
+            key,
+            chain_next,
+            bucket_next: self.wheel[bucket],
+            expires,
+        };
+        let link = match self.free {
+            0 => {
+                self.slab.push(record);
+                self.slab.len() as Link
+            }
+            free => {
+                let slot = &mut self.slab[free as usize - 1];
+                self.free = slot.bucket_next;
+                *slot = record;
+                free
+            }
+        };
+        self.chains[chain] = link;
+        self.wheel[bucket] = link;
+        self.live += 1;
+    }
+
+    /// Drops what expires up to second `now` and says how many that were. Each record is visited
+    /// once in its bucket (and once more per turn of the wheel, if it lives longer than that).
+    fn advance(&mut self, now: u32, hasher: &RandomState) -> usize {
+        if now <= self.clock {
+            return 0;
+        }
+        let live = self.live;
+        let first = self.clock + 1;
+        let last = now.min(self.clock.saturating_add(WHEEL as u32));
+        self.clock = now;
+        for second in first..=last {
+            self.sweep(second as usize % WHEEL, hasher);
+        }
+        live - self.live
+    }
+
+    fn sweep(&mut self, bucket: usize, hasher: &RandomState) {
+        let mut link = std::mem::take(&mut self.wheel[bucket]);
+        while link != 0 {
+            let index = link as usize - 1;
+            let Record {
+                key,
+                bucket_next,
+                expires,
+                ..
+            } = self.slab[index];
+            if expires <= self.clock {
+                self.unchain(link, hasher.hash_one(key.as_bytes()) as u32);
+                self.slab[index].bucket_next = self.free;
+                self.free = link;
+                self.live -= 1;
+            } else {
+                self.slab[index].bucket_next = self.wheel[bucket];
+                self.wheel[bucket] = link;
+            }
+            link = bucket_next;
+        }
+    }
+
+    fn unchain(&mut self, link: Link, hash: u32) {
+        let chain = self.chain_of(hash);
+        let next = self.slab[link as usize - 1].chain_next;
+        if self.chains[chain] == link {
+            self.chains[chain] = next;
+            return;
+        }
+        let mut at = self.chains[chain];
+        while at != 0 {
+            let record = &mut self.slab[at as usize - 1];
+            if record.chain_next == link {
+                record.chain_next = next;
+                return;
+            }
+            at = record.chain_next;
+        }
+    }
+
+    fn chain_of(&self, hash: u32) -> usize {
+        hash as usize & (self.chains.len() - 1)
+    }
+}
+
+fn whole_seconds(at: Duration) -> u32 {
+    u32::try_from(at.as_secs()).unwrap_or(u32::MAX)
+}
+
+fn whole_seconds_up(at: Duration) -> u32 {
+    whole_seconds(at).saturating_add(u32::from(at.subsec_nanos() > 0))
+}
+
+/// Buckets of one second: more than the longest life of a record at the default settings.
+const WHEEL: usize = 512;
+const MAX_SHARDS: usize = 64;
+const SHARD_WORTHWHILE: usize = 4096;
+
+#[cfg(test)]
+#[path = "register_tests.rs"]
+mod tests;

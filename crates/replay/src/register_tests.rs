@@ -1,0 +1,149 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(n: u64) -> ClaimKey {
+    let mut random = [0; 32];
+    random[..8].copy_from_slice(&n.to_be_bytes());
+    ClaimKey::from_client_random(&random)
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+#[test]
+fn a_record_is_28_bytes() {
+    assert_eq!(size_of::<Record>(), 28);
+}
+
+#[test]
+fn rfc8446_8_2_second_claim_of_the_same_hello_loses() {
+    let register = StrikeRegister::new(10);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
+    assert_eq!(register.claim(key(1), ms(5000), ms(1)), Claim::Lost);
+    assert_eq!(register.claim(key(2), ms(5000), ms(1)), Claim::Won);
+    let statistics = register.statistics();
+    assert_eq!(
+        (statistics.won, statistics.lost, statistics.entries),
+        (2, 1, 2)
+    );
+}
+
+#[test]
+fn full_refuses_new_keys_and_still_knows_old_ones() {
+    let register = StrikeRegister::new(2);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
+    assert_eq!(register.claim(key(2), ms(9000), ms(0)), Claim::Won);
+    assert_eq!(register.claim(key(3), ms(5000), ms(0)), Claim::Full);
+    assert_eq!(register.claim(key(1), ms(5000), ms(4999)), Claim::Lost);
+    assert!(!register.has_room(ms(4999)));
+    assert!(register.has_room(ms(5000)));
+    assert_eq!(register.claim(key(3), ms(9000), ms(5000)), Claim::Won);
+    assert_eq!(register.claim(key(2), ms(9000), ms(8999)), Claim::Lost);
+    assert_eq!(register.statistics().entries, 2);
+}
+
+#[test]
+fn a_register_without_capacity_is_always_full() {
+    let register = StrikeRegister::new(0);
+    assert!(!register.has_room(ms(0)));
+    assert_eq!(register.claim(key(1), ms(1), ms(0)), Claim::Full);
+    assert!(!register.has_room(Duration::MAX));
+}
+
+#[test]
+fn a_record_outlives_many_turns_of_the_wheel() {
+    let register = StrikeRegister::new(4);
+    let end = WHEEL as u64 * 5 * 1000 + 3000;
+    assert_eq!(register.claim(key(1), ms(end), ms(0)), Claim::Won);
+    for second in (0..end / 1000).step_by(97) {
+        assert!(register.contains(key(1), ms(second * 1000)));
+    }
+    assert!(register.contains(key(1), ms(end - 1)));
+    assert!(!register.contains(key(1), ms(end)));
+}
+
+#[test]
+fn a_clock_read_late_neither_revives_nor_drops_records() {
+    let register = StrikeRegister::new(4);
+    assert_eq!(register.claim(key(1), ms(10_000), ms(9_000)), Claim::Won);
+    assert!(!register.contains(key(1), ms(10_000)));
+    // This caller read its clock before the one above, and its own expiry has passed.
+    assert_eq!(register.claim(key(2), ms(8_000), ms(7_000)), Claim::Won);
+    assert_eq!(register.claim(key(2), ms(8_000), ms(7_000)), Claim::Lost);
+}
+
+#[test]
+fn extremes_of_time_do_not_panic() {
+    let register = StrikeRegister::new(4);
+    assert_eq!(register.claim(key(1), Duration::MAX, ms(0)), Claim::Won);
+    assert_eq!(register.claim(key(1), ms(0), ms(0)), Claim::Lost);
+    register.claim(key(2), ms(0), Duration::MAX);
+    register.contains(key(2), ms(0));
+}
+
+#[test]
+fn shards_fill_evenly_and_sum_up_to_the_capacity() {
+    let capacity = 100_000;
+    let register = StrikeRegister::new(capacity);
+    assert!(register.shards.len() > 1);
+    let mut won = 0;
+    for n in 0..2 * capacity as u64 {
+        won += usize::from(register.claim(key(n), ms(1000), ms(0)) == Claim::Won);
+    }
+    assert_eq!(won, capacity);
+    assert!(!register.has_room(ms(999)));
+    assert!(register.has_room(ms(1000)));
+    assert_eq!(register.statistics().entries, 0);
+}
+
+#[test]
+fn one_claim_of_many_at_once_wins() {
+    let register = StrikeRegister::new(10_000);
+    let won = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for n in 0..5_000 {
+                    if register.claim(key(n), ms(1000), ms(0)) == Claim::Won {
+                        won.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(won.into_inner(), 5_000);
+}
+
+proptest! {
+    /// The register against the plainest one possible: a map from key to expiry.
+    #[test]
+    fn agrees_with_a_plain_map(
+        capacity in 0usize..12,
+        steps in prop::collection::vec((0u64..16, 0u64..700, 0u64..40), 1..300),
+    ) {
+        let register = StrikeRegister::new(capacity);
+        let mut map: HashMap<u64, u64> = HashMap::new();
+        let mut second = 0;
+        for (n, life, passed) in steps {
+            second += if passed > 35 { passed * 30 } else { passed / 8 };
+            map.retain(|_, expires| *expires > second);
+            let expected = if map.contains_key(&n) {
+                Claim::Lost
+            } else if map.len() >= capacity {
+                Claim::Full
+            } else {
+                map.insert(n, second + life.max(1));
+                Claim::Won
+            };
+            let now = ms(second * 1000);
+            prop_assert_eq!(register.contains(key(n), now), expected == Claim::Lost);
+            let expires_at = ms((second + life) * 1000);
+            prop_assert_eq!(register.claim(key(n), expires_at, now), expected);
+            prop_assert_eq!(register.statistics().entries, map.len());
+        }
+    }
+}
