@@ -99,10 +99,7 @@ mod tests {
     fn key_is_the_first_half_of_sha256() {
         // SHA-256 of 32 zero bytes.
         let key = ClaimKey::from_client_random(&[0; 32]);
-        assert_eq!(
-            format!("{key:?}"),
-            "ClaimKey(66687aadf862bd776c8fc18b8e9f8e20)"
-        );
+        assert_eq!(format!("{key:?}"), "ClaimKey(66687aadf862bd776c8fc18b8e9f8e20)");
     }
 
     #[test]

@@ -146,10 +146,7 @@ pub struct Gate {
 impl Gate {
     /// A gate that begins at `now`. A `freshness` above `max_skew` means `max_skew`.
     pub fn new(config: GateConfig, now: Duration) -> Self {
-        let config = GateConfig {
-            freshness: config.freshness.min(config.max_skew),
-            ..config
-        };
+        let config = GateConfig { freshness: config.freshness.min(config.max_skew), ..config };
         let gate = Self {
             config,
             register: StrikeRegister::new(config.capacity),
@@ -206,10 +203,7 @@ impl Gate {
         // Asked again under the key's lock: `settle` closes the gate before it executes a flight
         // that it cannot record.
         let permit = || self.closed(at).is_none();
-        match self
-            .register
-            .claim_if(flight.key, self.expiry(flight), now, permit)
-        {
+        match self.register.claim_if(flight.key, self.expiry(flight), now, permit) {
             Some(Claim::Won) => {
                 flight.standing = Standing::Owned;
                 Decision::Execute
@@ -269,8 +263,7 @@ impl Gate {
         self.lose_claims_for(window, now);
         // Only after the window stands: others who see the same step must not slip past it.
         let _ =
-            self.wall_offset
-                .compare_exchange(greatest, offset, Ordering::SeqCst, Ordering::SeqCst);
+            self.wall_offset.compare_exchange(greatest, offset, Ordering::SeqCst, Ordering::SeqCst);
         true
     }
 
@@ -309,16 +302,8 @@ impl Gate {
                 }
             }
         };
-        flight.standing = if lost {
-            Standing::Lost
-        } else {
-            Standing::Owned
-        };
-        if lost {
-            Release::TooEarly
-        } else {
-            Release::Execute
-        }
+        flight.standing = if lost { Standing::Lost } else { Standing::Owned };
+        if lost { Release::TooEarly } else { Release::Execute }
     }
 
     /// Whether a copy of `flight` that ran early must still have its record at `at`.
@@ -328,9 +313,7 @@ impl Gate {
     /// for a skew that TLS does not let through.
     fn records_reach_back(&self, flight: &Flight, at: i64) -> bool {
         let refused_at = self.refused_at(flight);
-        let skew = i64::from(flight.skew_seconds)
-            .saturating_mul(1000)
-            .saturating_abs();
+        let skew = i64::from(flight.skew_seconds).saturating_mul(1000).saturating_abs();
         skew <= millis(self.config.max_skew)
             && refused_at >= self.lost_until.load(Ordering::SeqCst)
             && at <= refused_at.saturating_add(millis(self.config.max_handshake))
@@ -378,8 +361,7 @@ impl Gate {
     }
 
     fn lose_claims_for(&self, window: i64, now: Duration) {
-        self.lost_until
-            .fetch_max(millis(now).saturating_add(window), Ordering::SeqCst);
+        self.lost_until.fetch_max(millis(now).saturating_add(window), Ordering::SeqCst);
     }
 }
 

@@ -59,9 +59,7 @@ impl StrikeRegister {
     /// fullest may answer [`Claim::Full`] when a few per cent of the whole are still free.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.min(MAX_SHARDS << 22);
-        let shards = (capacity / SHARD_WORTHWHILE)
-            .next_power_of_two()
-            .min(MAX_SHARDS);
+        let shards = (capacity / SHARD_WORTHWHILE).next_power_of_two().min(MAX_SHARDS);
         let shard = |i| {
             let share = capacity / shards + usize::from(i < capacity % shards);
             Mutex::new(Shard::new(share))
@@ -85,8 +83,7 @@ impl StrikeRegister {
     /// A record lives up to one second longer than asked for, never shorter.
     pub fn claim(&self, key: ClaimKey, expires_at: Duration, now: Duration) -> Claim {
         // A permit that is always given leaves only the register's own answers.
-        self.claim_if(key, expires_at, now, || true)
-            .unwrap_or(Claim::Full)
+        self.claim_if(key, expires_at, now, || true).unwrap_or(Claim::Full)
     }
 
     /// As [`claim`](Self::claim), but records nothing and answers `None` if the key is not there
@@ -157,10 +154,7 @@ impl StrikeRegister {
     fn locked(&self, key: ClaimKey, now: Duration) -> (MutexGuard<'_, Shard>, u32) {
         let hash = self.hasher.hash_one(key.as_bytes());
         let (high, low) = ((hash >> 32) as usize, hash as u32);
-        (
-            self.advanced(&self.shards[high % self.shards.len()], now),
-            low,
-        )
+        (self.advanced(&self.shards[high % self.shards.len()], now), low)
     }
 
     fn advanced<'a>(&self, shard: &'a Mutex<Shard>, now: Duration) -> MutexGuard<'a, Shard> {
@@ -179,9 +173,7 @@ impl StrikeRegister {
 
 impl std::fmt::Debug for StrikeRegister {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StrikeRegister")
-            .field("statistics", &self.statistics())
-            .finish()
+        f.debug_struct("StrikeRegister").field("statistics", &self.statistics()).finish()
     }
 }
 
@@ -247,12 +239,7 @@ impl Shard {
         let chain = self.chain_of(hash);
         let bucket = expires as usize % WHEEL;
         let chain_next = self.chains[chain];
-        let record = Record {
-            key,
-            chain_next,
-            bucket_next: self.wheel[bucket],
-            expires,
-        };
+        let record = Record { key, chain_next, bucket_next: self.wheel[bucket], expires };
         let link = match self.free {
             0 => {
                 self.slab.push(record);
@@ -290,12 +277,7 @@ impl Shard {
         let mut link = std::mem::take(&mut self.wheel[bucket]);
         while link != 0 {
             let index = link as usize - 1;
-            let Record {
-                key,
-                bucket_next,
-                expires,
-                ..
-            } = self.slab[index];
+            let Record { key, bucket_next, expires, .. } = self.slab[index];
             if expires <= self.clock {
                 self.unchain(link, hasher.hash_one(key.as_bytes()) as u32);
                 self.slab[index].bucket_next = self.free;

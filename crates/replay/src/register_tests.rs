@@ -26,10 +26,7 @@ fn rfc8446_8_2_second_claim_of_the_same_hello_loses() {
     assert_eq!(register.claim(key(1), ms(5000), ms(1)), Claim::Lost);
     assert_eq!(register.claim(key(2), ms(5000), ms(1)), Claim::Won);
     let statistics = register.statistics();
-    assert_eq!(
-        (statistics.won, statistics.lost, statistics.entries),
-        (2, 1, 2)
-    );
+    assert_eq!((statistics.won, statistics.lost, statistics.entries), (2, 1, 2));
 }
 
 #[test]

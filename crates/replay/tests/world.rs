@@ -11,9 +11,6 @@ use firstflight_replay::{
 };
 use proptest::prelude::*;
 
-/// TLS's own bound on the ticket-age skew, in seconds.
-const TLS_MAX_SKEW: i64 = 60;
-
 /// A flight that an honest client sends once.
 #[derive(Debug, Clone)]
 struct HonestFlight {
@@ -73,7 +70,7 @@ enum Answer {
 struct World {
     now: u64,
     flights: Vec<HonestFlight>,
-    capacity: usize,
+    config: GateConfig,
     gate: Gate,
     lost_at: Option<u64>,
     connections: Vec<Connection>,
@@ -84,13 +81,13 @@ struct World {
 }
 
 impl World {
-    fn new(flights: Vec<HonestFlight>, capacity: usize, startup: Startup) -> Self {
+    fn new(flights: Vec<HonestFlight>, config: GateConfig) -> Self {
         let n = flights.len();
         Self {
             now: 0,
             flights,
-            capacity,
-            gate: Gate::new(config(capacity, startup), Duration::ZERO),
+            config,
+            gate: Gate::new(config, Duration::ZERO),
             lost_at: None,
             connections: Vec::new(),
             sent: vec![false; n],
@@ -152,12 +149,14 @@ impl World {
 
     fn go_on(&mut self, c: usize) {
         let (now, time) = (self.now, self.time());
+        // TLS's own bound on the ticket-age skew, which it counts in whole seconds.
+        let tls_max_skew = self.config.max_skew.as_secs() as i64;
         let connection = &mut self.connections[c];
         let flight = &self.flights[connection.flight];
         let Some(hello) = &mut connection.hello else {
             let skew = flight.zero_skew_second - (now / 1000) as i64;
             let random = [connection.flight as u8; 32];
-            let accepted = (connection.admitted && skew.abs() <= TLS_MAX_SKEW)
+            let accepted = (connection.admitted && skew.abs() <= tls_max_skew)
                 .then(|| Flight::new(&random, skew as i32, time));
             connection.hello = Some(Hello { at: now, accepted });
             return;
@@ -171,7 +170,10 @@ impl World {
         let request = connection.next;
         connection.next += 1;
         match self.gate.early_request(identity, may_run_early, time) {
-            Decision::Execute => self.execute(c, request),
+            Decision::Execute => {
+                assert!(may_run_early, "request {request} ran early against the policy");
+                self.execute(c, request);
+            }
             Decision::Hold(reason) => self.connections[c].held.push((request, reason)),
         }
         if self.connections[c].finished {
@@ -197,10 +199,7 @@ impl World {
     fn release(&mut self, c: usize) {
         let time = self.time();
         for (request, reason) in std::mem::take(&mut self.connections[c].held) {
-            let hello = self.connections[c]
-                .hello
-                .as_mut()
-                .expect("it holds requests");
+            let hello = self.connections[c].hello.as_mut().expect("it holds requests");
             let identity = hello.accepted.as_mut().expect("it holds requests");
             match self.gate.handshake_complete(identity, reason, time) {
                 Release::Execute => self.execute(c, request),
@@ -214,10 +213,7 @@ impl World {
         let flight = connection.flight;
         let times = self.executions.entry((flight, request)).or_default();
         *times += 1;
-        assert_eq!(
-            *times, 1,
-            "flight {flight} request {request} executed twice, {connection:?}"
-        );
+        assert_eq!(*times, 1, "flight {flight} request {request} executed twice, {connection:?}");
         if connection.honest {
             self.answer(flight, request, Answer::Executed);
         } else {
@@ -231,7 +227,7 @@ impl World {
         let hello = connection.hello.as_ref().expect("it sent requests");
         let in_flight_at_the_loss = self.lost_at.is_some_and(|at| connection.opened_at <= at);
         // The server closes such a connection; the gate does not rest on it.
-        let endless = self.now - hello.at > 30_000;
+        let endless = self.now - hello.at > self.config.max_handshake.as_millis() as u64;
         assert!(
             self.copy_ran[flight] || in_flight_at_the_loss || endless,
             "425 without need: {connection:?} at {}",
@@ -242,22 +238,19 @@ impl World {
 
     fn answer(&mut self, flight: usize, request: usize, answer: Answer) {
         let before = self.answers.insert((flight, request), answer);
-        assert_eq!(
-            before, None,
-            "flight {flight} request {request} answered twice"
-        );
+        assert_eq!(before, None, "flight {flight} request {request} answered twice");
     }
 
     fn restart(&mut self, downtime: u64) {
         self.connections.clear();
         self.now += downtime;
-        let config = config(self.capacity, Startup::KeysMayPredateStart);
+        let config = GateConfig { startup: Startup::KeysMayPredateStart, ..self.config };
         self.gate = Gate::new(config, self.time());
     }
 
     /// Records lost while connections live: a new register behind a gate that was told.
     fn forget(&mut self) {
-        let config = config(self.capacity, Startup::KeysAreNew);
+        let config = GateConfig { startup: Startup::KeysAreNew, ..self.config };
         self.gate = Gate::new(config, self.time());
         self.gate.claims_lost(self.time());
     }
@@ -268,39 +261,48 @@ impl World {
             self.go_on_to_the_end(c);
             self.finish(c);
             let connection = &self.connections[c];
-            let accepted = connection
-                .hello
-                .as_ref()
-                .is_some_and(|h| h.accepted.is_some());
+            let accepted = connection.hello.as_ref().is_some_and(|h| h.accepted.is_some());
             if connection.honest && accepted {
                 for request in 0..self.flights[connection.flight].requests.len() {
                     let answer = self.answers.get(&(connection.flight, request));
-                    assert!(
-                        answer.is_some(),
-                        "request {request} of {connection:?} is lost"
-                    );
+                    assert!(answer.is_some(), "request {request} of {connection:?} is lost");
                 }
             }
         }
     }
 }
 
-fn config(capacity: usize, startup: Startup) -> GateConfig {
-    GateConfig {
-        capacity,
-        startup,
-        ..GateConfig::default()
-    }
+/// The defaults, and shorter times, which bring their ends closer together. A margin of zero
+/// shows that the rules hold to the millisecond when the clocks do.
+fn config() -> impl Strategy<Value = GateConfig> {
+    let times = prop_oneof![
+        Just((10, 5, 60, 30)),
+        (1u64..11, prop_oneof![Just(0u64), Just(5)], 10u64..61, 0u64..31),
+        (1u64..11, Just(0u64), 10u64..15, 0u64..3),
+    ];
+    let capacity = prop_oneof![2 => 1usize..3, 1 => 1usize..9];
+    (times, capacity, any::<bool>()).prop_map(|(times, capacity, first_start)| {
+        let (freshness, clock_margin, max_skew, max_handshake) = times;
+        GateConfig {
+            freshness: Duration::from_secs(freshness),
+            clock_margin: Duration::from_secs(clock_margin),
+            max_skew: Duration::from_secs(max_skew),
+            max_handshake: Duration::from_secs(max_handshake),
+            capacity,
+            startup: match first_start {
+                true => Startup::KeysAreNew,
+                false => Startup::KeysMayPredateStart,
+            },
+        }
+    })
 }
 
 fn flight() -> impl Strategy<Value = HonestFlight> {
     // Around the middle of a run that lasts some minutes.
     let zero = prop_oneof![3 => 60i64..80, 2 => 0i64..250];
     let requests = prop::collection::vec(prop::bool::weighted(0.8), 1..4);
-    (zero, requests).prop_map(|(zero_skew_second, requests)| HonestFlight {
-        zero_skew_second,
-        requests,
-    })
+    (zero, requests)
+        .prop_map(|(zero_skew_second, requests)| HonestFlight { zero_skew_second, requests })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -319,21 +321,23 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A few seconds' worth, unless PROPTEST_CASES asks for more.
+fn cases() -> ProptestConfig {
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: if asked { default.cases } else { 5_000 }, ..default }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(cases())]
 
     #[test]
     fn no_flight_is_executed_twice_and_no_honest_request_is_lost(
         flights in prop::collection::vec(flight(), 1..6),
-        capacity in 1usize..9,
-        first_start in any::<bool>(),
+        config in config(),
         steps in prop::collection::vec(step(), 1..80),
     ) {
-        let startup = match first_start {
-            true => Startup::KeysAreNew,
-            false => Startup::KeysMayPredateStart,
-        };
-        let mut world = World::new(flights, capacity, startup);
+        let mut world = World::new(flights, config);
         for step in &steps {
             world.take(step);
         }

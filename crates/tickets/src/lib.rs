@@ -1,1 +1,33 @@
-//! firstflight: tickets
+//! Ticket keys: the ring that seals tickets, the schedule that turns it, and where it comes from.
+//!
+//! A server that keeps no session state puts it into the ticket, sealed under a key of its own
+//! (RFC 8446 section 4.6.1, RFC 5077 section 4). This crate seals and opens; what is inside a
+//! ticket it doesn't know.
+//!
+//! - [`TicketKey`]: one key, and the ticket's format.
+//! - [`Ring`]: keys with the times from which they are current. Which key is current, which are
+//!   old and which comes next follows from the clock alone, so all who hold the same ring agree
+//!   without talking to each other.
+//! - [`Schedule`]: how long a key is current, how long a ticket lives.
+//! - [`KeyFile`]: a ring in a file that several processes share.
+//! - [`TicketKeys`]: the handle for the TLS side, safe to share between threads.
+//!
+//! Why a shared file holds keys and not one secret from which every period's key is derived: who
+//! took such a secret could open every ticket ever issued, and with them the early data recorded
+//! on the wire. Keys that are drawn one by one and dropped when their last ticket is dead leave
+//! nothing to take. The price is that somebody has to write new ones ([`KeyFile::rotate`]); until
+//! then the last key stays in use, and [`Ring::warnings`] says so.
+//!
+//! The core takes the time as an argument ([`UnixTime`]); only [`KeyFile`] touches files.
+
+mod file;
+mod handle;
+mod key;
+mod ring;
+mod schedule;
+
+pub use file::{FileError, KeyFile};
+pub use handle::{Refreshed, TicketKeys};
+pub use key::{Opened, RING_OVERHEAD, TicketKey};
+pub use ring::{DatedKey, Ring, RingError, Warning};
+pub use schedule::{Schedule, ScheduleError, UnixTime};

@@ -1,0 +1,316 @@
+//! A ring in a file that several processes share.
+//!
+//! ```toml
+//! version = 1
+//! rotation_seconds = 43200    # 60 to 604800
+//! lifetime_seconds = 43200    # 1 to 604800, at most 7 days
+//!
+//! [[key]]                     # one or more, the oldest first
+//! name = "..."                # 32 hexadecimal digits
+//! secret = "..."              # 64 hexadecimal digits
+//! not_before = 1790000000     # seconds since 1970, ascending
+//! ```
+//!
+//! The key with the latest `not_before` that has come is current. Processes agree on it as well as
+//! their clocks agree, and a clock that is off costs nothing, as the others have the key too.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, fchown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tempfile::NamedTempFile;
+use thiserror::Error;
+use toml::Spanned;
+use zeroize::Zeroizing;
+
+use crate::key::TicketKey;
+use crate::ring::{DatedKey, Ring, RingError};
+use crate::schedule::{Schedule, ScheduleError, UnixTime};
+
+/// A ticket-key file, by its path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyFile {
+    path: PathBuf,
+}
+
+/// Why a ticket-key file cannot be used. No message shows a secret.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read ticket keys from {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Others than its owner may read or write it.
+    #[error(
+        "ticket keys in {} can be read by others (mode {mode:03o}); run `chmod 600 {}`",
+        path.display(), path.display()
+    )]
+    ReadableByOthers {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It is not a ticket-key file.
+    #[error("{} line {line}: {problem}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// A new file was asked for where one is.
+    #[error("{} exists already; choose another name, or rotate its keys", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be written.
+    #[error("cannot write ticket keys to {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl KeyFile {
+    /// The ticket-key file at `path`. Touches nothing.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a new file with fresh keys, mode 0600, whole or not at all.
+    ///
+    /// # Errors
+    /// If something is at the path already, or it cannot be written.
+    pub fn write_new(&self, schedule: Schedule, now: UnixTime) -> Result<Ring, FileError> {
+        let ring = Ring::fresh(schedule, now);
+        let file = self.prepare(&ring, None)?;
+        file.persist_noclobber(&self.path).map_err(|error| match error.error.kind() {
+            io::ErrorKind::AlreadyExists => FileError::Exists { path: self.path.clone() },
+            _ => self.write_error(error.error),
+        })?;
+        Ok(ring)
+    }
+
+    /// Reads the ring.
+    ///
+    /// # Errors
+    /// If the file cannot be read, others may read it, or it is not a ticket-key file.
+    pub fn read(&self) -> Result<Ring, FileError> {
+        self.parse(&self.read_text()?.0)
+    }
+
+    /// Turns the ring in the file by one ([`Ring::rotate`]), and replaces the file whole or not
+    /// at all. Its owner stays the same; a symbolic link stays one.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not one of ours, or cannot be replaced.
+    pub fn rotate(&self, now: UnixTime) -> Result<Ring, FileError> {
+        let path = self.path.canonicalize().map_err(|source| self.read_error(source))?;
+        let target = Self::new(path);
+        let (text, metadata) = target.read_text()?;
+        let mut ring = target.parse(&text)?;
+        ring.rotate(now);
+        let file = target.prepare(&ring, Some(&metadata))?;
+        file.persist(&target.path).map_err(|error| target.write_error(error.error))?;
+        Ok(ring)
+    }
+
+    /// The file's text and metadata, once it is certain that only its owner can read it.
+    pub(crate) fn read_text(&self) -> Result<(Zeroizing<String>, Metadata), FileError> {
+        let read_error = |source| self.read_error(source);
+        // Asked before opening, as opening a pipe would wait for its writer.
+        if !fs::metadata(&self.path).map_err(read_error)?.is_file() {
+            return Err(self.read_error(io::Error::other("it is not a regular file")));
+        }
+        let file = File::open(&self.path).map_err(read_error)?;
+        let metadata = file.metadata().map_err(read_error)?;
+        if metadata.mode() & 0o077 != 0 {
+            let mode = metadata.mode() & 0o777;
+            return Err(FileError::ReadableByOthers { path: self.path.clone(), mode });
+        }
+        // Room for all of it from the start: growing would leave copies of secrets behind.
+        let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES as usize + 1));
+        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(read_error)?;
+        if text.len() as u64 > MAX_BYTES {
+            let problem = format!("a ticket-key file has {MAX_BYTES} bytes at most");
+            return Err(FileError::Content { path: self.path.clone(), line: 1, problem });
+        }
+        Ok((text, metadata))
+    }
+
+    /// The ring that `text` describes. The file's name is used for messages only.
+    pub(crate) fn parse(&self, text: &str) -> Result<Ring, FileError> {
+        parse(text).map_err(|Problem { at, problem }| FileError::Content {
+            path: self.path.clone(),
+            line: 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count(),
+            problem,
+        })
+    }
+
+    /// A temporary file beside the target, with the ring in it, on disk, mode 0600.
+    fn prepare(&self, ring: &Ring, like: Option<&Metadata>) -> Result<NamedTempFile, FileError> {
+        let directory = match self.path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let write = || {
+            let mut file = NamedTempFile::new_in(directory)?;
+            file.write_all(text_of(ring).as_bytes())?;
+            if let Some(like) = like {
+                let own = file.as_file().metadata()?;
+                if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
+                    fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
+                }
+            }
+            file.as_file().sync_all()?;
+            Ok(file)
+        };
+        write().map_err(|source| self.write_error(source))
+    }
+
+    fn read_error(&self, source: io::Error) -> FileError {
+        FileError::Read { path: self.path.clone(), source }
+    }
+
+    fn write_error(&self, source: io::Error) -> FileError {
+        FileError::Write { path: self.path.clone(), source }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: Spanned<i64>,
+    rotation_seconds: Spanned<u64>,
+    lifetime_seconds: Spanned<u64>,
+    key: Vec<Spanned<Entry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: Spanned<Zeroizing<String>>,
+    secret: Spanned<Zeroizing<String>>,
+    not_before: u64,
+}
+
+/// What is wrong with a text, and where: a byte offset.
+struct Problem {
+    at: usize,
+    problem: String,
+}
+
+fn parse(text: &str) -> Result<Ring, Problem> {
+    let document: Document = toml::from_str(text).map_err(|error| Problem {
+        at: error.span().map_or(0, |span| span.start),
+        // Not the error itself, which quotes the line, and with it a secret perhaps.
+        problem: format!("{} ({SHAPE})", error.message()),
+    })?;
+    let version = &document.version;
+    if *version.get_ref() != VERSION {
+        let problem = format!("`version` must be {VERSION}, not {}", version.get_ref());
+        return Err(Problem { at: version.span().start, problem });
+    }
+    let (rotation, lifetime) = (&document.rotation_seconds, &document.lifetime_seconds);
+    let schedule = Schedule::new(
+        Duration::from_secs(*rotation.get_ref()),
+        Duration::from_secs(*lifetime.get_ref()),
+    )
+    .map_err(|error| {
+        let at = match error {
+            ScheduleError::Rotation(_) => rotation.span().start,
+            ScheduleError::Lifetime(_) => lifetime.span().start,
+        };
+        Problem { at, problem: error.to_string() }
+    })?;
+    let keys = document.key.iter().map(|entry| dated_key(entry.get_ref()));
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
+    Ring::new(keys, schedule).map_err(|error| {
+        let at = match error {
+            RingError::Empty => 0,
+            RingError::Order(at) | RingError::Name(at) => document.key[at].span().start,
+        };
+        Problem { at, problem: error.to_string() }
+    })
+}
+
+fn dated_key(entry: &Entry) -> Result<DatedKey, Problem> {
+    let mut name = [0; 16];
+    let mut secret = Zeroizing::new([0; 32]);
+    from_hex(&entry.name, "name", &mut name)?;
+    from_hex(&entry.secret, "secret", secret.as_mut())?;
+    let key = TicketKey::new(name, *secret);
+    Ok(DatedKey { key, not_before: UnixTime(entry.not_before) })
+}
+
+fn from_hex(
+    value: &Spanned<Zeroizing<String>>,
+    field: &str,
+    bytes: &mut [u8],
+) -> Result<(), Problem> {
+    let digits = 2 * bytes.len();
+    hex::decode_to_slice(value.get_ref().as_str(), bytes).map_err(|_| Problem {
+        at: value.span().start,
+        problem: format!(
+            "`{field}` must be {digits} hexadecimal digits; it has {} characters",
+            value.get_ref().chars().count()
+        ),
+    })
+}
+
+fn text_of(ring: &Ring) -> Zeroizing<String> {
+    let keys = ring.keys();
+    // Room for all of it from the start: growing would leave copies of secrets behind.
+    let mut text = Zeroizing::new(String::with_capacity(512 + keys.len() * 256));
+    text.push_str(
+        "# Ticket keys of firstflight, shared by the processes that are given this file. Whoever\n\
+         # reads it can read early data: keep it at mode 600. Each key is current from its\n\
+         # `not_before` (seconds since 1970) until the next one's.\n",
+    );
+    let schedule = ring.schedule();
+    let mut lines = format!(
+        "version = {VERSION}\nrotation_seconds = {}\nlifetime_seconds = {}\n",
+        schedule.rotation().as_secs(),
+        schedule.lifetime().as_secs()
+    );
+    text.push_str(&lines);
+    for DatedKey { key, not_before } in keys {
+        lines.clear();
+        let name = hex::encode(key.name());
+        // Writing to a String cannot fail.
+        let _ = write!(lines, "\n[[key]]\nname = \"{name}\"\nnot_before = {}\n", not_before.0);
+        text.push_str(&lines);
+        text.push_str("secret = \"");
+        text.push_str(&Zeroizing::new(hex::encode(key.secret())));
+        text.push_str("\"\n");
+    }
+    text
+}
+
+const VERSION: i64 = 1;
+const MAX_BYTES: u64 = 64 * 1024;
+const SHAPE: &str = "a ticket-key file has `version`, `rotation_seconds`, `lifetime_seconds` and \
+                     one or more [[key]] with `name`, `secret` and `not_before`";
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,138 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const NOW: UnixTime = UnixTime(1_790_000_000);
+
+fn hours(n: u64) -> UnixTime {
+    NOW.after(Duration::from_secs(n * 3600))
+}
+
+fn opened() -> Opened {
+    Opened::Ticket(b"session".to_vec())
+}
+
+fn two_on_one_file() -> (TempDir, KeyFile, TicketKeys, TicketKeys) {
+    let directory = TempDir::new().expect("a temporary directory");
+    let file = KeyFile::new(directory.path().join("keys.toml"));
+    file.write_new(Schedule::default(), NOW).expect("written");
+    let handle = || TicketKeys::from_file(file.clone()).expect("read");
+    let (one, other) = (handle(), handle());
+    (directory, file, one, other)
+}
+
+#[test]
+fn in_process_keys_turn_by_the_clock() {
+    let keys = TicketKeys::in_process(Schedule::default(), NOW);
+    assert!(!keys.may_predate_start());
+    let ticket = keys.seal(b"session", hours(11));
+    assert_eq!(keys.refresh(hours(11)).unwrap(), Refreshed::Unchanged);
+    assert_eq!(keys.refresh(hours(12)).unwrap(), Refreshed::Rotated);
+    assert_eq!(keys.refresh(hours(12)).unwrap(), Refreshed::Unchanged);
+    assert_eq!(keys.open(&ticket, hours(12)), opened());
+    assert_ne!(keys.seal(b"session", hours(12))[1..17], ticket[1..17]);
+    assert_eq!(keys.open(&ticket, hours(24)), Opened::UnknownKey);
+    assert_eq!(keys.warnings(hours(12)), []);
+}
+
+#[test]
+fn two_processes_on_one_file_agree_about_the_current_key_without_talking() {
+    let (_directory, _file, one, other) = two_on_one_file();
+    assert!(one.may_predate_start());
+    for hour in [0, 5, 12, 13, 23, 40] {
+        let ticket = one.seal(b"session", hours(hour));
+        assert_eq!(other.open(&ticket, hours(hour)), opened());
+        assert_eq!(other.seal(b"", hours(hour))[1..17], ticket[1..17], "the same key");
+    }
+    // Clocks apart across a change.
+    let ticket = one.seal(b"session", hours(12));
+    assert_eq!(other.open(&ticket, UnixTime(hours(12).0 - 30)), opened());
+}
+
+#[test]
+fn a_replaced_file_is_picked_up() {
+    let (_directory, file, one, other) = two_on_one_file();
+    let before = one.seal(b"session", hours(1));
+    file.rotate(hours(2)).expect("rotated");
+    assert_eq!(one.refresh(hours(2)).unwrap(), Refreshed::Reread);
+    assert_eq!(one.refresh(hours(2)).unwrap(), Refreshed::Unchanged);
+    assert_eq!(one.open(&before, hours(2)), opened());
+    // The other has not looked yet, and opens what is sealed under the new key all the same.
+    let after = one.seal(b"session", hours(2));
+    assert_ne!(after[1..17], before[1..17]);
+    assert_eq!(other.open(&after, hours(2)), opened());
+}
+
+#[test]
+fn a_broken_file_leaves_the_old_ring_in_use_and_is_reported_once() {
+    let (_directory, file, keys, _) = two_on_one_file();
+    let ticket = keys.seal(b"session", NOW);
+    let good = fs::read_to_string(file.path()).unwrap();
+    let still_works = || assert_eq!(keys.open(&ticket, hours(1)), opened());
+
+    fs::write(file.path(), good.replace("version = 1", "version = 9")).unwrap();
+    assert!(matches!(keys.refresh(hours(1)), Err(FileError::Content { .. })));
+    assert_eq!(keys.refresh(hours(1)).unwrap(), Refreshed::Unchanged);
+    still_works();
+
+    fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(keys.refresh(hours(1)), Err(FileError::ReadableByOthers { .. })));
+    assert_eq!(keys.refresh(hours(1)).unwrap(), Refreshed::Unchanged);
+    still_works();
+
+    fs::remove_file(file.path()).unwrap();
+    assert!(matches!(keys.refresh(hours(1)), Err(FileError::Read { .. })));
+    still_works();
+
+    // Another ring in its place, and the old one is gone.
+    file.write_new(Schedule::default(), NOW).expect("written");
+    assert_eq!(keys.refresh(hours(1)).unwrap(), Refreshed::Reread);
+    assert_eq!(keys.open(&ticket, hours(1)), Opened::UnknownKey);
+    fs::remove_file(file.path()).unwrap();
+    assert!(keys.refresh(hours(1)).is_err(), "the same complaint is news after a good time");
+}
+
+#[test]
+fn a_file_rewritten_in_place_within_one_tick_is_picked_up() {
+    let (_directory, file, keys, _) = two_on_one_file();
+    let name = hex::encode(keys.ring().keys()[0].key.name());
+    for digit in ["1", "2", "3"] {
+        let other = fs::read_to_string(file.path()).unwrap();
+        let current = hex::encode(keys.ring().keys()[0].key.name());
+        fs::write(file.path(), other.replace(&current, &digit.repeat(32))).unwrap();
+        assert_eq!(keys.refresh(NOW).unwrap(), Refreshed::Reread);
+    }
+    assert_ne!(hex::encode(keys.ring().keys()[0].key.name()), name);
+}
+
+#[test]
+fn from_a_missing_file_is_an_error() {
+    let file = KeyFile::new("/nonexistent/keys.toml");
+    assert!(matches!(TicketKeys::from_file(file), Err(FileError::Read { .. })));
+}
+
+#[test]
+fn sealing_goes_on_while_the_ring_turns() {
+    let keys = TicketKeys::in_process(Schedule::default(), NOW);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for hour in 0..200 {
+                    let ticket = keys.seal(b"session", hours(hour));
+                    keys.refresh(hours(hour)).expect("no file is involved");
+                    // The other thread may be far ahead and have dropped the key; never forged.
+                    assert_ne!(keys.open(&ticket, hours(hour)), Opened::Forged);
+                }
+            });
+        }
+    });
+    assert!(keys.ring().keys().len() <= 3);
+}
+
+/// Compiles only if the handle may be shared between threads.
+const fn is_shareable<T: Send + Sync>() {}
+const _: () = is_shareable::<TicketKeys>();
