@@ -1,0 +1,132 @@
+//! The NSS key log (`SSLKEYLOGFILE`): TLS 1.3 traffic secrets by client random.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+/// The secrets that are read; `CLIENT_RANDOM` and exporter lines are passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SecretLabel {
+    ClientEarly,
+    ClientHandshake,
+    ServerHandshake,
+    ClientApplication,
+    ServerApplication,
+}
+
+impl SecretLabel {
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "CLIENT_EARLY_TRAFFIC_SECRET" => Some(Self::ClientEarly),
+            "CLIENT_HANDSHAKE_TRAFFIC_SECRET" => Some(Self::ClientHandshake),
+            "SERVER_HANDSHAKE_TRAFFIC_SECRET" => Some(Self::ServerHandshake),
+            "CLIENT_TRAFFIC_SECRET_0" => Some(Self::ClientApplication),
+            "SERVER_TRAFFIC_SECRET_0" => Some(Self::ServerApplication),
+            _ => None,
+        }
+    }
+}
+
+/// The traffic secrets of many connections. The oldest are forgotten beyond a given number.
+pub struct KeyLog {
+    by_random: HashMap<[u8; 32], Vec<(SecretLabel, Secret)>>,
+    order: VecDeque<[u8; 32]>,
+    most: usize,
+}
+
+type Secret = Box<[u8]>;
+
+/// A replayed ClientHello has the same random, so a server's log may hold several secrets of
+/// one name for it. Beyond so many entries further ones are passed over.
+const MOST_OF_ONE_RANDOM: usize = 32;
+
+impl KeyLog {
+    /// An empty log that keeps the secrets of at most `connections` client randoms.
+    pub fn new(connections: usize) -> Self {
+        Self { by_random: HashMap::new(), order: VecDeque::new(), most: connections.max(1) }
+    }
+
+    /// Adds the lines of `text`, which must be whole lines, and says how many held a secret.
+    /// Comments, other labels, repetitions and malformed lines are passed over.
+    pub fn add(&mut self, text: &str) -> usize {
+        text.lines().filter_map(|line| self.add_line(line)).count()
+    }
+
+    pub(crate) fn secrets(
+        &self,
+        random: &[u8; 32],
+        label: SecretLabel,
+    ) -> impl Iterator<Item = &[u8]> {
+        let all = self.by_random.get(random).map(Vec::as_slice).unwrap_or_default();
+        all.iter().filter(move |(of, _)| *of == label).map(|(_, secret)| &**secret)
+    }
+
+    fn add_line(&mut self, line: &str) -> Option<()> {
+        let mut words = line.split_ascii_whitespace();
+        let label = SecretLabel::from_name(words.next()?)?;
+        let mut random = [0; 32];
+        hex::decode_to_slice(words.next()?, &mut random).ok()?;
+        let secret = words.next().filter(|hex| matches!(hex.len(), 64 | 96))?;
+        let secret = hex::decode(secret).ok()?.into_boxed_slice();
+        if words.next().is_some() {
+            return None;
+        }
+        let of_random = self.by_random.entry(random).or_insert_with(|| {
+            self.order.push_back(random);
+            Vec::new()
+        });
+        let entry = (label, secret);
+        if of_random.len() >= MOST_OF_ONE_RANDOM || of_random.contains(&entry) {
+            return None;
+        }
+        of_random.push(entry);
+        if self.order.len() > self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_random.remove(&oldest);
+        }
+        Some(())
+    }
+}
+
+impl fmt::Debug for KeyLog {
+    // Secrets stay out of logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyLog").field("connections", &self.order.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_whole_lines_and_passes_over_the_rest() {
+        let mut log = KeyLog::new(10);
+        let (random, secret) = ("ab".repeat(32), "cd".repeat(32));
+        let added = log.add(&format!(
+            "# comment\nCLIENT_RANDOM {random} {secret}\r\n\
+             SERVER_TRAFFIC_SECRET_0 {random} {secret}\r\n\
+             SERVER_TRAFFIC_SECRET_0 {random} {secret}\n\
+             SERVER_TRAFFIC_SECRET_0 {random} {secret} more\n\
+             CLIENT_TRAFFIC_SECRET_0 {random} {}\n\
+             CLIENT_TRAFFIC_SECRET_0 zz {secret}\nCLIENT_TRAFFIC_SECRET_0",
+            &secret[..10]
+        ));
+        assert_eq!(added, 1);
+        let found: Vec<_> = log.secrets(&[0xab; 32], SecretLabel::ServerApplication).collect();
+        assert_eq!(found, [&[0xcd; 32][..]]);
+        assert_eq!(log.secrets(&[0xab; 32], SecretLabel::ClientApplication).count(), 0);
+        assert!(!format!("{log:?}").contains("cd"));
+    }
+
+    #[test]
+    fn forgets_the_oldest_beyond_its_limit() {
+        let mut log = KeyLog::new(2);
+        for n in 1..=3u8 {
+            let random = hex::encode([n; 32]);
+            assert_eq!(log.add(&format!("CLIENT_TRAFFIC_SECRET_0 {random} {random}")), 1);
+        }
+        let known = |n: u8| log.secrets(&[n; 32], SecretLabel::ClientApplication).count();
+        assert_eq!([known(1), known(2), known(3)], [0, 1, 1]);
+    }
+}

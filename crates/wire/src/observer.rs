@@ -1,0 +1,156 @@
+//! Sorts packets into connections and hands out what each of them was.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::SocketAddr;
+
+use crate::flow::Flow;
+use crate::packet::Segment;
+use crate::{Direction, FlowFacts, KeyLog, Packet};
+
+/// How much an [`Observer`] may keep. What does not fit is left out, and the facts say so.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections kept until they are taken; further ones are not looked at.
+    pub connections: usize,
+    /// Payload bytes kept of each direction of a connection.
+    pub bytes_per_direction: usize,
+    /// Packets kept of a connection; acknowledgements without payload are not counted.
+    pub packets_per_connection: usize,
+    /// Bytes kept of all connections together.
+    pub total_bytes: usize,
+    /// Client randoms whose secrets are kept; the oldest are forgotten.
+    pub secrets: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1 << 16,
+            bytes_per_direction: 1 << 18,
+            packets_per_connection: 1 << 13,
+            total_bytes: 1 << 29,
+            secrets: 1 << 17,
+        }
+    }
+}
+
+/// Watches the packets of a tap and judges each TCP connection whose first SYN it saw.
+///
+/// Packets are given in the order in which the tap got or delivered them; frames that are not
+/// TCP, and packets of connections that began earlier, are passed over.
+#[derive(Debug)]
+pub struct Observer {
+    limits: Limits,
+    keys: KeyLog,
+    flows: HashMap<(SocketAddr, SocketAddr), Flow>,
+    /// Connections whose addresses a later one has taken over.
+    superseded: Vec<((SocketAddr, SocketAddr), Flow)>,
+    memory: usize,
+    not_followed: u64,
+}
+
+impl Default for Observer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Observer {
+    /// An observer with the default limits.
+    pub fn new() -> Self {
+        Self::with_limits(Limits::default())
+    }
+
+    /// An observer with limits of one's own.
+    pub fn with_limits(limits: Limits) -> Self {
+        Self {
+            keys: KeyLog::new(limits.secrets),
+            limits,
+            flows: HashMap::new(),
+            superseded: Vec::new(),
+            memory: 0,
+            not_followed: 0,
+        }
+    }
+
+    /// Adds lines of an NSS key log, which must be whole, and says how many held a new secret.
+    /// They count for every connection that is taken afterwards.
+    pub fn add_secrets(&mut self, key_log: &str) -> usize {
+        self.keys.add(key_log)
+    }
+
+    /// Takes one packet in.
+    pub fn packet(&mut self, packet: &Packet<'_>) {
+        let Some(segment) = Segment::from_frame(packet.frame) else {
+            return;
+        };
+        let key = match packet.direction {
+            Direction::ToServer => (segment.source, segment.destination),
+            Direction::ToClient => (segment.destination, segment.source),
+        };
+        let opens = packet.direction == Direction::ToServer
+            && segment.syn
+            && segment.ack.is_none()
+            && !segment.rst;
+        let connections = self.flows.len() + self.superseded.len();
+        let full = connections >= self.limits.connections;
+        let flow = match self.flows.entry(key) {
+            Entry::Occupied(known) if opens && known.get().is_superseded_by(&segment) => {
+                if full {
+                    // The old one must not take in what belongs to the new one: both are lost.
+                    self.not_followed += 2;
+                    self.memory -= known.remove().memory;
+                    return;
+                }
+                let flow = known.into_mut();
+                let old = std::mem::replace(flow, Flow::new(packet.arrived));
+                self.superseded.push((key, old));
+                flow
+            }
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if !opens => return,
+            Entry::Vacant(_) if full => {
+                self.not_followed += 1;
+                return;
+            }
+            Entry::Vacant(free) => free.insert(Flow::new(packet.arrived)),
+        };
+        let (before, room) = (flow.memory, self.limits.total_bytes.saturating_sub(self.memory));
+        flow.segment(packet, &segment, &self.limits, room);
+        self.memory += flow.memory - before;
+    }
+
+    /// Connections that are kept, closed ones included.
+    pub fn connections(&self) -> usize {
+        self.flows.len() + self.superseded.len()
+    }
+
+    /// Connections that were lost because the limit on them was reached.
+    pub fn not_followed(&self) -> u64 {
+        self.not_followed
+    }
+
+    /// Judges the connections that are closed, in the order in which they began, and forgets
+    /// them. Their secrets must have been added before.
+    pub fn take_finished(&mut self) -> Vec<FlowFacts> {
+        self.take(Flow::is_closed)
+    }
+
+    /// Judges all connections, open ones as far as they went, and forgets them.
+    pub fn finish(&mut self) -> Vec<FlowFacts> {
+        self.take(|_| true)
+    }
+
+    fn take(&mut self, ready: impl Fn(&Flow) -> bool) -> Vec<FlowFacts> {
+        let mut taken = std::mem::take(&mut self.superseded);
+        taken.extend(self.flows.extract_if(|_, flow| ready(flow)));
+        self.memory -= taken.iter().map(|(_, flow)| flow.memory).sum::<usize>();
+        let mut facts: Vec<_> = taken
+            .into_iter()
+            .map(|((client, server), flow)| flow.judge(client, server, &self.keys))
+            .collect();
+        facts.sort_by_key(|facts| (facts.started, facts.client));
+        facts
+    }
+}

@@ -1,0 +1,227 @@
+//! Puts one direction's segments back in order and remembers which packet brought which byte.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::Direction;
+
+/// A packet that counts: a SYN, or one with payload. Positions are counted from the SYN, which
+/// is 0, so that data begins at 1; they do not wrap.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) direction: Direction,
+    pub(crate) arrived: u64,
+    pub(crate) delivered: Option<u64>,
+    /// What it occupies of the sequence space; a FIN is left out.
+    pub(crate) range: Range<u64>,
+    /// The payload from its first byte; shorter than the range if it was cut or not kept.
+    pub(crate) payload: Box<[u8]>,
+}
+
+impl Stored {
+    pub(crate) fn is_syn(&self) -> bool {
+        self.range.start == 0
+    }
+
+    /// Where its payload begins.
+    pub(crate) fn data_start(&self) -> u64 {
+        self.range.start.max(1)
+    }
+
+    /// Whether it has payload, kept or not.
+    pub(crate) fn has_data(&self) -> bool {
+        self.range.end > self.data_start()
+    }
+}
+
+/// The stream that the packets of one direction make, up to the first gap.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    pub(crate) bytes: Vec<u8>,
+    /// Where each packet's part begins, and the packet's index.
+    parts: Vec<(usize, usize)>,
+}
+
+impl Stream {
+    /// Puts together the packets of `direction`, which are in the order of their arrival. Where
+    /// a byte came more than once the first copy counts.
+    pub(crate) fn assemble(packets: &[Stored], direction: Direction) -> Self {
+        let mut stream = Self::default();
+        let mut waiting = BTreeSet::new();
+        for (index, packet) in packets.iter().enumerate() {
+            if packet.direction != direction || !packet.has_data() {
+                continue;
+            }
+            waiting.insert((packet.data_start(), index));
+            while let Some(&(start, index)) = waiting.first() {
+                if start > stream.end() {
+                    break;
+                }
+                waiting.pop_first();
+                stream.append(start, index, &packets[index].payload);
+            }
+        }
+        stream
+    }
+
+    /// The index of the packet that first brought the byte at `offset`.
+    pub(crate) fn packet_at(&self, offset: usize) -> Option<usize> {
+        if offset >= self.bytes.len() {
+            return None;
+        }
+        let after = self.parts.partition_point(|(start, _)| *start <= offset);
+        self.parts.get(after.checked_sub(1)?).map(|(_, packet)| *packet)
+    }
+
+    /// How many bytes from the beginning came in packets of which `counts` is true.
+    pub(crate) fn prefix(&self, counts: impl Fn(usize) -> bool) -> usize {
+        let end = self.parts.iter().find(|(_, packet)| !counts(*packet));
+        end.map_or(self.bytes.len(), |(start, _)| *start)
+    }
+
+    /// The position in the sequence space after the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.bytes.len() as u64 + 1
+    }
+
+    fn append(&mut self, start: u64, index: usize, payload: &[u8]) {
+        let known = (self.end() - start) as usize;
+        if let Some(new) = payload.get(known..).filter(|new| !new.is_empty()) {
+            self.parts.push((self.bytes.len(), index));
+            self.bytes.extend_from_slice(new);
+        }
+    }
+}
+
+/// What has been seen of a sequence space: to tell retransmissions from new data.
+#[derive(Debug, Default)]
+pub(crate) struct Coverage {
+    /// Disjoint, in order.
+    ranges: Vec<Range<u64>>,
+}
+
+/// How a segment relates to what was seen before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// All of it is new and follows the rest.
+    New,
+    /// All of it is new, but later bytes came first.
+    OutOfOrder,
+    /// Some of it was seen before.
+    PartlyBefore,
+    /// All of it was seen before.
+    Before,
+}
+
+impl Coverage {
+    /// More gaps than this are closed from below, so that memory stays bounded.
+    const MOST_RANGES: usize = 128;
+
+    /// Notes `range`, which is not empty, and says what it was.
+    pub(crate) fn add(&mut self, range: Range<u64>) -> Seen {
+        let first = self.ranges.partition_point(|known| known.end < range.start);
+        let last = self.ranges.partition_point(|known| known.start <= range.end);
+        let touched = &self.ranges[first..last];
+        let overlap: u64 = touched
+            .iter()
+            .map(|known| known.end.min(range.end).saturating_sub(known.start.max(range.start)))
+            .sum();
+        let seen = match overlap {
+            0 if self.ranges.last().is_none_or(|last| last.end <= range.start) => Seen::New,
+            0 => Seen::OutOfOrder,
+            all if all == range.end - range.start => Seen::Before,
+            _ => Seen::PartlyBefore,
+        };
+        let start = touched.first().map_or(range.start, |known| known.start.min(range.start));
+        let end = touched.last().map_or(range.end, |known| known.end.max(range.end));
+        self.ranges.splice(first..last, std::iter::once(start..end));
+        if self.ranges.len() > Self::MOST_RANGES {
+            self.ranges[1].start = self.ranges[0].start;
+            self.ranges.remove(0);
+        }
+        seen
+    }
+
+    /// Forgets all from `position` on.
+    pub(crate) fn forget_from(&mut self, position: u64) {
+        self.ranges.retain_mut(|known| {
+            known.end = known.end.min(position);
+            known.start < known.end
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn packet(start: u64, payload: &[u8]) -> Stored {
+        Stored {
+            direction: Direction::ToServer,
+            arrived: 0,
+            delivered: Some(0),
+            range: start..start + payload.len() as u64,
+            payload: payload.into(),
+        }
+    }
+
+    #[test]
+    fn the_first_copy_of_a_byte_names_its_packet() {
+        let packets = [packet(4, b"def"), packet(1, b"abc"), packet(1, b"abcde"), packet(7, b"g")];
+        let stream = Stream::assemble(&packets, Direction::ToServer);
+        assert_eq!(stream.bytes, b"abcdefg");
+        let from: Vec<_> = (0..8).map(|offset| stream.packet_at(offset)).collect();
+        let one = |index| Some(index);
+        assert_eq!(
+            from,
+            [one(1), one(1), one(1), one(0), one(0), one(0), one(3), None],
+            "index of the packet for each byte"
+        );
+        assert_eq!(stream.prefix(|index| index != 3), 6);
+    }
+
+    #[test]
+    fn a_gap_ends_the_stream() {
+        let stream = Stream::assemble(&[packet(1, b"ab"), packet(4, b"d")], Direction::ToServer);
+        assert_eq!((stream.bytes.as_slice(), stream.end()), (&b"ab"[..], 3));
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_and_overlap_gives_the_same_bytes(
+            cuts in prop::collection::vec((0usize..200, 1usize..40), 0..60),
+            seed in prop::collection::vec(any::<u8>(), 240)
+        ) {
+            let mut packets: Vec<_> = cuts
+                .iter()
+                .map(|(at, len)| packet(*at as u64 + 1, &seed[*at..at + len]))
+                .collect();
+            packets.extend((0..6).map(|n| packet(n * 40 + 1, &seed[n as usize * 40..][..40])));
+            let stream = Stream::assemble(&packets, Direction::ToServer);
+            prop_assert_eq!(stream.bytes, seed);
+        }
+
+        #[test]
+        fn coverage_agrees_with_a_set_of_bytes(
+            adds in prop::collection::vec((0u64..100, 1u64..20), 1..60)
+        ) {
+            let mut coverage = Coverage::default();
+            let mut set = std::collections::BTreeSet::new();
+            for (start, len) in adds {
+                let range = start..start + len;
+                let before = range.clone().filter(|at| set.contains(at)).count() as u64;
+                let later = set.range(range.end..).next().is_some();
+                let expected = match before {
+                    0 if later => Seen::OutOfOrder,
+                    0 => Seen::New,
+                    all if all == len => Seen::Before,
+                    _ => Seen::PartlyBefore,
+                };
+                prop_assert_eq!(coverage.add(range.clone()), expected);
+                set.extend(range);
+            }
+        }
+    }
+}

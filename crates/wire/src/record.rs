@@ -1,0 +1,63 @@
+//! Splits a byte stream into TLS records (RFC 8446 section 5.1).
+
+use crate::facts::Unknown;
+
+pub(crate) const CHANGE_CIPHER_SPEC: u8 = 20;
+pub(crate) const HANDSHAKE: u8 = 22;
+pub(crate) const APPLICATION_DATA: u8 = 23;
+
+pub(crate) const HEADER_LEN: usize = 5;
+
+/// One record as it lies in the stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) content_type: u8,
+    /// Where its header begins in the stream.
+    pub(crate) start: usize,
+    pub(crate) header: [u8; HEADER_LEN],
+    pub(crate) payload: &'a [u8],
+}
+
+impl Record<'_> {
+    pub(crate) fn wire_len(&self) -> usize {
+        HEADER_LEN + self.payload.len()
+    }
+}
+
+/// The whole records of a stream, from its beginning.
+pub(crate) struct Records<'a> {
+    stream: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Records<'a> {
+    pub(crate) fn new(stream: &'a [u8]) -> Self {
+        Self { stream, at: 0 }
+    }
+
+    /// The next whole record; `Ok(None)` when the stream ends first.
+    ///
+    /// # Errors
+    /// `NotTls` where no record header stands; it stays so.
+    pub(crate) fn next(&mut self) -> Result<Option<Record<'a>>, Unknown> {
+        // Ciphertext may be 2^14 + 2048 long before TLS 1.3 (RFC 5246 section 6.2.3).
+        const LONGEST: usize = (1 << 14) + 2048;
+        let rest = &self.stream[self.at..];
+        let Some((header, rest)) = rest.split_first_chunk::<HEADER_LEN>() else {
+            return Ok(None);
+        };
+        let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        if !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&header[0])
+            || header[1] != 3
+            || len > LONGEST
+        {
+            return Err(Unknown::NotTls);
+        }
+        let Some(payload) = rest.get(..len) else {
+            return Ok(None);
+        };
+        let start = self.at;
+        self.at += HEADER_LEN + len;
+        Ok(Some(Record { content_type: header[0], start, header: *header, payload }))
+    }
+}

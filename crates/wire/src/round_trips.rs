@@ -1,0 +1,87 @@
+//! Counts round trips: the causal depth of each packet. The rule is written in `FirstResponse`.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
+
+use crate::Direction;
+use crate::reassembly::Stored;
+
+/// The depth of each of `packets`, which are in the order of their arrival at the tap. Packets
+/// of which `idle` is true set nothing off: they deepen nothing that follows them.
+pub(crate) fn depths(packets: &[Stored], idle: impl Fn(usize) -> bool) -> Vec<u32> {
+    let (mut to_client, mut to_server) = (Side::default(), Side::default());
+    let mut depths = Vec::with_capacity(packets.len());
+    for (index, packet) in packets.iter().enumerate() {
+        let depth = match packet.direction {
+            Direction::ToServer => {
+                let fresh = 1 + to_client.reached(packet.arrived);
+                to_server.first_sent(&packet.range, fresh)
+            }
+            Direction::ToClient => {
+                let fresh = to_server.reached(packet.arrived);
+                to_client.first_sent(&packet.range, fresh)
+            }
+        };
+        if let (Some(delivered), false) = (packet.delivered, idle(index)) {
+            let side = match packet.direction {
+                Direction::ToServer => &mut to_server,
+                Direction::ToClient => &mut to_client,
+            };
+            side.under_way.push(Reverse((delivered.max(packet.arrived), depth)));
+        }
+        depths.push(depth);
+    }
+    depths
+}
+
+/// One direction.
+#[derive(Default)]
+struct Side {
+    /// Packets between tap and receiver: when each is delivered, and its depth.
+    under_way: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The deepest packet delivered so far.
+    deepest: u32,
+    /// The depth at which each part of the sequence space was first sent: start to end, depth.
+    sent: BTreeMap<u64, (u64, u32)>,
+}
+
+impl Side {
+    /// The deepest packet that its receiver has at `now`.
+    fn reached(&mut self, now: u64) -> u32 {
+        while let Some(Reverse((delivered, depth))) = self.under_way.peek()
+            && *delivered <= now
+        {
+            self.deepest = self.deepest.max(*depth);
+            self.under_way.pop();
+        }
+        self.deepest
+    }
+
+    /// The depth of a packet with `range`: `fresh` if anything in it is new, else that of the
+    /// original.
+    fn first_sent(&mut self, range: &Range<u64>, fresh: u32) -> u32 {
+        let mut at = range.start;
+        let mut original = 0;
+        let mut new = Vec::new();
+        let before = self.sent.range(..=at).next_back().map_or(at, |(start, _)| *start);
+        for (&start, &(end, depth)) in self.sent.range(before..range.end) {
+            if end <= at {
+                continue;
+            }
+            if start > at {
+                new.push(at..start);
+            }
+            original = original.max(depth);
+            at = end;
+        }
+        if at < range.end {
+            new.push(at..range.end);
+        }
+        if new.is_empty() {
+            return original;
+        }
+        self.sent.extend(new.into_iter().map(|part| (part.start, (part.end, fresh))));
+        fresh
+    }
+}

@@ -1,0 +1,10 @@
+//! Whole connections, packet by packet, on a simulated clock.
+
+mod fast_open;
+mod garbage;
+mod legacy;
+mod many;
+mod path;
+mod peers;
+mod tls13;
+mod trouble;
