@@ -1,0 +1,284 @@
+//! The whole network: built, changed at run time, and gone when dropped.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::forwarder::{Counters, Forwarder};
+use crate::path::{Path, PathConfig, client_address, server_address};
+use crate::tap::{Lateness, Tap};
+use crate::veth::{self, CLIENT_SIDE, Rooms, SERVER_SIDE, Transport};
+use crate::{Attacker, LinkError, Namespace, sysctl};
+
+pub use crate::path::MAX_PATHS;
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub struct NetworkConfig {
+    /// One to [`MAX_PATHS`] paths.
+    pub paths: Vec<PathConfig>,
+    /// TCP congestion control of every route. The kernel's default may be one that paces, which
+    /// bends short transfers.
+    pub congestion_control: String,
+    /// TCP initial window of every route, in segments (RFC 6928 has 10).
+    pub initial_window: u32,
+    /// How many bytes of each frame the tap keeps.
+    pub snap_length: usize,
+    /// How many bytes the tap holds at most before it is taken.
+    pub tap_limit_bytes: usize,
+}
+
+impl NetworkConfig {
+    /// These paths, with cubic, an initial window of 10, and a tap that keeps whole packets up to
+    /// 512 MiB.
+    pub fn new(paths: Vec<PathConfig>) -> Self {
+        Self {
+            paths,
+            congestion_control: "cubic".to_owned(),
+            initial_window: 10,
+            snap_length: 65_535,
+            tap_limit_bytes: 512 << 20,
+        }
+    }
+
+    fn check(&self) -> Result<(), LinkError> {
+        let fault = if self.paths.is_empty() || self.paths.len() > MAX_PATHS {
+            format!(
+                "a network has 1 to {MAX_PATHS} paths, not {}",
+                self.paths.len()
+            )
+        } else if !(1..=1_000).contains(&self.initial_window) {
+            format!(
+                "an initial window is 1 to 1000 segments, not {}",
+                self.initial_window
+            )
+        } else if self.congestion_control.is_empty() || self.congestion_control.len() > 15 {
+            format!(
+                "{:?} is no name of a congestion control",
+                self.congestion_control
+            )
+        } else {
+            return self
+                .paths
+                .iter()
+                .try_for_each(|path| check_delays(path.up, path.down));
+        };
+        Err(LinkError::Config(fault))
+    }
+}
+
+/// A running network. Dropped, it stops forwarding, ends its child processes and is gone.
+#[derive(Debug)]
+pub struct Network {
+    // Dropped in this order: forwarding first, then the namespaces with their children.
+    forwarder: Forwarder,
+    client: Namespace,
+    server: Namespace,
+    attacker: Attacker,
+    _link: Namespace,
+    tap: Tap,
+    paths: Mutex<Vec<Path>>,
+    refused_settings: Vec<String>,
+}
+
+impl Network {
+    /// Builds the network and starts to forward.
+    ///
+    /// # Errors
+    /// If the configuration is out of bounds, or where the machine refuses a part: then nothing of
+    /// it remains.
+    pub fn build(config: NetworkConfig) -> Result<Self, LinkError> {
+        config.check()?;
+        let client = Namespace::new("client")?;
+        let link = Namespace::new("link")?;
+        let server = Namespace::new("server")?;
+        let attacker = Namespace::new("attacker")?;
+        let mut refused_settings = Vec::new();
+        for room in [&client, &link, &server, &attacker] {
+            refused_settings.append(&mut room.run(sysctl::apply)??);
+        }
+        refused_settings.sort();
+        refused_settings.dedup();
+        let rooms = Rooms {
+            client: &client,
+            link: &link,
+            server: &server,
+            attacker: &attacker,
+        };
+        let transport = Transport {
+            congestion_control: &config.congestion_control,
+            initial_window: config.initial_window,
+        };
+        veth::wire(&rooms, config.paths.len(), transport)?;
+        let delays = config
+            .paths
+            .iter()
+            .flat_map(|path| [nanoseconds(path.up), nanoseconds(path.down)]);
+        let tap = Tap::new(config.snap_length, config.tap_limit_bytes);
+        let forwarder = Forwarder::start(
+            &link,
+            CLIENT_SIDE,
+            SERVER_SIDE,
+            delays.collect(),
+            tap.clone(),
+        )?;
+        Ok(Self {
+            forwarder,
+            client,
+            server,
+            attacker: Attacker::new(attacker),
+            _link: link,
+            tap,
+            paths: Mutex::new(addressed(config.paths)),
+            refused_settings,
+        })
+    }
+
+    /// Path `index` as it is now.
+    ///
+    /// # Errors
+    /// If there is no such path.
+    pub fn path(&self, index: usize) -> Result<Path, LinkError> {
+        let paths = self.lock_paths();
+        paths.get(index).cloned().ok_or(LinkError::NoSuchPath {
+            index,
+            paths: paths.len(),
+        })
+    }
+
+    /// All paths as they are now, by index.
+    pub fn paths(&self) -> Vec<Path> {
+        self.lock_paths().clone()
+    }
+
+    /// Changes the delays of a path, for packets that arrive from now on. Packets under way keep
+    /// theirs and are not overtaken.
+    ///
+    /// # Errors
+    /// If there is no such path or a delay is longer than a minute.
+    pub fn set_delay(&self, index: usize, up: Duration, down: Duration) -> Result<(), LinkError> {
+        check_delays(up, down)?;
+        let mut paths = self.lock_paths();
+        let count = paths.len();
+        let path = paths.get_mut(index).ok_or(LinkError::NoSuchPath {
+            index,
+            paths: count,
+        })?;
+        self.forwarder
+            .set_delay(index, nanoseconds(up), nanoseconds(down))?;
+        (path.up, path.down) = (up, down);
+        Ok(())
+    }
+
+    /// Where clients run.
+    pub fn client(&self) -> &Namespace {
+        &self.client
+    }
+
+    /// Where servers run; one that listens on 0.0.0.0 is reached over every path.
+    pub fn server(&self) -> &Namespace {
+        &self.server
+    }
+
+    /// Who resends what the tap has seen.
+    pub fn attacker(&self) -> &Attacker {
+        &self.attacker
+    }
+
+    /// The tap; it may be cloned and read from any thread.
+    pub fn tap(&self) -> &Tap {
+        &self.tap
+    }
+
+    /// How late the link delivered since it was built or [`Tap::reset_lateness`] was called.
+    pub fn lateness(&self) -> Lateness {
+        self.tap.lateness()
+    }
+
+    /// What the link did with the frames that it met since it was built.
+    ///
+    /// # Errors
+    /// If the forwarding thread has ended.
+    pub fn counters(&self) -> Result<Counters, LinkError> {
+        self.forwarder.counters()
+    }
+
+    /// Settings that this machine did not take, as `key=value` below /proc/sys: the network works
+    /// without them, but a report should name them.
+    pub fn refused_settings(&self) -> &[String] {
+        &self.refused_settings
+    }
+
+    fn lock_paths(&self) -> MutexGuard<'_, Vec<Path>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn addressed(configs: Vec<PathConfig>) -> Vec<Path> {
+    let path = |(index, PathConfig { name, up, down })| {
+        let (client, server) = (client_address(index), server_address(index));
+        Path {
+            name,
+            client,
+            server,
+            up,
+            down,
+        }
+    };
+    configs.into_iter().enumerate().map(path).collect()
+}
+
+fn check_delays(up: Duration, down: Duration) -> Result<(), LinkError> {
+    if up.max(down) > LONGEST_DELAY {
+        return Err(LinkError::Config(format!(
+            "a delay is at most {LONGEST_DELAY:?} each way, not {:?}",
+            up.max(down)
+        )));
+    }
+    Ok(())
+}
+
+fn nanoseconds(delay: Duration) -> u64 {
+    // Below a minute, see `check_delays`.
+    delay.as_nanos() as u64
+}
+
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_out_of_bounds_is_refused_before_anything_is_built() {
+        let one = || vec![PathConfig::symmetric("x", Duration::from_millis(20))];
+        let endless = PathConfig::symmetric("x", Duration::from_secs(121));
+        let cases = [
+            (NetworkConfig::new(vec![]), "1 to 199 paths"),
+            (
+                NetworkConfig::new(vec![one().remove(0); MAX_PATHS + 1]),
+                "1 to 199 paths",
+            ),
+            (NetworkConfig::new(vec![endless]), "60s"),
+            (
+                NetworkConfig {
+                    initial_window: 0,
+                    ..NetworkConfig::new(one())
+                },
+                "window",
+            ),
+            (
+                NetworkConfig {
+                    congestion_control: String::new(),
+                    ..NetworkConfig::new(one())
+                },
+                "congestion control",
+            ),
+        ];
+        for (config, reason) in cases {
+            let sentence = Network::build(config)
+                .expect_err("out of bounds")
+                .to_string();
+            assert!(sentence.contains(reason), "{sentence}");
+        }
+    }
+}

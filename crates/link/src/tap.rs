@@ -1,0 +1,243 @@
+//! The tap: every packet that the link delivered, with its times, until somebody takes it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hdrhistogram::Histogram;
+
+use crate::path::Direction;
+
+/// One packet as the link delivered it. All times are nanoseconds of [`crate::monotonic_ns`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapturedPacket {
+    /// Index of the path that it travelled.
+    pub path: usize,
+    /// Which way it travelled.
+    pub direction: Direction,
+    /// When the sender's kernel put it on the link (its own stamp).
+    pub arrival_ns: u64,
+    /// When it was to be delivered: arrival and delay, order kept.
+    pub due_ns: u64,
+    /// When it was handed to the receiver's kernel.
+    pub delivered_ns: u64,
+    /// Its length on the wire in bytes, Ethernet header included.
+    pub length: usize,
+    /// The Ethernet frame, cut to the snap length.
+    pub frame: Box<[u8]>,
+}
+
+impl CapturedPacket {
+    /// How much later than due it was delivered, in nanoseconds: the link's own error.
+    pub fn lateness_ns(&self) -> u64 {
+        self.delivered_ns.saturating_sub(self.due_ns)
+    }
+}
+
+/// What the tap held when it was taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// The packets in the order of their delivery.
+    pub packets: Vec<CapturedPacket>,
+    /// Packets delivered but not kept, because the tap was full.
+    pub missed: u64,
+}
+
+/// How late the link delivered its packets, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// Packets counted.
+    pub packets: u64,
+    /// Half of the packets were less late than this.
+    pub p50_ns: u64,
+    /// 99 % of the packets were less late than this.
+    pub p99_ns: u64,
+    /// The latest one.
+    pub max_ns: u64,
+    /// Packets more than a millisecond late: what shared machines do every second or two.
+    pub over_1ms: u64,
+}
+
+/// The reading end of the tap. Clones read the same tap.
+#[derive(Debug, Clone)]
+pub struct Tap {
+    store: Arc<Mutex<Store>>,
+}
+
+impl Tap {
+    pub(crate) fn new(snap_length: usize, limit_bytes: usize) -> Self {
+        let store = Store {
+            recording: true,
+            snap_length,
+            limit_bytes,
+            bytes: 0,
+            missed: 0,
+            chunks: Vec::new(),
+            lateness: empty_histogram(),
+        };
+        Self {
+            store: Arc::new(Mutex::new(store)),
+        }
+    }
+
+    /// Takes all packets delivered since the last call, and makes room for as many again.
+    ///
+    /// A packet that is under way is not among them; it will be in a later batch.
+    pub fn take(&self) -> Batch {
+        // Only pointers move under the lock: forwarding waits for nothing longer.
+        let (chunks, missed) = {
+            let mut store = self.lock();
+            store.bytes = 0;
+            (
+                std::mem::take(&mut store.chunks),
+                std::mem::take(&mut store.missed),
+            )
+        };
+        let mut packets = Vec::with_capacity(chunks.iter().map(Vec::len).sum());
+        packets.extend(chunks.into_iter().flatten());
+        Batch { packets, missed }
+    }
+
+    /// Starts or stops keeping packets; lateness is counted either way.
+    pub fn set_recording(&self, recording: bool) {
+        self.lock().recording = recording;
+    }
+
+    /// How late the link was since it was built or since [`Tap::reset_lateness`].
+    pub fn lateness(&self) -> Lateness {
+        let histogram = self.lock().lateness.clone();
+        let over = histogram.count_between(1_000_001, u64::MAX);
+        Lateness {
+            packets: histogram.len(),
+            p50_ns: histogram.value_at_quantile(0.5),
+            p99_ns: histogram.value_at_quantile(0.99),
+            max_ns: histogram.max(),
+            over_1ms: over,
+        }
+    }
+
+    /// Counts lateness anew from here.
+    pub fn reset_lateness(&self) {
+        self.lock().lateness.reset();
+    }
+
+    /// Keeps a packet that was just delivered.
+    pub(crate) fn record(&self, mut packet: CapturedPacket) {
+        let mut store = self.lock();
+        store.lateness.saturating_record(packet.lateness_ns());
+        if !store.recording {
+            return;
+        }
+        if packet.frame.len() > store.snap_length {
+            packet.frame = packet.frame[..store.snap_length].into();
+        }
+        let size = size_of::<CapturedPacket>() + packet.frame.len();
+        if store.bytes + size > store.limit_bytes {
+            store.missed += 1;
+            return;
+        }
+        store.bytes += size;
+        if store.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            // Chunks instead of one growing vector, which would be copied when it grows.
+            store.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        if let Some(chunk) = store.chunks.last_mut() {
+            chunk.push(packet);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Store {
+    recording: bool,
+    snap_length: usize,
+    limit_bytes: usize,
+    bytes: usize,
+    missed: u64,
+    chunks: Vec<Vec<CapturedPacket>>,
+    lateness: Histogram<u64>,
+}
+
+/// Two significant digits from 1 ns to a minute: some kilobytes, recorded in nanoseconds.
+fn empty_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 2).expect("constant bounds are valid")
+}
+
+const CHUNK: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(due_ns: u64, late_ns: u64, length: usize) -> CapturedPacket {
+        CapturedPacket {
+            path: 0,
+            direction: Direction::Up,
+            arrival_ns: 0,
+            due_ns,
+            delivered_ns: due_ns + late_ns,
+            length,
+            frame: vec![7; length].into(),
+        }
+    }
+
+    #[test]
+    fn batches_follow_each_other_without_loss() {
+        let tap = Tap::new(65_535, 1 << 20);
+        for n in 0..2 * CHUNK as u64 + 3 {
+            tap.record(packet(n, 0, 60));
+        }
+        let first = tap.take();
+        tap.record(packet(9_999, 0, 60));
+        assert_eq!(first.packets.len(), 2 * CHUNK + 3);
+        assert!(first.packets.is_sorted_by_key(|p| p.due_ns));
+        assert_eq!(tap.take().packets, [packet(9_999, 0, 60)]);
+        assert_eq!(tap.take(), Batch::default());
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_missed_is_counted() {
+        let room = 10 * (size_of::<CapturedPacket>() + 100);
+        let tap = Tap::new(100, room);
+        for n in 0..25 {
+            tap.record(packet(n, 0, 1_500));
+        }
+        let batch = tap.take();
+        assert_eq!((batch.packets.len(), batch.missed), (10, 15));
+        assert!(
+            batch
+                .packets
+                .iter()
+                .all(|p| p.frame.len() == 100 && p.length == 1_500)
+        );
+        tap.record(packet(0, 0, 1_500));
+        assert_eq!(
+            tap.take().packets.len(),
+            1,
+            "room again after a batch was taken"
+        );
+    }
+
+    #[test]
+    fn lateness_is_counted_also_while_not_recording() {
+        let tap = Tap::new(100, 1 << 20);
+        tap.set_recording(false);
+        for n in 0..98 {
+            tap.record(packet(n, 20_000, 60));
+        }
+        tap.record(packet(98, 2_000_000, 60));
+        tap.record(packet(99, 3_000_000, 60));
+        let lateness = tap.lateness();
+        assert_eq!((lateness.packets, lateness.over_1ms), (100, 2));
+        assert!((19_800..20_300).contains(&lateness.p50_ns), "{lateness:?}");
+        assert!(
+            (1_980_000..2_030_000).contains(&lateness.p99_ns),
+            "{lateness:?}"
+        );
+        assert!(tap.take().packets.is_empty());
+        tap.reset_lateness();
+        assert_eq!(tap.lateness().packets, 0);
+    }
+}
