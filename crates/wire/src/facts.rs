@@ -65,7 +65,7 @@ pub struct TcpFacts {
     pub fast_open: FastOpen,
     /// The Fast Open option of the client's SYN.
     pub fast_open_option: Option<FastOpenOption>,
-    /// Bytes of payload in the first SYN.
+    /// Bytes of payload in the client's SYN; of several SYNs, the most.
     pub syn_data: u32,
     /// How many of them the SYN-ACK acknowledged.
     pub syn_data_acknowledged: u32,

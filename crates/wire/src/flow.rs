@@ -134,8 +134,8 @@ impl Flow {
                 } else {
                     self.client.first_seq = Some(segment.seq);
                     self.tcp.fast_open_option = segment.fast_open;
-                    self.tcp.syn_data = segment.wire_len;
                 }
+                self.tcp.syn_data = self.tcp.syn_data.max(segment.wire_len);
             }
             (Direction::ToClient, Some(ack)) => {
                 self.server.first_seq.get_or_insert(segment.seq);

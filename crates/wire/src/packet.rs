@@ -184,4 +184,23 @@ mod tests {
         let segment = Segment::from_frame(&padded).unwrap();
         assert_eq!((segment.payload.len(), segment.wire_len), (0, 0));
     }
+
+    #[test]
+    fn ipv6_and_vlan_are_read_and_fragments_are_not() {
+        let mut six = Vec::new();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .single_vlan(7.try_into().unwrap())
+            .ipv6([1; 16], [2; 16], 64)
+            .tcp(40000, 443, 7, 1000)
+            .ack(9)
+            .write(&mut six, b"abc")
+            .unwrap();
+        let segment = Segment::from_frame(&six).unwrap();
+        assert_eq!((segment.payload, segment.wire_len), (&b"abc"[..], 3));
+        assert_eq!((segment.seq, segment.ack, segment.syn), (7, Some(9), false));
+        assert_eq!(segment.destination, SocketAddr::from(([2; 16], 443)));
+        let mut fragment = frame(&[], b"abc");
+        fragment[14 + 6] |= 0x20;
+        assert_eq!(Segment::from_frame(&fragment), None);
+    }
 }

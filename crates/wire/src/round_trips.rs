@@ -85,3 +85,87 @@ impl Side {
         fresh
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Direction::{ToClient, ToServer};
+    use super::*;
+
+    /// Packets as (direction, arrived, delivered, from, to).
+    fn packets(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<Stored> {
+        list.iter()
+            .map(|&(direction, arrived, delivered, from, to)| Stored {
+                direction,
+                arrived,
+                delivered,
+                range: from..to,
+                payload: Box::default(),
+            })
+            .collect()
+    }
+
+    fn count(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<u32> {
+        depths(&packets(list), |_| false)
+    }
+
+    #[test]
+    fn each_answer_to_an_answer_is_one_deeper() {
+        let list = [
+            (ToServer, 0, Some(10), 0, 1),
+            (ToClient, 10, Some(20), 0, 1),
+            (ToServer, 20, Some(30), 1, 100),
+            (ToClient, 30, Some(40), 1, 100),
+        ];
+        assert_eq!(count(&list), [1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn what_is_still_under_way_causes_nothing() {
+        let list = [
+            (ToServer, 0, Some(10), 0, 1),
+            (ToClient, 10, Some(20), 0, 1),
+            (ToServer, 19, Some(29), 1, 100),
+            (ToServer, 20, Some(40), 100, 200),
+            (ToClient, 39, Some(49), 1, 100),
+            (ToClient, 40, Some(50), 100, 200),
+        ];
+        assert_eq!(count(&list), [1, 1, 1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn a_dropped_packet_causes_nothing_and_its_copy_keeps_its_depth() {
+        let list = [
+            (ToServer, 0, Some(10), 0, 1),
+            (ToClient, 10, Some(20), 0, 1),
+            (ToServer, 20, None, 1, 100),
+            (ToClient, 35, Some(45), 1, 50),
+            (ToServer, 220, Some(230), 1, 100),
+            (ToClient, 230, Some(240), 50, 100),
+        ];
+        assert_eq!(count(&list), [1, 1, 2, 1, 2, 2]);
+    }
+
+    #[test]
+    fn a_copy_with_something_new_is_as_deep_as_the_new() {
+        let list = [
+            (ToServer, 0, Some(10), 0, 1),
+            (ToClient, 10, Some(20), 0, 1),
+            (ToServer, 20, Some(30), 1, 100),
+            (ToClient, 30, Some(40), 1, 100),
+            (ToServer, 41, Some(51), 1, 100),
+            (ToServer, 42, Some(52), 50, 150),
+            (ToServer, 43, Some(53), 1, 150),
+        ];
+        assert_eq!(count(&list), [1, 1, 2, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn idle_packets_deepen_nothing() {
+        let list = packets(&[
+            (ToServer, 0, Some(10), 0, 1),
+            (ToClient, 10, Some(20), 0, 1),
+            (ToServer, 25, Some(35), 1, 100),
+        ]);
+        assert_eq!(depths(&list, |index| index == 1), [1, 1, 1]);
+    }
+}
