@@ -20,7 +20,7 @@ pub struct GateConfig {
     /// How long a handshake may take from the ClientHello on. Records live this much longer; a
     /// flight that takes longer than its record would is answered 425. Default 30 s.
     pub max_handshake: Duration,
-    /// Records that the strike register holds: 2^20 by default, about 36 MB when all are in use.
+    /// Records that the strike register holds: 2^20 by default, 38 MB when all are in use.
     /// A record lives about 96 s at a skew of 0, so this is some 10,000 early connections a
     /// second.
     pub capacity: usize,

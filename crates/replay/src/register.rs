@@ -37,7 +37,8 @@ pub struct RegisterStatistics {
 ///
 /// Exact: no false positives as in a Bloom filter, no record evicted before its time. Memory is
 /// bounded: 32 to 36 bytes a record at capacity (28 for the record, one or two 4-byte chain
-/// heads), reserved at the start and touched only as records come, plus 2 KiB a shard.
+/// heads), reserved at the start; plus 2 KiB a shard. Measured at a capacity of 2^20: 4.6 MB
+/// resident when empty, then 32 bytes for each record up to the full 38 MB.
 ///
 /// An attacker can choose client randoms until their digests collide in a few bits, so shard and
 /// chain are chosen by SipHash under a key drawn per process, not by bits of the digest itself.
@@ -56,7 +57,7 @@ impl StrikeRegister {
     /// A register for `capacity` records (at most about 268 million).
     ///
     /// Above some thousands it has several shards, each with its part of the capacity: the
-    /// fullest may answer [`Claim::Full`] when a few per cent of the whole are still free.
+    /// fullest may answer [`Claim::Full`] when a per cent of the whole is still free.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.min(MAX_SHARDS << 22);
         let shards = (capacity / SHARD_WORTHWHILE).next_power_of_two().min(MAX_SHARDS);
