@@ -13,14 +13,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rtts = [200, 2_000, 20_000, 200_000].map(Duration::from_micros);
     let paths = rtts.map(|rtt| PathConfig::symmetric(format!("{rtt:?}"), rtt));
     let network = Network::build(NetworkConfig::new(paths.to_vec()))?;
-    println!(
-        "privilege: {privilege:?}; settings refused: {:?}",
-        network.refused_settings()
-    );
+    println!("privilege: {privilege:?}; settings refused: {:?}", network.refused_settings());
 
-    let socket = network
-        .server()
-        .run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
+    let socket = network.server().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     network.server().spawn("echo", move || echo(&socket))?;
     println!("RTT error in microseconds, {samples} samples each");
     println!("{:>8} {:>8} {:>8} {:>8}", "path", "p50", "p99", "max");
@@ -28,18 +23,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // A fifth of a minute at most for the longest path.
         let count = samples.min((12_000_000 / path.rtt().as_micros()) as usize);
         let address = SocketAddr::from((path.server, PORT));
-        let mut errors = network
-            .client()
-            .run(|| probe(address, path.rtt(), count))??;
+        let mut errors = network.client().run(|| probe(address, path.rtt(), count))??;
         errors.sort_unstable();
         let at = |quantile: f64| errors[((errors.len() - 1) as f64 * quantile) as usize];
-        println!(
-            "{:>8} {:>8} {:>8} {:>8}",
-            path.name,
-            at(0.5),
-            at(0.99),
-            at(1.0)
-        );
+        println!("{:>8} {:>8} {:>8} {:>8}", path.name, at(0.5), at(0.99), at(1.0));
     }
     println!("lateness of the link alone: {:?}", network.lateness());
     println!("{:?}", network.counters()?);

@@ -39,7 +39,7 @@ pub struct Attempt {
 }
 
 /// How a try ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ending {
     /// The server closed the connection in an orderly way.
     Closed,
@@ -94,15 +94,10 @@ impl Attacker {
 fn round(resend: &Resend<'_>, size: usize) -> Result<Vec<Attempt>, LinkError> {
     let connect = |_| TcpStream::connect_timeout(&resend.server, resend.quiet);
     let streams: Vec<_> = (0..size).map(connect).collect();
-    let mut tries: Vec<_> = streams
-        .into_iter()
-        .map(|stream| Try::send(stream, resend))
-        .collect();
+    let mut tries: Vec<_> = streams.into_iter().map(|stream| Try::send(stream, resend)).collect();
     loop {
         let now = Instant::now();
-        tries
-            .iter_mut()
-            .for_each(|each| each.advance(now, resend.quiet));
+        tries.iter_mut().for_each(|each| each.advance(now, resend.quiet));
         if !wait(&tries, now)? {
             return Ok(tries.iter().map(Try::attempt).collect());
         }
@@ -112,9 +107,7 @@ fn round(resend: &Resend<'_>, size: usize) -> Result<Vec<Attempt>, LinkError> {
 /// Waits until a try can go on; false if none is open any more.
 fn wait(tries: &[Try], now: Instant) -> Result<bool, LinkError> {
     let open = tries.iter().filter_map(|each| match &each.state {
-        State::Open {
-            stream, deadline, ..
-        } => Some((stream, *deadline)),
+        State::Open { stream, deadline, .. } => Some((stream, *deadline)),
         State::Ended(_) => None,
     });
     let (mut descriptors, deadlines): (Vec<_>, Vec<_>) = open
@@ -159,29 +152,16 @@ impl Try {
         let state = match sent {
             Ok(stream) => {
                 let deadline = Instant::now() + resend.quiet;
-                State::Open {
-                    stream,
-                    deadline,
-                    half_closed: false,
-                }
+                State::Open { stream, deadline, half_closed: false }
             }
             Err(error) => State::Ended(ending(error.kind())),
         };
-        Self {
-            bytes_received: 0,
-            limit: Instant::now() + LONGEST_TRY,
-            state,
-        }
+        Self { bytes_received: 0, limit: Instant::now() + LONGEST_TRY, state }
     }
 
     /// Reads what there is, and closes our side or gives up when the server has been quiet.
     fn advance(&mut self, now: Instant, quiet: Duration) {
-        let State::Open {
-            stream,
-            deadline,
-            half_closed,
-        } = &mut self.state
-        else {
+        let State::Open { stream, deadline, half_closed } = &mut self.state else {
             return;
         };
         let ended = loop {
@@ -218,10 +198,7 @@ impl Try {
             State::Ended(ending) => ending,
             State::Open { .. } => Ending::Silent,
         };
-        Attempt {
-            bytes_received: self.bytes_received,
-            ending,
-        }
+        Attempt { bytes_received: self.bytes_received, ending }
     }
 }
 

@@ -114,11 +114,9 @@ impl Nursery {
         // `first_process` makes system calls alone and never returns.
         match unsafe { fork() }.map_err(|e| LinkError::system(step, e))? {
             ForkResult::Child => first_process(ours.as_raw_fd()),
-            ForkResult::Parent { child } => Ok(Self {
-                init: child,
-                _alive: alive,
-                children: Vec::new(),
-            }),
+            ForkResult::Parent { child } => {
+                Ok(Self { init: child, _alive: alive, children: Vec::new() })
+            }
         }
     }
 
@@ -129,12 +127,7 @@ impl Nursery {
         let child = Arc::new(Mutex::new(child));
         self.children.retain(|known| known.strong_count() > 0);
         self.children.push(Arc::downgrade(&child));
-        Ok(Process {
-            child,
-            stdin,
-            stdout,
-            stderr,
-        })
+        Ok(Process { child, stdin, stdout, stderr })
     }
 }
 

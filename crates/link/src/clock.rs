@@ -42,10 +42,7 @@ mod tests {
 
     #[test]
     fn the_offset_leads_from_monotonic_to_unix_time() {
-        let unix = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_nanos() as i64;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64;
         let ours = monotonic_ns() as i64 + unix_offset_ns();
         assert!((ours - unix).abs() < 1_000_000_000, "{ours} against {unix}");
     }

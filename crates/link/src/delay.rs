@@ -30,15 +30,8 @@ pub struct DelayCell<T> {
 impl<T> DelayCell<T> {
     /// A cell with one lane for each of `delays_ns`.
     pub fn new(delays_ns: impl IntoIterator<Item = u64>) -> Self {
-        let lanes = delays_ns.into_iter().map(|delay_ns| Lane {
-            delay_ns,
-            last_due_ns: 0,
-        });
-        Self {
-            lanes: lanes.collect(),
-            waiting: BinaryHeap::new(),
-            sequence: 0,
-        }
+        let lanes = delays_ns.into_iter().map(|delay_ns| Lane { delay_ns, last_due_ns: 0 });
+        Self { lanes: lanes.collect(), waiting: BinaryHeap::new(), sequence: 0 }
     }
 
     /// Takes in a packet that arrived at `arrival_ns`, and says when it is due.
@@ -47,17 +40,10 @@ impl<T> DelayCell<T> {
     /// If `lane` is none of the cell's.
     pub fn push(&mut self, lane: usize, arrival_ns: u64, item: T) -> u64 {
         let state = &mut self.lanes[lane];
-        let due_ns = arrival_ns
-            .saturating_add(state.delay_ns)
-            .max(state.last_due_ns);
+        let due_ns = arrival_ns.saturating_add(state.delay_ns).max(state.last_due_ns);
         state.last_due_ns = due_ns;
         self.sequence += 1;
-        self.waiting.push(Reverse(Waiting {
-            due_ns,
-            sequence: self.sequence,
-            lane,
-            item,
-        }));
+        self.waiting.push(Reverse(Waiting { due_ns, sequence: self.sequence, lane, item }));
         due_ns
     }
 
@@ -71,9 +57,7 @@ impl<T> DelayCell<T> {
         if self.next_due()? > now_ns {
             return None;
         }
-        let Waiting {
-            due_ns, lane, item, ..
-        } = self.waiting.pop()?.0;
+        let Waiting { due_ns, lane, item, .. } = self.waiting.pop()?.0;
         Some(Departure { lane, due_ns, item })
     }
 
@@ -147,14 +131,7 @@ mod tests {
         cell.push(1, 10, "fast");
         assert_eq!(cell.next_due(), Some(MS + 10));
         assert_eq!(cell.pop(MS + 9), None);
-        assert_eq!(
-            cell.pop(MS + 10),
-            Some(Departure {
-                lane: 1,
-                due_ns: MS + 10,
-                item: "fast"
-            })
-        );
+        assert_eq!(cell.pop(MS + 10), Some(Departure { lane: 1, due_ns: MS + 10, item: "fast" }));
         assert_eq!(cell.pop(MS + 10), None);
         assert_eq!(cell.pop(100 * MS).map(|d| d.item), Some("slow"));
         assert!(cell.is_empty());
@@ -178,14 +155,8 @@ mod tests {
         cell.push(0, 0, "before");
         cell.set_delay(0, MS);
         cell.push(0, 10 * MS, "after");
-        assert_eq!(
-            cell.pop(u64::MAX).map(|d| (d.item, d.due_ns)),
-            Some(("before", 100 * MS))
-        );
-        assert_eq!(
-            cell.pop(u64::MAX).map(|d| (d.item, d.due_ns)),
-            Some(("after", 100 * MS))
-        );
+        assert_eq!(cell.pop(u64::MAX).map(|d| (d.item, d.due_ns)), Some(("before", 100 * MS)));
+        assert_eq!(cell.pop(u64::MAX).map(|d| (d.item, d.due_ns)), Some(("after", 100 * MS)));
         cell.push(0, 200 * MS, "later");
         assert_eq!(cell.next_due(), Some(201 * MS));
     }

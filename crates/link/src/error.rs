@@ -96,9 +96,6 @@ pub enum LinkError {
 impl LinkError {
     /// Wraps an operating-system error with the step that met it.
     pub(crate) fn system(step: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::System {
-            step: step.into(),
-            source: source.into(),
-        }
+        Self::System { step: step.into(), source: source.into() }
     }
 }

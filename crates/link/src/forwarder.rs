@@ -58,10 +58,7 @@ impl Forwarder {
         tap: Tap,
     ) -> Result<Self, LinkError> {
         let rings = link.run(|| -> Result<_, LinkError> {
-            Ok([
-                PacketRing::open(client_side)?,
-                PacketRing::open(server_side)?,
-            ])
+            Ok([PacketRing::open(client_side)?, PacketRing::open(server_side)?])
         })??;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_flags(flags).map_err(|e| LinkError::system("wake a thread", e))?;
@@ -79,21 +76,12 @@ impl Forwarder {
             bell: Arc::clone(&bell),
         };
         let thread = link.spawn("link forwarder", move || engine.run())?;
-        Ok(Self {
-            commands,
-            bell,
-            thread: Some(thread),
-        })
+        Ok(Self { commands, bell, thread: Some(thread) })
     }
 
     /// Changes the delay of one path; on return it holds for all packets that arrive.
     pub(crate) fn set_delay(&self, path: usize, up: u64, down: u64) -> Result<(), LinkError> {
-        self.ask(|done| Command::SetDelay {
-            path,
-            up,
-            down,
-            done,
-        })
+        self.ask(|done| Command::SetDelay { path, up, down, done })
     }
 
     pub(crate) fn counters(&self) -> Result<Counters, LinkError> {
@@ -102,13 +90,9 @@ impl Forwarder {
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, LinkError> {
         let (reply, answer) = sync_channel(1);
-        self.commands
-            .send(command(reply))
-            .map_err(|_| LinkError::ThreadGone("forwarding"))?;
+        self.commands.send(command(reply)).map_err(|_| LinkError::ThreadGone("forwarding"))?;
         self.ring_bell();
-        answer
-            .recv()
-            .map_err(|_| LinkError::ThreadGone("forwarding"))
+        answer.recv().map_err(|_| LinkError::ThreadGone("forwarding"))
     }
 
     fn ring_bell(&self) {
@@ -129,12 +113,7 @@ impl Drop for Forwarder {
 }
 
 enum Command {
-    SetDelay {
-        path: usize,
-        up: u64,
-        down: u64,
-        done: SyncSender<()>,
-    },
+    SetDelay { path: usize, up: u64, down: u64, done: SyncSender<()> },
     Count(SyncSender<Counters>),
     Stop,
 }
@@ -171,12 +150,7 @@ impl Engine {
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::SetDelay {
-                    path,
-                    up,
-                    down,
-                    done,
-                } => {
+                Command::SetDelay { path, up, down, done } => {
                     // What has arrived before still gets the delay from before.
                     self.collect();
                     self.cell.set_delay(lane(path, Direction::Up), up);
@@ -216,11 +190,7 @@ impl Engine {
                     *clocks.get_or_insert_with(|| (monotonic_ns(), unix_offset_ns()));
                 let arrival_ns = arrival(stamp, offset, now);
                 self.queued_bytes += frame.len();
-                self.cell.push(
-                    lane(path, direction),
-                    arrival_ns,
-                    Underway { arrival_ns, frame },
-                );
+                self.cell.push(lane(path, direction), arrival_ns, Underway { arrival_ns, frame });
             }
         }
     }
@@ -239,12 +209,13 @@ impl Engine {
             let (path, direction) = of_lane(departure.lane);
             let Underway { arrival_ns, frame } = departure.item;
             self.queued_bytes -= frame.len();
+            let mut recorder = self.tap.recorder();
             if self.rings[1 - entrance(direction)].send(&frame).is_err() {
                 self.counters.refused += 1;
                 continue;
             }
             self.counters.delivered += 1;
-            self.tap.record(CapturedPacket {
+            recorder.record(CapturedPacket {
                 path,
                 direction,
                 arrival_ns,
@@ -314,11 +285,7 @@ fn entrance(direction: Direction) -> usize {
 /// stepped meanwhile) counts as now.
 fn arrival(stamp: u64, offset: i64, now: u64) -> u64 {
     let monotonic = stamp.saturating_add_signed(offset.saturating_neg());
-    if (now.saturating_sub(LONGEST_STALL_NS)..=now).contains(&monotonic) {
-        monotonic
-    } else {
-        now
-    }
+    if (now.saturating_sub(LONGEST_STALL_NS)..=now).contains(&monotonic) { monotonic } else { now }
 }
 
 /// Makes the calling thread wake as exactly as the machine allows; what is refused is left.
@@ -354,16 +321,8 @@ mod tests {
     fn stamps_become_monotonic_and_impossible_ones_become_now() {
         let (offset, now) = (1_000_000_000_000, 50_000_000_000);
         assert_eq!(arrival(1_049_999_990_000, offset, now), 49_999_990_000);
-        assert_eq!(
-            arrival(1_050_000_000_001, offset, now),
-            now,
-            "from the future"
-        );
-        assert_eq!(
-            arrival(1_048_000_000_000, offset, now),
-            now,
-            "before the longest stall"
-        );
+        assert_eq!(arrival(1_050_000_000_001, offset, now), now, "from the future");
+        assert_eq!(arrival(1_048_000_000_000, offset, now), now, "before the longest stall");
         assert_eq!(arrival(0, offset, now), now);
         assert_eq!(arrival(0, i64::MIN, now), now);
     }

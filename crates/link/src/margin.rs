@@ -12,9 +12,7 @@ pub(crate) struct WakeMargin {
 
 impl WakeMargin {
     pub(crate) fn new() -> Self {
-        Self {
-            margins_ns: [SHORTEST_NS; CLASSES],
-        }
+        Self { margins_ns: [SHORTEST_NS; CLASSES] }
     }
 
     /// How long before the deadline to wake from a sleep of about `sleep_ns`.
@@ -36,9 +34,7 @@ impl WakeMargin {
 
 /// Doubling classes from below 128 microseconds to above 65 milliseconds.
 fn class(sleep_ns: u64) -> usize {
-    let doublings = (sleep_ns >> 17)
-        .checked_ilog2()
-        .map_or(0, |log| log as usize + 1);
+    let doublings = (sleep_ns >> 17).checked_ilog2().map_or(0, |log| log as usize + 1);
     doublings.min(CLASSES - 1)
 }
 
@@ -69,10 +65,7 @@ mod tests {
             margin.observe(5_000_000, 1_000);
         }
         let settled = margin.for_sleep(5_000_000);
-        assert!(
-            (SHORTEST_NS..SHORTEST_NS + FORGETTING).contains(&settled),
-            "{settled}"
-        );
+        assert!((SHORTEST_NS..SHORTEST_NS + FORGETTING).contains(&settled), "{settled}");
     }
 
     #[test]

@@ -33,11 +33,7 @@ impl Namespace {
             .spawn(move || run_children(&ready, &jobs))
             .map_err(|e| LinkError::system("start a thread", e))?;
         let descriptor = made.recv().map_err(|_| LinkError::ThreadGone("runner"))??;
-        Ok(Self {
-            name,
-            descriptor: Arc::new(descriptor),
-            runner: Some((sender, handle)),
-        })
+        Ok(Self { name, descriptor: Arc::new(descriptor), runner: Some((sender, handle)) })
     }
 
     /// Its name in messages: client, link, server or attacker.
@@ -73,9 +69,7 @@ impl Namespace {
                 f()
             })
             .map_err(|e| LinkError::system("start a thread", e))?;
-        entered
-            .recv()
-            .map_err(|_| LinkError::ThreadGone("namespace"))??;
+        entered.recv().map_err(|_| LinkError::ThreadGone("namespace"))??;
         Ok(handle)
     }
 
@@ -111,13 +105,8 @@ impl Namespace {
     pub fn spawn_child(&self, command: Command) -> Result<Process, LinkError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let (reply, answer) = sync_channel(1);
-        let (sender, _) = self
-            .runner
-            .as_ref()
-            .ok_or(LinkError::ThreadGone("runner"))?;
-        sender
-            .send(Job { command, reply })
-            .map_err(|_| LinkError::ThreadGone("runner"))?;
+        let (sender, _) = self.runner.as_ref().ok_or(LinkError::ThreadGone("runner"))?;
+        sender.send(Job { command, reply }).map_err(|_| LinkError::ThreadGone("runner"))?;
         answer
             .recv()
             .map_err(|_| LinkError::ThreadGone("runner"))?
@@ -170,9 +159,8 @@ fn run_children(ready: &SyncSender<Result<OwnedFd, LinkError>>, jobs: &Receiver<
 }
 
 fn make() -> Result<OwnedFd, LinkError> {
-    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| LinkError::NamespacesRefused {
-        source: errno.into(),
-    })?;
+    unshare(CloneFlags::CLONE_NEWNET)
+        .map_err(|errno| LinkError::NamespacesRefused { source: errno.into() })?;
     File::open("/proc/thread-self/ns/net")
         .map(OwnedFd::from)
         .map_err(|e| LinkError::system("open its network namespace in /proc", e))

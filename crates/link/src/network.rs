@@ -42,25 +42,13 @@ impl NetworkConfig {
 
     fn check(&self) -> Result<(), LinkError> {
         let fault = if self.paths.is_empty() || self.paths.len() > MAX_PATHS {
-            format!(
-                "a network has 1 to {MAX_PATHS} paths, not {}",
-                self.paths.len()
-            )
+            format!("a network has 1 to {MAX_PATHS} paths, not {}", self.paths.len())
         } else if !(1..=1_000).contains(&self.initial_window) {
-            format!(
-                "an initial window is 1 to 1000 segments, not {}",
-                self.initial_window
-            )
+            format!("an initial window is 1 to 1000 segments, not {}", self.initial_window)
         } else if self.congestion_control.is_empty() || self.congestion_control.len() > 15 {
-            format!(
-                "{:?} is no name of a congestion control",
-                self.congestion_control
-            )
+            format!("{:?} is no name of a congestion control", self.congestion_control)
         } else {
-            return self
-                .paths
-                .iter()
-                .try_for_each(|path| check_delays(path.up, path.down));
+            return self.paths.iter().try_for_each(|path| check_delays(path.up, path.down));
         };
         Err(LinkError::Config(fault))
     }
@@ -98,29 +86,17 @@ impl Network {
         }
         refused_settings.sort();
         refused_settings.dedup();
-        let rooms = Rooms {
-            client: &client,
-            link: &link,
-            server: &server,
-            attacker: &attacker,
-        };
+        let rooms = Rooms { client: &client, link: &link, server: &server, attacker: &attacker };
         let transport = Transport {
             congestion_control: &config.congestion_control,
             initial_window: config.initial_window,
         };
         veth::wire(&rooms, config.paths.len(), transport)?;
-        let delays = config
-            .paths
-            .iter()
-            .flat_map(|path| [nanoseconds(path.up), nanoseconds(path.down)]);
+        let delays =
+            config.paths.iter().flat_map(|path| [nanoseconds(path.up), nanoseconds(path.down)]);
         let tap = Tap::new(config.snap_length, config.tap_limit_bytes);
-        let forwarder = Forwarder::start(
-            &link,
-            CLIENT_SIDE,
-            SERVER_SIDE,
-            delays.collect(),
-            tap.clone(),
-        )?;
+        let forwarder =
+            Forwarder::start(&link, CLIENT_SIDE, SERVER_SIDE, delays.collect(), tap.clone())?;
         Ok(Self {
             forwarder,
             client,
@@ -139,10 +115,7 @@ impl Network {
     /// If there is no such path.
     pub fn path(&self, index: usize) -> Result<Path, LinkError> {
         let paths = self.lock_paths();
-        paths.get(index).cloned().ok_or(LinkError::NoSuchPath {
-            index,
-            paths: paths.len(),
-        })
+        paths.get(index).cloned().ok_or(LinkError::NoSuchPath { index, paths: paths.len() })
     }
 
     /// All paths as they are now, by index.
@@ -159,12 +132,8 @@ impl Network {
         check_delays(up, down)?;
         let mut paths = self.lock_paths();
         let count = paths.len();
-        let path = paths.get_mut(index).ok_or(LinkError::NoSuchPath {
-            index,
-            paths: count,
-        })?;
-        self.forwarder
-            .set_delay(index, nanoseconds(up), nanoseconds(down))?;
+        let path = paths.get_mut(index).ok_or(LinkError::NoSuchPath { index, paths: count })?;
+        self.forwarder.set_delay(index, nanoseconds(up), nanoseconds(down))?;
         (path.up, path.down) = (up, down);
         Ok(())
     }
@@ -216,13 +185,7 @@ impl Network {
 fn addressed(configs: Vec<PathConfig>) -> Vec<Path> {
     let path = |(index, PathConfig { name, up, down })| {
         let (client, server) = (client_address(index), server_address(index));
-        Path {
-            name,
-            client,
-            server,
-            up,
-            down,
-        }
+        Path { name, client, server, up, down }
     };
     configs.into_iter().enumerate().map(path).collect()
 }
@@ -254,30 +217,16 @@ mod tests {
         let endless = PathConfig::symmetric("x", Duration::from_secs(121));
         let cases = [
             (NetworkConfig::new(vec![]), "1 to 199 paths"),
-            (
-                NetworkConfig::new(vec![one().remove(0); MAX_PATHS + 1]),
-                "1 to 199 paths",
-            ),
+            (NetworkConfig::new(vec![one().remove(0); MAX_PATHS + 1]), "1 to 199 paths"),
             (NetworkConfig::new(vec![endless]), "60s"),
+            (NetworkConfig { initial_window: 0, ..NetworkConfig::new(one()) }, "window"),
             (
-                NetworkConfig {
-                    initial_window: 0,
-                    ..NetworkConfig::new(one())
-                },
-                "window",
-            ),
-            (
-                NetworkConfig {
-                    congestion_control: String::new(),
-                    ..NetworkConfig::new(one())
-                },
+                NetworkConfig { congestion_control: String::new(), ..NetworkConfig::new(one()) },
                 "congestion control",
             ),
         ];
         for (config, reason) in cases {
-            let sentence = Network::build(config)
-                .expect_err("out of bounds")
-                .to_string();
+            let sentence = Network::build(config).expect_err("out of bounds").to_string();
             assert!(sentence.contains(reason), "{sentence}");
         }
     }

@@ -15,13 +15,8 @@ use crate::LinkError;
 /// namespace of the calling thread.
 pub(crate) fn switch_off(interface: &str) -> Result<(), LinkError> {
     let step = || format!("switch the offloads of {interface} off");
-    let socket = socket(
-        AddressFamily::Inet,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )
-    .map_err(|e| LinkError::system(step(), e))?;
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(|e| LinkError::system(step(), e))?;
     for command in OFFLOADS {
         set(&socket, interface, command, 0).map_err(|e| LinkError::system(step(), e))?;
     }

@@ -17,11 +17,7 @@ pub struct PathConfig {
 impl PathConfig {
     /// A path of this round-trip time, half of it each way.
     pub fn symmetric(name: impl Into<String>, rtt: Duration) -> Self {
-        Self {
-            name: name.into(),
-            up: rtt / 2,
-            down: rtt - rtt / 2,
-        }
+        Self { name: name.into(), up: rtt / 2, down: rtt - rtt / 2 }
     }
 }
 
@@ -81,14 +77,7 @@ pub(crate) fn lane(path: usize, direction: Direction) -> usize {
 
 /// The path and direction of a lane.
 pub(crate) fn of_lane(lane: usize) -> (usize, Direction) {
-    (
-        lane / 2,
-        if lane.is_multiple_of(2) {
-            Direction::Up
-        } else {
-            Direction::Down
-        },
-    )
+    (lane / 2, if lane.is_multiple_of(2) { Direction::Up } else { Direction::Down })
 }
 
 /// The path of an Ethernet frame that entered in `direction`, if it is IPv4 between the two
@@ -140,18 +129,11 @@ mod tests {
             assert_eq!(classify(&up, Direction::Up, MAX_PATHS), Some(path));
             assert_eq!(classify(&down, Direction::Down, MAX_PATHS), Some(path));
             assert_eq!(classify(&up, Direction::Down, MAX_PATHS), None);
-            assert_eq!(
-                classify(&up, Direction::Up, path),
-                None,
-                "a path that is not there"
-            );
+            assert_eq!(classify(&up, Direction::Up, path), None, "a path that is not there");
         }
         let crossed = frame(client_address(0), server_address(1));
         assert_eq!(classify(&crossed, Direction::Up, MAX_PATHS), None);
-        assert_eq!(
-            classify(&frame(ATTACKER, TOWARDS_ATTACKER), Direction::Up, MAX_PATHS),
-            None
-        );
+        assert_eq!(classify(&frame(ATTACKER, TOWARDS_ATTACKER), Direction::Up, MAX_PATHS), None);
     }
 
     #[test]

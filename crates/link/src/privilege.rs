@@ -84,9 +84,7 @@ struct Machine {
 impl Machine {
     fn read() -> Self {
         let read = |name: &str| {
-            fs::read_to_string(format!("/proc/sys/{name}"))
-                .ok()
-                .map(|s| s.trim().to_owned())
+            fs::read_to_string(format!("/proc/sys/{name}")).ok().map(|s| s.trim().to_owned())
         };
         Self {
             clone_allowed: read("kernel/unprivileged_userns_clone"),
@@ -107,9 +105,7 @@ impl Machine {
         } else if refused && self.apparmor_restricts.as_deref() == Some("1") {
             LinkError::UserNamespacesConfined
         } else {
-            LinkError::NamespacesRefused {
-                source: io::Error::from(errno),
-            }
+            LinkError::NamespacesRefused { source: io::Error::from(errno) }
         }
     }
 }
@@ -132,42 +128,14 @@ mod tests {
     #[test]
     fn each_reason_names_its_mend() {
         let cases = [
-            (
-                machine(Some("0"), None, "100"),
-                Errno::EPERM,
-                "unprivileged_userns_clone",
-            ),
-            (
-                machine(Some("1"), Some("1"), "100"),
-                Errno::EPERM,
-                "apparmor_restrict",
-            ),
-            (
-                machine(None, Some("1"), "100"),
-                Errno::EACCES,
-                "apparmor_restrict",
-            ),
-            (
-                machine(None, None, "0"),
-                Errno::ENOSPC,
-                "max_user_namespaces",
-            ),
-            (
-                machine(None, None, "0"),
-                Errno::EPERM,
-                "max_user_namespaces",
-            ),
-            (
-                machine(None, None, "100"),
-                Errno::ENOSPC,
-                "max_user_namespaces",
-            ),
+            (machine(Some("0"), None, "100"), Errno::EPERM, "unprivileged_userns_clone"),
+            (machine(Some("1"), Some("1"), "100"), Errno::EPERM, "apparmor_restrict"),
+            (machine(None, Some("1"), "100"), Errno::EACCES, "apparmor_restrict"),
+            (machine(None, None, "0"), Errno::ENOSPC, "max_user_namespaces"),
+            (machine(None, None, "0"), Errno::EPERM, "max_user_namespaces"),
+            (machine(None, None, "100"), Errno::ENOSPC, "max_user_namespaces"),
             (machine(None, None, "100"), Errno::EINVAL, "CONFIG_USER_NS"),
-            (
-                machine(None, Some("0"), "100"),
-                Errno::EPERM,
-                "CAP_SYS_ADMIN",
-            ),
+            (machine(None, Some("0"), "100"), Errno::EPERM, "CAP_SYS_ADMIN"),
         ];
         for (machine, errno, mend) in cases {
             let sentence = machine.explain(errno).to_string();
@@ -177,10 +145,7 @@ mod tests {
 
     #[test]
     fn capabilities_are_read_from_the_status_file() {
-        assert_eq!(
-            effective_capabilities("CapPrm:\tff\nCapEff:\t0000000000203000\n"),
-            NEEDED
-        );
+        assert_eq!(effective_capabilities("CapPrm:\tff\nCapEff:\t0000000000203000\n"), NEEDED);
         assert_eq!(effective_capabilities("Name:\tx\n"), 0);
         assert_eq!(effective_capabilities("CapEff:\tzz\n"), 0);
     }
@@ -190,10 +155,7 @@ mod tests {
         // The test harness has several threads; as root nothing needs to be entered.
         match enter_user_namespace() {
             Ok(privilege) => assert_eq!(privilege, Privilege::Held),
-            Err(error) => assert!(
-                matches!(error, LinkError::NotSingleThreaded { .. }),
-                "{error}"
-            ),
+            Err(error) => assert!(matches!(error, LinkError::NotSingleThreaded { .. }), "{error}"),
         }
     }
 }

@@ -56,11 +56,7 @@ impl PacketRing {
         // SAFETY: a new shared mapping of the ring that was just made, of exactly its size; it is
         // reached through this value only and unmapped when it is dropped.
         let map = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &socket, 0)? };
-        let ring = Self {
-            socket,
-            map: map.cast(),
-            next: 0,
-        };
+        let ring = Self { socket, map: map.cast(), next: 0 };
         ring.bind(index)?;
         Ok(ring)
     }
@@ -98,8 +94,7 @@ impl PacketRing {
         // apart by the caller as any other that is no path's.
         let whole = header.tp_len == header.tp_snaplen;
         let result = take(if whole { frame } else { &[] }, stamp);
-        self.status()
-            .store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % FRAMES;
         Some(result)
     }
@@ -112,10 +107,7 @@ impl PacketRing {
 
     /// How many frames found the ring full since the last call.
     pub(crate) fn take_dropped(&self) -> u64 {
-        let mut counts = libc::tpacket_stats {
-            tp_packets: 0,
-            tp_drops: 0,
-        };
+        let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut length = size_of::<libc::tpacket_stats>() as u32;
         // SAFETY: the kernel writes at most `length` bytes into a live tpacket_stats.
         let result = unsafe {
@@ -127,11 +119,7 @@ impl PacketRing {
                 &mut length,
             )
         };
-        if result == 0 {
-            u64::from(counts.tp_drops)
-        } else {
-            0
-        }
+        if result == 0 { u64::from(counts.tp_drops) } else { 0 }
     }
 
     fn slot(&self) -> NonNull<u8> {

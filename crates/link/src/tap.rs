@@ -73,23 +73,18 @@ impl Tap {
             chunks: Vec::new(),
             lateness: empty_histogram(),
         };
-        Self {
-            store: Arc::new(Mutex::new(store)),
-        }
+        Self { store: Arc::new(Mutex::new(store)) }
     }
 
     /// Takes all packets delivered since the last call, and makes room for as many again.
     ///
-    /// A packet that is under way is not among them; it will be in a later batch.
+    /// Every packet that its receiver has got is among them; one under way will be in a later batch.
     pub fn take(&self) -> Batch {
         // Only pointers move under the lock: forwarding waits for nothing longer.
         let (chunks, missed) = {
             let mut store = self.lock();
             store.bytes = 0;
-            (
-                std::mem::take(&mut store.chunks),
-                std::mem::take(&mut store.missed),
-            )
+            (std::mem::take(&mut store.chunks), std::mem::take(&mut store.missed))
         };
         let mut packets = Vec::with_capacity(chunks.iter().map(Vec::len).sum());
         packets.extend(chunks.into_iter().flatten());
@@ -119,9 +114,24 @@ impl Tap {
         self.lock().lateness.reset();
     }
 
+    /// The writing end, which keeps readers waiting while it is held: held over a delivery, it
+    /// makes sure that whoever has received a packet also finds it in the tap.
+    pub(crate) fn recorder(&self) -> Recorder<'_> {
+        Recorder(self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Exclusive access of the forwarding thread, for one delivery.
+pub(crate) struct Recorder<'a>(MutexGuard<'a, Store>);
+
+impl Recorder<'_> {
     /// Keeps a packet that was just delivered.
-    pub(crate) fn record(&self, mut packet: CapturedPacket) {
-        let mut store = self.lock();
+    pub(crate) fn record(&mut self, mut packet: CapturedPacket) {
+        let store = &mut *self.0;
         store.lateness.saturating_record(packet.lateness_ns());
         if !store.recording {
             return;
@@ -142,10 +152,6 @@ impl Tap {
         if let Some(chunk) = store.chunks.last_mut() {
             chunk.push(packet);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -187,10 +193,10 @@ mod tests {
     fn batches_follow_each_other_without_loss() {
         let tap = Tap::new(65_535, 1 << 20);
         for n in 0..2 * CHUNK as u64 + 3 {
-            tap.record(packet(n, 0, 60));
+            tap.recorder().record(packet(n, 0, 60));
         }
         let first = tap.take();
-        tap.record(packet(9_999, 0, 60));
+        tap.recorder().record(packet(9_999, 0, 60));
         assert_eq!(first.packets.len(), 2 * CHUNK + 3);
         assert!(first.packets.is_sorted_by_key(|p| p.due_ns));
         assert_eq!(tap.take().packets, [packet(9_999, 0, 60)]);
@@ -202,22 +208,13 @@ mod tests {
         let room = 10 * (size_of::<CapturedPacket>() + 100);
         let tap = Tap::new(100, room);
         for n in 0..25 {
-            tap.record(packet(n, 0, 1_500));
+            tap.recorder().record(packet(n, 0, 1_500));
         }
         let batch = tap.take();
         assert_eq!((batch.packets.len(), batch.missed), (10, 15));
-        assert!(
-            batch
-                .packets
-                .iter()
-                .all(|p| p.frame.len() == 100 && p.length == 1_500)
-        );
-        tap.record(packet(0, 0, 1_500));
-        assert_eq!(
-            tap.take().packets.len(),
-            1,
-            "room again after a batch was taken"
-        );
+        assert!(batch.packets.iter().all(|p| p.frame.len() == 100 && p.length == 1_500));
+        tap.recorder().record(packet(0, 0, 1_500));
+        assert_eq!(tap.take().packets.len(), 1, "room again after a batch was taken");
     }
 
     #[test]
@@ -225,17 +222,14 @@ mod tests {
         let tap = Tap::new(100, 1 << 20);
         tap.set_recording(false);
         for n in 0..98 {
-            tap.record(packet(n, 20_000, 60));
+            tap.recorder().record(packet(n, 20_000, 60));
         }
-        tap.record(packet(98, 2_000_000, 60));
-        tap.record(packet(99, 3_000_000, 60));
+        tap.recorder().record(packet(98, 2_000_000, 60));
+        tap.recorder().record(packet(99, 3_000_000, 60));
         let lateness = tap.lateness();
         assert_eq!((lateness.packets, lateness.over_1ms), (100, 2));
         assert!((19_800..20_300).contains(&lateness.p50_ns), "{lateness:?}");
-        assert!(
-            (1_980_000..2_030_000).contains(&lateness.p99_ns),
-            "{lateness:?}"
-        );
+        assert!((1_980_000..2_030_000).contains(&lateness.p99_ns), "{lateness:?}");
         assert!(tap.take().packets.is_empty());
         tap.reset_lateness();
         assert_eq!(tap.lateness().packets, 0);

@@ -38,12 +38,8 @@ pub(crate) fn wire(
     transport: Transport<'_>,
 ) -> Result<(), LinkError> {
     in_room(rooms.link, async |netlink| {
-        netlink
-            .pair(CLIENT_SIDE, WIRE, rooms.client.as_fd())
-            .await?;
-        netlink
-            .pair(SERVER_SIDE, WIRE, rooms.server.as_fd())
-            .await?;
+        netlink.pair(CLIENT_SIDE, WIRE, rooms.client.as_fd()).await?;
+        netlink.pair(SERVER_SIDE, WIRE, rooms.server.as_fd()).await?;
         netlink.forwarding_end(CLIENT_SIDE).await?;
         netlink.forwarding_end(SERVER_SIDE).await
     })?;
@@ -53,28 +49,20 @@ pub(crate) fn wire(
     in_room(rooms.client, async |netlink| {
         netlink.loopback().await?;
         let peers = (0..paths).map(|path| (client_address(path), server_address(path)));
-        netlink
-            .endpoint(WIRE, CLIENT_MAC, SERVER_MAC, peers.collect(), transport)
-            .await
+        netlink.endpoint(WIRE, CLIENT_MAC, SERVER_MAC, peers.collect(), transport).await
     })?;
     in_room(rooms.server, async |netlink| {
         netlink.loopback().await?;
         let peers = (0..paths).map(|path| (server_address(path), client_address(path)));
-        netlink
-            .endpoint(WIRE, SERVER_MAC, CLIENT_MAC, peers.collect(), transport)
-            .await?;
+        netlink.endpoint(WIRE, SERVER_MAC, CLIENT_MAC, peers.collect(), transport).await?;
         let peers = vec![(TOWARDS_ATTACKER, ATTACKER)];
-        netlink
-            .endpoint(BACK_DOOR, BACK_DOOR_MAC, ATTACKER_MAC, peers, transport)
-            .await
+        netlink.endpoint(BACK_DOOR, BACK_DOOR_MAC, ATTACKER_MAC, peers, transport).await
     })?;
     in_room(rooms.attacker, async |netlink| {
         netlink.loopback().await?;
         let servers = (0..paths).map(server_address).chain([TOWARDS_ATTACKER]);
         let peers = servers.map(|server| (ATTACKER, server)).collect();
-        netlink
-            .endpoint(WIRE, ATTACKER_MAC, BACK_DOOR_MAC, peers, transport)
-            .await
+        netlink.endpoint(WIRE, ATTACKER_MAC, BACK_DOOR_MAC, peers, transport).await
     })
 }
 
@@ -85,10 +73,8 @@ fn in_room(
 ) -> Result<(), LinkError> {
     let opening = |e: io::Error| LinkError::system("open rtnetlink", e);
     room.run(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build()
-            .map_err(opening)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(opening)?;
         runtime.block_on(async {
             let (connection, handle, _) = new_connection().map_err(opening)?;
             tokio::spawn(connection);
@@ -104,37 +90,19 @@ impl Netlink {
     async fn pair(&self, here: &str, there: &str, room: BorrowedFd<'_>) -> Result<(), LinkError> {
         let step = || format!("make the interface pair {here} and {there}");
         let request = LinkVeth::new(here, there).mtu(MTU).build();
-        self.0
-            .link()
-            .add(request)
-            .execute()
-            .await
-            .map_err(refused(step))?;
+        self.0.link().add(request).execute().await.map_err(refused(step))?;
         let request = LinkUnspec::new_with_index(index(there)?).setns_by_fd(room.as_raw_fd());
-        self.0
-            .link()
-            .set(request.build())
-            .execute()
-            .await
-            .map_err(refused(step))
+        self.0.link().set(request.build()).execute().await.map_err(refused(step))
     }
 
     /// Brings up an end that only the rings use.
     async fn forwarding_end(&self, name: &str) -> Result<(), LinkError> {
         offload::switch_off(name)?;
-        self.up(
-            LinkUnspec::new_with_index(index(name)?)
-                .arp(false)
-                .up()
-                .build(),
-            name,
-        )
-        .await
+        self.up(LinkUnspec::new_with_index(index(name)?).arp(false).up().build(), name).await
     }
 
     async fn loopback(&self) -> Result<(), LinkError> {
-        self.up(LinkUnspec::new_with_index(index("lo")?).up().build(), "lo")
-            .await
+        self.up(LinkUnspec::new_with_index(index("lo")?).up().build(), "lo").await
     }
 
     async fn up(
@@ -143,12 +111,7 @@ impl Netlink {
         name: &str,
     ) -> Result<(), LinkError> {
         let step = || format!("bring up the interface {name}");
-        self.0
-            .link()
-            .set(request)
-            .execute()
-            .await
-            .map_err(refused(step))
+        self.0.link().set(request).execute().await.map_err(refused(step))
     }
 
     /// Brings up an end with addresses: each pair is one of ours and the peer reached from it.
@@ -162,10 +125,7 @@ impl Netlink {
     ) -> Result<(), LinkError> {
         offload::switch_off(name)?;
         let index = index(name)?;
-        let request = LinkUnspec::new_with_index(index)
-            .address(ours.to_vec())
-            .up()
-            .build();
+        let request = LinkUnspec::new_with_index(index).address(ours.to_vec()).up().build();
         self.up(request, name).await?;
         let mut own: Vec<_> = pairs.iter().map(|pair| pair.0).collect();
         own.dedup();
@@ -183,15 +143,8 @@ impl Netlink {
 
     /// A permanent neighbour entry: address resolution would delay the first packet of a path.
     async fn neighbour(&self, index: u32, peer: Ipv4Addr, mac: [u8; 6]) -> Result<(), LinkError> {
-        let request = self
-            .0
-            .neighbours()
-            .add(index, IpAddr::V4(peer))
-            .link_layer_address(&mac);
-        request
-            .execute()
-            .await
-            .map_err(refused(|| format!("add the neighbour {peer}")))
+        let request = self.0.neighbours().add(index, IpAddr::V4(peer)).link_layer_address(&mac);
+        request.execute().await.map_err(refused(|| format!("add the neighbour {peer}")))
     }
 
     async fn route(
@@ -201,10 +154,7 @@ impl Netlink {
         peer: Ipv4Addr,
         transport: Transport<'_>,
     ) -> Result<(), LinkError> {
-        let Transport {
-            congestion_control,
-            initial_window,
-        } = transport;
+        let Transport { congestion_control, initial_window } = transport;
         let step = || {
             format!(
                 "add the route to {peer} with congestion control {congestion_control} and an \
@@ -221,20 +171,12 @@ impl Netlink {
             RouteMetric::InitCwnd(initial_window),
             RouteMetric::CcAlgo(congestion_control.to_owned()),
         ]));
-        self.0
-            .route()
-            .add(request)
-            .execute()
-            .await
-            .map_err(refused(step))
+        self.0.route().add(request).execute().await.map_err(refused(step))
     }
 }
 
 fn refused(step: impl FnOnce() -> String) -> impl FnOnce(rtnetlink::Error) -> LinkError {
-    move |source| LinkError::Netlink {
-        step: step(),
-        source,
-    }
+    move |source| LinkError::Netlink { step: step(), source }
 }
 
 fn index(name: &str) -> Result<u32, LinkError> {
