@@ -1,1 +1,37 @@
-//! firstflight: server
+//! Serves HTTP over TLS with early data that runs at most once: files, proxy, ping-pong.
+//!
+//! [`Server::bind`] checks a [`ServerConfig`] and listens, [`Server::run`] serves until it is told
+//! to stop. Every request that came as early data passes the gate (`firstflight-replay`) before
+//! files, upstream or `PONG` see it: it runs at once when its flight's claim is won, and waits for
+//! the end of its handshake otherwise.
+
+mod access_log;
+mod certificate;
+mod config;
+mod config_file;
+mod connection;
+mod content;
+mod drive;
+mod error;
+mod gatekeeper;
+mod keys;
+mod limits;
+mod listener;
+mod pass;
+mod ping_pong;
+mod policy;
+mod proxy;
+mod record;
+mod server;
+mod service;
+mod socket;
+
+pub use access_log::LogFormat;
+pub use config::{
+    AccessLogSettings, CertificateSource, Content, EarlyDataSettings, ServerConfig, TlsSettings,
+};
+pub use config_file::{ConfigFile, parse_duration};
+pub use error::ServerError;
+pub use limits::Limits;
+pub use policy::{BadRulePath, Mode, Policy, WhenNotAllowed};
+pub use server::{Server, ServerHandle};

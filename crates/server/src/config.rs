@@ -1,0 +1,149 @@
+//! What a server is to do: everything that flags and the configuration file can say.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use firstflight_tls::{CipherPolicy, Version};
+
+use crate::{Limits, LogFormat, Policy, WhenNotAllowed};
+
+/// A server's configuration. [`ServerConfig::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Addresses to listen on; port 0 lets the system choose.
+    pub listen: Vec<SocketAddr>,
+    /// Connections that wait to be accepted. Default 4096, the kernel's own limit
+    /// (`net.core.somaxconn`), so that a burst is not answered by retransmissions.
+    pub backlog: u32,
+    /// Where certificate and key come from.
+    pub certificate: CertificateSource,
+    /// What is served.
+    pub content: Content,
+    /// Versions, ciphers, tickets.
+    pub tls: TlsSettings,
+    /// Early data.
+    pub early_data: EarlyDataSettings,
+    /// File of ticket keys that several processes share; `None`: keys of this process alone.
+    pub ticket_keys: Option<PathBuf>,
+    /// Whether a connection takes further requests. Default yes.
+    pub keep_alive: bool,
+    /// Limits.
+    pub limits: Limits,
+    /// Where a line per request goes; `None`: nowhere.
+    pub access_log: Option<AccessLogSettings>,
+}
+
+/// Where certificate and key come from.
+#[derive(Clone, Debug)]
+pub enum CertificateSource {
+    /// Two PEM files, the chain's leaf first.
+    Files {
+        /// The chain.
+        cert: PathBuf,
+        /// The key.
+        key: PathBuf,
+    },
+    /// Made at the start: ECDSA P-256, for localhost, the addresses listened on and `names`.
+    SelfSigned {
+        /// Further host names and addresses.
+        names: Vec<String>,
+        /// Where to write the certificate (not the key), for clients to trust it.
+        save: Option<PathBuf>,
+    },
+}
+
+/// What is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The files below a directory.
+    Files(PathBuf),
+    /// What the HTTP server at `http://HOST:PORT` answers.
+    Upstream(String),
+    /// `PONG` for each `PING`, without HTTP: the lab's measure of round trips.
+    PingPong,
+}
+
+/// Versions, ciphers, tickets.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// Oldest version. Default 1.2: RFC 8996 has retired the older ones.
+    pub min_version: Version,
+    /// Newest version. Default 1.3.
+    pub max_version: Version,
+    /// Ciphers and groups. Default: the library's.
+    pub ciphers: CipherPolicy,
+    /// Tickets a TLS 1.3 handshake. Default 2: one to use, one for a connection beside it.
+    pub tickets: usize,
+    /// Whether HTTP/2 is offered. Default yes.
+    pub http2: bool,
+    /// Where TLS secrets are written (`SSLKEYLOGFILE`). Default nowhere.
+    pub key_log: Option<PathBuf>,
+}
+
+/// Early data, the gate and the policy before it.
+#[derive(Clone, Debug)]
+pub struct EarlyDataSettings {
+    /// Whether tickets allow early data and it is accepted. Default yes: the gate makes it safe.
+    pub enabled: bool,
+    /// What may run early.
+    pub policy: Policy,
+    /// What becomes of the rest.
+    pub when_not_allowed: WhenNotAllowed,
+    /// How far a ticket's stated age may be off. Default 10 s, as RFC 8446 section 8.3 suggests.
+    pub freshness: Duration,
+    /// Flights that the strike register remembers at a time. Default 2^20, about 36 MB in use.
+    pub register_capacity: usize,
+}
+
+/// The access log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLogSettings {
+    /// The file; `None`: standard output.
+    pub file: Option<PathBuf>,
+    /// Text or JSON.
+    pub format: LogFormat,
+}
+
+impl ServerConfig {
+    /// `content` on `listen`, with a self-signed certificate and all defaults.
+    pub fn new(listen: SocketAddr, content: Content) -> Self {
+        Self {
+            listen: vec![listen],
+            backlog: 4096,
+            certificate: CertificateSource::SelfSigned { names: Vec::new(), save: None },
+            content,
+            tls: TlsSettings::default(),
+            early_data: EarlyDataSettings::default(),
+            ticket_keys: None,
+            keep_alive: true,
+            limits: Limits::default(),
+            access_log: None,
+        }
+    }
+}
+
+impl Default for TlsSettings {
+    fn default() -> Self {
+        Self {
+            min_version: Version::Tls12,
+            max_version: Version::Tls13,
+            ciphers: CipherPolicy::default(),
+            tickets: 2,
+            http2: true,
+            key_log: None,
+        }
+    }
+}
+
+impl Default for EarlyDataSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            policy: Policy::default(),
+            when_not_allowed: WhenNotAllowed::default(),
+            freshness: Duration::from_secs(10),
+            register_capacity: 1 << 20,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! One connection: TLS, the gate's word on its requests, and which protocol is spoken.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use firstflight_replay::{Decision, Flight, HoldReason, Refusal, Release};
+use firstflight_tls::{Handshake, TlsStream, share};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::content::Service;
+use crate::gatekeeper::{reason_name, refusal_name};
+use crate::record::Record;
+use crate::server::{Shared, Stop};
+use crate::socket::Socket;
+use crate::{WhenNotAllowed, drive, ping_pong};
+
+/// What the requests of one connection share.
+pub(crate) struct Connection {
+    pub(crate) server: Arc<Shared>,
+    pub(crate) client: SocketAddr,
+    pub(crate) facts: Handshake,
+    pub(crate) early_data: &'static str,
+    flight: Option<Mutex<Flight>>,
+    complete: watch::Receiver<bool>,
+    /// Requests that came so far, and those whose answer has not ended.
+    pub(crate) seen: AtomicU64,
+    pub(crate) running: AtomicUsize,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Run it.
+    Run,
+    /// Answer 425.
+    TooEarly,
+    /// The connection ended before its handshake: drop it.
+    Gone,
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(
+    server: Arc<Shared>,
+    tcp: TcpStream,
+    client: SocketAddr,
+    mut stop: watch::Receiver<Stop>,
+) {
+    let accepted_at = Instant::now();
+    // Answers leave as they are written; the stream below gathers them itself.
+    let _ = tcp.set_nodelay(true);
+    let socket = Socket::new(tcp);
+    let admission = server.gatekeeper.admission();
+    let accepting = TlsStream::accept(&server.acceptor, socket.clone(), admission.is_ok());
+    let limit = server.limits.header_timeout;
+    let stream = tokio::select! {
+        stream = timeout(limit, accepting) => stream,
+        () = stopped(&mut stop, Stop::Now) => return,
+    };
+    let stream = match stream {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            debug!("{client}: {error}");
+            return socket.linger().await;
+        }
+        Err(_) => return debug!("{client}: no TLS handshake within {limit:?}"),
+    };
+    let (completed, complete) = watch::channel(stream.is_complete());
+    let refusal = admission.err().flatten();
+    let connection = Arc::new(Connection::new(server, client, &stream, refusal, complete));
+    let ended_well = match &connection.server.service {
+        Service::PingPong => {
+            ping_pong::serve(&connection, stream, &completed, accepted_at, stop).await
+        }
+        _ => {
+            let (io, driver) = share(stream);
+            drive::serve(&connection, io, driver, completed, accepted_at, stop).await
+        }
+    };
+    if ended_well {
+        socket.linger().await;
+    }
+}
+
+/// Waits until stopping has come as far as `stage`.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<Stop>, stage: Stop) {
+    // The sender goes only with the server itself.
+    let _ = stop.wait_for(|now| *now >= stage).await;
+}
+
+impl Connection {
+    fn new(
+        server: Arc<Shared>,
+        client: SocketAddr,
+        stream: &TlsStream<Socket>,
+        refusal: Option<Refusal>,
+        complete: watch::Receiver<bool>,
+    ) -> Self {
+        let facts = stream.facts();
+        let flight = stream.reading_early().then(|| Mutex::new(server.gatekeeper.flight(&facts)));
+        let early_data = match (refusal, facts.early_data_reason) {
+            (Some(refusal), firstflight_tls::EarlyDataReason::Disabled) => refusal_name(refusal),
+            (_, reason) => reason.name(),
+        };
+        Self {
+            server,
+            client,
+            facts,
+            early_data,
+            flight,
+            complete,
+            seen: AtomicU64::new(0),
+            running: AtomicUsize::new(0),
+        }
+    }
+
+    /// The gate's first word on a request that came whole as early data.
+    pub(crate) fn arrive(&self, may_run_early: bool) -> Option<Decision> {
+        let mut flight = self.flight.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(self.server.gatekeeper.early_request(&mut flight, may_run_early))
+    }
+
+    /// Carries the gate's first word out: lets the request run, or holds it until the handshake is
+    /// complete, as long as that takes. `None` is a request that did not come early.
+    pub(crate) async fn admit(&self, decision: Option<Decision>, record: &mut Record) -> Verdict {
+        let verdict = match decision {
+            None | Some(Decision::Execute) => Verdict::Run,
+            Some(Decision::Hold(reason)) => {
+                record.held(reason_name(reason));
+                match self.server.gatekeeper.when_not_allowed {
+                    WhenNotAllowed::TooEarly => Verdict::TooEarly,
+                    WhenNotAllowed::Hold => self.hold(reason, record).await,
+                }
+            }
+        };
+        record.claim(self.claim(decision));
+        verdict
+    }
+
+    /// Waits until the client's Finished is verified. False: the connection ended before.
+    pub(crate) async fn handshake_completes(&self) -> bool {
+        self.complete.clone().wait_for(|complete| *complete).await.is_ok()
+    }
+
+    /// Whether the client's Finished is verified.
+    pub(crate) fn is_complete(&self) -> bool {
+        *self.complete.borrow()
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.running.load(Ordering::Relaxed) > 0
+    }
+
+    async fn hold(&self, reason: HoldReason, record: &mut Record) -> Verdict {
+        let since = Instant::now();
+        let completed = self.handshake_completes().await;
+        record.held_for(since.elapsed());
+        match (&self.flight, completed) {
+            (Some(flight), true) => {
+                let mut flight = flight.lock().unwrap_or_else(PoisonError::into_inner);
+                match self.server.gatekeeper.handshake_complete(&mut flight, reason) {
+                    Release::Execute => Verdict::Run,
+                    Release::TooEarly => Verdict::TooEarly,
+                }
+            }
+            _ => Verdict::Gone,
+        }
+    }
+
+    fn claim(&self, decision: Option<Decision>) -> &'static str {
+        let (Some(decision), Some(flight)) = (decision, &self.flight) else {
+            return "none";
+        };
+        match flight.lock().unwrap_or_else(PoisonError::into_inner).claim_won() {
+            Some(true) => "won",
+            Some(false) => "lost",
+            None if decision == Decision::Hold(HoldReason::RegisterFull) => "full",
+            None => "none",
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! HTTP/1.1 or HTTP/2 on one connection: one task for the library, its streams, the handshake and
+//! the time limits.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use firstflight_tls::{HandshakeDriver, SharedStream};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+use tracing::debug;
+
+use crate::connection::{Connection, stopped};
+use crate::pass::{Pass, PassStream, Stream, Streams};
+use crate::server::Stop;
+use crate::service::HttpService;
+use crate::socket::Socket;
+
+/// Serves HTTP until the connection ends. Returns whether it ended as both sides meant it to.
+pub(crate) async fn serve(
+    connection: &Arc<Connection>,
+    stream: SharedStream<Socket>,
+    driver: HandshakeDriver<Socket>,
+    completed: watch::Sender<bool>,
+    accepted_at: Instant,
+    stop: watch::Receiver<Stop>,
+) -> bool {
+    let pass = Pass::default();
+    let spawned = Streams::default();
+    let io = TokioIo::new(PassStream::new(stream, driver.clone(), pass.clone()));
+    let library = Library::new(connection, driver.clone(), io, spawned.clone());
+    Drive {
+        clock: Clock::new(connection.clone(), pass.clone(), accepted_at),
+        connection: connection.clone(),
+        library,
+        spawned,
+        streams: FuturesUnordered::new(),
+        driver,
+        completed,
+        pass,
+        stopping: Box::pin(next_stop(stop)),
+    }
+    .await
+}
+
+/// The HTTP library's side, by the protocol that was negotiated (ALPN, RFC 7301).
+enum Library {
+    Http1(Pin<Box<http1::Connection<TokioIo<PassStream>, HttpService>>>),
+    Http2(Pin<Box<http2::Connection<TokioIo<PassStream>, HttpService, Streams>>>),
+}
+
+impl Library {
+    fn new(
+        connection: &Arc<Connection>,
+        driver: HandshakeDriver<Socket>,
+        io: TokioIo<PassStream>,
+        spawned: Streams,
+    ) -> Self {
+        let limits = &connection.server.limits;
+        let service = HttpService::new(connection.clone(), driver);
+        if connection.facts.alpn.as_deref() == Some(b"h2") {
+            // Rapid resets (CVE-2023-44487) meet the library's own limits.
+            let connection = http2::Builder::new(spawned)
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(limits.streams)
+                .max_header_list_size(u32::try_from(limits.header_size).unwrap_or(u32::MAX))
+                .serve_connection(io, service);
+            return Self::Http2(Box::pin(connection));
+        }
+        // The clock below times heads and idle connections, of both protocols alike.
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(None)
+            .keep_alive(connection.server.keep_alive)
+            .max_header_size(limits.header_size)
+            .serve_connection(io, service);
+        Self::Http1(Box::pin(connection))
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        match self {
+            Self::Http1(connection) => connection.as_mut().poll(cx),
+            Self::Http2(connection) => connection.as_mut().poll(cx),
+        }
+    }
+
+    /// Ends the connection after the requests that are running.
+    fn finish(&mut self) {
+        match self {
+            Self::Http1(connection) => connection.as_mut().graceful_shutdown(),
+            Self::Http2(connection) => connection.as_mut().graceful_shutdown(),
+        }
+    }
+
+    fn is_http2(&self) -> bool {
+        matches!(self, Self::Http2(_))
+    }
+}
+
+struct Drive {
+    connection: Arc<Connection>,
+    library: Library,
+    spawned: Streams,
+    streams: FuturesUnordered<Stream>,
+    driver: HandshakeDriver<Socket>,
+    completed: watch::Sender<bool>,
+    pass: Pass,
+    clock: Clock,
+    stopping: Pin<Box<dyn Future<Output = (Stop, watch::Receiver<Stop>)> + Send>>,
+}
+
+impl Future for Drive {
+    type Output = bool;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        let this = self.get_mut();
+        if this.poll_stop(cx) == Some(Stop::Now) {
+            return Poll::Ready(false);
+        }
+        if let Poll::Ready(ended_well) = this.poll_protocol(cx) {
+            return Poll::Ready(ended_well);
+        }
+        if !this.connection.server.keep_alive
+            && this.library.is_http2()
+            && this.connection.seen.load(Ordering::Relaxed) > 0
+        {
+            this.finish(cx);
+        }
+        loop {
+            match this.clock.poll(cx, this.library.is_http2()) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Expired::Cut) => return Poll::Ready(false),
+                Poll::Ready(Expired::Finish) => this.finish(cx),
+            }
+        }
+    }
+}
+
+impl Drive {
+    /// The library first, the handshake after it: an answer that is there at once then leaves
+    /// in one write with the server's flight.
+    fn poll_protocol(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let ended = self.poll_library(cx);
+        if ended.is_ready() || self.connection.is_complete() {
+            return ended;
+        }
+        match self.driver.poll_complete(cx) {
+            Poll::Ready(Ok(())) => {
+                self.completed.send_replace(true);
+            }
+            Poll::Ready(Err(error)) => {
+                debug!("{}: {error}", self.connection.client);
+                return Poll::Ready(false);
+            }
+            Poll::Pending => {}
+        }
+        // Held requests may run now, and early data may have come in on the way.
+        self.poll_library(cx)
+    }
+
+    fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        self.pass.begin();
+        if let Poll::Ready(result) = self.library.poll(cx) {
+            return Poll::Ready(self.note(result));
+        }
+        self.streams.extend(self.spawned.take());
+        if self.streams.is_empty() {
+            return Poll::Pending;
+        }
+        while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
+        // In the same pass: it sends what the streams answered, and reads no further.
+        let result = self.library.poll(cx).map(|result| self.note(result));
+        self.streams.extend(self.spawned.take());
+        if !self.streams.is_empty() && result.is_pending() {
+            // New ones have to be polled once to leave their waker.
+            while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
+        }
+        result
+    }
+
+    fn poll_stop(&mut self, cx: &mut Context<'_>) -> Option<Stop> {
+        let Poll::Ready((stage, receiver)) = self.stopping.as_mut().poll(cx) else {
+            return None;
+        };
+        self.stopping = Box::pin(next_stop_after(stage, receiver));
+        // Registers for the next stage.
+        if let Poll::Ready((stage, _)) = self.stopping.as_mut().poll(cx) {
+            return Some(stage);
+        }
+        self.clock.stopping = Some(Instant::now());
+        self.library.finish();
+        Some(stage)
+    }
+
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        if !self.clock.finishing {
+            self.clock.finishing = true;
+            self.library.finish();
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn note(&self, result: hyper::Result<()>) -> bool {
+        if let Err(error) = &result {
+            debug!("{}: {error}", self.connection.client);
+        }
+        // A head that was too large has been answered; the peer is to read that.
+        result.is_ok() || self.connection.is_complete()
+    }
+}
+
+async fn next_stop(receiver: watch::Receiver<Stop>) -> (Stop, watch::Receiver<Stop>) {
+    next_stop_after(Stop::No, receiver).await
+}
+
+async fn next_stop_after(
+    stage: Stop,
+    mut receiver: watch::Receiver<Stop>,
+) -> (Stop, watch::Receiver<Stop>) {
+    match stage {
+        Stop::No => stopped(&mut receiver, Stop::Finish).await,
+        Stop::Finish => stopped(&mut receiver, Stop::Now).await,
+        Stop::Now => std::future::pending().await,
+    }
+    let now = *receiver.borrow();
+    (now, receiver)
+}
+
+/// What to do when a limit is reached.
+enum Expired {
+    /// Say goodbye first.
+    Finish,
+    /// Drop the connection.
+    Cut,
+}
+
+/// The time limits of one connection.
+struct Clock {
+    connection: Arc<Connection>,
+    pass: Pass,
+    accepted_at: Instant,
+    /// Since when no request has been running.
+    idle: Option<Idle>,
+    stopping: Option<Instant>,
+    /// Whether the library was told to end the connection, and since when it has been overdue.
+    finishing: bool,
+    overdue: Option<Instant>,
+    sleep: Pin<Box<Sleep>>,
+}
+
+#[derive(Clone, Copy)]
+struct Idle {
+    since: Instant,
+    bytes_read: u64,
+    /// When the first byte of the next request's head came.
+    head: Option<Instant>,
+}
+
+impl Clock {
+    fn new(connection: Arc<Connection>, pass: Pass, accepted_at: Instant) -> Self {
+        let first = accepted_at + connection.server.limits.header_timeout;
+        Self {
+            connection,
+            pass,
+            accepted_at,
+            idle: None,
+            stopping: None,
+            finishing: false,
+            overdue: None,
+            sleep: Box::pin(tokio::time::sleep_until(first.into())),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Expired> {
+        self.look(http2);
+        let deadline = self.deadline();
+        if let Some(deadline) = deadline {
+            if self.sleep.deadline() != deadline.into() {
+                self.sleep.as_mut().reset(deadline.into());
+            }
+            if self.sleep.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(self.expire());
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Takes note of what has changed since the last poll.
+    fn look(&mut self, http2: bool) {
+        if self.connection.is_busy() {
+            self.idle = None;
+            return;
+        }
+        let (now, bytes_read) = (Instant::now(), self.pass.bytes_read());
+        let idle = self.idle.get_or_insert(Idle { since: now, bytes_read, head: None });
+        // In HTTP/2 bytes without a request can be anything; such a connection is merely idle.
+        if !http2 && bytes_read != idle.bytes_read {
+            idle.head.get_or_insert(now);
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let limits = &self.connection.server.limits;
+        let first =
+            !self.connection.is_complete() || self.connection.seen.load(Ordering::Relaxed) == 0;
+        let stopping = self.stopping.filter(|_| self.idle.is_some());
+        [
+            first.then(|| self.accepted_at + limits.header_timeout),
+            self.idle.map(|idle| idle.since + limits.idle_timeout),
+            self.idle.and_then(|idle| idle.head).map(|head| head + limits.header_timeout),
+            self.pass.blocked_since().map(|since| since + limits.idle_timeout),
+            stopping.map(|since| since + FAREWELL),
+            self.overdue.map(|since| since + FAREWELL),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .map(|deadline| match self.overdue {
+            Some(since) => since + FAREWELL,
+            None => deadline,
+        })
+    }
+
+    fn expire(&mut self) -> Expired {
+        let cut = self.overdue.is_some()
+            || !self.connection.is_complete()
+            || self.pass.blocked_since().is_some();
+        if cut {
+            return Expired::Cut;
+        }
+        self.overdue = Some(Instant::now());
+        Expired::Finish
+    }
+}
+
+/// How long a peer has for the last words of an idle or stopped connection.
+const FAREWELL: Duration = Duration::from_secs(1);

@@ -1,0 +1,101 @@
+//! What can keep a server from starting, each in one sentence that names the mend.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use firstflight_tickets::FileError;
+use firstflight_tls::TlsError;
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Certificate, key, cipher or version that TLS does not take.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// No address to listen on.
+    #[error("there is no address to listen on; give one with --listen ADDRESS:PORT")]
+    NoAddress,
+    /// Another process has the port.
+    #[error(
+        "{0} is in use already; stop the program that listens there or choose another port \
+         with --listen"
+    )]
+    AddressInUse(SocketAddr),
+    /// A port below 1024 without the right to it.
+    #[error(
+        "listening on {0} is not permitted; choose a port from 1024 on or give the program \
+         CAP_NET_BIND_SERVICE"
+    )]
+    AddressForbidden(SocketAddr),
+    /// Listening failed otherwise.
+    #[error("cannot listen on {address}: {source}; give an address of this machine")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The directory to serve is not there or is none.
+    #[error("cannot serve {path}: {reason}; give a readable directory with --root")]
+    Root {
+        /// As given.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The upstream's URL is of no use.
+    #[error("cannot forward to {url:?}: {reason}; give it as http://HOST:PORT")]
+    Upstream {
+        /// As given.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The configuration file cannot be read.
+    #[error("cannot read the configuration {path}: {source}")]
+    ConfigFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The configuration file says what it may not.
+    #[error("{path}, line {line}: {reason}")]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1 on.
+        line: usize,
+        /// What is wrong, and what is allowed.
+        reason: String,
+    },
+    /// Flags that contradict each other or limits that make no sense.
+    #[error("{0}")]
+    Setting(String),
+    /// The ticket keys cannot be had.
+    #[error(transparent)]
+    TicketKeys(#[from] FileError),
+    /// The access log cannot be written.
+    #[error("cannot write the access log {path}: {source}; give a file in a writable directory")]
+    AccessLog {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A self-signed certificate cannot be made.
+    #[error(
+        "cannot make a self-signed certificate: {0}; give names such as localhost or 192.0.2.1"
+    )]
+    SelfSigned(String),
+    /// The self-signed certificate cannot be saved.
+    #[error("cannot save the certificate to {path}: {source}")]
+    SaveCertificate {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}

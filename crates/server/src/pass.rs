@@ -1,0 +1,143 @@
+//! What an HTTP library reads in one pass of its connection's task, and where its streams run.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use firstflight_tls::{HandshakeDriver, SharedStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::socket::Socket;
+
+/// The TLS stream as the HTTP library sees it: once a read has had to wait in a pass, nothing more
+/// is read in that pass while the reader is in early data.
+///
+/// The TLS stream gives way once between the last early byte and the first later one. That alone
+/// is not enough for HTTP/2: the library asks the socket again between handing over one request
+/// and the next, so the second request of a flight would be handed over after a later byte was
+/// read, count as not early, and pass the gate by. Within one pass every request that was read is
+/// handed over, so the later bytes have to wait for the next pass.
+pub(crate) struct PassStream {
+    stream: SharedStream<Socket>,
+    driver: HandshakeDriver<Socket>,
+    early: bool,
+    pass: Pass,
+}
+
+/// What the connection's task and its stream tell each other.
+#[derive(Clone, Default)]
+pub(crate) struct Pass(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    /// Whether a read has had to wait in this pass.
+    waited: AtomicBool,
+    /// Bytes given to the HTTP library so far.
+    read: AtomicU64,
+    /// Since when the peer has taken no bytes though some wait for it.
+    blocked: Mutex<Option<Instant>>,
+}
+
+impl PassStream {
+    pub(crate) fn new(
+        stream: SharedStream<Socket>,
+        driver: HandshakeDriver<Socket>,
+        pass: Pass,
+    ) -> Self {
+        let early = driver.reading_early();
+        Self { stream, driver, early, pass }
+    }
+}
+
+impl Pass {
+    /// Begins a pass. Everything read before has been handed over.
+    pub(crate) fn begin(&self) {
+        self.0.waited.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.0.read.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn blocked_since(&self) -> Option<Instant> {
+        *self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_write<T>(&self, result: Poll<T>) -> Poll<T> {
+        let mut blocked = self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            Poll::Pending => {
+                blocked.get_or_insert_with(Instant::now);
+            }
+            Poll::Ready(_) => *blocked = None,
+        }
+        result
+    }
+}
+
+impl AsyncRead for PassStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.early && this.pass.0.waited.load(Ordering::Relaxed) {
+            // The read that had to wait has left its waker.
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut this.stream).poll_read(cx, buffer);
+        if this.early {
+            this.pass.0.waited.store(result.is_pending(), Ordering::Relaxed);
+            this.early = this.driver.reading_early();
+        }
+        let count = buffer.filled().len() - before;
+        this.pass.0.read.fetch_add(count as u64, Ordering::Relaxed);
+        result
+    }
+}
+
+impl AsyncWrite for PassStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(cx, data);
+        self.pass.note_write(result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_flush(cx);
+        self.pass.note_write(result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Takes the futures of HTTP/2 streams for the connection's own task: they end with the
+/// connection, and an answer that is there at once leaves in one write with the server's flight.
+#[derive(Clone, Default)]
+pub(crate) struct Streams(Arc<Mutex<Vec<Stream>>>);
+
+pub(crate) type Stream = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Streams {
+    /// The futures that came since the last call.
+    pub(crate) fn take(&self) -> Vec<Stream> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, future: F) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(future));
+    }
+}

@@ -1,0 +1,280 @@
+//! Which request may run from early data: by path and method, decided from the request alone.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::Method;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+
+/// What may run from early data, from the strictest to the loosest. The names are those of
+/// Google's load balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Nothing.
+    Disabled,
+    /// Safe methods (RFC 9110 section 9.2.1) without a query.
+    Strict,
+    /// Safe methods. The default: RFC 8470 section 4 expects no more of a client.
+    Permissive,
+    /// Every request. Only for applications that recognise repeated requests by themselves: the
+    /// gate keeps a flight from being executed twice, but not a client from asking twice.
+    Unrestricted,
+}
+
+/// Modes by path. The longest rule that is a prefix of the path, by whole segments, decides; where
+/// none is, the default.
+///
+/// A path on which servers disagree (encoded slashes or dots, dot segments, empty segments,
+/// backslashes, parameters, a double encoding, letters of the other case) is judged by the
+/// strictest of all rules, so that spelling is no way around one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    default: Mode,
+    rules: Vec<Rule>,
+    strictest: Mode,
+}
+
+/// What becomes of an early request that may not run early.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum WhenNotAllowed {
+    /// It waits for the end of its handshake: one round trip, unseen by the client. The default,
+    /// because browsers show a 425 to their user.
+    #[default]
+    #[serde(rename = "hold")]
+    Hold,
+    /// It is answered 425 (Too Early) at once, and the client sends it again (RFC 8470 section
+    /// 5.2).
+    #[serde(rename = "425")]
+    TooEarly,
+}
+
+/// A rule's path that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no path for a rule; allowed are paths such as \"/api\" or \"/shop/orders\": decoded, \
+     from the root, without a query, empty or dot segments, backslashes or semicolons"
+)]
+pub struct BadRulePath(pub String);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    segments: Vec<String>,
+    mode: Mode,
+}
+
+impl Policy {
+    /// A policy of one mode for everything.
+    pub fn new(default: Mode) -> Self {
+        Self { default, rules: Vec::new(), strictest: default }
+    }
+
+    /// Adds a rule for `path` and all below it.
+    ///
+    /// # Errors
+    /// [`BadRulePath`].
+    pub fn rule(mut self, path: &str, mode: Mode) -> Result<Self, BadRulePath> {
+        let bad = || BadRulePath(path.to_owned());
+        if path.contains(['%', '?', '#']) {
+            return Err(bad());
+        }
+        let segments = segments(path).ok_or_else(bad)?;
+        let segments = segments.into_iter().map(Cow::into_owned).collect();
+        self.rules.push(Rule { segments, mode });
+        self.strictest = self.strictest.min(mode);
+        Ok(self)
+    }
+
+    /// The mode that holds for a path as the request has it (still percent-encoded).
+    pub fn mode(&self, path: &str) -> Mode {
+        if self.rules.is_empty() {
+            return self.default;
+        }
+        let Some(segments) = segments(path) else {
+            return self.strictest;
+        };
+        let exact = self.longest(&segments, |rule, segment| rule == segment);
+        let folded =
+            self.longest(&segments, |rule, segment| rule.to_lowercase() == segment.to_lowercase());
+        match exact == folded {
+            true => exact.map_or(self.default, |rule| rule.mode),
+            false => self.strictest,
+        }
+    }
+
+    /// Whether a request may run from early data. It depends on nothing but the request, as the
+    /// gate demands.
+    pub fn may_run_early(&self, method: &Method, path: &str, query: Option<&str>) -> bool {
+        match self.mode(path) {
+            Mode::Disabled => false,
+            Mode::Strict => method.is_safe() && query.is_none(),
+            Mode::Permissive => method.is_safe(),
+            Mode::Unrestricted => true,
+        }
+    }
+
+    fn longest(&self, path: &[Cow<'_, str>], same: impl Fn(&str, &str) -> bool) -> Option<&Rule> {
+        self.rules
+            .iter()
+            .filter(|rule| {
+                rule.segments.len() <= path.len()
+                    && rule.segments.iter().zip(path).all(|(ours, theirs)| same(ours, theirs))
+            })
+            .max_by_key(|rule| rule.segments.len())
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::new(Mode::Permissive)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disabled => "disabled",
+            Self::Strict => "strict",
+            Self::Permissive => "permissive",
+            Self::Unrestricted => "unrestricted",
+        })
+    }
+}
+
+/// The decoded segments of a path, or `None` if servers may read it differently. A slash at the
+/// end does not count.
+fn segments(path: &str) -> Option<Vec<Cow<'_, str>>> {
+    let path = path.strip_prefix('/')?;
+    let path = path.strip_suffix('/').unwrap_or(path);
+    if path.is_empty() {
+        return Some(Vec::new());
+    }
+    path.split('/').map(segment).collect()
+}
+
+fn segment(raw: &str) -> Option<Cow<'_, str>> {
+    let decoded = percent_decode_str(raw).decode_utf8().ok()?;
+    // A percent sign that is left was encoded itself, or stood before no two hex digits.
+    let clear = !decoded.is_empty()
+        && decoded != "."
+        && decoded != ".."
+        && !decoded.contains(['/', '\\', '%', ';'])
+        && !decoded.contains(char::is_control);
+    clear.then_some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn policy() -> Policy {
+        Policy::new(Mode::Permissive)
+            .rule("/api", Mode::Disabled)
+            .and_then(|policy| policy.rule("/api/status", Mode::Permissive))
+            .and_then(|policy| policy.rule("/search/", Mode::Strict))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_longest_rule_by_whole_segments_decides() {
+        let policy = policy();
+        for (path, mode) in [
+            ("/", Mode::Permissive),
+            ("/index.html", Mode::Permissive),
+            ("/api", Mode::Disabled),
+            ("/api/", Mode::Disabled),
+            ("/api/orders", Mode::Disabled),
+            ("/apis", Mode::Permissive),
+            ("/api/status", Mode::Permissive),
+            ("/api/status/now", Mode::Permissive),
+            ("/api/statuses", Mode::Disabled),
+            ("/search", Mode::Strict),
+            ("/a%20b/caf%C3%A9", Mode::Permissive),
+        ] {
+            assert_eq!(policy.mode(path), mode, "{path}");
+        }
+    }
+
+    #[test]
+    fn no_spelling_is_a_way_around_a_rule() {
+        for path in [
+            "/x/../api/orders",
+            "/x/%2e%2e/api/orders",
+            "/x/.%2E/api",
+            "/./api",
+            "//api",
+            "/x//api",
+            "/%61pi/orders",
+            "/api%2forders",
+            "/x%2f..%2fapi",
+            "/x/..%5capi",
+            "/x\\..\\api",
+            "/%2561pi",
+            "/x;/../api",
+            "/x/..;/api",
+            "/api;v=1/orders",
+            "/API/orders",
+            "/aPi",
+            "/%00/api",
+            "/%ff/api",
+            "/%zz/api",
+            "*",
+            "",
+            "/api/status/../orders",
+            "/api/status/%2e%2e/orders",
+        ] {
+            assert_eq!(policy().mode(path), Mode::Disabled, "{path}");
+        }
+    }
+
+    #[test]
+    fn without_rules_every_spelling_has_the_default() {
+        assert_eq!(Policy::default().mode("/x/../%2e%2e"), Mode::Permissive);
+    }
+
+    #[test]
+    fn rfc8470_4_only_safe_methods_by_default() {
+        let policy = Policy::default();
+        for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE] {
+            assert!(policy.may_run_early(&method, "/", Some("q=1")), "{method}");
+        }
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+            assert!(!policy.may_run_early(&method, "/", None), "{method}");
+        }
+        let strict = Policy::new(Mode::Strict);
+        assert!(strict.may_run_early(&Method::GET, "/", None));
+        assert!(!strict.may_run_early(&Method::GET, "/", Some("")));
+        assert!(!Policy::new(Mode::Disabled).may_run_early(&Method::GET, "/", None));
+        assert!(Policy::new(Mode::Unrestricted).may_run_early(&Method::POST, "/", None));
+    }
+
+    #[test]
+    fn rules_that_would_never_hold_are_refused() {
+        for path in ["api", "/a/../b", "/a%20b", "/a?b", "", "/a//b", "/a;b"] {
+            assert!(Policy::default().rule(path, Mode::Disabled).is_err(), "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn anything_that_decodes_to_a_path_below_a_rule_is_under_it(
+            tail in "[ -~]{0,20}",
+            spell in prop::collection::vec(0u8..3, 3),
+        ) {
+            let api: String = "api"
+                .bytes()
+                .zip(spell)
+                .map(|(byte, how)| match how {
+                    0 => (byte as char).to_string(),
+                    1 => format!("%{byte:02x}"),
+                    _ => format!("%{byte:02X}"),
+                })
+                .collect();
+            let policy = Policy::new(Mode::Permissive).rule("/api", Mode::Disabled).unwrap();
+            prop_assert_eq!(policy.mode(&format!("/{api}/{tail}")), Mode::Disabled);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A TCP socket of which the closing side keeps a second handle.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// The socket under a TLS stream.
+#[derive(Clone)]
+pub(crate) struct Socket(Arc<TcpStream>);
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self(Arc::new(stream))
+    }
+
+    /// Ends our direction and reads on for a short while until the peer has ended its own.
+    ///
+    /// Bytes that are unread when a socket is closed turn the close into a reset, which can
+    /// destroy an answer or an alert that the peer has not read yet (RFC 9112 section 9.6).
+    pub(crate) async fn linger(&self) {
+        let _ = socket2::SockRef::from(&*self.0).shutdown(std::net::Shutdown::Write);
+        let _ = timeout(LINGER, async {
+            let mut scratch = vec![0; 16 * 1024];
+            let mut left = MAX_LINGER_BYTES;
+            while left > 0 && self.0.readable().await.is_ok() {
+                match self.0.try_read(&mut scratch) {
+                    Ok(0) => break,
+                    Ok(count) => left = left.saturating_sub(count),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => break,
+                }
+            }
+        })
+        .await;
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.poll_read_ready(cx))?;
+            match self.0.try_read(buffer.initialize_unfilled()) {
+                Ok(count) => {
+                    buffer.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(cx))?;
+            match self.0.try_write(data) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(socket2::SockRef::from(&*self.0).shutdown(std::net::Shutdown::Write))
+    }
+}
+
+/// How long a closed connection waits for the peer's own close, and for how many bytes: what a
+/// slow path still has in flight, not an upload.
+const LINGER: Duration = Duration::from_secs(2);
+const MAX_LINGER_BYTES: usize = 4 * 1024 * 1024;
