@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use boring::ssl::{AlpnError, Ssl, SslContext, SslSessionCacheMode};
 use boring_sys as ffi;
@@ -27,6 +28,9 @@ pub struct AcceptorConfig {
     pub sealer: Option<Arc<dyn TicketSealer>>,
     /// How many tickets each TLS 1.3 handshake issues.
     pub tickets: usize,
+    /// How long a ticket is good, at most 7 days (RFC 8446 section 4.6.1); as long as the sealer's
+    /// keys are kept.
+    pub ticket_lifetime: Duration,
     /// Where secrets go, if anywhere.
     pub key_log: Option<Arc<dyn KeyLog>>,
 }
@@ -43,6 +47,7 @@ impl AcceptorConfig {
             early_data: false,
             sealer: None,
             tickets: 2,
+            ticket_lifetime: Duration::from_secs(12 * 3600),
             key_log: None,
         }
     }
@@ -81,12 +86,15 @@ impl Acceptor {
             let ours = context::alpn_wire(&config.alpn);
             builder.set_alpn_select_callback(move |_, theirs| select_alpn(&ours, theirs));
         }
+        let lifetime = u32::try_from(config.ticket_lifetime.as_secs()).unwrap_or(u32::MAX);
+        // SAFETY: the context is valid; these calls only store numbers in it.
+        unsafe {
+            ffi::SSL_CTX_set_timeout(builder.as_ptr(), lifetime);
+            ffi::SSL_CTX_set_session_psk_dhe_timeout(builder.as_ptr(), lifetime);
+        }
         // SAFETY: the context is valid.
         unsafe { ffi::SSL_CTX_set_early_data_enabled(builder.as_ptr(), early_data.into()) };
-        Ok(Self {
-            context: builder.build(),
-            early_data,
-        })
+        Ok(Self { context: builder.build(), early_data })
     }
 
     /// A new connection. With `early_data` false, early data is declined for it alone, and the
@@ -102,12 +110,7 @@ impl Acceptor {
             // SAFETY: the connection is valid and not yet in its handshake.
             unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), 0) };
         }
-        Machine::new(
-            ssl,
-            Role::Server {
-                restore_early_data: self.early_data && !early_data,
-            },
-        )
+        Machine::new(ssl, Role::Server { restore_early_data: self.early_data && !early_data })
     }
 }
 

@@ -39,10 +39,7 @@ impl SteadyClock {
     /// Takes the machine's clock over again. Whoever calls this must treat every strike record as
     /// lost, because ages measured before and after do not compare.
     pub fn follow_machine() {
-        OFFSET_MICROS.store(
-            Self::machine_micros() - Self::elapsed_micros(),
-            Ordering::Relaxed,
-        );
+        OFFSET_MICROS.store(Self::machine_micros() - Self::elapsed_micros(), Ordering::Relaxed);
     }
 
     fn elapsed_micros() -> i64 {

@@ -124,9 +124,7 @@ impl Connector {
                 inbox.push(Session::new(session));
             }
         });
-        Ok(Self {
-            context: builder.build(),
-        })
+        Ok(Self { context: builder.build() })
     }
 
     /// A new connection.

@@ -80,12 +80,10 @@ fn apply(policy: &CipherPolicy, context: &mut SslContextBuilder) -> Result<(), T
         set_tls13_ciphers(context, list)?;
     }
     if let Some(list) = &policy.groups {
-        context
-            .set_curves_list(list)
-            .map_err(|_: ErrorStack| TlsError::UnknownGroup {
-                list: list.clone(),
-                allowed: group_names().join(", "),
-            })?;
+        context.set_curves_list(list).map_err(|_: ErrorStack| TlsError::UnknownGroup {
+            list: list.clone(),
+            allowed: group_names().join(", "),
+        })?;
     }
     Ok(())
 }
@@ -94,12 +92,7 @@ fn set_tls13_ciphers(context: &mut SslContextBuilder, list: &str) -> Result<(), 
     let unknown = || TlsError::UnknownCipher(list.to_owned());
     let ids = list
         .split(':')
-        .map(|name| {
-            TLS13_CIPHERS
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, id)| *id)
-        })
+        .map(|name| TLS13_CIPHERS.iter().find(|(known, _)| *known == name).map(|(_, id)| *id))
         .collect::<Option<Vec<u16>>>()
         .ok_or_else(unknown)?;
     // SAFETY: `ids` is readable for its length and copied; no flags are given.
@@ -138,26 +131,15 @@ mod tests {
     #[test]
     fn group_names_hold_the_common_ones() {
         let names = group_names();
-        assert!(
-            names.contains(&"X25519") && names.contains(&"P-256"),
-            "{names:?}"
-        );
+        assert!(names.contains(&"X25519") && names.contains(&"P-256"), "{names:?}");
     }
 
     #[test]
     fn unknown_names_are_refused_with_the_allowed_ones() {
-        let policy = CipherPolicy {
-            groups: Some("X25519:Q-1".into()),
-            ..CipherPolicy::default()
-        };
-        let error = builder(Version::Tls12, Version::Tls13, &policy, None)
-            .err()
-            .unwrap();
+        let policy = CipherPolicy { groups: Some("X25519:Q-1".into()), ..CipherPolicy::default() };
+        let error = builder(Version::Tls12, Version::Tls13, &policy, None).err().unwrap();
         assert!(error.to_string().contains("X25519"), "{error}");
-        let policy = CipherPolicy {
-            tls13_ciphers: Some("TLS_X".into()),
-            ..Default::default()
-        };
+        let policy = CipherPolicy { tls13_ciphers: Some("TLS_X".into()), ..Default::default() };
         assert!(builder(Version::Tls12, Version::Tls13, &policy, None).is_err());
     }
 }

@@ -104,10 +104,7 @@ pub enum TlsError {
 
 impl TlsError {
     pub(crate) fn setup(what: &'static str) -> impl Fn(ErrorStack) -> Self {
-        move |stack| Self::Setup {
-            what,
-            reason: reasons(&stack),
-        }
+        move |stack| Self::Setup { what, reason: reasons(&stack) }
     }
 
     /// The error as an `io::Error`, for callers that speak `AsyncRead` and `AsyncWrite`. A socket
@@ -131,16 +128,7 @@ pub(crate) fn reasons(stack: &ErrorStack) -> String {
     let words: Vec<String> = stack
         .errors()
         .iter()
-        .map(|e| {
-            e.reason()
-                .unwrap_or("unknown reason")
-                .to_ascii_lowercase()
-                .replace('_', " ")
-        })
+        .map(|e| e.reason().unwrap_or("unknown reason").to_ascii_lowercase().replace('_', " "))
         .collect();
-    if words.is_empty() {
-        "unknown reason".to_owned()
-    } else {
-        words.join(", ")
-    }
+    if words.is_empty() { "unknown reason".to_owned() } else { words.join(", ") }
 }

@@ -47,14 +47,10 @@ impl Handshake {
         };
         Self {
             version: ssl.version2().and_then(Version::from_boring),
-            cipher: ssl
-                .current_cipher()
-                .and_then(|cipher| cipher.standard_name()),
+            cipher: ssl.current_cipher().and_then(|cipher| cipher.standard_name()),
             group: ssl.curve_name(),
             alpn: ssl.selected_alpn_protocol().map(<[u8]>::to_vec),
-            server_name: ssl
-                .servername(boring::ssl::NameType::HOST_NAME)
-                .map(str::to_owned),
+            server_name: ssl.servername(boring::ssl::NameType::HOST_NAME).map(str::to_owned),
             resumed: ssl.session_reused(),
             early_data,
             early_data_reason: reason,

@@ -28,11 +28,7 @@ impl KeyLogFile {
             .mode(0o600)
             .open(path)
             .map(|file| Self(Mutex::new(file)))
-            .map_err(|source| TlsError::File {
-                what: "key log",
-                path: path.to_owned(),
-                source,
-            })
+            .map_err(|source| TlsError::File { what: "key log", path: path.to_owned(), source })
     }
 }
 

@@ -20,6 +20,16 @@ pub enum Progress<T> {
     Closed,
 }
 
+impl<T> Progress<T> {
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Progress<U> {
+        match self {
+            Self::Done(value) => Progress::Done(change(value)),
+            Self::NeedsInput => Progress::NeedsInput,
+            Self::Closed => Progress::Closed,
+        }
+    }
+}
+
 /// One TLS connection without a socket: bytes from the peer go in by [`Machine::feed`], bytes for
 /// the peer come out by [`Machine::outgoing`], and nothing waits.
 ///
@@ -69,11 +79,7 @@ impl Machine {
         }
         let stream = SslStream::new(ssl, Wire::default())
             .map_err(TlsError::setup("a connection's buffers"))?;
-        Ok(Self {
-            stream,
-            role,
-            client: ClientEarly::default(),
-        })
+        Ok(Self { stream, role, client: ClientEarly::default() })
     }
 
     /// Takes bytes from the peer.
@@ -275,12 +281,8 @@ impl Machine {
     /// are written again once the handshake is complete.
     fn take_refusal(&mut self) {
         self.client.refused = Some(self.reason());
-        self.client.resend_for = Some(
-            self.stream
-                .ssl()
-                .selected_alpn_protocol()
-                .map(<[u8]>::to_vec),
-        );
+        self.client.resend_for =
+            Some(self.stream.ssl().selected_alpn_protocol().map(<[u8]>::to_vec));
         // SAFETY: the connection is just now signalling SSL_ERROR_EARLY_DATA_REJECTED, the only
         // state in which the library allows this call.
         unsafe { ffi::SSL_reset_early_data_reject(self.stream.ssl().as_ptr()) };
@@ -289,19 +291,12 @@ impl Machine {
     /// The handshake after a refusal is complete: writes the kept bytes again.
     fn resend(&mut self) -> Result<(), TlsError> {
         let before = self.client.resend_for.take().flatten();
-        let now = self
-            .stream
-            .ssl()
-            .selected_alpn_protocol()
-            .map(<[u8]>::to_vec);
+        let now = self.stream.ssl().selected_alpn_protocol().map(<[u8]>::to_vec);
         if before != now {
             let name = |alpn: Option<Vec<u8>>| {
                 alpn.map_or_else(String::new, |a| String::from_utf8_lossy(&a).into_owned())
             };
-            return Err(TlsError::AlpnChanged {
-                before: name(before),
-                now: name(now),
-            });
+            return Err(TlsError::AlpnChanged { before: name(before), now: name(now) });
         }
         let kept = std::mem::take(&mut self.client.kept);
         let mut rest = kept.as_slice();
@@ -354,11 +349,7 @@ impl Read for Wire {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let rest = self.incoming.rest();
         if rest.is_empty() {
-            return if self.eof {
-                Ok(0)
-            } else {
-                Err(io::ErrorKind::WouldBlock.into())
-            };
+            return if self.eof { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
         let count = rest.len().min(buffer.len());
         buffer[..count].copy_from_slice(&rest[..count]);

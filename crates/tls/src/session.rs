@@ -28,9 +28,7 @@ impl Session {
     /// # Errors
     /// [`TlsError::Setup`] when the library cannot write it, which means no memory.
     pub fn to_bytes(&self) -> Result<Vec<u8>, TlsError> {
-        self.0
-            .to_der()
-            .map_err(TlsError::setup("a session to be written"))
+        self.0.to_der().map_err(TlsError::setup("a session to be written"))
     }
 
     /// Whether early data may be offered with it.

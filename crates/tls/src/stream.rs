@@ -115,18 +115,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     pub fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut buffer = [0; 4096];
         while !self.machine.is_complete() {
-            let early = self.phase != Phase::Late;
-            let progress = match early {
-                true => self.machine.read(&mut buffer),
-                false => match self.machine.handshake() {
-                    Ok(Progress::Done(())) => Ok(Progress::Done(0)),
-                    Ok(Progress::NeedsInput) => Ok(Progress::NeedsInput),
-                    Ok(Progress::Closed) => Ok(Progress::Closed),
-                    Err(error) => Err(error),
-                },
+            // A server's completion is driven by reads as long as early data is readable.
+            let progress = match self.phase {
+                Phase::Late => self.machine.handshake().map(|progress| progress.map(|()| 0)),
+                Phase::Early | Phase::GaveWay => self.machine.read(&mut buffer),
             };
             match progress.map_err(TlsError::into_io)? {
                 Progress::Done(count) => self.keep(&buffer[..count]),
+                // The read that met Finished found nothing behind it.
+                Progress::NeedsInput if self.machine.is_complete() => break,
                 Progress::NeedsInput => ready!(self.poll_exchange(cx))?,
                 Progress::Closed => {
                     return Poll::Ready(Err(TlsError::ClosedInHandshake.into_io()));
@@ -137,13 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     }
 
     async fn start(machine: Machine, io: S, phase: Phase) -> Result<Self, TlsError> {
-        let mut stream = Self {
-            io,
-            machine,
-            drained: VecDeque::new(),
-            phase,
-            close_said: false,
-        };
+        let mut stream = Self { io, machine, drained: VecDeque::new(), phase, close_said: false };
         std::future::poll_fn(|cx| stream.poll_start(cx)).await?;
         if phase == Phase::Early && !stream.machine.in_early_data() {
             stream.phase = Phase::Late;
@@ -204,10 +195,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             _ => {
                 let mut queue = Queue::default();
                 queue.append(bytes);
-                self.drained.push_back(Drained {
-                    early,
-                    bytes: queue,
-                });
+                self.drained.push_back(Drained { early, bytes: queue });
             }
         }
     }

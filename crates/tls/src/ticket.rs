@@ -75,6 +75,7 @@ unsafe fn sealer_of<'a>(ssl: *mut ffi::SSL) -> Option<&'a Sealer> {
 
 unsafe extern "C" fn max_overhead(ssl: *mut ffi::SSL) -> usize {
     // SAFETY: called by the library with a valid connection.
+
     unsafe { sealer_of(ssl) }.map_or(0, |sealer| sealer.max_overhead())
 }
 

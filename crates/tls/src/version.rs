@@ -78,12 +78,6 @@ mod tests {
             assert_eq!(version.name().parse::<Version>().unwrap(), version);
         }
         assert_eq!("1.3".parse::<Version>().unwrap(), Version::Tls13);
-        assert!(
-            "1.4"
-                .parse::<Version>()
-                .unwrap_err()
-                .to_string()
-                .contains("1.0, 1.1, 1.2 or 1.3")
-        );
+        assert!("1.4".parse::<Version>().unwrap_err().to_string().contains("1.0, 1.1, 1.2 or 1.3"));
     }
 }

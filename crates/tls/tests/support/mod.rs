@@ -1,0 +1,183 @@
+//! Contexts for tests: a self-signed server, a sealer with one key, and two machines side by side.
+#![allow(dead_code, unreachable_pub)]
+
+use std::sync::{Arc, OnceLock};
+
+use firstflight_tls::{
+    Acceptor, AcceptorConfig, CipherPolicy, Connector, ConnectorConfig, Identity, KeyLog, Machine,
+    Offer, OpenedTicket, Progress, Session, TicketSealer, TlsError, Trust, Version,
+};
+
+/// Marks tickets with its key and hides nothing: enough to be the same or another key.
+pub struct MarkSealer(pub u8);
+
+impl TicketSealer for MarkSealer {
+    fn max_overhead(&self) -> usize {
+        1
+    }
+
+    fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
+        Some([&[self.0], session].concat())
+    }
+
+    fn open(&self, ticket: &[u8]) -> OpenedTicket {
+        match ticket.split_first() {
+            Some((key, session)) if *key == self.0 => OpenedTicket::Session(session.to_vec()),
+            _ => OpenedTicket::Ignored,
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct Setup {
+    pub min: Version,
+    pub max: Version,
+    pub ciphers: CipherPolicy,
+    pub alpn: Vec<Vec<u8>>,
+    pub sealer_key: u8,
+    pub decline: bool,
+    pub trust: Trust,
+    pub key_log: Option<Arc<dyn KeyLog>>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            min: Version::Tls10,
+            max: Version::Tls13,
+            ciphers: CipherPolicy::default(),
+            alpn: Vec::new(),
+            sealer_key: 1,
+            decline: false,
+            trust: Trust::Anyone,
+            key_log: None,
+        }
+    }
+}
+
+impl Setup {
+    pub fn acceptor(&self) -> Acceptor {
+        let mut config = AcceptorConfig::new(identity());
+        config.min_version = self.min;
+        config.max_version = self.max;
+        config.ciphers = self.ciphers.clone();
+        config.alpn = self.alpn.clone();
+        config.early_data = true;
+        config.sealer = Some(Arc::new(MarkSealer(self.sealer_key)));
+        Acceptor::new(config).unwrap()
+    }
+
+    pub fn connector(&self) -> Connector {
+        let mut config = ConnectorConfig::new(self.trust.clone());
+        config.min_version = self.min;
+        config.max_version = self.max;
+        config.ciphers = self.ciphers.clone();
+        config.alpn = self.alpn.clone();
+        config.key_log = self.key_log.clone();
+        Connector::new(config).unwrap()
+    }
+
+    /// A session from a full handshake.
+    pub fn session(&self) -> Session {
+        let mut pair = Pair::new(self, None, false);
+        pair.complete();
+        pair.sessions().pop().expect("a ticket")
+    }
+}
+
+pub struct Pair {
+    pub client: Machine,
+    pub server: Machine,
+}
+
+impl Pair {
+    pub fn new(setup: &Setup, session: Option<Session>, early_data: bool) -> Self {
+        Self::between(setup, setup, session, early_data)
+    }
+
+    pub fn between(
+        client: &Setup,
+        server: &Setup,
+        session: Option<Session>,
+        early_data: bool,
+    ) -> Self {
+        let offer = Offer { host: "localhost".into(), session, early_data };
+        Self {
+            client: client.connector().machine(&offer).unwrap(),
+            server: server.acceptor().machine(!server.decline).unwrap(),
+        }
+    }
+
+    pub fn client_to_server(&mut self) {
+        hand_over(&mut self.client, &mut self.server);
+    }
+
+    pub fn server_to_client(&mut self) {
+        hand_over(&mut self.server, &mut self.client);
+    }
+
+    pub fn exchange(&mut self) {
+        self.client_to_server();
+        let _ = self.server.handshake();
+        self.server_to_client();
+    }
+
+    pub fn complete(&mut self) {
+        for _ in 0..6 {
+            self.client.handshake().unwrap();
+            self.client_to_server();
+            self.server.handshake().unwrap();
+            if self.server.in_early_data() {
+                assert_eq!(server_read(&mut self.server), None);
+            }
+            self.server_to_client();
+        }
+        assert!(self.client.is_complete() && self.server.is_complete());
+    }
+
+    /// The tickets that the client has now.
+    pub fn sessions(&mut self) -> Vec<Session> {
+        // The library sends TLS 1.3 tickets with the server's next write, not before.
+        assert_eq!(self.server.write(b"x").unwrap(), Progress::Done(1));
+        self.server_to_client();
+        assert_eq!(self.client.read(&mut [0; 16]).unwrap(), Progress::Done(1));
+        self.client.take_sessions()
+    }
+
+    pub fn fails_on_client(&mut self) -> TlsError {
+        for _ in 0..6 {
+            if let Err(error) = self.client.handshake() {
+                return error;
+            }
+            self.exchange();
+        }
+        panic!("the handshake should have failed");
+    }
+}
+
+/// What the server can read now; `None` when it has to wait.
+pub fn server_read(server: &mut Machine) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 20_000];
+    match server.read(&mut buffer).unwrap() {
+        Progress::Done(count) => Some(buffer[..count].to_vec()),
+        Progress::NeedsInput | Progress::Closed => None,
+    }
+}
+
+/// One certificate for all tests: making a key takes longer than using it.
+pub fn identity() -> Identity {
+    static PEM: OnceLock<(String, String)> = OnceLock::new();
+    let (cert, key) = PEM.get_or_init(|| {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    });
+    Identity::from_pem(cert.as_bytes(), key.as_bytes()).unwrap()
+}
+
+fn hand_over(from: &mut Machine, to: &mut Machine) {
+    let bytes = from.outgoing().to_vec();
+    from.sent(bytes.len());
+    if !bytes.is_empty() {
+        to.feed(&bytes);
+    }
+}
