@@ -3,6 +3,7 @@
 //! One thread for both directions. It sleeps until a little before the next deadline and spins the
 //! rest; every deadline is absolute, so one late delivery does not shift the next.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -13,7 +14,6 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 use nix::sys::time::TimeSpec;
-use std::os::fd::AsFd;
 
 use crate::clock::{monotonic_ns, unix_offset_ns};
 use crate::delay::DelayCell;

@@ -4,12 +4,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::forwarder::{Counters, Forwarder};
-use crate::path::{Path, PathConfig, client_address, server_address};
+use crate::path::{MAX_PATHS, Path, PathConfig, client_address, server_address};
 use crate::tap::{Lateness, Tap};
 use crate::veth::{self, CLIENT_SIDE, Rooms, SERVER_SIDE, Transport};
 use crate::{Attacker, LinkError, Namespace, sysctl};
-
-pub use crate::path::MAX_PATHS;
 
 /// What to build.
 #[derive(Debug, Clone)]
