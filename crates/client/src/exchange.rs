@@ -1,0 +1,347 @@
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use firstflight_tls::Session;
+use http::{HeaderMap, Version};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::transport::tls_error;
+use crate::{ClientError, Connected, Head, Marks, Request, Stream, Wire};
+
+/// HTTP on one connection, driven by whoever waits for it: no task is spawned, so that the request
+/// is written before the connection is polled for the first time and leaves in the first write.
+pub struct Exchange<S> {
+    wire: Wire<S>,
+    sender: Sender,
+    driver: Driver,
+}
+
+/// What [`http_get`] got.
+pub struct Answer {
+    /// The head.
+    pub head: Head,
+    /// The body.
+    pub body: Vec<u8>,
+    /// The instants of all phases.
+    pub marks: Marks,
+    /// What TLS negotiated.
+    pub facts: Option<firstflight_tls::Handshake>,
+    /// The sessions that came in until the body was whole.
+    pub sessions: Vec<Session>,
+    /// What the kernel says about the connection.
+    pub tcp: Option<crate::TcpFacts>,
+    /// The connection, for a next request or to be closed.
+    pub exchange: Exchange<TcpStream>,
+}
+
+/// Makes one request on a fresh connection and reads the whole answer, at most `limit` bytes of
+/// body.
+///
+/// # Errors
+/// [`ClientError`], as [`Exchange::send`] and [`Exchange::read_body`].
+pub async fn http_get(
+    connected: Connected,
+    request: &Request,
+    limit: usize,
+) -> Result<Answer, ClientError> {
+    let http2 = connected.stream.facts().alpn.as_deref() == Some(b"h2");
+    let mut marks = connected.marks;
+    let wire = Wire::new(Stream::Tls(Box::new(connected.stream)));
+    let mut exchange = Exchange::open(wire, http2).await?;
+    let (head, mut incoming) = exchange.send(request).await?;
+    let mut body = Vec::new();
+    while let Some(bytes) = exchange.read_body(&mut incoming).await? {
+        if body.len() + bytes.len() > limit {
+            return Err(ClientError::WeirdReply(format!("the body is over {limit} bytes")));
+        }
+        body.extend_from_slice(&bytes);
+    }
+    let wire = exchange.wire();
+    marks.end = Some(Instant::now());
+    let passed = wire.passed();
+    marks.sent = passed.sent;
+    marks.first_byte = passed.first_byte;
+    marks.secured = marks.secured.or(passed.secured);
+    Ok(Answer {
+        head,
+        body,
+        marks,
+        facts: wire.facts(),
+        sessions: wire.take_sessions(),
+        tcp: wire.with_socket(|socket| crate::TcpFacts::of(socket)),
+        exchange,
+    })
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
+    /// Gets ready to speak HTTP/2 or HTTP/1.1; nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`ClientError`] when the stream fails already.
+    pub async fn open(wire: Wire<S>, http2: bool) -> Result<Self, ClientError> {
+        let io = TokioIo::new(wire.clone());
+        let tasks = Tasks::default();
+        let (sender, connection): (_, Task) = match http2 {
+            true => {
+                let (sender, connection) = http2::Builder::new(tasks.clone())
+                    .handshake(io)
+                    .await
+                    .map_err(|error| failure(&wire, &error))?;
+                (Sender::Two(sender), Box::pin(async move { drop(connection.await) }))
+            }
+            false => {
+                let (sender, connection) = http1::Builder::new()
+                    .title_case_headers(true)
+                    .handshake(io)
+                    .await
+                    .map_err(|error| failure(&wire, &error))?;
+                // Without shutdown: the client closes, after it has waited for tickets.
+                let connection = connection.without_shutdown();
+                (Sender::One(sender), Box::pin(async move { drop(connection.await) }))
+            }
+        };
+        Ok(Self { wire, sender, driver: Driver { connection: Some(connection), tasks } })
+    }
+
+    /// The stream below.
+    pub fn wire(&self) -> Wire<S> {
+        self.wire.clone()
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    ///
+    /// # Errors
+    /// [`ClientError`]: TLS errors as they are, a close without a byte as
+    /// [`ClientError::EmptyReply`].
+    pub async fn send(&mut self, request: &Request) -> Result<(Head, Incoming), ClientError> {
+        let request = request.to_http(matches!(self.sender, Sender::Two(_)))?;
+        self.wire.rearm();
+        let reply: Reply = match &mut self.sender {
+            Sender::One(sender) => Box::pin(sender.send_request(request)),
+            Sender::Two(sender) => Box::pin(sender.send_request(request)),
+        };
+        let result = self.driver.drive(reply).await;
+        let response = result.map_err(|error| failure(&self.wire, &error))?;
+        let (parts, body) = response.into_parts();
+        let raw = match parts.version {
+            Version::HTTP_2 => {
+                // The first bytes were the server's settings.
+                self.wire.note_answer(Instant::now());
+                write_head(parts.status, &parts.headers)
+            }
+            _ => self.wire.take_head(),
+        };
+        let head =
+            Head { version: parts.version, status: parts.status, headers: parts.headers, raw };
+        Ok((head, body))
+    }
+
+    /// The next bytes of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should.
+    pub async fn read_body(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
+        loop {
+            match self.driver.drive(body.frame()).await {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+                Some(Err(error)) => return Err(body_failure(&self.wire, &error)),
+            }
+        }
+    }
+
+    /// Whether another request can follow on this connection.
+    pub async fn is_reusable(&mut self) -> bool {
+        let ready = match &mut self.sender {
+            Sender::One(sender) => {
+                let wait = self.driver.drive(sender.ready());
+                tokio::time::timeout(SETTLE, wait).await.is_ok_and(|ready| ready.is_ok())
+            }
+            Sender::Two(sender) => self.driver.drive(sender.ready()).await.is_ok(),
+        };
+        ready && !self.wire.passed().ended
+    }
+
+    /// Waits for tickets, at most `patience`, if none has come in yet and any are wanted
+    /// (`patience` not zero), and closes the connection. What it got so far is in the wire, too.
+    pub async fn close(self, patience: Duration) -> Vec<Session> {
+        let Self { mut wire, sender, driver } = self;
+        // The HTTP library's part ends first; from here on the stream is read directly.
+        drop((sender, driver));
+        let mut sessions = wire.take_sessions();
+        if sessions.is_empty() && !patience.is_zero() {
+            let wait = poll_fn(|cx| wire.poll_session(cx));
+            sessions = tokio::time::timeout(patience, wait).await.unwrap_or_default();
+        }
+        let _ = tokio::time::timeout(SETTLE, wire.shutdown()).await;
+        sessions.extend(wire.take_sessions());
+        sessions
+    }
+}
+
+/// How long the end of a connection may take.
+const SETTLE: Duration = Duration::from_millis(250);
+
+enum Sender {
+    One(http1::SendRequest<Full<Bytes>>),
+    Two(http2::SendRequest<Full<Bytes>>),
+}
+
+type Reply = Pin<Box<dyn Future<Output = hyper::Result<http::Response<Incoming>>> + Send>>;
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Polls the connection beside what waits for it.
+struct Driver {
+    connection: Option<Task>,
+    tasks: Tasks,
+}
+
+impl Driver {
+    async fn drive<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(output);
+            }
+            self.poll(cx);
+            // It may be ready now; if not, it has left its waker.
+            future.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if let Some(connection) = &mut self.connection
+            && connection.as_mut().poll(cx).is_ready()
+        {
+            self.connection = None;
+        }
+        self.tasks.poll(cx);
+    }
+}
+
+/// What the HTTP/2 library wants to run beside; the first of it writes to the socket.
+#[derive(Clone, Default)]
+struct Tasks(Arc<Mutex<Vec<Task>>>);
+
+impl Tasks {
+    fn poll(&self, cx: &mut Context<'_>) {
+        let mut running = std::mem::take(&mut *self.queue());
+        // The newest first, the writer last: it then finds all there is to write.
+        for index in (0..running.len()).rev() {
+            if running[index].as_mut().poll(cx).is_ready() {
+                drop(running.remove(index));
+            }
+        }
+        let mut queue = self.queue();
+        if !queue.is_empty() {
+            // Tasks that came up meanwhile have not been polled once.
+            cx.waker().wake_by_ref();
+        }
+        running.append(&mut queue);
+        *queue = running;
+    }
+
+    fn queue(&self) -> std::sync::MutexGuard<'_, Vec<Task>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        self.queue().push(Box::pin(task));
+    }
+}
+
+/// An HTTP/2 head in the form of HTTP/1.1, as curl prints it.
+fn write_head(status: http::StatusCode, headers: &HeaderMap) -> Vec<u8> {
+    let mut head = format!("HTTP/2 {} \r\n", status.as_u16()).into_bytes();
+    for (name, value) in headers {
+        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+fn failure<S>(wire: &Wire<S>, error: &hyper::Error) -> ClientError
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let began = wire.passed().first_byte.is_some();
+    if let Some(error) = wire.take_failure() {
+        return stream_failure(error, began, wire.is_complete());
+    }
+    match began {
+        _ if error.is_parse() => ClientError::WeirdReply(causes(error)),
+        false if error.is_incomplete_message() || wire.passed().ended => ClientError::EmptyReply,
+        true if error.is_incomplete_message() => {
+            ClientError::Receive("the server closed the connection within the head".to_owned())
+        }
+        _ => http2_or(error, ClientError::Receive(causes(error))),
+    }
+}
+
+fn body_failure<S>(wire: &Wire<S>, error: &hyper::Error) -> ClientError
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Some(error) = wire.take_failure() {
+        return stream_failure(error, true, true);
+    }
+    if wire.passed().ended {
+        return ClientError::PartialBody { missing: "before the end" };
+    }
+    http2_or(error, ClientError::Receive(causes(error)))
+}
+
+/// What a failure of the stream itself means to curl.
+fn stream_failure(error: io::Error, began: bool, complete: bool) -> ClientError {
+    match tls_error(error) {
+        Ok(error) => ClientError::Tls(error),
+        Err(error) => match error.kind() {
+            io::ErrorKind::UnexpectedEof if began => ClientError::Receive(
+                "the server closed the connection without close_notify".to_owned(),
+            ),
+            io::ErrorKind::UnexpectedEof if complete => ClientError::EmptyReply,
+            io::ErrorKind::BrokenPipe if !began => ClientError::Send(error),
+            _ if !complete => ClientError::Tls(firstflight_tls::TlsError::Io(error)),
+            _ => ClientError::Receive(error.to_string()),
+        },
+    }
+}
+
+fn http2_or(error: &hyper::Error, other: ClientError) -> ClientError {
+    match causes(error) {
+        text if text.contains("http2") || text.contains("stream") => ClientError::Http2(text),
+        _ => other,
+    }
+}
+
+/// An error and what lies behind it, as one phrase.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}

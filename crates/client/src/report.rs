@@ -1,0 +1,124 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use firstflight_tls::{EarlyData, Handshake};
+
+use crate::{ClientError, Head, Marks, Request, TcpFacts, Timings};
+
+/// What a transfer came to, also one that failed: whatever was reached is filled in. Where a
+/// transfer took several requests, this is about the last one, and the counters are about all.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The URL as it was given.
+    pub url: String,
+    /// The URL that answered in the end.
+    pub url_effective: String,
+    /// The scheme of that one.
+    pub scheme: &'static str,
+    /// The method of the last request.
+    pub method: String,
+    /// The head of the answer.
+    pub head: Option<Head>,
+    /// Where a redirection would have led.
+    pub redirect_url: Option<String>,
+    /// The instants of the phases.
+    pub marks: Marks,
+    /// Seconds spent before the last request began, if redirections were followed.
+    pub redirect_time: f64,
+    /// The far end.
+    pub peer: Option<SocketAddr>,
+    /// Our end.
+    pub local: Option<SocketAddr>,
+    /// What TLS negotiated.
+    pub facts: Option<Handshake>,
+    /// Bytes written as early data.
+    pub early_bytes: usize,
+    /// What the kernel says about the connection.
+    pub tcp: Option<TcpFacts>,
+    /// Bytes of body received.
+    pub size_download: u64,
+    /// Bytes of body sent.
+    pub size_upload: u64,
+    /// Bytes of heads received.
+    pub size_header: u64,
+    /// Bytes of heads sent.
+    pub size_request: u64,
+    /// Connections made.
+    pub num_connects: u32,
+    /// Redirections followed.
+    pub num_redirects: u32,
+    /// Requests sent once more: after a 425, or on a fresh connection without early data.
+    pub retries: u32,
+    /// New sessions that came in.
+    pub sessions: usize,
+    /// Where the body was written, if a file.
+    pub file_name: Option<String>,
+    /// What went wrong.
+    pub error: Option<ClientError>,
+}
+
+impl Report {
+    pub(crate) fn new(request: &Request) -> Self {
+        Self {
+            url: request.target.given().to_owned(),
+            url_effective: request.target.to_string(),
+            scheme: request.target.scheme().name(),
+            method: request.method.to_string(),
+            head: None,
+            redirect_url: None,
+            marks: Marks::new(std::time::Instant::now()),
+            redirect_time: 0.0,
+            peer: None,
+            local: None,
+            facts: None,
+            early_bytes: 0,
+            tcp: None,
+            size_download: 0,
+            size_upload: 0,
+            size_header: 0,
+            size_request: 0,
+            num_connects: 0,
+            num_redirects: 0,
+            retries: 0,
+            sessions: 0,
+            file_name: None,
+            error: None,
+        }
+    }
+
+    /// The times as curl names them.
+    pub fn timings(&self) -> Timings {
+        Timings::from(&self.marks)
+    }
+
+    /// The status of the answer; 0 without one.
+    pub fn status(&self) -> u16 {
+        self.head.as_ref().map_or(0, |head| head.status.as_u16())
+    }
+
+    /// curl's exit code; 0 for success.
+    pub fn exit_code(&self) -> u8 {
+        self.error.as_ref().map_or(0, ClientError::exit_code)
+    }
+
+    /// What became of early data: `none`, `accepted` or `refused`.
+    pub fn early_data(&self) -> &'static str {
+        match self.facts.as_ref().map(|facts| facts.early_data) {
+            Some(EarlyData::Accepted) => "accepted",
+            Some(EarlyData::Refused) => "refused",
+            _ => "none",
+        }
+    }
+
+    /// Round trips as the kernel's clock sees them: the time from the moment of dialling (the SYN,
+    /// or with TCP Fast Open the first write right after it) to the first byte of the answer,
+    /// divided by the least round-trip time that the kernel measured on the connection. The
+    /// server's own time is in it, so it is an upper bound; the packets are the judge. `None`
+    /// without an answer or a measured round trip.
+    pub fn round_trips(&self) -> Option<f64> {
+        let min_rtt = self.tcp?.min_rtt;
+        let elapsed = self.marks.first_byte?.checked_duration_since(self.marks.dialled?)?;
+        (min_rtt > Duration::ZERO).then(|| elapsed.as_secs_f64() / min_rtt.as_secs_f64())
+    }
+}

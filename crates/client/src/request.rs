@@ -1,0 +1,205 @@
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
+use http_body_util::Full;
+
+use crate::{ClientError, Target};
+
+/// One request: where to, and what to say there.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// Where to.
+    pub target: Target,
+    /// Header fields; `Host` in here replaces the target's.
+    pub headers: HeaderMap,
+    /// The body; held whole, because it may have to be sent twice.
+    pub body: Bytes,
+}
+
+impl Request {
+    /// A GET with curl's usual fields (`User-Agent`, `Accept`, and `Authorization` if the URL has
+    /// credentials).
+    pub fn get(target: Target) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        if let Some((user, password)) = target.credentials() {
+            let basic = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
+            if let Ok(value) = HeaderValue::from_str(&basic) {
+                headers.insert(AUTHORIZATION, value);
+            }
+        }
+        Self { method: Method::GET, target, headers, body: Bytes::new() }
+    }
+
+    /// Takes a field as curl's `-H` has it: `Name: value` sets it (or adds one more of a name
+    /// that was given before), `Name:` takes it out, `Name;` makes it empty.
+    ///
+    /// # Errors
+    /// [`ClientError::Usage`] when a header cannot be like that.
+    pub fn set_field(&mut self, field: &str, given: &mut HeaderMap) -> Result<(), ClientError> {
+        let bad = || ClientError::Usage(format!("{field:?} is no header field (Name: value)"));
+        let (name, value) = match (field.split_once(':'), field.strip_suffix(';')) {
+            (Some((name, value)), _) => (name, Some(value.trim()).filter(|v| !v.is_empty())),
+            (None, Some(name)) => (name, Some("")),
+            (None, None) => return Err(bad()),
+        };
+        let name: HeaderName = name.trim().parse().map_err(|_| bad())?;
+        let Some(value) = value else {
+            self.headers.remove(&name);
+            return Ok(());
+        };
+        let value = HeaderValue::from_str(value).map_err(|_| bad())?;
+        match given.append(name.clone(), value.clone()) {
+            true => self.headers.append(name, value),
+            false => self.headers.insert(name, value).is_some(),
+        };
+        Ok(())
+    }
+
+    /// The request to make after a redirection with `status` to `target` (RFC 9110 section 15.4):
+    /// 303 always becomes a GET, 301 and 302 make one of a POST, as browsers and curl do. What
+    /// speaks for the user is not carried to another origin.
+    pub(crate) fn redirected(mut self, status: u16, target: Target) -> Self {
+        let to_get = match status {
+            303 => self.method != Method::HEAD,
+            301 | 302 => self.method == Method::POST,
+            _ => false,
+        };
+        if to_get {
+            self.method = Method::GET;
+            self.body = Bytes::new();
+            self.headers.remove(CONTENT_TYPE);
+            self.headers.remove(CONTENT_LENGTH);
+        }
+        if !target.same_origin(&self.target) {
+            for name in [AUTHORIZATION, COOKIE, HOST] {
+                self.headers.remove(name);
+            }
+        }
+        self.target = target;
+        self
+    }
+
+    /// The request as the HTTP library takes it: in origin form with `Host` for HTTP/1.1
+    /// (RFC 9112 section 3.2.1), as a whole URI for HTTP/2 (RFC 9113 section 8.3.1).
+    pub(crate) fn to_http(&self, http2: bool) -> Result<http::Request<Full<Bytes>>, ClientError> {
+        let host = match self.headers.get(HOST) {
+            Some(host) => host.to_str().unwrap_or_default().to_owned(),
+            None => self.target.authority(),
+        };
+        let path = self.target.path_and_query();
+        let bad = |error: http::Error| ClientError::BadUrl {
+            url: self.target.to_string(),
+            reason: error.to_string(),
+        };
+        let uri = match http2 {
+            true => Uri::builder()
+                .scheme(self.target.scheme().name())
+                .authority(host.as_str())
+                .path_and_query(path)
+                .build()
+                .map_err(bad)?,
+            false => path.parse().map_err(|error: http::uri::InvalidUri| bad(error.into()))?,
+        };
+        let mut request = http::Request::builder().method(self.method.clone()).uri(uri);
+        let mut headers = HeaderMap::with_capacity(self.headers.len() + 1);
+        match http2 {
+            true => request = request.version(Version::HTTP_2),
+            false => {
+                let value = HeaderValue::from_str(&host).map_err(|error| bad(error.into()))?;
+                headers.insert(HOST, value);
+            }
+        }
+        for (name, value) in self.headers.iter().filter(|(name, _)| *name != HOST) {
+            headers.append(name, value.clone());
+        }
+        if !self.body.is_empty() || self.method == Method::POST || self.method == Method::PUT {
+            headers.entry(CONTENT_LENGTH).or_insert_with(|| self.body.len().into());
+        }
+        let mut request = request.body(Full::new(self.body.clone())).map_err(bad)?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+    /// The head as HTTP/1.1 writes it; HTTP/2's in the same form, as curl prints it.
+    pub(crate) fn head_text(&self, http2: bool) -> Result<Vec<u8>, ClientError> {
+        let request = self.to_http(http2)?;
+        let version = if http2 { "2" } else { "1.1" };
+        let path = self.target.path_and_query();
+        let mut text = format!("{} {path} HTTP/{version}\r\n", self.method).into_bytes();
+        if let (true, Some(authority)) = (http2, request.uri().authority()) {
+            text.extend_from_slice(format!("Host: {authority}\r\n").as_bytes());
+        }
+        for (name, value) in request.headers() {
+            text.extend_from_slice(title_case(name.as_str()).as_bytes());
+            text.extend_from_slice(b": ");
+            text.extend_from_slice(value.as_bytes());
+            text.extend_from_slice(b"\r\n");
+        }
+        text.extend_from_slice(b"\r\n");
+        Ok(text)
+    }
+}
+
+fn title_case(name: &str) -> String {
+    let mut upper = true;
+    name.chars()
+        .map(|letter| {
+            let now = if upper { letter.to_ascii_uppercase() } else { letter };
+            upper = letter == '-';
+            now
+        })
+        .collect()
+}
+
+const AGENT: &str = concat!("firstflight/", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request::get(Target::parse("https://user:pw@a.test:8443/x?y").unwrap())
+    }
+
+    #[test]
+    fn fields_are_set_added_taken_out_and_emptied() {
+        let (mut request, mut given) = (request(), HeaderMap::new());
+        for field in ["Accept: text/html", "Accept: text/css", "User-Agent:", "X-Empty;"] {
+            request.set_field(field, &mut given).unwrap();
+        }
+        assert_eq!(request.headers.get_all(ACCEPT).iter().count(), 2);
+        assert!(!request.headers.contains_key(USER_AGENT));
+        assert_eq!(request.headers["x-empty"], "");
+        for bad in ["no colon", "bad name: x", "X: a\nb"] {
+            assert_eq!(request.set_field(bad, &mut given).unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn rfc9112_3_2_1_origin_form_and_rfc9113_8_3_1_whole_uri() {
+        let one = request().to_http(false).unwrap();
+        assert_eq!(
+            (one.uri().to_string().as_str(), &one.headers()[HOST]),
+            ("/x?y", &"a.test:8443".parse().unwrap())
+        );
+        assert_eq!(one.headers()[AUTHORIZATION], "Basic dXNlcjpwdw==");
+        let two = request().to_http(true).unwrap();
+        assert_eq!(two.uri().to_string(), "https://a.test:8443/x?y");
+        assert!(!two.headers().contains_key(HOST));
+    }
+
+    #[test]
+    fn rfc9110_15_4_redirections_change_method_and_keep_secrets_home() {
+        let post = Request { method: Method::POST, body: "x".into(), ..request() };
+        let there = Target::parse("https://b.test/").unwrap();
+        let got = post.clone().redirected(302, there.clone());
+        assert_eq!((&got.method, got.body.len()), (&Method::GET, 0));
+        assert!(!got.headers.contains_key(AUTHORIZATION));
+        assert_eq!(post.redirected(307, there).method, Method::POST);
+    }
+}

@@ -1,0 +1,150 @@
+use std::net::{IpAddr, SocketAddr};
+
+use crate::ClientError;
+
+/// Which addresses may be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Family {
+    /// Both.
+    #[default]
+    Any,
+    /// IPv4 alone (curl's `-4`).
+    V4,
+    /// IPv6 alone (curl's `-6`).
+    V6,
+}
+
+/// Turns names into addresses: by what `--resolve` says, then by the machine's resolver.
+#[derive(Clone, Debug, Default)]
+pub struct Resolver {
+    /// Which addresses may be used.
+    pub family: Family,
+    fixed: Vec<Fixed>,
+}
+
+#[derive(Clone, Debug)]
+struct Fixed {
+    /// `None`: any host (`*`).
+    host: Option<String>,
+    port: u16,
+    addresses: Vec<IpAddr>,
+}
+
+impl Resolver {
+    /// Takes one `HOST:PORT:ADDRESS[,ADDRESS...]` as curl's `--resolve` has them; IPv6 addresses
+    /// may be in brackets, a leading `+` is allowed, `*` stands for any host.
+    ///
+    /// # Errors
+    /// [`ClientError::Usage`] with the form that is expected.
+    pub fn fix(&mut self, entry: &str) -> Result<(), ClientError> {
+        let fixed = parse_fixed(entry).ok_or_else(|| {
+            ClientError::Usage(format!(
+                "--resolve {entry:?} is not of the form HOST:PORT:ADDRESS[,ADDRESS...]"
+            ))
+        })?;
+        self.fixed.push(fixed);
+        Ok(())
+    }
+
+    /// The addresses of a host, in the order in which to try them.
+    ///
+    /// # Errors
+    /// [`ClientError::Resolve`].
+    pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ClientError> {
+        let addresses: Vec<SocketAddr> = if let Some(fixed) = self.fixed_for(host, port) {
+            fixed.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect()
+        } else if let Ok(ip) = host.parse::<IpAddr>() {
+            vec![SocketAddr::new(ip, port)]
+        } else {
+            tokio::net::lookup_host((host, port))
+                .await
+                .map_err(|error| ClientError::Resolve {
+                    host: host.to_owned(),
+                    reason: error.to_string(),
+                })?
+                .collect()
+        };
+        let usable: Vec<SocketAddr> =
+            addresses.into_iter().filter(|address| self.allows(address)).collect();
+        if usable.is_empty() {
+            return Err(ClientError::Resolve {
+                host: host.to_owned(),
+                reason: "it has no address of the family that was asked for".to_owned(),
+            });
+        }
+        Ok(usable)
+    }
+
+    fn fixed_for(&self, host: &str, port: u16) -> Option<&Fixed> {
+        let fits = |fixed: &&Fixed| {
+            fixed.port == port
+                && fixed.host.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(host))
+        };
+        // The last one given wins, and a name before the star.
+        let mut fitting = self.fixed.iter().rev().filter(fits);
+        fitting.clone().find(|fixed| fixed.host.is_some()).or_else(|| fitting.next())
+    }
+
+    fn allows(&self, address: &SocketAddr) -> bool {
+        match self.family {
+            Family::Any => true,
+            Family::V4 => address.is_ipv4(),
+            Family::V6 => address.is_ipv6(),
+        }
+    }
+}
+
+fn parse_fixed(entry: &str) -> Option<Fixed> {
+    let entry = entry.strip_prefix('+').unwrap_or(entry);
+    let (host, rest) = match entry.strip_prefix('[') {
+        Some(bracketed) => bracketed.split_once("]:")?,
+        None => entry.split_once(':')?,
+    };
+    let (port, list) = rest.split_once(':')?;
+    let addresses = list
+        .split(',')
+        .map(|one| one.trim_start_matches('[').trim_end_matches(']').parse().ok())
+        .collect::<Option<Vec<IpAddr>>>()?;
+    let host = (host != "*").then(|| host.to_owned());
+    (host.as_deref() != Some("")).then_some(())?;
+    Some(Fixed { host, port: port.parse().ok()?, addresses })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn resolve(entries: &[&str], host: &str) -> Vec<String> {
+        let mut resolver = Resolver::default();
+        for entry in entries {
+            resolver.fix(entry).unwrap();
+        }
+        let found = resolver.resolve(host, 443).await.unwrap();
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn fixed_addresses_come_before_the_resolver() {
+        assert_eq!(resolve(&["a.test:443:127.0.0.1,[::1]"], "A.test").await.len(), 2);
+        assert_eq!(
+            resolve(&["a.test:443:127.0.0.2", "*:443:127.0.0.3"], "a.test").await,
+            ["127.0.0.2:443"]
+        );
+        assert_eq!(resolve(&["*:443:127.0.0.3"], "b.test").await, ["127.0.0.3:443"]);
+    }
+
+    #[tokio::test]
+    async fn a_family_without_addresses_has_curls_code() {
+        let resolver = Resolver { family: Family::V6, ..Resolver::default() };
+        assert_eq!(resolver.resolve("127.0.0.1", 1).await.unwrap_err().exit_code(), 6);
+    }
+
+    #[test]
+    fn malformed_entries_are_named() {
+        for entry in ["", "a", "a:1", "a:b:127.0.0.1", "a:1:x", ":1:127.0.0.1"] {
+            let error = Resolver::default().fix(entry).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains("HOST:PORT:ADDRESS"), "{error}");
+        }
+    }
+}

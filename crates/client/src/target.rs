@@ -1,0 +1,186 @@
+use std::fmt;
+
+use url::{Host, Url};
+
+use crate::ClientError;
+
+/// What carries HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// TCP alone.
+    Http,
+    /// TLS over TCP.
+    Https,
+}
+
+impl Scheme {
+    /// As a URL has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
+/// A URL, taken apart into what a client needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    url: Url,
+    given: String,
+    scheme: Scheme,
+    host: String,
+    port: u16,
+}
+
+impl Target {
+    /// Reads a URL; without a scheme it is `http`, as curl has it.
+    ///
+    /// # Errors
+    /// [`ClientError::BadUrl`] or [`ClientError::UnsupportedScheme`].
+    pub fn parse(given: &str) -> Result<Self, ClientError> {
+        let full = match given.contains("://") {
+            true => given.to_owned(),
+            false => format!("http://{given}"),
+        };
+        let bad = |reason: String| ClientError::BadUrl { url: given.to_owned(), reason };
+        let url = Url::parse(&full).map_err(|error| bad(error.to_string()))?;
+        Self::from_url(url, given)
+    }
+
+    /// Where a `Location` points to, seen from here (RFC 9110 section 10.2.2).
+    ///
+    /// # Errors
+    /// As [`Target::parse`].
+    pub fn join(&self, location: &str) -> Result<Self, ClientError> {
+        let url = self.url.join(location).map_err(|error| ClientError::BadUrl {
+            url: location.to_owned(),
+            reason: error.to_string(),
+        })?;
+        Self::from_url(url, location)
+    }
+
+    /// How it is carried.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The host's name or address, the latter without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port, the scheme's own if none was named.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Host and port as the `Host` field has them: the port only if it is not the scheme's own
+    /// (RFC 9110 section 7.2).
+    pub fn authority(&self) -> String {
+        let host = self.url.host_str().unwrap_or_default();
+        match self.url.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        }
+    }
+
+    /// Path and query (RFC 9112 section 3.2.1).
+    pub fn path_and_query(&self) -> String {
+        match self.url.query() {
+            Some(query) => format!("{}?{query}", self.url.path()),
+            None => self.url.path().to_owned(),
+        }
+    }
+
+    /// The last part of the path, for `-O`.
+    pub fn file_name(&self) -> Option<&str> {
+        self.url.path().rsplit('/').next().filter(|name| !name.is_empty())
+    }
+
+    /// User name and password, if the URL has them.
+    pub fn credentials(&self) -> Option<(String, String)> {
+        let user = self.url.username();
+        let password = self.url.password();
+        (!user.is_empty() || password.is_some())
+            .then(|| (user.to_owned(), password.unwrap_or_default().to_owned()))
+    }
+
+    /// The text as it was given.
+    pub fn given(&self) -> &str {
+        &self.given
+    }
+
+    /// The same place with `query` appended to its query (curl's `-G`).
+    pub fn with_query(mut self, query: &str) -> Self {
+        let joined = match self.url.query() {
+            Some(old) if !old.is_empty() => format!("{old}&{query}"),
+            _ => query.to_owned(),
+        };
+        self.url.set_query(Some(&joined));
+        self
+    }
+
+    /// Whether both are of one scheme, host and port.
+    pub fn same_origin(&self, other: &Self) -> bool {
+        (self.scheme, &self.host, self.port) == (other.scheme, &other.host, other.port)
+    }
+
+    fn from_url(url: Url, given: &str) -> Result<Self, ClientError> {
+        let scheme = match url.scheme() {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            other => return Err(ClientError::UnsupportedScheme(other.to_owned())),
+        };
+        let host = match url.host() {
+            Some(Host::Domain(name)) => name.to_owned(),
+            Some(Host::Ipv4(address)) => address.to_string(),
+            Some(Host::Ipv6(address)) => address.to_string(),
+            None => {
+                return Err(ClientError::BadUrl {
+                    url: given.to_owned(),
+                    reason: "no host".to_owned(),
+                });
+            }
+        };
+        let port = url.port_or_known_default().unwrap_or_default();
+        Ok(Self { url, given: given.to_owned(), scheme, host, port })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut url = self.url.clone();
+        url.set_fragment(None);
+        f.write_str(url.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_taken_apart() {
+        let target = Target::parse("https://[::1]:8443/a/b?c=d#e").unwrap();
+        assert_eq!((target.host(), target.port()), ("::1", 8443));
+        assert_eq!(target.authority(), "[::1]:8443");
+        assert_eq!(target.path_and_query(), "/a/b?c=d");
+        assert_eq!(target.file_name(), Some("b"));
+        assert_eq!(target.to_string(), "https://[::1]:8443/a/b?c=d");
+        assert_eq!(target.join("/x").unwrap().to_string(), "https://[::1]:8443/x");
+    }
+
+    #[test]
+    fn rfc9110_7_2_host_leaves_the_default_port_out() {
+        assert_eq!(Target::parse("https://a.example:443/").unwrap().authority(), "a.example");
+        assert_eq!(Target::parse("a.example").unwrap().scheme(), Scheme::Http);
+    }
+
+    #[test]
+    fn what_is_no_url_has_curls_code() {
+        assert_eq!(Target::parse("https://").unwrap_err().exit_code(), 3);
+        assert_eq!(Target::parse("https://a b/").unwrap_err().exit_code(), 3);
+        assert_eq!(Target::parse("gopher://a/").unwrap_err().exit_code(), 1);
+    }
+}

@@ -1,0 +1,94 @@
+use std::io::Write;
+
+use firstflight_tls::{EarlyData, Handshake};
+
+use crate::Event;
+
+/// Writes events in the shape of curl's `-v`: `* ` for what happens, `> ` and `< ` for heads.
+pub struct Verbose<W>(pub W);
+
+impl<W: Write> Verbose<W> {
+    /// Writes one event. A log that cannot be written does not end a transfer.
+    pub fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Resolved { host, addresses } => {
+                let list: Vec<String> = addresses.iter().map(|a| a.ip().to_string()).collect();
+                self.note(&format!("Host {host} resolved to {}", list.join(", ")));
+            }
+            Event::Connected { host, peer, local, fast_open } => {
+                let from = local.map_or_else(String::new, |local| format!(" from {local}"));
+                let how = if *fast_open { ", TCP Fast Open asked for" } else { "" };
+                self.note(&format!("Connected to {host} ({peer}){from}{how}"));
+            }
+            Event::Resuming { early_data } => self.note(match early_data {
+                true => "TLS: offering a session, and the request as early data",
+                false => "TLS: offering a session",
+            }),
+            Event::Secured(facts) => self.secured(facts),
+            Event::RequestHead(head) => self.head("> ", head),
+            Event::ResponseHead(head) => self.head("< ", head),
+            Event::Retrying(why) => self.note(&format!("Sending the request again: {why}")),
+            Event::Redirected(to) => self.note(&format!("Following the redirection to {to}")),
+            Event::SessionsKept(count) => {
+                self.note(&format!("TLS: {count} new session(s) put into the jar"));
+            }
+            Event::Warning(text) => self.note(&format!("Warning: {text}")),
+            Event::Closed => self.note("Connection closed"),
+        }
+    }
+
+    fn secured(&mut self, facts: &Handshake) {
+        self.note(&format!(
+            "TLS: {} / {} / {}",
+            facts.version.map_or("?", |version| version.name()),
+            facts.cipher.unwrap_or("?"),
+            facts.group.unwrap_or("no group"),
+        ));
+        let alpn = match &facts.alpn {
+            Some(alpn) => format!("ALPN {}", String::from_utf8_lossy(alpn)),
+            None => "no ALPN".to_owned(),
+        };
+        let resumed = if facts.resumed { "session resumed" } else { "full handshake" };
+        self.note(&format!("TLS: {resumed}, {alpn}"));
+        match facts.early_data {
+            EarlyData::Accepted => self.note("TLS: early data accepted"),
+            EarlyData::Refused => self.note(&format!(
+                "TLS: early data refused ({}); the request was sent again after the handshake",
+                facts.early_data_reason
+            )),
+            EarlyData::NotOffered | EarlyData::Pending => {}
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.line("* ", text.as_bytes());
+    }
+
+    fn head(&mut self, mark: &str, head: &[u8]) {
+        let text = head.strip_suffix(b"\r\n").unwrap_or(head);
+        for line in text.split(|byte| *byte == b'\n') {
+            self.line(mark, line.strip_suffix(b"\r").unwrap_or(line));
+        }
+    }
+
+    fn line(&mut self, mark: &str, text: &[u8]) {
+        let line = [mark.as_bytes(), text, b"\n"].concat();
+        let _ = self.0.write_all(&line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_written_line_by_line_with_their_empty_line() {
+        let mut verbose = Verbose(Vec::new());
+        verbose.event(&Event::ResponseHead(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n"));
+        verbose.event(&Event::Closed);
+        assert_eq!(
+            String::from_utf8(verbose.0).unwrap(),
+            "< HTTP/1.1 200 OK\n< A: b\n< \n* Connection closed\n"
+        );
+    }
+}
