@@ -114,9 +114,15 @@ pub(crate) struct RecordedBody {
 }
 
 impl RecordedBody {
-    /// `bodyless`: the answer has no body on the wire, whatever its length says (HEAD, 304).
-    pub(crate) fn new(body: AnswerBody, mut record: Record, bodyless: bool) -> Self {
-        let left = body.size_hint().exact();
+    /// `announced`: the length that the answer's head states. `bodyless`: nothing of it goes on
+    /// the wire (HEAD, 304).
+    pub(crate) fn new(
+        body: AnswerBody,
+        mut record: Record,
+        announced: Option<u64>,
+        bodyless: bool,
+    ) -> Self {
+        let left = announced.or(body.size_hint().exact());
         if bodyless || body.is_end_stream() || left == Some(0) {
             record.complete();
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use firstflight_replay::Decision;
 use firstflight_tls::HandshakeDriver;
-use http::{Method, Request, Response, StatusCode, Version};
+use http::{Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 
 use crate::connection::{Connection, Verdict};
@@ -88,7 +88,9 @@ async fn respond(
     let bodyless = head
         || answer.status() == StatusCode::NOT_MODIFIED
         || answer.status() == StatusCode::NO_CONTENT;
-    Ok(answer.map(|body| RecordedBody::new(body, record, bodyless)))
+    let announced = answer.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+    Ok(answer.map(|body| RecordedBody::new(body, record, announced, bodyless)))
 }
 
 impl fmt::Display for Gone {

@@ -1,0 +1,248 @@
+//! Clients that are slow, greedy or broken, and servers that stop or cannot start.
+
+mod rig;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use firstflight_server::{CertificateSource, Content, Server, ServerConfig};
+use rig::{Client, PATIENCE, Rig, Upstream, full, get, line};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const SHORT: Duration = Duration::from_millis(300);
+
+fn text(request: Vec<u8>) -> String {
+    String::from_utf8(request).unwrap()
+}
+
+/// Reads until the server closes, however it does.
+async fn closes(tcp: &mut TcpStream) {
+    let mut buffer = [0; 4096];
+    let closing = async { while !matches!(tcp.read(&mut buffer).await, Ok(0) | Err(_)) {} };
+    timeout(PATIENCE, closing).await.expect("the server closes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_bytes_instead_of_a_client_hello_are_closed() {
+    let rig = Rig::files(|_| {}).await;
+    let mut state = 1_u32;
+    let garbage: Vec<u8> = (0..1 << 20)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect();
+    for start in [&b""[..], &[0x16, 3, 1, 0x40, 0], &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc]] {
+        let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+        let _ = tcp.write_all(&[start, &garbage].concat()).await;
+        closes(&mut tcp).await;
+    }
+    let answer = full(rig.address, &text(get("/"))).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "it serves on: {answer}");
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_handshakes_heads_and_idle_connections_are_closed() {
+    let rig = Rig::files(|config| {
+        config.limits.header_timeout = SHORT;
+        config.limits.idle_timeout = SHORT;
+    })
+    .await;
+    // Nothing at all, and half a ClientHello.
+    let hello = Client::prepare("http/1.1", None, b"").flight;
+    for part in [&b""[..], &hello[..hello.len() / 2]] {
+        let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+        tcp.write_all(part).await.unwrap();
+        closes(&mut tcp).await;
+    }
+    // No request, half a head, no second request, half a second head.
+    let kept = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    for request in [&b""[..], b"GET / HTTP/1.1\r\nHo", kept, &[&kept[..], b"GET"].concat()] {
+        let mut client = Client::prepare("http/1.1", None, b"");
+        let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+        client.handshake(&mut tcp).await;
+        client.write(request);
+        client.send(&mut tcp).await;
+        closes(&mut tcp).await;
+    }
+    // HTTP/2 without a request.
+    let mut client = Client::prepare("h2", None, b"");
+    let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(rig::PREFACE);
+    client.send(&mut tcp).await;
+    closes(&mut tcp).await;
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_never_finishes_is_closed_in_time() {
+    let rig = Rig::files(|config| config.limits.header_timeout = SHORT).await;
+    let session = rig.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/?copy"));
+    let flight = client.flight.clone();
+    client.run(rig.address).await;
+    let mut copy = rig::replay(rig.address, &flight).await;
+    closes(&mut copy).await;
+    let log = rig.stop().await;
+    let held = log.iter().find(|line| line["held"] == "replayed").expect("a line for the copy");
+    assert!(held["status"].is_null() && held["executed"] == false, "{held}");
+    assert!(held["held_ms"].is_null() || held["held_ms"].as_f64().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_is_too_large_is_answered_431() {
+    let rig = Rig::files(|config| config.limits.header_size = 2048).await;
+    let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(3000));
+    let answer = full(rig.address, &request).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn above_the_limit_connections_wait_until_a_place_is_free() {
+    let rig = Rig::files(|config| {
+        config.limits.connections = 2;
+        config.limits.header_timeout = Duration::from_secs(1);
+    })
+    .await;
+    // Two that say nothing take both places, for a second.
+    let _first = TcpStream::connect(rig.address).await.unwrap();
+    let _second = TcpStream::connect(rig.address).await.unwrap();
+    let answer = timeout(PATIENCE, full(rig.address, &text(get("/")))).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_in_the_middle_is_logged() {
+    let upstream = Upstream::start().await;
+    let rig = Rig::proxy(&upstream, |_| {}).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(&get("/slow"));
+    client.send(&mut tcp).await;
+    while upstream.seen("/slow").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    drop(tcp);
+    let log = rig.stop().await;
+    let left = line(&log, "/slow");
+    assert_eq!((&left["executed"], &left["complete"]), (&true.into(), &false.into()), "{left}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_finishes_running_requests_and_closes_idle_connections() {
+    let upstream = Upstream::start().await;
+    let mut rig = Rig::proxy(&upstream, |_| {}).await;
+    let mut idle = Client::prepare("http/1.1", None, b"");
+    let mut idle_tcp = TcpStream::connect(rig.address).await.unwrap();
+    idle.handshake(&mut idle_tcp).await;
+    idle.write(b"GET /first HTTP/1.1\r\nHost: h\r\n\r\n");
+    idle.read_until(&mut idle_tcp, |answer| answer.ends_with(b"upstream\n")).await;
+    let address = rig.address;
+    let running = tokio::spawn(async move { full(address, &text(get("/slow"))).await });
+    while upstream.seen("/slow").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    rig.begin_stop();
+    closes(&mut idle_tcp).await;
+    drop(idle_tcp);
+    let answer = running.await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("upstream\n"), "{answer}");
+    let log = rig.stop().await;
+    assert_eq!(line(&log, "/slow")["complete"], true);
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keep_alive_serves_many_requests_or_one() {
+    let two = "GET /?1 HTTP/1.1\r\nHost: h\r\n\r\nGET /?2 HTTP/1.1\r\nHost: h\r\n\
+               Connection: close\r\n\r\n";
+    let on = Rig::files(|_| {}).await;
+    assert_eq!(full(on.address, two).await.matches("HTTP/1.1 200").count(), 2);
+    on.stop().await;
+    let off = Rig::files(|config| config.keep_alive = false).await;
+    let answer = full(off.address, two).await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{answer}");
+    assert!(answer.to_lowercase().contains("\r\nconnection: close\r\n"), "{answer}");
+    off.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_come_whole_in_ranges_and_from_nowhere_else() {
+    let rig = Rig::files(|_| {}).await;
+    std::fs::write(rig.dir.path().join("secret"), "secret").unwrap();
+    let answer = full(rig.address, &text(get("/big"))).await;
+    assert!(answer.ends_with(&"x".repeat(1 << 20)), "{} bytes", answer.len());
+    let range = "GET /big HTTP/1.1\r\nHost: h\r\nRange: bytes=10-19\r\nConnection: close\r\n\r\n";
+    let answer = full(rig.address, range).await;
+    assert!(answer.starts_with("HTTP/1.1 206") && answer.ends_with("\r\n\r\nxxxxxxxxxx"));
+    for path in ["/../secret", "/%2e%2e/secret", "/..%2fsecret", "/missing"] {
+        let answer = full(rig.address, &text(get(path))).await;
+        assert!(!answer.contains("secret") && answer.starts_with("HTTP/1.1 404"), "{answer}");
+    }
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
+    let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = port.local_addr().unwrap();
+    let dir = || Arc::new(tempfile::tempdir().unwrap());
+    let content = Content::Upstream(format!("http://{address}"));
+    let silent =
+        Rig::start(dir(), content.clone(), |config| config.limits.upstream_timeout = SHORT).await;
+    let answer = full(silent.address, &text(get("/"))).await;
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+    drop(port);
+    let answer = full(silent.address, &text(get("/"))).await;
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+    silent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_start_says_why_in_one_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let other = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["b.test".to_owned()]).unwrap();
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
+    let rig = Rig::files(|_| {}).await;
+    let files = || Content::Files(dir.path().to_owned());
+    let any = "127.0.0.1:0".parse().unwrap();
+    let with = |content, change: &dyn Fn(&mut ServerConfig)| {
+        let mut config = ServerConfig::new(any, content);
+        change(&mut config);
+        config
+    };
+    let certificate = |cert: &std::path::Path, key: &std::path::Path| CertificateSource::Files {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+    };
+    let cases = [
+        (with(files(), &|c| c.listen = vec![rig.address]), "in use"),
+        (with(files(), &|c| c.certificate = certificate(&cert, &key)), "does not belong"),
+        (
+            with(files(), &|c| c.certificate = certificate(&dir.path().join("no"), &key)),
+            "cannot read",
+        ),
+        (with(Content::Files(dir.path().join("no")), &|_| {}), "--root"),
+        (with(Content::Files(cert.clone()), &|_| {}), "no directory"),
+        (with(Content::Upstream("https://h".to_owned()), &|_| {}), "http://HOST:PORT"),
+        (with(files(), &|c| c.ticket_keys = Some(dir.path().join("no"))), "ticket keys"),
+        (with(files(), &|c| c.listen = vec!["192.0.2.1:0".parse().unwrap()]), "of this machine"),
+        (with(files(), &|c| c.tls.ciphers.groups = Some("X".to_owned())), "allowed are"),
+        (with(files(), &|c| c.limits.header_timeout = Duration::ZERO), "more than 0s"),
+    ];
+    for (config, words) in cases {
+        let error = Server::bind(config).await.err().expect(words).to_string();
+        assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
+    }
+    rig.stop().await;
+}
