@@ -1,5 +1,7 @@
 //! The `firstflight` program: parses, calls, prints.
 
+mod serve;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -13,8 +15,22 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Serve(serve::ServeArgs),
+}
 
 fn main() -> ExitCode {
-    match Cli::parse().command {}
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let result = match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("firstflight: {error:#}");
+        ExitCode::from(2)
+    })
 }
