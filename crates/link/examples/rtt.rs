@@ -1,6 +1,6 @@
 //! Measures the link's own error: UDP echoes over paths of 0.2, 2, 20 and 200 ms.
 //!
-//! `cargo run --release -p firstflight-link --example rtt [-- SAMPLES]`
+//! `cargo run --release -p firstflight-link --example rtt [-- SAMPLES [awake]]`
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -9,10 +9,12 @@ use firstflight_link::{Network, NetworkConfig, PathConfig, enter_user_namespace}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let privilege = enter_user_namespace()?;
+    let keep_awake = std::env::args().nth(2).is_some_and(|word| word == "awake");
     let samples: usize = std::env::args().nth(1).map_or(Ok(300), |n| n.parse())?;
     let rtts = [200, 2_000, 20_000, 200_000].map(Duration::from_micros);
     let paths = rtts.map(|rtt| PathConfig::symmetric(format!("{rtt:?}"), rtt));
-    let network = Network::build(NetworkConfig::new(paths.to_vec()))?;
+    let network =
+        Network::build(NetworkConfig { keep_awake, ..NetworkConfig::new(paths.to_vec()) })?;
     println!("privilege: {privilege:?}; settings refused: {:?}", network.refused_settings());
 
     let socket = network.server().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;

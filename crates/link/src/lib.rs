@@ -12,6 +12,7 @@
 #![cfg(target_os = "linux")]
 
 mod attacker;
+mod awake;
 mod children;
 mod clock;
 mod delay;

@@ -97,7 +97,9 @@ fn up_and_down_may_differ() -> Outcome {
 
 fn the_tap_cuts_packets() -> Outcome {
     let path = PathConfig::symmetric("short", Duration::from_micros(200));
-    let config = NetworkConfig { snap_length: 50, ..NetworkConfig::new(vec![path]) };
+    // Awake, so that this too is seen to start and to end.
+    let config =
+        NetworkConfig { snap_length: 50, keep_awake: true, ..NetworkConfig::new(vec![path]) };
     let network = Network::build(config)?;
     echo_server(&network)?;
     let server = SocketAddr::from((network.path(0)?.server, PORT));
