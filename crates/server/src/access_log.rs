@@ -91,16 +91,16 @@ impl AccessLog {
     /// [`ServerError::AccessLog`].
     pub(crate) fn open(settings: &AccessLogSettings) -> Result<Self, ServerError> {
         let path = settings.file.clone();
-        let out = target(path.as_ref()).map_err(|source| ServerError::AccessLog {
+        let out = target(path.as_ref()).map_err(|reason| ServerError::AccessLog {
             path: path.clone().unwrap_or_default(),
-            source,
+            reason,
         })?;
         let (lines, incoming) = sync_channel(QUEUE);
         let format = settings.format;
         let writer = thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || write(&incoming, out, path, format))
-            .map_err(|source| ServerError::AccessLog { path: PathBuf::new(), source })?;
+            .map_err(|reason| ServerError::AccessLog { path: PathBuf::new(), reason })?;
         Ok(Self { lines, writer: Mutex::new(Some(writer)), lost: AtomicU64::new(0) })
     }
 

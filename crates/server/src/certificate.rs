@@ -26,7 +26,7 @@ pub(crate) fn identity(
     match save {
         Some(path) => {
             fs::write(path, &cert)
-                .map_err(|source| ServerError::SaveCertificate { path: path.clone(), source })?;
+                .map_err(|reason| ServerError::SaveCertificate { path: path.clone(), reason })?;
             let path = path.display();
             info!("self-signed certificate for trying out: clients trust it by --cacert {path}");
         }

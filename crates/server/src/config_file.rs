@@ -49,7 +49,7 @@ impl ConfigFile {
     /// [`ServerError::ConfigFile`], or [`ServerError::Config`] with the line and what is allowed.
     pub fn read(path: &Path) -> Result<Self, ServerError> {
         let text = fs::read_to_string(path)
-            .map_err(|source| ServerError::ConfigFile { path: path.to_owned(), source })?;
+            .map_err(|reason| ServerError::ConfigFile { path: path.to_owned(), reason })?;
         Self::parse(&text, path)
     }
 

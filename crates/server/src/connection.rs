@@ -78,7 +78,8 @@ pub(crate) async fn serve(
         }
         _ => {
             let (io, driver) = share(stream);
-            drive::serve(&connection, io, driver, completed, accepted_at, stop).await
+            let socket = socket.clone();
+            drive::serve(&connection, io, driver, socket, completed, accepted_at, stop).await
         }
     };
     if ended_well {

@@ -28,13 +28,14 @@ pub(crate) async fn serve(
     connection: &Arc<Connection>,
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
+    socket: Socket,
     completed: watch::Sender<bool>,
     accepted_at: Instant,
     stop: watch::Receiver<Stop>,
 ) -> bool {
     let pass = Pass::default();
     let spawned = Streams::default();
-    let io = TokioIo::new(PassStream::new(stream, driver.clone(), pass.clone()));
+    let io = TokioIo::new(PassStream::new(stream, driver.clone(), socket, pass.clone()));
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
     Drive {
         clock: Clock::new(connection.clone(), pass.clone(), accepted_at),

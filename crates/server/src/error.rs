@@ -30,12 +30,12 @@ pub enum ServerError {
     )]
     AddressForbidden(SocketAddr),
     /// Listening failed otherwise.
-    #[error("cannot listen on {address}: {source}; give an address of this machine")]
+    #[error("cannot listen on {address}: {reason}; give an address of this machine")]
     Listen {
         /// The address.
         address: SocketAddr,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The directory to serve is not there or is none.
     #[error("cannot serve {path}: {reason}; give a readable directory with --root")]
@@ -54,12 +54,12 @@ pub enum ServerError {
         reason: String,
     },
     /// The configuration file cannot be read.
-    #[error("cannot read the configuration {path}: {source}")]
+    #[error("cannot read the configuration {path}: {reason}")]
     ConfigFile {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The configuration file says what it may not.
     #[error("{path}, line {line}: {reason}")]
@@ -78,12 +78,12 @@ pub enum ServerError {
     #[error(transparent)]
     TicketKeys(#[from] FileError),
     /// The access log cannot be written.
-    #[error("cannot write the access log {path}: {source}; give a file in a writable directory")]
+    #[error("cannot write the access log {path}: {reason}; give a file in a writable directory")]
     AccessLog {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// A self-signed certificate cannot be made.
     #[error(
@@ -91,11 +91,11 @@ pub enum ServerError {
     )]
     SelfSigned(String),
     /// The self-signed certificate cannot be saved.
-    #[error("cannot save the certificate to {path}: {source}")]
+    #[error("cannot save the certificate to {path}: {reason}")]
     SaveCertificate {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
 }

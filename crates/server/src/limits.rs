@@ -25,7 +25,8 @@ pub struct Limits {
     /// HTTP/2 streams at a time on one connection. Default 100, the least that RFC 9113 section
     /// 6.5.2 recommends.
     pub streams: u32,
-    /// For an upstream's connection and the head of its answer. Default 60 s, as nginx has it.
+    /// For the head of the upstream's answer, from the last bit of the request's body on. Default
+    /// 60 s, as nginx has it.
     pub upstream_timeout: Duration,
     /// For running requests after the signal to stop. Default 30 s, what Kubernetes waits too.
     pub drain_timeout: Duration,

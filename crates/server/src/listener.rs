@@ -15,10 +15,10 @@ use crate::ServerError;
 /// # Errors
 /// [`ServerError::AddressInUse`], [`ServerError::AddressForbidden`] or [`ServerError::Listen`].
 pub(crate) fn listen(address: SocketAddr, backlog: u32) -> Result<TcpListener, ServerError> {
-    bind(address, backlog).map_err(|source| match source.kind() {
+    bind(address, backlog).map_err(|reason| match reason.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
         io::ErrorKind::PermissionDenied => ServerError::AddressForbidden(address),
-        _ => ServerError::Listen { address, source },
+        _ => ServerError::Listen { address, reason },
     })
 }
 

@@ -24,6 +24,7 @@ use crate::socket::Socket;
 pub(crate) struct PassStream {
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
+    socket: Socket,
     early: bool,
     pass: Pass,
 }
@@ -38,18 +39,19 @@ struct State {
     waited: AtomicBool,
     /// Bytes given to the HTTP library so far.
     read: AtomicU64,
-    /// Since when the peer has taken no bytes though some wait for it.
-    blocked: Mutex<Option<Instant>>,
+    /// Since when the peer has taken no bytes though some wait for it, and how many it had taken.
+    blocked: Mutex<Option<(Instant, u64)>>,
 }
 
 impl PassStream {
     pub(crate) fn new(
         stream: SharedStream<Socket>,
         driver: HandshakeDriver<Socket>,
+        socket: Socket,
         pass: Pass,
     ) -> Self {
         let early = driver.reading_early();
-        Self { stream, driver, early, pass }
+        Self { stream, driver, socket, early, pass }
     }
 }
 
@@ -64,17 +66,17 @@ impl Pass {
     }
 
     pub(crate) fn blocked_since(&self) -> Option<Instant> {
-        *self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner)
+        let blocked = self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+        blocked.map(|(since, _)| since)
     }
 
-    fn note_write<T>(&self, result: Poll<T>) -> Poll<T> {
+    fn note_write<T>(&self, result: Poll<T>, written: u64) -> Poll<T> {
         let mut blocked = self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner);
-        match result {
-            Poll::Pending => {
-                blocked.get_or_insert_with(Instant::now);
-            }
-            Poll::Ready(_) => *blocked = None,
-        }
+        *blocked = match (&result, *blocked) {
+            (Poll::Ready(_), _) => None,
+            (Poll::Pending, Some((since, before))) if before == written => Some((since, before)),
+            (Poll::Pending, _) => Some((Instant::now(), written)),
+        };
         result
     }
 }
@@ -109,12 +111,12 @@ impl AsyncWrite for PassStream {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, data);
-        self.pass.note_write(result)
+        self.pass.note_write(result, self.socket.written())
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_flush(cx);
-        self.pass.note_write(result)
+        self.pass.note_write(result, self.socket.written())
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,16 +1,20 @@
 //! The reverse proxy: requests to one HTTP upstream, marked while they are early.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::time::timeout;
+use tokio::time::sleep_until;
 use tracing::warn;
 use url::Url;
 
@@ -92,18 +96,23 @@ impl Proxy {
     }
 
     async fn send(&self, request: Request<AnswerBody>) -> Response<AnswerBody> {
-        match timeout(self.timeout, self.client.request(request)).await {
-            Ok(Ok(mut answer)) => {
-                remove_hop_by_hop(answer.headers_mut());
-                answer.map(|body| body.map_err(BodyError::from).boxed_unsync())
-            }
-            Ok(Err(error)) => {
-                let cause = std::error::Error::source(&error);
-                let cause = cause.map_or_else(|| error.to_string(), ToString::to_string);
-                warn!("upstream {}: {cause}", self.authority);
-                plain(StatusCode::BAD_GATEWAY)
-            }
-            Err(_) => {
+        let progress = Progress::default();
+        let request = request.map(|body| Watched { body, progress: progress.clone() });
+        let answer = self.client.request(request.map(BodyExt::boxed_unsync));
+        tokio::select! {
+            answer = answer => match answer {
+                Ok(mut answer) => {
+                    remove_hop_by_hop(answer.headers_mut());
+                    answer.map(|body| body.map_err(BodyError::from).boxed_unsync())
+                }
+                Err(error) => {
+                    let cause = std::error::Error::source(&error);
+                    let cause = cause.map_or_else(|| error.to_string(), ToString::to_string);
+                    warn!("upstream {}: {cause}", self.authority);
+                    plain(StatusCode::BAD_GATEWAY)
+                }
+            },
+            () = progress.stalls_for(self.timeout) => {
                 warn!("upstream {}: no answer within {:?}", self.authority, self.timeout);
                 plain(StatusCode::GATEWAY_TIMEOUT)
             }
@@ -139,6 +148,56 @@ impl Proxy {
         parts.headers.append(header::VIA, via);
         set_forwarded(&mut parts.headers, connection.client);
         Some((parts, body.map_err(BodyError::from).boxed_unsync()))
+    }
+}
+
+/// When a request's body last went on; an upload may take long, a standstill may not.
+#[derive(Clone)]
+struct Progress(Arc<Mutex<Instant>>);
+
+/// A request's body that notes its progress.
+struct Watched {
+    body: AnswerBody,
+    progress: Progress,
+}
+
+impl Progress {
+    async fn stalls_for(&self, limit: Duration) {
+        loop {
+            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.elapsed() >= limit {
+                return;
+            }
+            sleep_until((last + limit).into()).await;
+        }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        *self.progress.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -62,9 +62,7 @@ impl Server {
             return Err(ServerError::NoAddress);
         }
         let service = Service::new(&config.content, &config.limits)?;
-        let identity = certificate::identity(&config.certificate, &config.listen)?;
         let ring = TicketRing::open(config.ticket_keys.as_deref())?;
-        let acceptor = acceptor(&config, identity, ring.clone())?;
         let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
         let listeners = config
             .listen
@@ -75,7 +73,9 @@ impl Server {
             .iter()
             .zip(&config.listen)
             .map(|(listener, asked)| listener.local_addr().unwrap_or(*asked))
-            .collect();
+            .collect::<Vec<_>>();
+        let identity = certificate::identity(&config.certificate, &addresses)?;
+        let acceptor = acceptor(&config, identity, ring.clone())?;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start());
         let shared = Shared {

@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,11 +13,21 @@ use tokio::time::timeout;
 
 /// The socket under a TLS stream.
 #[derive(Clone)]
-pub(crate) struct Socket(Arc<TcpStream>);
+pub(crate) struct Socket(Arc<Inner>);
+
+struct Inner {
+    stream: TcpStream,
+    written: AtomicU64,
+}
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self(Arc::new(stream))
+        Self(Arc::new(Inner { stream, written: AtomicU64::new(0) }))
+    }
+
+    /// Bytes that the kernel has taken so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.0.written.load(Ordering::Relaxed)
     }
 
     /// Ends our direction and reads on for a short while until the peer has ended its own.
@@ -24,12 +35,12 @@ impl Socket {
     /// Bytes that are unread when a socket is closed turn the close into a reset, which can
     /// destroy an answer or an alert that the peer has not read yet (RFC 9112 section 9.6).
     pub(crate) async fn linger(&self) {
-        let _ = socket2::SockRef::from(&*self.0).shutdown(std::net::Shutdown::Write);
+        let _ = socket2::SockRef::from(&self.0.stream).shutdown(std::net::Shutdown::Write);
         let _ = timeout(LINGER, async {
             let mut scratch = vec![0; 16 * 1024];
             let mut left = MAX_LINGER_BYTES;
-            while left > 0 && self.0.readable().await.is_ok() {
-                match self.0.try_read(&mut scratch) {
+            while left > 0 && self.0.stream.readable().await.is_ok() {
+                match self.0.stream.try_read(&mut scratch) {
                     Ok(0) => break,
                     Ok(count) => left = left.saturating_sub(count),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -48,8 +59,8 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read(buffer.initialize_unfilled()) {
+            ready!(self.0.stream.poll_read_ready(cx))?;
+            match self.0.stream.try_read(buffer.initialize_unfilled()) {
                 Ok(count) => {
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
@@ -68,10 +79,14 @@ impl AsyncWrite for Socket {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.0.poll_write_ready(cx))?;
-            match self.0.try_write(data) {
+            ready!(self.0.stream.poll_write_ready(cx))?;
+            match self.0.stream.try_write(data) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
+                Ok(count) => {
+                    self.0.written.fetch_add(count as u64, Ordering::Relaxed);
+                    return Poll::Ready(Ok(count));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
     }
@@ -81,7 +96,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(socket2::SockRef::from(&*self.0).shutdown(std::net::Shutdown::Write))
+        Poll::Ready(socket2::SockRef::from(&self.0.stream).shutdown(std::net::Shutdown::Write))
     }
 }
 

@@ -42,9 +42,7 @@ async fn an_early_answer_does_not_wait_for_the_clients_finished() {
     let client = Client::prepare("http/1.1", Some(&session), &get("/half"));
     // The flight alone: whoever sends it never finishes its handshake.
     let tcp = replay(rig.address, &client.flight).await;
-    while upstream.seen("/half").is_empty() {
-        tokio::task::yield_now().await;
-    }
+    upstream.wait_for("/half").await;
     drop(tcp);
     let log = rig.stop().await;
     assert_eq!(line(&log, "/half")["claim"], "won");

@@ -126,9 +126,7 @@ async fn a_client_that_leaves_in_the_middle_is_logged() {
     client.handshake(&mut tcp).await;
     client.write(&get("/slow"));
     client.send(&mut tcp).await;
-    while upstream.seen("/slow").is_empty() {
-        tokio::task::yield_now().await;
-    }
+    upstream.wait_for("/slow").await;
     drop(tcp);
     let log = rig.stop().await;
     let left = line(&log, "/slow");
@@ -146,9 +144,7 @@ async fn stopping_finishes_running_requests_and_closes_idle_connections() {
     idle.read_until(&mut idle_tcp, |answer| answer.ends_with(b"upstream\n")).await;
     let address = rig.address;
     let running = tokio::spawn(async move { full(address, &text(get("/slow"))).await });
-    while upstream.seen("/slow").is_empty() {
-        tokio::task::yield_now().await;
-    }
+    upstream.wait_for("/slow").await;
     rig.begin_stop();
     closes(&mut idle_tcp).await;
     drop(idle_tcp);
@@ -199,6 +195,21 @@ async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
         Rig::start(dir(), content.clone(), |config| config.limits.upstream_timeout = SHORT).await;
     let answer = full(silent.address, &text(get("/"))).await;
     assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+    // An upload that goes on for longer than the limit is no standstill.
+    let upstream = Upstream::start().await;
+    let long = Rig::proxy(&upstream, |config| config.limits.upstream_timeout = SHORT).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(long.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(b"PUT /up HTTP/1.1\r\nHost: h\r\nContent-Length: 8\r\nConnection: close\r\n\r\n");
+    for _ in 0..8 {
+        client.write(b"x");
+        client.send(&mut tcp).await;
+        tokio::time::sleep(SHORT / 4).await;
+    }
+    let answer = client.finish(&mut tcp).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    long.stop().await;
     drop(port);
     let answer = full(silent.address, &text(get("/"))).await;
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");

@@ -70,9 +70,7 @@ async fn rfc8446_8_2_copies_that_race_the_original_execute_once_in_all() {
             open.push(copy.await.unwrap());
         }
         // Whoever won the claim is left alone until the upstream has seen the request.
-        while upstream.seen(&word).is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        upstream.wait_for(&word).await;
         drop(open);
         assert_eq!(upstream.seen(&word).len(), 1, "round {round}");
         let status = answer.get(9..12).unwrap_or_default();

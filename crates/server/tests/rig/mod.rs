@@ -312,6 +312,16 @@ impl Upstream {
         format!("http://{}", self.address)
     }
 
+    /// Waits for a request whose target contains `word`.
+    pub async fn wait_for(&self, word: &str) {
+        let waiting = async {
+            while self.seen(word).is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("the upstream is asked");
+    }
+
     /// The requests so far whose target contains `word`.
     pub fn seen(&self, word: &str) -> Vec<Seen> {
         let seen = self.seen.lock().unwrap();
