@@ -158,7 +158,10 @@ impl KeyFile {
     }
 
     /// The ring that `text` describes. The file's name is used for messages only.
-    pub(crate) fn parse(&self, text: &str) -> Result<Ring, FileError> {
+    ///
+    /// # Errors
+    /// [`FileError::Content`] with the line.
+    pub fn parse(&self, text: &str) -> Result<Ring, FileError> {
         parse(text).map_err(|Problem { at, problem }| FileError::Content {
             path: self.path.clone(),
             line: 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count(),
