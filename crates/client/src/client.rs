@@ -304,6 +304,7 @@ impl Transfer<'_> {
         late: &dyn Fn() -> ClientError,
     ) -> Result<Outcome, ClientError> {
         let wire = exchange.wire();
+        let mut second = false;
         loop {
             self.note_request(request, http2)?;
             let was_complete = wire.is_complete();
@@ -316,10 +317,18 @@ impl Transfer<'_> {
                     std::future::pending::<()>().await;
                 }
             };
-            let (head, mut body) = tokio::select! {
+            let answer = tokio::select! {
                 biased;
-                answer = exchange.send(request) => answer?,
+                answer = exchange.send(request) => answer,
                 () = handshake_late => return Err(late()),
+            };
+            let (head, mut body) = match answer {
+                // The server was closing after its 425. A request that may be repeated goes once
+                // more (RFC 9110 section 9.2.2).
+                Err(_) if second && !wire.answered() && request.method.is_idempotent() => {
+                    return Ok(Outcome::Again("the connection of the 425 was closed"));
+                }
+                answer => answer?,
             };
             if let (false, Some(facts)) = (was_complete, wire.facts()) {
                 self.listener.event(&Event::Secured(&facts));
@@ -334,6 +343,7 @@ impl Transfer<'_> {
                 self.report.retries += 1;
                 let why = "425: too early; on the same connection after the handshake";
                 self.listener.event(&Event::Retrying(why));
+                second = true;
                 continue;
             }
             return self.deliver(exchange, head, &mut body, request).await;

@@ -78,7 +78,7 @@ pub async fn http_get(
         marks,
         facts: wire.facts(),
         sessions: wire.take_sessions(),
-        tcp: wire.with_socket(|socket| crate::TcpFacts::of(socket)),
+        tcp: wire.with_socket(crate::TcpFacts::of),
         exchange,
     })
 }

@@ -116,6 +116,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.lock().passed
     }
 
+    /// Whether a byte has come since the last request.
+    pub(crate) fn answered(&self) -> bool {
+        self.lock().passed.first_byte.is_some()
+    }
+
     /// The first failure of the stream, which the HTTP library may have wrapped beyond recognition.
     pub(crate) fn take_failure(&self) -> Option<io::Error> {
         self.lock().failure.take()

@@ -128,6 +128,13 @@ pub struct Jar {
     keeper: Keeper,
 }
 
+impl std::fmt::Debug for Jar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The key stays out of logs.
+        f.debug_struct("Jar").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 impl Jar {
     /// Names a jar and gets its key, making one if there is none. The jar itself is made by the
     /// first [`Jar::put`].
