@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use firstflight_server::{
     AccessLogSettings, CertificateSource, ConfigFile, Content, LogFormat, Server, ServerConfig,
-    ServerHandle, TlsSettings, parse_duration,
+    ServerError, ServerHandle, TlsSettings, parse_duration,
 };
 use firstflight_tls::{CipherPolicy, Version};
 use tokio::signal::unix::{SignalKind, signal};
@@ -185,7 +185,7 @@ enum Format {
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if args.check {
         let path = args.config.as_deref().unwrap_or("".as_ref());
-        ConfigFile::read(path)?;
+        ConfigFile::read(path).map_err(sentence)?;
         println!("{}: OK", path.display());
         return Ok(ExitCode::SUCCESS);
     }
@@ -200,7 +200,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         // Caught from before the ready line on, which is when others may send them.
         let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
-        let server = Server::bind(config).await?;
+        let server = Server::bind(config).await.map_err(sentence)?;
         tokio::spawn(reopen_logs(server.handle()));
         server
             .run(async {
@@ -214,9 +214,14 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// The error's own sentence, which has its cause in it already.
+fn sentence(error: ServerError) -> anyhow::Error {
+    anyhow::Error::msg(error.to_string())
+}
+
 fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
     let file = match &args.config {
-        Some(path) => ConfigFile::read(path)?,
+        Some(path) => ConfigFile::read(path).map_err(sentence)?,
         None => ConfigFile::default(),
     };
     let content = match (args.content.root, args.content.upstream, args.content.ping_pong) {
@@ -284,9 +289,9 @@ fn tls_settings(args: TlsArgs, http2: bool) -> TlsSettings {
 fn addresses(listen: &[String]) -> anyhow::Result<Vec<SocketAddr>> {
     let mut all = Vec::new();
     for text in listen {
-        let found = text.to_socket_addrs().with_context(|| {
-            format!(
-                "{text:?} is no address to listen on; allowed are such as 127.0.0.1:8443 or \
+        let found = text.to_socket_addrs().map_err(|reason| {
+            anyhow::anyhow!(
+                "cannot listen on {text:?}: {reason}; give an address such as 127.0.0.1:8443 or \
                  [::]:443"
             )
         })?;

@@ -4,7 +4,6 @@ mod rig;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use firstflight_server::{Content, ServerConfig};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
