@@ -1,5 +1,6 @@
 //! The `firstflight` program: parses, calls, prints.
 
+mod fetch;
 mod serve;
 
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Fetch(fetch::FetchArgs),
     Serve(serve::ServeArgs),
 }
 
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let result = match Cli::parse().command {
+        Command::Fetch(args) => fetch::run(args),
         Command::Serve(args) => serve::run(args),
     };
     result.unwrap_or_else(|error| {
