@@ -41,6 +41,10 @@ fn a_jar_of_another_key_is_refused_and_kept() {
     let before = fs::read(home.path("jar")).unwrap();
     let error = open(&home, JarKey::File(home.path("other"))).unwrap_err();
     assert!(matches!(error, JarError::OtherKey(_)), "{error}");
+    assert!(!home.path("other").exists(), "no key is made that opens nothing");
+    Jar::open(&home.path("other-jar"), JarKey::File(home.path("other"))).unwrap();
+    let error = open(&home, JarKey::File(home.path("other"))).unwrap_err();
+    assert!(matches!(error, JarError::OtherKey(_)), "{error}");
     assert!(error.to_string().contains("--ssl-sessions-key"), "{error}");
     let error = open(&home, JarKey::Passphrase("secret".into())).unwrap_err();
     assert!(matches!(error, JarError::OtherKey(_)), "{error}");
@@ -148,6 +152,7 @@ proptest! {
     #[test]
     fn any_file_is_refused_and_kept(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let home = Home::new();
+        home.jar();
         fs::write(home.path("jar"), &bytes).unwrap();
         let error = open(&home, JarKey::File(home.path("key"))).unwrap_err();
         prop_assert!(matches!(error, JarError::Damaged { .. }), "{}", error);

@@ -33,6 +33,10 @@ impl JarKey {
         Ok(config.join("firstflight").join("session-key"))
     }
 
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::File(path) if !path.exists())
+    }
+
     pub(super) fn load(self) -> Result<Keeper, JarError> {
         match self {
             Self::Passphrase(phrase) => Ok(Keeper::Passphrase(phrase.into())),

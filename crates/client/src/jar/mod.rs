@@ -142,6 +142,10 @@ impl Jar {
     /// # Errors
     /// [`JarError`], also when the jar exists and cannot be opened with this key.
     pub fn open(path: &Path, key: JarKey) -> Result<Self, JarError> {
+        // Where there is a jar, there was a key: a new one could not open it.
+        if path.exists() && key.is_missing() {
+            return Err(JarError::OtherKey(path.to_owned()));
+        }
         let jar = Self { path: path.to_owned(), keeper: key.load()? };
         let _lock = jar.lock()?;
         jar.read()?;
