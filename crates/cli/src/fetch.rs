@@ -396,9 +396,8 @@ impl Screen {
 
     /// Makes the file also where nothing came.
     fn finish(&mut self, success: bool) -> io::Result<()> {
-        match success && self.file.is_none() {
-            true => self.write(b"")?,
-            false => {}
+        if success && self.file.is_none() {
+            self.write(b"")?;
         }
         io::stdout().flush()
     }
