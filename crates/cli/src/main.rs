@@ -1,6 +1,8 @@
 //! The `firstflight` program: parses, calls, prints.
 
 mod fetch;
+mod keys;
+mod lab;
 mod serve;
 
 use std::process::ExitCode;
@@ -18,6 +20,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Fetch(fetch::FetchArgs),
+    Keys(keys::KeysArgs),
+    Lab(lab::LabArgs),
     Serve(serve::ServeArgs),
 }
 
@@ -30,6 +34,8 @@ fn main() -> ExitCode {
         .init();
     let result = match Cli::parse().command {
         Command::Fetch(args) => fetch::run(args),
+        Command::Keys(args) => keys::run(args),
+        Command::Lab(args) => lab::run(args),
         Command::Serve(args) => serve::run(args),
     };
     result.unwrap_or_else(|error| {

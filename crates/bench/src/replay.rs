@@ -1,0 +1,119 @@
+//! The link as attacker: resends captured first flights byte for byte and counts, in the servers'
+//! own logs, how often each was executed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use firstflight_link::{Network, Resend};
+use firstflight_report::Replay;
+use firstflight_tls::KeyLogLines;
+use firstflight_wire::{EarlyData, FlowFacts};
+
+use crate::judge::Judge;
+use crate::lab::{LabConfig, Progress};
+use crate::plan::Workload;
+use crate::sampler::Sampler;
+use crate::servers::Running;
+use crate::{BenchError, ServerKind};
+
+/// A captured flight, and the mark by which the logs know its request.
+pub(crate) struct Quarry {
+    server: ServerKind,
+    mark: String,
+    bytes_received: u64,
+    tries: usize,
+}
+
+/// Captures flights at a server and resends each; the logs are read later, when they are whole.
+pub(crate) async fn attack(
+    server: &Running,
+    sampler: &Sampler,
+    network: &Network,
+    key_log: &KeyLogLines,
+    config: &LabConfig,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Vec<Quarry>, BenchError> {
+    let mut quarries = Vec::new();
+    for flight in 0..config.flights {
+        let mark = format!("flight={}-{flight}-", server.kind);
+        let facts = capture(server, sampler, network, key_log, &mark).await?;
+        let address = SocketAddr::from((facts.server.ip(), server.kind.port(Workload::Get)));
+        let attempts = network.attacker().resend(&Resend {
+            server: address,
+            flight: &facts.first_flight,
+            tries: config.replays,
+            concurrent: AT_ONCE,
+            quiet: QUIET,
+        })?;
+        quarries.push(Quarry {
+            server: server.kind,
+            mark,
+            bytes_received: attempts.iter().map(|attempt| attempt.bytes_received).sum(),
+            tries: attempts.len(),
+        });
+        progress(Progress::Replaying {
+            done: flight + 1,
+            total: config.flights,
+            server: server.kind,
+        });
+    }
+    Ok(quarries)
+}
+
+/// Counts executions. Call it when the server has ended, so that its log is whole.
+pub(crate) fn count(server: &Running, quarries: &[Quarry]) -> Result<Replay, BenchError> {
+    let mut replay = Replay {
+        server: server.kind.name().to_owned(),
+        flights: 0,
+        tries: 0,
+        executed: 0,
+        bytes_per_try: 0.0,
+        originals: 0,
+    };
+    let mut bytes = 0;
+    for quarry in quarries.iter().filter(|quarry| quarry.server == server.kind) {
+        let executions = server.executions(&quarry.mark)?;
+        // Without the original in the log, a 0 would mean nothing.
+        let Some(again) = executions.checked_sub(1) else {
+            return Err(BenchError::Uncountable {
+                server: server.kind.name().to_owned(),
+                flight: quarry.mark.clone(),
+                count: executions,
+            });
+        };
+        replay.flights += 1;
+        replay.originals += 1;
+        replay.tries += quarry.tries;
+        replay.executed += again;
+        bytes += quarry.bytes_received;
+    }
+    replay.bytes_per_try = bytes as f64 / replay.tries.max(1) as f64;
+    Ok(replay)
+}
+
+/// How many tries race each other.
+const AT_ONCE: usize = 50;
+
+/// How long a server may be silent before a try gives up on it.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// One request by early data, and its first flight from the packets.
+async fn capture(
+    server: &Running,
+    sampler: &Sampler,
+    network: &Network,
+    key_log: &KeyLogLines,
+    mark: &str,
+) -> Result<FlowFacts, BenchError> {
+    let failed =
+        |reason: String| BenchError::NoFlight { server: server.kind.name().to_owned(), reason };
+    network.tap().take();
+    let taken = sampler.early_get(server.kind, &format!("/?{mark}")).await?;
+    let judge = Judge::new(&network.tap().take(), &key_log.take());
+    let facts = judge.facts(&taken).ok_or_else(|| failed("no packets".to_owned()))?.clone();
+    let verdict = facts.tls.as_ref().map(|tls| tls.early.verdict);
+    match verdict {
+        Some(EarlyData::Accepted) if !facts.first_flight.is_empty() => Ok(facts),
+        verdict => Err(failed(format!("its packets say {verdict:?}"))),
+    }
+}

@@ -1,0 +1,35 @@
+use std::collections::HashMap;
+
+use firstflight_tls::{Session, Version};
+
+use crate::{ServerKind, Workload};
+
+/// What a ticket is good for: the listener that issued it, and the version.
+pub(crate) type Issuer = (ServerKind, Workload, Version);
+
+/// The client's tickets during a run.
+#[derive(Default)]
+pub(crate) struct TicketPool(HashMap<Issuer, Vec<Session>>);
+
+impl TicketPool {
+    /// A ticket, the youngest one. A TLS 1.3 ticket is used once (RFC 8446 appendix C.4); an older
+    /// session stays for the next connection.
+    pub(crate) fn take(&mut self, issuer: Issuer) -> Option<Session> {
+        let stock = self.0.get_mut(&issuer)?;
+        match issuer.2 {
+            Version::Tls13 => stock.pop(),
+            _ => stock.last().cloned(),
+        }
+    }
+
+    pub(crate) fn put(&mut self, issuer: Issuer, sessions: Vec<Session>) {
+        let stock = self.0.entry(issuer).or_default();
+        stock.extend(sessions);
+        if stock.len() > MOST {
+            stock.drain(..stock.len() - MOST);
+        }
+    }
+}
+
+/// More than are ever in flight at a time.
+const MOST: usize = 512;

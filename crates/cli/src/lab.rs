@@ -1,0 +1,236 @@
+//! `firstflight lab`: the matrix in an emulated network, and the attack.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use clap::Args;
+use firstflight_bench::{Kind, LabConfig, Progress, ServerKind, Workload};
+use firstflight_report::LabRecord;
+use firstflight_tls::Version;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Measures what each kind of TLS handshake costs, on a network that it emulates on this machine,
+/// and attacks the servers by resending captured first flights.
+///
+/// Connects over paths of chosen round-trip times to this program's own server and to others,
+/// labels every connection and counts its round trips from its packets, and prints a table for
+/// each server and workload: p50, p95 and round trips from the connect call to the first byte of
+/// the answer. Needs no root where the machine lets users make user namespaces. Exits with 1 if a
+/// connection was something else than its cell asked for, or if our server executed a replay.
+#[derive(Args)]
+pub(crate) struct LabArgs {
+    /// Round-trip times in milliseconds
+    #[arg(long, value_name = "MS,...", value_delimiter = ',', default_value = "200,20,2,0.2", value_parser = milliseconds)]
+    rtt: Vec<Duration>,
+
+    /// Servers to measure side by side: firstflight, nginx
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "firstflight,nginx"
+    )]
+    server: Vec<ServerKind>,
+
+    /// What to ask them: ping-pong (our server only), get
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "ping-pong,get")]
+    workload: Vec<Workload>,
+
+    /// TLS versions
+    #[arg(
+        long,
+        value_name = "VERSION,...",
+        value_delimiter = ',',
+        default_value = "1.0,1.1,1.2,1.3"
+    )]
+    tls: Vec<Version>,
+
+    /// Handshakes: full, resumed, 0-RTT
+    #[arg(
+        long,
+        value_name = "KIND,...",
+        value_delimiter = ',',
+        default_value = "full,resumed,0-RTT"
+    )]
+    kind: Vec<Kind>,
+
+    /// TCP Fast Open: off, on
+    #[arg(long, value_name = "off,on", value_delimiter = ',', default_value = "off,on", value_parser = on_off)]
+    tfo: Vec<bool>,
+
+    /// Samples a cell
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    samples: u32,
+
+    /// First flights to capture at each server and resend; 0 leaves the attack out
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=1000))]
+    flights: u32,
+
+    /// How often each captured flight is resent
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    replays: u32,
+
+    /// Orders the samples; the same seed gives the same order [default: from the clock]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Directory for the record with every sample (lab.json) and the tables (lab.txt)
+    #[arg(short, long, value_name = "DIR", default_value = "lab-results")]
+    output: PathBuf,
+
+    /// Print the record as JSON instead of the tables
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(&args.output)
+        .with_context(|| format!("cannot make the directory {}", args.output.display()))?;
+    // Before any thread is started: the kernel demands it.
+    firstflight_link::enter_user_namespace()?;
+    let config = LabConfig {
+        rtts: args.rtt,
+        servers: args.server,
+        workloads: args.workload,
+        versions: args.tls,
+        kinds: args.kind,
+        tfo: args.tfo,
+        samples: args.samples as usize,
+        flights: args.flights as usize,
+        replays: args.replays as usize,
+        seed: args.seed.unwrap_or_else(seed_from_clock),
+        program: std::env::current_exe().context("cannot find this program itself")?,
+    };
+    let show = Show::new();
+    let record = firstflight_bench::run(&config, &|progress| show.progress(progress));
+    show.end();
+    let record = record?;
+    let tables = tables(&record);
+    keep(&record, &tables, &args.output)?;
+    match args.json {
+        true => println!("{}", serde_json::to_string(&record)?),
+        false => print!("{tables}"),
+    }
+    let place = std::fs::canonicalize(&args.output).unwrap_or(args.output);
+    eprintln!(
+        "\nThe run took {:.0} s. Every sample: {}; the tables: {}",
+        record.seconds,
+        place.join(RECORD).display(),
+        place.join(TABLES).display()
+    );
+    Ok(if passed(&record) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether every connection was what its cell asked for, and no replay was executed by us.
+fn passed(record: &LabRecord) -> bool {
+    let ours = ServerKind::Firstflight.name();
+    record.failures().next().is_none()
+        && record.replays.iter().all(|replay| replay.server != ours || replay.executed == 0)
+}
+
+fn tables(record: &LabRecord) -> String {
+    let mut text = String::new();
+    for workload in Workload::ALL {
+        for (server, _) in &record.servers {
+            if let Some(table) = firstflight_report::matrix(record, server, workload.name()) {
+                text.push_str(&table);
+                text.push('\n');
+            }
+        }
+    }
+    let servers: Vec<&str> = record.servers.iter().map(|(_, version)| version.as_str()).collect();
+    text.push_str(&format!(
+        "{}; {}; {}, {} processors; {}\n",
+        record.date,
+        servers.join(", "),
+        record.machine.processor,
+        record.machine.processors,
+        record.machine.kernel
+    ));
+    text.push_str(&firstflight_report::verdict(record));
+    text.push_str(&firstflight_report::replays(record));
+    text
+}
+
+fn keep(record: &LabRecord, tables: &str, directory: &Path) -> anyhow::Result<()> {
+    firstflight_report::write(record, &directory.join(RECORD))?;
+    let path = directory.join(TABLES);
+    std::fs::write(&path, tables).with_context(|| format!("cannot write {}", path.display()))
+}
+
+const RECORD: &str = "lab.json";
+const TABLES: &str = "lab.txt";
+
+fn seed_from_clock() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(ms) if (0.05..=10_000.0).contains(&ms) => Ok(Duration::from_secs_f64(ms / 1e3)),
+        _ => Err("a round-trip time is 0.05 to 10000 milliseconds".to_owned()),
+    }
+}
+
+fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("allowed are off and on".to_owned()),
+    }
+}
+
+/// Progress: a moving line on a terminal, a line for each stage elsewhere.
+struct Show {
+    bar: ProgressBar,
+    terminal: bool,
+}
+
+impl Show {
+    fn new() -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        let style =
+            ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {elapsed}/{duration}");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Self { bar, terminal }
+    }
+
+    fn progress(&self, progress: Progress) {
+        match progress {
+            Progress::Starting => self.stage("starting network and servers"),
+            Progress::Judging => self.stage("judging packets"),
+            Progress::Measuring { done, total } => self.step("measuring", "", done, total),
+            Progress::Replaying { done, total, server } => {
+                self.step("replaying at ", server.name(), done, total);
+            }
+        }
+    }
+
+    fn stage(&self, what: &'static str) {
+        if self.terminal {
+            self.bar.set_message(what);
+        } else {
+            eprintln!("{what} ...");
+        }
+    }
+
+    fn step(&self, what: &str, whom: &str, done: usize, total: usize) {
+        if self.terminal {
+            self.bar.set_message(format!("{what}{whom}"));
+            self.bar.set_length(total as u64);
+            self.bar.set_position(done as u64);
+        } else if done == total || done.is_multiple_of((total / 10).max(1)) {
+            eprintln!("{what}{whom}: {done} of {total}");
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
