@@ -225,8 +225,9 @@ struct Problem {
 fn parse(text: &str) -> Result<Ring, Problem> {
     let document: Document = toml::from_str(text).map_err(|error| Problem {
         at: error.span().map_or(0, |span| span.start),
-        // Not the error itself, which quotes the line, and with it a secret perhaps.
-        problem: format!("{} ({SHAPE})", error.message()),
+        // Not the error itself, which quotes the line, and with it a secret perhaps. Its message
+        // quotes what stands in the wrong place, which may be one too.
+        problem: format!("{} ({SHAPE})", without_secrets(error.message())),
     })?;
     let version = &document.version;
     if *version.get_ref() != VERSION {
@@ -254,6 +255,22 @@ fn parse(text: &str) -> Result<Ring, Problem> {
         };
         Problem { at, problem: error.to_string() }
     })
+}
+
+/// The message with every word in it that is long enough to be a good part of a secret left out.
+fn without_secrets(message: &str) -> String {
+    let mut shown = String::with_capacity(message.len());
+    let mut rest = message;
+    while !rest.is_empty() {
+        let word = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(word);
+        shown.push_str(if word.len() < LONGEST_SHOWN { word } else { "(not shown)" });
+        let between = after.find(|c: char| c.is_ascii_alphanumeric()).unwrap_or(after.len());
+        let (between, after) = after.split_at(between);
+        shown.push_str(between);
+        rest = after;
+    }
+    shown
 }
 
 fn dated_key(entry: &Entry) -> Result<DatedKey, Problem> {
@@ -310,6 +327,7 @@ fn text_of(ring: &Ring) -> Zeroizing<String> {
 }
 
 const VERSION: i64 = 1;
+const LONGEST_SHOWN: usize = 16;
 const MAX_BYTES: u64 = 64 * 1024;
 const SHAPE: &str = "a ticket-key file has `version`, `rotation_seconds`, `lifetime_seconds` and \
                      one or more [[key]] with `name`, `secret` and `not_before`";

@@ -127,6 +127,13 @@ fn no_message_shows_a_secret() {
         let error = file.parse(&text).expect_err("broken").to_string();
         assert!(!error.contains("cccc"), "{error}");
     }
+    // A secret where something else belongs: the parser's own message would quote it.
+    let secret = "c".repeat(64);
+    for misplaced in [format!("not_before = \"{secret}\""), format!("{secret} = 6")] {
+        let text = good().replacen("not_before = 6", &misplaced, 1);
+        let error = file.parse(&text).expect_err("broken").to_string();
+        assert!(!error.contains("cccc") && error.contains("(not shown)"), "{error}");
+    }
 }
 
 #[test]
