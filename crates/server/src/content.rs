@@ -7,8 +7,10 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use tower_http::services::ServeDir;
+use tower_http::services::fs::DefaultServeDirFallback;
 use tower_service::Service as _;
 
+use crate::prompt_files::PromptFiles;
 use crate::proxy::{Forwarding, Proxy};
 use crate::{Content, Limits, ServerError};
 
@@ -23,7 +25,7 @@ pub(crate) enum Service {
     /// A directory. Index pages, ranges, conditions and types are tower-http's; `..` cannot leave
     /// the directory, but symbolic links in it are followed, because whoever can place one there
     /// can place a copy too.
-    Files(ServeDir),
+    Files(ServeDir<DefaultServeDirFallback, PromptFiles>),
     /// An HTTP server behind this one.
     Proxy(Box<Proxy>),
     /// No HTTP.
@@ -78,12 +80,12 @@ pub(crate) fn empty() -> AnswerBody {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-fn files(root: &Path) -> Result<ServeDir, ServerError> {
+fn files(root: &Path) -> Result<ServeDir<DefaultServeDirFallback, PromptFiles>, ServerError> {
     let wrong = |reason: String| ServerError::Root { path: root.to_owned(), reason };
     let metadata = std::fs::metadata(root).map_err(|error| wrong(error.to_string()))?;
     if !metadata.is_dir() {
         return Err(wrong("it is no directory".to_owned()));
     }
     std::fs::read_dir(root).map_err(|error| wrong(error.to_string()))?;
-    Ok(ServeDir::new(root))
+    Ok(ServeDir::with_backend(root, PromptFiles))
 }

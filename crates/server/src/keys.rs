@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use firstflight_tickets::{
     KeyFile, Opened, RING_OVERHEAD, Refreshed, Schedule, TicketKeys, UnixTime, Warning,
@@ -35,6 +36,11 @@ impl TicketRing {
     /// Whether tickets may have been used before this process began.
     pub(crate) fn may_predate_start(&self) -> bool {
         self.keys.may_predate_start()
+    }
+
+    /// How long a ticket is good.
+    pub(crate) fn lifetime(&self) -> Duration {
+        self.keys.schedule().lifetime()
     }
 
     /// Rotates keys that are due and takes up a replaced file. Call it about once a second.

@@ -20,6 +20,7 @@ mod listener;
 mod pass;
 mod ping_pong;
 mod policy;
+mod prompt_files;
 mod proxy;
 mod record;
 mod server;

@@ -165,6 +165,7 @@ fn acceptor(
         (_, true) => &["h2", "http/1.1"],
         (_, false) => &["http/1.1"],
     };
+    let lifetime = ring.lifetime();
     Ok(Acceptor::new(AcceptorConfig {
         min_version: tls.min_version,
         max_version: tls.max_version,
@@ -173,6 +174,8 @@ fn acceptor(
         early_data: config.early_data.enabled,
         sealer: Some(ring),
         tickets: tls.tickets,
+        // A ticket outlives its key otherwise, and is offered in vain.
+        ticket_lifetime: lifetime,
         key_log,
         ..AcceptorConfig::new(identity)
     })?)

@@ -15,8 +15,10 @@ use crate::{Acceptor, Connector, Handshake, Machine, Offer, Progress, Session, T
 ///   has to wait: a server's handshake flight and its answer, a client's ClientHello and its early
 ///   data each leave as one.
 /// - On a server, bytes of early data and later bytes are never mixed in one read, and a read that
-///   goes from the first to the second gives way once, so that whoever parses requests has seen
-///   all early ones before the first later byte ([`TlsStream::reading_early`]).
+///   goes from the first to the second gives way once, so that a reader which parses all that it
+///   has before it reads again has seen all early requests before the first later byte
+///   ([`TlsStream::reading_early`]). A reader that asks again within one poll, as HTTP/2 libraries
+///   do, must be kept from it until it has handed over what it parsed.
 /// - Closing drains the handshake to the client's Finished first; otherwise the answer to early
 ///   data could be lost to a reset.
 pub struct TlsStream<S> {
@@ -87,7 +89,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     }
 
     /// On a server: whether early data was accepted and every byte given to the reader so far was
-    /// early data. A request that was parsed whole while this is true can be a replay.
+    /// early data. A request that was parsed whole while this is true can be a replay; the converse
+    /// holds only for readers as the type's documentation describes them.
     pub fn reading_early(&self) -> bool {
         self.phase != Phase::Late
     }
