@@ -1,0 +1,221 @@
+//! Processes of a test: started, waited for by what they show, and gone when the test ends.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The binary under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
+
+/// How long anything may take on a busy machine before the test calls it hung.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A child that is killed with its guard.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// Starts a command.
+    ///
+    /// # Panics
+    /// With a sentence that names the mend where the program is missing.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        match command.spawn() {
+            Ok(child) => Self(child),
+            Err(error) if error.kind() == ErrorKind::NotFound => panic!(
+                "{} is not installed; run `make deps-test`",
+                command.get_program().to_string_lossy()
+            ),
+            Err(error) => panic!("{command:?}: {error}"),
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
+    }
+
+    /// The status once it has ended; `None` if that takes too long.
+    pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
+        let mut status = None;
+        let ended = until(|| {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        ended.then_some(status).flatten()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a command that has ended left behind.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a command to its end, without input.
+pub(crate) fn run(command: &mut Command) -> Ended {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, err) = (dir.path().join("out"), dir.path().join("err"));
+    command
+        .stdin(Stdio::null())
+        .stdout(File::create(&out).unwrap())
+        .stderr(File::create(&err).unwrap());
+    let mut running = Running::start(command);
+    let status = running.wait();
+    let ended =
+        Ended { code: status.and_then(|status| status.code()), out: text(&out), err: text(&err) };
+    assert!(status.is_some(), "{command:?} does not end: {ended:?}");
+    ended
+}
+
+/// Polls a condition; whether it came true in time.
+pub(crate) fn until(mut condition: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !condition() {
+        if began.elapsed() > PATIENCE {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// A file's text; nothing where there is none yet.
+pub(crate) fn text(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// The program with a home of its own, so that no test sees the files of a user.
+pub(crate) fn firstflight(home: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("SSLKEYLOGFILE");
+    command.env_remove("RUST_LOG").env_remove("FIRSTFLIGHT_SESSIONS_PASSPHRASE");
+    command
+}
+
+/// A directory with a page in it, and nothing else yet.
+pub(crate) fn site() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("root")).unwrap();
+    fs::write(dir.path().join("root/index.html"), PAGE).unwrap();
+    dir
+}
+
+/// What the page says.
+pub(crate) const PAGE: &str = "the page of the test\n";
+
+/// A running `firstflight serve`, listening on a port of its own and logging as JSON.
+pub(crate) struct Serve {
+    running: Running,
+    pub(crate) address: SocketAddr,
+    pub(crate) cert: PathBuf,
+    pub(crate) said: PathBuf,
+    log: PathBuf,
+}
+
+impl Serve {
+    /// Serves a site's files.
+    pub(crate) fn files(dir: &Path, arguments: &[&str]) -> Self {
+        let root = dir.join("root");
+        Self::start(dir, &[&["--root", root.to_str().unwrap()], arguments].concat())
+    }
+
+    /// Starts and waits until it says that it serves.
+    pub(crate) fn start(dir: &Path, arguments: &[&str]) -> Self {
+        let (log, cert, said) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
+        let mut command = firstflight(dir);
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
+            .arg("--access-log")
+            .arg(&log)
+            .arg("--save-cert")
+            .arg(&cert)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&said).unwrap());
+        let running = Running::start(&mut command);
+        let mut address = None;
+        until(|| {
+            address = text(&said).lines().find_map(|line| {
+                line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
+            });
+            address.is_some()
+        });
+        let address = address.unwrap_or_else(|| panic!("it does not serve: {}", text(&said)));
+        Self { running, address, cert, said, log }
+    }
+
+    pub(crate) fn port(&self) -> String {
+        self.address.port().to_string()
+    }
+
+    /// The log so far, without a line that is only half there.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        text(&self.log)
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// The log once it has so many lines.
+    pub(crate) fn lines(&self, count: usize) -> Vec<Value> {
+        until(|| self.log().len() >= count);
+        let log = self.log();
+        assert_eq!(log.len(), count, "{log:#?}");
+        log
+    }
+
+    /// Has it end by SIGTERM, which has to be a clean end; the whole log.
+    pub(crate) fn stop(mut self) -> Vec<Value> {
+        self.running.signal(Signal::SIGTERM);
+        let status = self.running.wait().expect("SIGTERM ends it");
+        assert!(status.success(), "{status}: {}", text(&self.said));
+        let said = text(&self.said);
+        assert!(!said.contains("panicked"), "{said}");
+        self.log()
+    }
+}
+
+/// How a call of `fetch` ended, by its own `-w`.
+pub(crate) struct Fetched {
+    pub(crate) ended: Ended,
+    pub(crate) facts: Value,
+}
+
+/// Fetches with a session jar that stays in `dir`; the facts are those of `%{json}`.
+pub(crate) fn fetch(dir: &Path, cert: &Path, url: &str, arguments: &[&str]) -> Fetched {
+    let mut command = firstflight(dir);
+    command.args(["fetch", "-w", "%{stderr}\n%{json}"]).arg("--cacert").arg(cert);
+    command.arg("--ssl-sessions").arg(dir.join("jar"));
+    let ended = run(command.args(arguments).arg(url));
+    let last = ended.err.lines().last().unwrap_or_default();
+    let facts = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
+    Fetched { ended, facts }
+}
+
+/// Those fields of an entry in one string, so that a failed assertion shows them all.
+pub(crate) fn fields(entry: &Value, names: &str) -> String {
+    let field = |name| match &entry[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    names.split(' ').map(field).collect::<Vec<_>>().join(" ")
+}
