@@ -1,0 +1,198 @@
+//! Writes small seeds: real connections, sessions and files for the fuzzer to spoil.
+//!
+//! Usage: `seeds FOLDER`
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, fs};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use firstflight_fuzz::{Event, Flags, acceptor, connector};
+use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use firstflight_tls::{KeyLogLines, Machine, Offer, Progress, Session, Version};
+use firstflight_wire::{Label, Observer};
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome {
+    let folder = PathBuf::from(env::args_os().nth(1).ok_or("name a folder")?);
+    for (name, version) in [("tls12", Version::Tls12), ("tls13", Version::Tls13)] {
+        let full = Connection::make(version, None)?;
+        let session = full.session.clone().ok_or("no ticket")?;
+        let resumed = Connection::make(version, Some(session.clone()))?;
+        put(&folder, "session", name, &session.to_bytes()?)?;
+        put(&folder, "packets", &format!("{name}_full"), &full.capture)?;
+        put(&folder, "packets", &format!("{name}_resumed"), &resumed.capture)?;
+        // The first bytes mean a server with early data and the end behind it, and a client.
+        let (server, client) =
+            ([&[7], &*resumed.to_server].concat(), [&[4], &*full.to_client].concat());
+        put(&folder, "connection", &format!("{name}_server"), &server)?;
+        put(&folder, "connection", &format!("{name}_client"), &client)?;
+        put(&folder, "jar", name, &jar(&session)?)?;
+    }
+    put(&folder, "ticket_file", "fresh", key_file()?.as_bytes())?;
+    put(&folder, "config", "all", CONFIG.as_bytes())?;
+    for (name, path) in PATHS {
+        put(&folder, "policy", name, path.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn put(folder: &Path, target: &str, name: &str, bytes: &[u8]) -> Outcome {
+    let folder = folder.join(target);
+    fs::create_dir_all(&folder)?;
+    Ok(fs::write(folder.join(name), bytes)?)
+}
+
+/// A connection between our client and our server.
+struct Connection {
+    capture: Vec<u8>,
+    to_server: Vec<u8>,
+    to_client: Vec<u8>,
+    session: Option<Session>,
+}
+
+impl Connection {
+    fn make(version: Version, session: Option<Session>) -> Outcome<Self> {
+        let key_log = Arc::new(KeyLogLines::default());
+        let offer = Offer { host: "localhost".into(), session, early_data: true };
+        let mut client = connector(version, Some(key_log.clone())).machine(&offer)?;
+        let mut server = acceptor().machine(true)?;
+        let mut made = Self {
+            capture: Vec::new(),
+            to_server: Vec::new(),
+            to_client: Vec::new(),
+            session: None,
+        };
+        // Asking for a Fast Open cookie (RFC 7413), and padding.
+        made.segment(Flags::SYN, &[34, 2, 1, 1], 4);
+        made.segment(Flags::SYN | Flags::ACK | Flags::TO_CLIENT, &[], 0);
+        made.segment(Flags::ACK, &[], 0);
+
+        let (mut asked, mut heard, mut answered) = (false, false, false);
+        for _round_trip in 0..6 {
+            asked = asked || say(&mut client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+            made.carry(&mut client, 0, &mut server);
+            heard = heard || hear(&mut server)?;
+            answered = answered || heard && say(&mut server, b"HTTP/1.1 204 No Content\r\n\r\n")?;
+            made.carry(&mut server, Flags::TO_CLIENT, &mut client);
+            if asked && hear(&mut client)? {
+                break;
+            }
+        }
+        // Each TLS 1.3 connection brings tickets; TLS 1.2 only where none was used.
+        made.session = client.take_sessions().pop();
+        made.segment(Flags::FIN | Flags::ACK | Flags::TO_CLIENT, &[], 0);
+        made.segment(Flags::FIN | Flags::ACK, &[], 0);
+        let secrets = key_log.take();
+        let flags = Flags(Flags::SECRETS);
+        let body = secrets.as_bytes();
+        Event { flags, gap: 0, seq: 0, ack: 0, options: 0, body }.write(&mut made.capture);
+        println!("{:?}", made.label()?);
+        Ok(made)
+    }
+
+    /// What the judge says of the capture: it is no seed if it cannot be read.
+    fn label(&self) -> Outcome<Label> {
+        let mut observer = Observer::new();
+        let mut now = 0;
+        for event in Event::all(&self.capture) {
+            now += 1_000 * u64::from(event.gap);
+            match event.flags.has(Flags::SECRETS) {
+                true => drop(observer.add_secrets(std::str::from_utf8(event.body)?)),
+                false => observer.packet(&event.packet(&event.frame(), now)),
+            }
+        }
+        let facts = observer.finish().pop().ok_or("no connection in the capture")?;
+        facts.label().map_err(|why| format!("{why:?}").into())
+    }
+
+    /// Hands over what `from` has to send.
+    fn carry(&mut self, from: &mut Machine, direction: u8, to: &mut Machine) {
+        let bytes = from.outgoing().to_vec();
+        from.sent(bytes.len());
+        to.feed(&bytes);
+        for part in bytes.chunks(1400) {
+            self.segment(direction | Flags::ACK, part, 0);
+            let all = if direction == 0 { &mut self.to_server } else { &mut self.to_client };
+            all.extend(part);
+        }
+    }
+
+    fn segment(&mut self, flags: u8, body: &[u8], options: u8) {
+        // A SYN counts as one byte.
+        let behind_syn = |sent: &[u8]| sent.len() as u16 + 1;
+        let (own, other) = match flags & Flags::TO_CLIENT {
+            0 => (&self.to_server, &self.to_client),
+            _ => (&self.to_client, &self.to_server),
+        };
+        let seq = if flags & Flags::SYN == 0 { behind_syn(own) } else { 0 };
+        let ack = behind_syn(other);
+        let event = Event { flags: Flags(flags), gap: 10_000, seq, ack, options, body };
+        event.write(&mut self.capture);
+    }
+}
+
+/// Writes once the machine lets it.
+fn say(machine: &mut Machine, words: &[u8]) -> Outcome<bool> {
+    if machine.handshake()? != Progress::Done(()) {
+        return Ok(false);
+    }
+    Ok(machine.write(words)? == Progress::Done(words.len()))
+}
+
+/// Whether application data came.
+fn hear(machine: &mut Machine) -> Outcome<bool> {
+    Ok(matches!(machine.read(&mut [0; 4096])?, Progress::Done(1..)))
+}
+
+fn key_file() -> Outcome<String> {
+    let hour = Duration::from_secs(3600);
+    let folder = tempfile::tempdir()?;
+    let file = KeyFile::new(folder.path().join("keys.toml"));
+    file.write_new(Schedule::new(hour, 2 * hour)?, UnixTime(1_790_000_000))?;
+    Ok(fs::read_to_string(file.path())?)
+}
+
+fn jar(session: &Session) -> Outcome<Vec<u8>> {
+    let version = session.version().ok_or("a session without a version")?.name();
+    let bytes = STANDARD_NO_PAD.encode(session.to_bytes()?);
+    // The first byte: to be sealed. It must not have expired when it is used in some years.
+    Ok(format!(
+        "\u{1}{{\"version\":1,\"sessions\":[{{\"scheme\":\"https\",\"host\":\"a\",\"port\":443,\
+         \"trust\":\"system\",\"alpn\":\"h2\",\"version\":\"{version}\",\"early_data\":true,\
+         \"issued\":9999999999,\"expires\":19999999999,\"session\":\"{bytes}\"}}]}}"
+    )
+    .into_bytes())
+}
+
+const PATHS: [(&str, &str); 4] = [
+    ("dots", "/x/../api/./pay"),
+    ("encoded", "/%61pi%2fpay"),
+    ("twice", "/x/%252e%252e/api/pay"),
+    ("other", "/API;v=1\\pay//"),
+];
+
+const CONFIG: &str = r#"[early_data]
+enabled = true
+default = "permissive"
+when_not_allowed = "hold"
+freshness = "10s"
+register_capacity = 1048576
+
+[early_data.paths]
+"/api" = "strict"
+"/api/pay" = "disabled"
+
+[limits]
+header_timeout = "10s"
+header_size = 32768
+idle_timeout = "60s"
+connections = 10000
+streams = 100
+upstream_timeout = "60s"
+drain_timeout = "30s"
+"#;

@@ -1,0 +1,82 @@
+//! Any bytes as a session jar, and any bytes sealed under the jar's own key: read or refused, and
+//! what is refused stays as it was.
+#![no_main]
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use firstflight_client::{Jar, JarKey, Origin, TrustId, Wanted};
+use firstflight_tls::{Trust, Version};
+use libfuzzer_sys::fuzz_target;
+use tempfile::TempDir;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((how, bytes)) = bytes.split_first() else { return };
+    let place = &*PLACE;
+    let jar = if how % 2 == 1 { place.seal(bytes) } else { bytes.to_vec() };
+    let path = place.folder.path().join("jar");
+    fs::write(&path, &jar).expect("a file");
+
+    let key = JarKey::File(place.key.clone());
+    match Jar::open(&path, key) {
+        Ok(jar) => use_it(&jar),
+        Err(error) => {
+            assert!(!error.to_string().contains('\n'), "{error}");
+            assert_eq!(fs::read(&path).expect("the jar"), jar);
+        }
+    }
+});
+
+fn use_it(jar: &Jar) {
+    let mut warnings = Vec::new();
+    let wanted = Wanted {
+        origin: &Origin { scheme: "https".into(), host: "a".into(), port: 443 },
+        trust: &TrustId::of(&Trust::System).expect("a name for the system's trust"),
+        alpn: &[b"h2".to_vec()],
+        versions: (Version::Tls10, Version::Tls13),
+        early_data: true,
+    };
+    let taken = jar.take(&wanted, &mut warnings).expect("a jar that opened can be used");
+    let left = jar.count().expect("a jar that opened can be used");
+    if let Some(ticket) = taken {
+        jar.put(&[ticket], &mut warnings).expect("a jar that opened can be used");
+        // More only by that one, and less only by what has expired.
+        assert!(jar.count().expect("a jar") <= left + 1);
+    }
+}
+
+struct Place {
+    folder: TempDir,
+    key: PathBuf,
+    recipient: age::x25519::Recipient,
+}
+
+static PLACE: LazyLock<Place> = LazyLock::new(|| {
+    // In memory where that can be had: each run writes and syncs.
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let folder = folder.expect("a folder");
+    let key = folder.path().join("key");
+    let identity = age::x25519::Identity::generate();
+    write_key(&key, &identity);
+    Place { folder, key, recipient: identity.to_public() }
+});
+
+fn write_key(path: &Path, identity: &age::x25519::Identity) {
+    use age::secrecy::ExposeSecret as _;
+    fs::write(path, identity.to_string().expose_secret()).expect("a file");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its mode");
+}
+
+impl Place {
+    fn seal(&self, plain: &[u8]) -> Vec<u8> {
+        let recipient: &dyn age::Recipient = &self.recipient;
+        let sealing = age::Encryptor::with_recipients(std::iter::once(recipient));
+        let mut writer =
+            sealing.expect("a recipient").wrap_output(Vec::new()).expect("memory to write to");
+        writer.write_all(plain).expect("memory to write to");
+        writer.finish().expect("memory to write to")
+    }
+}

@@ -1,0 +1,8 @@
+//! What fuzz targets and seeds have in common: how a capture lies in bytes, and a server and a
+//! client to talk to.
+
+mod capture;
+mod endpoints;
+
+pub use capture::{Event, Flags};
+pub use endpoints::{OpenSealer, acceptor, connector};
