@@ -39,6 +39,9 @@ pub struct LabConfig {
     pub replays: usize,
     /// Orders the samples.
     pub seed: u64,
+    /// Whether to keep the processors from falling asleep while they wait; `None`: if the machine
+    /// has nothing else to do. A sleeping virtual processor takes tenths of a millisecond to wake.
+    pub keep_awake: Option<bool>,
     /// This program, which is started again as server.
     pub program: PathBuf,
 }
@@ -84,7 +87,11 @@ pub fn run(
     let directory = tempfile::tempdir()
         .map_err(|source| BenchError::System { what: "make a directory for the run", source })?;
     let site = Site::make(directory.path(), &config.program)?;
-    let network = Network::build(NetworkConfig::new(plan.rtts.iter().map(path).collect()))?;
+    let keep_awake = config.keep_awake.unwrap_or_else(machine::is_idle);
+    let network = Network::build(NetworkConfig {
+        keep_awake,
+        ..NetworkConfig::new(plan.rtts.iter().map(path).collect())
+    })?;
     let servers = config
         .servers
         .iter()
@@ -111,7 +118,7 @@ pub fn run(
             .iter()
             .map(|server| (server.kind.name().to_owned(), server.version.clone()))
             .collect(),
-        link: measured.link,
+        link: LinkFacts { keep_awake, ..measured.link },
         cells: cells(&plan, &measured.samples),
         samples: measured.samples,
         replays,
@@ -269,6 +276,7 @@ impl Bench<'_> {
             lateness_p99_us: lateness.p99_ns as f64 / 1e3,
             lateness_max_us: lateness.max_ns as f64 / 1e3,
             refused_settings: self.network.refused_settings().to_vec(),
+            keep_awake: false,
         }
     }
 }

@@ -1,4 +1,6 @@
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use firstflight_report::MachineFacts;
 
@@ -15,5 +17,43 @@ pub(crate) fn facts() -> MachineFacts {
             .unwrap_or_default(),
         processor: processor.to_owned(),
         processors: std::thread::available_parallelism().map_or(1, Into::into),
+    }
+}
+
+/// Whether the machine has little else to do: its processors were idle for most of a short look.
+pub(crate) fn is_idle() -> bool {
+    let Some(before) = ticks() else { return false };
+    thread::sleep(LOOK);
+    let Some(after) = ticks() else { return false };
+    let (idle, all) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+    idle as f64 >= MOSTLY * all.max(1) as f64
+}
+
+const LOOK: Duration = Duration::from_millis(500);
+const MOSTLY: f64 = 0.8;
+
+/// Idle and all ticks of all processors since the machine started (proc(5), /proc/stat).
+fn ticks() -> Option<(u64, u64)> {
+    parse_ticks(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+fn parse_ticks(stat: &str) -> Option<(u64, u64)> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+    // user nice system idle iowait irq softirq steal; guest times are within user and nice.
+    let idle = ticks.get(3)? + ticks.get(4)?;
+    Some((idle, ticks.iter().take(8).sum()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_ticks_are_told_from_all() {
+        let stat = "cpu  10 1 5 80 4 0 0 0 7 0\ncpu0 1 1 1 1\n";
+        assert_eq!(parse_ticks(stat), Some((84, 100)));
+        assert_eq!(parse_ticks("intr 5"), None);
+        assert!(ticks().is_some());
     }
 }

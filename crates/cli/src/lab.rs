@@ -77,6 +77,11 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
+    /// Keep processors from falling asleep while they wait, which takes them all: on, off, or auto
+    /// (if the machine has nothing else to do)
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
+    keep_awake: String,
+
     /// Directory for the record with every sample (lab.json) and the tables (lab.txt)
     #[arg(short, long, value_name = "DIR", default_value = "lab-results")]
     output: PathBuf,
@@ -87,8 +92,10 @@ pub(crate) struct LabArgs {
 }
 
 pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(&args.output)
-        .with_context(|| format!("cannot make the directory {}", args.output.display()))?;
+    std::fs::create_dir_all(&args.output).map_err(|reason| {
+        let path = args.output.display();
+        anyhow::anyhow!("cannot make the directory {path}: {reason}; choose one with --output")
+    })?;
     // Before any thread is started: the kernel demands it.
     firstflight_link::enter_user_namespace()?;
     let config = LabConfig {
@@ -102,6 +109,11 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
         flights: args.flights as usize,
         replays: args.replays as usize,
         seed: args.seed.unwrap_or_else(seed_from_clock),
+        keep_awake: match args.keep_awake.as_str() {
+            "on" => Some(true),
+            "off" => Some(false),
+            _ => None,
+        },
         program: std::env::current_exe().context("cannot find this program itself")?,
     };
     let show = Show::new();

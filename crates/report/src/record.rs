@@ -62,6 +62,8 @@ pub struct LinkFacts {
     pub lateness_max_us: f64,
     /// Kernel settings that the machine refused.
     pub refused_settings: Vec<String>,
+    /// Whether processors were kept from falling asleep.
+    pub keep_awake: bool,
 }
 
 /// One cell of the matrix and what was measured in it.

@@ -42,6 +42,9 @@ pub fn matrix(record: &LabRecord, server: &str, workload: &str) -> Option<String
         }
         table.add_row(row);
     }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
     Some(format!("{server}, {}\n{}\n", describe(workload), without_trailing_blanks(&table)))
 }
 
@@ -65,13 +68,14 @@ pub fn verdict(record: &LabRecord) -> String {
     let link = &record.link;
     let mut text = format!(
         "{} samples, {} spoiled by the machine and left out; link lateness p50 {:.0} us, p99 {:.0} \
-         us; {} (initial window {}); seed {}\n",
+         us; {} (initial window {}); processors {}; seed {}\n",
         record.samples.len(),
         record.spoiled(),
         link.lateness_p50_us,
         link.lateness_p99_us,
         link.congestion_control,
         link.initial_window,
+        if link.keep_awake { "kept awake" } else { "free to sleep" },
         record.seed,
     );
     for (shown, sample) in record.failures().enumerate() {

@@ -125,18 +125,26 @@ impl Connection {
         Some(self.server.gatekeeper.early_request(&mut flight, may_run_early))
     }
 
+    /// Notes the gate's first word at once: a client that has gone by then is never served, and
+    /// its log line says all the same what it was.
+    pub(crate) fn note(&self, decision: Option<Decision>, record: &mut Record) {
+        if let Some(Decision::Hold(reason)) = decision {
+            record.held(reason_name(reason));
+        }
+        record.claim(self.claim(decision));
+    }
+
     /// Carries the gate's first word out: lets the request run, or holds it until the handshake is
     /// complete, as long as that takes. `None` is a request that did not come early.
     pub(crate) async fn admit(&self, decision: Option<Decision>, record: &mut Record) -> Verdict {
+        // Said before the wait as well: a replay's wait never ends.
+        record.claim(self.claim(decision));
         let verdict = match decision {
             None | Some(Decision::Execute) => Verdict::Run,
-            Some(Decision::Hold(reason)) => {
-                record.held(reason_name(reason));
-                match self.server.gatekeeper.when_not_allowed {
-                    WhenNotAllowed::TooEarly => Verdict::TooEarly,
-                    WhenNotAllowed::Hold => self.hold(reason, record).await,
-                }
-            }
+            Some(Decision::Hold(reason)) => match self.server.gatekeeper.when_not_allowed {
+                WhenNotAllowed::TooEarly => Verdict::TooEarly,
+                WhenNotAllowed::Hold => self.hold(reason, record).await,
+            },
         };
         record.claim(self.claim(decision));
         verdict

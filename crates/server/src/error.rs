@@ -54,7 +54,7 @@ pub enum ServerError {
         reason: String,
     },
     /// The configuration file cannot be read.
-    #[error("cannot read the configuration {path}: {reason}")]
+    #[error("cannot read the configuration {path}: {reason}; give a readable file with --config")]
     ConfigFile {
         /// The file.
         path: PathBuf,

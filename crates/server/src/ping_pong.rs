@@ -52,6 +52,7 @@ impl Game<'_> {
             let decision = early.then(|| self.connection.arrive(true)).flatten();
             let mut record =
                 Record::begin(self.connection, "PING", "-", "ping-pong", decision.is_some());
+            self.connection.note(decision, &mut record);
             match self.admit(decision, &mut record).await? {
                 Verdict::Run => {
                     record.executed();

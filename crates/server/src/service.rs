@@ -53,7 +53,8 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
         let protocol = version_name(request.version());
         let early = decision.is_some();
         let method = request.method().as_str();
-        let record = Record::begin(&self.connection, method, target, protocol, early);
+        let mut record = Record::begin(&self.connection, method, target, protocol, early);
+        self.connection.note(decision, &mut record);
         let (connection, driver) = (self.connection.clone(), self.driver.clone());
         Box::pin(respond(connection, driver, request, decision, record))
     }

@@ -6,14 +6,15 @@ use firstflight_link::Network;
 use super::{Running, ServerKind, Site};
 use crate::{BenchError, Workload};
 
-/// nginx as Debian or anybody else has built it, with 0-RTT and TCP Fast Open on. One process,
-/// because in an unprivileged namespace it cannot change its user for a worker.
+/// nginx as Debian or anybody else has built it, with 0-RTT and TCP Fast Open on. One process and
+/// no other user than root, because an unprivileged namespace has no other.
 pub(super) fn start(network: &Network, site: &Site) -> Result<Running, BenchError> {
     let version = version()?;
     let directory = &site.directory;
     let log = directory.join("nginx.log");
     let config = format!(
-        "daemon off;\nmaster_process off;\nerror_log stderr warn;\npid {dir}/nginx.pid;\n\
+        "daemon off;\nmaster_process off;\nuser root root;\n\
+         error_log stderr warn;\npid {dir}/nginx.pid;\n\
          events {{ worker_connections 4096; }}\n\
          http {{\n\
          access_log {log} combined;\n\
