@@ -58,6 +58,7 @@ fn record() -> LabRecord {
             lateness_p99_us: 53.6,
             lateness_max_us: 900.0,
             refused_settings: Vec::new(),
+            keep_awake: true,
         },
         cells: vec![
             cell("1.2", "full", false, 200.0, summary(800.64, Some(801.25), Some(4))),

@@ -137,8 +137,6 @@ impl Connection {
     /// Carries the gate's first word out: lets the request run, or holds it until the handshake is
     /// complete, as long as that takes. `None` is a request that did not come early.
     pub(crate) async fn admit(&self, decision: Option<Decision>, record: &mut Record) -> Verdict {
-        // Said before the wait as well: a replay's wait never ends.
-        record.claim(self.claim(decision));
         let verdict = match decision {
             None | Some(Decision::Execute) => Verdict::Run,
             Some(Decision::Hold(reason)) => match self.server.gatekeeper.when_not_allowed {

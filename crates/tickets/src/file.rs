@@ -41,7 +41,11 @@ pub struct KeyFile {
 #[derive(Debug, Error)]
 pub enum FileError {
     /// It cannot be read.
-    #[error("cannot read ticket keys from {}: {source}", path.display())]
+    #[error(
+        "cannot read ticket keys from {}: {source}; give a file that `firstflight keys new` made \
+         for this user",
+        path.display()
+    )]
     Read {
         /// The file.
         path: PathBuf,

@@ -42,7 +42,7 @@ pub enum TlsError {
     #[error("the server no longer speaks TLS 1.3; retry without early data")]
     RetryWithoutEarlyData,
     /// A certificate or key file could not be read.
-    #[error("cannot read {what} {path}: {source}")]
+    #[error("cannot read {what} {path}: {source}; give a file that this user may read")]
     File {
         /// What the file should have held.
         what: &'static str,

@@ -85,13 +85,22 @@ pub(crate) fn run(command: &mut Command) -> Ended {
 }
 
 /// Polls a condition; whether it came true in time.
-pub(crate) fn until(mut condition: impl FnMut() -> bool) -> bool {
+pub(crate) fn until(condition: impl FnMut() -> bool) -> bool {
+    within(PATIENCE, Duration::from_millis(10), condition)
+}
+
+/// The same, with a patience of its own, asked so often.
+pub(crate) fn within(
+    patience: Duration,
+    often: Duration,
+    mut condition: impl FnMut() -> bool,
+) -> bool {
     let began = Instant::now();
     while !condition() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > patience {
             return false;
         }
-        thread::sleep(Duration::from_millis(10));
+        thread::sleep(often);
     }
     true
 }
@@ -136,7 +145,8 @@ impl Serve {
         Self::start(dir, &[&["--root", root.to_str().unwrap()], arguments].concat())
     }
 
-    /// Starts and waits until it says that it serves.
+    /// Starts and waits until it says that it serves. Its certificate is cert.pem in `dir`: one of
+    /// its own making unless the arguments name one.
     pub(crate) fn start(dir: &Path, arguments: &[&str]) -> Self {
         let (log, cert, said) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
         let mut command = firstflight(dir);
@@ -144,12 +154,13 @@ impl Serve {
             .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
             .arg("--access-log")
             .arg(&log)
-            .arg("--save-cert")
-            .arg(&cert)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&said).unwrap());
+        if !arguments.contains(&"--cert") {
+            command.arg("--save-cert").arg(&cert);
+        }
         let running = Running::start(&mut command);
         let mut address = None;
         until(|| {

@@ -1,0 +1,46 @@
+//! Help texts, as they stand at a width of 100 columns.
+
+use crate::running::{firstflight, run, site};
+
+/// What a command line with `--help` prints.
+fn help(command: &[&str]) -> String {
+    let home = site();
+    let ended = run(firstflight(home.path()).args(command).arg("--help").env("COLUMNS", "100"));
+    assert_eq!((ended.code, &*ended.err), (Some(0), ""), "{ended:?}");
+    ended.out
+}
+
+#[test]
+fn of_the_program() {
+    insta::assert_snapshot!(help(&[]));
+}
+
+#[test]
+fn of_serve() {
+    insta::assert_snapshot!(help(&["serve"]));
+}
+
+#[test]
+fn of_fetch() {
+    insta::assert_snapshot!(help(&["fetch"]));
+}
+
+#[test]
+fn of_keys() {
+    insta::assert_snapshot!(help(&["keys"]));
+}
+
+#[test]
+fn of_keys_new() {
+    insta::assert_snapshot!(help(&["keys", "new"]));
+}
+
+#[test]
+fn of_keys_rotate() {
+    insta::assert_snapshot!(help(&["keys", "rotate"]));
+}
+
+#[test]
+fn of_lab() {
+    insta::assert_snapshot!(help(&["lab"]));
+}

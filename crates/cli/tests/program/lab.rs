@@ -1,0 +1,112 @@
+//! `firstflight lab`, small: by root and by a user who is nobody.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+use serde_json::Value;
+
+use crate::running::{PROGRAM, run};
+
+/// The lab measures time, so there is one at a time.
+static LAB: Mutex<()> = Mutex::new(());
+
+const ARGUMENTS: [&str; 11] = [
+    "lab",
+    "--rtt",
+    "20,2",
+    "--samples",
+    "3",
+    "--flights",
+    "1",
+    "--replays",
+    "20",
+    "--server",
+    "firstflight,nginx",
+];
+
+/// Runs it by a command that ends where the program's name belongs; its record.
+fn record(command: &mut Command, program: &Path, dir: &Path) -> Value {
+    let _one_at_a_time = LAB.lock().unwrap_or_else(|error| error.into_inner());
+    let results = dir.join("results");
+    let search = std::env::var("PATH").unwrap_or_default();
+    command
+        .env("HOME", dir)
+        .env("PATH", format!("{search}:/usr/sbin:/sbin"))
+        .arg(program)
+        .args(ARGUMENTS)
+        .arg("-o")
+        .arg(&results);
+    let ended = run(command);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(fs::read_to_string(results.join("lab.txt")).unwrap(), ended.out);
+    assert!(ended.out.contains("replay: firstflight executed 0 of 20"), "{}", ended.out);
+    serde_json::from_slice(&fs::read(results.join("lab.json")).unwrap()).unwrap()
+}
+
+/// Round trips as the protocols need them, connection set-up included.
+fn expected(cell: &Value) -> u64 {
+    let trips = match (cell["tls"].as_str().unwrap(), cell["kind"].as_str().unwrap()) {
+        ("1.3", "0-RTT") => 2,
+        (_, "resumed") | ("1.3", "full") => 3,
+        (_, "full") => 4,
+        other => panic!("no such cell: {other:?}"),
+    };
+    trips - u64::from(cell["tfo"] == true)
+}
+
+fn check(record: &Value) {
+    let cells = record["cells"].as_array().unwrap();
+    let samples = record["samples"].as_array().unwrap();
+    // 2 RTTs x (3 versions x 2 kinds + 3 kinds) x TFO off and on, for each of our two workloads
+    // and for nginx, three samples in each.
+    assert_eq!((cells.len(), samples.len()), (2 * 9 * 2 * 3, 2 * 9 * 2 * 3 * 3));
+    let mut good = 0;
+    for sample in samples {
+        let cell = &cells[sample["cell"].as_u64().unwrap() as usize];
+        match sample["fault"]["kind"].as_str() {
+            None => {
+                assert_eq!(sample["round_trips"], expected(cell), "{sample} in {cell}");
+                let rtt = cell["rtt_ms"].as_f64().unwrap();
+                let least = expected(cell) as f64 * rtt;
+                assert!(sample["time_ms"].as_f64().unwrap() >= least, "{sample} in {cell}");
+                good += 1;
+            }
+            // A busy machine may stall; what the packets show must be right all the same.
+            Some("spoiled") => {}
+            Some(_) => panic!("{sample} in {cell}"),
+        }
+    }
+    assert!(good * 10 > samples.len(), "{good} good samples of {}", samples.len());
+    let ours = &record["replays"][0];
+    assert_eq!(ours["server"], "firstflight");
+    assert_eq!(
+        (&ours["tries"], &ours["executed"], &ours["originals"]),
+        (&20.into(), &0.into(), &1.into())
+    );
+}
+
+#[test]
+fn round_trips_are_those_of_the_protocols() {
+    let dir = tempfile::tempdir().unwrap();
+    check(&record(&mut Command::new("env"), Path::new(PROGRAM), dir.path()));
+}
+
+/// Where the tests run as a user anyway, the test above has said it already.
+#[test]
+fn needs_no_root() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = dir.path().join("firstflight");
+    fs::copy(PROGRAM, &program).unwrap();
+    let mut command = if nix::unistd::geteuid().is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        command
+    } else {
+        Command::new("env")
+    };
+    check(&record(command.current_dir(dir.path()), &program, dir.path()));
+}
