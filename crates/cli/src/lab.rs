@@ -155,7 +155,7 @@ fn tables(record: &LabRecord) -> String {
     }
     let servers: Vec<&str> = record.servers.iter().map(|(_, version)| version.as_str()).collect();
     text.push_str(&format!(
-        "{}; {}; {}, {} processors; {}\n",
+        "{}; {}\n{}, {} processors; {}\n",
         record.date,
         servers.join(", "),
         record.machine.processor,

@@ -103,7 +103,7 @@ pub struct Summary {
     /// The same time as the packets have it, without client and kernel: median.
     pub wire_p50_ms: f64,
     /// Round trips from the first packet to the first byte of the answer, counted from packets;
-    /// `None` if the samples disagree.
+    /// what all but one in twenty samples took, `None` if fewer agree.
     pub round_trips: Option<u32>,
 }
 
@@ -164,6 +164,15 @@ impl LabRecord {
         self.samples
             .iter()
             .filter(|sample| matches!(sample.fault, Some(Fault::Mislabelled(_) | Fault::Failed(_))))
+    }
+
+    /// Good samples that took another number of round trips than most of their cell.
+    pub fn deviating(&self) -> usize {
+        let usual = |sample: &&Sample| {
+            let summary = self.cells[sample.cell].summary.as_ref();
+            summary.and_then(|summary| summary.round_trips) == sample.round_trips
+        };
+        self.samples.iter().filter(|s| s.fault.is_none()).filter(|s| !usual(s)).count()
     }
 
     /// Samples that the machine spoiled.

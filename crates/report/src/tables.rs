@@ -55,8 +55,8 @@ pub fn replays(record: &LabRecord) -> String {
         let Replay { server, flights, tries, executed, .. } = replay;
         let _ = writeln!(
             text,
-            "replay: {server} executed {executed} of {tries} replayed flights \
-             ({flights} captured, each resent byte for byte)"
+            "replay: {server} executed {executed} of {tries} resent flights ({flights} captured, byte \
+             for byte)"
         );
     }
     text
@@ -67,10 +67,12 @@ pub fn replays(record: &LabRecord) -> String {
 pub fn verdict(record: &LabRecord) -> String {
     let link = &record.link;
     let mut text = format!(
-        "{} samples, {} spoiled by the machine and left out; link lateness p50 {:.0} us, p99 {:.0} \
-         us; {} (initial window {}); processors {}; seed {}\n",
+        "{} samples; {} spoiled by the machine and left out; {} with other round trips than most of \
+         their cell\n\
+         link: lateness p50 {:.0} us, p99 {:.0} us; {}, initial window {}; processors {}; seed {}\n",
         record.samples.len(),
         record.spoiled(),
+        record.deviating(),
         link.lateness_p50_us,
         link.lateness_p99_us,
         link.congestion_control,

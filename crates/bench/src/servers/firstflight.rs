@@ -30,6 +30,8 @@ pub(super) fn start(
             .arg("--key")
             .arg(&site.key)
             .args(["--tls-min", "1.0", "--early-data", "on"])
+            // As many as nginx gets here.
+            .args(["--workers", "1"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
