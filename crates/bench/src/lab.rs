@@ -42,6 +42,8 @@ pub struct LabConfig {
     /// Whether to keep the processors from falling asleep while they wait; `None`: if the machine
     /// has nothing else to do. A sleeping virtual processor takes tenths of a millisecond to wake.
     pub keep_awake: Option<bool>,
+    /// An empty directory for what the servers need during the run; the caller removes it.
+    pub directory: PathBuf,
     /// This program, which is started again as server.
     pub program: PathBuf,
 }
@@ -84,9 +86,7 @@ pub fn run(
     let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     progress(Progress::Starting);
     let plan = plan(config)?;
-    let directory = tempfile::tempdir()
-        .map_err(|source| BenchError::System { what: "make a directory for the run", source })?;
-    let site = Site::make(directory.path(), &config.program)?;
+    let site = Site::make(&config.directory, &config.program)?;
     let keep_awake = config.keep_awake.unwrap_or_else(machine::is_idle);
     let network = Network::build(NetworkConfig {
         keep_awake,

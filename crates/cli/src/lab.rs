@@ -98,7 +98,9 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     })?;
     // Before any thread is started: the kernel demands it.
     firstflight_link::enter_user_namespace()?;
+    let scratch = Scratch::make()?;
     let config = LabConfig {
+        directory: scratch.path(),
         rtts: args.rtt,
         servers: args.server,
         workloads: args.workload,
@@ -135,6 +137,33 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     );
     Ok(if passed(&record) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
+
+/// The directory of a run, gone after it, also when the run is interrupted.
+struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    fn make() -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new()
+            .prefix("firstflight-lab-")
+            .tempdir()
+            .context("cannot make a temporary directory")?;
+        let path = directory.path().to_owned();
+        // Namespaces, links and servers end with this process by themselves.
+        ctrlc::set_handler(move || {
+            let _ = std::fs::remove_dir_all(&path);
+            std::process::exit(INTERRUPTED);
+        })
+        .context("cannot listen for an interruption")?;
+        Ok(Self(directory))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().to_owned()
+    }
+}
+
+/// What shells report for a program that SIGINT ended.
+const INTERRUPTED: i32 = 130;
 
 /// Whether every connection was what its cell asked for, and no replay was executed by us.
 fn passed(record: &LabRecord) -> bool {
