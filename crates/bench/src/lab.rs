@@ -129,8 +129,9 @@ pub fn run(
 const SIDE_BY_SIDE: Duration = Duration::from_millis(10);
 
 /// How often a connection begins in all while long paths are measured. At a millisecond of work a
-/// connection for all parts together this keeps two processors at less than a quarter.
-const EVERY: Duration = Duration::from_micros(3200);
+/// connection for all parts together this keeps two processors at an eighth: rarely does one
+/// connection wait for another.
+const EVERY: Duration = Duration::from_micros(4500);
 
 fn plan(config: &LabConfig) -> Result<Plan, BenchError> {
     let axes = Axes {
