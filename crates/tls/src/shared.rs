@@ -11,8 +11,12 @@ use crate::{Handshake, TlsStream};
 /// completes the handshake beside it. An HTTP library stops reading while it waits for an answer,
 /// but a held request is answered only when the handshake is complete, and that takes reading.
 ///
-/// Both parts must be polled by the same task: a socket wakes only the last one that asked.
-pub fn share<S>(stream: TlsStream<S>) -> (SharedStream<S>, HandshakeDriver<S>) {
+/// Both parts must be polled by the same task, because a socket wakes only the last one that asked,
+/// and the driver after the library: it sends the handshake's flight if no answer took it along.
+pub fn share<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: TlsStream<S>,
+) -> (SharedStream<S>, HandshakeDriver<S>) {
+    stream.let_flight_wait();
     let stream = Arc::new(Mutex::new(stream));
     (SharedStream(stream.clone()), HandshakeDriver(stream))
 }

@@ -28,6 +28,8 @@ pub struct TlsStream<S> {
     drained: VecDeque<Drained>,
     phase: Phase,
     close_said: bool,
+    /// Whether reads leave the sending of the handshake's flight to [`TlsStream::poll_complete`].
+    flight_waits: bool,
 }
 
 struct Drained {
@@ -137,7 +139,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     }
 
     async fn start(machine: Machine, io: S, phase: Phase) -> Result<Self, TlsError> {
-        let mut stream = Self { io, machine, drained: VecDeque::new(), phase, close_said: false };
+        let mut stream = Self {
+            io,
+            machine,
+            drained: VecDeque::new(),
+            phase,
+            close_said: false,
+            flight_waits: false,
+        };
         std::future::poll_fn(|cx| stream.poll_start(cx)).await?;
         if phase == Phase::Early && !stream.machine.in_early_data() {
             stream.phase = Phase::Late;
@@ -160,12 +169,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
+    /// From now on a read that has to wait before the handshake is complete does not send what
+    /// waits: an HTTP library looks for more to read between taking a request and answering it, and
+    /// the flight would leave without the answer. Whoever calls this polls
+    /// [`TlsStream::poll_complete`] after each reader, which sends it in any case.
+    pub(crate) fn let_flight_wait(&mut self) {
+        self.flight_waits = true;
+    }
+
+    /// Reads from the socket once, for a reader.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.flight_waits && !self.machine.is_complete() {
+            true => self.poll_receive(cx),
+            false => self.poll_exchange(cx),
+        }
+    }
+
     /// Sends what waits, then reads from the socket once.
     fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Both directions: a peer that does not read must not keep us from reading.
         if let Poll::Ready(Err(error)) = self.poll_send(cx) {
             return Poll::Ready(Err(error));
         }
+        self.poll_receive(cx)
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut space = [MaybeUninit::uninit(); READ_AHEAD];
         let mut buffer = ReadBuf::uninit(&mut space);
         ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
@@ -255,7 +284,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                         return Poll::Ready(Ok(()));
                     }
                     Ok(Progress::Closed) => return Poll::Ready(Ok(())),
-                    Ok(Progress::NeedsInput) => ready!(this.poll_exchange(cx))?,
+                    Ok(Progress::NeedsInput) => ready!(this.poll_more(cx))?,
                     Err(error) => return this.fail(cx, error),
                 }
                 continue;
@@ -264,7 +293,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
             let mut record = [0; 4096];
             match this.machine.read(&mut record) {
                 Ok(Progress::Done(count)) => this.keep(&record[..count]),
-                Ok(Progress::NeedsInput) => ready!(this.poll_exchange(cx))?,
+                Ok(Progress::NeedsInput) => ready!(this.poll_more(cx))?,
                 Ok(Progress::Closed) => return Poll::Ready(Ok(())),
                 Err(error) => return this.fail(cx, error),
             }

@@ -84,6 +84,39 @@ async fn hello_and_request_leave_as_one_and_so_do_flight_and_answer() {
 }
 
 #[tokio::test]
+async fn a_library_that_looks_for_more_before_it_answers_does_not_send_the_flight_alone() {
+    let setup = Setup::default();
+    let (client_io, server_io, _, server_writes) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    let (mut io, driver) = share(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
+    let mut ping = [0; 4];
+    io.read_exact(&mut ping).await.unwrap();
+    std::future::poll_fn(|cx| {
+        let mut more = [0; 16];
+        let mut more = ReadBuf::new(&mut more);
+        assert!(Pin::new(&mut io).poll_read(cx, &mut more).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    assert_eq!(server_writes.load(Ordering::SeqCst), 0, "the flight waits for its answer");
+    io.write_all(b"PONG").await.unwrap();
+    io.flush().await.unwrap();
+    assert_eq!(server_writes.load(Ordering::SeqCst), 1);
+    let mut pong = [0; 4];
+    client.read_exact(&mut pong).await.unwrap();
+    client.flush().await.unwrap();
+    let peer = async {
+        std::future::poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
+        client.flush().await.unwrap();
+    };
+    let (done, ()) = tokio::join!(std::future::poll_fn(|cx| driver.poll_complete(cx)), peer);
+    done.unwrap();
+}
+
+#[tokio::test]
 async fn early_and_later_bytes_are_never_mixed_and_the_reader_is_asked_to_come_again_between() {
     let setup = Setup::default();
     let (client_io, server_io, ..) = counted();
