@@ -92,6 +92,8 @@ async fn rfc8470_5_2_whose_flight_a_copy_overtook_is_answered_425() {
     let copy = replay(rig.address, &client.flight).await;
     let answer = client.run(rig.address).await;
     assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    // A copy that leaves takes its request along if the upstream has not got it yet.
+    upstream.wait_for("/overtaken").await;
     drop(copy);
     let log = rig.stop().await;
     assert_eq!(upstream.seen("/overtaken").len(), 1);
