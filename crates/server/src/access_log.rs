@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -203,16 +203,20 @@ fn write(
     let mut out = BufWriter::new(out);
     let mut failing = false;
     loop {
-        // Flushed whenever nothing waits, so that a reader sees each line soon.
+        // Flushed whenever nothing waits, so that a reader sees each line within a tenth of a second.
         let message = match incoming.try_recv() {
             Ok(message) => message,
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
                 note(out.flush(), &mut failing);
-                match incoming.recv_timeout(Duration::from_secs(3600)) {
-                    Ok(message) => message,
-                    Err(RecvTimeoutError::Timeout) => continue,
-                    Err(RecvTimeoutError::Disconnected) => break,
+                match incoming.recv() {
+                    Ok(message) => {
+                        // Waking this thread costs the worker that hands over a line, before its
+                        // answer leaves: further lines find it awake.
+                        thread::sleep(GATHER);
+                        message
+                    }
+                    Err(RecvError) => break,
                 }
             }
         };
@@ -240,6 +244,9 @@ fn note(result: io::Result<()>, failing: &mut bool) {
     }
     *failing = result.is_err();
 }
+
+/// How long the first line after a pause waits for others.
+const GATHER: Duration = Duration::from_millis(100);
 
 /// Lines that may wait for the disk: about 20 MB at most at usual lengths.
 const QUEUE: usize = 65_536;
