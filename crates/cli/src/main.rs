@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 
 /// TLS 1.3 0-RTT that people dare to switch on: serves it, fetches by it, measures it.
 #[derive(Parser)]
-#[command(name = "firstflight", version, about, propagate_version = true)]
+#[command(name = "firstflight", version, about, propagate_version = true, after_help = ENVIRONMENT)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -27,13 +27,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    log_to_stderr();
     let result = match Cli::parse().command {
         Command::Fetch(args) => fetch::run(args),
         Command::Keys(args) => keys::run(args),
@@ -45,3 +39,20 @@ fn main() -> ExitCode {
         ExitCode::from(2)
     })
 }
+
+/// Logs to stderr, in words or as JSON; colour only on a terminal.
+fn log_to_stderr() {
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match std::env::var("FIRSTFLIGHT_LOG_FORMAT").as_deref() {
+        Ok("json") => log.json().init(),
+        _ => log.with_ansi(std::io::stderr().is_terminal()).init(),
+    }
+}
+
+/// Below the list of commands.
+const ENVIRONMENT: &str = "Environment:
+  RUST_LOG                what is logged to stderr: error, warn, info (default), debug, trace
+  FIRSTFLIGHT_LOG_FORMAT  json: each log message as a JSON object
+  SSLKEYLOGFILE           a file to which serve and fetch append their TLS secrets";

@@ -4,6 +4,7 @@ mod bad_input;
 mod clients;
 mod help;
 mod lab;
+mod messages;
 mod peers;
 mod proxy;
 mod recorder;
