@@ -35,8 +35,15 @@ fn nginx_full_resumed_and_early() {
             format!("{name} TLSv1.3 1 accepted 200"),
         ];
         assert_eq!(facts(&calls), expected);
-        let early: Vec<_> = calls.iter().map(|(_, out)| out.contains("x-early: early=1")).collect();
-        assert_eq!(early, [false, false, true], "what nginx says itself: {calls:?}");
+        let runs_early = |out: &str| out.contains("x-early: early=1");
+        assert!(!runs_early(&calls[0].1) && !runs_early(&calls[1].1), "{calls:?}");
+        // On loopback the client's Finished can be there before nginx looks: not every time.
+        let again = || {
+            let arguments = [flag, "-i", "--tls-earlydata"];
+            fetch(site.path(), &nginx.cert, &nginx.url(), &arguments).ended.out
+        };
+        let mut later = std::iter::repeat_with(again).take(20);
+        assert!(runs_early(&calls[2].1) || later.any(|out| runs_early(&out)), "{calls:?}");
     }
 }
 
