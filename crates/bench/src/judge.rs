@@ -71,12 +71,7 @@ impl Judge {
         let mut sample = Sample {
             cell: taken.cell,
             at_ms: milliseconds(taken.began_ns.saturating_sub(origin_ns)),
-            time_ms: None,
-            wire_ms: None,
-            round_trips: None,
-            label: None,
-            lateness_us: 0.0,
-            fault: None,
+            ..Sample::default()
         };
         let flow = self.flow(taken);
         if let Some(flow) = flow {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use firstflight_link::{Network, NetworkConfig, PathConfig, monotonic_ns};
-use firstflight_report::{Cell, LabRecord, LinkFacts, SCHEMA, Sample, Summary};
+use firstflight_report::{Cell, Figures, LinkFacts, Record, SCHEMA, Sample, ServerFacts, Summary};
 use firstflight_tls::{KeyLogLines, Version};
 use tokio::runtime::Runtime;
 
@@ -78,10 +78,7 @@ pub enum Progress {
 ///
 /// # Errors
 /// [`BenchError`] when the run cannot be made; a sample that fails is in the record instead.
-pub fn run(
-    config: &LabConfig,
-    progress: &(dyn Fn(Progress) + Sync),
-) -> Result<LabRecord, BenchError> {
+pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<Record, BenchError> {
     let began = Instant::now();
     let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     progress(Progress::Starting);
@@ -107,7 +104,7 @@ pub fn run(
             .map(|server| replay::count(server, &measured.quarries))
             .collect::<Result<_, _>>()?,
     };
-    Ok(LabRecord {
+    Ok(Record {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         date,
@@ -116,12 +113,17 @@ pub fn run(
         machine: machine::facts(),
         servers: servers
             .iter()
-            .map(|server| (server.kind.name().to_owned(), server.version.clone()))
+            .map(|server| ServerFacts {
+                name: server.kind.name().to_owned(),
+                version: server.version.clone(),
+                notes: Vec::new(),
+            })
             .collect(),
-        link: LinkFacts { keep_awake, ..measured.link },
+        link: Some(LinkFacts { keep_awake, ..measured.link }),
         cells: cells(&plan, &measured.samples),
         samples: measured.samples,
         replays,
+        ..Record::default()
     })
 }
 
@@ -277,7 +279,7 @@ impl Bench<'_> {
             lateness_p99_us: lateness.p99_ns as f64 / 1e3,
             lateness_max_us: lateness.max_ns as f64 / 1e3,
             refused_settings: self.network.refused_settings().to_vec(),
-            keep_awake: false,
+            ..LinkFacts::default()
         }
     }
 }
@@ -296,6 +298,7 @@ fn cells(plan: &Plan, samples: &[Sample]) -> Vec<Cell> {
             kind: planned.kind.name().to_owned(),
             tfo: planned.tfo,
             summary: summary(&good),
+            ..Cell::default()
         }
     };
     plan.cells.iter().enumerate().map(cell).collect()
@@ -309,13 +312,17 @@ fn summary(good: &[&Sample]) -> Option<Summary> {
     let wire = ascending(good.iter().filter_map(|sample| sample.wire_ms).collect());
     Some(Summary {
         samples: times.len(),
-        min_ms: *times.first()?,
-        p50_ms: percentile(&times, 0.5)?,
-        p50_interval_ms: median_interval(&times)?,
-        p95_ms: (times.len() >= ENOUGH_FOR_P95).then(|| percentile(&times, 0.95)).flatten(),
-        max_ms: *times.last()?,
-        wire_p50_ms: percentile(&wire, 0.5)?,
+        first_byte: Figures {
+            min_ms: *times.first()?,
+            p50_ms: percentile(&times, 0.5)?,
+            p50_interval_ms: median_interval(&times)?,
+            p95_ms: (times.len() >= ENOUGH_FOR_P95).then(|| percentile(&times, 0.95)).flatten(),
+            max_ms: *times.last()?,
+            ..Figures::default()
+        },
+        wire_p50_ms: percentile(&wire, 0.5),
         round_trips: usual_round_trips(good),
+        ..Summary::default()
     })
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn facts() -> MachineFacts {
             .unwrap_or_default(),
         processor: processor.to_owned(),
         processors: std::thread::available_parallelism().map_or(1, Into::into),
+        ..MachineFacts::default()
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use clap::Args;
 use firstflight_bench::{Kind, LabConfig, Progress, ServerKind, Workload};
-use firstflight_report::LabRecord;
+use firstflight_report::Record;
 use firstflight_tls::Version;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -166,23 +166,23 @@ impl Scratch {
 const INTERRUPTED: i32 = 130;
 
 /// Whether every connection was what its cell asked for, and no replay was executed by us.
-fn passed(record: &LabRecord) -> bool {
+fn passed(record: &Record) -> bool {
     let ours = ServerKind::Firstflight.name();
     record.failures().next().is_none()
         && record.replays.iter().all(|replay| replay.server != ours || replay.executed == 0)
 }
 
-fn tables(record: &LabRecord) -> String {
+fn tables(record: &Record) -> String {
     let mut text = String::new();
     for workload in Workload::ALL {
-        for (server, _) in &record.servers {
-            if let Some(table) = firstflight_report::matrix(record, server, workload.name()) {
+        for server in &record.servers {
+            if let Some(table) = firstflight_report::matrix(record, &server.name, workload.name()) {
                 text.push_str(&table);
                 text.push('\n');
             }
         }
     }
-    let servers: Vec<&str> = record.servers.iter().map(|(_, version)| version.as_str()).collect();
+    let servers: Vec<&str> = record.servers.iter().map(|server| server.version.as_str()).collect();
     text.push_str(&format!(
         "{}; {}\n{}, {} processors; {}\n",
         record.date,
@@ -196,7 +196,7 @@ fn tables(record: &LabRecord) -> String {
     text
 }
 
-fn keep(record: &LabRecord, tables: &str, directory: &Path) -> anyhow::Result<()> {
+fn keep(record: &Record, tables: &str, directory: &Path) -> anyhow::Result<()> {
     firstflight_report::write(record, &directory.join(RECORD))?;
     let path = directory.join(TABLES);
     std::fs::write(&path, tables).with_context(|| format!("cannot write {}", path.display()))

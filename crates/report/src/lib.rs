@@ -6,6 +6,9 @@ mod record;
 mod tables;
 
 pub use record::{
-    Cell, Fault, LabRecord, LinkFacts, MachineFacts, Replay, SCHEMA, Sample, Summary, read, write,
+    Calibration, Capture, Cell, Control, ControlPair, Cost, Effect, Experiment, Fault, Figures,
+    Interval, LinkFacts, Load, LoadLatency, MachineFacts, MiddleboxOutcome, ProfileFacts, Record,
+    RecordError, Replay, Residual, SCHEMA, Sample, ServerFacts, Summary, Waterfall,
+    WaterfallPacket, Witness, read, write,
 };
 pub use tables::{matrix, replays, verdict};

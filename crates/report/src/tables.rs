@@ -3,12 +3,12 @@ use std::fmt::Write;
 
 use comfy_table::{Cell as Field, CellAlignment, ContentArrangement, Table, presets};
 
-use crate::{Cell, Fault, LabRecord, Replay};
+use crate::{Cell, Fault, Record, Replay};
 
 /// The matrix of one server and workload in the shape of the ping-pong matrix: a row for each
 /// round-trip time and version, a column for each kind with and without TCP Fast Open. A field is
 /// p50, p95 and round trips. At most 100 columns wide.
-pub fn matrix(record: &LabRecord, server: &str, workload: &str) -> Option<String> {
+pub fn matrix(record: &Record, server: &str, workload: &str) -> Option<String> {
     let cells: Vec<&Cell> =
         record.cells.iter().filter(|c| c.server == server && c.workload == workload).collect();
     let kinds: Vec<(&str, bool)> = KINDS
@@ -49,7 +49,7 @@ pub fn matrix(record: &LabRecord, server: &str, workload: &str) -> Option<String
 }
 
 /// The replay line of each server.
-pub fn replays(record: &LabRecord) -> String {
+pub fn replays(record: &Record) -> String {
     let mut text = String::new();
     for replay in &record.replays {
         let Replay { server, flights, tries, executed, .. } = replay;
@@ -64,22 +64,26 @@ pub fn replays(record: &LabRecord) -> String {
 
 /// What a reader has to know before believing the tables: spoiled samples, the link's own error,
 /// and everything that fails the run.
-pub fn verdict(record: &LabRecord) -> String {
-    let link = &record.link;
+pub fn verdict(record: &Record) -> String {
     let mut text = format!(
         "{} samples; {} spoiled by the machine and left out; {} with other round trips than most of \
-         their cell\n\
-         link: lateness p50 {:.0} us, p99 {:.0} us; {}, initial window {}; processors {}; seed {}\n",
+         their cell\n",
         record.samples.len(),
         record.spoiled(),
         record.deviating(),
-        link.lateness_p50_us,
-        link.lateness_p99_us,
-        link.congestion_control,
-        link.initial_window,
-        if link.keep_awake { "kept awake" } else { "free to sleep" },
-        record.seed,
     );
+    if let Some(link) = &record.link {
+        let _ = write!(
+            text,
+            "link: lateness p50 {:.0} us, p99 {:.0} us; {}, initial window {}; processors {}; ",
+            link.lateness_p50_us,
+            link.lateness_p99_us,
+            link.congestion_control,
+            link.initial_window,
+            if link.keep_awake { "kept awake" } else { "free to sleep" },
+        );
+    }
+    let _ = writeln!(text, "seed {}", record.seed);
     for (shown, sample) in record.failures().enumerate() {
         if shown == MOST_FAILURES {
             let _ = writeln!(text, "... and {} more", record.failures().count() - shown);
@@ -124,9 +128,9 @@ fn field(cell: &Cell) -> String {
     let Some(summary) = &cell.summary else {
         return "no good sample".to_owned();
     };
-    let p95 = summary.p95_ms.map_or_else(|| "-".to_owned(), figure);
+    let p95 = summary.first_byte.p95_ms.map_or_else(|| "-".to_owned(), figure);
     let trips = summary.round_trips.map_or_else(|| "?".to_owned(), |count| count.to_string());
-    format!("{} {p95} {trips}", figure(summary.p50_ms))
+    format!("{} {p95} {trips}", figure(summary.first_byte.p50_ms))
 }
 
 /// Milliseconds with about four digits, as wide as needed and no wider.

@@ -1,25 +1,38 @@
 //! The tables as people see them, of a small record made by hand.
 
 use firstflight_report::{
-    Cell, Fault, LabRecord, LinkFacts, MachineFacts, Replay, SCHEMA, Sample, Summary, matrix, read,
-    replays, verdict, write,
+    Cell, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary, matrix,
+    read, replays, verdict, write,
 };
 
 fn cell(tls: &str, kind: &str, tfo: bool, rtt_ms: f64, summary: Option<Summary>) -> Cell {
     let (server, workload) = ("firstflight".to_owned(), "get".to_owned());
-    Cell { server, workload, rtt_ms, tls: tls.to_owned(), kind: kind.to_owned(), tfo, summary }
+    Cell {
+        server,
+        workload,
+        rtt_ms,
+        tls: tls.to_owned(),
+        kind: kind.to_owned(),
+        tfo,
+        summary,
+        ..Cell::default()
+    }
 }
 
 fn summary(p50_ms: f64, p95_ms: Option<f64>, round_trips: Option<u32>) -> Option<Summary> {
     Some(Summary {
         samples: 100,
-        min_ms: p50_ms - 0.1,
-        p50_ms,
-        p50_interval_ms: (p50_ms - 0.05, p50_ms + 0.05),
-        p95_ms,
-        max_ms: p50_ms + 9.0,
-        wire_p50_ms: p50_ms - 0.2,
+        first_byte: Figures {
+            min_ms: p50_ms - 0.1,
+            p50_ms,
+            p50_interval_ms: (p50_ms - 0.05, p50_ms + 0.05),
+            p95_ms,
+            max_ms: p50_ms + 9.0,
+            ..Figures::default()
+        },
+        wire_p50_ms: Some(p50_ms - 0.2),
         round_trips,
+        ..Summary::default()
     })
 }
 
@@ -33,6 +46,7 @@ fn sample(cell: usize, fault: Option<Fault>) -> Sample {
         label: Some("TLS 1.3, 0-RTT accepted".to_owned()),
         lateness_us: 20.0,
         fault,
+        ..Sample::default()
     }
 }
 
@@ -41,16 +55,19 @@ fn replay(server: &str, executed: usize) -> Replay {
     Replay { server, flights: 10, tries: 1000, executed, bytes_per_try: 1720.5, originals: 10 }
 }
 
-fn record() -> LabRecord {
-    LabRecord {
+fn record() -> Record {
+    Record {
         schema: SCHEMA,
         version: "0.1.0".to_owned(),
         date: "2026-11-21T12:00:00Z".to_owned(),
         seconds: 61.5,
         seed: 7,
-        machine: MachineFacts::default(),
-        servers: vec![("firstflight".to_owned(), "firstflight 0.1.0".to_owned())],
-        link: LinkFacts {
+        servers: vec![ServerFacts {
+            name: "firstflight".to_owned(),
+            version: "firstflight 0.1.0".to_owned(),
+            notes: Vec::new(),
+        }],
+        link: Some(LinkFacts {
             congestion_control: "cubic".to_owned(),
             initial_window: 10,
             packets: 1234,
@@ -59,7 +76,8 @@ fn record() -> LabRecord {
             lateness_max_us: 900.0,
             refused_settings: Vec::new(),
             keep_awake: true,
-        },
+            ..LinkFacts::default()
+        }),
         cells: vec![
             cell("1.2", "full", false, 200.0, summary(800.64, Some(801.25), Some(4))),
             cell("1.3", "full", false, 200.0, summary(600.55, Some(601.0), Some(3))),
@@ -77,6 +95,7 @@ fn record() -> LabRecord {
             sample(6, Some(Fault::Failed("connection reset".to_owned()))),
         ],
         replays: vec![replay("firstflight", 0), replay("nginx", 1000)],
+        ..Record::default()
     }
 }
 
