@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use firstflight_link::{Network, NetworkConfig, PathConfig, monotonic_ns};
 use firstflight_report::{Cell, Figures, LinkFacts, Record, SCHEMA, Sample, ServerFacts, Summary};
+use firstflight_statistics::{ascending, median_interval, percentile, reported_percentile};
 use firstflight_tls::{KeyLogLines, Version};
 use tokio::runtime::Runtime;
 
@@ -13,7 +14,6 @@ use crate::judge::Judge;
 use crate::plan::{Axes, Kind, Plan, Workload};
 use crate::sampler::{Job, Pace, Sampler};
 use crate::servers::{Running, Site};
-use crate::statistics::{ascending, median_interval, percentile};
 use crate::{BenchError, ServerKind, machine, replay};
 
 /// What to measure.
@@ -304,19 +304,16 @@ fn cells(plan: &Plan, samples: &[Sample]) -> Vec<Cell> {
     plan.cells.iter().enumerate().map(cell).collect()
 }
 
-/// From 59 samples on, the largest of them lies above the 95th percentile with 95 % confidence.
-const ENOUGH_FOR_P95: usize = 59;
-
 fn summary(good: &[&Sample]) -> Option<Summary> {
-    let times = ascending(good.iter().filter_map(|sample| sample.time_ms).collect());
-    let wire = ascending(good.iter().filter_map(|sample| sample.wire_ms).collect());
+    let times = ascending(good.iter().filter_map(|sample| sample.time_ms));
+    let wire = ascending(good.iter().filter_map(|sample| sample.wire_ms));
     Some(Summary {
         samples: times.len(),
         first_byte: Figures {
             min_ms: *times.first()?,
             p50_ms: percentile(&times, 0.5)?,
             p50_interval_ms: median_interval(&times)?,
-            p95_ms: (times.len() >= ENOUGH_FOR_P95).then(|| percentile(&times, 0.95)).flatten(),
+            p95_ms: reported_percentile(&times, 0.95),
             max_ms: *times.last()?,
             ..Figures::default()
         },

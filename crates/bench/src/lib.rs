@@ -12,11 +12,9 @@ mod plan;
 mod replay;
 mod sampler;
 mod servers;
-mod statistics;
 mod tickets;
 
 pub use error::BenchError;
 pub use lab::{LabConfig, Progress, run};
 pub use plan::{Kind, Plan, PlannedCell, Workload};
 pub use servers::{SERVERS, ServerKind};
-pub use statistics::{median_interval, percentile};
