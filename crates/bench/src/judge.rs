@@ -10,7 +10,8 @@ use firstflight_wire::{
     Direction, FastOpen, FirstResponse, FlowFacts, LabelKind, Observer, Packet, TlsVersion,
 };
 
-use crate::plan::{Kind, Plan, PlannedCell};
+use crate::Kind;
+use crate::plan::{Plan, PlannedCell};
 use crate::sampler::Taken;
 
 /// The connections of a stretch of a run, by their two ends.
@@ -127,6 +128,7 @@ fn fault(flow: &Flow, cell: &PlannedCell) -> Option<Fault> {
                 Kind::Full => LabelKind::Full,
                 Kind::Resumed => LabelKind::Resumed,
                 Kind::ZeroRtt => LabelKind::EarlyAccepted,
+                Kind::Refused => LabelKind::EarlyRefused,
             };
             let tfo = if cell.tfo { FastOpen::Used } else { FastOpen::Off };
             let right = label.version == tls_version(cell.version)

@@ -11,10 +11,11 @@ use firstflight_tls::{KeyLogLines, Version};
 use tokio::runtime::Runtime;
 
 use crate::judge::Judge;
-use crate::plan::{Axes, Kind, Plan, Workload};
+use crate::plan::{Axes, Plan};
 use crate::sampler::{Job, Pace, Sampler};
 use crate::servers::{Running, Site};
 use crate::{BenchError, ServerKind, machine, replay};
+use crate::{Kind, Workload};
 
 /// What to measure.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 //! [`run`] does all of it and returns the record. What a sample is called comes from its packets
 //! ([`judge`](crate) by the `wire` room), never from what client or server say of themselves.
 
+mod axes;
 mod error;
 mod judge;
 mod lab;
@@ -14,7 +15,8 @@ mod sampler;
 mod servers;
 mod tickets;
 
+pub use axes::{Certificate, Group, Http, Kind, ResponseSize, Workload};
 pub use error::BenchError;
 pub use lab::{LabConfig, Progress, run};
-pub use plan::{Kind, Plan, PlannedCell, Workload};
+pub use plan::{Plan, PlannedCell};
 pub use servers::{SERVERS, ServerKind};

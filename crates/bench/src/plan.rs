@@ -1,94 +1,11 @@
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use firstflight_tls::Version;
 
-use crate::ServerKind;
-
-/// How a connection is to come about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A full handshake.
-    Full,
-    /// Resumed from a ticket.
-    Resumed,
-    /// Resumed, with the request as early data; TLS 1.3 only.
-    ZeroRtt,
-}
-
-impl Kind {
-    /// All of them, as the tables have them.
-    pub const ALL: [Kind; 3] = [Self::Full, Self::Resumed, Self::ZeroRtt];
-
-    /// The name in tables and flags.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Resumed => "resumed",
-            Self::ZeroRtt => "0-RTT",
-        }
-    }
-}
-
-/// What is asked of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Workload {
-    /// PING, answered by PONG, straight on TLS.
-    PingPong,
-    /// An HTTP/1.1 GET of 1 KiB.
-    Get,
-}
-
-impl Workload {
-    /// All of them.
-    pub const ALL: [Workload; 2] = [Self::PingPong, Self::Get];
-
-    /// The name in tables and flags.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PingPong => "ping-pong",
-            Self::Get => "get",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for Workload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Kind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name().eq_ignore_ascii_case(text))
-            .ok_or_else(|| format!("unknown kind {text:?}; allowed are full, resumed and 0-RTT"))
-    }
-}
-
-impl FromStr for Workload {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|workload| workload.name() == text)
-            .ok_or_else(|| format!("unknown workload {text:?}; allowed are ping-pong and get"))
-    }
-}
+use crate::{Kind, ServerKind, Workload};
 
 /// One cell of the matrix.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +75,7 @@ impl Plan {
                 for path in 0..rtts.len() {
                     for &version in axes.versions {
                         for &kind in axes.kinds {
-                            if kind == Kind::ZeroRtt && version != Version::Tls13 {
+                            if kind.is_early() && version != Version::Tls13 {
                                 continue;
                             }
                             cells.extend(axes.tfo.iter().map(|&tfo| PlannedCell {
@@ -200,9 +117,9 @@ mod tests {
         let rtts = [2, 200].map(Duration::from_millis);
         let axes = Axes {
             servers: &crate::SERVERS,
-            workloads: &Workload::ALL,
+            workloads: Workload::ALL,
             versions: &Version::ALL,
-            kinds: &Kind::ALL,
+            kinds: &[Kind::Full, Kind::Resumed, Kind::ZeroRtt],
             tfo: &[false, true],
         };
         Plan::new(&rtts, &axes, 5, 7)

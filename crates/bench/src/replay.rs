@@ -9,9 +9,9 @@ use firstflight_report::Replay;
 use firstflight_tls::KeyLogLines;
 use firstflight_wire::{EarlyData, FlowFacts};
 
+use crate::Workload;
 use crate::judge::Judge;
 use crate::lab::{LabConfig, Progress};
-use crate::plan::Workload;
 use crate::sampler::Sampler;
 use crate::servers::Running;
 use crate::{BenchError, ServerKind};

@@ -15,10 +15,11 @@ use firstflight_tls::{
 use futures_util::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::plan::{Kind, PlannedCell, Workload};
+use crate::plan::PlannedCell;
 use crate::servers::HOST;
 use crate::tickets::TicketPool;
 use crate::{BenchError, ServerKind};
+use crate::{Kind, Workload};
 
 /// A connection as the client saw it; what it was is for the packets to say.
 pub(crate) struct Taken {
@@ -66,7 +67,7 @@ impl Sampler {
         shortest: IpAddr,
     ) -> Result<Self, BenchError> {
         let mut connectors = Vec::new();
-        for workload in Workload::ALL {
+        for workload in Workload::ALL.iter().copied() {
             for version in Version::ALL {
                 let mut config = ConnectorConfig::new(Trust::File(cert.to_owned()));
                 (config.min_version, config.max_version) = (version, version);
@@ -176,7 +177,7 @@ impl Sampler {
         if kind == Kind::Full {
             return Ok(offer);
         }
-        offer.early_data = kind == Kind::ZeroRtt;
+        offer.early_data = kind.is_early();
         offer.session = self.tickets.borrow_mut().take(issuer);
         if offer.session.is_none() {
             let (server, workload, version) = issuer;

@@ -1,0 +1,161 @@
+//! What cells differ in: the axes of the matrix, each with the names that tables and flags use.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a connection is to come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A full handshake.
+    Full,
+    /// Resumed from a ticket.
+    Resumed,
+    /// Resumed, with the request as early data; TLS 1.3 only.
+    ZeroRtt,
+    /// Early data that the server is made to refuse; TLS 1.3 only. The request is sent again after
+    /// the handshake (RFC 8446 section 4.2.10).
+    Refused,
+}
+
+/// What is asked of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Workload {
+    /// PING, answered by PONG, straight on TLS.
+    PingPong,
+    /// An HTTP GET.
+    Get,
+}
+
+/// The HTTP version of a GET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Http {
+    /// HTTP/1.1.
+    One,
+    /// HTTP/2.
+    Two,
+}
+
+/// The one group that the client has a key share for and offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Group {
+    /// X25519 (RFC 7748).
+    X25519,
+    /// P-256.
+    P256,
+    /// X25519 with ML-KEM-768, post-quantum; TLS 1.3 only.
+    X25519Mlkem768,
+}
+
+/// The key of the server's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Certificate {
+    /// ECDSA on P-256.
+    EcdsaP256,
+    /// RSA of 2,048 bits.
+    Rsa2048,
+    /// Ed25519.
+    Ed25519,
+}
+
+/// The length of the answer to a GET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ResponseSize {
+    /// 1 KiB: one packet.
+    Small,
+    /// 10 KiB: a page, within the first window.
+    Page,
+    /// 1 MiB: an image.
+    Image,
+}
+
+impl Kind {
+    /// Whether the request is sent as early data.
+    pub fn is_early(self) -> bool {
+        matches!(self, Self::ZeroRtt | Self::Refused)
+    }
+}
+
+impl ResponseSize {
+    /// Where servers have content of this length.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Small => "/1k",
+            Self::Page => "/10k",
+            Self::Image => "/1m",
+        }
+    }
+
+    /// Length of the content.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Small => 1 << 10,
+            Self::Page => 10 << 10,
+            Self::Image => 1 << 20,
+        }
+    }
+}
+
+/// Gives an axis its values with their names.
+macro_rules! names {
+    ($axis:ident, $what:literal, [$($value:ident = $name:literal),+]) => {
+        impl $axis {
+            /// All of them, as the tables have them.
+            pub const ALL: &'static [$axis] = &[$(Self::$value),+];
+
+            /// The name in tables, flags and records.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name),+
+                }
+            }
+        }
+
+        impl fmt::Display for $axis {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $axis {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let found = Self::ALL.iter().find(|value| value.name().eq_ignore_ascii_case(text));
+                found.copied().ok_or_else(|| {
+                    let names = [$($name),+].join(", ");
+                    format!(concat!("unknown ", $what, " {:?}; allowed are {}"), text, names)
+                })
+            }
+        }
+    };
+}
+
+names!(Kind, "kind", [Full = "full", Resumed = "resumed", ZeroRtt = "0-RTT", Refused = "refused"]);
+names!(Workload, "workload", [PingPong = "ping-pong", Get = "get"]);
+names!(Http, "HTTP version", [One = "1.1", Two = "2"]);
+names!(
+    Group,
+    "key-share group",
+    [X25519 = "X25519", P256 = "P-256", X25519Mlkem768 = "X25519MLKEM768"]
+);
+names!(
+    Certificate,
+    "certificate",
+    [EcdsaP256 = "ecdsa-p256", Rsa2048 = "rsa-2048", Ed25519 = "ed25519"]
+);
+names!(ResponseSize, "response size", [Small = "1k", Page = "10k", Image = "1m"]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_their_values_and_others_are_told_what_is_allowed() {
+        for group in Group::ALL {
+            assert_eq!(group.name().to_lowercase().parse(), Ok(*group));
+        }
+        assert_eq!("0-rtt".parse(), Ok(Kind::ZeroRtt));
+        let error = "2k".parse::<ResponseSize>().unwrap_err();
+        assert_eq!(error, "unknown response size \"2k\"; allowed are 1k, 10k, 1m");
+    }
+}
