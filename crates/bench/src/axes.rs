@@ -43,7 +43,7 @@ pub enum Group {
     /// P-256.
     P256,
     /// X25519 with ML-KEM-768, post-quantum; TLS 1.3 only.
-    X25519Mlkem768,
+    X25519MlKem768,
 }
 
 /// The key of the server's certificate.
@@ -59,13 +59,13 @@ pub enum Certificate {
 
 /// The length of the answer to a GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ResponseSize {
+pub enum Size {
     /// 1 KiB: one packet.
-    Small,
+    OneKib,
     /// 10 KiB: a page, within the first window.
-    Page,
+    TenKib,
     /// 1 MiB: an image.
-    Image,
+    OneMib,
 }
 
 impl Kind {
@@ -75,22 +75,32 @@ impl Kind {
     }
 }
 
-impl ResponseSize {
+impl Http {
+    /// The protocol's name in ALPN (RFC 7301).
+    pub fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::One => b"http/1.1",
+            Self::Two => b"h2",
+        }
+    }
+}
+
+impl Size {
     /// Where servers have content of this length.
     pub fn path(self) -> &'static str {
         match self {
-            Self::Small => "/1k",
-            Self::Page => "/10k",
-            Self::Image => "/1m",
+            Self::OneKib => "/1k",
+            Self::TenKib => "/10k",
+            Self::OneMib => "/1m",
         }
     }
 
     /// Length of the content.
     pub fn bytes(self) -> usize {
         match self {
-            Self::Small => 1 << 10,
-            Self::Page => 10 << 10,
-            Self::Image => 1 << 20,
+            Self::OneKib => 1 << 10,
+            Self::TenKib => 10 << 10,
+            Self::OneMib => 1 << 20,
         }
     }
 }
@@ -100,7 +110,7 @@ macro_rules! names {
     ($axis:ident, $what:literal, [$($value:ident = $name:literal),+]) => {
         impl $axis {
             /// All of them, as the tables have them.
-            pub const ALL: &'static [$axis] = &[$(Self::$value),+];
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
             /// The name in tables, flags and records.
             pub fn name(self) -> &'static str {
@@ -120,8 +130,8 @@ macro_rules! names {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                let found = Self::ALL.iter().find(|value| value.name().eq_ignore_ascii_case(text));
-                found.copied().ok_or_else(|| {
+                let found = Self::ALL.into_iter().find(|value| value.name().eq_ignore_ascii_case(text));
+                found.ok_or_else(|| {
                     let names = [$($name),+].join(", ");
                     format!(concat!("unknown ", $what, " {:?}; allowed are {}"), text, names)
                 })
@@ -136,26 +146,32 @@ names!(Http, "HTTP version", [One = "1.1", Two = "2"]);
 names!(
     Group,
     "key-share group",
-    [X25519 = "X25519", P256 = "P-256", X25519Mlkem768 = "X25519MLKEM768"]
+    [X25519 = "X25519", P256 = "P-256", X25519MlKem768 = "X25519MLKEM768"]
 );
 names!(
     Certificate,
     "certificate",
     [EcdsaP256 = "ecdsa-p256", Rsa2048 = "rsa-2048", Ed25519 = "ed25519"]
 );
-names!(ResponseSize, "response size", [Small = "1k", Page = "10k", Image = "1m"]);
+names!(Size, "response size", [OneKib = "1k", TenKib = "10k", OneMib = "1m"]);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn groups_are_named_as_the_library_names_them() {
+        let known = firstflight_tls::group_names();
+        assert!(Group::ALL.iter().all(|group| known.contains(&group.name())), "{known:?}");
+    }
+
+    #[test]
     fn names_lead_back_to_their_values_and_others_are_told_what_is_allowed() {
         for group in Group::ALL {
-            assert_eq!(group.name().to_lowercase().parse(), Ok(*group));
+            assert_eq!(group.name().to_lowercase().parse(), Ok(group));
         }
         assert_eq!("0-rtt".parse(), Ok(Kind::ZeroRtt));
-        let error = "2k".parse::<ResponseSize>().unwrap_err();
+        let error = "2k".parse::<Size>().unwrap_err();
         assert_eq!(error, "unknown response size \"2k\"; allowed are 1k, 10k, 1m");
     }
 }

@@ -15,7 +15,7 @@ mod sampler;
 mod servers;
 mod tickets;
 
-pub use axes::{Certificate, Group, Http, Kind, ResponseSize, Workload};
+pub use axes::{Certificate, Group, Http, Kind, Size, Workload};
 pub use error::BenchError;
 pub use lab::{LabConfig, Progress, run};
 pub use plan::{Plan, PlannedCell};

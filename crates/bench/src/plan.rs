@@ -117,7 +117,7 @@ mod tests {
         let rtts = [2, 200].map(Duration::from_millis);
         let axes = Axes {
             servers: &crate::SERVERS,
-            workloads: Workload::ALL,
+            workloads: &Workload::ALL,
             versions: &Version::ALL,
             kinds: &[Kind::Full, Kind::Resumed, Kind::ZeroRtt],
             tfo: &[false, true],

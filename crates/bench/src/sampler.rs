@@ -67,7 +67,7 @@ impl Sampler {
         shortest: IpAddr,
     ) -> Result<Self, BenchError> {
         let mut connectors = Vec::new();
-        for workload in Workload::ALL.iter().copied() {
+        for workload in Workload::ALL {
             for version in Version::ALL {
                 let mut config = ConnectorConfig::new(Trust::File(cert.to_owned()));
                 (config.min_version, config.max_version) = (version, version);

@@ -174,7 +174,7 @@ fn passed(record: &Record) -> bool {
 
 fn tables(record: &Record) -> String {
     let mut text = String::new();
-    for workload in Workload::ALL.iter().copied() {
+    for workload in Workload::ALL {
         for server in &record.servers {
             if let Some(table) = firstflight_report::matrix(record, &server.name, workload.name()) {
                 text.push_str(&table);
