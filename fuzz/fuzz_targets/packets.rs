@@ -2,7 +2,7 @@
 #![no_main]
 
 use firstflight_fuzz::{Event, Flags};
-use firstflight_wire::{Limits, Observer};
+use firstflight_wire::{FirstResponse as Response, LastResponse as Last, Limits, Observer};
 use libfuzzer_sys::fuzz_target;
 
 // Small, so that short inputs reach them.
@@ -27,11 +27,24 @@ fuzz_target!(|bytes: &[u8]| {
         }
         assert!(observer.connections() <= LIMITS.connections);
     }
-    let mut all = observer.take_finished();
-    all.extend(observer.finish());
+    let mut all = observer.take_finished_traced(|_| true);
+    all.extend(observer.finish_traced(|_| true));
     assert!(all.len() <= LIMITS.connections);
-    for facts in &all {
+    for (facts, trace) in &all {
         let _ = (facts.label(), facts.round_trips());
+        if let (Response::Seen { round_trips: first, .. }, Last::Seen { round_trips: last, .. }) =
+            (facts.first_response, facts.last_response)
+        {
+            assert!(first <= last);
+        }
+        let trace = trace.as_ref().expect("a trace that was asked for");
+        // As many that count as others.
+        assert!(trace.packets.len() <= 2 * LIMITS.packets_per_connection);
+        for packet in &trace.packets {
+            assert!(
+                packet.carries.iter().map(|carried| carried.to_string().len()).sum::<usize>() > 0
+            );
+        }
     }
     assert_eq!(observer.connections(), 0);
 });

@@ -1,10 +1,12 @@
-//! Reads the client's byte stream: its ClientHello, its early data, its Finished.
+//! Reads the client's byte stream: its ClientHello, its early data, its Finished, its requests.
 
-use crate::decrypt::{Opener, Suite};
+use crate::decrypt::{Opener, Suite, legacy_plain_len};
+use crate::event::Event;
 use crate::facts::{TlsVersion, Unknown};
 use crate::handshake::{self, ClientHello, Messages};
 use crate::keylog::{KeyLog, SecretLabel};
 use crate::record::{self, Record, Records};
+use crate::sayings::{Said, Sayings};
 use crate::server_side::ServerSide;
 
 /// The first ClientHello at the beginning of `stream`.
@@ -18,9 +20,11 @@ pub(crate) fn client_hello(stream: &[u8]) -> Result<ClientHello, Unknown> {
         if record.content_type != record::HANDSHAKE {
             return Err(Unknown::NotTls);
         }
-        messages.push(record.payload);
+        messages.push(record.payload, record.payload_start());
         match messages.next() {
-            Some((handshake::CLIENT_HELLO, body)) => return ClientHello::read(body),
+            Some(message) if message.kind == handshake::CLIENT_HELLO => {
+                return ClientHello::read(message.body);
+            }
             Some(_) => return Err(Unknown::NotTls),
             None => {}
         }
@@ -28,7 +32,7 @@ pub(crate) fn client_hello(stream: &[u8]) -> Result<ClientHello, Unknown> {
     Err(Unknown::CaptureGap)
 }
 
-/// What the client's bytes after its first ClientHello say.
+/// What the client's bytes say.
 #[derive(Debug, Default)]
 pub(crate) struct ClientSide {
     /// Early records: opened by the early secret, or sent before the server's first byte came.
@@ -39,6 +43,8 @@ pub(crate) struct ClientSide {
     pub(crate) early_plain_bytes: Option<u64>,
     /// Whether the client's Finished was seen; `None` if that could not be read.
     pub(crate) finished: Option<bool>,
+    /// All that was read, in order.
+    pub(crate) said: Vec<Said>,
 }
 
 impl ClientSide {
@@ -62,22 +68,29 @@ impl ClientSide {
             found: Self::default(),
             offered: hello.early_data,
             first_flight,
-            legacy: server.version().is_some_and(|version| version < TlsVersion::Tls13),
+            legacy: match server.version() {
+                Some(version) if version < TlsVersion::Tls13 => {
+                    server.hello.as_ref().map(|hello| hello.cipher_suite)
+                }
+                _ => None,
+            },
             changed_cipher: false,
             early,
             handshake: Opener::new(&suites, secrets(SecretLabel::ClientHandshake)),
+            application: Opener::new(&suites, secrets(SecretLabel::ClientApplication)),
             messages: Messages::default(),
+            sayings: Sayings::default(),
         };
-        if reader.legacy || !reader.handshake.is_empty() {
+        if reader.legacy.is_some() || !reader.handshake.is_empty() {
             reader.found.finished = Some(false);
         }
         let mut records = Records::new(stream);
         while let Ok(Some(record)) = records.next() {
+            reader.sayings.begin();
             reader.record(&record);
-            if reader.found.finished == Some(true) {
-                break;
-            }
+            reader.sayings.end(&record, !reader.messages.is_empty());
         }
+        reader.found.said = reader.sayings.all;
         reader.found
     }
 }
@@ -86,29 +99,58 @@ struct Reader {
     found: ClientSide,
     offered: bool,
     first_flight: usize,
-    legacy: bool,
+    /// The cipher suite if the version is TLS 1.2 or before.
+    legacy: Option<u16>,
     changed_cipher: bool,
     early: Opener,
     handshake: Opener,
+    application: Opener,
     messages: Messages,
+    sayings: Sayings,
 }
 
 impl Reader {
     fn record(&mut self, record: &Record<'_>) {
-        match record.content_type {
-            record::CHANGE_CIPHER_SPEC => self.changed_cipher = true,
-            record::HANDSHAKE if self.legacy && self.changed_cipher => {
+        let done = self.found.finished == Some(true);
+        match (record.content_type, self.legacy) {
+            (record::CHANGE_CIPHER_SPEC, _) => self.changed_cipher = true,
+            (record::HANDSHAKE, Some(_)) if self.changed_cipher && !done => {
                 self.found.finished = Some(true);
+                self.sayings.record(Event::Finished);
             }
-            record::APPLICATION_DATA if !self.opens_as_early(record) => {
-                if self.opens_as_finished(record) {
-                    self.found.finished = Some(true);
-                } else if self.offered && record.start < self.first_flight {
+            (record::HANDSHAKE, legacy) if legacy.is_none() || !self.changed_cipher => {
+                self.messages(record.payload, record);
+            }
+            (record::ALERT, legacy) if legacy.is_none() || !self.changed_cipher => {
+                self.sayings.record(Event::alert(record.payload));
+            }
+            (record::APPLICATION_DATA, Some(suite)) if self.changed_cipher => {
+                let bytes = legacy_plain_len(suite, record.payload.len());
+                self.sayings.record(Event::ApplicationData { bytes });
+            }
+            (record::APPLICATION_DATA, _) if done => self.after_finished(record),
+            (record::APPLICATION_DATA, _) if !self.opens_as_early(record) => {
+                if self.opens_as_handshake(record) {
+                    return;
+                }
+                if self.offered && record.start < self.first_flight {
                     self.count_early(record);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Says the messages that end in this record, and whether a Finished is among them.
+    fn messages(&mut self, content: &[u8], record: &Record<'_>) -> bool {
+        self.sayings.messages();
+        self.messages.push(content, record.payload_start());
+        let mut finished = false;
+        while let Some(message) = self.messages.next() {
+            finished |= message.kind == handshake::FINISHED;
+            self.sayings.say(message.span, Event::message(message.kind));
+        }
+        finished
     }
 
     fn opens_as_early(&mut self, record: &Record<'_>) -> bool {
@@ -117,29 +159,47 @@ impl Reader {
         };
         let plain = self.found.early_plain_bytes.get_or_insert(0);
         if opened.content_type == record::APPLICATION_DATA {
-            *plain += opened.content.len() as u64;
+            let bytes = opened.content.len() as u64;
+            *plain += bytes;
             self.count_early(record);
+            self.sayings.record(Event::EarlyData { bytes });
         } else if opened.content.first() == Some(&handshake::END_OF_EARLY_DATA) {
             self.early = Opener::default();
+            self.sayings.record(Event::message(handshake::END_OF_EARLY_DATA));
+        } else {
+            self.sayings.record(Event::opened(&opened));
         }
         true
     }
 
-    /// Whether this record, under the handshake secret, completes the client's Finished.
-    fn opens_as_finished(&mut self, record: &Record<'_>) -> bool {
+    /// Whether this record is under the handshake secret; it may complete the client's Finished.
+    fn opens_as_handshake(&mut self, record: &Record<'_>) -> bool {
         let Some(opened) = self.handshake.open(record) else {
             return false;
         };
         if opened.content_type != record::HANDSHAKE {
-            return false;
+            self.sayings.record(Event::opened(&opened));
+        } else if self.messages(&opened.content, record) {
+            self.found.finished = Some(true);
         }
-        self.messages.push(&opened.content);
-        while let Some((kind, _)) = self.messages.next() {
-            if kind == handshake::FINISHED {
-                return true;
-            }
+        true
+    }
+
+    /// Requests, and what else comes under the application secret.
+    fn after_finished(&mut self, record: &Record<'_>) {
+        let Some(opened) = self.application.open(record) else {
+            return;
+        };
+        if opened.content_type != record::HANDSHAKE {
+            self.sayings.record(Event::opened(&opened));
+            return;
         }
-        false
+        let said = self.sayings.all.len();
+        self.messages(&opened.content, record);
+        let update = Event::message(handshake::KEY_UPDATE);
+        if self.sayings.all[said..].iter().any(|said| said.event == update) {
+            self.application.update();
+        }
     }
 
     fn count_early(&mut self, record: &Record<'_>) {

@@ -37,6 +37,21 @@ impl Suite {
     }
 }
 
+/// The plain text's length of a record before TLS 1.3, where the cipher suite is one of AEAD, so
+/// that the length shows it (RFC 5288 section 3, RFC 7905 section 2).
+pub(crate) fn legacy_plain_len(suite: u16, payload_len: usize) -> Option<u64> {
+    const TAG: usize = 16;
+    const EXPLICIT_NONCE: usize = 8;
+    let overhead = match suite {
+        // AES-GCM, without and with elliptic curves.
+        0x009c..=0x00a9 | 0xc02b..=0xc032 => EXPLICIT_NONCE + TAG,
+        // ChaCha20-Poly1305.
+        0xcca8..=0xccae => TAG,
+        _ => return None,
+    };
+    Some(payload_len.checked_sub(overhead)? as u64)
+}
+
 /// What a record held.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
@@ -184,6 +199,14 @@ mod tests {
         let iv = expand_label(suite, &secret, "iv", 12);
         assert_eq!(hex::encode(key), "3fce516009c21727d0f2e4e86ee403bc");
         assert_eq!(hex::encode(iv), "5d313eb2671276ee13000b30");
+    }
+
+    #[test]
+    fn rfc5288_3_the_length_of_aead_records_shows_their_plain_text() {
+        assert_eq!(legacy_plain_len(0xc02b, 124), Some(100));
+        assert_eq!(legacy_plain_len(0xcca9, 116), Some(100));
+        assert_eq!(legacy_plain_len(0x002f, 116), None, "CBC pads");
+        assert_eq!(legacy_plain_len(0xc02b, 23), None, "too short for its own tag");
     }
 
     #[test]

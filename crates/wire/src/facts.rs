@@ -1,11 +1,19 @@
 //! What a connection's packets show, in the terms of the RFCs.
 
+mod response;
+mod tcp;
+mod tls;
+
 use std::fmt;
 use std::net::SocketAddr;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use crate::FastOpenOption;
+pub use response::{FirstResponse, LastResponse};
+pub use tcp::{FastOpen, TcpFacts, Traffic};
+pub use tls::{CertificateFacts, EarlyData, EarlyFacts, Kind, NamedGroup, TlsFacts, TlsVersion};
+
+use crate::Packet;
 
 /// Everything that was seen of one TCP connection. Times are nanoseconds of the tap's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,8 +30,19 @@ pub struct FlowFacts {
     pub tcp: TcpFacts,
     /// The TLS part; `None` if the client's bytes are no ClientHello.
     pub tls: Option<TlsFacts>,
+    /// When the SYN-ACK was first delivered to the client: what curl calls connect.
+    pub connected: Option<u64>,
+    /// When the client could send application data without early data, False Start aside: the
+    /// delivery to it of the server's Finished and all before it. `None` if that was not
+    /// delivered or cannot be told.
+    pub setup_done: Option<u64>,
     /// The first response byte, and what it cost in round trips.
     pub first_response: FirstResponse,
+    /// The last response byte, and what it cost in round trips.
+    pub last_response: LastResponse,
+    /// Bytes of plain text between the two: application data of TLS, over HTTP/2 the frames of
+    /// answers. Decrypted, or before TLS 1.3 by the length where the cipher suite is an AEAD one.
+    pub response_bytes: Option<u64>,
     /// The TCP payload that the client sent before any payload of the server was delivered to
     /// it, in stream order: what a replaying attacker would send again. Not serialized.
     #[serde(skip)]
@@ -49,6 +68,13 @@ impl FlowFacts {
         Ok(Label { version, kind, tfo: self.tcp.fast_open })
     }
 
+    /// Whether `packet` is one of this connection: of its ends and within its time, for a later
+    /// connection may have the same ends.
+    pub fn owns(&self, packet: &Packet<'_>) -> bool {
+        (self.started..=self.ended).contains(&packet.arrived)
+            && packet.ends() == Some((self.client, self.server))
+    }
+
     /// Round trips from the first packet to the first response byte, where they are known.
     pub fn round_trips(&self) -> Option<u32> {
         match self.first_response {
@@ -56,194 +82,6 @@ impl FlowFacts {
             FirstResponse::None | FirstResponse::Unknown(_) => None,
         }
     }
-}
-
-/// What was seen below TLS.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TcpFacts {
-    /// Whether data in the SYN was sent and taken.
-    pub fast_open: FastOpen,
-    /// The Fast Open option of the client's SYN.
-    pub fast_open_option: Option<FastOpenOption>,
-    /// Bytes of payload in the client's SYN; of several SYNs, the most.
-    pub syn_data: u32,
-    /// How many of them the SYN-ACK acknowledged.
-    pub syn_data_acknowledged: u32,
-    /// SYNs of the client beyond the first.
-    pub syn_retransmissions: u32,
-    /// Whether a SYN-ACK was seen.
-    pub syn_ack: bool,
-    /// Segments of the client that carried what the tap had already seen, SYN and FIN included.
-    pub client_retransmissions: u32,
-    /// The same for the server's segments.
-    pub server_retransmissions: u32,
-    /// Segments of both sides that reached the tap behind a later one.
-    pub out_of_order: u32,
-    /// Packets that the tap did not deliver.
-    pub dropped: u32,
-    /// The client sent a FIN.
-    pub client_fin: bool,
-    /// The server sent a FIN.
-    pub server_fin: bool,
-    /// The client sent a RST.
-    pub client_rst: bool,
-    /// The server sent a RST.
-    pub server_rst: bool,
-}
-
-/// TCP Fast Open, as the packets show it (RFC 7413).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FastOpen {
-    /// The SYN carried data, and the SYN-ACK acknowledged it.
-    Used,
-    /// The SYN carried data, and it had to be sent again.
-    FellBack,
-    /// The SYN carried no data.
-    #[default]
-    Off,
-}
-
-/// What was seen of TLS.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TlsFacts {
-    /// The version that the ServerHello chose; `None` before there is one.
-    pub version: Option<TlsVersion>,
-    /// The cipher suite that the ServerHello chose.
-    pub cipher_suite: Option<u16>,
-    /// The ClientHello's random, as hex when serialized.
-    #[serde(serialize_with = "as_hex")]
-    pub client_random: [u8; 32],
-    /// The host name of the ClientHello (RFC 6066 section 3).
-    pub server_name: Option<String>,
-    /// The protocols that the client offers (RFC 7301).
-    pub alpn_offered: Vec<String>,
-    /// The protocol that the server chose, where it was in clear or could be decrypted.
-    pub alpn: Option<String>,
-    /// Full or resumed; `None` while the packets leave it open.
-    pub kind: Option<Kind>,
-    /// HelloRetryRequests seen (RFC 8446 section 4.1.4): none or one.
-    pub hello_retry_requests: u32,
-    /// Early data.
-    pub early: EarlyFacts,
-    /// Whether the client's Finished was seen: an attacker who replays a flight cannot send it.
-    /// `None` where secrets are lacking.
-    pub client_finished: Option<bool>,
-}
-
-/// TLS versions by the number in the ServerHello.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub enum TlsVersion {
-    /// TLS 1.0, RFC 2246.
-    #[serde(rename = "1.0")]
-    Tls10,
-    /// TLS 1.1, RFC 4346.
-    #[serde(rename = "1.1")]
-    Tls11,
-    /// TLS 1.2, RFC 5246.
-    #[serde(rename = "1.2")]
-    Tls12,
-    /// TLS 1.3, RFC 8446.
-    #[serde(rename = "1.3")]
-    Tls13,
-}
-
-impl TlsVersion {
-    /// The version with this number on the wire; `None` for SSL 3.0 and unknown ones.
-    pub fn from_wire(number: u16) -> Option<Self> {
-        match number {
-            0x0301 => Some(Self::Tls10),
-            0x0302 => Some(Self::Tls11),
-            0x0303 => Some(Self::Tls12),
-            0x0304 => Some(Self::Tls13),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for TlsVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tls10 => "TLS 1.0",
-            Self::Tls11 => "TLS 1.1",
-            Self::Tls12 => "TLS 1.2",
-            Self::Tls13 => "TLS 1.3",
-        })
-    }
-}
-
-/// How the handshake authenticated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// With the server's certificate.
-    Full,
-    /// From an earlier session: in TLS 1.3 the ServerHello has `pre_shared_key`, before that the
-    /// server's ChangeCipherSpec comes without a Certificate.
-    Resumed,
-}
-
-/// Early data on the wire and what became of it (RFC 8446 section 4.2.10).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct EarlyFacts {
-    /// What became of it.
-    pub verdict: EarlyData,
-    /// The first ClientHello has the `early_data` extension.
-    pub extension: bool,
-    /// Early records seen: those that its secret opens, and those sent before the server's
-    /// first byte was delivered.
-    pub records: u32,
-    /// Their length on the wire, record headers included.
-    pub wire_bytes: u64,
-    /// Their content's length; `None` unless `CLIENT_EARLY_TRAFFIC_SECRET` opened one.
-    pub plain_bytes: Option<u64>,
-}
-
-/// What became of early data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EarlyData {
-    /// None was sent: the extension, or records under it, are missing.
-    NotOffered,
-    /// The EncryptedExtensions have `early_data`.
-    Accepted,
-    /// The server answered without taking it.
-    Refused,
-    /// The capture or the secrets do not tell.
-    Unknown(Unknown),
-}
-
-/// The first response byte: the first byte of the first record from the server that holds
-/// application data (TLS 1.3: the decrypted, not empty content; before: the outer type, after
-/// the server's ChangeCipherSpec). Over HTTP/2 that may be the server's SETTINGS.
-///
-/// Its round trips are the causal depth of the packet that first carried that byte. A client's
-/// packet is one deeper than the deepest packet of the server that was *delivered* to the
-/// client before it *arrived* at the tap; a server's packet is as deep as the deepest packet of
-/// the client delivered to the server before it arrived. Only SYNs and packets with payload
-/// count. A retransmission keeps the depth of the original, except that data in a SYN which the
-/// server did not take counts where it is sent again. Server packets with nothing but TLS 1.3
-/// tickets do not deepen what follows, for no client waits for them (RFC 8446 section 4.6.1).
-///
-/// So the count is exact as long as neither side pauses for a whole round trip within one
-/// flight, and no loss makes it: what it then sends may be counted as caused by what came
-/// meanwhile. A sample with retransmissions is better marked than averaged in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FirstResponse {
-    /// It was seen.
-    Seen {
-        /// Round trips from the first packet to it.
-        round_trips: u32,
-        /// When it first reached the tap, in nanoseconds.
-        arrived: u64,
-        /// When it was first delivered to the client, in nanoseconds; `None` if it never was.
-        delivered: Option<u64>,
-    },
-    /// The server sent none, as far as the connection went.
-    None,
-    /// The capture or the secrets do not tell.
-    Unknown(Unknown),
 }
 
 /// Why something is not known.
@@ -330,8 +168,4 @@ pub enum Unlabelled {
     /// Early data was sent and its fate is not known.
     #[error("whether the early data was accepted is unknown: {0}")]
     EarlyData(Unknown),
-}
-
-fn as_hex<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&hex::encode(bytes))
 }

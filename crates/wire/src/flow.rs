@@ -2,42 +2,41 @@
 
 use std::mem::size_of;
 use std::net::SocketAddr;
+use std::ops::Range;
 
-use crate::client_side::{self, ClientSide};
-use crate::facts::{
-    EarlyData, EarlyFacts, FastOpen, FirstResponse, FlowFacts, Kind, TcpFacts, TlsFacts,
-    TlsVersion, Unknown,
-};
-use crate::handshake::ClientHello;
+use crate::facts::{FastOpen, TcpFacts};
+use crate::judge::Judge;
 use crate::packet::Segment;
-use crate::reassembly::{Coverage, Seen, Stored, Stream};
-use crate::round_trips;
-use crate::server_side::ServerSide;
+use crate::reassembly::{Coverage, Seen, Stored};
 use crate::{Direction, KeyLog, Limits, Packet};
 
 /// A connection while its packets come in. Judging waits until the secrets are there.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    started: u64,
-    ended: u64,
-    tcp: TcpFacts,
-    client: Side,
-    server: Side,
-    packets: Vec<Stored>,
+    pub(crate) started: u64,
+    pub(crate) ended: u64,
+    pub(crate) tcp: TcpFacts,
+    pub(crate) client: Side,
+    pub(crate) server: Side,
+    pub(crate) packets: Vec<Stored>,
+    /// How many of them do not count.
+    bare: usize,
+    /// Packets that were not kept at all.
+    pub(crate) left_out: u32,
     /// When the first packet came that counts but was not kept.
-    blind_from: Option<u64>,
+    pub(crate) blind_from: Option<u64>,
     /// Bytes of memory that its packets take.
     pub(crate) memory: usize,
 }
 
 /// One end's sequence space. Positions in it are those of `Stored`.
 #[derive(Debug, Default)]
-struct Side {
+pub(crate) struct Side {
     first_seq: Option<u32>,
     /// The position after the last that was seen.
     high: u64,
     /// The position after the last payload byte that was seen.
-    data_end: u64,
+    pub(crate) data_end: u64,
     coverage: Coverage,
     /// Payload bytes kept.
     kept: usize,
@@ -58,6 +57,15 @@ impl Side {
         }
         self.high.checked_add_signed(distance)
     }
+
+    /// Notes a stretch of the sequence space, which may end with a FIN.
+    fn take_in(&mut self, stretch: Range<u64>, fin: bool) -> Seen {
+        self.high = self.high.max(stretch.end);
+        if fin {
+            self.fin.get_or_insert(stretch.end);
+        }
+        self.coverage.add(stretch)
+    }
 }
 
 impl Flow {
@@ -70,6 +78,8 @@ impl Flow {
             client: Side::default(),
             server: Side::default(),
             packets: Vec::new(),
+            bare: 0,
+            left_out: 0,
             blind_from: None,
             memory: 0,
         }
@@ -97,33 +107,32 @@ impl Flow {
         self.started = self.started.min(packet.arrived);
         self.ended = self.ended.max(packet.arrived);
         self.tcp.dropped += u32::from(packet.delivered.is_none());
-        match packet.direction {
-            Direction::ToServer => {
-                self.tcp.client_fin |= segment.fin;
-                self.tcp.client_rst |= segment.rst;
-            }
-            Direction::ToClient => {
-                self.tcp.server_fin |= segment.fin;
-                self.tcp.server_rst |= segment.rst;
-            }
-        }
-        if segment.syn {
+        self.count(packet.direction, segment);
+        if segment.flags.syn {
             self.syn(packet.direction, segment);
         }
-        self.acknowledge(packet.direction, segment);
-        self.place(packet, segment, limits, room);
+        let acknowledged = self.acknowledge(packet.direction, segment);
+        self.place(packet, segment, acknowledged, limits, room);
     }
 
-    /// Judges the connection with the secrets that are known now.
-    pub(crate) fn judge(
-        mut self,
-        client: SocketAddr,
-        server: SocketAddr,
-        keys: &KeyLog,
-    ) -> FlowFacts {
+    /// Prepares the connection to be judged, once, with the secrets that are known now.
+    pub(crate) fn settle(&mut self, ends: (SocketAddr, SocketAddr), keys: &KeyLog) -> Judge<'_> {
         self.packets.sort_by_key(|packet| packet.arrived);
         self.settle_fast_open();
-        Judge::new(&self, keys).facts(client, server)
+        Judge::new(self, ends, keys)
+    }
+
+    fn count(&mut self, direction: Direction, segment: &Segment<'_>) {
+        let tcp = &mut self.tcp;
+        let (traffic, fin, rst) = match direction {
+            Direction::ToServer => (&mut tcp.to_server, &mut tcp.client_fin, &mut tcp.client_rst),
+            Direction::ToClient => (&mut tcp.to_client, &mut tcp.server_fin, &mut tcp.server_rst),
+        };
+        traffic.packets += 1;
+        traffic.wire_bytes += u64::from(segment.frame_len);
+        traffic.payload_bytes += u64::from(segment.wire_len);
+        *fin |= segment.flags.fin;
+        *rst |= segment.flags.rst;
     }
 
     fn syn(&mut self, direction: Direction, segment: &Segment<'_>) {
@@ -133,12 +142,14 @@ impl Flow {
                     self.tcp.syn_retransmissions += 1;
                 } else {
                     self.client.first_seq = Some(segment.seq);
-                    self.tcp.fast_open_option = segment.fast_open;
+                    self.tcp.client_options = segment.options;
+                    self.tcp.fast_open_option = segment.options.fast_open;
                 }
                 self.tcp.syn_data = self.tcp.syn_data.max(segment.wire_len);
             }
             (Direction::ToClient, Some(ack)) => {
                 self.server.first_seq.get_or_insert(segment.seq);
+                self.tcp.server_options.get_or_insert(segment.options);
                 let data = self.client.first_seq.map(|seq| ack.wrapping_sub(seq.wrapping_add(1)));
                 let taken = data.filter(|data| *data <= self.tcp.syn_data).unwrap_or(0);
                 let before = self.tcp.syn_data_acknowledged;
@@ -153,70 +164,86 @@ impl Flow {
         }
     }
 
-    fn acknowledge(&mut self, direction: Direction, segment: &Segment<'_>) {
+    /// The position up to which the segment acknowledges the other direction.
+    fn acknowledge(&mut self, direction: Direction, segment: &Segment<'_>) -> Option<u64> {
         let other = match direction {
             Direction::ToServer => &mut self.server,
             Direction::ToClient => &mut self.client,
         };
-        if let (Some(fin), Some(ack)) = (other.fin, segment.ack) {
-            other.fin_acknowledged |= other.position(ack).is_some_and(|ack| ack >= fin);
+        let acknowledged = other.position(segment.ack?);
+        if let Some(fin) = other.fin {
+            other.fin_acknowledged |= acknowledged.is_some_and(|ack| ack >= fin);
         }
+        acknowledged
     }
 
     /// Finds the segment's place in the sequence space, counts it, and keeps what is needed.
-    fn place(&mut self, packet: &Packet<'_>, segment: &Segment<'_>, limits: &Limits, room: usize) {
+    fn place(
+        &mut self,
+        packet: &Packet<'_>,
+        segment: &Segment<'_>,
+        acknowledged: Option<u64>,
+        limits: &Limits,
+        room: usize,
+    ) {
+        let mut stored = Stored {
+            direction: packet.direction,
+            arrived: packet.arrived,
+            delivered: packet.delivered,
+            flags: segment.flags,
+            acknowledged,
+            wire_len: segment.wire_len,
+            ..Stored::default()
+        };
         let (side, retransmissions) = match packet.direction {
             Direction::ToServer => (&mut self.client, &mut self.tcp.client_retransmissions),
             Direction::ToClient => (&mut self.server, &mut self.tcp.server_retransmissions),
         };
-        let start = match segment.syn {
+        stored.position = match segment.flags.syn {
             true if side.first_seq == Some(segment.seq) => Some(0),
             true => None,
             false => side.position(segment.seq).filter(|start| *start > 0),
         };
-        let Some(start) = start else {
-            return;
+        if let Some(start) = stored.position {
+            let end = start + u64::from(segment.flags.syn) + u64::from(segment.wire_len);
+            let end_with_fin = end + u64::from(segment.flags.fin);
+            stored.range = start..end;
+            if end_with_fin > start {
+                let seen = side.take_in(start..end_with_fin, segment.flags.fin);
+                stored.again = matches!(seen, Seen::PartlyBefore | Seen::Before);
+                self.tcp.out_of_order += u32::from(seen == Seen::OutOfOrder);
+                *retransmissions += u32::from(stored.again);
+                side.data_end = side.data_end.max(end);
+                let fits = side.kept + segment.payload.len() <= limits.bytes_per_direction;
+                if fits && seen != Seen::Before {
+                    stored.payload = segment.payload.into();
+                }
+            }
+        }
+        self.keep(stored, limits, room);
+    }
+
+    fn keep(&mut self, packet: Stored, limits: &Limits, room: usize) {
+        let of_its_sort = match packet.counts() {
+            true => self.packets.len() - self.bare,
+            false => self.bare,
         };
-        let end = start + u64::from(segment.syn) + u64::from(segment.wire_len);
-        let end_with_fin = end + u64::from(segment.fin);
-        if end_with_fin == start {
+        let cost = size_of::<Stored>() + packet.payload.len();
+        if of_its_sort >= limits.packets_per_connection || cost > room {
+            self.left_out += 1;
+            if packet.counts() {
+                self.blind_from.get_or_insert(packet.arrived);
+            }
             return;
         }
-        let seen = side.coverage.add(start..end_with_fin);
-        match seen {
-            Seen::New => {}
-            Seen::OutOfOrder => self.tcp.out_of_order += 1,
-            Seen::PartlyBefore | Seen::Before => *retransmissions += 1,
-        }
-        side.high = side.high.max(end_with_fin);
-        side.data_end = side.data_end.max(end);
-        if segment.fin {
-            side.fin.get_or_insert(end_with_fin);
-        }
-        if end == start {
-            return;
-        }
-        let fits = side.kept + segment.payload.len() <= limits.bytes_per_direction;
-        if !fits && packet.direction == Direction::ToClient {
-            // What lies beyond the kept part of the response bears on nothing before it.
-            return;
-        }
-        let keep = fits && seen != Seen::Before;
-        let payload = if keep { segment.payload } else { &[] };
-        let cost = size_of::<Stored>() + payload.len();
-        if self.packets.len() >= limits.packets_per_connection || cost > room {
-            self.blind_from.get_or_insert(packet.arrived);
-            return;
-        }
-        side.kept += payload.len();
+        let side = match packet.direction {
+            Direction::ToServer => &mut self.client,
+            Direction::ToClient => &mut self.server,
+        };
+        side.kept += packet.payload.len();
+        self.bare += usize::from(!packet.counts());
         self.memory += cost;
-        self.packets.push(Stored {
-            direction: packet.direction,
-            arrived: packet.arrived,
-            delivered: packet.delivered,
-            range: start..end,
-            payload: payload.into(),
-        });
+        self.packets.push(packet);
     }
 
     /// Says whether Fast Open was used, and lets SYN data that the server did not take count
@@ -238,167 +265,5 @@ impl Flow {
             let kept = syn.payload.len().min(taken as usize);
             syn.payload = syn.payload[..kept].into();
         }
-    }
-}
-
-/// Reads a finished connection.
-struct Judge<'a> {
-    flow: &'a Flow,
-    client: Stream,
-    server: Stream,
-    /// How many of the client's bytes are its first flight.
-    first_flight: usize,
-    keys: &'a KeyLog,
-}
-
-impl<'a> Judge<'a> {
-    fn new(flow: &'a Flow, keys: &'a KeyLog) -> Self {
-        let packets = &flow.packets;
-        let client = Stream::assemble(packets, Direction::ToServer);
-        let server = Stream::assemble(packets, Direction::ToClient);
-        let answered = packets
-            .iter()
-            .filter(|packet| packet.direction == Direction::ToClient && packet.has_data())
-            .filter_map(|packet| packet.delivered)
-            .min()
-            .unwrap_or(u64::MAX);
-        let first_flight = client.prefix(|index| packets[index].arrived < answered);
-        Self { flow, client, server, first_flight, keys }
-    }
-
-    fn facts(&self, client: SocketAddr, server: SocketAddr) -> FlowFacts {
-        let hello = client_side::client_hello(&self.client.bytes);
-        let (tls, first_response) = match &hello {
-            Ok(hello) => {
-                let said = ServerSide::read(&self.server.bytes, &hello.random, self.keys);
-                (Some(self.tls(hello, &said)), self.first_response(&said))
-            }
-            Err(Unknown::CaptureGap) if !self.client_gap() => (None, FirstResponse::None),
-            Err(why) => (None, FirstResponse::Unknown(*why)),
-        };
-        FlowFacts {
-            client,
-            server,
-            started: self.flow.started,
-            ended: self.flow.ended,
-            tcp: self.flow.tcp.clone(),
-            tls,
-            first_response,
-            first_flight: self.client.bytes[..self.first_flight].to_vec(),
-        }
-    }
-
-    fn tls(&self, hello: &ClientHello, server: &ServerSide) -> TlsFacts {
-        let client =
-            ClientSide::read(&self.client.bytes, hello, self.first_flight, server, self.keys);
-        let chosen = server.hello.as_ref();
-        let extensions = server.encrypted_extensions.as_ref();
-        let kind = match chosen {
-            Some(chosen) if server.version() == Some(TlsVersion::Tls13) => {
-                Some(if chosen.pre_shared_key { Kind::Resumed } else { Kind::Full })
-            }
-            _ => server.legacy_kind,
-        };
-        let alpn = extensions.and_then(|found| found.alpn.clone());
-        TlsFacts {
-            version: server.version(),
-            cipher_suite: chosen.map(|chosen| chosen.cipher_suite),
-            client_random: hello.random,
-            server_name: hello.server_name.clone(),
-            alpn_offered: hello.alpn.clone(),
-            alpn: alpn.or_else(|| chosen.and_then(|chosen| chosen.alpn.clone())),
-            kind,
-            hello_retry_requests: server.retries,
-            early: EarlyFacts {
-                verdict: self.verdict(hello, &client, server),
-                extension: hello.early_data,
-                records: client.early_records,
-                wire_bytes: client.early_wire_bytes,
-                plain_bytes: client.early_plain_bytes,
-            },
-            client_finished: self.client_finished(&client, server),
-        }
-    }
-
-    /// RFC 8446 section 4.2.10: accepted only if the EncryptedExtensions say so. A retry, an
-    /// older version or a handshake without the PSK refuses it for all to see.
-    fn verdict(&self, hello: &ClientHello, client: &ClientSide, server: &ServerSide) -> EarlyData {
-        if !hello.early_data || client.early_records == 0 {
-            return EarlyData::NotOffered;
-        }
-        if server.retries > 0 {
-            return EarlyData::Refused;
-        }
-        let chosen = match (&server.hello, server.version()) {
-            (None, _) => return EarlyData::Unknown(Unknown::NoServerHello),
-            (Some(_), Some(version)) if version < TlsVersion::Tls13 => return EarlyData::Refused,
-            (Some(chosen), _) => chosen,
-        };
-        if !chosen.pre_shared_key {
-            return EarlyData::Refused;
-        }
-        match &server.encrypted_extensions {
-            Some(found) if found.early_data => EarlyData::Accepted,
-            Some(_) => EarlyData::Refused,
-            None => EarlyData::Unknown(self.why_silent(server).unwrap_or(Unknown::Ended)),
-        }
-    }
-
-    /// Before TLS 1.3 a Finished cannot be read; both sides' show that the handshake is done.
-    fn client_finished(&self, client: &ClientSide, server: &ServerSide) -> Option<bool> {
-        match server.version()? {
-            TlsVersion::Tls13 => match client.finished {
-                Some(false) if self.client_gap() => None,
-                seen => seen,
-            },
-            _ => Some(client.finished == Some(true) && server.legacy_finished),
-        }
-    }
-
-    fn first_response(&self, server: &ServerSide) -> FirstResponse {
-        let Some(offset) = server.response else {
-            return self.why_silent(server).map_or(FirstResponse::None, FirstResponse::Unknown);
-        };
-        let packets = &self.flow.packets;
-        let Some(index) = self.server.packet_at(offset) else {
-            return FirstResponse::Unknown(Unknown::CaptureGap);
-        };
-        let arrived = packets[index].arrived;
-        if self.flow.blind_from.is_some_and(|blind| blind <= arrived) {
-            return FirstResponse::Unknown(Unknown::CaptureGap);
-        }
-        let position = offset as u64 + 1;
-        let delivered = packets
-            .iter()
-            .filter(|packet| packet.direction == Direction::ToClient)
-            .filter(|packet| packet.range.contains(&position))
-            .filter_map(|packet| packet.delivered)
-            .min();
-        let depths = round_trips::depths(packets, |index| self.is_idle(&packets[index], server));
-        FirstResponse::Seen { round_trips: depths[index], arrived, delivered }
-    }
-
-    /// Why the server's bytes do not show a response, if not because there is none.
-    fn why_silent(&self, server: &ServerSide) -> Option<Unknown> {
-        let gap = self.flow.server.data_end > self.server.end() || self.flow.blind_from.is_some();
-        server.stopped.or(gap.then_some(Unknown::CaptureGap))
-    }
-
-    fn client_gap(&self) -> bool {
-        self.flow.client.data_end > self.client.end() || self.flow.blind_from.is_some()
-    }
-
-    /// A packet with nothing but TLS 1.3 tickets, for which no client waits.
-    fn is_idle(&self, packet: &Stored, server: &ServerSide) -> bool {
-        if packet.direction != Direction::ToClient || packet.is_syn() || !packet.has_data() {
-            return false;
-        }
-        let mut at = packet.range.start - 1;
-        for ticket in &server.tickets {
-            if (ticket.start as u64..ticket.end as u64).contains(&at) {
-                at = ticket.end as u64;
-            }
-        }
-        at >= packet.range.end - 1
     }
 }

@@ -1,6 +1,9 @@
 //! Handshake messages: put together from records, and read as far as the facts need them.
 
-use crate::facts::Unknown;
+use std::ops::Range;
+
+use crate::facts::{NamedGroup, Unknown};
+use crate::presentation::Bytes;
 
 pub(crate) const CLIENT_HELLO: u8 = 1;
 pub(crate) const SERVER_HELLO: u8 = 2;
@@ -8,15 +11,19 @@ pub(crate) const NEW_SESSION_TICKET: u8 = 4;
 pub(crate) const END_OF_EARLY_DATA: u8 = 5;
 pub(crate) const ENCRYPTED_EXTENSIONS: u8 = 8;
 pub(crate) const CERTIFICATE: u8 = 11;
+pub(crate) const SERVER_KEY_EXCHANGE: u8 = 12;
 pub(crate) const SERVER_HELLO_DONE: u8 = 14;
+pub(crate) const CERTIFICATE_VERIFY: u8 = 15;
 pub(crate) const FINISHED: u8 = 20;
 pub(crate) const KEY_UPDATE: u8 = 24;
+pub(crate) const COMPRESSED_CERTIFICATE: u8 = 25;
 
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
 const PRE_SHARED_KEY: u16 = 41;
 const EARLY_DATA: u16 = 42;
 const SUPPORTED_VERSIONS: u16 = 43;
+const KEY_SHARE: u16 = 51;
 
 /// SHA-256 of "HelloRetryRequest": the random that marks one (RFC 8446 section 4.1.3).
 const RETRY_RANDOM: [u8; 32] = [
@@ -29,30 +36,51 @@ const RETRY_RANDOM: [u8; 32] = [
 pub(crate) struct Messages {
     buffer: Vec<u8>,
     taken: usize,
+    /// Where the piece that was pushed last begins in the buffer, and where in the stream.
+    piece: (usize, usize),
+    /// Where in the stream the message begins that earlier pieces left unfinished.
+    unfinished: usize,
+}
+
+/// A whole message.
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u8,
+    pub(crate) body: &'a [u8],
+    /// Where it lies in the stream that the pieces came from.
+    pub(crate) span: Range<usize>,
 }
 
 impl Messages {
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    /// Adds bytes that lie at `at` in the stream, after all whole messages were taken.
+    pub(crate) fn push(&mut self, bytes: &[u8], at: usize) {
+        self.unfinished = self.position(self.taken);
         self.buffer.drain(..self.taken);
         self.taken = 0;
+        self.piece = (self.buffer.len(), at);
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole message: its type and body.
-    pub(crate) fn next(&mut self) -> Option<(u8, &[u8])> {
-        let rest = &self.buffer[self.taken..];
-        let [kind, a, b, c, body @ ..] = rest else {
+    pub(crate) fn next(&mut self) -> Option<Message<'_>> {
+        let [kind, a, b, c, body @ ..] = &self.buffer[self.taken..] else {
             return None;
         };
         let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
         let body = body.get(..len)?;
-        self.taken += 4 + len;
-        Some((*kind, body))
+        let (from, to) = (self.taken, self.taken + 4 + len);
+        let span = self.position(from)..self.position(to);
+        self.taken = to;
+        Some(Message { kind: *kind, body, span })
     }
 
     /// Nothing is left over, as there must not be where keys change (RFC 8446 section 5.1).
     pub(crate) fn is_empty(&self) -> bool {
         self.taken == self.buffer.len()
+    }
+
+    /// Where in the stream a place of the buffer lies.
+    fn position(&self, place: usize) -> usize {
+        let (start, at) = self.piece;
+        place.checked_sub(start).map_or(self.unfinished, |distance| at + distance)
     }
 }
 
@@ -62,6 +90,7 @@ pub(crate) struct ClientHello {
     pub(crate) random: [u8; 32],
     pub(crate) server_name: Option<String>,
     pub(crate) alpn: Vec<String>,
+    pub(crate) key_shares: Vec<NamedGroup>,
     pub(crate) early_data: bool,
 }
 
@@ -73,12 +102,19 @@ impl ClientHello {
         bytes.vec8()?;
         bytes.vec16()?;
         bytes.vec8()?;
-        let mut hello = Self { random, server_name: None, alpn: Vec::new(), early_data: false };
+        let mut hello = Self {
+            random,
+            server_name: None,
+            alpn: Vec::new(),
+            key_shares: Vec::new(),
+            early_data: false,
+        };
         let mut extensions = Extensions::after_hello(bytes)?;
         while let Some((kind, data)) = extensions.next()? {
             match kind {
                 SERVER_NAME => hello.server_name = host_name(data)?,
                 ALPN => hello.alpn = protocols(data)?,
+                KEY_SHARE => hello.key_shares = key_shares(data)?,
                 EARLY_DATA => hello.early_data = true,
                 _ => {}
             }
@@ -94,6 +130,8 @@ pub(crate) struct ServerHello {
     pub(crate) version: u16,
     pub(crate) cipher_suite: u16,
     pub(crate) pre_shared_key: bool,
+    /// Of its key share; in a retry, of the one that it asks for.
+    pub(crate) group: Option<NamedGroup>,
     pub(crate) alpn: Option<String>,
 }
 
@@ -106,12 +144,14 @@ impl ServerHello {
         let cipher_suite = bytes.u16()?;
         bytes.u8()?;
         let retry = random == RETRY_RANDOM;
-        let mut hello = Self { retry, version, cipher_suite, pre_shared_key: false, alpn: None };
+        let mut hello =
+            Self { retry, version, cipher_suite, pre_shared_key: false, group: None, alpn: None };
         let mut extensions = Extensions::after_hello(bytes)?;
         while let Some((kind, mut data)) = extensions.next()? {
             match kind {
                 SUPPORTED_VERSIONS => hello.version = data.u16()?,
                 PRE_SHARED_KEY => hello.pre_shared_key = true,
+                KEY_SHARE => hello.group = Some(NamedGroup(data.u16()?)),
                 ALPN => hello.alpn = protocols(data)?.pop(),
                 _ => {}
             }
@@ -157,6 +197,16 @@ fn host_name(mut data: Bytes<'_>) -> Result<Option<String>, Unknown> {
     Ok(None)
 }
 
+fn key_shares(mut data: Bytes<'_>) -> Result<Vec<NamedGroup>, Unknown> {
+    let mut list = data.vec16()?;
+    let mut groups = Vec::new();
+    while !list.0.is_empty() {
+        groups.push(NamedGroup(list.u16()?));
+        list.vec16()?;
+    }
+    Ok(groups)
+}
+
 fn protocols(mut data: Bytes<'_>) -> Result<Vec<String>, Unknown> {
     let mut list = data.vec16()?;
     let mut protocols = Vec::new();
@@ -186,42 +236,6 @@ impl<'a> Extensions<'a> {
     }
 }
 
-/// Reads the presentation language (RFC 8446 section 3); what is too short is not TLS.
-#[derive(Clone, Copy)]
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Unknown> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Unknown::NotTls)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Unknown> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Unknown::NotTls)?;
-        self.0 = rest;
-        Ok(*taken)
-    }
-
-    fn u8(&mut self) -> Result<u8, Unknown> {
-        Ok(u8::from_be_bytes(self.array()?))
-    }
-
-    fn u16(&mut self) -> Result<u16, Unknown> {
-        Ok(u16::from_be_bytes(self.array()?))
-    }
-
-    fn vec8(&mut self) -> Result<Self, Unknown> {
-        let len = usize::from(self.u8()?);
-        Ok(Self(self.take(len)?))
-    }
-
-    fn vec16(&mut self) -> Result<Self, Unknown> {
-        let len = usize::from(self.u16()?);
-        Ok(Self(self.take(len)?))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use sha2::{Digest, Sha256};
@@ -236,15 +250,29 @@ mod tests {
     #[test]
     fn rfc8446_5_1_messages_share_records_and_span_them() {
         let mut messages = Messages::default();
-        messages.push(&[8, 0, 0, 1, 0xaa, 11, 0, 0]);
-        assert_eq!(messages.next(), Some((8, &[0xaa][..])));
-        assert_eq!(messages.next(), None);
+        let next = |messages: &mut Messages| {
+            messages.next().map(|message| (message.kind, message.body.to_vec(), message.span))
+        };
+        messages.push(&[8, 0, 0, 1, 0xaa, 11, 0, 0], 100);
+        assert_eq!(next(&mut messages), Some((8, vec![0xaa], 100..105)));
+        assert_eq!(next(&mut messages), None);
         assert!(!messages.is_empty());
-        messages.push(&[2, 1]);
-        assert_eq!(messages.next(), None);
-        messages.push(&[2]);
-        assert_eq!(messages.next(), Some((11, &[1, 2][..])));
+        messages.push(&[2, 1], 200);
+        assert_eq!(next(&mut messages), None);
+        messages.push(&[2, 20, 0, 0, 0], 300);
+        assert_eq!(next(&mut messages), Some((11, vec![1, 2], 105..301)));
+        assert_eq!(next(&mut messages), Some((20, vec![], 301..305)));
         assert!(messages.is_empty());
+    }
+
+    #[test]
+    fn rfc8446_4_2_8_key_shares_are_read_and_cut_ones_are_not() {
+        let list = [0, 13, 0x11, 0xec, 0, 2, 7, 7, 0, 0x1d, 0, 3, 1, 2, 3];
+        let groups = vec![NamedGroup::X25519_MLKEM768, NamedGroup::X25519];
+        assert_eq!(key_shares(Bytes(&list)), Ok(groups));
+        for len in 0..list.len() {
+            assert_eq!(key_shares(Bytes(&list[..len])), Err(Unknown::NotTls), "{len} bytes");
+        }
     }
 
     #[test]

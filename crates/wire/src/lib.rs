@@ -7,26 +7,39 @@
 //! What the packets and secrets do not show is said to be [`Unknown`], with the reason; nothing
 //! is guessed. Bytes from the network cannot make it panic, and memory stays within [`Limits`].
 //!
-//! How round trips are counted is written in [`FirstResponse`].
+//! How round trips are counted is written in [`FirstResponse`] and [`LastResponse`]. A [`Trace`]
+//! of a connection, made only when asked for, says what each of its packets carried.
 
+mod event;
 mod facts;
+mod observer;
+mod options;
+mod packet;
+mod trace;
+
+mod authentication;
+mod client_side;
+mod decrypt;
 mod flow;
 mod handshake;
+mod http2;
+mod judge;
 mod keylog;
-mod observer;
-mod packet;
+mod presentation;
 mod reassembly;
 mod record;
 mod round_trips;
-
-mod client_side;
-mod decrypt;
+mod sayings;
 mod server_side;
 
+pub use event::Event;
 pub use facts::{
-    EarlyData, EarlyFacts, FastOpen, FirstResponse, FlowFacts, Kind, Label, LabelKind, TcpFacts,
-    TlsFacts, TlsVersion, Unknown, Unlabelled,
+    CertificateFacts, EarlyData, EarlyFacts, FastOpen, FirstResponse, FlowFacts, Kind, Label,
+    LabelKind, LastResponse, NamedGroup, TcpFacts, TlsFacts, TlsVersion, Traffic, Unknown,
+    Unlabelled,
 };
 pub use keylog::KeyLog;
 pub use observer::{Limits, Observer};
-pub use packet::{Direction, FastOpenOption, Packet};
+pub use options::{FastOpenOption, TcpOptions};
+pub use packet::{Direction, Packet, TcpFlags};
+pub use trace::{Carried, Part, Trace, TracedPacket};

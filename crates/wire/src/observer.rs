@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use crate::flow::Flow;
 use crate::packet::Segment;
-use crate::{Direction, FlowFacts, KeyLog, Packet};
+use crate::{Direction, FlowFacts, KeyLog, Packet, Trace};
 
 /// How much an [`Observer`] may keep. What does not fit is left out, and the facts say so.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub struct Limits {
     pub connections: usize,
     /// Payload bytes kept of each direction of a connection.
     pub bytes_per_direction: usize,
-    /// Packets kept of a connection; acknowledgements without payload are not counted.
+    /// Packets kept of a connection: so many that are SYNs or have payload, and as many others.
     pub packets_per_connection: usize,
     /// Bytes kept of all connections together.
     pub total_bytes: usize,
@@ -27,7 +27,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 1 << 16,
-            bytes_per_direction: 1 << 18,
+            // A response of 1 MiB, and what comes with it.
+            bytes_per_direction: 1 << 21,
             packets_per_connection: 1 << 13,
             total_bytes: 1 << 29,
             secrets: 1 << 17,
@@ -85,14 +86,11 @@ impl Observer {
         let Some(segment) = Segment::from_frame(packet.frame) else {
             return;
         };
-        let key = match packet.direction {
-            Direction::ToServer => (segment.source, segment.destination),
-            Direction::ToClient => (segment.destination, segment.source),
-        };
+        let key = segment.ends(packet.direction);
         let opens = packet.direction == Direction::ToServer
-            && segment.syn
+            && segment.flags.syn
             && segment.ack.is_none()
-            && !segment.rst;
+            && !segment.flags.rst;
         let connections = self.flows.len() + self.superseded.len();
         let full = connections >= self.limits.connections;
         let flow = match self.flows.entry(key) {
@@ -131,26 +129,57 @@ impl Observer {
         self.not_followed
     }
 
+    /// The secrets that were added.
+    pub fn key_log(&self) -> &KeyLog {
+        &self.keys
+    }
+
     /// Judges the connections that are closed, in the order in which they began, and forgets
     /// them. Their secrets must have been added before.
     pub fn take_finished(&mut self) -> Vec<FlowFacts> {
-        self.take(Flow::is_closed)
+        without_traces(self.take_finished_traced(|_| false))
+    }
+
+    /// The same, with a trace of each connection for whose facts `wanted` is true.
+    pub fn take_finished_traced(
+        &mut self,
+        wanted: impl FnMut(&FlowFacts) -> bool,
+    ) -> Vec<(FlowFacts, Option<Trace>)> {
+        self.take(Flow::is_closed, wanted)
     }
 
     /// Judges all connections, open ones as far as they went, and forgets them.
     pub fn finish(&mut self) -> Vec<FlowFacts> {
-        self.take(|_| true)
+        without_traces(self.finish_traced(|_| false))
     }
 
-    fn take(&mut self, ready: impl Fn(&Flow) -> bool) -> Vec<FlowFacts> {
+    /// The same, with a trace of each connection for whose facts `wanted` is true.
+    pub fn finish_traced(
+        &mut self,
+        wanted: impl FnMut(&FlowFacts) -> bool,
+    ) -> Vec<(FlowFacts, Option<Trace>)> {
+        self.take(|_| true, wanted)
+    }
+
+    fn take(
+        &mut self,
+        ready: impl Fn(&Flow) -> bool,
+        mut wanted: impl FnMut(&FlowFacts) -> bool,
+    ) -> Vec<(FlowFacts, Option<Trace>)> {
         let mut taken = std::mem::take(&mut self.superseded);
         taken.extend(self.flows.extract_if(|_, flow| ready(flow)));
         self.memory -= taken.iter().map(|(_, flow)| flow.memory).sum::<usize>();
-        let mut facts: Vec<_> = taken
-            .into_iter()
-            .map(|((client, server), flow)| flow.judge(client, server, &self.keys))
-            .collect();
-        facts.sort_by_key(|facts| (facts.started, facts.client));
-        facts
+        taken.sort_by_key(|((client, _), flow)| (flow.started, *client));
+        let judged = taken.into_iter().map(|(ends, mut flow)| {
+            let judge = flow.settle(ends, &self.keys);
+            let facts = judge.facts();
+            let trace = wanted(&facts).then(|| Trace::new(&judge));
+            (facts, trace)
+        });
+        judged.collect()
     }
+}
+
+fn without_traces(judged: Vec<(FlowFacts, Option<Trace>)>) -> Vec<FlowFacts> {
+    judged.into_iter().map(|(facts, _)| facts).collect()
 }

@@ -3,24 +3,38 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::Direction;
+use crate::{Direction, TcpFlags};
 
-/// A packet that counts: a SYN, or one with payload. Positions are counted from the SYN, which
-/// is 0, so that data begins at 1; they do not wrap.
-#[derive(Clone, Debug)]
+/// A packet. Positions are counted from the SYN, which is 0, so that data begins at 1; they do
+/// not wrap. A packet counts if it is a SYN or has payload: its range is not empty.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Stored {
     pub(crate) direction: Direction,
     pub(crate) arrived: u64,
     pub(crate) delivered: Option<u64>,
-    /// What it occupies of the sequence space; a FIN is left out.
+    pub(crate) flags: TcpFlags,
+    /// Where it begins, if it lies near the rest.
+    pub(crate) position: Option<u64>,
+    /// The position in the other direction up to which it acknowledges.
+    pub(crate) acknowledged: Option<u64>,
+    /// Its payload's length on the wire.
+    pub(crate) wire_len: u32,
+    /// Some of it had been sent before.
+    pub(crate) again: bool,
+    /// What counts of the sequence space that it occupies; a FIN is left out.
     pub(crate) range: Range<u64>,
     /// The payload from its first byte; shorter than the range if it was cut or not kept.
     pub(crate) payload: Box<[u8]>,
 }
 
 impl Stored {
+    /// A SYN, or payload.
+    pub(crate) fn counts(&self) -> bool {
+        !self.range.is_empty()
+    }
+
     pub(crate) fn is_syn(&self) -> bool {
-        self.range.start == 0
+        self.counts() && self.range.start == 0
     }
 
     /// Where its payload begins.
@@ -164,6 +178,7 @@ mod tests {
             delivered: Some(0),
             range: start..start + payload.len() as u64,
             payload: payload.into(),
+            ..Stored::default()
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::facts::Unknown;
 
 pub(crate) const CHANGE_CIPHER_SPEC: u8 = 20;
+pub(crate) const ALERT: u8 = 21;
 pub(crate) const HANDSHAKE: u8 = 22;
 pub(crate) const APPLICATION_DATA: u8 = 23;
 
@@ -21,6 +22,16 @@ pub(crate) struct Record<'a> {
 impl Record<'_> {
     pub(crate) fn wire_len(&self) -> usize {
         HEADER_LEN + self.payload.len()
+    }
+
+    /// Where its payload begins in the stream.
+    pub(crate) fn payload_start(&self) -> usize {
+        self.start + HEADER_LEN
+    }
+
+    /// Where it ends in the stream.
+    pub(crate) fn end(&self) -> usize {
+        self.start + self.wire_len()
     }
 }
 

@@ -7,12 +7,17 @@ use std::ops::Range;
 use crate::Direction;
 use crate::reassembly::Stored;
 
-/// The depth of each of `packets`, which are in the order of their arrival at the tap. Packets
-/// of which `idle` is true set nothing off: they deepen nothing that follows them.
-pub(crate) fn depths(packets: &[Stored], idle: impl Fn(usize) -> bool) -> Vec<u32> {
+/// The depth of each of `packets`, which are in the order of their arrival at the tap; `None`
+/// where a packet does not count. `weight` says what each does to those after it.
+pub(crate) fn depths(packets: &[Stored], weight: impl Fn(&Stored) -> Weight) -> Vec<Option<u32>> {
     let (mut to_client, mut to_server) = (Side::default(), Side::default());
     let mut depths = Vec::with_capacity(packets.len());
-    for (index, packet) in packets.iter().enumerate() {
+    for packet in packets {
+        let weight = weight(packet);
+        if weight == Weight::Nothing {
+            depths.push(None);
+            continue;
+        }
         let depth = match packet.direction {
             Direction::ToServer => {
                 let fresh = 1 + to_client.reached(packet.arrived);
@@ -23,16 +28,27 @@ pub(crate) fn depths(packets: &[Stored], idle: impl Fn(usize) -> bool) -> Vec<u3
                 to_client.first_sent(&packet.range, fresh)
             }
         };
-        if let (Some(delivered), false) = (packet.delivered, idle(index)) {
+        if let (Some(delivered), Weight::Cause) = (packet.delivered, weight) {
             let side = match packet.direction {
                 Direction::ToServer => &mut to_server,
                 Direction::ToClient => &mut to_client,
             };
             side.under_way.push(Reverse((delivered.max(packet.arrived), depth)));
         }
-        depths.push(depth);
+        depths.push(Some(depth));
     }
     depths
+}
+
+/// What a packet does to the depth of those after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// It has no depth.
+    Nothing,
+    /// It has one but sets nothing off.
+    Idle,
+    /// What follows its delivery may be its doing.
+    Cause,
 }
 
 /// One direction.
@@ -61,6 +77,10 @@ impl Side {
     /// The depth of a packet with `range`: `fresh` if anything in it is new, else that of the
     /// original.
     fn first_sent(&mut self, range: &Range<u64>, fresh: u32) -> u32 {
+        if range.is_empty() {
+            // An acknowledgement is of its own time.
+            return fresh;
+        }
         let mut at = range.start;
         let mut original = 0;
         let mut new = Vec::new();
@@ -99,13 +119,14 @@ mod tests {
                 arrived,
                 delivered,
                 range: from..to,
-                payload: Box::default(),
+                ..Stored::default()
             })
             .collect()
     }
 
     fn count(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<u32> {
-        depths(&packets(list), |_| false)
+        let depths = depths(&packets(list), |_| Weight::Cause);
+        depths.into_iter().map(Option::unwrap).collect()
     }
 
     #[test]
@@ -160,12 +181,34 @@ mod tests {
     }
 
     #[test]
-    fn idle_packets_deepen_nothing() {
+    fn idle_packets_deepen_nothing_and_others_have_no_depth() {
         let list = packets(&[
             (ToServer, 0, Some(10), 0, 1),
             (ToClient, 10, Some(20), 0, 1),
+            (ToServer, 22, Some(32), 1, 1),
             (ToServer, 25, Some(35), 1, 100),
         ]);
-        assert_eq!(depths(&list, |index| index == 1), [1, 1, 1]);
+        let weight = |packet: &Stored| match packet.direction {
+            ToClient => Weight::Idle,
+            ToServer if packet.counts() => Weight::Cause,
+            ToServer => Weight::Nothing,
+        };
+        assert_eq!(depths(&list, weight), [Some(1), Some(1), None, Some(1)]);
+    }
+
+    #[test]
+    fn acknowledgements_that_count_deepen_what_waited_for_them() {
+        let list = [
+            (ToServer, 0, Some(10), 0, 1),
+            (ToClient, 10, Some(20), 0, 1),
+            (ToServer, 20, Some(30), 1, 100),
+            // A window of two packets, and the next when the first is acknowledged.
+            (ToClient, 30, Some(40), 1, 1000),
+            (ToClient, 31, Some(41), 1000, 2000),
+            (ToServer, 40, Some(50), 100, 100),
+            (ToClient, 50, Some(60), 2000, 3000),
+            (ToClient, 51, Some(61), 3000, 4000),
+        ];
+        assert_eq!(count(&list), [1, 1, 2, 2, 2, 3, 3, 3]);
     }
 }

@@ -1,12 +1,16 @@
-//! Reads the server's byte stream: what it negotiated, and where its first response byte is.
+//! Reads the server's byte stream: what it negotiated, and where its response lies.
 
 use std::ops::Range;
 
-use crate::decrypt::{Opened, Opener, Suite};
+use crate::authentication::Authentication;
+use crate::decrypt::{Opened, Opener, Suite, legacy_plain_len};
+use crate::event::Event;
 use crate::facts::{Kind, TlsVersion, Unknown};
-use crate::handshake::{self, EncryptedExtensions, Messages, ServerHello};
+use crate::handshake::{self, ClientHello, EncryptedExtensions, Messages, ServerHello};
+use crate::http2::Frames;
 use crate::keylog::{KeyLog, SecretLabel};
 use crate::record::{self, Record, Records};
+use crate::sayings::{Said, Sayings};
 
 /// What the server's bytes say.
 #[derive(Debug, Default)]
@@ -14,40 +18,60 @@ pub(crate) struct ServerSide {
     pub(crate) hello: Option<ServerHello>,
     pub(crate) retries: u32,
     pub(crate) encrypted_extensions: Option<EncryptedExtensions>,
+    pub(crate) authentication: Authentication,
     /// Before TLS 1.3: whether the handshake showed itself as full or abbreviated.
     pub(crate) legacy_kind: Option<Kind>,
-    /// Before TLS 1.3: the server's Finished was seen.
-    pub(crate) legacy_finished: bool,
-    /// Where the first record with application data begins in the stream.
-    pub(crate) response: Option<usize>,
+    /// Where the record ends that completes the server's Finished.
+    pub(crate) finished: Option<usize>,
+    pub(crate) response: Option<Response>,
     /// Where records lie that hold nothing but TLS 1.3 tickets.
     pub(crate) tickets: Vec<Range<usize>>,
-    /// Why reading stopped before the response, if the stream did not simply end.
+    /// Why reading stopped, if the stream did not simply end.
     pub(crate) stopped: Option<Unknown>,
+    /// All that was read, in order.
+    pub(crate) said: Vec<Said>,
+}
+
+/// Where the response lies in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Response {
+    /// Where its first record begins.
+    pub(crate) start: usize,
+    /// Where its last record ends.
+    pub(crate) end: usize,
+    /// Its plain text's length.
+    pub(crate) bytes: Option<u64>,
 }
 
 impl ServerSide {
-    /// Reads `stream`, from its first byte up to the response.
-    pub(crate) fn read(stream: &[u8], random: &[u8; 32], keys: &KeyLog) -> Self {
+    /// Reads `stream` from its first byte to its last whole record.
+    pub(crate) fn read(stream: &[u8], hello: &ClientHello, keys: &KeyLog) -> Self {
         let mut reader = Reader {
             found: Self::default(),
             phase: Phase::Hello,
             messages: Messages::default(),
-            random,
+            frames: None,
+            sayings: Sayings::default(),
+            client: hello,
             keys,
         };
         let mut records = Records::new(stream);
-        reader.found.stopped = loop {
+        loop {
             match records.next() {
-                Ok(Some(record)) => match reader.record(&record) {
-                    Ok(()) if reader.found.response.is_some() => break None,
-                    Ok(()) => {}
-                    Err(why) => break Some(why),
-                },
-                Ok(None) => break None,
-                Err(why) => break Some(why),
+                Ok(Some(record)) => {
+                    if let Err(why) = reader.record(&record) {
+                        reader.found.stopped = Some(why);
+                        reader.phase = Phase::Blind;
+                    }
+                }
+                Ok(None) => break,
+                Err(why) => {
+                    reader.found.stopped.get_or_insert(why);
+                    break;
+                }
             }
-        };
+        }
+        reader.found.said = reader.sayings.all;
         reader.found
     }
 
@@ -73,26 +97,38 @@ enum Phase {
     LegacyClear { certificate: bool },
     /// TLS 1.2 and before, after the server's ChangeCipherSpec.
     LegacyEncrypted,
+    /// Reading has stopped: records are named by what their headers say.
+    Blind,
 }
 
 struct Reader<'a> {
     found: ServerSide,
     phase: Phase,
     messages: Messages,
-    random: &'a [u8; 32],
+    /// Over HTTP/2.
+    frames: Option<Frames>,
+    sayings: Sayings,
+    client: &'a ClientHello,
     keys: &'a KeyLog,
 }
 
 impl Reader<'_> {
     fn record(&mut self, record: &Record<'_>) -> Result<(), Unknown> {
-        // Neither alerts nor the middlebox-friendly ChangeCipherSpec of TLS 1.3 (RFC 8446
-        // appendix D.4) say anything here.
+        self.sayings.begin();
+        let read = self.read(record);
+        self.sayings.end(record, !self.messages.is_empty());
+        read
+    }
+
+    fn read(&mut self, record: &Record<'_>) -> Result<(), Unknown> {
+        // The middlebox-friendly ChangeCipherSpec of TLS 1.3 (RFC 8446 appendix D.4) and alerts
+        // in clear say nothing that is looked for.
         match (&mut self.phase, record.content_type) {
-            (Phase::Hello, record::HANDSHAKE) => self.hello(record.payload),
+            (Phase::Hello, record::HANDSHAKE) => self.hello(record),
             (Phase::Hello, record::APPLICATION_DATA) => Err(Unknown::NotTls),
             (Phase::Handshake(opener), record::APPLICATION_DATA) => {
                 let opened = opener.open(record).ok_or(Unknown::WrongSecrets)?;
-                self.handshake(&opened)
+                self.handshake(&opened, record)
             }
             (Phase::Application(opener), record::APPLICATION_DATA) => {
                 let opened = opener.open(record).ok_or(Unknown::WrongSecrets)?;
@@ -102,29 +138,37 @@ impl Reader<'_> {
                 Err(Unknown::NotTls)
             }
             (Phase::LegacyClear { .. } | Phase::LegacyEncrypted, _) => self.legacy(record),
+            (_, record::ALERT) => {
+                self.sayings.record(Event::alert(record.payload));
+                Ok(())
+            }
             (_, _) => Ok(()),
         }
     }
 
     /// A plain record before the ServerHello is complete.
-    fn hello(&mut self, payload: &[u8]) -> Result<(), Unknown> {
-        self.messages.push(payload);
-        while let Some((kind, body)) = self.messages.next() {
+    fn hello(&mut self, record: &Record<'_>) -> Result<(), Unknown> {
+        self.sayings.messages();
+        self.messages.push(record.payload, record.payload_start());
+        while let Some(message) = self.messages.next() {
             // HelloRequest (0) may precede it before TLS 1.3.
-            if kind != handshake::SERVER_HELLO {
+            if message.kind != handshake::SERVER_HELLO {
+                self.sayings.say(message.span, Event::message(message.kind));
                 continue;
             }
-            let hello = ServerHello::read(body)?;
+            let hello = ServerHello::read(message.body)?;
             if hello.retry {
+                self.sayings.say(message.span, Event::HelloRetryRequest);
                 self.found.retries += 1;
                 continue;
             }
+            self.sayings.say(message.span, Event::ServerHello);
             self.found.hello = Some(hello);
             return match self.found.version().ok_or(Unknown::NotTls)? {
                 TlsVersion::Tls13 => self.enter_handshake(),
-                _ => {
+                version => {
                     self.phase = Phase::LegacyClear { certificate: false };
-                    self.legacy_messages();
+                    self.legacy_messages(version);
                     Ok(())
                 }
             };
@@ -142,66 +186,95 @@ impl Reader<'_> {
 
     fn opener(&self, label: SecretLabel) -> Result<Opener, Unknown> {
         let suite = self.found.suite().ok_or(Unknown::CipherSuite)?;
-        let opener = Opener::new(&[suite], self.keys.secrets(self.random, label));
+        let opener = Opener::new(&[suite], self.keys.secrets(&self.client.random, label));
         if opener.is_empty() { Err(Unknown::NoSecrets) } else { Ok(opener) }
     }
 
     /// EncryptedExtensions to Finished.
-    fn handshake(&mut self, opened: &Opened) -> Result<(), Unknown> {
+    fn handshake(&mut self, opened: &Opened, record: &Record<'_>) -> Result<(), Unknown> {
         if opened.content_type != record::HANDSHAKE {
+            self.sayings.record(Event::opened(opened));
             return Ok(());
         }
-        self.messages.push(&opened.content);
-        while let Some((kind, body)) = self.messages.next() {
-            match kind {
+        self.sayings.messages();
+        self.messages.push(&opened.content, record.payload_start());
+        while let Some(message) = self.messages.next() {
+            match message.kind {
                 handshake::ENCRYPTED_EXTENSIONS => {
-                    self.found.encrypted_extensions = Some(EncryptedExtensions::read(body)?);
+                    let extensions = EncryptedExtensions::read(message.body)?;
+                    let early_data = self.client.early_data.then_some(extensions.early_data);
+                    self.sayings.say(message.span, Event::EncryptedExtensions { early_data });
+                    if extensions.alpn.as_deref() == Some("h2") {
+                        self.frames = Some(Frames::default());
+                    }
+                    self.found.encrypted_extensions = Some(extensions);
                 }
                 handshake::FINISHED => {
+                    self.sayings.say(message.span, Event::Finished);
                     if !self.messages.is_empty() {
                         return Err(Unknown::NotTls);
                     }
+                    self.found.finished = Some(record.end());
                     self.phase = Phase::Application(self.opener(SecretLabel::ServerApplication)?);
                     return Ok(());
                 }
-                _ => {}
+                kind => {
+                    self.sayings.say(message.span, Event::message(kind));
+                    let version = TlsVersion::Tls13;
+                    self.found.authentication.message(kind, message.body, version);
+                }
             }
         }
         Ok(())
     }
 
-    /// Tickets, key updates and, at last, the response.
+    /// The response, tickets and key updates.
     fn application(&mut self, opened: &Opened, record: &Record<'_>) -> Result<(), Unknown> {
-        match opened.content_type {
-            record::APPLICATION_DATA if !opened.content.is_empty() => {
-                self.found.response = Some(record.start);
-            }
-            record::HANDSHAKE => {
-                let mut only_tickets = self.messages.is_empty();
-                let mut updated = false;
-                self.messages.push(&opened.content);
-                while let Some((kind, _)) = self.messages.next() {
-                    only_tickets &= kind == handshake::NEW_SESSION_TICKET;
-                    updated |= kind == handshake::KEY_UPDATE;
-                }
-                if only_tickets && self.messages.is_empty() {
-                    self.found.tickets.push(record.start..record.start + record.wire_len());
-                }
-                if let (true, Phase::Application(opener)) = (updated, &mut self.phase) {
-                    opener.update();
+        if opened.content_type != record::HANDSHAKE {
+            self.sayings.record(Event::opened(opened));
+            if opened.content_type == record::APPLICATION_DATA {
+                let bytes = match &mut self.frames {
+                    Some(frames) => frames.push(&opened.content),
+                    None => opened.content.len() as u64,
+                };
+                if bytes > 0 {
+                    self.response(record, Some(bytes));
                 }
             }
-            _ => {}
+            return Ok(());
+        }
+        let mut only_tickets = self.messages.is_empty();
+        let mut updated = false;
+        self.sayings.messages();
+        self.messages.push(&opened.content, record.payload_start());
+        while let Some(message) = self.messages.next() {
+            only_tickets &= message.kind == handshake::NEW_SESSION_TICKET;
+            updated |= message.kind == handshake::KEY_UPDATE;
+            self.sayings.say(message.span, Event::message(message.kind));
+        }
+        if only_tickets && self.messages.is_empty() {
+            self.found.tickets.push(record.start..record.end());
+        }
+        if let (true, Phase::Application(opener)) = (updated, &mut self.phase) {
+            opener.update();
         }
         Ok(())
+    }
+
+    fn response(&mut self, record: &Record<'_>, bytes: Option<u64>) {
+        let (start, end) = (record.start, record.end());
+        let response = self.found.response.get_or_insert(Response { start, end, bytes: Some(0) });
+        response.end = end;
+        response.bytes = response.bytes.zip(bytes).map(|(before, here)| before + here);
     }
 
     /// TLS 1.2 and before (RFC 5246 section 7.3).
     fn legacy(&mut self, record: &Record<'_>) -> Result<(), Unknown> {
         match (&self.phase, record.content_type) {
             (Phase::LegacyClear { .. }, record::HANDSHAKE) => {
-                self.messages.push(record.payload);
-                self.legacy_messages();
+                self.sayings.messages();
+                self.messages.push(record.payload, record.payload_start());
+                self.legacy_messages(self.found.version().ok_or(Unknown::NotTls)?);
             }
             (Phase::LegacyClear { certificate }, record::CHANGE_CIPHER_SPEC) => {
                 let kind = if *certificate { Kind::Full } else { Kind::Resumed };
@@ -209,17 +282,32 @@ impl Reader<'_> {
                 self.phase = Phase::LegacyEncrypted;
             }
             (Phase::LegacyClear { .. }, record::APPLICATION_DATA) => return Err(Unknown::NotTls),
-            (Phase::LegacyEncrypted, record::HANDSHAKE) => self.found.legacy_finished = true,
+            (Phase::LegacyClear { .. }, record::ALERT) => {
+                self.sayings.record(Event::alert(record.payload));
+            }
+            (Phase::LegacyEncrypted, record::HANDSHAKE) if self.found.finished.is_none() => {
+                self.sayings.record(Event::Finished);
+                self.found.finished = Some(record.end());
+            }
             (Phase::LegacyEncrypted, record::APPLICATION_DATA) => {
-                self.found.response = Some(record.start);
+                let suite = self.found.hello.as_ref().map_or(0, |hello| hello.cipher_suite);
+                let bytes = legacy_plain_len(suite, record.payload.len());
+                self.sayings.record(Event::ApplicationData { bytes });
+                self.response(record, bytes);
+            }
+            (Phase::LegacyEncrypted, record::ALERT) => {
+                self.sayings.record(Event::Alert { description: None });
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn legacy_messages(&mut self) {
-        while let Some((kind, _)) = self.messages.next() {
+    fn legacy_messages(&mut self, version: TlsVersion) {
+        while let Some(message) = self.messages.next() {
+            let kind = message.kind;
+            self.found.authentication.message(kind, message.body, version);
+            self.sayings.say(message.span, Event::message(kind));
             // Suites without a certificate still end their flight with ServerHelloDone.
             if matches!(kind, handshake::CERTIFICATE | handshake::SERVER_HELLO_DONE) {
                 self.phase = Phase::LegacyClear { certificate: true };

@@ -11,15 +11,22 @@ fn check(world: &World, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
     assert_eq!((label.kind, label.version), (kind, version));
     assert_eq!(facts.round_trips(), Some(round_trips), "{label}");
     let (used, syns) = match tfo {
-        Tfo::Off => (FastOpen::Off, 0),
+        Tfo::Off | Tfo::Asked => (FastOpen::Off, 0),
         Tfo::Taken => (FastOpen::Used, 0),
         Tfo::Left => (FastOpen::FellBack, 0),
         Tfo::Lost => (FastOpen::FellBack, 1),
     };
     assert_eq!(label.tfo, used);
     let tcp = facts.tcp;
-    assert_eq!(tcp.fast_open_option, (tfo != Tfo::Off).then_some(FastOpenOption::Cookie(8)));
-    assert_eq!(tcp.syn_data > 0, tfo != Tfo::Off);
+    let option = match tfo {
+        Tfo::Off => None,
+        Tfo::Asked => Some(FastOpenOption::CookieRequest),
+        _ => Some(FastOpenOption::Cookie(8)),
+    };
+    assert_eq!((tcp.fast_open_option, tcp.client_options.fast_open), (option, option));
+    // Whether it did without a cookie because none came is seen here.
+    assert_eq!(tcp.server_options.unwrap().fast_open, None);
+    assert_eq!(tcp.syn_data > 0, !matches!(tfo, Tfo::Off | Tfo::Asked));
     let taken = if tfo == Tfo::Taken { tcp.syn_data } else { 0 };
     assert_eq!(tcp.syn_data_acknowledged, taken);
     assert_eq!(tcp.syn_retransmissions, syns);
@@ -27,9 +34,10 @@ fn check(world: &World, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
     assert_eq!((tcp.client_retransmissions, tcp.server_retransmissions), (syns, 0));
 }
 
-/// Fast Open taken, left by the server, lost on the path.
+/// Fast Open asked for in vain, taken, left by the server, lost on the path.
 fn check_all(world: impl Fn() -> World, kind: LabelKind, version: TlsVersion, round_trips: u32) {
     check(&world(), Tfo::Off, kind, version, round_trips);
+    check(&world(), Tfo::Asked, kind, version, round_trips);
     check(&world(), Tfo::Taken, kind, version, round_trips - 1);
     check(&world(), Tfo::Left, kind, version, round_trips);
     check(&world(), Tfo::Lost, kind, version, round_trips);

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use firstflight_wire::{Direction, Observer, Packet};
+use firstflight_wire::{Direction, FirstResponse, LastResponse, Limits, Observer, Packet};
 use proptest::prelude::*;
 
 use crate::path::{Captured, MS, Path, Segment, Tfo, feed};
@@ -64,8 +64,8 @@ proptest! {
             let frame = path.frame(direction, &segment);
             observer.packet(&Packet { direction, arrived, delivered, frame: &frame });
         }
-        for facts in observer.finish() {
-            let _ = (facts.label(), serde_json::to_string(&facts).unwrap());
+        for judged in observer.finish_traced(|_| true) {
+            let _ = (judged.0.label(), serde_json::to_string(&judged).unwrap());
         }
     }
 
@@ -93,10 +93,18 @@ proptest! {
         let mut observer = Observer::new();
         feed(&mut observer, &capture);
         observer.add_secrets(key_log);
-        for facts in observer.finish() {
+        for (facts, trace) in observer.finish_traced(|_| true) {
             // Whatever was changed, round trips never fall below what the protocol needs.
             prop_assert!(facts.round_trips().is_none_or(|count| count >= 1));
-            let _ = (facts.label(), serde_json::to_string(&facts).unwrap());
+            if let (FirstResponse::Seen { round_trips: first, .. },
+                LastResponse::Seen { round_trips: last, .. }) =
+                (facts.first_response, facts.last_response)
+            {
+                prop_assert!(first <= last);
+            }
+            let trace = trace.unwrap();
+            prop_assert!(trace.packets.iter().all(|packet| !packet.carries.is_empty()));
+            let _ = (facts.label(), serde_json::to_string(&(facts, trace)).unwrap());
         }
     }
 }
@@ -104,7 +112,9 @@ proptest! {
 #[test]
 fn random_bytes_as_client_hello_are_no_tls() {
     let path = Path::new(MS);
-    let mut observer = Observer::new();
+    let most = 1 << 18;
+    let limits = Limits { bytes_per_direction: most, ..Limits::default() };
+    let mut observer = Observer::with_limits(limits);
     let mut state = 1u32;
     let mut at = 1;
     let syn = Segment { syn: true, ..Segment::default() };
@@ -127,6 +137,6 @@ fn random_bytes_as_client_hello_are_no_tls() {
     }
     let facts = observer.finish().remove(0);
     assert!(facts.tls.is_none());
-    assert!(facts.first_flight.len() <= 1 << 18);
+    assert!(facts.first_flight.len() <= most);
     assert!(facts.label().unwrap_err().to_string().contains("ClientHello"));
 }

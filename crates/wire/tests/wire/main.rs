@@ -6,5 +6,7 @@ mod legacy;
 mod many;
 mod path;
 mod peers;
+mod response;
 mod tls13;
+mod trace;
 mod trouble;

@@ -9,6 +9,9 @@ use firstflight_wire::{Direction, Observer, Packet};
 
 pub(crate) const MS: u64 = 1_000_000;
 
+/// Segments of 1,400 bytes, selective acknowledgements, windows shifted by 7.
+const SYN_OPTIONS: &[u8] = &[2, 4, 5, 120, 4, 2, 1, 3, 3, 7, 1, 1];
+
 /// Either end above TCP.
 pub(crate) trait Peer {
     fn receive(&mut self, bytes: &[u8]);
@@ -23,9 +26,11 @@ pub(crate) trait Peer {
 }
 
 /// How the client's SYN and the server treat Fast Open.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Tfo {
     Off,
+    /// The SYN asks for a cookie, and nothing on the way back brings one.
+    Asked,
     /// The server takes the SYN's data.
     Taken,
     /// The server answers the SYN and leaves its data.
@@ -193,12 +198,14 @@ impl Run<'_> {
     fn open(&mut self, client: &mut dyn Peer) {
         let start = self.path.start;
         let mut data = client.send();
-        let options = match self.path.tfo {
-            Tfo::Off => Vec::new(),
-            _ => vec![34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1],
-        };
+        let mut options = SYN_OPTIONS.to_vec();
+        match self.path.tfo {
+            Tfo::Off => {}
+            Tfo::Asked => options.extend([34, 2, 1, 1]),
+            _ => options.extend([34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1]),
+        }
         let in_syn = match self.path.tfo {
-            Tfo::Off => 0,
+            Tfo::Off | Tfo::Asked => 0,
             _ => data.len().min(self.path.segment),
         };
         let payload = data[..in_syn].to_vec();
@@ -212,7 +219,8 @@ impl Run<'_> {
             }
             Tfo::Lost => {
                 self.capture(start, Direction::ToServer, &syn, None);
-                let plain = Segment { options: Vec::new(), payload: Vec::new(), ..syn };
+                let options = SYN_OPTIONS.to_vec();
+                let plain = Segment { options, payload: Vec::new(), ..syn };
                 self.at(start + 1000 * MS, Event::Sent(Direction::ToServer, plain));
             }
             _ => self.at(start, Event::Sent(Direction::ToServer, syn)),
@@ -290,7 +298,8 @@ impl Run<'_> {
             }
             let ack = Some(end.expected);
             end.next = 1;
-            let syn_ack = Segment { syn: true, ack, ..Segment::default() };
+            let options = SYN_OPTIONS.to_vec();
+            let syn_ack = Segment { syn: true, ack, options, ..Segment::default() };
             self.at(now + 1000, Event::Sent(reply, syn_ack));
         } else {
             let ack = Segment { at: end.next, ack: Some(1), ..Segment::default() };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 
-use firstflight_wire::{FlowFacts, Observer};
+use firstflight_wire::{FlowFacts, Observer, Trace};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, ring};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -27,6 +27,8 @@ pub(crate) struct World {
     /// What the client sends and the server answers.
     pub(crate) request: Vec<u8>,
     pub(crate) response: Vec<u8>,
+    /// What the server sends unasked, as soon as it can.
+    pub(crate) greeting: Vec<u8>,
     /// The client waits so long between receiving and sending.
     pub(crate) client_pause: u64,
     /// The server updates its keys before it answers.
@@ -88,6 +90,7 @@ impl Made {
             keys,
             request: REQUEST.to_vec(),
             response: RESPONSE.to_vec(),
+            greeting: Vec::new(),
             client_pause: 20_000,
             update_keys: false,
         };
@@ -133,6 +136,13 @@ impl World {
         std::mem::swap(&mut self.keys, &mut other.keys);
     }
 
+    /// Both sides speak this protocol.
+    pub(crate) fn alpn(mut self, protocol: &str) -> Self {
+        self.change_client(|client| client.alpn_protocols = vec![protocol.into()]);
+        self.change_server(|server| server.alpn_protocols = vec![protocol.into()]);
+        self
+    }
+
     /// The server takes no early data any more.
     pub(crate) fn refuse_early_data(&mut self) {
         self.change_server(|server| server.max_early_data_size = 0);
@@ -149,7 +159,7 @@ impl World {
         let mut client = Client {
             tls: ClientConnection::new(self.client.clone(), name).unwrap(),
             request: self.request.clone(),
-            expected: self.response.len(),
+            expected: self.greeting.len() + self.response.len(),
             got: 0,
             sent_early: false,
             sent: false,
@@ -157,6 +167,7 @@ impl World {
         };
         let mut tls = ServerConnection::new(self.server.clone()).unwrap();
         tls.set_buffer_limit(None);
+        tls.writer().write_all(&self.greeting).unwrap();
         let mut server = Server {
             tls,
             expected: self.request.len(),
@@ -166,7 +177,7 @@ impl World {
             update_keys: self.update_keys,
         };
         let captured = path.run(&mut client, &mut server);
-        assert_eq!(client.got, self.response.len(), "the client lacks its answer");
+        assert_eq!(client.got, client.expected, "the client lacks its answer");
         captured
     }
 
@@ -183,13 +194,19 @@ impl World {
 
 /// Judges a capture of one connection, which must have closed.
 pub(crate) fn judge(capture: &[Captured], key_log: &str) -> FlowFacts {
+    judge_and_trace(capture, key_log).0
+}
+
+/// The same, with its trace.
+pub(crate) fn judge_and_trace(capture: &[Captured], key_log: &str) -> (FlowFacts, Trace) {
     let mut observer = Observer::new();
     feed(&mut observer, capture);
     observer.add_secrets(key_log);
-    let mut taken = observer.take_finished();
+    let mut taken = observer.take_finished_traced(|_| true);
     assert_eq!(taken.len(), 1);
     assert_eq!(observer.connections(), 0);
-    taken.remove(0)
+    let (facts, trace) = taken.remove(0);
+    (facts, trace.unwrap())
 }
 
 #[derive(Default)]

@@ -26,7 +26,7 @@ fn a_lost_response_is_timed_by_its_delivered_copy() {
         .world()
         .capture(&Path::new(20 * MS))
         .iter()
-        .filter(|p| p.direction == Direction::ToClient && p.frame.len() > 54)
+        .filter(|p| p.direction == Direction::ToClient && p.frame.len() > 100)
         .count();
     assert!(payloads > 1);
     for lost in 0..payloads {

@@ -1,0 +1,203 @@
+//! What a stretch of a connection's bytes is, in the words of the RFCs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::decrypt::Opened;
+use crate::record::{self, Record};
+
+/// One thing that a packet carries, or is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Event {
+    /// The client's SYN.
+    Syn,
+    /// The server's SYN with its acknowledgement.
+    SynAck,
+    /// An acknowledgement and nothing else.
+    Ack,
+    /// The sender has no more to send.
+    Fin,
+    /// The connection is reset.
+    Reset,
+    /// Payload that is not TLS or could not be read as such, in bytes.
+    Payload {
+        /// Its length.
+        bytes: u64,
+    },
+    /// A ClientHello.
+    ClientHello,
+    /// A HelloRetryRequest (RFC 8446 section 4.1.4).
+    HelloRetryRequest,
+    /// A ServerHello.
+    ServerHello,
+    /// The EncryptedExtensions.
+    EncryptedExtensions {
+        /// Whether early data was accepted; `None` if none was offered.
+        early_data: Option<bool>,
+    },
+    /// A Certificate message, also a compressed one.
+    Certificate,
+    /// Another message of the handshake, by its number.
+    Handshake {
+        /// The message's type (RFC 8446 section 4, RFC 5246 section 7.4).
+        message: u8,
+    },
+    /// A Finished message.
+    Finished,
+    /// A session ticket.
+    NewSessionTicket,
+    /// A ChangeCipherSpec record; in TLS 1.3 it means nothing (RFC 8446 appendix D.4).
+    ChangeCipherSpec,
+    /// A record of early data that could be decrypted.
+    EarlyData {
+        /// Its plain text's length.
+        bytes: u64,
+    },
+    /// A record of application data.
+    ApplicationData {
+        /// Its plain text's length, where that is known.
+        bytes: Option<u64>,
+    },
+    /// The alert that ends a direction in good order (RFC 8446 section 6.1).
+    CloseNotify,
+    /// Another alert.
+    Alert {
+        /// Its description's number; `None` if it is encrypted.
+        description: Option<u8>,
+    },
+    /// A record that no secret opened.
+    Encrypted {
+        /// Its length with its header.
+        bytes: u64,
+    },
+}
+
+impl Event {
+    /// The alert with this content; `description` comes second (RFC 8446 section 6).
+    pub(crate) fn alert(content: &[u8]) -> Self {
+        match *content {
+            [_, 0] => Self::CloseNotify,
+            [_, description] => Self::Alert { description: Some(description) },
+            _ => Self::Alert { description: None },
+        }
+    }
+
+    /// What a record held that is no handshake message.
+    pub(crate) fn opened(opened: &Opened) -> Self {
+        let bytes = opened.content.len() as u64;
+        match opened.content_type {
+            record::APPLICATION_DATA => Self::ApplicationData { bytes: Some(bytes) },
+            record::ALERT => Self::alert(&opened.content),
+            _ => Self::Encrypted { bytes },
+        }
+    }
+
+    /// What a record that was not opened says of itself.
+    pub(crate) fn unread(record: &Record<'_>) -> Self {
+        match record.content_type {
+            record::CHANGE_CIPHER_SPEC => Self::ChangeCipherSpec,
+            record::ALERT => Self::Alert { description: None },
+            _ => Self::Encrypted { bytes: record.wire_len() as u64 },
+        }
+    }
+
+    /// The message with this type, where its body says nothing more.
+    pub(crate) fn message(kind: u8) -> Self {
+        match kind {
+            1 => Self::ClientHello,
+            2 => Self::ServerHello,
+            4 => Self::NewSessionTicket,
+            11 | 25 => Self::Certificate,
+            20 => Self::Finished,
+            message => Self::Handshake { message },
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Syn => f.write_str("SYN"),
+            Self::SynAck => f.write_str("SYN-ACK"),
+            Self::Ack => f.write_str("ACK"),
+            Self::Fin => f.write_str("FIN"),
+            Self::Reset => f.write_str("RST"),
+            Self::Payload { bytes } => write!(f, "payload {bytes} B"),
+            Self::ClientHello => f.write_str("ClientHello"),
+            Self::HelloRetryRequest => f.write_str("HelloRetryRequest"),
+            Self::ServerHello => f.write_str("ServerHello"),
+            Self::EncryptedExtensions { early_data } => f.write_str(match early_data {
+                None => "EncryptedExtensions",
+                Some(true) => "EncryptedExtensions (early data accepted)",
+                Some(false) => "EncryptedExtensions (early data refused)",
+            }),
+            Self::Certificate => f.write_str("Certificate"),
+            Self::Handshake { message } => match message_name(message) {
+                Some(name) => f.write_str(name),
+                None => write!(f, "handshake message {message}"),
+            },
+            Self::Finished => f.write_str("Finished"),
+            Self::NewSessionTicket => f.write_str("NewSessionTicket"),
+            Self::ChangeCipherSpec => f.write_str("ChangeCipherSpec"),
+            Self::EarlyData { bytes } => write!(f, "early data {bytes} B"),
+            Self::ApplicationData { bytes: Some(bytes) } => {
+                write!(f, "application data {bytes} B")
+            }
+            Self::ApplicationData { bytes: None } => f.write_str("application data"),
+            Self::CloseNotify => f.write_str("close_notify"),
+            Self::Alert { description: Some(number) } => match alert_name(number) {
+                Some(name) => write!(f, "alert {name}"),
+                None => write!(f, "alert {number}"),
+            },
+            Self::Alert { description: None } => f.write_str("alert, encrypted"),
+            Self::Encrypted { bytes } => write!(f, "encrypted {bytes} B"),
+        }
+    }
+}
+
+/// The messages that have no event of their own.
+fn message_name(kind: u8) -> Option<&'static str> {
+    Some(match kind {
+        0 => "HelloRequest",
+        5 => "EndOfEarlyData",
+        12 => "ServerKeyExchange",
+        13 => "CertificateRequest",
+        14 => "ServerHelloDone",
+        15 => "CertificateVerify",
+        16 => "ClientKeyExchange",
+        22 => "CertificateStatus",
+        24 => "KeyUpdate",
+        _ => return None,
+    })
+}
+
+/// The alerts that servers and clients meet (RFC 8446 section 6.2).
+fn alert_name(description: u8) -> Option<&'static str> {
+    Some(match description {
+        10 => "unexpected_message",
+        20 => "bad_record_mac",
+        22 => "record_overflow",
+        40 => "handshake_failure",
+        42 => "bad_certificate",
+        45 => "certificate_expired",
+        46 => "certificate_unknown",
+        47 => "illegal_parameter",
+        48 => "unknown_ca",
+        50 => "decode_error",
+        51 => "decrypt_error",
+        70 => "protocol_version",
+        71 => "insufficient_security",
+        80 => "internal_error",
+        86 => "inappropriate_fallback",
+        90 => "user_canceled",
+        109 => "missing_extension",
+        112 => "unrecognized_name",
+        115 => "unknown_psk_identity",
+        116 => "certificate_required",
+        120 => "no_application_protocol",
+        _ => return None,
+    })
+}

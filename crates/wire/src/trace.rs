@@ -1,0 +1,172 @@
+//! One connection packet by packet: what a waterfall is drawn from.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use serde::Serialize;
+
+use crate::judge::Judge;
+use crate::reassembly::Stored;
+use crate::sayings::Said;
+use crate::{Direction, Event, TcpFlags};
+
+/// The packets of a connection. Times are nanoseconds of the tap's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trace {
+    /// The client's address and port.
+    pub client: SocketAddr,
+    /// The server's address and port.
+    pub server: SocketAddr,
+    /// When the first SYN reached the tap.
+    pub started: u64,
+    /// The packets in the order in which they reached the tap.
+    pub packets: Vec<TracedPacket>,
+    /// Packets that were seen but not kept, because a limit was reached.
+    pub left_out: u32,
+}
+
+/// One packet of a [`Trace`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TracedPacket {
+    /// Which way it went.
+    pub direction: Direction,
+    /// When it reached the tap from its sender, in nanoseconds.
+    pub arrived: u64,
+    /// When the tap handed it to its receiver, in nanoseconds; `None` if the tap dropped it.
+    pub delivered: Option<u64>,
+    /// The flags of its TCP header.
+    pub flags: TcpFlags,
+    /// Its sequence number counted from the SYN's, which is 0, so that data begins at 1; `None`
+    /// if it is far from the rest.
+    pub sequence: Option<u64>,
+    /// What it acknowledges, counted from the other side's SYN.
+    pub acknowledged: Option<u64>,
+    /// Its payload's length in bytes.
+    pub payload_bytes: u32,
+    /// Some of it had been sent before, SYN and FIN included. Data of a SYN that the server did
+    /// not take is none when it comes again.
+    pub retransmission: bool,
+    /// Its causal depth, as `FirstResponse` and `LastResponse` count it; `None` where it does
+    /// not count.
+    pub round_trips: Option<u32>,
+    /// What it carries, in the order of its bytes; never empty.
+    pub carries: Vec<Carried>,
+}
+
+/// An event and how much of it a packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Carried {
+    /// The event.
+    #[serde(flatten)]
+    pub event: Event,
+    /// Which part of it is in the packet.
+    pub part: Part,
+}
+
+/// Which part of a message or record a packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// Its first bytes.
+    First,
+    /// Neither its first nor its last bytes.
+    Middle,
+    /// Its last bytes: only from here on can it be read.
+    Last,
+}
+
+impl fmt::Display for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.event)?;
+        f.write_str(match self.part {
+            Part::Whole => "",
+            Part::First => " (begins)",
+            Part::Middle => " (goes on)",
+            Part::Last => " (ends)",
+        })
+    }
+}
+
+impl Trace {
+    pub(crate) fn new(judge: &Judge<'_>) -> Self {
+        let packets = judge.flow.packets.iter().zip(&judge.depths);
+        Self {
+            client: judge.ends.0,
+            server: judge.ends.1,
+            started: judge.flow.started,
+            packets: packets
+                .map(|(packet, depth)| traced(packet, *depth, judge.said(packet.direction)))
+                .collect(),
+            left_out: judge.flow.left_out,
+        }
+    }
+}
+
+fn traced(packet: &Stored, round_trips: Option<u32>, said: &[Said]) -> TracedPacket {
+    TracedPacket {
+        direction: packet.direction,
+        arrived: packet.arrived,
+        delivered: packet.delivered,
+        flags: packet.flags,
+        sequence: packet.position,
+        acknowledged: packet.acknowledged,
+        payload_bytes: packet.wire_len,
+        retransmission: packet.again,
+        round_trips,
+        carries: carried(packet, said),
+    }
+}
+
+fn carried(packet: &Stored, said: &[Said]) -> Vec<Carried> {
+    let whole = |event| Carried { event, part: Part::Whole };
+    let mut carries = Vec::new();
+    match packet.flags {
+        flags if flags.rst => carries.push(whole(Event::Reset)),
+        flags if flags.syn && flags.ack => carries.push(whole(Event::SynAck)),
+        flags if flags.syn => carries.push(whole(Event::Syn)),
+        _ => {}
+    }
+    if packet.wire_len > 0 {
+        let before = carries.len();
+        if let Some(position) = packet.position {
+            // The first byte after the SYN is the stream's first.
+            let start = position.max(1) - 1;
+            carries.extend(parts(start..start + u64::from(packet.wire_len), said));
+        }
+        if carries.len() == before {
+            carries.push(whole(Event::Payload { bytes: packet.wire_len.into() }));
+        }
+    }
+    if packet.flags.fin {
+        carries.push(whole(Event::Fin));
+    }
+    if carries.is_empty() {
+        carries.push(whole(Event::Ack));
+    }
+    carries
+}
+
+/// What of `said` lies in `bytes` of the stream.
+fn parts(bytes: Range<u64>, said: &[Said]) -> impl Iterator<Item = Carried> {
+    let first = said.partition_point(|said| said.span.end as u64 <= bytes.start);
+    said[first..]
+        .iter()
+        .take_while({
+            let end = bytes.end;
+            move |said| (said.span.start as u64) < end
+        })
+        .map(move |said| {
+            let begins = bytes.start <= said.span.start as u64;
+            let ends = said.span.end as u64 <= bytes.end;
+            let part = match (begins, ends) {
+                (true, true) => Part::Whole,
+                (true, false) => Part::First,
+                (false, false) => Part::Middle,
+                (false, true) => Part::Last,
+            };
+            Carried { event: said.event, part }
+        })
+}

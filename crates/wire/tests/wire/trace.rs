@@ -1,0 +1,176 @@
+//! What each packet of a connection carried.
+
+use firstflight_wire::{Direction, Event, Observer, Part, Trace};
+use rustls::crypto::ring::kx_group;
+
+use crate::path::{MS, Path, Tfo, feed};
+use crate::peers::{Made, World, judge_and_trace};
+
+fn trace(world: &World, path: &Path) -> Trace {
+    judge_and_trace(&world.capture(path), &world.key_log()).1
+}
+
+/// The packets that count, as direction, depth and words.
+fn words(trace: &Trace) -> Vec<String> {
+    let counting =
+        trace.packets.iter().filter(|packet| packet.payload_bytes > 0 || packet.flags.syn);
+    counting
+        .map(|packet| {
+            let arrow = if packet.direction == Direction::ToServer { '>' } else { '<' };
+            let carries: Vec<_> = packet.carries.iter().map(ToString::to_string).collect();
+            format!("{arrow} {} {}", packet.round_trips.unwrap(), carries.join(", "))
+        })
+        .collect()
+}
+
+#[test]
+fn rfc8446_2_3_early_data_packet_by_packet() {
+    let expected = [
+        "> 1 SYN",
+        "< 1 SYN-ACK",
+        "> 2 ClientHello, ChangeCipherSpec, early data 36 B",
+        "< 2 ServerHello, ChangeCipherSpec, EncryptedExtensions (early data accepted), Finished, \
+         application data 38 B",
+        "> 3 EndOfEarlyData, Finished, close_notify",
+        "< 3 NewSessionTicket, NewSessionTicket",
+    ];
+    assert_eq!(words(&trace(&Made::default().world().meet(), &Path::new(20 * MS))), expected);
+}
+
+#[test]
+fn rfc8446_2_a_full_handshake_packet_by_packet() {
+    let expected = [
+        "> 1 SYN",
+        "< 1 SYN-ACK",
+        "> 2 ClientHello",
+        "< 2 ServerHello, ChangeCipherSpec, EncryptedExtensions, Certificate, CertificateVerify, \
+         Finished",
+        "> 3 ChangeCipherSpec, Finished, application data 36 B",
+        "< 3 NewSessionTicket, NewSessionTicket, application data 38 B",
+        "> 4 close_notify",
+    ];
+    assert_eq!(words(&trace(&Made::default().world(), &Path::new(20 * MS))), expected);
+}
+
+#[test]
+fn rfc5246_7_3_tls12_packet_by_packet_without_secrets() {
+    let world = Made::tls12().world();
+    let trace = judge_and_trace(&world.capture(&Path::new(20 * MS)), "").1;
+    let expected = [
+        "> 1 SYN",
+        "< 1 SYN-ACK",
+        "> 2 ClientHello",
+        "< 2 ServerHello, Certificate, ServerKeyExchange, ServerHelloDone",
+        "> 3 ClientKeyExchange, ChangeCipherSpec, Finished",
+        "< 3 NewSessionTicket, ChangeCipherSpec, Finished",
+        "> 4 application data 36 B",
+        "< 4 application data 38 B",
+        "> 5 alert, encrypted",
+    ];
+    let words = words(&trace);
+    // Whether a ticket is sent before TLS 1.3 is the library's choice.
+    let words: Vec<_> = words.iter().map(|line| line.replace("NewSessionTicket, ", "")).collect();
+    let expected: Vec<_> =
+        expected.iter().map(|line| line.replace("NewSessionTicket, ", "")).collect();
+    assert_eq!(words, expected);
+}
+
+#[test]
+fn rfc8446_4_1_4_a_retry_packet_by_packet() {
+    let made = Made { server_groups: vec![kx_group::SECP256R1], ..Made::default() };
+    let words = words(&trace(&made.world(), &Path::new(20 * MS)));
+    let expected = ["> 2 ClientHello", "< 2 HelloRetryRequest, ChangeCipherSpec"];
+    assert_eq!(words[2..4], expected);
+    assert!(words[4].ends_with("ClientHello"), "{}", words[4]);
+    assert!(words[5].starts_with("< 3 ServerHello, "), "{}", words[5]);
+}
+
+#[test]
+fn rfc8446_4_2_10_refused_early_data_says_so() {
+    let mut world = Made::default().world().meet();
+    world.refuse_early_data();
+    let words = words(&trace(&world, &Path::new(20 * MS)));
+    assert!(words[2].ends_with("early data 36 B"), "{}", words[2]);
+    assert!(words[3].contains("EncryptedExtensions (early data refused)"), "{}", words[3]);
+}
+
+#[test]
+fn rfc7413_the_flight_in_the_syn_and_again_when_it_was_left_or_lost() {
+    let flight = "ClientHello, ChangeCipherSpec, early data 36 B";
+    for (tfo, syn, later) in [
+        (Tfo::Taken, format!("> 1 SYN, {flight}"), None),
+        (Tfo::Left, format!("> 1 SYN, {flight}"), Some(format!("> 2 {flight}"))),
+        (Tfo::Lost, format!("> 1 SYN, {flight}"), Some(format!("> 2 {flight}"))),
+    ] {
+        let trace = trace(&Made::default().world().meet(), &Path::new(20 * MS).tfo(tfo));
+        let words = words(&trace);
+        assert_eq!(words[0], syn);
+        assert_eq!(words.iter().skip(1).find(|line| line.ends_with(flight)).cloned(), later);
+        // What the server left or never saw is no retransmission; the second SYN is.
+        let again = trace.packets.iter().filter(|packet| packet.retransmission).count();
+        assert_eq!(again, usize::from(tfo == Tfo::Lost));
+        assert_eq!(trace.packets[0].delivered.is_none(), tfo == Tfo::Lost);
+    }
+}
+
+#[test]
+fn a_message_over_several_packets_is_in_each_of_them() {
+    let path = Path { segment: 300, ..Path::new(20 * MS) };
+    let trace = trace(&Made::default().world(), &path);
+    let parts: Vec<_> = trace
+        .packets
+        .iter()
+        .flat_map(|packet| &packet.carries)
+        .filter(|carried| carried.event == Event::Certificate)
+        .map(|carried| carried.part)
+        .collect();
+    assert_eq!((parts[0], *parts.last().unwrap()), (Part::First, Part::Last));
+    assert!(parts.len() > 1 && parts[1..parts.len() - 1].iter().all(|part| *part == Part::Middle));
+    // Nothing of the two streams is left without a name.
+    let unread = |event: &Event| matches!(event, Event::Payload { .. } | Event::Encrypted { .. });
+    assert!(!trace.packets.iter().any(|p| p.carries.iter().any(|c| unread(&c.event))));
+}
+
+#[test]
+fn a_lost_packet_and_its_copy_are_told_apart() {
+    let path = Path { drop_to_server: vec![1], ..Path::new(20 * MS) };
+    let trace = trace(&Made::default().world(), &path);
+    let words: Vec<_> = trace
+        .packets
+        .iter()
+        .filter(|packet| packet.carries.iter().any(|carried| carried.event == Event::Finished))
+        .map(|packet| (packet.direction, packet.delivered.is_some(), packet.retransmission))
+        .collect();
+    let expected = [
+        (Direction::ToClient, true, false),
+        (Direction::ToServer, false, false),
+        (Direction::ToServer, true, true),
+    ];
+    assert_eq!(words, expected);
+}
+
+#[test]
+fn without_secrets_records_are_named_by_their_headers() {
+    let world = Made::default().world();
+    let trace = judge_and_trace(&world.capture(&Path::new(20 * MS)), "").1;
+    let lines = words(&trace);
+    assert!(lines[3].starts_with("< 2 ServerHello, ChangeCipherSpec, encrypted "), "{}", lines[3]);
+    assert!(lines[4].starts_with("> 3 ChangeCipherSpec, encrypted "), "{}", lines[4]);
+}
+
+#[test]
+fn every_packet_is_in_the_trace_and_none_is_made_unasked() {
+    let world = Made::default().world();
+    let capture = world.capture(&Path::new(20 * MS));
+    let trace = judge_and_trace(&capture, &world.key_log()).1;
+    assert_eq!((trace.packets.len(), trace.left_out), (capture.len(), 0));
+    let times = trace.packets.iter().map(|packet| (packet.arrived, packet.delivered));
+    assert!(times.eq(capture.iter().map(|captured| (captured.arrived, captured.delivered))));
+    let json = serde_json::to_value(&trace).unwrap();
+    assert_eq!(json["packets"][0]["carries"][0]["what"], "syn");
+    assert_eq!(json["packets"][0]["carries"][0]["part"], "whole");
+    let mut observer = Observer::new();
+    feed(&mut observer, &capture);
+    let taken = observer.take_finished_traced(|facts| facts.client.port() == 1);
+    assert!(taken[0].1.is_none());
+}
