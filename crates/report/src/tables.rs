@@ -90,14 +90,19 @@ pub fn verdict(record: &Record) -> String {
             break;
         }
         let cell = &record.cells[sample.cell];
-        let why = match &sample.fault {
-            Some(Fault::Mislabelled(why)) => format!("shows {why}"),
-            Some(Fault::Failed(why)) => format!("failed: {why}"),
-            _ => continue,
-        };
+        let why = sample.fault.as_ref().map(why).unwrap_or_default();
         let _ = writeln!(text, "WRONG: {} {why}", name(cell));
     }
     text
+}
+
+/// What is wrong with a sample, to follow its cell's name.
+pub(crate) fn why(fault: &Fault) -> String {
+    match fault {
+        Fault::Mislabelled(why) => format!("shows {why}"),
+        Fault::Failed(why) => format!("failed: {why}"),
+        Fault::Spoiled(why) => format!("was spoiled: {why}"),
+    }
 }
 
 /// A cell in words.

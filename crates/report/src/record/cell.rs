@@ -1,9 +1,10 @@
 //! A cell of the matrix and its figures.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One combination of the axes, and what was measured in it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Cell {
     /// Which experiment it belongs to, by name.
     pub experiment: String,
@@ -38,7 +39,7 @@ pub struct Cell {
 }
 
 /// The figures of a cell, over its good samples.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Good samples.
     pub samples: usize,
@@ -63,7 +64,7 @@ pub struct Summary {
 
 /// A distribution in figures, in milliseconds. Percentiles are nearest ranks with order-statistic
 /// 95 % intervals.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Figures {
     /// Least.
     pub min_ms: f64,
@@ -88,7 +89,7 @@ pub struct Figures {
 }
 
 /// An estimate with its 95 % confidence interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
@@ -100,7 +101,7 @@ pub struct Interval {
 
 /// Measured less model, where the model is round trips times RTT, the rates' part, and the
 /// processor time of both sides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Residual {
     /// What the model says.
     pub model_ms: f64,

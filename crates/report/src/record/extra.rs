@@ -1,11 +1,12 @@
 //! What a run holds beside cells and samples.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Figures, Interval};
 
 /// What one cell saves against another that differs from it in one respect.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Effect {
     /// In words, such as `0-RTT instead of full`.
     pub what: String,
@@ -23,7 +24,7 @@ pub struct Effect {
 }
 
 /// The A/A control of a run: how often two arms that are the same seem to differ.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Control {
     /// The pairs.
     pub pairs: Vec<ControlPair>,
@@ -34,7 +35,7 @@ pub struct Control {
 }
 
 /// Two cells that are the same but for their names.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ControlPair {
     /// The cell, by its place in [`Record::cells`](crate::Record::cells).
     pub cell: usize,
@@ -47,7 +48,7 @@ pub struct ControlPair {
 }
 
 /// Processor time of a connection, measured apart from the samples, one connection after the other.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// The server.
     pub server: String,
@@ -78,7 +79,7 @@ pub struct Cost {
 }
 
 /// What became of the replays at one server.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Replay {
     /// The server.
     pub server: String,
@@ -95,7 +96,7 @@ pub struct Replay {
 }
 
 /// What a middlebox did to connections of one kind.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct MiddleboxOutcome {
     /// The middlebox, by its cell's name.
     pub middlebox: String,
@@ -126,7 +127,7 @@ pub struct MiddleboxOutcome {
 }
 
 /// The packets of one sample.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Waterfall {
     /// Its cell, by its place in [`Record::cells`](crate::Record::cells).
     pub cell: usize,
@@ -143,7 +144,7 @@ pub struct Waterfall {
 }
 
 /// A packet of a waterfall.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WaterfallPacket {
     /// From client to server.
     pub up: bool,
@@ -162,7 +163,7 @@ pub struct WaterfallPacket {
 }
 
 /// A capture beside the record.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Capture {
     /// The file's name, relative to the record.
     pub file: String,
@@ -173,7 +174,7 @@ pub struct Capture {
 }
 
 /// One load run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Load {
     /// The server, or the URL.
     pub server: String,
@@ -213,7 +214,7 @@ pub struct Load {
 }
 
 /// Latency of a load run in milliseconds; percentiles only where the samples suffice.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadLatency {
     /// Least.
     pub min_ms: f64,

@@ -3,6 +3,7 @@
 mod cell;
 mod extra;
 mod file;
+mod old;
 mod sample;
 mod setting;
 
@@ -11,19 +12,20 @@ pub use extra::{
     Capture, Control, ControlPair, Cost, Effect, Load, LoadLatency, MiddleboxOutcome, Replay,
     Waterfall, WaterfallPacket,
 };
-pub use file::{RecordError, read, write};
+pub use file::{ParseError, RecordError, parse, read, write};
 pub use sample::{Fault, Sample};
 pub use setting::{
     Calibration, Experiment, LinkFacts, MachineFacts, ProfileFacts, ServerFacts, Witness,
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The version of the record's form; raised when a field changes its meaning.
 pub const SCHEMA: u32 = 2;
 
 /// One run, whole. Times are milliseconds and rates Mbit/s unless a field's name says otherwise.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// [`SCHEMA`].
     pub schema: u32,

@@ -1,13 +1,15 @@
 //! Samples: one connection each.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One connection. Times begin with the connect call.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
     /// Which cell, by its place in [`Record::cells`](crate::Record::cells).
     pub cell: usize,
     /// Which block: in each, every cell of a path comes once, in random order.
+    #[serde(default)]
     pub block: usize,
     /// When it began, in milliseconds since the measuring began.
     pub at_ms: f64,
@@ -36,7 +38,7 @@ pub struct Sample {
 }
 
 /// Why a sample does not enter the figures.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "why")]
 pub enum Fault {
     /// The machine stalled: the link was late, or packets were sent twice without its doing.

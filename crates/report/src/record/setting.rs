@@ -1,9 +1,10 @@
 //! Where and with what a run was made.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The machine of a run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct MachineFacts {
     /// Kernel release.
     pub kernel: String,
@@ -17,7 +18,7 @@ pub struct MachineFacts {
 }
 
 /// Who says what a sample was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Witness {
     /// Its packets, taken from the emulated link or a capture.
@@ -29,7 +30,7 @@ pub enum Witness {
 }
 
 /// A server under test.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ServerFacts {
     /// Its name in cells.
     pub name: String,
@@ -40,7 +41,7 @@ pub struct ServerFacts {
 }
 
 /// A network: one built-in or from a file.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ProfileFacts {
     /// Its name in cells.
     pub name: String,
@@ -57,7 +58,7 @@ pub struct ProfileFacts {
 }
 
 /// The emulated link of a run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LinkFacts {
     /// `packet rings` or `TUN`.
     pub backend: String,
@@ -82,7 +83,7 @@ pub struct LinkFacts {
 }
 
 /// What UDP echoes say of a path: time there and back, less the configured RTT.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Calibration {
     /// The path's profile.
     pub profile: String,
@@ -99,7 +100,7 @@ pub struct Calibration {
 }
 
 /// What some cells were measured for.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Experiment {
     /// Its name in cells: `ping-pong`, `get`, `curl`, `blueprint`, or `matrix` for axes that were
     /// chosen by hand.

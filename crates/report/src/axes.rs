@@ -1,0 +1,225 @@
+//! The axes of the matrix: what a cell's place in it is called, and which axes vary in a record.
+
+use crate::{Cell, Record};
+
+/// One axis of the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Which experiment.
+    Experiment,
+    /// The server under test.
+    Server,
+    /// `ping-pong` or `get`.
+    Workload,
+    /// The network.
+    Profile,
+    /// Its round-trip time in milliseconds.
+    Rtt,
+    /// TLS version.
+    Tls,
+    /// Full, resumed, 0-RTT or refused.
+    Kind,
+    /// TCP Fast Open.
+    Tfo,
+    /// HTTP version.
+    Http,
+    /// Key-share group.
+    Group,
+    /// The server's certificate.
+    Certificate,
+    /// Length of the answer.
+    Size,
+}
+
+impl Axis {
+    /// All of them, from the outermost inwards.
+    pub const ALL: [Self; 12] = [
+        Self::Experiment,
+        Self::Server,
+        Self::Workload,
+        Self::Profile,
+        Self::Rtt,
+        Self::Tls,
+        Self::Kind,
+        Self::Tfo,
+        Self::Http,
+        Self::Group,
+        Self::Certificate,
+        Self::Size,
+    ];
+
+    /// The name in conditions and columns.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Experiment => "experiment",
+            Self::Server => "server",
+            Self::Workload => "workload",
+            Self::Profile => "profile",
+            Self::Rtt => "rtt",
+            Self::Tls => "tls",
+            Self::Kind => "kind",
+            Self::Tfo => "tfo",
+            Self::Http => "http",
+            Self::Group => "group",
+            Self::Certificate => "certificate",
+            Self::Size => "size",
+        }
+    }
+
+    /// The axis of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|axis| axis.name() == name)
+    }
+
+    /// A cell's place on the axis, in words.
+    pub fn of(self, cell: &Cell) -> String {
+        match self {
+            Self::Experiment => cell.experiment.clone(),
+            Self::Server => cell.server.clone(),
+            Self::Workload => cell.workload.clone(),
+            Self::Profile => cell.profile.clone(),
+            Self::Rtt => cell.rtt_ms.to_string(),
+            Self::Tls => cell.tls.clone(),
+            Self::Kind => cell.kind.clone(),
+            Self::Tfo => if cell.tfo { "on" } else { "off" }.to_owned(),
+            Self::Http => cell.http.clone(),
+            Self::Group => cell.group.clone(),
+            Self::Certificate => cell.certificate.clone(),
+            Self::Size => size(cell.response_bytes),
+        }
+    }
+
+    /// Whether a cell is at this place.
+    pub fn is(self, cell: &Cell, value: &str) -> bool {
+        self.of(cell).eq_ignore_ascii_case(value)
+    }
+
+    /// A place as people write it (`0rtt`, `10kib`, `20ms`), in the form of [`Axis::of`].
+    ///
+    /// # Errors
+    /// A sentence with what is allowed.
+    pub fn read(self, value: &str) -> Result<String, String> {
+        let lower = value.to_ascii_lowercase();
+        match self {
+            Self::Kind => match lower.as_str() {
+                "full" | "resumed" | "refused" => Ok(lower),
+                "0rtt" | "0-rtt" => Ok("0-RTT".to_owned()),
+                _ => Err(format!(
+                    "unknown kind {value:?}; allowed are full, resumed, 0rtt and refused"
+                )),
+            },
+            Self::Tfo if lower != "on" && lower != "off" => {
+                Err(format!("tfo is on or off, not {value:?}"))
+            }
+            Self::Rtt => match lower.trim_end_matches("ms").trim().parse::<f64>() {
+                Ok(ms) => Ok(ms.to_string()),
+                Err(_) => Err(format!("rtt is in milliseconds, such as rtt=20, not {value:?}")),
+            },
+            Self::Size => read_size(&lower)
+                .map(size)
+                .ok_or_else(|| format!("size is in bytes, such as 1k, 10k or 1m, not {value:?}")),
+            _ => Ok(value.to_owned()),
+        }
+    }
+}
+
+/// Whether two cells are at the same place on all axes but these.
+pub fn same_but_for(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
+    // The profile and its round-trip time are one.
+    let network = axes.iter().any(|axis| matches!(axis, Axis::Profile | Axis::Rtt));
+    Axis::ALL.into_iter().all(|axis| {
+        axes.contains(&axis)
+            || (network && matches!(axis, Axis::Profile | Axis::Rtt))
+            || axis.of(one) == axis.of(other)
+    })
+}
+
+/// The axes on which some of these cells differ.
+pub fn varying<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<Axis> {
+    let mut cells = cells.into_iter();
+    let Some(first) = cells.next() else { return Vec::new() };
+    let mut varying = [false; Axis::ALL.len()];
+    for cell in cells {
+        for (axis, varies) in Axis::ALL.into_iter().zip(&mut varying) {
+            *varies |= axis.of(cell) != axis.of(first);
+        }
+    }
+    Axis::ALL.into_iter().zip(varying).filter(|(_, varies)| *varies).map(|(axis, _)| axis).collect()
+}
+
+/// The places of a record's cells on an axis, each once, in the order of the cells.
+pub fn places(record: &Record, axis: Axis) -> Vec<String> {
+    let mut places = Vec::new();
+    for cell in record.cells.iter().filter(|cell| !cell.control) {
+        let place = axis.of(cell);
+        if !place.is_empty() && !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
+}
+
+/// A cell in words: what and where it is, without what never varies in the record.
+pub fn name(record: &Record, cell: &Cell) -> String {
+    worded(&varying(&record.cells), cell)
+}
+
+/// All cells in words, in their order.
+pub fn names(record: &Record) -> Vec<String> {
+    let varying = varying(&record.cells);
+    record.cells.iter().map(|cell| worded(&varying, cell)).collect()
+}
+
+fn worded(varying: &[Axis], cell: &Cell) -> String {
+    let shown = |axis: Axis| varying.contains(&axis) && !axis.of(cell).is_empty();
+    let mut words = vec![cell.server.clone()];
+    if shown(Axis::Experiment) && cell.experiment != cell.workload {
+        words.push(cell.experiment.clone());
+    }
+    words.push(cell.workload.clone());
+    words.extend(
+        [Axis::Http].into_iter().filter(|a| shown(*a)).map(|a| format!("HTTP/{}", a.of(cell))),
+    );
+    words.extend(
+        [Axis::Size, Axis::Group, Axis::Certificate]
+            .into_iter()
+            .filter(|axis| shown(*axis))
+            .map(|axis| axis.of(cell)),
+    );
+    let path = path(cell);
+    let tfo = if cell.tfo { " + TFO" } else { "" };
+    let control = if cell.control { " (A/A)" } else { "" };
+    format!("{} at {path}, TLS {} {}{tfo}{control}", words.join(" "), cell.tls, cell.kind)
+}
+
+/// A cell's network in words: `20 ms`, or `cable (28 ms)`.
+pub fn path(cell: &Cell) -> String {
+    let rtt = format!("{} ms", cell.rtt_ms);
+    let bare = [format!("{}", cell.rtt_ms), rtt.clone(), format!("{}ms", cell.rtt_ms)];
+    match cell.profile.is_empty() || bare.contains(&cell.profile) {
+        true => rtt,
+        false => format!("{} ({rtt})", cell.profile),
+    }
+}
+
+/// A length in words: `1 KiB`, `1 MiB`, `300 B`.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0 => "0 B".to_owned(),
+        _ if bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
+        _ if bytes % (1 << 10) == 0 => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+fn read_size(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let factor = match text[digits..].trim() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}

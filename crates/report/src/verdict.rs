@@ -1,0 +1,89 @@
+//! Verdicts: what a run was asked, and whether it holds.
+
+use crate::{Record, axes};
+
+/// The answer to one question, a test case for a pipeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What kind of question: `condition`, `labels`, `replay`, `control`.
+    pub group: String,
+    /// What should hold.
+    pub name: String,
+    /// How many cells, servers or samples were asked.
+    pub checked: usize,
+    /// Where it does not hold, a sentence each with the figures; empty: it passed.
+    pub findings: Vec<String>,
+    /// What could not be asked, and why, a sentence each.
+    pub left_out: Vec<String>,
+    /// Why it could not be decided at all, which is no pass either.
+    pub undecided: Option<String>,
+}
+
+impl Verdict {
+    pub(crate) fn new(group: &str, name: &str) -> Self {
+        Self { group: group.to_owned(), name: name.to_owned(), ..Self::default() }
+    }
+
+    /// A question that could not be decided.
+    pub fn undecided(group: &str, name: &str, why: &str) -> Self {
+        Self { undecided: Some(why.to_owned()), ..Self::new(group, name) }
+    }
+
+    /// Whether it holds everywhere.
+    pub fn passed(&self) -> bool {
+        self.findings.is_empty() && self.undecided.is_none()
+    }
+}
+
+/// What every run is asked: that each connection was what its cell asked for, that our server
+/// executed no replay (`ours` is its name; what others do is reported, not judged), and that the
+/// A/A control shows no more differences than chance.
+pub fn verdicts(record: &Record, ours: &str) -> Vec<Verdict> {
+    let mut verdicts = vec![labels(record)];
+    verdicts.extend(record.replays.iter().filter(|replay| replay.server == ours).map(|replay| {
+        let mut verdict = Verdict::new("replay", &format!("{ours} executes no replay"));
+        verdict.checked = replay.tries;
+        if replay.executed > 0 {
+            verdict.findings.push(format!(
+                "{ours} executed {} of {} resent flights",
+                replay.executed, replay.tries
+            ));
+        }
+        if replay.originals < replay.flights {
+            verdict.undecided = Some(format!(
+                "only {} of {} original flights were seen executed, so a count means nothing",
+                replay.originals, replay.flights
+            ));
+        }
+        verdict
+    }));
+    verdicts.extend(record.control.as_ref().map(|control| {
+        let mut verdict = Verdict::new("control", "what is the same does not seem to differ");
+        verdict.checked = control.pairs.len();
+        if control.differing > control.allowed {
+            verdict.findings.push(format!(
+                "{} of {} A/A pairs differ, chance allows {}",
+                control.differing,
+                control.pairs.len(),
+                control.allowed
+            ));
+        }
+        verdict
+    }));
+    verdicts
+}
+
+fn labels(record: &Record) -> Verdict {
+    let mut verdict = Verdict::new("labels", "each connection is what its cell asked for");
+    verdict.checked = record.samples.len();
+    let names = axes::names(record);
+    verdict.findings = record
+        .failures()
+        .map(|sample| {
+            let cell = &names[sample.cell];
+            let why = sample.fault.as_ref().map(crate::tables::why).unwrap_or_default();
+            format!("{cell} {why}")
+        })
+        .collect();
+    verdict
+}
