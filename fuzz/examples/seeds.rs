@@ -35,6 +35,9 @@ fn main() -> Outcome {
     }
     put(&folder, "ticket_file", "fresh", key_file()?.as_bytes())?;
     put(&folder, "config", "all", CONFIG.as_bytes())?;
+    for (name, condition) in CONDITIONS {
+        put(&folder, "condition", name, condition.as_bytes())?;
+    }
     for (name, path) in PATHS {
         put(&folder, "policy", name, path.as_bytes())?;
     }
@@ -169,6 +172,12 @@ fn jar(session: &Session) -> Outcome<Vec<u8>> {
     .into_bytes())
 }
 
+const CONDITIONS: [(&str, &str); 4] = [
+    ("latency", "p95(0rtt, server=nginx, profile=cable, tfo=off, tls=1.3) > 1.2*rtt + 300us"),
+    ("partner", "p50(0-RTT, time=total) >= 0.7*p50(full) and not (count(0rtt) < 59)"),
+    ("change", "p50(0rtt, size=1k, rtt=28ms) > 1.05*old or replays(server=nginx) != 0"),
+    ("spoiled", "-(spoiled(resumed) - 3) / 2 <= count(full) or round_trips(0rtt) == 2"),
+];
 const PATHS: [(&str, &str); 4] = [
     ("dots", "/x/../api/./pay"),
     ("encoded", "/%61pi%2fpay"),
