@@ -1,7 +1,9 @@
-//! Any packets and any key log: the judge says something about them, within its limits.
+//! Any packets and any key log: the judge says something about them, within its limits, traces
+//! them, and they can be written to a capture.
 #![no_main]
 
 use firstflight_fuzz::{Event, Flags};
+use firstflight_wire::pcapng::{About, Writer};
 use firstflight_wire::{FirstResponse as Response, LastResponse as Last, Limits, Observer};
 use libfuzzer_sys::fuzz_target;
 
@@ -16,6 +18,7 @@ const LIMITS: Limits = Limits {
 
 fuzz_target!(|bytes: &[u8]| {
     let mut observer = Observer::with_limits(LIMITS);
+    let mut file = Writer::new(Vec::new(), &About::default()).expect("memory");
     let mut now = 0;
     for event in Event::all(bytes) {
         now += 1_000 * u64::from(event.gap);
@@ -23,7 +26,10 @@ fuzz_target!(|bytes: &[u8]| {
             observer.add_secrets(&String::from_utf8_lossy(event.body));
         } else {
             let frame = event.frame();
-            observer.packet(&event.packet(&frame, now));
+            let packet = event.packet(&frame, now);
+            observer.packet(&packet);
+            let comment = String::from_utf8_lossy(event.body);
+            file.packet(now, packet.direction, &frame, event.seq.into(), &comment).expect("memory");
         }
         assert!(observer.connections() <= LIMITS.connections);
     }
@@ -31,6 +37,9 @@ fuzz_target!(|bytes: &[u8]| {
     all.extend(observer.finish_traced(|_| true));
     assert!(all.len() <= LIMITS.connections);
     for (facts, trace) in &all {
+        if let Some(tls) = &facts.tls {
+            file.secrets(observer.key_log().lines_for(&tls.client_random)).expect("memory");
+        }
         let _ = (facts.label(), facts.round_trips());
         if let (Response::Seen { round_trips: first, .. }, Last::Seen { round_trips: last, .. }) =
             (facts.first_response, facts.last_response)
@@ -47,4 +56,5 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     assert_eq!(observer.connections(), 0);
+    assert!(file.finish().expect("memory").len().is_multiple_of(4));
 });

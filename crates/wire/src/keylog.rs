@@ -1,9 +1,9 @@
-//! The NSS key log (`SSLKEYLOGFILE`): TLS 1.3 traffic secrets by client random.
+//! The NSS key log (`SSLKEYLOGFILE`): secrets by client random.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// The secrets that are read; `CLIENT_RANDOM` and exporter lines are passed over.
+/// The secrets that are kept; exporter lines are passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SecretLabel {
     ClientEarly,
@@ -11,22 +11,43 @@ pub(crate) enum SecretLabel {
     ServerHandshake,
     ClientApplication,
     ServerApplication,
+    /// Before TLS 1.3. Nothing is read with it here, but a capture's readers need it.
+    Master,
 }
 
 impl SecretLabel {
-    fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "CLIENT_EARLY_TRAFFIC_SECRET" => Some(Self::ClientEarly),
-            "CLIENT_HANDSHAKE_TRAFFIC_SECRET" => Some(Self::ClientHandshake),
-            "SERVER_HANDSHAKE_TRAFFIC_SECRET" => Some(Self::ServerHandshake),
-            "CLIENT_TRAFFIC_SECRET_0" => Some(Self::ClientApplication),
-            "SERVER_TRAFFIC_SECRET_0" => Some(Self::ServerApplication),
-            _ => None,
+    const ALL: [Self; 6] = [
+        Self::ClientEarly,
+        Self::ClientHandshake,
+        Self::ServerHandshake,
+        Self::ClientApplication,
+        Self::ServerApplication,
+        Self::Master,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ClientEarly => "CLIENT_EARLY_TRAFFIC_SECRET",
+            Self::ClientHandshake => "CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+            Self::ServerHandshake => "SERVER_HANDSHAKE_TRAFFIC_SECRET",
+            Self::ClientApplication => "CLIENT_TRAFFIC_SECRET_0",
+            Self::ServerApplication => "SERVER_TRAFFIC_SECRET_0",
+            Self::Master => "CLIENT_RANDOM",
         }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|label| label.name() == name)
+    }
+
+    /// How many bytes the secret may have: those of a hash, or of a master secret (RFC 5246
+    /// section 8.1).
+    fn lengths(self) -> &'static [usize] {
+        if self == Self::Master { &[48] } else { &[32, 48] }
     }
 }
 
-/// The traffic secrets of many connections. The oldest are forgotten beyond a given number.
+/// The secrets of many connections. The oldest are forgotten beyond a given number.
 pub struct KeyLog {
     by_random: HashMap<[u8; 32], Vec<(SecretLabel, Secret)>>,
     order: VecDeque<[u8; 32]>,
@@ -51,6 +72,17 @@ impl KeyLog {
         text.lines().filter_map(|line| self.add_line(line)).count()
     }
 
+    /// The lines of the connection with this ClientHello's random, without line ends, in the
+    /// order in which they came: all that a reader of its packets needs.
+    pub fn lines_for(&self, client_random: &[u8; 32]) -> Vec<String> {
+        let all = self.by_random.get(client_random).map(Vec::as_slice).unwrap_or_default();
+        let random = hex::encode(client_random);
+        let line = |(label, secret): &(SecretLabel, Secret)| {
+            format!("{} {random} {}", label.name(), hex::encode(secret))
+        };
+        all.iter().map(line).collect()
+    }
+
     pub(crate) fn secrets(
         &self,
         random: &[u8; 32],
@@ -65,7 +97,7 @@ impl KeyLog {
         let label = SecretLabel::from_name(words.next()?)?;
         let mut random = [0; 32];
         hex::decode_to_slice(words.next()?, &mut random).ok()?;
-        let secret = words.next().filter(|hex| matches!(hex.len(), 64 | 96))?;
+        let secret = words.next().filter(|hex| label.lengths().contains(&(hex.len() / 2)))?;
         let secret = hex::decode(secret).ok()?.into_boxed_slice();
         if words.next().is_some() {
             return None;
@@ -117,6 +149,21 @@ mod tests {
         assert_eq!(found, [&[0xcd; 32][..]]);
         assert_eq!(log.secrets(&[0xab; 32], SecretLabel::ClientApplication).count(), 0);
         assert!(!format!("{log:?}").contains("cd"));
+    }
+
+    #[test]
+    fn gives_back_the_lines_of_one_connection() {
+        let mut log = KeyLog::new(10);
+        let (one, other) = ("ab".repeat(32), "01".repeat(32));
+        let lines = [
+            format!("CLIENT_RANDOM {one} {}", "cd".repeat(48)),
+            format!("SERVER_HANDSHAKE_TRAFFIC_SECRET {one} {}", "ef".repeat(32)),
+            format!("CLIENT_EARLY_TRAFFIC_SECRET {other} {}", "23".repeat(48)),
+        ];
+        log.add(&lines.join("\n").to_uppercase());
+        assert_eq!(log.lines_for(&[0xab; 32]), lines[..2]);
+        assert_eq!(log.lines_for(&[1; 32]), lines[2..]);
+        assert!(log.lines_for(&[2; 32]).is_empty());
     }
 
     #[test]

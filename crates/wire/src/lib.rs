@@ -8,13 +8,15 @@
 //! is guessed. Bytes from the network cannot make it panic, and memory stays within [`Limits`].
 //!
 //! How round trips are counted is written in [`FirstResponse`] and [`LastResponse`]. A [`Trace`]
-//! of a connection, made only when asked for, says what each of its packets carried.
+//! of a connection, made only when asked for, says what each of its packets carried; [`pcapng`]
+//! writes packets and secrets to a file that other programs open.
 
 mod event;
 mod facts;
 mod observer;
 mod options;
 mod packet;
+pub mod pcapng;
 mod trace;
 
 mod authentication;

@@ -5,6 +5,7 @@ mod garbage;
 mod legacy;
 mod many;
 mod path;
+mod pcapng;
 mod peers;
 mod response;
 mod tls13;
