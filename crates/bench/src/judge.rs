@@ -38,7 +38,7 @@ impl Judge {
             observer.packet(&Packet {
                 direction,
                 arrived: packet.arrival_ns,
-                delivered: Some(packet.delivered_ns),
+                delivered: packet.delivered(),
                 frame: &packet.frame,
             });
             if let Some(port) = client_port(&packet.frame, packet.direction) {

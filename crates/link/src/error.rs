@@ -51,6 +51,29 @@ pub enum LinkError {
     /// The configuration asks for something that cannot be built.
     #[error("{0}")]
     Config(String),
+    /// A file of profiles that cannot be read as one.
+    #[error("{file}, line {line}: {reason}")]
+    ProfileFile {
+        /// Its name.
+        file: String,
+        /// Where, from 1.
+        line: usize,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+    /// No profile has this name.
+    #[error(
+        "there is no profile {name:?}: name a round-trip time in milliseconds (as 20 or 20ms), \
+         one of {known}, or two of them joined by + ({additions} may be added)"
+    )]
+    NoSuchProfile {
+        /// What was asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+        /// Those that may stand behind a +.
+        additions: String,
+    },
     /// A path index that the network does not have.
     #[error("there is no path {index}: this network has {paths}")]
     NoSuchPath {

@@ -1,4 +1,4 @@
-//! The forwarding thread: frames from one side's ring, through the delay cell, to the other side.
+//! The forwarding thread: frames from one side's port, through the path's cells, to the other side.
 //!
 //! One thread for both directions. It sleeps until a little before the next deadline and spins the
 //! rest; every deadline is absolute, so one late delivery does not shift the next.
@@ -15,28 +15,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 use nix::sys::time::TimeSpec;
 
+use crate::cells::CellSpec;
+use crate::chain::{Chains, Exit};
 use crate::clock::{monotonic_ns, unix_offset_ns};
-use crate::delay::DelayCell;
+use crate::counters::{Counters, PathCounters};
 use crate::margin::WakeMargin;
 use crate::path::{Direction, classify, lane, of_lane};
-use crate::ring::PacketRing;
-use crate::tap::{CapturedPacket, Tap};
+use crate::port::Port;
+use crate::tap::{Altered, CapturedPacket, LINK_FULL, REFUSED, Tap};
 use crate::{LinkError, Namespace};
-
-/// What the link did with the frames that it met.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Delivered to the other side.
-    pub delivered: u64,
-    /// Not IPv4 between the two addresses of a path, hence not forwarded.
-    pub foreign: u64,
-    /// Lost because the forwarding thread was too slow and a ring ran full.
-    pub ring_full: u64,
-    /// Lost because too many bytes were under way.
-    pub queue_full: u64,
-    /// Refused by the receiving interface.
-    pub refused: u64,
-}
 
 /// A running forwarding thread; dropped, it stops.
 #[derive(Debug)]
@@ -47,28 +34,23 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Starts forwarding between two interfaces of the link's namespace.
-    ///
-    /// `delays_ns` holds one delay for each lane, see [`lane`].
-    pub(crate) fn start(
+    /// Starts forwarding between two ports, the client's side and the server's, on a thread in
+    /// the link's namespace.
+    pub(crate) fn start<P: Port>(
         link: &Namespace,
-        client_side: &'static str,
-        server_side: &'static str,
-        delays_ns: Vec<u64>,
+        ports: [P; 2],
+        chains: Chains,
+        paths: usize,
         tap: Tap,
     ) -> Result<Self, LinkError> {
-        let rings = link.run(|| -> Result<_, LinkError> {
-            Ok([PacketRing::open(client_side)?, PacketRing::open(server_side)?])
-        })??;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_flags(flags).map_err(|e| LinkError::system("wake a thread", e))?;
         let bell = Arc::new(bell);
         let (commands, received) = channel();
         let engine = Engine {
-            rings,
-            paths: delays_ns.len() / 2,
-            cell: DelayCell::new(delays_ns),
-            queued_bytes: 0,
+            ports,
+            paths,
+            chains,
             margin: WakeMargin::new(),
             counters: Counters::default(),
             tap,
@@ -79,13 +61,22 @@ impl Forwarder {
         Ok(Self { commands, bell, thread: Some(thread) })
     }
 
-    /// Changes the delay of one path; on return it holds for all packets that arrive.
-    pub(crate) fn set_delay(&self, path: usize, up: u64, down: u64) -> Result<(), LinkError> {
-        self.ask(|done| Command::SetDelay { path, up, down, done })
+    /// Replaces the cells of one path; on return they hold for all packets that arrive.
+    pub(crate) fn replace(
+        &self,
+        path: usize,
+        up: Vec<CellSpec>,
+        down: Vec<CellSpec>,
+    ) -> Result<(), LinkError> {
+        self.ask(|done| Command::Replace { path, up, down, done })
     }
 
     pub(crate) fn counters(&self) -> Result<Counters, LinkError> {
         self.ask(Command::Count)
+    }
+
+    pub(crate) fn path_counters(&self, path: usize) -> Result<PathCounters, LinkError> {
+        self.ask(|reply| Command::CountPath { path, reply })
     }
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, LinkError> {
@@ -113,17 +104,17 @@ impl Drop for Forwarder {
 }
 
 enum Command {
-    SetDelay { path: usize, up: u64, down: u64, done: SyncSender<()> },
+    Replace { path: usize, up: Vec<CellSpec>, down: Vec<CellSpec>, done: SyncSender<()> },
     Count(SyncSender<Counters>),
+    CountPath { path: usize, reply: SyncSender<PathCounters> },
     Stop,
 }
 
-struct Engine {
+struct Engine<P> {
     /// The client's side, then the server's.
-    rings: [PacketRing; 2],
+    ports: [P; 2],
     paths: usize,
-    cell: DelayCell<Underway>,
-    queued_bytes: usize,
+    chains: Chains,
     margin: WakeMargin,
     counters: Counters,
     tap: Tap,
@@ -131,12 +122,7 @@ struct Engine {
     bell: Arc<EventFd>,
 }
 
-struct Underway {
-    arrival_ns: u64,
-    frame: Box<[u8]>,
-}
-
-impl Engine {
+impl<P: Port> Engine<P> {
     fn run(mut self) {
         prepare_thread();
         while self.obey() {
@@ -148,20 +134,24 @@ impl Engine {
 
     /// Carries out what was asked; false means stop.
     fn obey(&mut self) -> bool {
+        // Whoever asked may have gone, which changes nothing: so no reply is checked.
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::SetDelay { path, up, down, done } => {
-                    // What has arrived before still gets the delay from before.
+                Command::Replace { path, up, down, done } => {
+                    // What has arrived before still takes the cells from before.
                     self.collect();
-                    self.cell.set_delay(lane(path, Direction::Up), up);
-                    self.cell.set_delay(lane(path, Direction::Down), down);
-                    // The asker may have gone, which changes nothing.
+                    self.chains.replace(path, &up, &down);
                     let _ = done.send(());
                 }
                 Command::Count(reply) => {
                     self.counters.ring_full +=
-                        self.rings.iter().map(PacketRing::take_dropped).sum::<u64>();
+                        self.ports.iter().map(Port::take_dropped).sum::<u64>();
                     let _ = reply.send(self.counters);
+                }
+                Command::CountPath { path, reply } => {
+                    let of = |direction| self.chains.counters(lane(path, direction)).clone();
+                    let (up, down) = (of(Direction::Up), of(Direction::Down));
+                    let _ = reply.send(PathCounters { up, down });
                 }
                 Command::Stop => return false,
             }
@@ -169,68 +159,81 @@ impl Engine {
         true
     }
 
-    /// Empties both rings into the delay cell.
+    /// Empties both ports into the chains.
     fn collect(&mut self) {
         let mut clocks = None;
         for direction in [Direction::Up, Direction::Down] {
-            let ring = &mut self.rings[entrance(direction)];
-            while let Some(arrived) = ring.receive(|frame, stamp| {
-                let path = classify(frame, direction, self.paths)?;
-                Some((path, Box::<[u8]>::from(frame), stamp))
-            }) {
-                let Some((path, frame, stamp)) = arrived else {
+            let port = &mut self.ports[entrance(direction)];
+            // Not for ever, if a sender is faster than this loop: others want their packets.
+            for _ in 0..MOST_AT_ONCE {
+                let Some(arrived) = port.receive(|frame, stamp| {
+                    let path = classify(frame, direction, self.paths)?;
+                    Some((lane(path, direction), Box::<[u8]>::from(frame), stamp))
+                }) else {
+                    break;
+                };
+                let Some((lane, frame, stamp)) = arrived else {
                     self.counters.foreign += 1;
                     continue;
                 };
-                if self.queued_bytes + frame.len() > QUEUE_LIMIT {
-                    self.counters.queue_full += 1;
-                    continue;
-                }
                 let (now, offset) =
                     *clocks.get_or_insert_with(|| (monotonic_ns(), unix_offset_ns()));
-                let arrival_ns = arrival(stamp, offset, now);
-                self.queued_bytes += frame.len();
-                self.cell.push(lane(path, direction), arrival_ns, Underway { arrival_ns, frame });
+                let arrival_ns = match stamp {
+                    Some(stamp) => arrival(stamp, offset, now),
+                    // Read when it is taken, not when the first of them was.
+                    None => monotonic_ns(),
+                };
+                if self.chains.bytes() + frame.len() > QUEUE_LIMIT {
+                    self.counters.queue_full += 1;
+                    self.chains.counters_mut(lane).lost += 1;
+                    let (due_ns, dropped_by) = (arrival_ns, Some(LINK_FULL));
+                    let altered = None;
+                    note(&self.tap, Exit { lane, arrival_ns, due_ns, frame, altered, dropped_by });
+                    continue;
+                }
+                self.chains.push(lane, arrival_ns, frame);
             }
         }
     }
 
-    /// Sends all that is due.
+    /// Sends all that is due, and notes what was dropped.
     fn deliver(&mut self) {
-        while let Some(due) = self.cell.next_due() {
+        while let Some(due) = self.chains.next_due() {
             // Read before sending: the receiver's kernel may answer within the call.
             let now = monotonic_ns();
             if due > now {
                 return;
             }
-            let Some(departure) = self.cell.pop(now) else {
+            let Some(mut exit) = self.chains.pop(now) else {
                 return;
             };
-            let (path, direction) = of_lane(departure.lane);
-            let Underway { arrival_ns, frame } = departure.item;
-            self.queued_bytes -= frame.len();
-            let mut recorder = self.tap.recorder();
-            if self.rings[1 - entrance(direction)].send(&frame).is_err() {
-                self.counters.refused += 1;
+            if exit.dropped_by.is_some() {
+                self.counters.dropped += 1;
+                note(&self.tap, exit);
                 continue;
             }
-            self.counters.delivered += 1;
-            recorder.record(CapturedPacket {
-                path,
-                direction,
-                arrival_ns,
-                due_ns: departure.due_ns,
-                delivered_ns: now,
-                length: frame.len(),
-                frame,
-            });
+            let (_, direction) = of_lane(exit.lane);
+            let frame = exit.altered.as_ref().map_or(&exit.frame, |altered| &altered.1);
+            let mut recorder = self.tap.recorder();
+            let sent = self.ports[1 - entrance(direction)].send(frame);
+            let counted = self.chains.counters_mut(exit.lane);
+            if sent.is_ok() {
+                self.counters.delivered += 1;
+                counted.delivered += 1;
+                counted.delivered_bytes += frame.len() as u64;
+            } else {
+                self.counters.refused += 1;
+                counted.lost += 1;
+                exit.dropped_by = Some(REFUSED);
+            }
+            recorder.record(captured(exit, now));
         }
     }
 
     /// Sleeps until shortly before the next deadline, a packet or a command; returns at once when
     /// the deadline is near, so that the caller's loop is the spin.
     fn pause(&mut self) {
-        let Some(due) = self.cell.next_due() else {
+        let Some(due) = self.chains.next_due() else {
             self.sleep(None);
             return;
         };
@@ -251,8 +254,8 @@ impl Engine {
     /// Whether the whole time was slept.
     fn sleep(&self, length_ns: Option<u64>) -> bool {
         let mut descriptors = [
-            PollFd::new(self.rings[0].as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.rings[1].as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.ports[0].as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.ports[1].as_fd(), PollFlags::POLLIN),
             PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
         ];
         let limit = length_ns.map(|ns| TimeSpec::from_duration(Duration::from_nanos(ns)));
@@ -273,7 +276,28 @@ impl Engine {
     }
 }
 
-/// The ring at which packets of a direction enter; they leave by the other.
+/// Notes a packet that was not delivered.
+fn note(tap: &Tap, exit: Exit) {
+    tap.recorder().record(captured(exit, monotonic_ns()));
+}
+
+/// A packet as the tap keeps it, delivered or dropped at `now`.
+fn captured(exit: Exit, now: u64) -> CapturedPacket {
+    let (path, direction) = of_lane(exit.lane);
+    CapturedPacket {
+        path,
+        direction,
+        arrival_ns: exit.arrival_ns,
+        due_ns: exit.due_ns,
+        delivered_ns: now,
+        dropped_by: exit.dropped_by,
+        length: exit.frame.len(),
+        frame: exit.frame,
+        altered: exit.altered.map(|(by, frame)| Altered { by, frame }),
+    }
+}
+
+/// The port at which packets of a direction enter; they leave by the other.
 fn entrance(direction: Direction) -> usize {
     match direction {
         Direction::Up => 0,
@@ -311,6 +335,8 @@ fn prepare_thread() {
 
 /// 200 ms at 2.6 Gbit/s, more than the link forwards.
 const QUEUE_LIMIT: usize = 64 << 20;
+/// Packets taken from one side before the other side and deadlines have their turn.
+const MOST_AT_ONCE: usize = 256;
 const LONGEST_STALL_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]

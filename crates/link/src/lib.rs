@@ -1,7 +1,7 @@
-//! An emulated network on one machine: namespaces, delayed forwarding, a tap and an attacker.
+//! An emulated network on one machine: namespaces, forwarding through cells, a tap, an attacker.
 //!
 //! ```text
-//! client namespace ---- veth ---- [ link: rings, delay, tap ] ---- veth ---- server namespace
+//! client namespace ---- veth ---- [ link: rings, cells, tap ] ---- veth ---- server namespace
 //!                                                    attacker namespace ---- veth ----'
 //! ```
 //!
@@ -13,9 +13,11 @@
 
 mod attacker;
 mod awake;
+mod cells;
+mod chain;
 mod children;
 mod clock;
-mod delay;
+mod counters;
 mod error;
 mod forwarder;
 mod margin;
@@ -23,20 +25,24 @@ mod namespace;
 mod network;
 mod offload;
 mod path;
+mod port;
 mod privilege;
+mod profile;
 mod ring;
 mod sysctl;
 mod tap;
 mod veth;
 
 pub use attacker::{Attacker, Attempt, Ending, Resend};
+pub use cells::{CellSpec, Distribution, Middlebox, TooBig};
+pub use chain::{Chains, Exit};
 pub use children::Process;
 pub use clock::{monotonic_ns, unix_offset_ns};
-pub use delay::{DelayCell, Departure};
+pub use counters::{CellCounters, Counters, LaneCounters, PathCounters};
 pub use error::LinkError;
-pub use forwarder::Counters;
 pub use namespace::Namespace;
 pub use network::{Network, NetworkConfig};
 pub use path::{Direction, MAX_PATHS, Path, PathConfig};
 pub use privilege::{Privilege, enter_user_namespace};
-pub use tap::{Batch, CapturedPacket, Lateness, Tap};
+pub use profile::{Profile, ProfileKind};
+pub use tap::{Altered, Batch, CapturedPacket, LINK_FULL, Lateness, REFUSED, Tap};

@@ -4,11 +4,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::awake::Awake;
-use crate::forwarder::{Counters, Forwarder};
-use crate::path::{MAX_PATHS, Path, PathConfig, client_address, server_address};
+use crate::chain::Chains;
+use crate::counters::{Counters, PathCounters};
+use crate::forwarder::Forwarder;
+use crate::path::{MAX_PATHS, Path, PathConfig, base_delay, client_address, server_address};
+use crate::ring::PacketRing;
 use crate::tap::{Lateness, Tap};
 use crate::veth::{self, CLIENT_SIDE, Rooms, SERVER_SIDE, Transport};
-use crate::{Attacker, LinkError, Namespace, sysctl};
+use crate::{Attacker, CellSpec, LinkError, Namespace, sysctl};
 
 /// What to build.
 #[derive(Debug, Clone)]
@@ -24,6 +27,9 @@ pub struct NetworkConfig {
     pub snap_length: usize,
     /// How many bytes the tap holds at most before it is taken.
     pub tap_limit_bytes: usize,
+    /// What all that is random in cells follows from: with the same seed, the same packets at the
+    /// same times meet the same fate.
+    pub seed: u64,
     /// Whether to keep all CPUs from sleeping, by threads of idle priority. On a machine that does
     /// nothing else the endpoints then wake several times faster; on one that is busy they wake
     /// milliseconds later. It shows up as CPU time of this process.
@@ -40,6 +46,7 @@ impl NetworkConfig {
             initial_window: 10,
             snap_length: 65_535,
             tap_limit_bytes: 512 << 20,
+            seed: 0,
             keep_awake: false,
         }
     }
@@ -52,7 +59,7 @@ impl NetworkConfig {
         } else if self.congestion_control.is_empty() || self.congestion_control.len() > 15 {
             format!("{:?} is no name of a congestion control", self.congestion_control)
         } else {
-            return self.paths.iter().try_for_each(|path| check_delays(path.up, path.down));
+            return self.paths.iter().try_for_each(|path| check_cells(&path.up, &path.down));
         };
         Err(LinkError::Config(fault))
     }
@@ -97,11 +104,13 @@ impl Network {
             initial_window: config.initial_window,
         };
         veth::wire(&rooms, config.paths.len(), transport)?;
-        let delays =
-            config.paths.iter().flat_map(|path| [nanoseconds(path.up), nanoseconds(path.down)]);
         let tap = Tap::new(config.snap_length, config.tap_limit_bytes);
-        let forwarder =
-            Forwarder::start(&link, CLIENT_SIDE, SERVER_SIDE, delays.collect(), tap.clone())?;
+        let cells: Vec<_> = config.paths.iter().map(|path| (&*path.up, &*path.down)).collect();
+        let chains = Chains::new(&cells, config.seed);
+        let ports = link.run(|| -> Result<_, LinkError> {
+            Ok([PacketRing::open(CLIENT_SIDE)?, PacketRing::open(SERVER_SIDE)?])
+        })??;
+        let forwarder = Forwarder::start(&link, ports, chains, config.paths.len(), tap.clone())?;
         Ok(Self {
             forwarder,
             _awake: config.keep_awake.then(Awake::start),
@@ -129,18 +138,35 @@ impl Network {
         self.lock_paths().clone()
     }
 
-    /// Changes the delays of a path, for packets that arrive from now on. Packets under way keep
-    /// theirs and are not overtaken.
+    /// Gives a path these delays and nothing else, for packets that arrive from now on. Packets
+    /// under way keep their times and are not overtaken.
     ///
     /// # Errors
     /// If there is no such path or a delay is longer than a minute.
     pub fn set_delay(&self, index: usize, up: Duration, down: Duration) -> Result<(), LinkError> {
-        check_delays(up, down)?;
+        let PathConfig { up, down, .. } = PathConfig::delays("", up, down);
+        self.set_cells(index, up, down)
+    }
+
+    /// Replaces the cells of a path, for packets that arrive from now on. Packets under way keep
+    /// their times and are not overtaken. Cells begin anew: a queue is empty, a middlebox knows no
+    /// connection, random numbers start from the network's seed.
+    ///
+    /// # Errors
+    /// If there is no such path or something in a cell is out of bounds.
+    pub fn set_cells(
+        &self,
+        index: usize,
+        up: Vec<CellSpec>,
+        down: Vec<CellSpec>,
+    ) -> Result<(), LinkError> {
+        check_cells(&up, &down)?;
         let mut paths = self.lock_paths();
         let count = paths.len();
         let path = paths.get_mut(index).ok_or(LinkError::NoSuchPath { index, paths: count })?;
-        self.forwarder.set_delay(index, nanoseconds(up), nanoseconds(down))?;
-        (path.up, path.down) = (up, down);
+        self.forwarder.replace(index, up.clone(), down.clone())?;
+        (path.up, path.down) = (base_delay(&up), base_delay(&down));
+        (path.up_cells, path.down_cells) = (up, down);
         Ok(())
     }
 
@@ -177,6 +203,18 @@ impl Network {
         self.forwarder.counters()
     }
 
+    /// What became of the packets of one path since the network was built, and by which cell.
+    ///
+    /// # Errors
+    /// If there is no such path or the forwarding thread has ended.
+    pub fn path_counters(&self, index: usize) -> Result<PathCounters, LinkError> {
+        let paths = self.lock_paths().len();
+        if index >= paths {
+            return Err(LinkError::NoSuchPath { index, paths });
+        }
+        self.forwarder.path_counters(index)
+    }
+
     /// Settings that this machine did not take, as `key=value` below /proc/sys: the network works
     /// without them, but a report should name them.
     pub fn refused_settings(&self) -> &[String] {
@@ -189,29 +227,21 @@ impl Network {
 }
 
 fn addressed(configs: Vec<PathConfig>) -> Vec<Path> {
-    let path = |(index, PathConfig { name, up, down })| {
-        let (client, server) = (client_address(index), server_address(index));
-        Path { name, client, server, up, down }
+    let path = |(index, PathConfig { name, up, down })| Path {
+        name,
+        client: client_address(index),
+        server: server_address(index),
+        up: base_delay(&up),
+        down: base_delay(&down),
+        up_cells: up,
+        down_cells: down,
     };
     configs.into_iter().enumerate().map(path).collect()
 }
 
-fn check_delays(up: Duration, down: Duration) -> Result<(), LinkError> {
-    if up.max(down) > LONGEST_DELAY {
-        return Err(LinkError::Config(format!(
-            "a delay is at most {LONGEST_DELAY:?} each way, not {:?}",
-            up.max(down)
-        )));
-    }
-    Ok(())
+fn check_cells(up: &[CellSpec], down: &[CellSpec]) -> Result<(), LinkError> {
+    up.iter().chain(down).try_for_each(CellSpec::check)
 }
-
-fn nanoseconds(delay: Duration) -> u64 {
-    // Below a minute, see `check_delays`.
-    delay.as_nanos() as u64
-}
-
-const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -3,26 +3,41 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use crate::{CellSpec, Profile};
+
 /// One path as it is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PathConfig {
     /// The caller's own name for it, as in reports.
     pub name: String,
-    /// Delay from client to server.
-    pub up: Duration,
-    /// Delay from server to client.
-    pub down: Duration,
+    /// What packets from client to server go through, in this order.
+    pub up: Vec<CellSpec>,
+    /// What packets from server to client go through, in this order.
+    pub down: Vec<CellSpec>,
 }
 
 impl PathConfig {
-    /// A path of this round-trip time, half of it each way.
+    /// A path of this round-trip time, half of it each way, and nothing else.
     pub fn symmetric(name: impl Into<String>, rtt: Duration) -> Self {
-        Self { name: name.into(), up: rtt / 2, down: rtt - rtt / 2 }
+        Self::delays(name, rtt / 2, rtt - rtt / 2)
+    }
+
+    /// A path with a delay each way, and nothing else.
+    pub fn delays(name: impl Into<String>, up: Duration, down: Duration) -> Self {
+        let cell = |delay| vec![CellSpec::Delay { delay }];
+        Self { name: name.into(), up: cell(up), down: cell(down) }
+    }
+}
+
+impl From<&Profile> for PathConfig {
+    fn from(profile: &Profile) -> Self {
+        let Profile { name, up, down, .. } = profile.clone();
+        Self { name, up, down }
     }
 }
 
 /// One path as it is now: the client chooses it by the server address that it connects to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Path {
     /// The caller's own name for it.
     pub name: String,
@@ -30,17 +45,27 @@ pub struct Path {
     pub client: Ipv4Addr,
     /// The server's address on this path.
     pub server: Ipv4Addr,
-    /// Delay from client to server.
+    /// Delay from client to server, without what jitter, queues and reordering add.
     pub up: Duration,
-    /// Delay from server to client.
+    /// Delay from server to client, without what jitter, queues and reordering add.
     pub down: Duration,
+    /// What packets from client to server go through, in this order.
+    pub up_cells: Vec<CellSpec>,
+    /// What packets from server to client go through, in this order.
+    pub down_cells: Vec<CellSpec>,
 }
 
 impl Path {
-    /// What a packet and its answer spend on this path together.
+    /// What a packet and its answer spend on this path together, without what jitter, queues and
+    /// reordering add.
     pub fn rtt(&self) -> Duration {
         self.up + self.down
     }
+}
+
+/// The delay of cells together, without what jitter, queues and reordering add.
+pub(crate) fn base_delay(cells: &[CellSpec]) -> Duration {
+    cells.iter().map(CellSpec::base_delay).sum()
 }
 
 /// Which way a packet travels.

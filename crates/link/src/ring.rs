@@ -17,6 +17,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socket};
 
 use crate::LinkError;
+use crate::port::Port;
 
 /// The ring of one interface.
 pub(crate) struct PacketRing {
@@ -74,9 +75,21 @@ impl PacketRing {
         Errno::result(result).map(drop).map_err(io::Error::from)
     }
 
-    /// Hands the next frame that has arrived to `take`, with its kernel stamp in nanoseconds of
-    /// Unix time, and gives its place back to the kernel.
-    pub(crate) fn receive<R>(&mut self, take: impl FnOnce(&[u8], u64) -> R) -> Option<R> {
+    fn slot(&self) -> NonNull<u8> {
+        debug_assert!(self.next < FRAMES);
+        // SAFETY: `next` is below FRAMES and blocks hold whole frames, so this is in the mapping.
+        unsafe { self.map.add(self.next * FRAME) }
+    }
+
+    fn status(&self) -> &AtomicU32 {
+        // SAFETY: `tp_status` is the first field of the slot's header, aligned for a u32, and is
+        // shared with the kernel, hence atomic.
+        unsafe { AtomicU32::from_ptr(self.slot().as_ptr().cast()) }
+    }
+}
+
+impl Port for PacketRing {
+    fn receive<R>(&mut self, take: impl FnOnce(&[u8], Option<u64>) -> R) -> Option<R> {
         let status = self.status();
         if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
@@ -93,20 +106,20 @@ impl PacketRing {
         // A frame that did not fit its slot cannot be forwarded as it was: an empty one is told
         // apart by the caller as any other that is no path's.
         let whole = header.tp_len == header.tp_snaplen;
-        let result = take(if whole { frame } else { &[] }, stamp);
+        let result = take(if whole { frame } else { &[] }, Some(stamp));
+        // Its place goes back to the kernel.
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % FRAMES;
         Some(result)
     }
 
-    /// Puts a frame on the interface.
-    pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
+    fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         send(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT)?;
         Ok(())
     }
 
-    /// How many frames found the ring full since the last call.
-    pub(crate) fn take_dropped(&self) -> u64 {
+    /// Those that found the ring full.
+    fn take_dropped(&self) -> u64 {
         let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut length = size_of::<libc::tpacket_stats>() as u32;
         // SAFETY: the kernel writes at most `length` bytes into a live tpacket_stats.
@@ -120,18 +133,6 @@ impl PacketRing {
             )
         };
         if result == 0 { u64::from(counts.tp_drops) } else { 0 }
-    }
-
-    fn slot(&self) -> NonNull<u8> {
-        debug_assert!(self.next < FRAMES);
-        // SAFETY: `next` is below FRAMES and blocks hold whole frames, so this is in the mapping.
-        unsafe { self.map.add(self.next * FRAME) }
-    }
-
-    fn status(&self) -> &AtomicU32 {
-        // SAFETY: `tp_status` is the first field of the slot's header, aligned for a u32, and is
-        // shared with the kernel, hence atomic.
-        unsafe { AtomicU32::from_ptr(self.slot().as_ptr().cast()) }
     }
 }
 

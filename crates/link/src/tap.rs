@@ -1,4 +1,4 @@
-//! The tap: every packet that the link delivered, with its times, until somebody takes it.
+//! The tap: every packet that the link met, with its times and its fate, until somebody takes it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::path::Direction;
 
-/// One packet as the link delivered it. All times are nanoseconds of [`crate::monotonic_ns`].
+/// One packet as the link met it. All times are nanoseconds of [`crate::monotonic_ns`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedPacket {
     /// Index of the path that it travelled.
@@ -15,17 +15,42 @@ pub struct CapturedPacket {
     pub direction: Direction,
     /// When the sender's kernel put it on the link (its own stamp).
     pub arrival_ns: u64,
-    /// When it was to be delivered: arrival and delay, order kept.
+    /// When it was to be delivered, or was dropped, by the path's cells.
     pub due_ns: u64,
-    /// When it was handed to the receiver's kernel.
+    /// When it was handed to the receiver's kernel; of a dropped one, when the link noted that.
+    /// [`CapturedPacket::delivered`] tells the two apart.
     pub delivered_ns: u64,
+    /// Who dropped it: a cell by its name ([`crate::CellSpec::name`]), or the link itself:
+    /// [`LINK_FULL`] or [`REFUSED`].
+    pub dropped_by: Option<&'static str>,
     /// Its length on the wire in bytes, Ethernet header included.
     pub length: usize,
-    /// The Ethernet frame, cut to the snap length.
+    /// The Ethernet frame as its sender sent it, cut to the snap length.
+    pub frame: Box<[u8]>,
+    /// What a middlebox made of it, where one altered it.
+    pub altered: Option<Altered>,
+}
+
+/// A frame as a middlebox let it pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Altered {
+    /// The cell's name, see [`crate::CellSpec::name`].
+    pub by: &'static str,
+    /// The Ethernet frame that its receiver got, cut to the snap length.
     pub frame: Box<[u8]>,
 }
 
+/// In [`CapturedPacket::dropped_by`]: too many bytes were under way in the link.
+pub const LINK_FULL: &str = "link-full";
+/// In [`CapturedPacket::dropped_by`]: the receiving interface did not take it.
+pub const REFUSED: &str = "refused";
+
 impl CapturedPacket {
+    /// When its receiver got it; `None`: it was dropped.
+    pub fn delivered(&self) -> Option<u64> {
+        self.dropped_by.is_none().then_some(self.delivered_ns)
+    }
+
     /// How much later than due it was delivered, in nanoseconds: the link's own error.
     pub fn lateness_ns(&self) -> u64 {
         self.delivered_ns.saturating_sub(self.due_ns)
@@ -35,9 +60,9 @@ impl CapturedPacket {
 /// What the tap held when it was taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The packets in the order of their delivery.
+    /// The packets in the order in which they were delivered or dropped.
     pub packets: Vec<CapturedPacket>,
-    /// Packets delivered but not kept, because the tap was full.
+    /// Packets met but not kept, because the tap was full.
     pub missed: u64,
 }
 
@@ -76,7 +101,7 @@ impl Tap {
         Self { store: Arc::new(Mutex::new(store)) }
     }
 
-    /// Takes all packets delivered since the last call, and makes room for as many again.
+    /// Takes all packets delivered or dropped since the last call, and makes room for as many again.
     ///
     /// Every packet that its receiver has got is among them; one under way will be in a later batch.
     pub fn take(&self) -> Batch {
@@ -129,17 +154,23 @@ impl Tap {
 pub(crate) struct Recorder<'a>(MutexGuard<'a, Store>);
 
 impl Recorder<'_> {
-    /// Keeps a packet that was just delivered.
+    /// Keeps a packet that was just delivered or dropped.
     pub(crate) fn record(&mut self, mut packet: CapturedPacket) {
         let store = &mut *self.0;
-        store.lateness.saturating_record(packet.lateness_ns());
+        if packet.dropped_by.is_none() {
+            store.lateness.saturating_record(packet.lateness_ns());
+        }
         if !store.recording {
             return;
         }
-        if packet.frame.len() > store.snap_length {
-            packet.frame = packet.frame[..store.snap_length].into();
+        let altered = packet.altered.as_mut().map(|altered| &mut altered.frame);
+        let mut size = size_of::<CapturedPacket>();
+        for frame in [&mut packet.frame].into_iter().chain(altered) {
+            if frame.len() > store.snap_length {
+                *frame = frame[..store.snap_length].into();
+            }
+            size += frame.len();
         }
-        let size = size_of::<CapturedPacket>() + packet.frame.len();
         if store.bytes + size > store.limit_bytes {
             store.missed += 1;
             return;
@@ -184,8 +215,10 @@ mod tests {
             arrival_ns: 0,
             due_ns,
             delivered_ns: due_ns + late_ns,
+            dropped_by: None,
             length,
             frame: vec![7; length].into(),
+            altered: None,
         }
     }
 
@@ -215,6 +248,28 @@ mod tests {
         assert!(batch.packets.iter().all(|p| p.frame.len() == 100 && p.length == 1_500));
         tap.recorder().record(packet(0, 0, 1_500));
         assert_eq!(tap.take().packets.len(), 1, "room again after a batch was taken");
+    }
+
+    #[test]
+    fn what_a_middlebox_made_of_a_packet_counts_as_well() {
+        let tap = Tap::new(100, size_of::<CapturedPacket>() + 150);
+        let frame = vec![8; 1_500].into();
+        let altered = Some(Altered { by: "strip-tfo", frame });
+        tap.recorder().record(CapturedPacket { altered, ..packet(0, 0, 60) });
+        assert_eq!(tap.take().missed, 1, "60 and 100 bytes do not fit 150");
+        let altered = Some(Altered { by: "strip-tfo", frame: vec![8; 90].into() });
+        tap.recorder().record(CapturedPacket { altered, ..packet(0, 0, 60) });
+        assert_eq!(tap.take().packets.len(), 1);
+    }
+
+    #[test]
+    fn what_is_dropped_is_not_delivered_and_not_late() {
+        let tap = Tap::new(100, 1 << 20);
+        let dropped = CapturedPacket { dropped_by: Some("loss"), ..packet(5, 2_000_000, 60) };
+        assert_eq!(dropped.delivered(), None);
+        assert_eq!(packet(5, 7, 60).delivered(), Some(12));
+        tap.recorder().record(dropped);
+        assert_eq!((tap.lateness().packets, tap.take().packets.len()), (0, 1));
     }
 
     #[test]

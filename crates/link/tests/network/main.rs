@@ -5,6 +5,8 @@
 #![allow(unsafe_code)]
 
 mod attack;
+mod cells;
+mod fast_open;
 mod lifetime;
 mod packets;
 mod tcp;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     trials.extend(packets::trials());
     trials.extend(tcp::trials());
+    trials.extend(cells::trials());
     trials.extend(attack::trials());
     trials.extend(lifetime::trials());
     if privilege == Privilege::Held {

@@ -84,7 +84,7 @@ fn delays_change_at_run_time() -> Outcome {
 
 fn up_and_down_may_differ() -> Outcome {
     let (up, down) = (Duration::from_millis(12), Duration::from_millis(1));
-    let path = PathConfig { name: "asymmetric".to_owned(), up, down };
+    let path = PathConfig::delays("asymmetric", up, down);
     let network = Network::build(NetworkConfig::new(vec![path]))?;
     echo_server(&network)?;
     let server = SocketAddr::from((network.path(0)?.server, PORT));

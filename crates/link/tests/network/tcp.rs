@@ -1,16 +1,13 @@
 //! TCP over the link: data both ways, congestion control, Fast Open as the packets show it.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use etherparse::{SlicedPacket, TransportSlice};
-use firstflight_link::{CapturedPacket, Direction, Network};
+use firstflight_link::Direction;
 use libtest_mimic::Trial;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, connect, setsockopt, socket, sockopt,
-};
+use nix::sys::socket::sockopt;
 
+use crate::fast_open::{REQUEST, echo, echo_server, syn};
 use crate::{Outcome, network, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -63,7 +60,7 @@ fn second_syn_carries_data() -> Outcome {
     let server = network.path(0)?.server;
     let mut data_in_syn = Vec::new();
     for _ in 0..3 {
-        network.client().run(|| fast_open_echo(server))?;
+        network.client().run(|| echo(server))?;
         let packets = network.tap().take().packets;
         let sent = syn(&packets, Direction::Up);
         let answered = syn(&packets, Direction::Down);
@@ -95,69 +92,5 @@ fn many_short_connections_find_ports() -> Outcome {
     Ok(())
 }
 
-struct Syn {
-    sequence: u32,
-    acknowledgment: u32,
-    data: usize,
-}
-
-/// The only SYN among the packets of one direction.
-fn syn(packets: &[CapturedPacket], direction: Direction) -> Syn {
-    let mut found = Vec::new();
-    for packet in packets.iter().filter(|packet| packet.direction == direction) {
-        let sliced = SlicedPacket::from_ethernet(&packet.frame).expect("a whole frame");
-        let Some(TransportSlice::Tcp(tcp)) = sliced.transport else { continue };
-        if tcp.syn() {
-            let (sequence, acknowledgment) = (tcp.sequence_number(), tcp.acknowledgment_number());
-            found.push(Syn { sequence, acknowledgment, data: tcp.payload().len() });
-        }
-    }
-    assert_eq!(found.len(), 1, "one SYN {direction:?}");
-    found.remove(0)
-}
-
-fn fast_open_echo(server: Ipv4Addr) {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
-    setsockopt(&socket, sockopt::TcpFastOpenConnect, &true).unwrap();
-    let [a, b, c, d] = server.octets();
-    connect(socket.as_raw_fd(), &SockaddrIn::new(a, b, c, d, PORT)).unwrap();
-    // SAFETY: the descriptor is a TCP socket that nothing else owns any more.
-    let mut stream = unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) };
-    stream.write_all(REQUEST).unwrap();
-    stream.read_exact(&mut [0; REQUEST.len()]).unwrap();
-}
-
-/// Starts a TCP echo with Fast Open on every address of the server.
-fn echo_server(network: &Network) -> Outcome {
-    let listener = network.server().run(|| TcpListener::bind(("0.0.0.0", PORT)))??;
-    let queue: libc::c_int = 64;
-    // SAFETY: the kernel reads one live integer.
-    let result = unsafe {
-        libc::setsockopt(
-            listener.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_FASTOPEN,
-            (&raw const queue).cast(),
-            size_of::<libc::c_int>() as u32,
-        )
-    };
-    nix::errno::Errno::result(result)?;
-    network.server().spawn("echo", move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut buffer = [0; 65_536];
-                while let Ok(length @ 1..) = stream.read(&mut buffer) {
-                    if stream.write_all(&buffer[..length]).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-    })?;
-    Ok(())
-}
-
 const PORT: u16 = 7;
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";

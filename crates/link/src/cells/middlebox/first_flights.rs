@@ -1,0 +1,141 @@
+//! What each connection sent first, as far as it came in order, within bounds.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+
+use super::segment::{Ends, Segment};
+
+/// The beginnings of connections whose SYN was seen.
+#[derive(Debug, Default)]
+pub(super) struct FirstFlights {
+    flights: HashMap<Ends, Flight>,
+    /// Oldest first, so that the oldest is forgotten when there are too many.
+    order: VecDeque<Ends>,
+}
+
+/// The beginning of one connection, in one direction.
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// Sequence number of the first byte of data.
+    first: u32,
+    /// What came in order.
+    pub(super) bytes: Vec<u8>,
+    /// What was decided about the bytes up to an offset, if it was.
+    pub(super) decision: Option<Decision>,
+}
+
+/// What is to become of a connection's first flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// All passes.
+    Pass,
+    /// What begins before this offset is dropped, the rest passes.
+    DropBefore(u32),
+}
+
+impl FirstFlights {
+    /// The flight that a segment with data belongs to, and the data's offset in it.
+    pub(super) fn of<'a>(&'a mut self, segment: &Segment<'_>) -> Option<(&'a mut Flight, u32)> {
+        if segment.opens() {
+            self.begin(segment);
+        }
+        let flight = self.flights.get_mut(&segment.ends)?;
+        let data_at = segment.sequence.wrapping_add(u32::from(segment.syn));
+        let offset = data_at.wrapping_sub(flight.first);
+        // Further away it belongs to the connection, but not to its beginning.
+        let near = offset <= LONGEST_FLIGHT as u32;
+        (near && !segment.payload.is_empty()).then_some((flight, offset))
+    }
+
+    fn begin(&mut self, segment: &Segment<'_>) {
+        let first = segment.sequence.wrapping_add(1);
+        let new = Flight { first, bytes: Vec::new(), decision: None };
+        match self.flights.entry(segment.ends) {
+            // The same SYN again, or the next connection between the same ends.
+            Entry::Occupied(mut known) if known.get().first != first => drop(known.insert(new)),
+            Entry::Occupied(_) => {}
+            Entry::Vacant(free) => {
+                free.insert(new);
+                self.order.push_back(segment.ends);
+            }
+        }
+        if self.order.len() > MOST_FLIGHTS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.flights.remove(&oldest);
+        }
+    }
+}
+
+impl Flight {
+    /// Adds data if it is the next in order; data known already changes nothing.
+    pub(super) fn extend(&mut self, offset: u32, data: &[u8]) {
+        let known = self.bytes.len();
+        let offset = offset as usize;
+        if offset <= known && known < offset + data.len() {
+            let room = LONGEST_FLIGHT - known;
+            let new = &data[known - offset..];
+            self.bytes.extend_from_slice(&new[..new.len().min(room)]);
+        }
+    }
+
+    /// Settles what becomes of it; its bytes are needed no more.
+    pub(super) fn decide(&mut self, decision: Decision) -> Decision {
+        self.bytes = Vec::new();
+        *self.decision.insert(decision)
+    }
+}
+
+/// A ClientHello with post-quantum keys and a full ticket is a fifth of this.
+pub(super) const LONGEST_FLIGHT: usize = 16 << 10;
+const MOST_FLIGHTS: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::super::frames::Tcp;
+    use super::*;
+
+    #[test]
+    fn data_is_put_together_in_order_and_once() {
+        let mut flights = FirstFlights::default();
+        let mut feed = |tcp: Tcp<'_>| {
+            let frame = tcp.frame();
+            let segment = Segment::read(&frame).expect("a segment");
+            flights.of(&segment).map(|(flight, offset)| {
+                flight.extend(offset, segment.payload);
+                flight.bytes.clone()
+            })
+        };
+        let first = u32::MAX - 2;
+        assert_eq!(feed(Tcp { syn: true, sequence: first, ..Tcp::default() }), None);
+        let data = |after: u32, payload: &'static [u8]| Tcp {
+            ack: true,
+            sequence: first.wrapping_add(1 + after),
+            payload,
+            ..Tcp::default()
+        };
+        assert_eq!(feed(data(3, b"def")), Some(vec![]), "not in order");
+        assert_eq!(feed(data(0, b"abc")), Some(b"abc".to_vec()));
+        assert_eq!(feed(data(0, b"abc")), Some(b"abc".to_vec()), "again");
+        assert_eq!(feed(data(2, b"cde")), Some(b"abcde".to_vec()), "overlapping, numbers wrapped");
+        assert_eq!(feed(data(1 << 20, b"x")), None, "far beyond the beginning");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut flights = FirstFlights::default();
+        for port in 0..=u16::MAX {
+            let frame = Tcp { syn: true, port, payload: &[7; 64], ..Tcp::default() }.frame();
+            let segment = Segment::read(&frame).expect("a segment");
+            let (flight, offset) = flights.of(&segment).expect("just begun");
+            flight.extend(offset, segment.payload);
+        }
+        assert_eq!(flights.flights.len(), MOST_FLIGHTS);
+        assert_eq!(flights.order.len(), MOST_FLIGHTS);
+        let mut flight = Flight { first: 0, bytes: Vec::new(), decision: None };
+        for n in 0..40 {
+            flight.extend(n * 1_000, &[1; 1_000]);
+        }
+        assert_eq!(flight.bytes.len(), LONGEST_FLIGHT);
+    }
+}

@@ -1,0 +1,178 @@
+//! Middleboxes: what real networks do to TCP Fast Open and to TLS first flights.
+//!
+//! Networks are known to strip unknown TCP options and data in SYNs, or to drop such SYNs (Honda et
+//! al., "Is it still possible to extend TCP?", IMC 2011; RFC 7413 section 4.1.3.1), and to drop
+//! ClientHellos that are larger than a packet (<https://tldr.fail>).
+
+mod fast_open;
+mod first_flights;
+mod hello;
+mod segment;
+mod syn_data;
+
+use std::fmt;
+
+use super::Cell;
+
+/// What a middlebox does. Only IPv4 packets with whole TCP headers are looked at; all others pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Middlebox {
+    /// Overwrites the Fast Open option of SYNs and SYN-ACKs, cookie requests and cookies, by
+    /// no-operation options. Data in a SYN stays.
+    StripTfo,
+    /// Drops SYNs that carry the Fast Open option, with or without a cookie.
+    DropTfo,
+    /// Takes the data out of SYNs and lets the rest of them pass.
+    StripSynData,
+    /// Drops SYNs that carry data.
+    DropSynData,
+    /// Drops all segments of a ClientHello that the first of them does not hold whole.
+    DropLargeHello,
+    /// Drops a connection's first ClientHello if it has the early_data extension (RFC 8446 section
+    /// 4.2.10): from the segment on in which the extension is seen, and each sent again.
+    DropEarlyData,
+}
+
+impl Middlebox {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::StripTfo,
+        Self::DropTfo,
+        Self::StripSynData,
+        Self::DropSynData,
+        Self::DropLargeHello,
+        Self::DropEarlyData,
+    ];
+
+    /// Its name in profiles, counters and the tap.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StripTfo => "strip-tfo",
+            Self::DropTfo => "drop-tfo",
+            Self::StripSynData => "strip-syn-data",
+            Self::DropSynData => "drop-syn-data",
+            Self::DropLargeHello => "drop-large-hello",
+            Self::DropEarlyData => "drop-early-data",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether it has anything to do in packets from server to client; all have in the others.
+    pub fn works_on_answers(self) -> bool {
+        self == Self::StripTfo
+    }
+
+    pub(super) fn build(self) -> Box<dyn Cell> {
+        match self {
+            Self::StripTfo => Box::new(fast_open::Strip),
+            Self::DropTfo => Box::new(fast_open::Drop),
+            Self::StripSynData => Box::new(syn_data::Strip),
+            Self::DropSynData => Box::new(syn_data::Drop),
+            Self::DropLargeHello => Box::new(hello::HelloFilter::large()),
+            Self::DropEarlyData => Box::new(hello::HelloFilter::early_data()),
+        }
+    }
+}
+
+impl fmt::Display for Middlebox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod frames {
+    //! Frames to try middleboxes on.
+
+    use etherparse::PacketBuilder;
+
+    /// What a test says of a segment.
+    #[derive(Clone, Copy)]
+    pub(super) struct Tcp<'a> {
+        pub(super) syn: bool,
+        pub(super) ack: bool,
+        pub(super) sequence: u32,
+        pub(super) port: u16,
+        pub(super) options: &'a [u8],
+        pub(super) payload: &'a [u8],
+    }
+
+    impl Default for Tcp<'_> {
+        fn default() -> Self {
+            let (syn, ack, sequence, port) = (false, false, 1_000, 40_000);
+            Self { syn, ack, sequence, port, options: &[], payload: &[] }
+        }
+    }
+
+    impl Tcp<'_> {
+        pub(super) fn frame(&self) -> Vec<u8> {
+            let mut builder = PacketBuilder::ethernet2([1; 6], [2; 6])
+                .ipv4([10, 77, 1, 1], [10, 77, 1, 2], 64)
+                .tcp(self.port, 443, self.sequence, 1_000)
+                .options_raw(self.options)
+                .expect("options fit");
+            builder = if self.syn { builder.syn() } else { builder };
+            builder = if self.ack { builder.ack(1) } else { builder };
+            let mut frame = Vec::new();
+            builder.write(&mut frame, self.payload).expect("fits");
+            frame
+        }
+    }
+
+    /// Checks both checksums of a frame, as a receiving kernel does.
+    pub(super) fn checked(frame: &[u8]) -> etherparse::SlicedPacket<'_> {
+        let packet = etherparse::SlicedPacket::from_ethernet(frame).expect("a whole packet");
+        let Some(etherparse::NetSlice::Ipv4(ip)) = &packet.net else { panic!("no IPv4") };
+        let header = ip.header();
+        assert_eq!(header.to_header().calc_header_checksum(), header.header_checksum());
+        assert_eq!(usize::from(header.total_len()), frame.len() - 14);
+        let Some(etherparse::TransportSlice::Tcp(tcp)) = &packet.transport else {
+            panic!("no TCP")
+        };
+        let sum = tcp.calc_checksum_ipv4(header.source(), header.destination()).expect("fits");
+        assert_eq!(sum, tcp.checksum());
+        packet
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cells::Passage;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_lead_back() {
+        for kind in Middlebox::ALL {
+            assert_eq!(Middlebox::named(kind.name()), Some(kind));
+        }
+        assert_eq!(Middlebox::named("drop-everything"), None);
+    }
+
+    proptest! {
+        /// Bytes that begin like a packet and go on as they like.
+        #[test]
+        fn any_bytes_pass_every_middlebox_without_panic(
+            frames in proptest::collection::vec(
+                (any::<bool>(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..80)),
+                0..8,
+            ),
+        ) {
+            for kind in Middlebox::ALL {
+                let mut cell = kind.build();
+                for (syn, whole, bytes) in &frames {
+                    let frame = match whole {
+                        true => frames::Tcp { syn: *syn, payload: bytes, ..Default::default() }.frame(),
+                        false => bytes.clone(),
+                    };
+                    cell.pass(&mut Passage { at_ns: 0, frame: &frame });
+                }
+            }
+        }
+    }
+}

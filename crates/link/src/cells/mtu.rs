@@ -1,0 +1,121 @@
+//! A hop that carries smaller packets only.
+
+use etherparse::{Icmpv4Type, Ipv4Slice, PacketBuilder, icmpv4};
+
+use super::{Cell, ETHERNET, Passage, Verdict};
+
+/// What becomes of a packet that is too big.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TooBig {
+    /// The sender is told by ICMP "fragmentation needed" (RFC 1191 section 4), with the next hop's
+    /// MTU in it. The message begins its way back where the packet was dropped, and takes the
+    /// other direction's cells. A packet that may be fragmented (without DF, which no TCP of Linux
+    /// sends) is dropped without a message: this hop does not fragment.
+    Icmp,
+    /// It vanishes: a path-MTU black hole (RFC 2923 section 2.1).
+    BlackHole,
+}
+
+/// Drops IP packets of more bytes than the MTU.
+#[derive(Debug)]
+pub(super) struct Mtu {
+    pub(super) bytes: u16,
+    pub(super) too_big: TooBig,
+}
+
+impl Cell for Mtu {
+    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+        if packet.length() <= u64::from(self.bytes) {
+            return Verdict::Pass;
+        }
+        match self.too_big {
+            TooBig::BlackHole => Verdict::Drop,
+            TooBig::Icmp => match fragmentation_needed(packet.frame, self.bytes) {
+                Some(message) => Verdict::Refuse(message),
+                None => Verdict::Drop,
+            },
+        }
+    }
+}
+
+/// The message to the sender of a frame. It comes from the address that the frame was for, since
+/// the emulated hop has none.
+fn fragmentation_needed(frame: &[u8], mtu: u16) -> Option<Vec<u8>> {
+    let (ethernet, ip) = frame.split_at_checked(ETHERNET)?;
+    let (to, from) = (ethernet.first_chunk::<6>()?, ethernet[6..].first_chunk::<6>()?);
+    let packet = Ipv4Slice::from_slice(ip).ok()?;
+    let header = packet.header();
+    if !header.dont_fragment() || header.fragments_offset().value() > 0 {
+        return None;
+    }
+    let quoted = &ip[..ip.len().min(header.slice().len() + QUOTED)];
+    let code = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: mtu };
+    let builder = PacketBuilder::ethernet2(*to, *from)
+        .ipv4(header.destination(), header.source(), TIME_TO_LIVE)
+        .icmpv4(Icmpv4Type::DestinationUnreachable(code));
+    let mut message = Vec::with_capacity(builder.size(quoted.len()));
+    builder.write(&mut message, quoted).ok()?;
+    Some(message)
+}
+
+/// How much of the packet behind its IP header a message quotes: the ports and the sequence number
+/// (RFC 792).
+const QUOTED: usize = 8;
+const TIME_TO_LIVE: u8 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(payload: usize, dont_fragment: bool) -> Vec<u8> {
+        let mut header = etherparse::Ipv4Header::new(
+            0,
+            64,
+            etherparse::IpNumber::TCP,
+            [10, 77, 1, 1],
+            [10, 77, 1, 2],
+        )
+        .expect("fits");
+        header.dont_fragment = dont_fragment;
+        let ip = etherparse::IpHeaders::Ipv4(header, Default::default());
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ip(ip)
+            .tcp(40_000, 443, 77, 1_000)
+            .write(&mut frame, &vec![9; payload])
+            .expect("fits");
+        frame
+    }
+
+    fn verdict(frame: &[u8], too_big: TooBig) -> Verdict {
+        Mtu { bytes: 1_400, too_big }.pass(&mut Passage { at_ns: 0, frame })
+    }
+
+    #[test]
+    fn what_fits_passes() {
+        assert_eq!(verdict(&frame(1_360, true), TooBig::Icmp), Verdict::Pass);
+        assert_eq!(verdict(&frame(1_361, true), TooBig::BlackHole), Verdict::Drop);
+    }
+
+    #[test]
+    fn rfc1191_4_the_sender_is_told_the_mtu_and_which_packet() {
+        let sent = frame(1_361, true);
+        let Verdict::Refuse(message) = verdict(&sent, TooBig::Icmp) else { panic!("no message") };
+        let parsed = etherparse::SlicedPacket::from_ethernet(&message).expect("a whole packet");
+        let Some(etherparse::NetSlice::Ipv4(ip)) = parsed.net else { panic!("no IPv4") };
+        assert_eq!(ip.header().destination(), [10, 77, 1, 1], "to the sender");
+        assert_eq!(message[..6], [1; 6], "to the sender's interface");
+        let Some(etherparse::TransportSlice::Icmpv4(icmp)) = parsed.transport else {
+            panic!("no ICMP")
+        };
+        let code = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1_400 };
+        assert_eq!(icmp.icmp_type(), Icmpv4Type::DestinationUnreachable(code));
+        assert_eq!(icmp.payload(), &sent[ETHERNET..ETHERNET + 28]);
+    }
+
+    #[test]
+    fn what_may_be_fragmented_or_is_no_ip_is_dropped_without_a_message() {
+        assert_eq!(verdict(&frame(1_400, false), TooBig::Icmp), Verdict::Drop);
+        assert_eq!(verdict(&vec![0xff; 1_500], TooBig::Icmp), Verdict::Drop);
+    }
+}

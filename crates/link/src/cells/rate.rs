@@ -1,0 +1,122 @@
+//! A bottleneck: a rate, and before it a drop-tail queue limited in bytes.
+
+use super::{Cell, Passage, Verdict};
+
+/// Serves packets one after the other at a rate; what finds the queue full is dropped.
+#[derive(Debug)]
+pub(super) struct Rate {
+    bits_per_second: f64,
+    queue_bytes: f64,
+    /// How much idle time may be made up for, in picoseconds.
+    burst_ps: u128,
+    /// When the last packet taken has left, in picoseconds: whole nanoseconds would be wrong by a
+    /// percent on short packets at a gigabit.
+    free_ps: u128,
+}
+
+impl Rate {
+    pub(super) fn new(bits_per_second: f64, queue_bytes: u64, burst_bytes: u64) -> Self {
+        let burst_ps = (burst_bytes as f64 * 8.0 * PS_PER_SECOND / bits_per_second) as u128;
+        Self { bits_per_second, queue_bytes: queue_bytes as f64, burst_ps, free_ps: 0 }
+    }
+
+    fn time_ps(&self, bytes: u64) -> u128 {
+        (bytes as f64 * 8.0 * PS_PER_SECOND / self.bits_per_second) as u128
+    }
+}
+
+impl Cell for Rate {
+    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+        let now_ps = u128::from(packet.at_ns) * PS_PER_NS;
+        let waiting_ps = self.free_ps.saturating_sub(now_ps);
+        let waiting_bytes = waiting_ps as f64 * self.bits_per_second / (8.0 * PS_PER_SECOND);
+        // An idle line takes any packet, however small the queue.
+        if waiting_ps > 0 && waiting_bytes + packet.length() as f64 > self.queue_bytes {
+            return Verdict::Drop;
+        }
+        let start_ps = self.free_ps.max(now_ps.saturating_sub(self.burst_ps));
+        self.free_ps = start_ps + self.time_ps(packet.length());
+        let leaves_ns = self.free_ps.max(now_ps).div_ceil(PS_PER_NS);
+        packet.at_ns = u64::try_from(leaves_ns).unwrap_or(u64::MAX);
+        Verdict::Pass
+    }
+}
+
+const PS_PER_NS: u128 = 1_000;
+const PS_PER_SECOND: f64 = 1e12;
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::pass;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_idle_line_takes_the_time_of_the_packet() {
+        let mut line = Rate::new(12e6, 100_000, 0);
+        assert_eq!(pass(&mut line, 5_000_000, 1_500), Some(6_000_000));
+        assert_eq!(pass(&mut line, 6_000_000, 1_500), Some(7_000_000), "free again");
+        assert_eq!(pass(&mut line, 6_000_000, 1_500), Some(8_000_000), "behind the other");
+    }
+
+    #[test]
+    fn a_thousand_packets_keep_the_rate_exactly() {
+        for mbits in [0.256, 10.0, 29.5, 100.0, 1_000.0] {
+            let mut line = Rate::new(mbits * 1e6, 1 << 30, 0);
+            let ends: Vec<_> = (0..1_000).filter_map(|_| pass(&mut line, 0, 1_500)).collect();
+            let ideal = 1_000.0 * 1_500.0 * 8.0 / mbits * 1e3;
+            let last = ends[999] as f64;
+            assert!((last - ideal).abs() < 2.0, "{mbits}: {last} instead of {ideal}");
+        }
+    }
+
+    #[test]
+    fn a_full_queue_drops_the_newest_and_takes_again_as_it_drains() {
+        let mut line = Rate::new(12e6, 4_500, 0);
+        let taken: Vec<_> = (0..5).map(|_| pass(&mut line, 0, 1_500).is_some()).collect();
+        assert_eq!(taken, [true, true, true, false, false]);
+        assert!(pass(&mut line, 999_999, 1_500).is_none(), "the first is still being sent");
+        assert_eq!(pass(&mut line, 1_000_000, 1_500), Some(4_000_000));
+    }
+
+    #[test]
+    fn a_queue_below_a_packet_still_lets_one_pass_at_a_time() {
+        let mut line = Rate::new(12e6, 0, 0);
+        assert_eq!(pass(&mut line, 0, 1_500), Some(1_000_000));
+        assert_eq!(pass(&mut line, 1, 40), None);
+        assert_eq!(pass(&mut line, 1_000_000, 1_500), Some(2_000_000));
+    }
+
+    #[test]
+    fn a_burst_makes_up_for_idle_time_and_no_more() {
+        let mut line = Rate::new(12e6, 1 << 20, 3_000);
+        let at = 1_000_000_000;
+        let times: Vec<_> =
+            (0..4).filter_map(|_| pass(&mut line, at, 1_500)).map(|t| t - at).collect();
+        assert_eq!(times, [0, 0, 1_000_000, 2_000_000]);
+    }
+
+    proptest! {
+        /// Over any stretch no more leaves than the rate allows, nothing leaves before it came, and
+        /// order is kept.
+        #[test]
+        fn never_faster_than_the_rate(
+            mbits in 0.1..2_000.0f64,
+            queue in 0u64..100_000,
+            packets in proptest::collection::vec((0..3_000_000u64, 20..1_500usize), 1..200),
+        ) {
+            let mut line = Rate::new(mbits * 1e6, queue, 0);
+            let (mut now, mut left) = (0, 0u64);
+            for (step, length) in packets {
+                now += step;
+                if let Some(leaves) = pass(&mut line, now, length) {
+                    let shortest = (length as f64 * 8e3 / mbits) as u64;
+                    prop_assert!(leaves + 1 >= left.max(now) + shortest);
+                    let waits = (leaves - now) as f64 * mbits / 8e3;
+                    prop_assert!(waits <= (queue as f64).max(length as f64) + 1.0 + mbits / 8e3);
+                    left = leaves;
+                }
+            }
+        }
+    }
+}

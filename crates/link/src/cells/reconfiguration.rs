@@ -1,0 +1,112 @@
+//! A delay that changes at fixed intervals, as a satellite network's when it assigns new routes.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use super::{Cell, Distribution, Passage, Verdict, mix, moved};
+
+/// Draws one delay for each interval. Both directions of a path are given the same seed, so that
+/// they change together and a round trip has the whole of the change.
+#[derive(Debug)]
+pub(super) struct Reconfiguration {
+    delay_ns: u64,
+    distribution: Distribution,
+    period_ns: u64,
+    outage_ns: u64,
+    seed: u64,
+    last_ns: u64,
+    /// The interval of the delay that was drawn last.
+    drawn: Option<(u64, u64)>,
+}
+
+impl Reconfiguration {
+    pub(super) fn new(
+        delay_ns: u64,
+        distribution: Distribution,
+        period_ns: u64,
+        outage_ns: u64,
+        seed: u64,
+    ) -> Self {
+        let (last_ns, drawn) = (0, None);
+        Self { delay_ns, distribution, period_ns, outage_ns, seed, last_ns, drawn }
+    }
+
+    fn delay_in(&mut self, interval: u64) -> u64 {
+        match self.drawn {
+            Some((of, delay_ns)) if of == interval => delay_ns,
+            _ => {
+                // From the interval's number alone, so that it does not depend on which packets
+                // came before.
+                let mut random = StdRng::seed_from_u64(mix(self.seed, interval));
+                let delay_ns = moved(self.delay_ns, self.distribution.draw(&mut random));
+                self.drawn = Some((interval, delay_ns));
+                delay_ns
+            }
+        }
+    }
+}
+
+impl Cell for Reconfiguration {
+    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+        if packet.at_ns % self.period_ns < self.outage_ns {
+            return Verdict::Drop;
+        }
+        let delay_ns = self.delay_in(packet.at_ns / self.period_ns);
+        packet.at_ns = packet.at_ns.saturating_add(delay_ns).max(self.last_ns);
+        self.last_ns = packet.at_ns;
+        Verdict::Pass
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::pass;
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const PERIOD: u64 = 15_000 * MS;
+
+    fn cell(outage_ns: u64) -> Reconfiguration {
+        let distribution = Distribution::Uniform { spread_ms: 10.0 };
+        Reconfiguration::new(25 * MS, distribution, PERIOD, outage_ns, 5)
+    }
+
+    #[test]
+    fn the_delay_holds_for_an_interval_and_both_directions_change_together() {
+        let (mut up, mut down) = (cell(0), cell(0));
+        let mut seen = Vec::new();
+        for interval in 0..20 {
+            let start = interval * PERIOD;
+            let delays = [0, 1, PERIOD / 2, PERIOD - 50 * MS]
+                .map(|after| pass(&mut up, start + after, 100).unwrap() - start - after);
+            assert!(delays.iter().all(|delay| *delay == delays[0]), "{delays:?}");
+            // The other direction sees other packets.
+            let later = start + PERIOD / 3;
+            assert_eq!(pass(&mut down, later, 100).unwrap() - later, delays[0]);
+            seen.push(delays[0]);
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 20, "each interval draws anew: {seen:?}");
+        assert!(seen[0] >= 15 * MS && seen[19] <= 35 * MS);
+    }
+
+    #[test]
+    fn nothing_overtakes_when_the_delay_becomes_shorter() {
+        let (mut cell, mut last) = (cell(0), 0);
+        for n in 0..4_000 {
+            let out = pass(&mut cell, n * 100 * MS, 100).unwrap();
+            assert!(out >= last);
+            last = out;
+        }
+    }
+
+    #[test]
+    fn an_outage_drops_at_the_start_of_each_interval() {
+        let mut cell = cell(30 * MS);
+        for interval in 1..4 {
+            assert_eq!(pass(&mut cell, interval * PERIOD + 29 * MS, 100), None);
+            assert!(pass(&mut cell, interval * PERIOD + 30 * MS, 100).is_some());
+        }
+    }
+}

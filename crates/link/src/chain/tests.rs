@@ -1,0 +1,237 @@
+//! A simulated clock drives the chains.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::cells::{Distribution, Middlebox, TooBig};
+
+const MS: u64 = 1_000_000;
+
+fn delay(ms: u64) -> CellSpec {
+    CellSpec::Delay { delay: Duration::from_millis(ms) }
+}
+
+fn frame(mark: u64, length: usize) -> Box<[u8]> {
+    let mut frame = vec![0; 14 + length];
+    frame[14..22].copy_from_slice(&mark.to_be_bytes());
+    frame.into()
+}
+
+fn mark(exit: &Exit) -> u64 {
+    u64::from_be_bytes(*exit.frame[14..].first_chunk().expect("marked"))
+}
+
+/// All that leaves from now on.
+fn rest(chains: &mut Chains) -> Vec<Exit> {
+    std::iter::from_fn(|| chains.pop(u64::MAX)).collect()
+}
+
+#[test]
+fn each_direction_has_its_own_cells() {
+    let (slow, fast) = ([delay(100)], [delay(1)]);
+    let mut chains = Chains::new(&[(&slow, &fast)], 0);
+    chains.push(0, 0, frame(1, 100));
+    chains.push(1, 10, frame(2, 100));
+    assert_eq!(chains.next_due(), Some(MS + 10));
+    assert_eq!(chains.pop(MS + 9), None);
+    assert_eq!(chains.pop(MS + 10).map(|e| (e.lane, mark(&e), e.due_ns)), Some((1, 2, MS + 10)));
+    assert_eq!(chains.pop(MS + 10), None);
+    assert_eq!(chains.pop(100 * MS).map(|e| (e.lane, mark(&e))), Some((0, 1)));
+    assert!(chains.is_empty() && chains.bytes() == 0);
+}
+
+#[test]
+fn late_delivery_does_not_delay_what_follows() {
+    let mut chains = Chains::new(&[(&[delay(1)], &[])], 0);
+    chains.push(0, 0, frame(1, 100));
+    chains.push(0, 10, frame(2, 100));
+    // The caller looks 50 ms too late: the logical times stay as they were.
+    assert_eq!(chains.pop(50 * MS).map(|e| e.due_ns), Some(MS));
+    assert_eq!(chains.pop(50 * MS).map(|e| e.due_ns), Some(MS + 10));
+    chains.push(0, 51 * MS, frame(3, 100));
+    assert_eq!(chains.next_due(), Some(52 * MS));
+}
+
+#[test]
+fn cells_follow_each_other() {
+    let rate = CellSpec::Rate { mbits: 12.0, queue_bytes: 4_500, burst_bytes: 0 };
+    let mut chains = Chains::new(&[(&[rate, delay(10)], &[])], 0);
+    for number in 0..5 {
+        chains.push(0, 0, frame(number, 1_500));
+    }
+    let exits = rest(&mut chains);
+    let fate: Vec<_> = exits.iter().map(|e| (mark(e), e.due_ns / MS, e.dropped_by)).collect();
+    // What is dropped is told when it was.
+    assert_eq!(fate[..2], [(3, 0, Some("rate")), (4, 0, Some("rate"))]);
+    assert_eq!(fate[2..], [(0, 11, None), (1, 12, None), (2, 13, None)]);
+    let cells = &chains.counters(0).cells;
+    assert_eq!((cells[0].name, cells[0].passed, cells[0].dropped), ("rate", 3, 2));
+    assert_eq!((cells[1].name, cells[1].passed, cells[1].dropped), ("delay", 3, 0));
+}
+
+#[test]
+fn a_queue_behind_reordering_takes_packets_in_their_new_order() {
+    // All packets of the first cell are held back, or none: with a certain seed some of them.
+    let reorder = CellSpec::Reorder { probability: 0.3, by: Duration::from_millis(50) };
+    let rate = CellSpec::Rate { mbits: 12.0, queue_bytes: 1 << 20, burst_bytes: 0 };
+    let mut chains = Chains::new(&[(&[reorder, rate], &[])], 5);
+    for number in 0..20 {
+        chains.push(0, number * 10 * MS, frame(number, 1_500));
+    }
+    let exits = rest(&mut chains);
+    let order: Vec<_> = exits.iter().map(mark).collect();
+    assert!(!order.is_sorted(), "some are overtaken: {order:?}");
+    for exit in &exits {
+        let waited = exit.due_ns - exit.arrival_ns;
+        // Alone in the queue, or behind one other: never behind one that comes only later.
+        assert!(
+            (MS..=2 * MS).contains(&waited) || (51 * MS..=52 * MS).contains(&waited),
+            "{waited}"
+        );
+    }
+}
+
+#[test]
+fn new_cells_do_not_let_packets_overtake() {
+    let mut chains = Chains::new(&[(&[delay(100)], &[])], 0);
+    chains.push(0, 0, frame(1, 100));
+    chains.replace(0, &[delay(1)], &[]);
+    chains.push(0, 10 * MS, frame(2, 100));
+    assert_eq!(chains.pop(u64::MAX).map(|e| (mark(&e), e.due_ns)), Some((1, 100 * MS)));
+    assert_eq!(chains.pop(u64::MAX).map(|e| (mark(&e), e.due_ns)), Some((2, 100 * MS)));
+    chains.push(0, 200 * MS, frame(3, 100));
+    assert_eq!(chains.next_due(), Some(201 * MS));
+    assert_eq!(chains.counters(0).arrived, 3, "counted on");
+}
+
+#[test]
+fn packets_between_cells_that_are_replaced_keep_their_times() {
+    let reorder = CellSpec::Reorder { probability: 1.0, by: Duration::from_millis(5) };
+    let mut chains = Chains::new(&[(&[reorder, delay(100)], &[])], 0);
+    chains.push(0, 0, frame(1, 100));
+    chains.replace(0, &[CellSpec::Loss { probability: 1.0 }], &[]);
+    assert_eq!(chains.pop(u64::MAX).map(|e| (e.due_ns, e.dropped_by)), Some((5 * MS, None)));
+    chains.push(0, 6 * MS, frame(2, 100));
+    assert_eq!(chains.pop(6 * MS).and_then(|e| e.dropped_by), Some("loss"));
+    assert_eq!(chains.counters(0).dropped(), 1);
+    chains.replace(0, &[], &[]);
+    assert_eq!(chains.counters(0).dropped(), 1, "not forgotten");
+}
+
+#[test]
+fn rfc1191_the_message_takes_the_other_direction() {
+    let mtu = CellSpec::Mtu { bytes: 1_000, too_big: TooBig::Icmp };
+    let mut chains = Chains::new(&[(&[delay(3), mtu], &[delay(7)])], 0);
+    let mut sent = Vec::new();
+    let mut header =
+        etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::TCP, [1; 4], [2; 4]).unwrap();
+    header.dont_fragment = true;
+    etherparse::PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ip(etherparse::IpHeaders::Ipv4(header, Default::default()))
+        .tcp(1, 2, 3, 4)
+        .write(&mut sent, &[0; 1_200])
+        .unwrap();
+    chains.push(0, 0, sent.into());
+    let exits = rest(&mut chains);
+    let fate: Vec<_> = exits.iter().map(|e| (e.lane, e.due_ns / MS, e.dropped_by)).collect();
+    assert_eq!(fate, [(0, 3, Some("mtu")), (1, 10, None)]);
+    assert_eq!(chains.bytes(), 0);
+}
+
+#[test]
+fn what_was_sent_is_kept_beside_what_a_middlebox_made_of_it() {
+    let cells = [CellSpec::Middlebox(Middlebox::StripSynData)];
+    let mut chains = Chains::new(&[(&cells, &[])], 0);
+    let mut sent = Vec::new();
+    etherparse::PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4([1; 4], [2; 4], 64)
+        .tcp(1, 2, 3, 4)
+        .syn()
+        .write(&mut sent, b"data")
+        .unwrap();
+    chains.push(0, 0, sent.clone().into());
+    let exit = chains.pop(0).expect("passes");
+    assert_eq!(*exit.frame, *sent);
+    let (by, altered) = exit.altered.expect("altered");
+    assert_eq!((by, altered.len()), ("strip-syn-data", sent.len() - 4));
+    assert_eq!(chains.counters(0).cells[0].altered, 1);
+}
+
+fn anything() -> impl Strategy<Value = CellSpec> {
+    let ms = |range: std::ops::Range<u64>| range.prop_map(Duration::from_millis);
+    let distribution = prop_oneof![
+        (0.0..20.0f64).prop_map(|sd_ms| Distribution::Normal { sd_ms }),
+        (0.0..20.0f64).prop_map(|spread_ms| Distribution::Uniform { spread_ms }),
+        (0.1..20.0f64).prop_map(|scale_ms| {
+            Distribution::Pareto { scale_ms, shape: 1.2, longest_ms: 500.0 }
+        }),
+    ];
+    let distribution = distribution.boxed();
+    prop_oneof![
+        ms(0..300).prop_map(|delay| CellSpec::Delay { delay }),
+        (ms(0..50), distribution.clone(), ms(0..20), any::<bool>()).prop_map(
+            |(delay, distribution, hold, overtakes)| {
+                CellSpec::Jitter { delay, distribution, hold, overtakes }
+            }
+        ),
+        (0.1..100.0f64, 0..100_000u64).prop_map(|(mbits, queue_bytes)| {
+            CellSpec::Rate { mbits, queue_bytes, burst_bytes: 0 }
+        }),
+        (0.0..1.0f64).prop_map(|probability| CellSpec::Loss { probability }),
+        (0.0..1.0f64, 0.0..1.0f64).prop_map(|(enter, leave)| {
+            CellSpec::BurstyLoss { enter, leave, good_loss: 0.0, bad_loss: 1.0 }
+        }),
+        (0.0..1.0f64, ms(0..20))
+            .prop_map(|(probability, by)| CellSpec::Reorder { probability, by }),
+        (576..1_500u16).prop_map(|bytes| CellSpec::Mtu { bytes, too_big: TooBig::Icmp }),
+        (ms(0..50), distribution, ms(1..50)).prop_map(|(delay, distribution, period)| {
+            CellSpec::Reconfiguration { delay, distribution, period, outage: Duration::ZERO }
+        }),
+    ]
+}
+
+proptest! {
+    /// Whatever the cells and whenever the caller looks: each packet leaves once, delivered or
+    /// dropped, never early, in order unless a cell reorders; and the same seed has the same
+    /// outcome, however late the caller is.
+    #[test]
+    fn nothing_is_lost_early_or_doubled_and_lateness_changes_nothing(
+        cells in proptest::collection::vec(anything(), 0..5),
+        steps in proptest::collection::vec((0..5 * MS, 20..1_500usize, any::<bool>()), 1..100),
+        seed in any::<u64>(),
+    ) {
+        let run = |lazy: bool| {
+            let mut chains = Chains::new(&[(&cells, &[])], seed);
+            let (mut now, mut out) = (0, Vec::new());
+            for (number, (step, length, look)) in steps.iter().enumerate() {
+                now += step;
+                // A caller that forwards takes what was due before it takes in what comes after.
+                while let Some(exit) = (!lazy || *look).then(|| chains.pop(now)).flatten() {
+                    assert!(exit.due_ns <= now, "early");
+                    out.push(exit);
+                }
+                chains.push(0, now, frame(number as u64, *length));
+            }
+            out.extend(rest(&mut chains));
+            assert_eq!((chains.bytes(), chains.len()), (0, 0));
+            out
+        };
+        let out = run(false);
+        let mut marks: Vec<_> = out.iter().map(mark).collect();
+        marks.sort_unstable();
+        prop_assert!(marks.iter().copied().eq(0..steps.len() as u64), "each once: {:?}", marks);
+        prop_assert!(out.iter().all(|exit| exit.due_ns >= exit.arrival_ns));
+        let ordered = cells.iter().all(|cell| cell.build(0, 0).keeps_order());
+        if ordered {
+            let delivered = out.iter().filter(|exit| exit.dropped_by.is_none());
+            prop_assert!(delivered.map(mark).is_sorted());
+            let by_mark = |mut exits: Vec<Exit>| {
+                exits.sort_by_key(mark);
+                exits
+            };
+            prop_assert_eq!(by_mark(out), by_mark(run(true)));
+        }
+    }
+}

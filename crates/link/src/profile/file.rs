@@ -1,0 +1,345 @@
+//! Files of profiles: TOML to cells.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Profile, ProfileKind};
+use crate::{CellSpec, Distribution, LinkError, Middlebox, TooBig};
+
+/// Reads the text of a file.
+pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Profile>, LinkError> {
+    let error = |place: usize, reason: String| {
+        let before = text.get(..place).unwrap_or(text);
+        let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
+        LinkError::ProfileFile { file: file.to_owned(), line, reason }
+    };
+    let tables: File = toml::from_str(text).map_err(|e| {
+        let place = e.span().map_or(0, |span| span.start);
+        error(place, e.message().replace('\n', " "))
+    })?;
+    let mut tables: Vec<_> = tables.profile.into_iter().collect();
+    tables.sort_by_key(|(_, table)| table.span().start);
+    let profile = |(name, table): (String, Spanned<ProfileTable>)| {
+        let place = table.span().start;
+        let bad_name = name.parse::<f64>().is_ok() || name.is_empty() || name.contains(['+', ' ']);
+        if bad_name {
+            let reason = format!(
+                "{name:?} cannot be a profile's name: it would be taken for a number or a sum"
+            );
+            return Err(error(place, reason));
+        }
+        let says = |fault: String| error(place, format!("profile {name:?}: {fault}"));
+        let ProfileTable { source, description, kind, rtt_ms, each_way, up, down } =
+            table.into_inner();
+        let half_ms = rtt_ms / 2.0;
+        let lane = |own: Lane| own.or(&each_way).cells(half_ms, rtt_ms).map_err(says);
+        Ok(Profile {
+            up: lane(up)?,
+            down: lane(down)?,
+            name: name.clone(),
+            source,
+            description,
+            kind,
+        })
+    };
+    tables.into_iter().map(profile).collect()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    profile: BTreeMap<String, Spanned<ProfileTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileTable {
+    #[serde(default)]
+    source: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    kind: ProfileKind,
+    rtt_ms: f64,
+    #[serde(default)]
+    each_way: Lane,
+    #[serde(default)]
+    up: Lane,
+    #[serde(default)]
+    down: Lane,
+}
+
+/// One direction.
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields)]
+struct Lane {
+    delay_ms: Option<f64>,
+    rate_mbps: Option<f64>,
+    queue_bytes: Option<u64>,
+    burst_bytes: Option<u64>,
+    loss_percent: Option<f64>,
+    bursty_loss: Option<BurstyLoss>,
+    jitter: Option<Draw>,
+    reorder: Option<Reorder>,
+    reconfiguration: Option<Draw>,
+    mtu: Option<u16>,
+    too_big: Option<OnTooBig>,
+    middleboxes: Option<Vec<MiddleboxName>>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(deny_unknown_fields)]
+struct BurstyLoss {
+    enter_percent: f64,
+    leave_percent: f64,
+    #[serde(default)]
+    good_loss_percent: f64,
+    #[serde(default = "all")]
+    bad_loss_percent: f64,
+}
+
+fn all() -> f64 {
+    100.0
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(deny_unknown_fields)]
+struct Reorder {
+    percent: f64,
+    by_ms: f64,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum OnTooBig {
+    Icmp,
+    BlackHole,
+}
+
+/// A delay that is drawn, and when.
+#[derive(Deserialize, Clone)]
+#[serde(deny_unknown_fields)]
+struct Draw {
+    distribution: Shape,
+    sd_ms: Option<f64>,
+    spread_ms: Option<f64>,
+    scale_ms: Option<f64>,
+    shape: Option<f64>,
+    longest_ms: Option<f64>,
+    points: Option<Vec<(f64, f64)>>,
+    hold_ms: Option<f64>,
+    overtakes: Option<bool>,
+    every_s: Option<f64>,
+    outage_ms: Option<f64>,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+enum Shape {
+    Normal,
+    Uniform,
+    Pareto,
+    Quantiles,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum MiddleboxName {
+    StripTfo,
+    DropTfo,
+    StripSynData,
+    DropSynData,
+    DropLargeHello,
+    DropEarlyData,
+}
+
+impl From<MiddleboxName> for Middlebox {
+    fn from(name: MiddleboxName) -> Self {
+        match name {
+            MiddleboxName::StripTfo => Self::StripTfo,
+            MiddleboxName::DropTfo => Self::DropTfo,
+            MiddleboxName::StripSynData => Self::StripSynData,
+            MiddleboxName::DropSynData => Self::DropSynData,
+            MiddleboxName::DropLargeHello => Self::DropLargeHello,
+            MiddleboxName::DropEarlyData => Self::DropEarlyData,
+        }
+    }
+}
+
+impl Lane {
+    /// What it says itself, and what holds each way for the rest.
+    fn or(self, each_way: &Self) -> Self {
+        let other = each_way.clone();
+        Self {
+            delay_ms: self.delay_ms.or(other.delay_ms),
+            rate_mbps: self.rate_mbps.or(other.rate_mbps),
+            queue_bytes: self.queue_bytes.or(other.queue_bytes),
+            burst_bytes: self.burst_bytes.or(other.burst_bytes),
+            loss_percent: self.loss_percent.or(other.loss_percent),
+            bursty_loss: self.bursty_loss.or(other.bursty_loss),
+            jitter: self.jitter.or(other.jitter),
+            reorder: self.reorder.or(other.reorder),
+            reconfiguration: self.reconfiguration.or(other.reconfiguration),
+            mtu: self.mtu.or(other.mtu),
+            too_big: self.too_big.or(other.too_big),
+            middleboxes: self.middleboxes.or(other.middleboxes),
+        }
+    }
+
+    /// The cells in the order in which a packet meets them: what looks at it or drops it, the
+    /// bottleneck, the way, and what mixes up the order.
+    fn cells(self, half_ms: f64, rtt_ms: f64) -> Result<Vec<CellSpec>, String> {
+        let rtt = duration("rtt_ms", rtt_ms)?;
+        let delay = match self.delay_ms {
+            Some(ms) => duration("delay_ms", ms)?,
+            None => duration("rtt_ms", half_ms)?,
+        };
+        let mut cells = Vec::new();
+        let middleboxes = self.middleboxes.iter().flatten().copied();
+        cells.extend(middleboxes.map(|name| CellSpec::Middlebox(name.into())));
+        cells.extend(self.mtu()?);
+        if let Some(percent) = self.loss_percent {
+            cells.push(CellSpec::Loss { probability: percent / 100.0 });
+        }
+        if let Some(loss) = self.bursty_loss {
+            cells.push(CellSpec::BurstyLoss {
+                enter: loss.enter_percent / 100.0,
+                leave: loss.leave_percent / 100.0,
+                good_loss: loss.good_loss_percent / 100.0,
+                bad_loss: loss.bad_loss_percent / 100.0,
+            });
+        }
+        cells.extend(self.rate(rtt)?);
+        cells.extend(self.way(delay)?);
+        if let Some(Reorder { percent, by_ms }) = self.reorder {
+            let by = duration("reorder.by_ms", by_ms)?;
+            cells.push(CellSpec::Reorder { probability: percent / 100.0, by });
+        }
+        match cells.iter().find_map(|cell| Some((cell.name(), cell.fault()?))) {
+            Some((cell, fault)) => Err(format!("{cell}: {fault}")),
+            None => Ok(cells),
+        }
+    }
+
+    fn mtu(&self) -> Result<Option<CellSpec>, String> {
+        let too_big = match self.too_big {
+            Some(OnTooBig::BlackHole) => TooBig::BlackHole,
+            Some(OnTooBig::Icmp) | None => TooBig::Icmp,
+        };
+        match self.mtu {
+            Some(bytes) => Ok(Some(CellSpec::Mtu { bytes, too_big })),
+            None if self.too_big.is_some() => Err("too_big needs an mtu".to_owned()),
+            None => Ok(None),
+        }
+    }
+
+    fn rate(&self, rtt: Duration) -> Result<Option<CellSpec>, String> {
+        let Some(mbits) = self.rate_mbps else {
+            return match self.queue_bytes.or(self.burst_bytes) {
+                Some(_) => Err("queue_bytes and burst_bytes need a rate_mbps".to_owned()),
+                None => Ok(None),
+            };
+        };
+        let queue_bytes =
+            self.queue_bytes.unwrap_or_else(|| CellSpec::default_queue_bytes(mbits, rtt));
+        let burst_bytes = self.burst_bytes.unwrap_or(0);
+        Ok(Some(CellSpec::Rate { mbits, queue_bytes, burst_bytes }))
+    }
+
+    /// The delay, fixed or drawn. Where it is drawn for two reasons each has half of it, so that
+    /// either can become shorter.
+    fn way(&self, delay: Duration) -> Result<Vec<CellSpec>, String> {
+        let mut cells = Vec::new();
+        let (jitter, reconfiguration) = (&self.jitter, &self.reconfiguration);
+        let parts = u32::from(jitter.is_some()) + u32::from(reconfiguration.is_some());
+        let share = delay / parts.max(1);
+        if let Some(draw) = reconfiguration {
+            cells.push(draw.reconfiguration(share)?);
+        }
+        if let Some(draw) = jitter {
+            cells.push(draw.jitter(delay - share * (parts - 1))?);
+        }
+        if parts == 0 && !delay.is_zero() {
+            cells.push(CellSpec::Delay { delay });
+        }
+        Ok(cells)
+    }
+}
+
+impl Draw {
+    fn jitter(&self, delay: Duration) -> Result<CellSpec, String> {
+        if self.every_s.is_some() || self.outage_ms.is_some() {
+            return Err("jitter: every_s and outage_ms belong to reconfiguration".to_owned());
+        }
+        Ok(CellSpec::Jitter {
+            delay,
+            distribution: self.distribution().map_err(|fault| format!("jitter: {fault}"))?,
+            hold: duration("jitter.hold_ms", self.hold_ms.unwrap_or(0.0))?,
+            overtakes: self.overtakes.unwrap_or(false),
+        })
+    }
+
+    fn reconfiguration(&self, delay: Duration) -> Result<CellSpec, String> {
+        if self.hold_ms.is_some() || self.overtakes.is_some() {
+            return Err("reconfiguration: hold_ms and overtakes belong to jitter".to_owned());
+        }
+        let every_s = self.every_s.ok_or("reconfiguration: every_s is missing")?;
+        let outage_ms = self.outage_ms.unwrap_or(0.0);
+        Ok(CellSpec::Reconfiguration {
+            delay,
+            distribution: self
+                .distribution()
+                .map_err(|fault| format!("reconfiguration: {fault}"))?,
+            period: duration("reconfiguration.every_s", every_s * 1e3)?,
+            outage: duration("reconfiguration.outage_ms", outage_ms)?,
+        })
+    }
+
+    fn distribution(&self) -> Result<Distribution, String> {
+        let fields = [
+            ("sd_ms", self.sd_ms.is_some(), Shape::Normal),
+            ("spread_ms", self.spread_ms.is_some(), Shape::Uniform),
+            ("scale_ms", self.scale_ms.is_some(), Shape::Pareto),
+            ("shape", self.shape.is_some(), Shape::Pareto),
+            ("longest_ms", self.longest_ms.is_some(), Shape::Pareto),
+            ("points", self.points.is_some(), Shape::Quantiles),
+        ];
+        if let Some((name, ..)) =
+            fields.iter().find(|(_, present, of)| *present && *of != self.distribution)
+        {
+            return Err(format!("{name} belongs to another distribution"));
+        }
+        let missing = |name: &str| format!("this distribution needs {name}");
+        let need = |value: Option<f64>, name: &str| value.ok_or_else(|| missing(name));
+        Ok(match self.distribution {
+            Shape::Normal => Distribution::Normal { sd_ms: need(self.sd_ms, "sd_ms")? },
+            Shape::Uniform => {
+                Distribution::Uniform { spread_ms: need(self.spread_ms, "spread_ms")? }
+            }
+            Shape::Pareto => Distribution::Pareto {
+                scale_ms: need(self.scale_ms, "scale_ms")?,
+                shape: need(self.shape, "shape")?,
+                longest_ms: need(self.longest_ms, "longest_ms")?,
+            },
+            Shape::Quantiles => Distribution::Quantiles {
+                points: self.points.clone().ok_or_else(|| missing("points"))?,
+            },
+        })
+    }
+}
+
+fn duration(field: &str, ms: f64) -> Result<Duration, String> {
+    let nanoseconds = (ms * 1e6).round();
+    if (0.0..=LONGEST_NS).contains(&nanoseconds) {
+        Ok(Duration::from_nanos(nanoseconds as u64))
+    } else {
+        Err(format!("{field} is 0 to {} hours, not {ms} ms", LONGEST_NS / 3.6e12))
+    }
+}
+
+/// Longer than any bound of a cell, which says more exactly what is allowed.
+const LONGEST_NS: f64 = 24.0 * 3.6e12;
