@@ -1,10 +1,12 @@
 //! Reads the client's byte stream: its ClientHello, its early data, its Finished, its requests.
 
-use crate::decrypt::{Opener, Suite, legacy_plain_len};
+use crate::Direction;
+use crate::decrypt::{Opener, Suite};
 use crate::event::Event;
 use crate::facts::{TlsVersion, Unknown};
 use crate::handshake::{self, ClientHello, Messages};
 use crate::keylog::{KeyLog, SecretLabel};
+use crate::legacy::{self, LegacyOpener};
 use crate::record::{self, Record, Records};
 use crate::sayings::{Said, Sayings};
 use crate::server_side::ServerSide;
@@ -64,16 +66,16 @@ impl ClientSide {
             false => Opener::default(),
         };
         let suites: Vec<_> = server.suite().into_iter().collect();
+        let legacy = server.version().is_some_and(|version| version < TlsVersion::Tls13);
+        let legacy = server.hello.as_ref().filter(|_| legacy);
         let mut reader = Reader {
             found: Self::default(),
             offered: hello.early_data,
             first_flight,
-            legacy: match server.version() {
-                Some(version) if version < TlsVersion::Tls13 => {
-                    server.hello.as_ref().map(|hello| hello.cipher_suite)
-                }
-                _ => None,
-            },
+            legacy: legacy.map(|chosen| {
+                let opener = LegacyOpener::new(hello, chosen, Direction::ToServer, keys);
+                (chosen.cipher_suite, opener)
+            }),
             changed_cipher: false,
             early,
             handshake: Opener::new(&suites, secrets(SecretLabel::ClientHandshake)),
@@ -99,8 +101,8 @@ struct Reader {
     found: ClientSide,
     offered: bool,
     first_flight: usize,
-    /// The cipher suite if the version is TLS 1.2 or before.
-    legacy: Option<u16>,
+    /// Before TLS 1.3: the cipher suite, and what opens records after the ChangeCipherSpec.
+    legacy: Option<(u16, LegacyOpener)>,
     changed_cipher: bool,
     early: Opener,
     handshake: Opener,
@@ -112,30 +114,42 @@ struct Reader {
 impl Reader {
     fn record(&mut self, record: &Record<'_>) {
         let done = self.found.finished == Some(true);
-        match (record.content_type, self.legacy) {
-            (record::CHANGE_CIPHER_SPEC, _) => self.changed_cipher = true,
-            (record::HANDSHAKE, Some(_)) if self.changed_cipher && !done => {
+        match record.content_type {
+            record::CHANGE_CIPHER_SPEC => self.changed_cipher = true,
+            _ if self.changed_cipher && self.legacy.is_some() => self.legacy(record),
+            record::HANDSHAKE => {
+                self.messages(record.payload, record);
+            }
+            record::ALERT => self.sayings.record(Event::alert(record.payload)),
+            record::APPLICATION_DATA if done => self.after_finished(record),
+            record::APPLICATION_DATA => {
+                let opened = self.opens_as_early(record) || self.opens_as_handshake(record);
+                if !opened && self.offered && record.start < self.first_flight {
+                    self.count_early(record);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// TLS 1.2 and before, after the client's ChangeCipherSpec.
+    fn legacy(&mut self, record: &Record<'_>) {
+        let Some((suite, opener)) = &mut self.legacy else {
+            return;
+        };
+        let opened = opener.open(record);
+        match (record.content_type, opened) {
+            (record::HANDSHAKE, _) if self.found.finished != Some(true) => {
                 self.found.finished = Some(true);
                 self.sayings.record(Event::Finished);
             }
-            (record::HANDSHAKE, legacy) if legacy.is_none() || !self.changed_cipher => {
-                self.messages(record.payload, record);
+            (record::ALERT, Ok(opened)) => self.sayings.record(Event::alert(&opened.content)),
+            (record::APPLICATION_DATA, Ok(opened)) => {
+                self.sayings.record(Event::opened(&opened));
             }
-            (record::ALERT, legacy) if legacy.is_none() || !self.changed_cipher => {
-                self.sayings.record(Event::alert(record.payload));
-            }
-            (record::APPLICATION_DATA, Some(suite)) if self.changed_cipher => {
-                let bytes = legacy_plain_len(suite, record.payload.len());
+            (record::APPLICATION_DATA, Err(_)) => {
+                let bytes = legacy::plain_len(*suite, record.payload.len());
                 self.sayings.record(Event::ApplicationData { bytes });
-            }
-            (record::APPLICATION_DATA, _) if done => self.after_finished(record),
-            (record::APPLICATION_DATA, _) if !self.opens_as_early(record) => {
-                if self.opens_as_handshake(record) {
-                    return;
-                }
-                if self.offered && record.start < self.first_flight {
-                    self.count_early(record);
-                }
             }
             _ => {}
         }

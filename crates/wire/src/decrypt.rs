@@ -29,27 +29,20 @@ impl Suite {
         }
     }
 
+    fn cipher(self) -> Cipher {
+        match self {
+            Self::Aes128GcmSha256 => Cipher::Aes128Gcm,
+            Self::Aes256GcmSha384 => Cipher::Aes256Gcm,
+            Self::ChaCha20Poly1305Sha256 => Cipher::ChaCha20Poly1305,
+        }
+    }
+
     fn secret_len(self) -> usize {
         match self {
             Self::Aes128GcmSha256 | Self::ChaCha20Poly1305Sha256 => 32,
             Self::Aes256GcmSha384 => 48,
         }
     }
-}
-
-/// The plain text's length of a record before TLS 1.3, where the cipher suite is one of AEAD, so
-/// that the length shows it (RFC 5288 section 3, RFC 7905 section 2).
-pub(crate) fn legacy_plain_len(suite: u16, payload_len: usize) -> Option<u64> {
-    const TAG: usize = 16;
-    const EXPLICIT_NONCE: usize = 8;
-    let overhead = match suite {
-        // AES-GCM, without and with elliptic curves.
-        0x009c..=0x00a9 | 0xc02b..=0xc032 => EXPLICIT_NONCE + TAG,
-        // ChaCha20-Poly1305.
-        0xcca8..=0xccae => TAG,
-        _ => return None,
-    };
-    Some(payload_len.checked_sub(overhead)? as u64)
 }
 
 /// What a record held.
@@ -114,10 +107,57 @@ struct RecordKeys {
     sequence: u64,
 }
 
-enum Aead {
+/// What seals records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cipher {
+    Aes128Gcm,
+    Aes256Gcm,
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    pub(crate) fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Gcm => 16,
+            Self::Aes256Gcm | Self::ChaCha20Poly1305 => 32,
+        }
+    }
+}
+
+/// A cipher with its key.
+pub(crate) enum Aead {
     Aes128Gcm(Box<Aes128Gcm>),
     Aes256Gcm(Box<Aes256Gcm>),
     ChaCha20Poly1305(Box<ChaCha20Poly1305>),
+}
+
+impl Aead {
+    /// `None` if the key has not the cipher's length.
+    pub(crate) fn new(cipher: Cipher, key: &[u8]) -> Option<Self> {
+        Some(match cipher {
+            Cipher::Aes128Gcm => Self::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key).ok()?)),
+            Cipher::Aes256Gcm => Self::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(key).ok()?)),
+            Cipher::ChaCha20Poly1305 => {
+                Self::ChaCha20Poly1305(Box::new(ChaCha20Poly1305::new_from_slice(key).ok()?))
+            }
+        })
+    }
+
+    /// Opens `content` in place and cuts off its tag; `None` if it was not sealed so.
+    pub(crate) fn open(
+        &self,
+        nonce: &[u8; 12],
+        additional: &[u8],
+        content: &mut Vec<u8>,
+    ) -> Option<()> {
+        let nonce = nonce.into();
+        match self {
+            Self::Aes128Gcm(aead) => aead.decrypt_in_place(nonce, additional, content),
+            Self::Aes256Gcm(aead) => aead.decrypt_in_place(nonce, additional, content),
+            Self::ChaCha20Poly1305(aead) => aead.decrypt_in_place(nonce, additional, content),
+        }
+        .ok()
+    }
 }
 
 impl RecordKeys {
@@ -126,18 +166,9 @@ impl RecordKeys {
         if secret.len() != suite.secret_len() {
             return None;
         }
-        let key = |len| expand_label(suite, secret, "key", len);
-        let aead = match suite {
-            Suite::Aes128GcmSha256 => {
-                Aead::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(&key(16)).ok()?))
-            }
-            Suite::Aes256GcmSha384 => {
-                Aead::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(&key(32)).ok()?))
-            }
-            Suite::ChaCha20Poly1305Sha256 => {
-                Aead::ChaCha20Poly1305(Box::new(ChaCha20Poly1305::new_from_slice(&key(32)).ok()?))
-            }
-        };
+        let cipher = suite.cipher();
+        let key = expand_label(suite, secret, "key", cipher.key_len());
+        let aead = Aead::new(cipher, &key)?;
         let iv = expand_label(suite, secret, "iv", 12).try_into().ok()?;
         Some(Self { suite, secret: secret.to_vec(), aead, iv, sequence: 0 })
     }
@@ -147,14 +178,8 @@ impl RecordKeys {
         for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
             *byte ^= sequence;
         }
-        let (nonce, header) = ((&nonce).into(), &record.header[..]);
         let mut content = record.payload.to_vec();
-        match &self.aead {
-            Aead::Aes128Gcm(aead) => aead.decrypt_in_place(nonce, header, &mut content),
-            Aead::Aes256Gcm(aead) => aead.decrypt_in_place(nonce, header, &mut content),
-            Aead::ChaCha20Poly1305(aead) => aead.decrypt_in_place(nonce, header, &mut content),
-        }
-        .ok()?;
+        self.aead.open(&nonce, &record.header, &mut content)?;
         self.sequence += 1;
         // The type is the last byte that is not padding (RFC 8446 section 5.4).
         let end = content.iter().rposition(|byte| *byte != 0)?;
@@ -199,14 +224,6 @@ mod tests {
         let iv = expand_label(suite, &secret, "iv", 12);
         assert_eq!(hex::encode(key), "3fce516009c21727d0f2e4e86ee403bc");
         assert_eq!(hex::encode(iv), "5d313eb2671276ee13000b30");
-    }
-
-    #[test]
-    fn rfc5288_3_the_length_of_aead_records_shows_their_plain_text() {
-        assert_eq!(legacy_plain_len(0xc02b, 124), Some(100));
-        assert_eq!(legacy_plain_len(0xcca9, 116), Some(100));
-        assert_eq!(legacy_plain_len(0x002f, 116), None, "CBC pads");
-        assert_eq!(legacy_plain_len(0xc02b, 23), None, "too short for its own tag");
     }
 
     #[test]

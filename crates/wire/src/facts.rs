@@ -41,7 +41,7 @@ pub struct FlowFacts {
     /// The last response byte, and what it cost in round trips.
     pub last_response: LastResponse,
     /// Bytes of plain text between the two: application data of TLS, over HTTP/2 the frames of
-    /// answers. Decrypted, or before TLS 1.3 by the length where the cipher suite is an AEAD one.
+    /// answers. Decrypted, or in TLS 1.2 by the length where the cipher suite is an AEAD one.
     pub response_bytes: Option<u64>,
     /// The TCP payload that the client sent before any payload of the server was delivered to
     /// it, in stream order: what a replaying attacker would send again. Not serialized.
@@ -94,7 +94,7 @@ pub enum Unknown {
     /// The key log's lines for this connection do not open its records.
     #[error("the key log's secrets do not open this connection's records; use its own key log")]
     WrongSecrets,
-    /// A cipher suite other than the three that are read.
+    /// A cipher suite other than those that are read.
     #[error("the cipher suite is not read; use AES-GCM or ChaCha20-Poly1305")]
     CipherSuite,
     /// Packets are missing, cut short, or beyond the limits.

@@ -126,6 +126,7 @@ impl ClientHello {
 /// What a ServerHello or HelloRetryRequest says (RFC 8446 section 4.1.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerHello {
+    pub(crate) random: [u8; 32],
     pub(crate) retry: bool,
     pub(crate) version: u16,
     pub(crate) cipher_suite: u16,
@@ -144,8 +145,15 @@ impl ServerHello {
         let cipher_suite = bytes.u16()?;
         bytes.u8()?;
         let retry = random == RETRY_RANDOM;
-        let mut hello =
-            Self { retry, version, cipher_suite, pre_shared_key: false, group: None, alpn: None };
+        let mut hello = Self {
+            random,
+            retry,
+            version,
+            cipher_suite,
+            pre_shared_key: false,
+            group: None,
+            alpn: None,
+        };
         let mut extensions = Extensions::after_hello(bytes)?;
         while let Some((kind, mut data)) = extensions.next()? {
             match kind {

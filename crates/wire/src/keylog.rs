@@ -11,7 +11,7 @@ pub(crate) enum SecretLabel {
     ServerHandshake,
     ClientApplication,
     ServerApplication,
-    /// Before TLS 1.3. Nothing is read with it here, but a capture's readers need it.
+    /// Before TLS 1.3.
     Master,
 }
 

@@ -27,6 +27,7 @@ mod handshake;
 mod http2;
 mod judge;
 mod keylog;
+mod legacy;
 mod presentation;
 mod reassembly;
 mod record;

@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
+use crate::Direction;
 use crate::authentication::Authentication;
-use crate::decrypt::{Opened, Opener, Suite, legacy_plain_len};
+use crate::decrypt::{Opened, Opener, Suite};
 use crate::event::Event;
 use crate::facts::{Kind, TlsVersion, Unknown};
 use crate::handshake::{self, ClientHello, EncryptedExtensions, Messages, ServerHello};
 use crate::http2::Frames;
 use crate::keylog::{KeyLog, SecretLabel};
+use crate::legacy::{self, LegacyOpener};
 use crate::record::{self, Record, Records};
 use crate::sayings::{Said, Sayings};
 
@@ -95,8 +97,8 @@ enum Phase {
     Application(Opener),
     /// TLS 1.2 and before, in clear.
     LegacyClear { certificate: bool },
-    /// TLS 1.2 and before, after the server's ChangeCipherSpec.
-    LegacyEncrypted,
+    /// TLS 1.2 and before, after the server's ChangeCipherSpec; its opener may open nothing.
+    LegacyEncrypted(LegacyOpener),
     /// Reading has stopped: records are named by what their headers say.
     Blind,
 }
@@ -137,7 +139,11 @@ impl Reader<'_> {
             (Phase::Handshake(_) | Phase::Application(_), record::HANDSHAKE) => {
                 Err(Unknown::NotTls)
             }
-            (Phase::LegacyClear { .. } | Phase::LegacyEncrypted, _) => self.legacy(record),
+            (Phase::LegacyClear { .. }, _) => self.legacy_clear(record),
+            (Phase::LegacyEncrypted(opener), _) => {
+                let opened = opener.open(record);
+                self.legacy_encrypted(record, opened)
+            }
             (_, record::ALERT) => {
                 self.sayings.record(Event::alert(record.payload));
                 Ok(())
@@ -233,13 +239,7 @@ impl Reader<'_> {
         if opened.content_type != record::HANDSHAKE {
             self.sayings.record(Event::opened(opened));
             if opened.content_type == record::APPLICATION_DATA {
-                let bytes = match &mut self.frames {
-                    Some(frames) => frames.push(&opened.content),
-                    None => opened.content.len() as u64,
-                };
-                if bytes > 0 {
-                    self.response(record, Some(bytes));
-                }
+                self.plain_response(&opened.content, record);
             }
             return Ok(());
         }
@@ -261,6 +261,17 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Application data that was opened.
+    fn plain_response(&mut self, content: &[u8], record: &Record<'_>) {
+        let bytes = match &mut self.frames {
+            Some(frames) => frames.push(content),
+            None => content.len() as u64,
+        };
+        if bytes > 0 {
+            self.response(record, Some(bytes));
+        }
+    }
+
     fn response(&mut self, record: &Record<'_>, bytes: Option<u64>) {
         let (start, end) = (record.start, record.end());
         let response = self.found.response.get_or_insert(Response { start, end, bytes: Some(0) });
@@ -268,35 +279,58 @@ impl Reader<'_> {
         response.bytes = response.bytes.zip(bytes).map(|(before, here)| before + here);
     }
 
-    /// TLS 1.2 and before (RFC 5246 section 7.3).
-    fn legacy(&mut self, record: &Record<'_>) -> Result<(), Unknown> {
+    /// TLS 1.2 and before, up to the server's ChangeCipherSpec (RFC 5246 section 7.3).
+    fn legacy_clear(&mut self, record: &Record<'_>) -> Result<(), Unknown> {
+        let hello = self.found.hello.as_ref().ok_or(Unknown::NotTls)?;
         match (&self.phase, record.content_type) {
-            (Phase::LegacyClear { .. }, record::HANDSHAKE) => {
+            (_, record::HANDSHAKE) => {
+                let version = TlsVersion::from_wire(hello.version).ok_or(Unknown::NotTls)?;
                 self.sayings.messages();
                 self.messages.push(record.payload, record.payload_start());
-                self.legacy_messages(self.found.version().ok_or(Unknown::NotTls)?);
+                self.legacy_messages(version);
             }
             (Phase::LegacyClear { certificate }, record::CHANGE_CIPHER_SPEC) => {
                 let kind = if *certificate { Kind::Full } else { Kind::Resumed };
                 self.found.legacy_kind = Some(kind);
-                self.phase = Phase::LegacyEncrypted;
+                if hello.alpn.as_deref() == Some("h2") {
+                    self.frames = Some(Frames::default());
+                }
+                let opener = LegacyOpener::new(self.client, hello, Direction::ToClient, self.keys);
+                self.phase = Phase::LegacyEncrypted(opener);
             }
-            (Phase::LegacyClear { .. }, record::APPLICATION_DATA) => return Err(Unknown::NotTls),
-            (Phase::LegacyClear { .. }, record::ALERT) => {
-                self.sayings.record(Event::alert(record.payload));
-            }
-            (Phase::LegacyEncrypted, record::HANDSHAKE) if self.found.finished.is_none() => {
+            (_, record::APPLICATION_DATA) => return Err(Unknown::NotTls),
+            (_, record::ALERT) => self.sayings.record(Event::alert(record.payload)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What follows is read by the types of its records, and what they hold where that could be
+    /// `opened`.
+    fn legacy_encrypted(
+        &mut self,
+        record: &Record<'_>,
+        opened: Result<Opened, Unknown>,
+    ) -> Result<(), Unknown> {
+        match (record.content_type, opened) {
+            (record::HANDSHAKE, _) if self.found.finished.is_none() => {
                 self.sayings.record(Event::Finished);
                 self.found.finished = Some(record.end());
             }
-            (Phase::LegacyEncrypted, record::APPLICATION_DATA) => {
-                let suite = self.found.hello.as_ref().map_or(0, |hello| hello.cipher_suite);
-                let bytes = legacy_plain_len(suite, record.payload.len());
-                self.sayings.record(Event::ApplicationData { bytes });
-                self.response(record, bytes);
+            (record::ALERT, Ok(opened)) => self.sayings.record(Event::alert(&opened.content)),
+            (record::APPLICATION_DATA, Ok(opened)) => {
+                self.sayings.record(Event::opened(&opened));
+                self.plain_response(&opened.content, record);
             }
-            (Phase::LegacyEncrypted, record::ALERT) => {
-                self.sayings.record(Event::Alert { description: None });
+            (record::APPLICATION_DATA, Err(why)) => {
+                let suite = self.found.hello.as_ref().map_or(0, |hello| hello.cipher_suite);
+                let bytes = legacy::plain_len(suite, record.payload.len());
+                self.sayings.record(Event::ApplicationData { bytes });
+                if self.frames.is_some() {
+                    // It may be the server's SETTINGS.
+                    return Err(why);
+                }
+                self.response(record, bytes);
             }
             _ => {}
         }

@@ -5,10 +5,10 @@ use serde::Serialize;
 use super::Unknown;
 
 /// The first response byte: the first byte of the first record from the server that holds
-/// application data (TLS 1.3: the decrypted, not empty content; before: the outer type, after
-/// the server's ChangeCipherSpec). Over HTTP/2 (by ALPN, where it can be decrypted) the first
-/// record with a HEADERS or DATA frame of a stream that the client opened: a server sends its
-/// SETTINGS unasked. Before TLS 1.3 that cannot be told, and any application data counts.
+/// application data: not empty where it could be decrypted, as it must be in TLS 1.3; before that
+/// the outer type says it as well, after the server's ChangeCipherSpec. Over HTTP/2 (by ALPN, and
+/// only decrypted) it is the first record with a HEADERS or DATA frame of a stream that the client
+/// opened: a server sends its SETTINGS unasked.
 ///
 /// Its round trips are the causal depth of the packet that first carried that byte. A client's
 /// packet is one deeper than the deepest packet of the server that was *delivered* to the

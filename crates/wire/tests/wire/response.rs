@@ -1,9 +1,10 @@
 //! When the connection was set up, and where its response begins and ends.
 
 use firstflight_wire::{
-    CertificateFacts, Direction, FirstResponse, FlowFacts, LastResponse, NamedGroup, TcpOptions,
-    Unknown,
+    CertificateFacts, Direction, FirstResponse, FlowFacts, LabelKind, LastResponse, NamedGroup,
+    TcpOptions, Unknown,
 };
+use rustls::CipherSuite;
 use rustls::crypto::ring::kx_group;
 
 use crate::path::{MS, Path, Tfo};
@@ -134,11 +135,39 @@ fn rfc9113_3_4_the_servers_settings_are_no_response() {
     assert_eq!(facts.tls.as_ref().unwrap().alpn.as_deref(), Some("h2"));
     assert_eq!(facts.round_trips(), Some(3));
     assert_eq!(facts.response_bytes, Some(answer.len() as u64));
-    // The same bytes are a response of two round trips where they are not HTTP/2.
-    let mut world = Made::default().world();
-    world.greeting = settings;
-    world.response = answer;
-    assert_eq!(world.facts(&path).round_trips(), Some(2));
+    // The same bytes are a response, and come earlier, where they are not HTTP/2.
+    for (mut world, round_trips) in [(Made::default().world(), 2), (Made::tls12().world(), 3)] {
+        world.greeting = settings.clone();
+        world.response = answer.clone();
+        assert_eq!(world.facts(&path).round_trips(), Some(round_trips));
+    }
+}
+
+#[test]
+fn rfc9113_3_4_the_same_before_tls13_with_secrets_and_unknown_without() {
+    let answer = [frame(1, 1, 40), frame(0, 1, 200)].concat();
+    for suite in [
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    ] {
+        let mut world = Made { suite: Some(suite), ..Made::tls12() }.world().alpn("h2");
+        world.greeting = frame(4, 0, 18);
+        world.response = answer.clone();
+        let capture = world.capture(&Path::new(20 * MS));
+        let facts = judge(&capture, &world.key_log());
+        assert_eq!((facts.round_trips(), facts.response_bytes), (Some(4), Some(249 + 9)));
+        let wrong: String = world
+            .key_log()
+            .lines()
+            .map(|line| format!("{} {}\n", line.rsplit_once(' ').unwrap().0, "5a".repeat(48)))
+            .collect();
+        for (key_log, why) in [("", Unknown::NoSecrets), (&wrong, Unknown::WrongSecrets)] {
+            let facts = judge(&capture, key_log);
+            assert_eq!(facts.first_response, FirstResponse::Unknown(why));
+            assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
+        }
+    }
 }
 
 #[test]
