@@ -4,6 +4,8 @@
 LAB_FLAGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 10
+# Where `bench` leaves its raw data; default results/DATE-KIND.
+RESULTS ?=
 
 # Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
 # Built without optimisation: they are used for seconds, and build in half the time so. (PyPI has
@@ -12,7 +14,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab test deps-lab deps-test build fmt lint deny advisories unit fuzz-smoke \
+.PHONY: help lab bench test deps-lab deps-test build fmt lint deny advisories unit fuzz-smoke \
 	fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -22,6 +24,9 @@ help: ## Lists these targets
 
 lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)
 	$(or $(CARGO_TARGET_DIR),target)/release/firstflight lab $(LAB_FLAGS)
+
+bench: deps-test ## Measures load against bare loops, raw data to results/... (RESULTS=...)
+	@scripts/bench $(RESULTS)
 
 test: deps-test fmt lint deny unit fuzz-smoke ## The whole test suite
 	@echo "make test: all passed"

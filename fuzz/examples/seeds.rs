@@ -38,6 +38,9 @@ fn main() -> Outcome {
     for (name, condition) in CONDITIONS {
         put(&folder, "condition", name, condition.as_bytes())?;
     }
+    for (name, bytes) in ANSWERS {
+        put(&folder, "answer", name, bytes)?;
+    }
     for (name, path) in PATHS {
         put(&folder, "policy", name, path.as_bytes())?;
     }
@@ -178,6 +181,17 @@ const CONDITIONS: [(&str, &str); 4] = [
     ("change", "p50(0rtt, size=1k, rtt=28ms) > 1.05*old or replays(server=nginx) != 0"),
     ("spoiled", "-(spoiled(resumed) - 3) / 2 <= count(full) or round_trips(0rtt) == 2"),
 ];
+
+/// How the answer is cut, whether it should be a PONG, and the answer.
+const ANSWERS: [(&str, &[u8]); 3] = [
+    (
+        "page",
+        b"\x05\0HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+    ),
+    ("chunked", b"\x20\0HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"),
+    ("pong", b"\x01\x01PONG"),
+];
+
 const PATHS: [(&str, &str); 4] = [
     ("dots", "/x/../api/./pay"),
     ("encoded", "/%61pi%2fpay"),

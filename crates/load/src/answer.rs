@@ -105,8 +105,8 @@ impl Answer {
 
 const PONG: &[u8] = b"PONG";
 
-/// A head beyond this is no answer but an attack on memory.
-const MAX_HEAD: usize = 64 * 1024;
+/// A head beyond this is no answer but an attack on memory and time.
+const MAX_HEAD: usize = 16 * 1024;
 const MAX_FIELDS: usize = 128;
 
 struct Head {

@@ -1,0 +1,24 @@
+//! Any bytes as the answer to a request under load: taken or refused, and however they are cut.
+#![no_main]
+
+use firstflight_load::{Answer, Answered, Exchange};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (u8, bool, &[u8])| {
+    let (step, ping, bytes) = input;
+    let exchange = if ping { Exchange::PingPong } else { Exchange::get("h", "/") };
+    let whole = read(&exchange, std::iter::once(bytes));
+    assert_eq!(whole, read(&exchange, bytes.chunks(usize::from(step).max(1))));
+});
+
+/// What it said at the connection's end; `None` if it was refused.
+fn read<'a>(
+    exchange: &Exchange,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> Option<Option<Answered>> {
+    let mut answer = Answer::expect(exchange);
+    for piece in pieces {
+        answer.feed(piece).ok()?;
+    }
+    Some(answer.whole(true))
+}
