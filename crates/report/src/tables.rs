@@ -102,6 +102,7 @@ pub(crate) fn why(fault: &Fault) -> String {
         Fault::Mislabelled(why) => format!("shows {why}"),
         Fault::Failed(why) => format!("failed: {why}"),
         Fault::Spoiled(why) => format!("was spoiled: {why}"),
+        Fault::Disturbed(why) => format!("was disturbed by its network: {why}"),
     }
 }
 

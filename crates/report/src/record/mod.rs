@@ -98,6 +98,11 @@ impl Record {
         self.samples.iter().filter(|s| matches!(s.fault, Some(Fault::Spoiled(_)))).count()
     }
 
+    /// Samples that packets lost on purpose kept out of their cells.
+    pub fn disturbed(&self) -> usize {
+        self.samples.iter().filter(|s| matches!(s.fault, Some(Fault::Disturbed(_)))).count()
+    }
+
     /// The profile of this name.
     pub fn profile(&self, name: &str) -> Option<&ProfileFacts> {
         self.profiles.iter().find(|profile| profile.name == name)

@@ -43,6 +43,9 @@ pub struct Sample {
 pub enum Fault {
     /// The machine stalled: the link was late, or packets were sent twice without its doing.
     Spoiled(String),
+    /// Packets that the network dropped on purpose made it something else than its cell asked for,
+    /// or made it fail.
+    Disturbed(String),
     /// Its packets show something else than its cell asked for. This fails the run.
     Mislabelled(String),
     /// The connection failed. This fails the run.
