@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 pub use response::{FirstResponse, LastResponse};
-pub use tcp::{FastOpen, TcpFacts, Traffic};
+pub use tcp::{FastOpen, Stall, TcpFacts, Traffic};
 pub use tls::{CertificateFacts, EarlyData, EarlyFacts, Kind, NamedGroup, TlsFacts, TlsVersion};
 
 use crate::Packet;

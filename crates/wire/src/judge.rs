@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use crate::client_side::{self, ClientSide};
 use crate::facts::{
-    EarlyData, EarlyFacts, FirstResponse, FlowFacts, Kind, LastResponse, TlsFacts, TlsVersion,
-    Unknown,
+    EarlyData, EarlyFacts, FirstResponse, FlowFacts, Kind, LastResponse, Stall, TcpFacts, TlsFacts,
+    TlsVersion, Unknown,
 };
 use crate::flow::Flow;
 use crate::handshake::ClientHello;
@@ -79,7 +79,7 @@ impl<'a> Judge<'a> {
             server: self.ends.1,
             started: self.flow.started,
             ended: self.flow.ended,
-            tcp: self.flow.tcp.clone(),
+            tcp: TcpFacts { stall: stall(&self.flow.packets), ..self.flow.tcp.clone() },
             tls,
             connected: self.connected(),
             setup_done: self.setup_done(),
@@ -304,4 +304,18 @@ fn delivered(packets: &[Stored]) -> Vec<(u64, u64)> {
         }
     }
     steps
+}
+
+/// The first packet that was dropped before anything delivered had carried its first byte.
+fn stall(packets: &[Stored]) -> Option<Stall> {
+    let dropped = packets.iter().filter(|packet| packet.counts() && packet.delivered.is_none());
+    dropped
+        .map(|packet| {
+            let copies = packets.iter().filter(|copy| {
+                copy.direction == packet.direction && copy.range.contains(&packet.range.start)
+            });
+            let recovered = copies.filter_map(|copy| copy.delivered).min();
+            Stall { direction: packet.direction, dropped: packet.arrived, recovered }
+        })
+        .find(|stall| stall.recovered.is_none_or(|recovered| recovered > stall.dropped))
 }

@@ -38,7 +38,7 @@ mod server_side;
 pub use event::Event;
 pub use facts::{
     CertificateFacts, EarlyData, EarlyFacts, FastOpen, FirstResponse, FlowFacts, Kind, Label,
-    LabelKind, LastResponse, NamedGroup, TcpFacts, TlsFacts, TlsVersion, Traffic, Unknown,
+    LabelKind, LastResponse, NamedGroup, Stall, TcpFacts, TlsFacts, TlsVersion, Traffic, Unknown,
     Unlabelled,
 };
 pub use keylog::KeyLog;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{FastOpenOption, TcpOptions};
+use crate::{Direction, FastOpenOption, TcpOptions};
 
 /// What was seen below TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -31,6 +31,8 @@ pub struct TcpFacts {
     pub out_of_order: u32,
     /// Packets that the tap did not deliver.
     pub dropped: u32,
+    /// What the first of them that counts, a SYN or one with payload, held up.
+    pub stall: Option<Stall>,
     /// What the client sent as far as the tap, dropped packets included.
     pub to_server: Traffic,
     /// What the server sent as far as the tap, dropped packets included.
@@ -54,6 +56,18 @@ pub struct Traffic {
     pub wire_bytes: u64,
     /// Bytes of TCP payload, each copy counted.
     pub payload_bytes: u64,
+}
+
+/// A packet that the tap did not deliver, and what became of what it carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stall {
+    /// Which way it went.
+    pub direction: Direction,
+    /// When it reached the tap, in nanoseconds.
+    pub dropped: u64,
+    /// When its first byte, or for a SYN the SYN, was delivered after all, whatever was with it;
+    /// `None` if that never was. A SYN without the data of the first is TCP Fast Open given up.
+    pub recovered: Option<u64>,
 }
 
 /// TCP Fast Open, as the packets show it (RFC 7413).

@@ -1,8 +1,10 @@
 //! Loss, reordering and captures with holes.
 
-use firstflight_wire::{Direction, FirstResponse, LabelKind, Limits, Observer, Unknown};
+use firstflight_wire::{
+    Direction, FirstResponse, LabelKind, Limits, Observer, Unknown, Unlabelled,
+};
 
-use crate::path::{MS, Path, feed};
+use crate::path::{Captured, MS, Path, Tfo, feed};
 use crate::peers::{Made, judge};
 
 #[test]
@@ -17,6 +19,50 @@ fn a_lost_request_is_counted_but_takes_no_further_round_trip() {
         let FirstResponse::Seen { arrived, .. } = facts.first_response else { panic!() };
         assert!(arrived - facts.started > 200 * MS, "nothing was lost");
     }
+}
+
+#[test]
+fn what_a_dropped_packet_holds_up_is_told() {
+    let stall = |path: &Path| Made::default().world().meet().facts(path).tcp.stall;
+    let path = Path::new(20 * MS);
+    assert_eq!(stall(&path), None);
+    for (path, direction, retry) in [
+        (path.clone().tfo(Tfo::Lost), Direction::ToServer, 1000 * MS),
+        (Path { drop_to_server: vec![0], ..path.clone() }, Direction::ToServer, 240 * MS),
+        (Path { drop_to_client: vec![0], ..path.clone() }, Direction::ToClient, 240 * MS),
+    ] {
+        let stall = stall(&path).unwrap();
+        assert_eq!(stall.direction, direction);
+        assert_eq!(stall.recovered, Some(stall.dropped + retry + 10 * MS));
+    }
+}
+
+#[test]
+fn a_client_hello_that_no_middlebox_lets_through_has_no_label() {
+    // As a tap sees a client that tries again and again and gives up.
+    let world = Made::default().world().meet();
+    let whole = world.capture(&Path { segment: 300, ..Path::new(20 * MS) });
+    let is_hello = |p: &&Captured| p.direction == Direction::ToServer && p.frame.len() > 100;
+    let first = whole.iter().position(|p| is_hello(&p)).unwrap();
+    let hello: Vec<_> = whole.iter().skip(first).filter(is_hello).take(2).collect();
+    let mut capture = whole[..first].to_vec();
+    for attempt in [0, 200, 600] {
+        capture.extend(hello.iter().map(|p| Captured {
+            arrived: p.arrived + attempt * MS,
+            delivered: None,
+            ..(*p).clone()
+        }));
+    }
+    let mut observer = Observer::new();
+    observer.add_secrets(&world.key_log());
+    feed(&mut observer, &capture);
+    let facts = observer.finish().remove(0);
+    assert_eq!(facts.label(), Err(Unlabelled::NoServerHello));
+    assert_eq!((facts.tcp.dropped, facts.tcp.client_retransmissions), (6, 4));
+    let stall = facts.tcp.stall.unwrap();
+    assert_eq!((stall.dropped, stall.recovered), (hello[0].arrived, None));
+    assert!(facts.tls.unwrap().early.extension);
+    assert_eq!((facts.first_response, facts.setup_done), (FirstResponse::None, None));
 }
 
 #[test]
