@@ -69,7 +69,8 @@ impl FlowFacts {
     }
 
     /// Whether `packet` is one of this connection: of its ends and within its time, for a later
-    /// connection may have the same ends.
+    /// connection may have the same ends. Where many connections are looked for, sort the packets
+    /// by [`Packet::ends`] first.
     pub fn owns(&self, packet: &Packet<'_>) -> bool {
         (self.started..=self.ended).contains(&packet.arrived)
             && packet.ends() == Some((self.client, self.server))

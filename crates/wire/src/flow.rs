@@ -191,6 +191,7 @@ impl Flow {
             arrived: packet.arrived,
             delivered: packet.delivered,
             flags: segment.flags,
+            options: segment.flags.syn.then_some(segment.options),
             acknowledged,
             wire_len: segment.wire_len,
             ..Stored::default()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::{Direction, TcpFlags};
+use crate::{Direction, TcpFlags, TcpOptions};
 
 /// A packet. Positions are counted from the SYN, which is 0, so that data begins at 1; they do
 /// not wrap. A packet counts if it is a SYN or has payload: its range is not empty.
@@ -13,6 +13,8 @@ pub(crate) struct Stored {
     pub(crate) arrived: u64,
     pub(crate) delivered: Option<u64>,
     pub(crate) flags: TcpFlags,
+    /// Of a SYN or SYN-ACK.
+    pub(crate) options: Option<TcpOptions>,
     /// Where it begins, if it lies near the rest.
     pub(crate) position: Option<u64>,
     /// The position in the other direction up to which it acknowledges.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::judge::Judge;
 use crate::reassembly::Stored;
 use crate::sayings::Said;
-use crate::{Direction, Event, TcpFlags};
+use crate::{Direction, Event, TcpFlags, TcpOptions};
 
 /// The packets of a connection. Times are nanoseconds of the tap's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,6 +37,9 @@ pub struct TracedPacket {
     pub delivered: Option<u64>,
     /// The flags of its TCP header.
     pub flags: TcpFlags,
+    /// The TCP options of a SYN or SYN-ACK.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub options: Option<TcpOptions>,
     /// Its sequence number counted from the SYN's, which is 0, so that data begins at 1; `None`
     /// if it is far from the rest.
     pub sequence: Option<u64>,
@@ -111,6 +114,7 @@ fn traced(packet: &Stored, round_trips: Option<u32>, said: &[Said]) -> TracedPac
         arrived: packet.arrived,
         delivered: packet.delivered,
         flags: packet.flags,
+        options: packet.options,
         sequence: packet.position,
         acknowledged: packet.acknowledged,
         payload_bytes: packet.wire_len,

@@ -1,6 +1,6 @@
 //! What each packet of a connection carried.
 
-use firstflight_wire::{Direction, Event, Observer, Part, Trace};
+use firstflight_wire::{Direction, Event, FastOpenOption, Observer, Part, Trace};
 use rustls::crypto::ring::kx_group;
 
 use crate::path::{MS, Path, Tfo, feed};
@@ -112,6 +112,10 @@ fn rfc7413_the_flight_in_the_syn_and_again_when_it_was_left_or_lost() {
         let words = words(&trace);
         assert_eq!(words[0], syn);
         assert_eq!(words.iter().skip(1).find(|line| line.ends_with(flight)).cloned(), later);
+        let options: Vec<_> = trace.packets.iter().filter_map(|packet| packet.options).collect();
+        assert_eq!(options[0].fast_open, Some(FastOpenOption::Cookie(8)));
+        assert_eq!(options.len(), if tfo == Tfo::Lost { 3 } else { 2 }, "SYNs and SYN-ACKs");
+        assert!(options[1..].iter().all(|of_syn| of_syn.fast_open.is_none()));
         // What the server left or never saw is no retransmission; the second SYN is.
         let again = trace.packets.iter().filter(|packet| packet.retransmission).count();
         assert_eq!(again, usize::from(tfo == Tfo::Lost));
