@@ -250,7 +250,10 @@ mod tests {
         #[test]
         fn every_block_can_be_walked(
             packets in prop::collection::vec(
-                (any::<u64>(), any::<bool>(), prop::collection::vec(any::<u8>(), 0..50), any::<u32>(), "\\PC{0,9}"),
+                (
+                    any::<u64>(), any::<bool>(), prop::collection::vec(any::<u8>(), 0..50),
+                    any::<u32>(), "\\PC{0,9}"
+                ),
                 0..20
             ),
             comment in "\\PC{0,40}"

@@ -49,6 +49,8 @@ pub(crate) struct Path {
     pub(crate) segment: usize,
     pub(crate) isn: (u32, u32),
     pub(crate) tfo: Tfo,
+    /// So many segments of the server may be under way: it waits for acknowledgements.
+    pub(crate) window: usize,
     /// The tap drops the first copy of the payload packets with these numbers, by direction.
     pub(crate) drop_to_server: Vec<usize>,
     pub(crate) drop_to_client: Vec<usize>,
@@ -67,6 +69,7 @@ impl Path {
             // Both wrap within the connection.
             isn: (u32::MAX - 100, u32::MAX - 700),
             tfo: Tfo::Off,
+            window: usize::MAX,
             drop_to_server: Vec::new(),
             drop_to_client: Vec::new(),
             swap_to_client: false,
@@ -171,6 +174,8 @@ struct End {
     /// Position of the next byte to send, and to receive.
     next: u32,
     expected: u32,
+    /// Up to where the other end has acknowledged.
+    acknowledged: u32,
     waiting: BTreeMap<u32, Segment>,
     /// Not sent yet, because the connection is not open.
     held: Vec<u8>,
@@ -260,6 +265,11 @@ impl Run<'_> {
         if segment.syn {
             return self.delivered_syn(now, reply, segment, peer);
         }
+        end.acknowledged = end.acknowledged.max(segment.ack.unwrap_or(0));
+        if !end.held.is_empty() {
+            self.at(now + 1000, Event::Wakes(reply));
+        }
+        let end = &mut self.ends[reply as usize];
         let anything = !segment.payload.is_empty() || segment.fin;
         if anything {
             end.waiting.insert(segment.at, segment);
@@ -312,6 +322,13 @@ impl Run<'_> {
         let side = direction as usize;
         let mut data = std::mem::take(&mut self.ends[side].held);
         data.extend(peer.send());
+        let window = match direction {
+            Direction::ToServer => usize::MAX,
+            Direction::ToClient => self.path.window.saturating_mul(self.path.segment),
+        };
+        let under_way = (self.ends[side].next - self.ends[side].acknowledged.max(1)) as usize;
+        let room = window.saturating_sub(under_way).min(data.len());
+        self.ends[side].held = data.split_off(room);
         let chunks: Vec<_> = data.chunks(self.path.segment).map(<[u8]>::to_vec).collect();
         for (n, payload) in chunks.into_iter().enumerate() {
             let end = &mut self.ends[side];
@@ -336,7 +353,7 @@ impl Run<'_> {
             self.at(sent, Event::Sent(direction, segment));
         }
         let end = &mut self.ends[side];
-        if (peer.done() || end.closing) && end.open && !end.fin_sent {
+        if (peer.done() || end.closing) && end.open && !end.fin_sent && end.held.is_empty() {
             end.fin_sent = true;
             let fin =
                 Segment { at: end.next, ack: Some(end.expected), fin: true, ..Segment::default() };

@@ -94,6 +94,24 @@ fn a_long_response_ends_with_its_last_record() {
 }
 
 #[test]
+fn rfc5681_3_1_a_response_of_several_windows_takes_a_round_trip_for_each() {
+    // Windows of ten segments: the first has the server's flight as well, and six follow.
+    let response = 6 * 14_000;
+    for (mut world, first) in [(early(), 2), (Made::default().world(), 3)] {
+        world.response = vec![b'y'; response];
+        let path = Path { window: 10, ..Path::new(20 * MS) };
+        let facts = world.facts(&path);
+        assert_eq!(facts.round_trips(), Some(first));
+        let LastResponse::Seen { round_trips: last, delivered, .. } = facts.last_response else {
+            panic!("{:?}", facts.last_response);
+        };
+        assert_eq!(last, first + 6);
+        assert_eq!(round_trips(&facts, delivered), u64::from(last));
+        assert_eq!(facts.response_bytes, Some(response as u64));
+    }
+}
+
+#[test]
 fn a_response_is_over_when_its_holes_are_filled() {
     let mut world = early();
     world.response = vec![b'y'; 50_000];
