@@ -156,7 +156,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             }
             let mut space = [0; 4096];
             let mut buffer = ReadBuf::new(&mut space);
-            match ready!(Pin::new(&mut self.lock().stream).poll_read(cx, &mut buffer)) {
+            // Not as the matched value: the lock would be held in the arms.
+            let read = ready!(Pin::new(&mut self.lock().stream).poll_read(cx, &mut buffer));
+            match read {
                 Ok(()) if !buffer.filled().is_empty() => {}
                 _ => return Poll::Ready(self.take_sessions()),
             }

@@ -309,3 +309,16 @@ async fn an_error_status_is_an_error_where_asked() {
     let (report, body) = get(&home.client(|config| config.fail = true), &server).await;
     assert_eq!((report.exit_code(), body.as_str(), report.status()), (22, "", 404));
 }
+
+/// The client waits for a ticket, and here comes the end instead.
+#[tokio::test]
+async fn a_server_that_closes_without_a_ticket_does_not_hold_the_client_up() {
+    let manner =
+        Manner { issues: false, answer: |_, _| Answer::Say(OK, false), ..Manner::default() };
+    let (home, server) = (Home::new(), Server::start(manner).await);
+    for _ in 0..2 {
+        let (report, body) = get(&home.client(|_| {}), &server).await;
+        assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
+        assert!(!report.facts.as_ref().unwrap().resumed);
+    }
+}

@@ -44,6 +44,8 @@ impl TicketSealer for MarkSealer {
 #[derive(Clone)]
 pub struct Manner {
     pub key: u8,
+    /// Issues tickets.
+    pub issues: bool,
     pub alpn: &'static str,
     pub max: Version,
     /// Declines early data by the connection.
@@ -69,6 +71,7 @@ impl Default for Manner {
     fn default() -> Self {
         Self {
             key: 1,
+            issues: true,
             alpn: "http/1.1",
             max: Version::Tls13,
             decline: false,
@@ -213,6 +216,7 @@ fn acceptor(manner: &Manner) -> Acceptor {
         alpn => vec![alpn.as_bytes().to_vec()],
     };
     config.early_data = true;
+    config.tickets = if manner.issues { 2 } else { 0 };
     config.sealer = Some(Arc::new(MarkSealer(manner.key)));
     Acceptor::new(config).unwrap()
 }
