@@ -111,6 +111,7 @@ impl Client {
             ciphers: config.ciphers.clone(),
             alpn: config.http.alpn(),
             trust: config.trust.clone(),
+            ed25519: false,
             key_log: config.key_log.clone(),
         })?;
         let trust = TrustId::of(&config.trust)?;

@@ -1,7 +1,9 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use boring::ssl::{Ssl, SslContext, SslRef, SslSession, SslSessionCacheMode, SslVerifyMode};
+use boring::ssl::{
+    Ssl, SslContext, SslRef, SslSession, SslSessionCacheMode, SslSignatureAlgorithm, SslVerifyMode,
+};
 use boring_sys as ffi;
 use foreign_types::ForeignType;
 
@@ -33,6 +35,9 @@ pub struct ConnectorConfig {
     pub alpn: Vec<Vec<u8>>,
     /// Whom to believe.
     pub trust: Trust,
+    /// Whether Ed25519 certificates are taken besides (RFC 8422 section 5.10, RFC 8446 section
+    /// 4.2.3). Browsers do not offer it, nor does the library by itself.
+    pub ed25519: bool,
     /// Where secrets go, if anywhere.
     pub key_log: Option<Arc<dyn KeyLog>>,
 }
@@ -46,10 +51,25 @@ impl ConnectorConfig {
             ciphers: CipherPolicy::default(),
             alpn: Vec::new(),
             trust,
+            ed25519: false,
             key_log: None,
         }
     }
 }
+
+/// The library's own preferences, and Ed25519 after them.
+const WITH_ED25519: [SslSignatureAlgorithm; 10] = [
+    SslSignatureAlgorithm::ECDSA_SECP256R1_SHA256,
+    SslSignatureAlgorithm::RSA_PSS_RSAE_SHA256,
+    SslSignatureAlgorithm::RSA_PKCS1_SHA256,
+    SslSignatureAlgorithm::ECDSA_SECP384R1_SHA384,
+    SslSignatureAlgorithm::RSA_PSS_RSAE_SHA384,
+    SslSignatureAlgorithm::RSA_PKCS1_SHA384,
+    SslSignatureAlgorithm::RSA_PSS_RSAE_SHA512,
+    SslSignatureAlgorithm::RSA_PKCS1_SHA512,
+    SslSignatureAlgorithm::RSA_PKCS1_SHA1,
+    SslSignatureAlgorithm::ED25519,
+];
 
 /// What one connection brings along: whom it calls, and how it resumes.
 #[derive(Clone, Debug, Default)]
@@ -114,6 +134,11 @@ impl Connector {
             builder
                 .set_alpn_protos(&context::alpn_wire(&config.alpn))
                 .map_err(TlsError::setup("the application protocols"))?;
+        }
+        if config.ed25519 {
+            builder
+                .set_verify_algorithm_prefs(&WITH_ED25519)
+                .map_err(TlsError::setup("the signature algorithms"))?;
         }
         // The jar keeps sessions, not the library: a ticket is used once and by one process.
         builder
