@@ -5,6 +5,8 @@ use firstflight_client::ClientError;
 use firstflight_link::LinkError;
 use firstflight_tls::TlsError;
 
+use crate::{SERVERS, ServerKind};
+
 /// Why a run could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -24,8 +26,16 @@ pub enum BenchError {
         source: ClientError,
     },
     /// A word that names no server under test.
-    #[error("unknown server {0:?}; allowed are firstflight and nginx")]
+    #[error("unknown server {0:?}; allowed are {known}", known = SERVERS.map(ServerKind::name).join(", "))]
     UnknownServer(String),
+    /// A command line that cannot be a server's.
+    #[error("the server command {command:?} cannot be used: {reason}")]
+    BadCommand {
+        /// The command as it was given.
+        command: String,
+        /// Why not.
+        reason: String,
+    },
     /// A server's program is not installed.
     #[error("{server} is not installed; install it ({mend}) or leave it out with --server")]
     NotInstalled {

@@ -13,8 +13,8 @@ use tokio::runtime::Runtime;
 use crate::judge::Judge;
 use crate::plan::{Axes, Plan};
 use crate::sampler::{Job, Pace, Sampler};
-use crate::servers::{Running, Site};
-use crate::{BenchError, ServerKind, machine, replay};
+use crate::servers::{Running, Site, Wanted};
+use crate::{Ability, BenchError, Certificate, ServerKind, Size, machine, replay};
 use crate::{Kind, Workload};
 
 /// What to measure.
@@ -83,18 +83,27 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     let began = Instant::now();
     let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     progress(Progress::Starting);
-    let plan = plan(config)?;
-    let site = Site::make(&config.directory, &config.program)?;
+    let mut plan = plan(config)?;
+    let site = Site::make(&config.directory, &config.program, WANTED.certificates)?;
     let keep_awake = config.keep_awake.unwrap_or_else(machine::is_idle);
     let network = Network::build(NetworkConfig {
         keep_awake,
         ..NetworkConfig::new(plan.rtts.iter().map(path).collect())
     })?;
+    let wanted = Wanted { workloads: &config.workloads, ..WANTED };
     let servers = config
         .servers
         .iter()
-        .map(|server| Running::start(*server, &config.workloads, &network, &site))
+        .map(|server| Running::start(*server, &wanted, &network, &site))
         .collect::<Result<Vec<_>, _>>()?;
+    let notes: Vec<Vec<String>> =
+        servers.iter().map(|server| leave_out(&mut plan, server)).collect();
+    if plan.cells.is_empty() {
+        return Err(BenchError::EmptyPlan(format!(
+            "nothing is left to measure: {}",
+            notes.concat().join("; ")
+        )));
+    }
     let bench = Bench { config, plan: &plan, network: &network, servers: &servers, site: &site };
     let measured = network.client().run(|| bench.measure(progress))??;
     servers.iter().for_each(Running::stop);
@@ -102,6 +111,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         true => Vec::new(),
         false => servers
             .iter()
+            .filter(|server| server.abilities.can(Ability::Counts))
             .map(|server| replay::count(server, &measured.quarries))
             .collect::<Result<_, _>>()?,
     };
@@ -114,10 +124,11 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         machine: machine::facts(),
         servers: servers
             .iter()
-            .map(|server| ServerFacts {
+            .zip(notes)
+            .map(|(server, notes)| ServerFacts {
                 name: server.kind.name().to_owned(),
                 version: server.version.clone(),
-                notes: Vec::new(),
+                notes,
             })
             .collect(),
         link: Some(LinkFacts { keep_awake, ..measured.link }),
@@ -126,6 +137,29 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         replays,
         ..Record::default()
     })
+}
+
+/// What the plan's one page and one certificate take.
+const WANTED: Wanted<'static> = Wanted {
+    workloads: &Workload::ALL,
+    certificates: &[Certificate::EcdsaP256],
+    sizes: &[Size::OneKib],
+};
+
+/// Takes out of the plan what the server cannot do, and returns the reasons in words.
+fn leave_out(plan: &mut Plan, server: &Running) -> Vec<String> {
+    let mut notes = Vec::new();
+    plan.cells.retain(|cell| {
+        let lack = server.abilities.lack(&cell.asked()).filter(|_| cell.server == server.kind);
+        if let Some((ability, why)) = lack {
+            let note = format!("{} without {ability}: {why}", server.kind);
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        lack.is_none()
+    });
+    notes
 }
 
 /// Paths at least this long are measured side by side: waiting is most of their time.
@@ -182,7 +216,7 @@ impl Bench<'_> {
             .map_err(|source| BenchError::System { what: "start the client", source })?;
         let key_log = Arc::new(KeyLogLines::default());
         let shortest = self.address(self.plan.rtts.len() - 1)?;
-        let sampler = Sampler::new(&self.site.cert, &key_log, shortest)?;
+        let sampler = Sampler::new(&self.site.trust, &key_log, shortest)?;
         runtime.block_on(self.warm_up(&sampler))?;
         self.network.tap().reset_lateness();
         let origin = monotonic_ns();
@@ -204,7 +238,7 @@ impl Bench<'_> {
         samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
         let link = self.link_facts();
         let mut quarries = Vec::new();
-        for server in self.servers.iter().filter(|_| self.config.flights > 0) {
+        for server in self.servers.iter().filter(|server| self.attackable(server)) {
             let attack =
                 replay::attack(server, &sampler, self.network, &key_log, self.config, progress);
             quarries.extend(runtime.block_on(attack)?);
@@ -212,10 +246,21 @@ impl Bench<'_> {
         Ok(Measured { samples, link, quarries })
     }
 
+    /// Whether its early data can be captured, and its executions counted.
+    fn attackable(&self, server: &Running) -> bool {
+        self.config.flights > 0
+            && self.config.workloads.contains(&Workload::Get)
+            && [Ability::EarlyData, Ability::Counts]
+                .into_iter()
+                .all(|need| server.abilities.can(need))
+    }
+
     /// Which paths are measured together, and how their samples follow each other.
     fn stretches(&self) -> Vec<(Vec<usize>, Pace)> {
-        let (long, short): (Vec<usize>, Vec<usize>) =
-            (0..self.plan.rtts.len()).partition(|path| self.plan.rtts[*path] >= SIDE_BY_SIDE);
+        let (long, short): (Vec<usize>, Vec<usize>) = (0..self.plan.rtts.len()).partition(|path| {
+            self.plan.rtts[*path] >= SIDE_BY_SIDE
+                && self.servers.iter().all(|server| server.abilities.can(Ability::SideBySide))
+        });
         let pace = Pace::Every(EVERY * long.len() as u32);
         let together = (!long.is_empty()).then_some((long, pace));
         together
@@ -253,12 +298,21 @@ impl Bench<'_> {
         let mut listeners: Vec<(ServerKind, Workload, Version)> =
             self.plan.cells.iter().map(|c| (c.server, c.workload, c.version)).collect();
         listeners.dedup();
-        listeners.sort_by_key(|(server, workload, version)| (server.port(*workload), *version));
+        listeners.sort_by_key(|(server, workload, version)| {
+            (server.port(*workload, Certificate::EcdsaP256), *version)
+        });
         listeners.dedup();
         for (server, workload, version) in &listeners {
             sampler.warm_up(*server, *workload, *version, self.address(shortest)?).await?;
         }
-        let (server, workload, version) = listeners[listeners.len() - 1];
+        // One cookie serves all listeners of an address (RFC 7413 section 3).
+        let gives_cookies = |listener: &&(ServerKind, Workload, Version)| {
+            let mut running = self.servers.iter().filter(|server| server.kind == listener.0);
+            running.any(|server| server.abilities.can(Ability::FastOpen))
+        };
+        let Some(&(server, workload, version)) = listeners.iter().find(gives_cookies) else {
+            return Ok(());
+        };
         for path in 0..self.plan.rtts.len() {
             sampler.warm_up(server, workload, version, self.address(path)?).await?;
         }

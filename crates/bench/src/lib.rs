@@ -19,4 +19,4 @@ pub use axes::{Certificate, Group, Http, Kind, Size, Workload};
 pub use error::BenchError;
 pub use lab::{LabConfig, Progress, run};
 pub use plan::{Plan, PlannedCell};
-pub use servers::{SERVERS, ServerKind};
+pub use servers::{Abilities, Ability, Asked, CommandServer, Lack, SERVERS, ServerKind};

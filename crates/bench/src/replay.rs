@@ -14,7 +14,7 @@ use crate::judge::Judge;
 use crate::lab::{LabConfig, Progress};
 use crate::sampler::Sampler;
 use crate::servers::Running;
-use crate::{BenchError, ServerKind};
+use crate::{BenchError, Certificate, ServerKind};
 
 /// A captured flight, and the mark by which the logs know its request.
 pub(crate) struct Quarry {
@@ -37,7 +37,10 @@ pub(crate) async fn attack(
     for flight in 0..config.flights {
         let mark = format!("flight={}-{flight}-", server.kind);
         let facts = capture(server, sampler, network, key_log, &mark).await?;
-        let address = SocketAddr::from((facts.server.ip(), server.kind.port(Workload::Get)));
+        let address = SocketAddr::from((
+            facts.server.ip(),
+            server.kind.port(Workload::Get, Certificate::EcdsaP256),
+        ));
         let attempts = network.attacker().resend(&Resend {
             server: address,
             flight: &facts.first_flight,
@@ -72,7 +75,7 @@ pub(crate) fn count(server: &Running, quarries: &[Quarry]) -> Result<Replay, Ben
     };
     let mut bytes = 0;
     for quarry in quarries.iter().filter(|quarry| quarry.server == server.kind) {
-        let executions = server.executions(&quarry.mark)?;
+        let executions = server.executions(&quarry.mark)?.unwrap_or_default();
         // Without the original in the log, a 0 would mean nothing.
         let Some(again) = executions.checked_sub(1) else {
             return Err(BenchError::Uncountable {
@@ -108,7 +111,7 @@ async fn capture(
     let failed =
         |reason: String| BenchError::NoFlight { server: server.kind.name().to_owned(), reason };
     network.tap().take();
-    let taken = sampler.early_get(server.kind, &format!("/?{mark}")).await?;
+    let taken = sampler.early_get(server.kind, &format!("/1k?{mark}")).await?;
     let judge = Judge::new(&network.tap().take(), &key_log.take());
     let facts = judge.facts(&taken).ok_or_else(|| failed("no packets".to_owned()))?.clone();
     let verdict = facts.tls.as_ref().map(|tls| tls.early.verdict);

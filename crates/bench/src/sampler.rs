@@ -18,8 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::plan::PlannedCell;
 use crate::servers::HOST;
 use crate::tickets::TicketPool;
-use crate::{BenchError, ServerKind};
-use crate::{Kind, Workload};
+use crate::{BenchError, Certificate, Kind, ServerKind, Size, Workload};
 
 /// A connection as the client saw it; what it was is for the packets to say.
 pub(crate) struct Taken {
@@ -111,9 +110,9 @@ impl Sampler {
         version: Version,
         address: IpAddr,
     ) -> Result<(), BenchError> {
-        let address = SocketAddr::from((address, server.port(workload)));
+        let address = SocketAddr::from((address, server.port(workload, Certificate::EcdsaP256)));
         let offer = Offer { host: HOST.to_owned(), ..Offer::default() };
-        let target = "/";
+        let target = Size::OneKib.path();
         let (result, ..) = self.connect(workload, version, &offer, address, true, target).await;
         let (_, sessions) = result
             .map_err(|source| BenchError::WarmUp { server: server.name().to_owned(), source })?;
@@ -129,7 +128,8 @@ impl Sampler {
     ) -> Result<Taken, BenchError> {
         let issuer = (server, Workload::Get, Version::Tls13);
         let offer = self.offer(issuer, Kind::ZeroRtt).await?;
-        let address = SocketAddr::from((self.shortest, server.port(Workload::Get)));
+        let address =
+            SocketAddr::from((self.shortest, server.port(Workload::Get, Certificate::EcdsaP256)));
         let began_ns = monotonic_ns();
         let (result, local) =
             self.connect(Workload::Get, Version::Tls13, &offer, address, false, target).await;
@@ -141,7 +141,7 @@ impl Sampler {
 
     async fn sample(&self, job: &Job) -> Taken {
         let PlannedCell { server, workload, version, kind, tfo, .. } = job.planned;
-        let address = SocketAddr::from((job.server, server.port(workload)));
+        let address = SocketAddr::from((job.server, server.port(workload, Certificate::EcdsaP256)));
         let issuer = (server, workload, version);
         let offer = match self.offer(issuer, kind).await {
             Ok(offer) => offer,
@@ -156,7 +156,8 @@ impl Sampler {
             }
         };
         let began_ns = monotonic_ns();
-        let (result, local) = self.connect(workload, version, &offer, address, tfo, "/").await;
+        let (result, local) =
+            self.connect(workload, version, &offer, address, tfo, Size::OneKib.path()).await;
         let outcome = match result {
             Ok((time, sessions)) => {
                 self.tickets.borrow_mut().put(issuer, sessions);

@@ -1,58 +1,57 @@
-use std::fs::File;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 
-use firstflight_link::Network;
-
-use super::{Running, ServerKind, Site};
+use super::{Found, Lack, Post, Server};
 use crate::{BenchError, Workload};
 
-/// Our own server: one process for files, one for ping-pong, both with ticket keys of their own.
-pub(super) fn start(
-    workloads: &[Workload],
-    network: &Network,
-    site: &Site,
-) -> Result<Running, BenchError> {
-    let log = site.directory.join("firstflight.log");
-    let mut processes = Vec::new();
-    for workload in workloads {
-        let said = site.directory.join("firstflight.stderr");
-        let stderr = File::options()
-            .append(true)
-            .create(true)
-            .open(&said)
-            .map_err(|source| BenchError::File { verb: "write", path: said.clone(), source })?;
-        let mut command = Command::new(&site.program);
+/// Our own server, with ticket keys of its own in each process.
+pub(super) struct Firstflight;
+
+impl Server for Firstflight {
+    fn find(&self) -> Option<Found> {
+        Some(Found {
+            // This program, which the site knows.
+            program: PathBuf::new(),
+            version: concat!("firstflight ", env!("CARGO_PKG_VERSION")).to_owned(),
+            about: String::new(),
+        })
+    }
+
+    fn mend(&self) -> &'static str {
+        "build it"
+    }
+
+    fn lacks(&self) -> Vec<Lack> {
+        Vec::new()
+    }
+
+    fn command(&self, _: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+        let mut command = post.start(&post.site.program)?;
         command
             .arg("serve")
-            .args(["--listen", &format!("0.0.0.0:{}", ServerKind::Firstflight.port(*workload))])
+            .args(["--listen", &format!("0.0.0.0:{}", post.port)])
             .arg("--cert")
-            .arg(&site.cert)
+            .arg(&post.identity.cert)
             .arg("--key")
-            .arg(&site.key)
+            .arg(&post.identity.key)
             .args(["--tls-min", "1.0", "--early-data", "on"])
-            // As many as nginx gets here.
-            .args(["--workers", "1"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr);
-        match workload {
+            // As many as the others get here.
+            .args(["--workers", "1"]);
+        match post.workload {
             Workload::Get => command
                 .arg("--root")
-                .arg(&site.root)
+                .arg(&post.site.root)
                 .arg("--access-log")
-                .arg(&log)
+                .arg(&post.log)
                 .args(["--log-format", "json"]),
             Workload::PingPong => command.arg("--ping-pong"),
         };
-        let process = network.server().spawn_child(command)?;
-        processes.push(process);
+        Ok(command)
     }
-    let version = concat!("firstflight ", env!("CARGO_PKG_VERSION")).to_owned();
-    Ok(Running { kind: ServerKind::Firstflight, version, processes, log })
-}
 
-/// Whether a line of the JSON access log says that its request reached the application.
-pub(super) fn executed(line: &str) -> bool {
-    serde_json::from_str::<serde_json::Value>(line)
-        .is_ok_and(|entry| entry["executed"] == serde_json::Value::Bool(true))
+    /// Its JSON log says whether the request reached the application.
+    fn executed(&self, line: &str) -> bool {
+        serde_json::from_str::<serde_json::Value>(line)
+            .is_ok_and(|entry| entry["executed"] == serde_json::Value::Bool(true))
+    }
 }

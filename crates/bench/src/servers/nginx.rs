@@ -1,78 +1,117 @@
-use std::fs::{self, File};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use firstflight_link::Network;
-
-use super::{Running, ServerKind, Site};
-use crate::{BenchError, Workload};
+use super::program::library;
+use super::{Found, Lack, NO_PING_PONG, Post, Server};
+use crate::BenchError;
 
 /// nginx as Debian or anybody else has built it, with 0-RTT and TCP Fast Open on. One process and
 /// no other user than root, because an unprivileged namespace has no other.
-pub(super) fn start(network: &Network, site: &Site) -> Result<Running, BenchError> {
-    let version = version()?;
-    let directory = &site.directory;
-    let log = directory.join("nginx.log");
-    let config = format!(
+pub(super) struct Nginx;
+
+impl Server for Nginx {
+    fn find(&self) -> Option<Found> {
+        Found::ask("nginx", &["-V"], |about| {
+            let version = about.split_whitespace().find(|word| word.starts_with("nginx/"));
+            let version = version.unwrap_or("nginx");
+            match library(about.split("configure arguments").next().unwrap_or(about)) {
+                Some(library) => format!("{version} ({library})"),
+                None => version.to_owned(),
+            }
+        })
+    }
+
+    fn mend(&self) -> &'static str {
+        "apt-get install nginx"
+    }
+
+    fn lacks(&self) -> Vec<Lack> {
+        vec![NO_PING_PONG]
+    }
+
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+        let path = post.write("nginx.conf", &config(found, post))?;
+        let mut command = post.start(&found.program)?;
+        command.arg("-p").arg(&post.directory).arg("-c").arg(path).args(["-e", "stderr"]);
+        Ok(command)
+    }
+}
+
+fn config(found: &Found, post: &Post<'_>) -> String {
+    let (listen_http2, http2) = match Http2::of(found) {
+        Http2::ByListen => (" http2", ""),
+        Http2::ByDirective => ("", "http2 on;\n"),
+        Http2::No => ("", ""),
+    };
+    format!(
         "daemon off;\nmaster_process off;\nuser root root;\n\
          error_log stderr warn;\npid {dir}/nginx.pid;\n\
          events {{ worker_connections 4096; }}\n\
          http {{\n\
          access_log {log} combined;\n\
-         client_body_temp_path {dir}/nginx-body;\nproxy_temp_path {dir}/nginx-proxy;\n\
-         fastcgi_temp_path {dir}/nginx-fastcgi;\nuwsgi_temp_path {dir}/nginx-uwsgi;\n\
-         scgi_temp_path {dir}/nginx-scgi;\n\
+         client_body_temp_path {dir}/body;\nproxy_temp_path {dir}/proxy;\n\
+         fastcgi_temp_path {dir}/fastcgi;\nuwsgi_temp_path {dir}/uwsgi;\n\
+         scgi_temp_path {dir}/scgi;\n\
          server {{\n\
-         listen 0.0.0.0:{port} ssl backlog=4096 fastopen=1024;\n\
+         listen 0.0.0.0:{port} ssl{listen_http2} backlog=4096 fastopen=1024;\n{http2}\
          ssl_certificate {cert};\nssl_certificate_key {key};\n\
          ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3;\n\
-         ssl_ciphers ALL:@SECLEVEL=0;\nssl_ecdh_curve X25519:P-256;\n\
+         ssl_ciphers ALL:@SECLEVEL=0;\nssl_ecdh_curve {groups};\n\
          ssl_session_tickets on;\nssl_early_data on;\n\
          root {root};\n\
          }}\n}}\n",
-        dir = directory.display(),
-        log = log.display(),
-        port = ServerKind::Nginx.port(Workload::Get),
-        cert = site.cert.display(),
-        key = site.key.display(),
-        root = site.root.display(),
-    );
-    let path = directory.join("nginx.conf");
-    let said = directory.join("nginx.stderr");
-    let stderr = fs::write(&path, config)
-        .and_then(|()| File::create(&said))
-        .map_err(|source| BenchError::File { verb: "write", path: path.clone(), source })?;
-    let mut command = Command::new(PROGRAM);
-    command
-        .env("PATH", search_path())
-        .arg("-p")
-        .arg(directory)
-        .arg("-c")
-        .arg(&path)
-        .args(["-e", "stderr"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(stderr);
-    let process = network.server().spawn_child(command)?;
-    Ok(Running { kind: ServerKind::Nginx, version, processes: vec![process], log })
+        dir = post.directory.display(),
+        log = post.log.display(),
+        port = post.port,
+        cert = post.identity.cert.display(),
+        key = post.identity.key.display(),
+        groups = found.groups(),
+        root = post.site.root.display(),
+    )
 }
 
-/// What `nginx -v` says, which is also how we learn whether there is one.
-fn version() -> Result<String, BenchError> {
-    let said = Command::new(PROGRAM).env("PATH", search_path()).arg("-v").output();
-    match said {
-        Ok(said) => {
-            let said = String::from_utf8_lossy(&said.stderr).into_owned();
-            let version = said.trim().rsplit("version: ").next().unwrap_or("nginx");
-            Ok(version.to_owned())
+/// How this nginx is told to speak HTTP/2.
+#[derive(Debug, PartialEq, Eq)]
+enum Http2 {
+    ByListen,
+    /// Since 1.25.1, where the other way is deprecated.
+    ByDirective,
+    No,
+}
+
+impl Http2 {
+    fn of(found: &Found) -> Self {
+        if !found.about.contains("http_v2_module") {
+            return Self::No;
         }
-        Err(_) => Err(BenchError::NotInstalled { server: "nginx", mend: "apt-get install nginx" }),
+        let version = found.version.trim_start_matches("nginx/");
+        let mut numbers =
+            version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        match (next(), next(), next()) >= (1u32, 25u32, 1u32) {
+            true => Self::ByDirective,
+            false => Self::ByListen,
+        }
     }
 }
 
-/// Debian puts servers where ordinary users do not look.
-fn search_path() -> String {
-    let path = std::env::var("PATH").unwrap_or_default();
-    format!("{path}:/usr/local/sbin:/usr/sbin:/sbin")
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-const PROGRAM: &str = "nginx";
+    #[test]
+    fn http2_is_switched_on_as_the_version_has_it() {
+        let of = |version: &str, modules: &str| {
+            Http2::of(&Found {
+                program: "nginx".into(),
+                version: version.to_owned(),
+                about: modules.to_owned(),
+            })
+        };
+        let with = "--with-http_v2_module";
+        assert_eq!(of("nginx/1.22.1 (OpenSSL 3.0.22)", with), Http2::ByListen);
+        assert_eq!(of("nginx/1.25.0", with), Http2::ByListen);
+        assert_eq!(of("nginx/1.25.1", with), Http2::ByDirective);
+        assert_eq!(of("nginx/1.29.3 (OpenSSL 4.0.0)", with), Http2::ByDirective);
+        assert_eq!(of("nginx/1.29.3", ""), Http2::No);
+    }
+}

@@ -1,0 +1,205 @@
+//! What a server under test can do and what not, and why not.
+
+use std::fmt;
+
+use firstflight_tls::Version;
+
+use crate::{Certificate, Group, Http, Kind, Size, Workload};
+
+/// One thing that a server can or cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ability {
+    /// To answer PING by PONG, straight on TLS.
+    PingPong,
+    /// To speak a TLS version.
+    Speaks(Version),
+    /// To resume a session of a version.
+    Resumes(Version),
+    /// To take early data (RFC 8446 section 2.3).
+    EarlyData,
+    /// To take data in the SYN (RFC 7413).
+    FastOpen,
+    /// To speak HTTP/2.
+    Http2,
+    /// To serve the page of a size.
+    Serves(Size),
+    /// To exchange keys in a group.
+    Exchanges(Group),
+    /// To present a certificate of a kind.
+    Presents(Certificate),
+    /// To serve several connections at a time. Without, a connection waits for the one before,
+    /// so that nothing may be measured side by side.
+    SideBySide,
+    /// To log each request that it executes, so that replays can be counted.
+    Counts,
+}
+
+impl fmt::Display for Ability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PingPong => f.write_str("ping-pong"),
+            Self::Speaks(version) => write!(f, "{version}"),
+            Self::Resumes(version) => write!(f, "resumption in {version}"),
+            Self::EarlyData => f.write_str("early data"),
+            Self::FastOpen => f.write_str("TCP Fast Open"),
+            Self::Http2 => f.write_str("HTTP/2"),
+            Self::Serves(size) => write!(f, "answers of {size}"),
+            Self::Exchanges(group) => write!(f, "{group}"),
+            Self::Presents(certificate) => write!(f, "{certificate} certificates"),
+            Self::SideBySide => f.write_str("several connections at a time"),
+            Self::Counts => f.write_str("counting of replays"),
+        }
+    }
+}
+
+/// What a connection of some cell asks of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Asked {
+    /// PING or GET.
+    pub workload: Workload,
+    /// TLS version.
+    pub version: Version,
+    /// Full, resumed or 0-RTT.
+    pub kind: Kind,
+    /// With TCP Fast Open.
+    pub tfo: bool,
+    /// HTTP version; bears on a GET alone.
+    pub http: Http,
+    /// How much; bears on a GET alone.
+    pub size: Size,
+    /// The group of the key exchange.
+    pub group: Group,
+    /// The kind of the server's certificate.
+    pub certificate: Certificate,
+}
+
+impl Asked {
+    /// The abilities that it takes.
+    pub fn needs(&self) -> Vec<Ability> {
+        let mut needs = vec![
+            Ability::Speaks(self.version),
+            Ability::Exchanges(self.group),
+            Ability::Presents(self.certificate),
+        ];
+        match self.workload {
+            Workload::PingPong => needs.push(Ability::PingPong),
+            Workload::Get => {
+                needs.push(Ability::Serves(self.size));
+                needs.extend((self.http == Http::Two).then_some(Ability::Http2));
+            }
+        }
+        needs.extend((self.kind != Kind::Full).then_some(Ability::Resumes(self.version)));
+        needs.extend(self.kind.is_early().then_some(Ability::EarlyData));
+        needs.extend(self.tfo.then_some(Ability::FastOpen));
+        needs
+    }
+}
+
+/// An ability that is missing, and why.
+pub type Lack = (Ability, &'static str);
+
+/// What a server can do: everything but its lacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    lacks: Vec<Lack>,
+}
+
+impl Abilities {
+    /// Everything but these.
+    pub fn without(lacks: &[Lack]) -> Self {
+        Self { lacks: lacks.to_vec() }
+    }
+
+    /// Whether it can.
+    pub fn can(&self, ability: Ability) -> bool {
+        self.why_not(ability).is_none()
+    }
+
+    /// Why it cannot; `None`: it can.
+    pub fn why_not(&self, ability: Ability) -> Option<&'static str> {
+        self.lacks.iter().find(|(lack, _)| *lack == ability).map(|(_, why)| *why)
+    }
+
+    /// Why it cannot do what a cell asks; `None`: it can.
+    pub fn cannot(&self, asked: &Asked) -> Option<&'static str> {
+        self.lack(asked).map(|(_, why)| why)
+    }
+
+    /// The first thing that a cell asks and it cannot do.
+    pub fn lack(&self, asked: &Asked) -> Option<Lack> {
+        asked.needs().into_iter().find_map(|need| Some((need, self.why_not(need)?)))
+    }
+
+    /// All that is missing, with the reasons.
+    pub fn lacks(&self) -> &[Lack] {
+        &self.lacks
+    }
+
+    /// Settles by a trial whether it can: a trial outweighs what was known beforehand, which then
+    /// only explains what the trial found.
+    pub(super) fn settle(&mut self, ability: Ability, can: bool, known: &Self) {
+        self.lacks.retain(|(lack, _)| *lack != ability);
+        if !can {
+            self.lacks.push((ability, known.why_not(ability).unwrap_or(FOUND)));
+        }
+    }
+}
+
+/// The reason where a trial is all that is known.
+const FOUND: &str = "it did not do it when it was tried before the measuring";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED: Asked = Asked {
+        workload: Workload::Get,
+        version: Version::Tls13,
+        kind: Kind::ZeroRtt,
+        tfo: true,
+        http: Http::Two,
+        size: Size::TenKib,
+        group: Group::P256,
+        certificate: Certificate::Rsa2048,
+    };
+
+    #[test]
+    fn each_need_of_a_cell_can_be_missing() {
+        assert_eq!(Abilities::default().cannot(&ASKED), None);
+        for need in ASKED.needs() {
+            assert_eq!(Abilities::without(&[(need, "because")]).cannot(&ASKED), Some("because"));
+        }
+        assert_eq!(ASKED.needs().len(), 8);
+    }
+
+    #[test]
+    fn what_is_not_asked_may_be_missing() {
+        let can = Abilities::without(&[
+            (Ability::PingPong, "no"),
+            (Ability::Serves(Size::OneMib), "no"),
+            (Ability::Exchanges(Group::X25519), "no"),
+            (Ability::Presents(Certificate::EcdsaP256), "no"),
+            (Ability::Resumes(Version::Tls12), "no"),
+            (Ability::Counts, "no"),
+        ]);
+        assert_eq!(can.cannot(&ASKED), None);
+        let ping = Asked { workload: Workload::PingPong, ..ASKED };
+        assert_eq!(can.cannot(&ping), Some("no"));
+        let without_http = Abilities::without(&[(Ability::Http2, "no")]);
+        assert_eq!(without_http.cannot(&ping), None, "PING is no HTTP");
+        let full = Asked { kind: Kind::Full, version: Version::Tls12, ..ASKED };
+        assert_eq!(can.cannot(&full), None);
+    }
+
+    #[test]
+    fn a_trial_outweighs_what_was_known_and_keeps_its_words() {
+        let known = Abilities::without(&[(Ability::EarlyData, "its library has none")]);
+        let mut found = known.clone();
+        found.settle(Ability::EarlyData, true, &known);
+        assert!(found.can(Ability::EarlyData));
+        found.settle(Ability::EarlyData, false, &known);
+        found.settle(Ability::Http2, false, &known);
+        assert_eq!(found.why_not(Ability::EarlyData), Some("its library has none"));
+        assert_eq!(found.why_not(Ability::Http2), Some(FOUND));
+    }
+}

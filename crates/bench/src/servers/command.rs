@@ -1,0 +1,178 @@
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::program::find;
+use super::{Ability, Found, Lack, NO_PING_PONG, Post, SERVERS, Server};
+use crate::BenchError;
+
+/// A server of which nothing is known but the command line that starts it. What it can do is found
+/// by a trial.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct CommandServer {
+    name: String,
+    command: String,
+    index: usize,
+}
+
+impl CommandServer {
+    /// How many there may be.
+    pub(super) const MOST: usize = 16;
+
+    /// The name in tables.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The command line, with its placeholders.
+    pub fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Its place among the commands of a run.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// See [`super::ServerKind::commands`].
+    pub(super) fn parse_all(arguments: &[String]) -> Result<Vec<Self>, BenchError> {
+        let mut servers: Vec<Self> = Vec::new();
+        if arguments.len() > Self::MOST {
+            let reason = format!(
+                "{} commands are given, at most {} are allowed",
+                arguments.len(),
+                Self::MOST
+            );
+            return Err(BenchError::BadCommand { command: arguments[Self::MOST].clone(), reason });
+        }
+        for (index, argument) in arguments.iter().enumerate() {
+            let (name, command) = split(argument, index);
+            let bad = |reason: String| BenchError::BadCommand { command: argument.clone(), reason };
+            let taken = SERVERS.iter().any(|server| server.name() == name)
+                || servers.iter().any(|server| server.name == name);
+            if taken {
+                return Err(bad(format!("the name {name:?} is taken; choose another")));
+            }
+            if let Some(unknown) = unknown_placeholder(command) {
+                let allowed = PLACEHOLDERS.map(|one| format!("{{{one}}}")).join(", ");
+                return Err(bad(format!("unknown placeholder {unknown}; allowed are {allowed}")));
+            }
+            if !command.contains("{port}") {
+                return Err(bad("it has no {port}, the port to listen on".to_owned()));
+            }
+            servers.push(Self { name, command: command.to_owned(), index });
+        }
+        Ok(servers)
+    }
+}
+
+impl Server for CommandServer {
+    fn find(&self) -> Option<Found> {
+        Some(Found {
+            program: find("sh").unwrap_or_else(|| PathBuf::from("/bin/sh")),
+            version: format!("{} ({})", self.name, self.command),
+            about: String::new(),
+        })
+    }
+
+    fn mend(&self) -> &'static str {
+        "a shell is needed"
+    }
+
+    fn lacks(&self) -> Vec<Lack> {
+        let mut lacks = vec![NO_PING_PONG];
+        if !self.command.contains("{log}") {
+            lacks.push((Ability::Counts, "its command has no {log}"));
+        }
+        lacks
+    }
+
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+        let mut text = self.command.clone();
+        for (placeholder, value) in [
+            ("{port}", post.port.to_string()),
+            ("{cert}", quoted(&post.identity.cert.display().to_string())),
+            ("{key}", quoted(&post.identity.key.display().to_string())),
+            ("{root}", quoted(&post.site.root.display().to_string())),
+            ("{log}", quoted(&post.log.display().to_string())),
+        ] {
+            text = text.replace(placeholder, &value);
+        }
+        let mut command = post.start(&found.program)?;
+        command.arg("-c").arg(text).current_dir(&post.directory);
+        Ok(command)
+    }
+}
+
+const PLACEHOLDERS: [&str; 5] = ["port", "cert", "key", "root", "log"];
+
+/// Name and command. What stands before the first `=` is a name only if it looks like one, since
+/// commands may begin with the setting of a variable.
+fn split(argument: &str, index: usize) -> (String, &str) {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_lowercase())
+            && name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c))
+    };
+    match argument.split_once('=') {
+        Some((name, command)) if is_name(name) => (name.to_owned(), command.trim()),
+        _ if index == 0 => ("cmd".to_owned(), argument.trim()),
+        _ => (format!("cmd{}", index + 1), argument.trim()),
+    }
+}
+
+/// A word in braces that is none of ours. `${VARIABLE}` is the shell's.
+fn unknown_placeholder(command: &str) -> Option<&str> {
+    command.match_indices('{').find_map(|(open, _)| {
+        let inner = &command[open + 1..];
+        let length = inner.find(|c: char| !c.is_ascii_lowercase())?;
+        let is_word = length > 0 && inner[length..].starts_with('}');
+        let is_ours = command[..open].ends_with('$') || PLACEHOLDERS.contains(&&inner[..length]);
+        (is_word && !is_ours).then(|| &command[open..open + length + 2])
+    })
+}
+
+/// A path as one word of the shell.
+fn quoted(path: &str) -> String {
+    format!("'{}'", path.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Vec<CommandServer>, String> {
+        let arguments: Vec<String> = arguments.iter().map(|one| (*one).to_owned()).collect();
+        CommandServer::parse_all(&arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn commands_are_numbered_or_named() {
+        let servers = parse(&["a {port}", "b {port}", "mine=c {port}", "X=1 d {port}"]).unwrap();
+        let names: Vec<&str> = servers.iter().map(CommandServer::name).collect();
+        assert_eq!(names, ["cmd", "cmd2", "mine", "cmd4"]);
+        assert_eq!(servers[2].command(), "c {port}");
+        assert_eq!(servers[3].command(), "X=1 d {port}");
+    }
+
+    #[test]
+    fn commands_that_cannot_work_are_refused_with_the_reason() {
+        for (arguments, reason) in [
+            (vec!["serve"], "{port}"),
+            (vec!["serve {port} {crt}"], "{crt}; allowed are {port}, {cert}, {key}, {root}, {log}"),
+            (vec!["nginx=serve {port}"], "\"nginx\" is taken"),
+            (vec!["a=serve {port}", "a=serve {port}"], "\"a\" is taken"),
+            (vec!["serve {port}"; CommandServer::MOST + 1], "at most 16"),
+        ] {
+            let refused = parse(&arguments).unwrap_err();
+            assert!(refused.contains(reason), "{refused}");
+        }
+        assert!(parse(&["${x} {port} awk '{print}' {}"]).is_err(), "print is no placeholder");
+        assert!(parse(&["${x} {port} awk '{ print }' {} {{"]).is_ok());
+    }
+
+    #[test]
+    fn paths_are_one_word_whatever_they_hold() {
+        assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
+    }
+}

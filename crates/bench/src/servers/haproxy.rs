@@ -1,0 +1,98 @@
+use std::fs::{self, File};
+use std::process::Command;
+
+use super::program::library;
+use super::{Found, Lack, NO_PING_PONG, Post, Server};
+use crate::{BenchError, Size};
+
+/// HAProxy with `allow-0rtt` and TCP Fast Open, one thread. It answers by itself, without an
+/// origin behind it.
+///
+/// 2.6 on OpenSSL 3.0 accepts early data and waits for the client's Finished before it answers.
+pub(super) struct Haproxy;
+
+impl Server for Haproxy {
+    fn find(&self) -> Option<Found> {
+        Found::ask("haproxy", &["-vv"], |about| {
+            let version = about.split_whitespace().nth(2).unwrap_or("");
+            let running = about
+                .lines()
+                .find(|line| line.starts_with("Running on") && line.contains("version :"));
+            match running.and_then(library) {
+                Some(library) => format!("HAProxy/{version} ({library})"),
+                None => format!("HAProxy/{version}"),
+            }
+        })
+    }
+
+    fn mend(&self) -> &'static str {
+        "apt-get install haproxy"
+    }
+
+    fn lacks(&self) -> Vec<Lack> {
+        vec![NO_PING_PONG]
+    }
+
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+        let pem = join(post)?;
+        let config = post.write("haproxy.cfg", &config(found, post, &pem))?;
+        let log = File::create(&post.log).map_err(|source| BenchError::File {
+            verb: "write",
+            path: post.log.clone(),
+            source,
+        })?;
+        let mut command = post.start(&found.program)?;
+        command.arg("-db").arg("-f").arg(config).stdout(log);
+        Ok(command)
+    }
+}
+
+/// Certificate and key in one file, as it wants them.
+fn join(post: &Post<'_>) -> Result<String, BenchError> {
+    let mut pem = String::new();
+    for path in [&post.identity.cert, &post.identity.key] {
+        let part = fs::read_to_string(path).map_err(|source| BenchError::File {
+            verb: "read",
+            path: path.clone(),
+            source,
+        })?;
+        pem.push_str(&part);
+    }
+    Ok(post.write("identity.pem", &pem)?.display().to_string())
+}
+
+fn config(found: &Found, post: &Post<'_>, pem: &str) -> String {
+    // An answer has to fit into a buffer; only where one is wanted that large are buffers changed.
+    let buffers = match post.sizes.contains(&Size::OneMib) {
+        true => format!("tune.bufsize {}\n", Size::OneMib.bytes() + (64 << 10)),
+        false => String::new(),
+    };
+    let answers: String = post
+        .sizes
+        .iter()
+        .map(|size| {
+            format!(
+                "http-request return status 200 content-type {kind} file {file} if {{ path {path} }}\n",
+                kind = match size {
+                    Size::TenKib => "text/html",
+                    Size::OneKib | Size::OneMib => "application/octet-stream",
+                },
+                file = post.site.root.join(size.name()).display(),
+                path = size.path(),
+            )
+        })
+        .collect();
+    format!(
+        "global\nlog stdout format raw local0\nnbthread 1\nmaxconn 4096\n{buffers}\
+         ssl-default-bind-ciphers ALL:@SECLEVEL=0\n\
+         defaults\nmode http\nlog global\nlog-format \"%r %ST\"\n\
+         timeout client 30s\ntimeout server 30s\ntimeout connect 5s\n\
+         frontend lab\n\
+         bind 0.0.0.0:{port} ssl crt {pem} ssl-min-ver TLSv1.0 alpn h2,http/1.1 \
+         curves {groups} allow-0rtt tfo backlog 4096\n\
+         {answers}\
+         http-request return status 404\n",
+        port = post.port,
+        groups = found.groups(),
+    )
+}

@@ -1,0 +1,174 @@
+//! What servers share: the pages, the certificates, and where they lie.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, PKCS_RSA_SHA256};
+
+use crate::{BenchError, Certificate, Size};
+
+/// The name on the servers' certificates.
+pub(crate) const HOST: &str = "lab.test";
+
+/// What servers share: where they run, what they serve, with which certificates.
+pub(crate) struct Site {
+    /// A directory of this run, gone after it.
+    pub directory: PathBuf,
+    /// What is served: the page of each [`Size`], and `index.html` (1 KiB).
+    pub root: PathBuf,
+    /// This program.
+    pub program: PathBuf,
+    /// All certificates in one PEM file: whom clients believe.
+    pub trust: PathBuf,
+    identities: Vec<Identity>,
+}
+
+/// A certificate and its key, as PEM files.
+pub(crate) struct Identity {
+    pub certificate: Certificate,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Site {
+    /// Makes the pages, and for each kind a self-signed certificate for [`HOST`].
+    pub(crate) fn make(
+        directory: &Path,
+        program: &Path,
+        certificates: &[Certificate],
+    ) -> Result<Self, BenchError> {
+        let mut site = Self {
+            directory: directory.to_owned(),
+            root: directory.join("root"),
+            program: program.to_owned(),
+            trust: directory.join("trust.pem"),
+            identities: Vec::new(),
+        };
+        fs::create_dir_all(&site.root).map_err(|source| BenchError::File {
+            verb: "make",
+            path: site.root.clone(),
+            source,
+        })?;
+        write(site.root.join("index.html"), &page(Size::OneKib))?;
+        for size in Size::ALL {
+            write(site.root.join(size.name()), &page(size))?;
+        }
+        let mut trust = String::new();
+        for &certificate in certificates {
+            let (cert, key) = self_signed(certificate)?;
+            let identity = Identity {
+                certificate,
+                cert: directory.join(format!("{certificate}.cert.pem")),
+                key: directory.join(format!("{certificate}.key.pem")),
+            };
+            write(identity.cert.clone(), cert.as_bytes())?;
+            write(identity.key.clone(), key.as_bytes())?;
+            trust.push_str(&cert);
+            site.identities.push(identity);
+        }
+        write(site.trust.clone(), trust.as_bytes())?;
+        Ok(site)
+    }
+
+    /// The files of a certificate, which is one of those that the site was made with.
+    pub(crate) fn identity(&self, certificate: Certificate) -> &Identity {
+        let identity = self.identities.iter().find(|one| one.certificate == certificate);
+        identity.expect("the site has every certificate of the plan")
+    }
+}
+
+fn write(path: PathBuf, content: &[u8]) -> Result<(), BenchError> {
+    match fs::write(&path, content) {
+        Ok(()) => Ok(()),
+        Err(source) => Err(BenchError::File { verb: "write", path, source }),
+    }
+}
+
+/// The body of a size: the same in every run, and the large one as incompressible as an image.
+fn page(size: Size) -> Vec<u8> {
+    let mut body = Vec::with_capacity(size.bytes());
+    match size {
+        Size::OneKib => {}
+        Size::TenKib => {
+            body.extend_from_slice(b"<!doctype html>\n<title>10 KiB</title>\n");
+            while body.len() + PARAGRAPH.len() <= size.bytes() {
+                body.extend_from_slice(PARAGRAPH);
+            }
+        }
+        Size::OneMib => {
+            body.extend_from_slice(b"\x89PNG\r\n\x1a\n");
+            let mut noise = vec![0; size.bytes() - body.len()];
+            StdRng::seed_from_u64(1).fill_bytes(&mut noise);
+            body.append(&mut noise);
+        }
+    }
+    body.resize(size.bytes(), b'x');
+    body
+}
+
+const PARAGRAPH: &[u8] =
+    b"<p>The request stands in the first flight, and so does its answer.</p>\n";
+
+/// What stands before the 32 bytes of an Ed25519 key in PKCS #8 (RFC 8410 section 7).
+const ED25519_PREFIX: [u8; 16] =
+    [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+/// Certificate and key, PEM.
+fn self_signed(certificate: Certificate) -> Result<(String, String), BenchError> {
+    let (key, pem) = match certificate {
+        Certificate::EcdsaP256 => {
+            let key = KeyPair::generate().expect("a key of the library's default kind");
+            let pem = key.serialize_pem();
+            (key, pem)
+        }
+        Certificate::Ed25519 => {
+            // The library's own way adds the public key, which older servers cannot read.
+            let mut der = ED25519_PREFIX.to_vec();
+            der.extend_from_slice(&rand::random::<[u8; 32]>());
+            let key = KeyPair::from_pkcs8_der_and_sign_algo(&der.into(), &PKCS_ED25519)
+                .expect("any 32 bytes are a key");
+            let pem = key.serialize_pem();
+            (key, pem)
+        }
+        Certificate::Rsa2048 => {
+            // The certificate library makes no RSA keys with the cryptography that it has here.
+            let pem = firstflight_tls::new_rsa_key(2048)?;
+            let key = KeyPair::from_pem_and_sign_algo(&pem, &PKCS_RSA_SHA256)
+                .expect("a key that was just made");
+            (key, pem)
+        }
+    };
+    let params = CertificateParams::new([HOST.to_owned()]).expect("a constant name");
+    let cert = params.self_signed(&key).expect("a certificate for a constant name");
+    Ok((cert.pem(), pem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_have_their_size_and_are_the_same_in_every_run() {
+        for size in Size::ALL {
+            assert_eq!(page(size).len(), size.bytes());
+            assert_eq!(page(size), page(size));
+        }
+        assert!(page(Size::TenKib).starts_with(b"<!doctype html>"));
+        assert!(page(Size::OneMib).starts_with(b"\x89PNG"));
+    }
+
+    #[test]
+    fn every_certificate_fits_its_key_and_is_trusted() {
+        let directory = tempfile::tempdir().unwrap();
+        let site = Site::make(directory.path(), Path::new("firstflight"), &Certificate::ALL);
+        let site = site.unwrap();
+        let trust = fs::read_to_string(&site.trust).unwrap();
+        for certificate in Certificate::ALL {
+            let identity = site.identity(certificate);
+            firstflight_tls::Identity::from_files(&identity.cert, &identity.key).unwrap();
+            assert!(trust.contains(&fs::read_to_string(&identity.cert).unwrap()));
+        }
+    }
+}
