@@ -122,7 +122,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     let record = firstflight_bench::run(&config, &|progress| show.progress(progress));
     show.end();
     let record = record?;
-    let tables = tables(&record);
+    let tables = firstflight_report::summary(&record);
     keep(&record, &tables, &args.output)?;
     match args.json {
         true => println!("{}", serde_json::to_string(&record)?),
@@ -170,30 +170,6 @@ fn passed(record: &Record) -> bool {
     let ours = ServerKind::Firstflight.name();
     record.failures().next().is_none()
         && record.replays.iter().all(|replay| replay.server != ours || replay.executed == 0)
-}
-
-fn tables(record: &Record) -> String {
-    let mut text = String::new();
-    for workload in Workload::ALL {
-        for server in &record.servers {
-            if let Some(table) = firstflight_report::matrix(record, &server.name, workload.name()) {
-                text.push_str(&table);
-                text.push('\n');
-            }
-        }
-    }
-    let servers: Vec<&str> = record.servers.iter().map(|server| server.version.as_str()).collect();
-    text.push_str(&format!(
-        "{}; {}\n{}, {} processors; {}\n",
-        record.date,
-        servers.join(", "),
-        record.machine.processor,
-        record.machine.processors,
-        record.machine.kernel
-    ));
-    text.push_str(&firstflight_report::verdict(record));
-    text.push_str(&firstflight_report::replays(record));
-    text
 }
 
 fn keep(record: &Record, tables: &str, directory: &Path) -> anyhow::Result<()> {

@@ -183,7 +183,7 @@ fn worded(varying: &[Axis], cell: &Cell) -> String {
     words.extend(
         [Axis::Size, Axis::Group, Axis::Certificate]
             .into_iter()
-            .filter(|axis| shown(*axis))
+            .filter(|axis| shown(*axis) && (*axis != Axis::Size || cell.workload != "ping-pong"))
             .map(|axis| axis.of(cell)),
     );
     let path = path(cell);

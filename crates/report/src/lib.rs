@@ -1,15 +1,29 @@
-//! What a run found: the record that is kept, and the tables that people read.
+//! What a run found: the record that is kept, and everything that people and pipelines read of it.
 //!
-//! The record holds every raw sample; everything printed is made from it and can be made again.
+//! The record holds every raw sample; everything printed is made from it and can be made again:
+//!
+//! - [`summary`] for a terminal, [`html::render`], [`markdown::render`], [`csv`];
+//! - [`conditions`] that must not be, [`compare`] with an earlier record, and their [`Verdict`]s as
+//!   text ([`verdict_lines`]), Markdown or [`junit`].
 
 pub mod axes;
+mod comparison;
 pub mod conditions;
+pub mod csv;
+mod drawing;
 mod figure;
+mod headline;
+pub mod html;
+pub mod junit;
+pub mod markdown;
+mod published;
 mod record;
 mod schema;
+mod sheets;
 mod tables;
 mod verdict;
 
+pub use comparison::{Change, Comparison, compare};
 pub use record::{
     Calibration, Capture, Cell, Control, ControlPair, Cost, Effect, Experiment, Fault, Figures,
     Interval, LinkFacts, Load, LoadLatency, MachineFacts, MiddleboxOutcome, ParseError,
@@ -17,5 +31,5 @@ pub use record::{
     Waterfall, WaterfallPacket, Witness, parse, read, write,
 };
 pub use schema::json_schema;
-pub use tables::{matrix, replays, verdict};
+pub use tables::{summary, verdict, verdicts as verdict_lines};
 pub use verdict::{Verdict, verdicts};

@@ -1,64 +1,42 @@
-use std::collections::BTreeSet;
+//! A record on a terminal: tables of at most 100 columns.
+
 use std::fmt::Write;
 
-use comfy_table::{Cell as Field, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{
+    Cell as Field, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets,
+};
 
-use crate::{Cell, Fault, Record, Replay};
+use crate::headline::sentences;
+use crate::sheets::{self, Sheet};
+use crate::{Fault, Record, Verdict, axes};
 
-/// The matrix of one server and workload in the shape of the ping-pong matrix: a row for each
-/// round-trip time and version, a column for each kind with and without TCP Fast Open. A field is
-/// p50, p95 and round trips. At most 100 columns wide.
-pub fn matrix(record: &Record, server: &str, workload: &str) -> Option<String> {
-    let cells: Vec<&Cell> =
-        record.cells.iter().filter(|c| c.server == server && c.workload == workload).collect();
-    let kinds: Vec<(&str, bool)> = KINDS
-        .iter()
-        .flat_map(|kind| [(*kind, false), (*kind, true)])
-        .filter(|(kind, tfo)| cells.iter().any(|c| c.kind == *kind && c.tfo == *tfo))
-        .collect();
-    if kinds.is_empty() {
-        return None;
-    }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    let mut header = vec!["RTT".to_owned(), "TLS".to_owned()];
-    header.extend(kinds.iter().map(|(kind, tfo)| match tfo {
-        true => format!("{kind} + TFO"),
-        false => (*kind).to_owned(),
-    }));
-    table.set_header(header);
-    for (rtt, version) in rows(&cells) {
-        let mut row = vec![Field::new(trim(rtt)), Field::new(version)];
-        for (kind, tfo) in &kinds {
-            let cell = cells
-                .iter()
-                .find(|c| c.rtt_ms == rtt && c.tls == version && c.kind == *kind && c.tfo == *tfo);
-            let text = match cell {
-                None => String::new(),
-                Some(cell) => field(cell),
-            };
-            row.push(Field::new(text).set_alignment(CellAlignment::Right));
-        }
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    Some(format!("{server}, {}\n{}\n", describe(workload), without_trailing_blanks(&table)))
-}
-
-/// The replay line of each server.
-pub fn replays(record: &Record) -> String {
+/// Everything that a record says, for a terminal: what it found in a sentence or two, the matrices,
+/// the other tables, where it was measured, and what a reader has to know before believing them.
+/// At most 100 columns wide.
+pub fn summary(record: &Record) -> String {
     let mut text = String::new();
-    for replay in &record.replays {
-        let Replay { server, flights, tries, executed, .. } = replay;
-        let _ = writeln!(
-            text,
-            "replay: {server} executed {executed} of {tries} resent flights ({flights} captured, byte \
-             for byte)"
-        );
+    for group in sheets::groups(record) {
+        let wide = sheets::matrix(&group, false);
+        let sheet = match width(&wide) <= WIDTH {
+            true => wide,
+            false => sheets::matrix(&group, true),
+        };
+        let title = wrap(&format!("{} ({})", sheet.title, sheet.lead));
+        let _ = writeln!(text, "{title}\n{}\n", grid(&sheet));
     }
+    for sheet in sheets::others(record) {
+        let _ = writeln!(text, "{}\n", block(&sheet));
+    }
+    for sentence in sentences(record) {
+        let _ = writeln!(text, "{}", wrap(&sentence));
+    }
+    let servers: Vec<&str> = record.servers.iter().map(|server| server.version.as_str()).collect();
+    let _ = writeln!(text, "\n{}", wrap(&format!("{}; {}", record.date, servers.join(", "))));
+    let machine = &record.machine;
+    let machine =
+        format!("{}, {} processors; {}", machine.processor, machine.processors, machine.kernel);
+    let _ = writeln!(text, "{}", wrap(&machine));
+    text.push_str(&verdict(record));
     text
 }
 
@@ -72,6 +50,10 @@ pub fn verdict(record: &Record) -> String {
         record.spoiled(),
         record.deviating(),
     );
+    if record.disturbed() > 0 {
+        let disturbed = record.disturbed();
+        let _ = writeln!(text, "{disturbed} kept out of their cells by packets lost on purpose");
+    }
     if let Some(link) = &record.link {
         let _ = write!(
             text,
@@ -91,7 +73,36 @@ pub fn verdict(record: &Record) -> String {
         }
         let cell = &record.cells[sample.cell];
         let why = sample.fault.as_ref().map(why).unwrap_or_default();
-        let _ = writeln!(text, "WRONG: {} {why}", name(cell));
+        let line = format!("WRONG: {} {why}", axes::name(record, cell));
+        let _ = writeln!(text, "{}", printable(&line));
+    }
+    let lines: Vec<String> = text.lines().map(wrap).collect();
+    lines.join("\n") + "\n"
+}
+
+/// Verdicts, a line each, and below it where it does not hold.
+pub fn verdicts(verdicts: &[Verdict]) -> String {
+    let mut text = String::new();
+    for verdict in verdicts {
+        let word = match (&verdict.undecided, verdict.passed()) {
+            (Some(_), _) => "UNDECIDED",
+            (None, true) => "passed",
+            (None, false) => "FAILED",
+        };
+        let checked = verdict.checked;
+        let _ = writeln!(text, "{word}: {}: {} ({checked} checked)", verdict.group, verdict.name);
+        for finding in verdict.undecided.iter().chain(&verdict.findings).take(MOST_FAILURES) {
+            let _ = writeln!(text, "  {}", printable(finding));
+        }
+        if verdict.findings.len() > MOST_FAILURES {
+            let _ = writeln!(text, "  ... and {} more", verdict.findings.len() - MOST_FAILURES);
+        }
+        for left_out in verdict.left_out.iter().take(MOST_FAILURES) {
+            let _ = writeln!(text, "  not asked: {}", printable(left_out));
+        }
+        if verdict.left_out.len() > MOST_FAILURES {
+            let _ = writeln!(text, "  ... and {} more", verdict.left_out.len() - MOST_FAILURES);
+        }
     }
     text
 }
@@ -106,60 +117,78 @@ pub(crate) fn why(fault: &Fault) -> String {
     }
 }
 
-/// A cell in words.
-fn name(cell: &Cell) -> String {
-    format!(
-        "{} {} at {} ms, TLS {} {}{}",
-        cell.server,
-        cell.workload,
-        trim(cell.rtt_ms),
-        cell.tls,
-        cell.kind,
-        if cell.tfo { " + TFO" } else { "" }
-    )
-}
-
-const KINDS: [&str; 3] = ["full", "resumed", "0-RTT"];
-const MOST_FAILURES: usize = 10;
-
-fn rows<'a>(cells: &[&'a Cell]) -> Vec<(f64, &'a str)> {
-    let mut rtts: Vec<f64> = cells.iter().map(|c| c.rtt_ms).collect();
-    rtts.sort_by(|a, b| b.total_cmp(a));
-    rtts.dedup();
-    let versions: BTreeSet<&str> = cells.iter().map(|c| c.tls.as_str()).collect();
-    rtts.into_iter().flat_map(|rtt| versions.iter().map(move |v| (rtt, *v))).collect()
-}
-
-fn field(cell: &Cell) -> String {
-    let Some(summary) = &cell.summary else {
-        return "no good sample".to_owned();
-    };
-    let p95 = summary.first_byte.p95_ms.map_or_else(|| "-".to_owned(), figure);
-    let trips = summary.round_trips.map_or_else(|| "?".to_owned(), |count| count.to_string());
-    format!("{} {p95} {trips}", figure(summary.first_byte.p50_ms))
-}
-
-/// Milliseconds with about four digits, as wide as needed and no wider.
-fn figure(ms: f64) -> String {
-    match ms {
-        ms if ms < 100.0 => format!("{ms:.2}"),
-        ms => format!("{ms:.1}"),
+/// A table with its title and what its figures are.
+pub(crate) fn block(sheet: &Sheet) -> String {
+    let mut text = format!("{}\n", wrap(&sheet.title));
+    if !sheet.lead.is_empty() {
+        let _ = writeln!(text, "{}", wrap(&sheet.lead));
     }
-}
-
-fn trim(ms: f64) -> String {
-    format!("{ms}")
-}
-
-fn describe(workload: &str) -> &str {
-    match workload {
-        "ping-pong" => "ping-pong (ms: p50, p95, round trips)",
-        "get" => "HTTP GET of 1 KiB (ms to first byte: p50, p95, round trips)",
-        other => other,
+    text.push_str(&grid(sheet));
+    for note in &sheet.notes {
+        let _ = write!(text, "\n{}", wrap(note));
     }
+    text
 }
 
-fn without_trailing_blanks(table: &Table) -> String {
+/// The table itself, its first rows.
+fn grid(sheet: &Sheet) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(WIDTH as u16);
+    table.set_header(sheet.head.iter().map(|head| printable(&head.text)));
+    for row in sheet.rows.iter().take(MOST_ROWS) {
+        table.add_row(row.iter().zip(&sheet.head).map(|(field, head)| match head.right {
+            true => Field::new(printable(field)).set_alignment(CellAlignment::Right),
+            false => Field::new(printable(field)),
+        }));
+    }
+    for (column, head) in table.column_iter_mut().zip(&sheet.head) {
+        column.set_padding((0, 2));
+        if head.right {
+            // Figures are not broken; words beside them are.
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let mut text = lines.join("\n");
+    if sheet.rows.len() > MOST_ROWS {
+        let _ = write!(text, "\n... and {} more", sheet.rows.len() - MOST_ROWS);
+    }
+    text
+}
+
+/// How wide a table is with no field broken.
+fn width(sheet: &Sheet) -> usize {
+    let longest = |place: usize| {
+        let fields = sheet.rows.iter().filter_map(|row| row.get(place));
+        let fields = fields.chain([&sheet.head[place].text]);
+        fields.map(|field| field.chars().count() + 2).max().unwrap_or(0)
+    };
+    (0..sheet.head.len()).map(longest).sum::<usize>().saturating_sub(2)
+}
+
+/// Words in lines of at most 100 columns.
+pub(crate) fn wrap(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in printable(text).split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
     lines.join("\n")
 }
+
+/// What a terminal does not take for a command: names of servers are foreign text.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+const WIDTH: usize = 100;
+// The report has them all.
+const MOST_ROWS: usize = 40;
+const MOST_FAILURES: usize = 10;

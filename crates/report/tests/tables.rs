@@ -1,9 +1,11 @@
 //! The tables as people see them, of a small record made by hand.
 
 use firstflight_report::{
-    Cell, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary, matrix,
-    read, replays, verdict, write,
+    Cell, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary, summary,
+    verdict,
 };
+
+mod synthetic;
 
 fn cell(tls: &str, kind: &str, tfo: bool, rtt_ms: f64, summary: Option<Summary>) -> Cell {
     let (server, workload) = ("firstflight".to_owned(), "get".to_owned());
@@ -19,7 +21,7 @@ fn cell(tls: &str, kind: &str, tfo: bool, rtt_ms: f64, summary: Option<Summary>)
     }
 }
 
-fn summary(p50_ms: f64, p95_ms: Option<f64>, round_trips: Option<u32>) -> Option<Summary> {
+fn figures(p50_ms: f64, p95_ms: Option<f64>, round_trips: Option<u32>) -> Option<Summary> {
     Some(Summary {
         samples: 100,
         first_byte: Figures {
@@ -79,14 +81,14 @@ fn record() -> Record {
             ..LinkFacts::default()
         }),
         cells: vec![
-            cell("1.2", "full", false, 200.0, summary(800.64, Some(801.25), Some(4))),
-            cell("1.3", "full", false, 200.0, summary(600.55, Some(601.0), Some(3))),
-            cell("1.3", "0-RTT", false, 200.0, summary(400.5, Some(400.95), Some(2))),
-            cell("1.3", "0-RTT", true, 200.0, summary(200.4, Some(200.9), Some(1))),
-            cell("1.2", "full", false, 0.2, summary(2.125, None, Some(4))),
-            cell("1.3", "full", false, 0.2, summary(1.75, None, None)),
+            cell("1.2", "full", false, 200.0, figures(800.64, Some(801.25), Some(4))),
+            cell("1.3", "full", false, 200.0, figures(600.55, Some(601.0), Some(3))),
+            cell("1.3", "0-RTT", false, 200.0, figures(400.5, Some(400.95), Some(2))),
+            cell("1.3", "0-RTT", true, 200.0, figures(200.4, Some(200.9), Some(1))),
+            cell("1.2", "full", false, 0.2, figures(2.125, None, Some(4))),
+            cell("1.3", "full", false, 0.2, figures(1.75, None, None)),
             cell("1.3", "0-RTT", false, 0.2, None),
-            cell("1.3", "0-RTT", true, 0.2, summary(0.875, None, Some(1))),
+            cell("1.3", "0-RTT", true, 0.2, figures(0.875, None, Some(1))),
         ],
         samples: vec![
             sample(2, None),
@@ -100,10 +102,24 @@ fn record() -> Record {
 }
 
 #[test]
-fn the_matrix_of_a_server() {
-    insta::assert_snapshot!(matrix(&record(), "firstflight", "get").unwrap());
-    assert_eq!(matrix(&record(), "firstflight", "ping-pong"), None, "not measured");
-    assert_eq!(matrix(&record(), "nginx", "get"), None, "not measured");
+fn all_that_a_terminal_shows() {
+    insta::assert_snapshot!(summary(&record()));
+}
+
+#[test]
+fn no_line_is_wider_than_100_columns() {
+    for line in summary(&synthetic::record(7)).lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
+fn names_of_servers_cannot_command_the_terminal() {
+    let mut record = record();
+    record.servers[0].version = "evil\u{1b}[2J".to_owned();
+    record.cells[0].server = "evil\u{1b}[2J".to_owned();
+    record.left_out = vec!["\u{9b}31m".to_owned()];
+    assert!(!summary(&record).contains(['\u{1b}', '\u{9b}']));
 }
 
 #[test]
@@ -119,20 +135,4 @@ fn many_failures_are_named_by_their_number() {
     let text = verdict(&record);
     assert_eq!(text.matches("WRONG: ").count(), 10, "{text}");
     assert!(text.ends_with("... and 15 more\n"), "{text}");
-}
-
-#[test]
-fn the_lines_of_the_attack() {
-    insta::assert_snapshot!(replays(&record()));
-}
-
-#[test]
-fn a_record_read_back_gives_the_same_tables() {
-    let path = std::env::temp_dir().join(format!("firstflight-tables-{}", std::process::id()));
-    write(&record(), &path).unwrap();
-    let again = read(&path);
-    std::fs::remove_file(&path).unwrap();
-    let (again, record) = (again.unwrap(), record());
-    assert_eq!(matrix(&again, "firstflight", "get"), matrix(&record, "firstflight", "get"));
-    assert_eq!((verdict(&again), replays(&again)), (verdict(&record), replays(&record)));
 }

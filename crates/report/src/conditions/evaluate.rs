@@ -79,7 +79,7 @@ pub(super) fn check(
         return Err(CheckError::NoOld { condition: condition.text.clone() });
     }
     let asked = Asked { condition, record, old };
-    let mut verdict = Verdict::new("condition", &format!("not {}", wrapped(&condition.text)));
+    let mut verdict = Verdict::new("condition", &condition.claim());
     let mut without: Option<String> = None;
     for subject in asked.subjects()? {
         match asked.values(&subject)? {
@@ -390,8 +390,4 @@ impl<'a> Asked<'a> {
             there,
         }
     }
-}
-
-fn wrapped(text: &str) -> String {
-    format!("({text})")
 }

@@ -51,6 +51,18 @@ impl Condition {
         self.root.any(&|expression| matches!(expression, Expression::Old(_)))
     }
 
+    /// The answer as a verdict in any case: what cannot be decided is [`Verdict::undecided`].
+    pub fn verdict(&self, record: &Record, old: Option<&Record>) -> Verdict {
+        self.check(record, old).unwrap_or_else(|error| {
+            Verdict::undecided("condition", &self.claim(), &error.to_string())
+        })
+    }
+
+    /// What holds if the condition is true nowhere.
+    fn claim(&self) -> String {
+        format!("not ({})", self.text)
+    }
+
     /// Asks the condition of every cell that it selects; with `old`, of those that both records
     /// have where the condition speaks of `old`.
     ///

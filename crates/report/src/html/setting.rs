@@ -1,0 +1,109 @@
+//! The link's own error, and with what it was measured.
+
+use maud::{Markup, html};
+
+use super::{Section, folded, table};
+use crate::figure::{count, microseconds};
+use crate::{LinkFacts, Record, sheets, tables};
+
+pub(super) fn link(record: &Record) -> Option<Section> {
+    let link = record.link.as_ref()?;
+    let body = html! {
+        p { "Late by " b { (microseconds(link.lateness_p50_us)) " \u{b5}s" } " at p50, "
+            b { (microseconds(link.lateness_p99_us)) " \u{b5}s" } " at p99 and "
+            (microseconds(link.lateness_max_us)) " \u{b5}s at worst, over "
+            (count(link.packets as f64)) " packets that it delivered while samples were taken. "
+            "Samples with a packet later than 1 ms are left out." }
+        @if let Some(sheet) = sheets::calibrations(record) {
+            p { (sheet.lead) }
+            (table(&sheet))
+        }
+    };
+    Some(Section { id: "link", title: "The link's own error".to_owned(), short: "Link", body })
+}
+
+pub(super) fn section(record: &Record) -> Section {
+    let body = html! {
+        (facts(record))
+        @for sheet in [sheets::servers(record), sheets::profiles(record)].into_iter().flatten() {
+            h3 { (sheet.title) }
+            (table(&sheet))
+        }
+        @if let Some(sheet) = sheets::captures(record) {
+            h3 { (sheet.title) }
+            p { (sheet.lead) }
+            (table(&sheet))
+        }
+        @if !record.left_out.is_empty() {
+            details {
+                summary { (record.left_out.len()) " combinations were left out" }
+                ul { @for reason in &record.left_out { li { (reason) } } }
+            }
+        }
+        (failures(record))
+        @if !record.command.is_empty() {
+            h3 { "To measure it again" }
+            pre tabindex="0" { code { "firstflight" @for word in &record.command { " " (quoted(word)) } } }
+        }
+    };
+    Section { id: "setting", title: "How it was measured".to_owned(), short: "Setting", body }
+}
+
+fn facts(record: &Record) -> Markup {
+    let machine = &record.machine;
+    html! {
+        dl.setting {
+            dt { "When" } dd { (record.date) ", for " (format!("{:.0}", record.seconds)) " s" }
+            dt { "Machine" }
+            dd { (machine.processor) ", " (machine.processors) " processors, " (machine.kernel) }
+            dt { "Program" } dd { "firstflight " (record.version) }
+            dt { "Seed" } dd { (record.seed) ", orders the samples and decides what the link drops" }
+            @if let Some(link) = &record.link { (link_facts(link)) }
+            @if let Some(why) = &machine.no_counters {
+                dt { "Counters" } dd { "no cycles and instructions: " (why) }
+            }
+        }
+    }
+}
+
+fn link_facts(link: &LinkFacts) -> Markup {
+    html! {
+        dt { "Link" }
+        dd {
+            (link.backend) ", " (link.congestion_control) ", initial window "
+            (link.initial_window) ", processors "
+            (if link.keep_awake { "kept awake" } else { "free to sleep" })
+            @if !link.refused_settings.is_empty() {
+                "; the machine refused " (link.refused_settings.join(", "))
+            }
+        }
+    }
+}
+
+fn failures(record: &Record) -> Markup {
+    let names = crate::axes::names(record);
+    let all = record.failures().count();
+    if all == 0 {
+        return html! {};
+    }
+    let mut sheet = sheets::Sheet::new("What was wrong", "", &["cell", "what"]);
+    for sample in record.failures().take(MOST_FAILURES) {
+        let why = sample.fault.as_ref().map(tables::why).unwrap_or_default();
+        sheet.rows.push(vec![names[sample.cell].clone(), why]);
+    }
+    if all > MOST_FAILURES {
+        sheet.notes.push(format!("and {} more", all - MOST_FAILURES));
+    }
+    folded(&format!("{all} connections failed or were not what was asked for"), &[sheet])
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(safe) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+const MOST_FAILURES: usize = 50;

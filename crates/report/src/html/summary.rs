@@ -1,0 +1,222 @@
+//! The head of the report, and what it claims: effects, control, residuals.
+
+use maud::{Markup, html};
+
+use super::{Section, folded, table};
+use crate::axes::{names, path};
+use crate::drawing::{Strip, kind_class};
+use crate::figure::{bare, count, signed};
+use crate::headline::{Saving, savings, sentences};
+use crate::sheets::{self, Sheet};
+use crate::{Interval, Record, Witness};
+
+/// The main heading, the savings network by network, and whether to believe them.
+pub(super) fn header(record: &Record) -> Markup {
+    let sentences = sentences(record);
+    let savings = savings(record);
+    html! {
+        header {
+            p.kicker { "firstflight \u{b7} what a handshake costs" }
+            h1 { (sentences.first().map_or("What a handshake costs here", String::as_str)) }
+            @for sentence in sentences.iter().skip(1) { p.lead { (sentence) } }
+            @if !savings.is_empty() { (cards(&savings)) }
+            (facts(record))
+        }
+    }
+}
+
+fn cards(savings: &[Saving<'_>]) -> Markup {
+    html! {
+        ul.cards aria-label="Time to the first byte, full handshake and 0-RTT, network by network" {
+            @for saving in savings.iter().take(MOST_CARDS) {
+                li {
+                    span.where { (path(saving.early)) }
+                    span.saved { (signed(-saving.saved_ms())) " ms" }
+                    @let bars = [
+                        ("full", "k-full", Some(saving.full_ms)),
+                        ("0-RTT", "k-early", Some(saving.early_ms)),
+                        ("0-RTT + TFO", "k-early", saving.early_tfo_ms),
+                    ];
+                    @for (name, class, ms) in bars {
+                        @if let Some(ms) = ms {
+                            @let width = 100.0 * ms / saving.full_ms.max(saving.early_ms).max(1e-9);
+                            span.measure {
+                                span.name { (name) }
+                                span.track { span class=(format!("fill {class}"))
+                                    style=(format!("width:{:.1}%", width.clamp(0.0, 100.0))) {} }
+                                span.ms { (bare(ms)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        @if savings.len() > MOST_CARDS {
+            p.note { "and " (savings.len() - MOST_CARDS) " networks more, in the tables below" }
+        }
+    }
+}
+
+/// What a reader has to know before believing the figures.
+fn facts(record: &Record) -> Markup {
+    let failures = record.failures().count();
+    let spoiled = record.spoiled();
+    let witness = match record.witness {
+        Witness::Packets => "labelled and counted from its packets",
+        Witness::Kernel => "labelled by the kernel's and the client's own state, without a capture",
+    };
+    html! {
+        ul.facts {
+            li.good[failures == 0].bad[failures > 0] {
+                @if failures == 0 {
+                    (count(record.samples.len() as f64)) " connections, each " (witness)
+                    ", none other than its cell asked for"
+                } @else {
+                    (failures) " of " (count(record.samples.len() as f64))
+                    " connections failed or were not what their cell asked for"
+                }
+            }
+            @if spoiled > 0 {
+                li { (count(spoiled as f64)) " samples spoiled by the machine and left out" }
+            }
+            @if record.disturbed() > 0 {
+                li { (count(record.disturbed() as f64))
+                    " samples that packets lost on purpose kept out of their cells" }
+            }
+            @if let Some(control) = &record.control {
+                @let ok = control.differing <= control.allowed;
+                li.good[ok].bad[!ok] {
+                    "A/A control: " (control.differing) " of " (control.pairs.len())
+                    " equal pairs seem to differ, chance allows " (control.allowed)
+                }
+            }
+            @for replay in &record.replays {
+                li.good[replay.executed == 0].bad[replay.executed > 0] {
+                    (replay.server) " executed " (count(replay.executed as f64)) " of "
+                    (count(replay.tries as f64)) " replayed flights"
+                }
+            }
+            @if let Some(link) = &record.link {
+                li { "link late by " (crate::figure::microseconds(link.lateness_p50_us))
+                    " \u{b5}s at p50, " (crate::figure::microseconds(link.lateness_p99_us))
+                    " \u{b5}s at p99" }
+            }
+            li { (record.date) ", " (record.machine.processor) }
+        }
+    }
+}
+
+pub(super) fn effects(record: &Record) -> Option<Section> {
+    let sheet = sheets::effects(record)?;
+    let strips = Strip::of(record.effects.iter().map(|effect| &effect.difference_rtt));
+    let names = names(record);
+    let clear = record.effects.iter().filter(|effect| effect.significant).count();
+    let row = |effect: &crate::Effect| {
+        let class = match (effect.significant, effect.difference_ms.estimate < 0.0) {
+            (false, _) => "k-other",
+            (true, true) => "k-saves",
+            (true, false) => "k-costs",
+        };
+        html! { tr {
+            th scope="row" { (effect.what) }
+            td { (names[effect.to]) }
+            td.n { (signed(effect.difference_ms.estimate)) }
+            td.n { (sheets_range(&effect.difference_ms)) }
+            td.n { (signed(effect.difference_rtt.estimate)) }
+            td { (strips.draw(&effect.difference_rtt, class)) }
+        } }
+    };
+    let body = html! {
+        p { (sheet.lead) " Less is sooner. " (clear) " of " (record.effects.len())
+            " intervals exclude 0. The strips are in round trips, the upright line is 0." }
+        div.scroll.tall tabindex="0" role="region" aria-label=(sheet.title) {
+            table {
+                caption.hidden { (sheet.title) }
+                thead { tr {
+                    th scope="col" { "what" } th scope="col" { "where" }
+                    th.n scope="col" { "ms" } th.n scope="col" { "95 %" }
+                    th.n scope="col" { "round trips" } th scope="col" { "interval" }
+                } }
+                tbody { @for effect in &record.effects { (row(effect)) } }
+            }
+        }
+    };
+    Some(Section { id: "effects", title: sheet.title, short: "Savings", body })
+}
+
+pub(super) fn control(record: &Record) -> Option<Section> {
+    let control = record.control.as_ref()?;
+    let sheet = sheets::control(record)?;
+    let strips = Strip::of(control.pairs.iter().map(|pair| &pair.difference_ms));
+    let names = names(record);
+    let body = html! {
+        p { (sheet.lead) }
+        div.scroll tabindex="0" role="region" aria-label=(sheet.title) {
+            table {
+                caption.hidden { (sheet.title) }
+                thead { tr {
+                    th scope="col" { "cell" } th.n scope="col" { "ms" } th.n scope="col" { "95 %" }
+                    th scope="col" { "interval" } th scope="col" { "seems to differ" }
+                } }
+                tbody { @for pair in &control.pairs { tr {
+                    th scope="row" { (names[pair.cell]) }
+                    td.n { (signed(pair.difference_ms.estimate)) }
+                    td.n { (sheets_range(&pair.difference_ms)) }
+                    td { (strips.draw(&pair.difference_ms,
+                        if pair.differs { "k-costs" } else { kind_class("resumed") })) }
+                    td { (if pair.differs { "yes" } else { "no" }) }
+                } } }
+            }
+        }
+    };
+    Some(Section { id: "control", title: sheet.title, short: "A/A", body })
+}
+
+pub(super) fn residuals(record: &Record) -> Option<Section> {
+    let judged = |cell: &&crate::Cell| {
+        !cell.control && cell.summary.as_ref().is_some_and(|summary| summary.residual.is_some())
+    };
+    let cells: Vec<&crate::Cell> = record.cells.iter().filter(judged).collect();
+    if cells.is_empty() {
+        return None;
+    }
+    let flagged = sheets::residuals(record);
+    let body = html! {
+        @if let Some(sheet) = &flagged {
+            p { (sheet.lead) }
+            (table(sheet))
+        } @else {
+            p { "The model is round trips times RTT, the rates' part, and both sides' processor "
+                "time. All " (cells.len()) " cells are as near to it as it promises." }
+        }
+        (folded("All cells beside the model", &[all_residuals(&cells)]))
+    };
+    let title = "Measured and model".to_owned();
+    Some(Section { id: "model", title, short: "Model", body })
+}
+
+fn all_residuals(cells: &[&crate::Cell]) -> Sheet {
+    let head = ["cell", "network", "TLS", ">model ms", ">measured ms", ">beyond ms", "flagged"];
+    let mut sheet = Sheet::new("Measured and model", "", &head);
+    for cell in cells {
+        let Some(summary) = &cell.summary else { continue };
+        let Some(residual) = &summary.residual else { continue };
+        let tfo = if cell.tfo { " + TFO" } else { "" };
+        sheet.rows.push(vec![
+            format!("{} {} {}{tfo}", cell.server, cell.workload, cell.kind),
+            path(cell),
+            cell.tls.clone(),
+            bare(residual.model_ms),
+            bare(summary.first_byte.p50_ms),
+            signed(residual.residual_ms),
+            if residual.flagged { "yes" } else { "" }.to_owned(),
+        ]);
+    }
+    sheet
+}
+
+fn sheets_range(interval: &Interval) -> String {
+    format!("{} to {}", signed(interval.low), signed(interval.high))
+}
+
+const MOST_CARDS: usize = 8;

@@ -1,0 +1,124 @@
+//! What was tried beside the matrix: attack, middleboxes, load, costs.
+
+use maud::html;
+
+use super::{Section, folded, panels, table};
+use crate::drawing::{Bar, BarChart, BarGroup, kind_class};
+use crate::sheets::{self, Sheet};
+use crate::{Cost, Record};
+
+pub(super) fn replays(record: &Record) -> Option<Section> {
+    let sheet = sheets::replays(record)?;
+    plain("replay", "Attack", sheet)
+}
+
+pub(super) fn middleboxes(record: &Record) -> Option<Section> {
+    plain("middleboxes", "Middleboxes", sheets::middleboxes(record)?)
+}
+
+pub(super) fn loads(record: &Record) -> Option<Section> {
+    let sheet = sheets::loads(record)?;
+    let mut more = Sheet::new(
+        "Handshakes and errors",
+        "What the TLS state says of the handshakes, what failed, and the times of set-up and total.",
+        &[
+            "server",
+            "model",
+            "kind",
+            ">completed",
+            "handshakes",
+            "errors",
+            ">set-up p50",
+            ">total p50",
+        ],
+    );
+    for load in &record.loads {
+        let list = |pairs: &[(String, u64)]| {
+            let words: Vec<String> =
+                pairs.iter().map(|(what, n)| format!("{n} \u{d7} {what}")).collect();
+            words.join("; ")
+        };
+        let p50 = |latency: &Option<crate::LoadLatency>| {
+            latency.as_ref().map_or("-".to_owned(), |l| crate::figure::bare(l.p50_ms))
+        };
+        more.rows.push(vec![
+            load.server.clone(),
+            sheets::model(load),
+            load.kind.clone(),
+            crate::figure::count(load.completed as f64),
+            list(&load.handshakes),
+            list(&load.errors),
+            p50(&load.setup),
+            p50(&load.total),
+        ]);
+    }
+    let body = html! {
+        p { (sheet.lead) }
+        (table(&sheet))
+        (folded("Handshakes and errors", &[more]))
+    };
+    Some(Section { id: "load", title: sheet.title, short: "Load", body })
+}
+
+pub(super) fn costs(record: &Record) -> Option<Section> {
+    let sheet = sheets::costs(record)?;
+    let mut captions: Vec<(&str, &str, &str)> = Vec::new();
+    for cost in &record.costs {
+        let caption = (cost.server.as_str(), cost.workload.as_str(), cost.tls.as_str());
+        if !captions.contains(&caption) {
+            captions.push(caption);
+        }
+    }
+    let drawings: Vec<_> = captions
+        .into_iter()
+        .filter(|(_, _, tls)| *tls == "1.3")
+        .take(MOST)
+        .enumerate()
+        .map(|(place, (server, workload, tls))| {
+            let caption = format!("{server}, {workload}, TLS {tls}: \u{b5}s a connection");
+            let of: Vec<&Cost> = (record.costs.iter())
+                .filter(|c| {
+                    (c.server.as_str(), c.workload.as_str(), c.tls.as_str())
+                        == (server, workload, tls)
+                })
+                .collect();
+            let groups =
+                [("client", bars(&of, |c| c.client_us)), ("server", bars(&of, |c| c.server_us))]
+                    .map(|(name, bars)| BarGroup { name: name.to_owned(), bars });
+            let chart = BarChart {
+                id: &format!("cost-{place}"),
+                title: &caption,
+                description: "Processor time of client and server by kind of handshake; the table \
+                              below has the figures.",
+                groups: &groups,
+            };
+            (caption.clone(), chart.draw())
+        })
+        .collect();
+    let body = html! {
+        p { (sheet.lead) " 0-RTT saves time on the network, not in the processors." }
+        (panels(&drawings))
+        (table(&sheet))
+    };
+    Some(Section { id: "costs", title: sheet.title, short: "Costs", body })
+}
+
+fn bars(costs: &[&Cost], of: fn(&Cost) -> f64) -> Vec<Bar> {
+    let bar = |cost: &&Cost| Bar {
+        name: cost.kind.clone(),
+        class: kind_class(&cost.kind),
+        value: of(cost),
+        published: None,
+    };
+    costs.iter().map(bar).collect()
+}
+
+fn plain(id: &'static str, short: &'static str, sheet: Sheet) -> Option<Section> {
+    let body = html! {
+        p { (sheet.lead) }
+        (table(&sheet))
+    };
+    Some(Section { id, title: sheet.title, short, body })
+}
+
+const MOST: usize = 8;

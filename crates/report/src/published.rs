@@ -1,0 +1,61 @@
+//! What others published of the same measurements, to stand beside ours.
+
+/// The ping-pong matrix (C++ and OpenSSL 1.1.1): means in milliseconds, full, full + TFO, resumed,
+/// resumed + TFO; up to TLS 1.2 and TLS 1.3 in turn.
+#[expect(clippy::approx_constant, reason = "6.28 ms were measured, not computed")]
+const PING_PONG: [(f64, [[f64; 4]; 2]); 4] = [
+    (200.0, [[809.50, 609.20, 704.90, 504.80], [609.30, 409.40, 602.60, 402.50]]),
+    (20.0, [[88.92, 69.13, 74.88, 54.82], [69.20, 49.17, 62.52, 42.53]]),
+    (2.0, [[15.26, 13.67, 11.51, 9.93], [13.07, 11.30, 8.28, 6.27]]),
+    (0.2, [[5.92, 6.03, 3.59, 3.68], [6.56, 6.28, 2.58, 2.47]]),
+];
+
+/// curl 8.12 over HTTP/2, seconds as read off its bars: TLS set-up, first byte, total; plain, with
+/// sessions, with sessions and early data in turn.
+const CURL: [(f64, [[f64; 3]; 3]); 2] = [
+    (18.0, [[0.042, 0.059, 0.060], [0.040, 0.058, 0.059], [0.041, 0.041, 0.042]]),
+    (260.0, [[0.62, 0.92, 0.92], [0.62, 0.90, 0.90], [0.59, 0.59, 0.59]]),
+];
+
+/// The production blueprint of 2026 on a LAN, milliseconds: min, p50, p95, max.
+const BLUEPRINT: [(&str, [f64; 4]); 2] =
+    [("full", [3.5, 4.8, 7.2, 12.0]), ("0-RTT", [0.8, 1.2, 2.4, 5.1])];
+
+/// The published mean of a ping-pong cell in milliseconds.
+pub(crate) fn ping_pong(rtt_ms: f64, tls: &str, kind: &str, tfo: bool) -> Option<f64> {
+    let (_, versions) = PING_PONG.iter().find(|(rtt, _)| *rtt == rtt_ms)?;
+    let column = match kind {
+        "full" => 0,
+        "resumed" => 2,
+        _ => return None,
+    };
+    Some(versions[usize::from(tls == "1.3")][column + usize::from(tfo)])
+}
+
+/// curl's TLS set-up, first byte and total in milliseconds.
+pub(crate) fn curl(rtt_ms: f64, kind: &str) -> Option<[f64; 3]> {
+    let (_, kinds) = CURL.iter().find(|(rtt, _)| *rtt == rtt_ms)?;
+    let place = ["full", "resumed", "0-RTT"].iter().position(|name| *name == kind)?;
+    Some(kinds[place].map(|seconds| seconds * 1e3))
+}
+
+/// The blueprint's min, p50, p95 and max in milliseconds.
+pub(crate) fn blueprint(kind: &str) -> Option<[f64; 4]> {
+    BLUEPRINT.iter().find(|(name, _)| *name == kind).map(|(_, figures)| *figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_stand_where_they_were_published() {
+        assert_eq!(ping_pong(200.0, "1.2", "full", false), Some(809.50));
+        assert_eq!(ping_pong(20.0, "1.3", "resumed", true), Some(42.53));
+        assert_eq!(ping_pong(20.0, "1.3", "0-RTT", false), None, "they had no such column");
+        assert_eq!(ping_pong(0.02, "1.3", "full", false), None);
+        assert_eq!(curl(18.0, "0-RTT"), Some([41.0, 41.0, 42.0]));
+        assert_eq!(curl(20.0, "full"), None);
+        assert_eq!(blueprint("0-RTT"), Some([0.8, 1.2, 2.4, 5.1]));
+    }
+}

@@ -1,0 +1,547 @@
+//! A record with every section filled, drawn from a seed: what a run could have found.
+
+use firstflight_report::{
+    Calibration, Capture, Cell, Control, ControlPair, Cost, Effect, Experiment, Fault, Figures,
+    Interval, LinkFacts, Load, LoadLatency, MachineFacts, MiddleboxOutcome, ProfileFacts, Record,
+    Replay, Residual, SCHEMA, Sample, ServerFacts, Summary, Waterfall, WaterfallPacket, Witness,
+};
+use firstflight_statistics as statistics;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// The record of this seed; the same seed gives the same record.
+pub(crate) fn record(seed: u64) -> Record {
+    let mut run = Run { rng: StdRng::seed_from_u64(seed), record: setting(seed) };
+    run.matrix("ping-pong", "firstflight", "ping-pong", &[200.0, 20.0, 2.0, 0.2, 0.02], true);
+    for server in ["firstflight", "nginx"] {
+        run.matrix("get", server, "get", &[200.0, 20.0, 2.0, 0.2], true);
+    }
+    run.curl();
+    run.blueprint();
+    run.profiles();
+    run.effects();
+    run.control();
+    run.trials();
+    run.waterfalls();
+    run.record
+}
+
+struct Run {
+    rng: StdRng,
+    record: Record,
+}
+
+impl Run {
+    fn matrix(&mut self, experiment: &str, server: &str, workload: &str, rtts: &[f64], tfo: bool) {
+        let versions: &[&str] = &["1.0", "1.1", "1.2", "1.3"];
+        for &rtt_ms in rtts {
+            for tls in versions {
+                for kind in ["full", "resumed", "0-RTT"] {
+                    if kind == "0-RTT" && *tls != "1.3" {
+                        continue;
+                    }
+                    for tfo in [false, true].into_iter().filter(|on| tfo || !on) {
+                        let cell = cell(experiment, server, workload, rtt_ms, tls, kind, tfo);
+                        self.measure(cell, 100);
+                    }
+                }
+            }
+        }
+    }
+
+    fn curl(&mut self) {
+        for rtt_ms in [260.0, 18.0] {
+            for kind in ["full", "resumed", "0-RTT"] {
+                let cell = Cell {
+                    profile: format!("curl-{rtt_ms}"),
+                    http: "2".to_owned(),
+                    response_bytes: 10 << 10,
+                    ..cell("curl", "firstflight", "get", rtt_ms, "1.3", kind, false)
+                };
+                self.measure(cell, 100);
+            }
+        }
+    }
+
+    fn blueprint(&mut self) {
+        for kind in ["full", "resumed", "0-RTT"] {
+            let cell = Cell {
+                profile: "lan".to_owned(),
+                ..cell("blueprint", "firstflight", "get", 0.2, "1.3", kind, false)
+            };
+            self.measure(cell, 1000);
+        }
+    }
+
+    fn profiles(&mut self) {
+        for (profile, rtt_ms) in [("geo", 600.0), ("3g", 300.0), ("cable", 28.0), ("fibre", 4.0)] {
+            for kind in ["full", "resumed", "0-RTT"] {
+                for tfo in [false, true] {
+                    let cell = Cell {
+                        profile: profile.to_owned(),
+                        ..cell("matrix", "firstflight", "get", rtt_ms, "1.3", kind, tfo)
+                    };
+                    self.measure(cell, 60);
+                }
+            }
+        }
+    }
+
+    /// Samples of a cell, and its figures.
+    fn measure(&mut self, mut cell: Cell, samples: usize) {
+        let place = self.record.cells.len();
+        let trips = cell.expected_round_trips.unwrap_or(3);
+        let (mut setups, mut firsts, mut totals) = (Vec::new(), Vec::new(), Vec::new());
+        for block in 0..samples {
+            let overhead = self.overhead(&cell);
+            // Rounded, so that every machine's logarithm gives the same record.
+            let mut time_ms = f64::from(trips) * cell.rtt_ms + (overhead * 1e4).round() / 1e4;
+            let setup_ms = time_ms - if cell.kind == "0-RTT" { 0.0 } else { cell.rtt_ms } - 0.05;
+            let spoiled = self.rng.random_bool(0.02);
+            if spoiled {
+                time_ms += 8.0;
+            }
+            let total_ms = time_ms + 0.05 + cell.response_bytes as f64 / 1e6;
+            self.record.samples.push(Sample {
+                cell: place,
+                block,
+                at_ms: self.record.samples.len() as f64 * 4.5,
+                setup_ms: Some(setup_ms.max(0.01)),
+                time_ms: Some(time_ms),
+                total_ms: Some(total_ms),
+                wire_ms: Some(time_ms - 0.2),
+                round_trips: Some(trips),
+                total_round_trips: Some(trips),
+                label: Some(format!("TLS {} {}", cell.tls, cell.kind)),
+                lateness_us: self.rng.random_range(0.0..90.0),
+                fault: spoiled.then(|| Fault::Spoiled("a packet 8.0 ms late on the link".into())),
+                ..Sample::default()
+            });
+            if !spoiled {
+                setups.push(setup_ms.max(0.01));
+                firsts.push(time_ms);
+                totals.push(total_ms);
+            }
+        }
+        let model_ms = f64::from(trips) * cell.rtt_ms + 0.5;
+        let first_byte = figures(firsts);
+        let residual_ms = first_byte.p50_ms - model_ms;
+        cell.summary = Some(Summary {
+            samples: setups.len(),
+            setup: Some(figures(setups)),
+            total: Some(figures(totals)),
+            wire_p50_ms: Some(first_byte.p50_ms - 0.2),
+            round_trips: Some(trips),
+            total_round_trips: Some(trips),
+            residual: Some(Residual { model_ms, residual_ms, flagged: residual_ms > 0.6 }),
+            first_byte,
+        });
+        self.record.cells.push(cell);
+    }
+
+    /// What lies beyond the round trips: computing, and a skewed rest with a stall now and then.
+    fn overhead(&mut self, cell: &Cell) -> f64 {
+        let computing = match cell.kind.as_str() {
+            "full" => 0.62,
+            "resumed" => 0.4,
+            _ => 0.33,
+        };
+        let server = if cell.server == "nginx" { 0.2 } else { 0.0 };
+        let waking = 0.1 * (1.0 + cell.rtt_ms).ln();
+        let skewed = -0.08 * (1.0 - self.rng.random_range(0.0..0.999_f64)).ln();
+        let stall = if self.rng.random_bool(0.01) { self.rng.random_range(1.0..6.0) } else { 0.0 };
+        computing + server + waking + skewed + stall
+    }
+
+    fn effects(&mut self) {
+        let cells = &self.record.cells;
+        let mut effects = Vec::new();
+        for (to, cell) in cells.iter().enumerate() {
+            let what = match (cell.kind.as_str(), cell.tfo) {
+                ("0-RTT", false) => "0-RTT instead of full",
+                ("0-RTT", true) => "0-RTT + TFO instead of full",
+                ("resumed", false) => "resumed instead of full",
+                _ => continue,
+            };
+            let base = |other: &&Cell| {
+                other.kind == "full"
+                    && !other.tfo
+                    && other.tls == "1.3"
+                    && cell.tls == "1.3"
+                    && (&other.experiment, &other.server, &other.profile, other.response_bytes)
+                        == (&cell.experiment, &cell.server, &cell.profile, cell.response_bytes)
+            };
+            let Some(from) = cells.iter().position(|cell| base(&cell)) else { continue };
+            let p50 = |cell: &Cell| cell.summary.as_ref().unwrap().first_byte.p50_ms;
+            let estimate = p50(cell) - p50(&cells[from]);
+            let half = 0.04 + 0.003 * estimate.abs();
+            let ms = Interval { low: estimate - half, estimate, high: estimate + half };
+            let rtt = |value: f64| value / cell.rtt_ms;
+            effects.push(Effect {
+                what: what.to_owned(),
+                from,
+                to,
+                difference_ms: ms,
+                difference_rtt: Interval {
+                    low: rtt(ms.low),
+                    estimate: rtt(ms.estimate),
+                    high: rtt(ms.high),
+                },
+                significant: ms.low > 0.0 || ms.high < 0.0,
+            });
+        }
+        self.record.effects = effects;
+    }
+
+    fn control(&mut self) {
+        let named = |cell: &Cell| cell.kind == "0-RTT" && !cell.tfo && cell.experiment == "get";
+        let twins: Vec<usize> = (0..self.record.cells.len())
+            .filter(|place| named(&self.record.cells[*place]))
+            .collect();
+        let mut control = Control { allowed: 2, ..Control::default() };
+        for cell in twins {
+            let twin = self.record.cells.len();
+            let again = Cell { control: true, ..self.record.cells[cell].clone() };
+            self.measure(again, 100);
+            let estimate = self.rng.random_range(-0.03..0.03);
+            let difference_ms = Interval { low: estimate - 0.05, estimate, high: estimate + 0.05 };
+            control.pairs.push(ControlPair { cell, twin, difference_ms, differs: false });
+        }
+        self.record.control = Some(control);
+    }
+
+    fn trials(&mut self) {
+        self.record.replays = vec![replay("firstflight", 0), replay("nginx", 1000)];
+        self.record.middleboxes = middleboxes();
+        self.record.costs = costs();
+        self.record.loads = loads();
+    }
+
+    fn waterfalls(&mut self) {
+        for (kind, tfo) in [("full", false), ("resumed", false), ("0-RTT", false), ("0-RTT", true)]
+        {
+            let here = |cell: &Cell| {
+                (cell.experiment.as_str(), cell.server.as_str()) == ("get", "firstflight")
+                    && (cell.rtt_ms, cell.tls.as_str()) == (20.0, "1.3")
+                    && (cell.kind.as_str(), cell.tfo) == (kind, tfo)
+            };
+            let cell = self.record.cells.iter().position(here).unwrap();
+            self.record.waterfalls.push(waterfall(cell, kind, tfo));
+        }
+    }
+}
+
+fn cell(
+    experiment: &str,
+    server: &str,
+    workload: &str,
+    rtt_ms: f64,
+    tls: &str,
+    kind: &str,
+    tfo: bool,
+) -> Cell {
+    let handshake = match (tls, kind) {
+        ("1.3", "0-RTT") => 0,
+        ("1.3", _) | (_, "resumed") => 1,
+        _ => 2,
+    };
+    let get = workload == "get";
+    Cell {
+        experiment: experiment.to_owned(),
+        server: server.to_owned(),
+        workload: workload.to_owned(),
+        profile: format!("{rtt_ms} ms"),
+        rtt_ms,
+        tls: tls.to_owned(),
+        kind: kind.to_owned(),
+        tfo,
+        http: if get { "1.1" } else { "" }.to_owned(),
+        group: "X25519".to_owned(),
+        certificate: "ecdsa-p256".to_owned(),
+        response_bytes: if get { 1024 } else { 4 },
+        expected_round_trips: Some(1 + u32::from(!tfo) + handshake),
+        ..Cell::default()
+    }
+}
+
+fn figures(values: Vec<f64>) -> Figures {
+    let values = statistics::ascending(values);
+    let percentile = |p| statistics::reported_percentile(&values, p);
+    Figures {
+        min_ms: values[0],
+        p50_ms: statistics::percentile(&values, 0.5).unwrap(),
+        p50_interval_ms: statistics::median_interval(&values).unwrap(),
+        p95_ms: percentile(0.95),
+        p95_interval_ms: statistics::percentile_interval(&values, 0.95),
+        p99_ms: percentile(0.99),
+        p99_interval_ms: statistics::percentile_interval(&values, 0.99),
+        p999_ms: percentile(0.999),
+        max_ms: values[values.len() - 1],
+        mean_ms: statistics::mean(&values).unwrap(),
+    }
+}
+
+fn replay(server: &str, executed: usize) -> Replay {
+    let server = server.to_owned();
+    Replay { server, flights: 10, tries: 1000, executed, bytes_per_try: 1720.5, originals: 10 }
+}
+
+fn middleboxes() -> Vec<MiddleboxOutcome> {
+    let outcome =
+        |middlebox: &str, kind: &str, tfo: bool, label: &str, p50_ms: f64| MiddleboxOutcome {
+            middlebox: middlebox.to_owned(),
+            server: "firstflight".to_owned(),
+            kind: kind.to_owned(),
+            tfo,
+            group: "X25519".to_owned(),
+            rtt_ms: 20.0,
+            tries: 10,
+            labels: vec![(label.to_owned(), 10)],
+            first_byte: Some(Figures { p50_ms, ..Figures::default() }),
+            undisturbed_p50_ms: Some(20.5),
+            packets_hit: 1.0,
+            ..MiddleboxOutcome::default()
+        };
+    vec![
+        outcome("strips TFO", "0-RTT", true, "TLS 1.3, early data accepted, TFO off", 40.6),
+        outcome(
+            "drops SYN data",
+            "0-RTT",
+            true,
+            "TLS 1.3, early data accepted, TFO fallen back",
+            1043.9,
+        ),
+        MiddleboxOutcome {
+            labels: Vec::new(),
+            first_byte: None,
+            failed: 10,
+            failure: Some("no answer within 15 s".to_owned()),
+            ..outcome("drops early data", "0-RTT", false, "", 0.0)
+        },
+    ]
+}
+
+fn costs() -> Vec<Cost> {
+    let cost = |server: &str, kind: &str, client_us: f64, server_us: f64| Cost {
+        server: server.to_owned(),
+        workload: "get".to_owned(),
+        tls: "1.3".to_owned(),
+        kind: kind.to_owned(),
+        group: "X25519".to_owned(),
+        certificate: "ecdsa-p256".to_owned(),
+        connections: 200,
+        client_us,
+        server_us,
+        ..Cost::default()
+    };
+    vec![
+        cost("firstflight", "full", 243.1, 181.7),
+        cost("firstflight", "resumed", 171.4, 150.2),
+        cost("firstflight", "0-RTT", 176.9, 152.8),
+        cost("nginx", "full", 244.0, 389.5),
+        cost("nginx", "resumed", 172.0, 330.1),
+        cost("nginx", "0-RTT", 177.3, 281.4),
+    ]
+}
+
+fn loads() -> Vec<Load> {
+    let latency = |p50_ms: f64| {
+        Some(LoadLatency {
+            min_ms: 0.4 * p50_ms,
+            p50_ms,
+            p90_ms: 1.6 * p50_ms,
+            p95_ms: Some(2.1 * p50_ms),
+            p99_ms: Some(4.4 * p50_ms),
+            p999_ms: Some(9.0 * p50_ms),
+            max_ms: 14.0 * p50_ms,
+        })
+    };
+    let load = |kind: &str, rate: f64, wanted: Option<f64>| Load {
+        server: "firstflight".to_owned(),
+        model: if wanted.is_some() { "open" } else { "closed" }.to_owned(),
+        kind: kind.to_owned(),
+        threads: 1,
+        connections: if wanted.is_some() { None } else { Some(64) },
+        rate_wanted: wanted,
+        rate,
+        seconds: 10.0,
+        completed: (10.0 * rate) as u64,
+        handshakes: vec![(format!("{kind} TLS 1.3"), (10.0 * rate) as u64)],
+        setup: latency(0.8),
+        first_byte: latency(1.1),
+        total: latency(1.2),
+        client_us: 1e6 / rate,
+        server_us: Some(131.0),
+        ..Load::default()
+    };
+    let failing = Load {
+        errors: vec![("connection reset".to_owned(), 3)],
+        not_begun: 12,
+        ..load("full", 1996.4, Some(2000.0))
+    };
+    vec![
+        load("full", 4930.0, None),
+        load("resumed", 7710.5, None),
+        load("0-RTT", 7420.0, None),
+        failing,
+    ]
+}
+
+/// The packets of one connection over 20 ms.
+fn waterfall(cell: usize, kind: &str, tfo: bool) -> Waterfall {
+    let mut packets = Vec::new();
+    let mut packet = |up: bool, sent_ms: f64, what: &[&str], payload: u32, depth: u32| {
+        packets.push(WaterfallPacket {
+            up,
+            sent_ms,
+            delivered_ms: Some(sent_ms + 10.02),
+            what: what.iter().map(|&what| what.to_owned()).collect(),
+            payload,
+            again: false,
+            depth: Some(depth),
+        });
+    };
+    let early = kind == "0-RTT";
+    let hello: &[&str] = match early {
+        true => &["ClientHello", "early data 142 B"],
+        false => &["ClientHello"],
+    };
+    let mut t = 0.0;
+    if tfo {
+        packet(true, 0.0, &["SYN", hello[0], hello[1]], 610, 1);
+        t += 10.3;
+        packet(false, t - 0.2, &["SYN, ACK"], 0, 1);
+    } else {
+        packet(true, 0.0, &["SYN"], 0, 1);
+        packet(false, 10.1, &["SYN, ACK"], 0, 1);
+        t += 20.3;
+        packet(true, t, hello, if early { 610 } else { 250 }, 2);
+        packet(true, t - 0.1, &[], 0, 2);
+        t += 10.4;
+    }
+    let depth = if tfo { 1 } else { 2 };
+    let flight: &[&str] = match kind {
+        "full" => {
+            &["ServerHello", "EncryptedExtensions", "Certificate", "CertificateVerify", "Finished"]
+        }
+        _ => &["ServerHello", "EncryptedExtensions", "Finished"],
+    };
+    packet(false, t, flight, if kind == "full" { 890 } else { 240 }, depth);
+    if early {
+        packet(false, t + 0.15, &["application data 1180 B"], 1202, depth);
+    }
+    let first_byte = if early { t + 10.17 } else { t + 30.7 };
+    t += 10.3;
+    match early {
+        true => packet(true, t, &["EndOfEarlyData", "Finished"], 80, depth + 1),
+        false => {
+            packet(true, t, &["Finished"], 74, depth + 1);
+            packet(true, t + 0.1, &["application data 142 B"], 164, depth + 1);
+            packet(false, t + 10.3, &["NewSessionTicket", "NewSessionTicket"], 480, depth + 1);
+            packet(false, t + 10.38, &["application data 1180 B"], 1202, depth + 1);
+        }
+    }
+    packet(true, first_byte + 0.3, &["close_notify"], 24, depth + 2);
+    packet(true, first_byte + 0.4, &["FIN"], 0, depth + 2);
+    Waterfall {
+        cell,
+        label: format!("TLS 1.3 {kind}{}", if tfo { ", TFO used" } else { "" }),
+        first_byte_ms: first_byte,
+        last_byte_ms: first_byte,
+        packets,
+        capture: Some(format!("captures/firstflight-{kind}.pcapng")),
+    }
+}
+
+fn setting(seed: u64) -> Record {
+    let experiment =
+        |name: &str, title: &str| Experiment { name: name.into(), title: title.into() };
+    let profile = |name: &str, rtt_ms: f64, rates: Option<(f64, f64)>, more: &str, source: &str| {
+        ProfileFacts {
+            name: name.to_owned(),
+            rtt_ms,
+            down_mbps: rates.map(|rates| rates.0),
+            up_mbps: rates.map(|rates| rates.1),
+            more: more.to_owned(),
+            source: source.to_owned(),
+        }
+    };
+    let calibration = |profile: &str, before: bool, p50_us: f64, p99_us: f64| Calibration {
+        profile: profile.to_owned(),
+        before,
+        probes: 300,
+        min_us: -4.0,
+        p50_us,
+        p99_us,
+    };
+    Record {
+        schema: SCHEMA,
+        version: "0.1.0".to_owned(),
+        command: ["lab", "--seed", &seed.to_string(), "--server-cmd", "my server --port 1"]
+            .map(str::to_owned)
+            .to_vec(),
+        date: "2026-11-21T12:00:00Z".to_owned(),
+        seconds: 131.5,
+        seed,
+        witness: Witness::Packets,
+        machine: MachineFacts {
+            kernel: "Linux 6.18.44".to_owned(),
+            processor: "AMD EPYC 9B14".to_owned(),
+            processors: 2,
+            no_counters: Some(
+                "this virtual machine has no counters (perf_event_open: ENOENT)".to_owned(),
+            ),
+        },
+        servers: vec![
+            ServerFacts {
+                name: "firstflight".to_owned(),
+                version: "firstflight 0.1.0".to_owned(),
+                notes: Vec::new(),
+            },
+            ServerFacts {
+                name: "nginx".to_owned(),
+                version: "nginx/1.22.1 <\"Debian\" & co>".to_owned(),
+                notes: vec!["no ping-pong".to_owned()],
+            },
+        ],
+        link: Some(LinkFacts {
+            backend: "packet rings".to_owned(),
+            congestion_control: "cubic".to_owned(),
+            initial_window: 10,
+            packets: 329_885,
+            lateness_p50_us: 21.4,
+            lateness_p99_us: 93.1,
+            lateness_max_us: 812.9,
+            refused_settings: vec!["net.ipv4.tcp_no_metrics_save".to_owned()],
+            keep_awake: true,
+            calibrations: vec![
+                calibration("200 ms", true, 118.0, 402.0),
+                calibration("200 ms", false, 121.0, 398.0),
+                calibration("20 ms", true, 74.0, 166.0),
+                calibration("20 ms", false, 71.0, 171.0),
+                calibration("2 ms", true, 26.0, 83.0),
+                calibration("2 ms", false, 27.0, 84.0),
+            ],
+        }),
+        profiles: vec![
+            profile("200 ms", 200.0, None, "", ""),
+            profile("20 ms", 20.0, None, "", ""),
+            profile("cable", 28.0, Some((5.0, 1.0)), "", "WebPageTest Cable"),
+            profile("geo", 600.0, Some((100.0, 10.0)), "queue 64 KiB each way", "APNIC"),
+        ],
+        experiments: vec![
+            experiment("ping-pong", "The ping-pong matrix"),
+            experiment("get", "HTTP GET of 1 KiB"),
+            experiment("curl", "curl's bars"),
+            experiment("blueprint", "The blueprint's percentiles"),
+            experiment("matrix", "Chosen by hand"),
+        ],
+        captures: vec![Capture {
+            file: "captures/firstflight-0-RTT.pcapng".to_owned(),
+            what: "firstflight get at 20 ms, TLS 1.3 0-RTT".to_owned(),
+            connections: 1,
+        }],
+        left_out: vec!["ping-pong at nginx: it answers HTTP only".to_owned()],
+        ..Record::default()
+    }
+}
