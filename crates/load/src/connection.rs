@@ -137,8 +137,14 @@ impl Connection {
         }
     }
 
-    /// What it was, once it is done, and the tickets that came.
-    pub(crate) fn finish(mut self) -> Result<(Finished, Vec<Session>), Failure> {
+    /// What it was, once it is done, and the tickets that came: an error page's too.
+    pub(crate) fn finish(mut self) -> (Result<Finished, Failure>, Vec<Session>) {
+        self.take_tickets();
+        let tickets = std::mem::take(&mut self.tickets);
+        (self.finished(), tickets)
+    }
+
+    fn finished(&self) -> Result<Finished, Failure> {
         let (Some(setup), Some(first_byte), Some((total, answered))) =
             (self.setup, self.first_byte, self.answered)
         else {
@@ -147,9 +153,8 @@ impl Connection {
         if let Some(status @ 400..) = answered.status {
             return Err(Failure::new(ErrorKind::HttpStatus, format!("status {status}")));
         }
-        self.take_tickets();
         let facts = self.machine.facts();
-        let finished = Finished {
+        Ok(Finished {
             version: facts.version,
             group: facts.group.unwrap_or("none"),
             resumed: facts.resumed,
@@ -163,8 +168,7 @@ impl Connection {
             setup,
             first_byte,
             total,
-        };
-        Ok((finished, std::mem::take(&mut self.tickets)))
+        })
     }
 
     /// Whether the answer is whole.
@@ -317,7 +321,9 @@ fn dial(address: &SockAddr, fast_open: bool) -> Result<Socket, Failure> {
     }
 }
 
-/// Nothing can be read or written just now; also while the connection is not there yet.
+/// Nothing can be read or written just now; `EINPROGRESS` is a first write's word for it under
+/// Fast Open, when the SYN left without it.
 fn is_wait(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
+    error.kind() == io::ErrorKind::WouldBlock
+        || error.raw_os_error() == Some(nix::libc::EINPROGRESS)
 }

@@ -71,7 +71,7 @@ pub struct LoadResult {
     pub lateness: Option<Latency>,
     /// The percentiles 0 to 100 of `total`, in steps of one, in milliseconds.
     pub total_percentiles_ms: Vec<f64>,
-    /// CPU time of the client in microseconds a connection, kernel included; failed connections
+    /// CPU time of the client's threads in microseconds a connection, kernel included; failed connections
     /// and refills count as connections. `None` if there were none.
     pub client_us: Option<f64>,
     /// Connections a second that one client core could drive at this cost.

@@ -10,7 +10,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use socket2::SockAddr;
 
-use crate::connection::{BUFFER, Connection, Shared, Step};
+use crate::connection::{BUFFER, Connection, Finished, Shared, Step};
 use crate::failure::Failure;
 use crate::source::{Purpose, Source};
 use crate::tally::{Tally, nanos};
@@ -370,22 +370,17 @@ impl<'a> Worker<'a> {
         if self.config.fast_open && failure.is_none() {
             place.connection.look_at_fast_open();
         }
-        let ended = match failure {
-            Some(failure) => Err(failure),
+        let (ended, tickets) = match failure {
+            Some(failure) => (Err(failure), Vec::new()),
             None => place.connection.finish(),
         };
-        let well = ended.is_ok();
-        let ended = ended.map(|(finished, tickets)| {
-            let any = !tickets.is_empty();
-            self.tickets[place.address].put(tickets);
-            (finished, any)
-        });
-        let tickets = matches!(ended, Ok((_, true)));
-        self.count(place.role, ended.map(|(finished, _)| finished));
-        source.ended(well, tickets, Instant::now());
+        let (well, any) = (ended.is_ok(), !tickets.is_empty());
+        self.tickets[place.address].put(tickets);
+        self.count(place.role, ended);
+        source.ended(well, any, Instant::now());
     }
 
-    fn count(&mut self, role: Role, ended: Result<crate::connection::Finished, Failure>) {
+    fn count(&mut self, role: Role, ended: Result<Finished, Failure>) {
         if role == Role::WarmUp {
             match ended {
                 Ok(_) => self.tally().warm_up += 1,

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -80,6 +80,34 @@ fn a_server_that_stalls_runs_into_the_timeout() {
         }
         Err(error) => assert!(error.to_string().contains("in time"), "{error}"),
     }
+}
+
+#[test]
+fn a_connection_that_comes_about_late_is_waited_for() {
+    let server = Rig::files(|_| {});
+    let listener =
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(1).unwrap();
+    let listener = TcpListener::from(listener);
+    let address = listener.local_addr().unwrap();
+    // Two fill the queue: the kernel drops further SYNs until they are accepted, and the client's
+    // first flight has to wait for the SYN that is sent again.
+    let idle = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
+    rig::front_at(listener, &server, Duration::from_millis(300), |_| Deed::Pass);
+    let result = run(&LoadConfig { addresses: vec![address], ..server.load(2) }).unwrap();
+    assert_eq!((result.completed, result.failed()), (2, 0));
+    drop(idle);
+}
+
+#[test]
+fn cores_that_are_not_there_are_named() {
+    let server = Rig::files(|_| {});
+    let error = run(&LoadConfig { cores: vec![100_000], ..server.load(1) }).unwrap_err();
+    assert!(error.to_string().contains("100000"), "{error}");
+    let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+    let core = (0..nix::sched::CpuSet::count()).find(|core| allowed.is_set(*core).unwrap());
+    run(&LoadConfig { cores: vec![core.unwrap()], ..server.load(1) }).unwrap();
 }
 
 #[test]

@@ -96,16 +96,27 @@ pub(crate) enum Deed {
 
 /// A front before a server: what it does with each connection follows from its number.
 pub(crate) fn front(server: &Rig, deed: impl Fn(usize) -> Deed + Send + 'static) -> SocketAddr {
-    let target = server.address;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    front_at(listener, server, Duration::ZERO, deed);
+    address
+}
+
+/// The same with a listener of its own, which accepts nothing for a while.
+pub(crate) fn front_at(
+    listener: TcpListener,
+    server: &Rig,
+    pause: Duration,
+    deed: impl Fn(usize) -> Deed + Send + 'static,
+) {
+    let target = server.address;
     thread::spawn(move || {
+        thread::sleep(pause);
         for (index, client) in listener.incoming().enumerate() {
             let (client, deed) = (client.unwrap(), deed(index));
             thread::spawn(move || treat(client, target, deed));
         }
     });
-    address
 }
 
 fn treat(mut client: TcpStream, target: SocketAddr, deed: Deed) {
