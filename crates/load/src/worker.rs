@@ -187,7 +187,7 @@ impl<'a> Worker<'a> {
                 source.stop(now);
             }
             self.expire(now, source);
-            self.begin_due(source)?;
+            self.begin_due(BURST, source)?;
             if source.is_over(now) && self.free.len() == self.slots.len() {
                 return Ok(());
             }
@@ -196,8 +196,9 @@ impl<'a> Worker<'a> {
                 if event.data() != TIMER {
                     self.happened(event, source)?;
                 }
-                // Between events too, so that many of them do not make the next arrival late.
-                self.begin_due(source)?;
+                // Between events too, so that many of them do not make the next arrival late; one,
+                // so that on a busy core those begun get on.
+                self.begin_due(1, source)?;
             }
         }
     }
@@ -233,8 +234,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn begin_due(&mut self, source: &mut Source) -> Result<(), LoadError> {
-        for _ in 0..BURST {
+    fn begin_due(&mut self, most: usize, source: &mut Source) -> Result<(), LoadError> {
+        for _ in 0..most {
             let now = Instant::now();
             let Some(purpose) = source.next(now) else { break };
             self.begin(purpose, source, now)?;
