@@ -11,7 +11,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
 
 use crate::cpu::Watched;
-use crate::latency::ms;
+use crate::latency::{ms, reported};
 use crate::source::{ClosedLoop, OpenLoop, Source};
 use crate::tally::Tally;
 use crate::worker::Worker;
@@ -263,8 +263,7 @@ impl Watch<'_> {
             in_flight: begun.saturating_sub(completed + failed),
             failed,
             p50_ms: (samples > 0).then(|| ms(total.value_at_quantile(0.5))),
-            p99_ms: (samples >= crate::latency::P99_FROM)
-                .then(|| ms(total.value_at_quantile(0.99))),
+            p99_ms: reported(&total, 0.99),
         }
     }
 }

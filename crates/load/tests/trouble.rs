@@ -132,8 +132,8 @@ fn an_open_loop_does_not_hide_a_stall() {
     // The last was due at 190 ms and could not begin before 500: all of them waited, though the
     // server stalled a single one.
     let total = result.total.unwrap();
-    assert!(total.min_ms >= 310.0 && total.max_ms >= 500.0, "{total:?}");
-    assert!(result.lateness.unwrap().max_ms >= 310.0);
+    assert!(total.min_ms >= 300.0 && total.max_ms >= 490.0, "{total:?}");
+    assert!(result.lateness.unwrap().max_ms >= 300.0);
 }
 
 #[test]
