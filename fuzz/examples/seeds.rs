@@ -26,6 +26,10 @@ fn main() -> Outcome {
         put(&folder, "session", name, &session.to_bytes()?)?;
         put(&folder, "packets", &format!("{name}_full"), &full.capture)?;
         put(&folder, "packets", &format!("{name}_resumed"), &resumed.capture)?;
+        if version == Version::Tls13 {
+            put(&folder, "cells", &format!("{name}_full"), &full.capture)?;
+            put(&folder, "cells", &format!("{name}_resumed"), &resumed.capture)?;
+        }
         // The first bytes mean a server with early data and the end behind it, and a client.
         let (server, client) =
             ([&[7], &*resumed.to_server].concat(), [&[4], &*full.to_client].concat());
@@ -34,6 +38,7 @@ fn main() -> Outcome {
         put(&folder, "jar", name, &jar(&session)?)?;
     }
     put(&folder, "ticket_file", "fresh", key_file()?.as_bytes())?;
+    put(&folder, "profiles", "built_in", PROFILES)?;
     put(&folder, "config", "all", CONFIG.as_bytes())?;
     for (name, condition) in CONDITIONS {
         put(&folder, "condition", name, condition.as_bytes())?;
@@ -198,6 +203,8 @@ const PATHS: [(&str, &str); 4] = [
     ("twice", "/x/%252e%252e/api/pay"),
     ("other", "/API;v=1\\pay//"),
 ];
+
+const PROFILES: &[u8] = include_bytes!("../../crates/link/src/profile/profiles.toml");
 
 const CONFIG: &str = r#"[early_data]
 enabled = true

@@ -9,7 +9,8 @@ pub struct Counters {
     pub dropped: u64,
     /// Not IPv4 between the two addresses of a path, hence not forwarded.
     pub foreign: u64,
-    /// Lost because the forwarding thread was too slow and a ring ran full.
+    /// Lost because the forwarding thread was too slow and a ring, or a TUN device's queue, ran
+    /// full.
     pub ring_full: u64,
     /// Lost because too many bytes were under way in the link itself. A rate's own queue counts
     /// among `dropped`.

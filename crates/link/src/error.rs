@@ -82,6 +82,14 @@ pub enum LinkError {
         /// How many paths there are.
         paths: usize,
     },
+    /// There is no TUN device to be had, and the TUN backend was asked for.
+    #[error("/dev/net/tun cannot be opened ({source}): {mend}, or use packet rings")]
+    Tun {
+        /// The kernel's answer.
+        source: io::Error,
+        /// What to do about it.
+        mend: &'static str,
+    },
     /// A setting without which the figures would be wrong could not be written.
     #[error(
         "{key} could not be set to {value} in a network namespace ({source}): /proc/sys must be \

@@ -312,12 +312,13 @@ fn arrival(stamp: u64, offset: i64, now: u64) -> u64 {
     if (now.saturating_sub(LONGEST_STALL_NS)..=now).contains(&monotonic) { monotonic } else { now }
 }
 
-/// Makes the calling thread wake as exactly as the machine allows; what is refused is left.
-fn prepare_thread() {
+/// Makes the calling thread wake as exactly as the machine allows; what is refused is left. Says
+/// whether timer slack and time slice were taken.
+pub(crate) fn prepare_thread() -> [bool; 2] {
     // Interrupts are for the threads that wait for them.
     let _ = SigSet::all().thread_block();
     // SAFETY: prctl with two plain numbers, for this thread alone.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+    let slack = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
     // A short slice gives an early virtual deadline, so that waking preempts others (Linux 6.12).
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
@@ -330,7 +331,8 @@ fn prepare_thread() {
         sched_period: 0,
     };
     // SAFETY: the kernel reads `size` bytes from a live sched_attr; pid 0 is this thread.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    let slice = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    [slack == 0, slice == 0]
 }
 
 /// 200 ms at 2.6 Gbit/s, more than the link forwards.

@@ -10,14 +10,30 @@ use crate::forwarder::Forwarder;
 use crate::path::{MAX_PATHS, Path, PathConfig, base_delay, client_address, server_address};
 use crate::ring::PacketRing;
 use crate::tap::{Lateness, Tap};
-use crate::veth::{self, CLIENT_SIDE, Rooms, SERVER_SIDE, Transport};
+use crate::tun::{self, TunPort};
+use crate::wiring::{
+    self, CLIENT_MAC, CLIENT_SIDE, Ends, Rooms, SERVER_MAC, SERVER_SIDE, Transport, WIRE,
+};
 use crate::{Attacker, CellSpec, LinkError, Namespace, sysctl};
+
+/// How packets get from the endpoints' kernels to the link and back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Backend {
+    /// Packet-socket rings on veth pairs: needs no device, and arrivals bear the kernel's stamps.
+    #[default]
+    PacketRings,
+    /// TUN devices: a little more throughput, but arrivals are stamped only when they are read.
+    /// Needs /dev/net/tun.
+    Tun,
+}
 
 /// What to build.
 #[derive(Debug, Clone)]
 pub struct NetworkConfig {
     /// One to [`MAX_PATHS`] paths.
     pub paths: Vec<PathConfig>,
+    /// How packets get to the link.
+    pub backend: Backend,
     /// TCP congestion control of every route. The kernel's default may be one that paces, which
     /// bends short transfers.
     pub congestion_control: String,
@@ -42,6 +58,7 @@ impl NetworkConfig {
     pub fn new(paths: Vec<PathConfig>) -> Self {
         Self {
             paths,
+            backend: Backend::default(),
             congestion_control: "cubic".to_owned(),
             initial_window: 10,
             snap_length: 65_535,
@@ -76,6 +93,7 @@ pub struct Network {
     attacker: Attacker,
     _link: Namespace,
     tap: Tap,
+    backend: Backend,
     paths: Mutex<Vec<Path>>,
     refused_settings: Vec<String>,
 }
@@ -103,14 +121,28 @@ impl Network {
             congestion_control: &config.congestion_control,
             initial_window: config.initial_window,
         };
-        veth::wire(&rooms, config.paths.len(), transport)?;
         let tap = Tap::new(config.snap_length, config.tap_limit_bytes);
         let cells: Vec<_> = config.paths.iter().map(|path| (&*path.up, &*path.down)).collect();
         let chains = Chains::new(&cells, config.seed);
-        let ports = link.run(|| -> Result<_, LinkError> {
-            Ok([PacketRing::open(CLIENT_SIDE)?, PacketRing::open(SERVER_SIDE)?])
-        })??;
-        let forwarder = Forwarder::start(&link, ports, chains, config.paths.len(), tap.clone())?;
+        let paths = config.paths.len();
+        let forwarder = match config.backend {
+            Backend::PacketRings => {
+                wiring::pairs(&rooms)?;
+                wiring::configure(&rooms, paths, Ends::Ethernet, transport)?;
+                let ports = link.run(|| -> Result<_, LinkError> {
+                    Ok([PacketRing::open(CLIENT_SIDE)?, PacketRing::open(SERVER_SIDE)?])
+                })??;
+                Forwarder::start(&link, ports, chains, paths, tap.clone())?
+            }
+            Backend::Tun => {
+                let ports = [
+                    client.run(|| TunPort::open(WIRE, CLIENT_MAC, SERVER_MAC))??,
+                    server.run(|| TunPort::open(WIRE, SERVER_MAC, CLIENT_MAC))??,
+                ];
+                wiring::configure(&rooms, paths, Ends::Tun, transport)?;
+                Forwarder::start(&link, ports, chains, paths, tap.clone())?
+            }
+        };
         Ok(Self {
             forwarder,
             _awake: config.keep_awake.then(Awake::start),
@@ -119,6 +151,7 @@ impl Network {
             attacker: Attacker::new(attacker),
             _link: link,
             tap,
+            backend: config.backend,
             paths: Mutex::new(addressed(config.paths)),
             refused_settings,
         })
@@ -200,7 +233,13 @@ impl Network {
     /// # Errors
     /// If the forwarding thread has ended.
     pub fn counters(&self) -> Result<Counters, LinkError> {
-        self.forwarder.counters()
+        let mut counters = self.forwarder.counters()?;
+        if self.backend == Backend::Tun {
+            for room in [&self.client, &self.server] {
+                counters.ring_full += room.run(|| tun::dropped(WIRE))?;
+            }
+        }
+        Ok(counters)
     }
 
     /// What became of the packets of one path since the network was built, and by which cell.
@@ -213,6 +252,11 @@ impl Network {
             return Err(LinkError::NoSuchPath { index, paths });
         }
         self.forwarder.path_counters(index)
+    }
+
+    /// How packets get to the link.
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Settings that this machine did not take, as `key=value` below /proc/sys: the network works

@@ -110,7 +110,15 @@ impl Profile {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|e| LinkError::system(format!("read the profiles in {name}"), e))?;
-        file::parse(&name, &text)
+        Self::from_toml(&name, &text)
+    }
+
+    /// The profiles of a file's text, in its order; `file` is its name in messages.
+    ///
+    /// # Errors
+    /// As [`Profile::read`].
+    pub fn from_toml(file: &str, text: &str) -> Result<Vec<Self>, LinkError> {
+        file::parse(file, text)
     }
 
     /// This network with an addition between it and the client.

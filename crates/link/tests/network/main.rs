@@ -10,6 +10,7 @@ mod fast_open;
 mod lifetime;
 mod packets;
 mod tcp;
+mod tun;
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     trials.extend(packets::trials());
     trials.extend(tcp::trials());
     trials.extend(cells::trials());
+    trials.extend(tun::trials());
     trials.extend(attack::trials());
     trials.extend(lifetime::trials());
     if privilege == Privilege::Held {

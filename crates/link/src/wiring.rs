@@ -26,43 +26,61 @@ pub(crate) struct Transport<'a> {
     pub(crate) initial_window: u32,
 }
 
+/// What the interfaces of client and server are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// One end of a veth pair.
+    Ethernet,
+    /// A TUN device.
+    Tun,
+}
+
 /// The link's interface towards the client.
 pub(crate) const CLIENT_SIDE: &str = "to-client";
 /// The link's interface towards the server.
 pub(crate) const SERVER_SIDE: &str = "to-server";
 
-/// Wires the rooms for this many paths.
-pub(crate) fn wire(
-    rooms: &Rooms<'_>,
-    paths: usize,
-    transport: Transport<'_>,
-) -> Result<(), LinkError> {
+/// Joins client and server to the link by veth pairs, for packet rings at the link's ends.
+pub(crate) fn pairs(rooms: &Rooms<'_>) -> Result<(), LinkError> {
     in_room(rooms.link, async |netlink| {
         netlink.pair(CLIENT_SIDE, WIRE, rooms.client.as_fd()).await?;
         netlink.pair(SERVER_SIDE, WIRE, rooms.server.as_fd()).await?;
         netlink.forwarding_end(CLIENT_SIDE).await?;
         netlink.forwarding_end(SERVER_SIDE).await
-    })?;
+    })
+}
+
+/// Gives the interfaces of all rooms their addresses and routes, for this many paths. Those named
+/// [`WIRE`] in the rooms of client and server are there already.
+pub(crate) fn configure(
+    rooms: &Rooms<'_>,
+    paths: usize,
+    ends: Ends,
+    transport: Transport<'_>,
+) -> Result<(), LinkError> {
     in_room(rooms.attacker, async |netlink| {
         netlink.pair(WIRE, BACK_DOOR, rooms.server.as_fd()).await
     })?;
     in_room(rooms.client, async |netlink| {
         netlink.loopback().await?;
         let peers = (0..paths).map(|path| (client_address(path), server_address(path)));
-        netlink.endpoint(WIRE, CLIENT_MAC, SERVER_MAC, peers.collect(), transport).await
+        let macs = (ends == Ends::Ethernet).then_some((CLIENT_MAC, SERVER_MAC));
+        netlink.endpoint(WIRE, macs, peers.collect(), transport).await
     })?;
     in_room(rooms.server, async |netlink| {
         netlink.loopback().await?;
         let peers = (0..paths).map(|path| (server_address(path), client_address(path)));
-        netlink.endpoint(WIRE, SERVER_MAC, CLIENT_MAC, peers.collect(), transport).await?;
+        let macs = (ends == Ends::Ethernet).then_some((SERVER_MAC, CLIENT_MAC));
+        netlink.endpoint(WIRE, macs, peers.collect(), transport).await?;
         let peers = vec![(TOWARDS_ATTACKER, ATTACKER)];
-        netlink.endpoint(BACK_DOOR, BACK_DOOR_MAC, ATTACKER_MAC, peers, transport).await
+        let macs = Some((BACK_DOOR_MAC, ATTACKER_MAC));
+        netlink.endpoint(BACK_DOOR, macs, peers, transport).await
     })?;
     in_room(rooms.attacker, async |netlink| {
         netlink.loopback().await?;
         let servers = (0..paths).map(server_address).chain([TOWARDS_ATTACKER]);
         let peers = servers.map(|server| (ATTACKER, server)).collect();
-        netlink.endpoint(WIRE, ATTACKER_MAC, BACK_DOOR_MAC, peers, transport).await
+        netlink.endpoint(WIRE, Some((ATTACKER_MAC, BACK_DOOR_MAC)), peers, transport).await
     })
 }
 
@@ -115,18 +133,25 @@ impl Netlink {
     }
 
     /// Brings up an end with addresses: each pair is one of ours and the peer reached from it.
+    /// `macs` are ours and the peers'; a TUN device has none.
     async fn endpoint(
         &self,
         name: &str,
-        ours: [u8; 6],
-        theirs: [u8; 6],
+        macs: Option<([u8; 6], [u8; 6])>,
         pairs: Vec<(Ipv4Addr, Ipv4Addr)>,
         transport: Transport<'_>,
     ) -> Result<(), LinkError> {
-        offload::switch_off(name)?;
         let index = index(name)?;
-        let request = LinkUnspec::new_with_index(index).address(ours.to_vec()).up().build();
-        self.up(request, name).await?;
+        let request = LinkUnspec::new_with_index(index).up();
+        let request = match macs {
+            Some((ours, _)) => {
+                offload::switch_off(name)?;
+                request.address(ours.to_vec())
+            }
+            // A TUN device offers no offloads unless asked to, but its queue is short.
+            None => request.mtu(MTU).txqueuelen(TUN_QUEUE),
+        };
+        self.up(request.build(), name).await?;
         let mut own: Vec<_> = pairs.iter().map(|pair| pair.0).collect();
         own.dedup();
         for address in own {
@@ -135,7 +160,9 @@ impl Netlink {
             request.execute().await.map_err(refused(step))?;
         }
         for (source, peer) in pairs {
-            self.neighbour(index, peer, theirs).await?;
+            if let Some((_, theirs)) = macs {
+                self.neighbour(index, peer, theirs).await?;
+            }
             self.route(index, source, peer, transport).await?;
         }
         Ok(())
@@ -185,13 +212,15 @@ fn index(name: &str) -> Result<u32, LinkError> {
 }
 
 /// The name of each endpoint's own interface to the network.
-const WIRE: &str = "wire";
+pub(crate) const WIRE: &str = "wire";
 /// The server's interface to the attacker.
 const BACK_DOOR: &str = "attacker";
 const MTU: u32 = 1_500;
+/// As many packets as a ring has.
+const TUN_QUEUE: u32 = 4_096;
 
 // Locally administered, so that they can be no real device's.
-const CLIENT_MAC: [u8; 6] = [0x02, 0xff, 0, 0, 0, 1];
-const SERVER_MAC: [u8; 6] = [0x02, 0xff, 0, 0, 0, 2];
+pub(crate) const CLIENT_MAC: [u8; 6] = [0x02, 0xff, 0, 0, 0, 1];
+pub(crate) const SERVER_MAC: [u8; 6] = [0x02, 0xff, 0, 0, 0, 2];
 const ATTACKER_MAC: [u8; 6] = [0x02, 0xff, 0, 0, 0, 3];
 const BACK_DOOR_MAC: [u8; 6] = [0x02, 0xff, 0, 0, 0, 4];
