@@ -26,7 +26,7 @@ pub enum BenchError {
         source: ClientError,
     },
     /// A word that names no server under test.
-    #[error("unknown server {0:?}; allowed are {known}", known = SERVERS.map(ServerKind::name).join(", "))]
+    #[error("unknown server {0:?}; allowed are {known} and all", known = SERVERS.map(ServerKind::name).join(", "))]
     UnknownServer(String),
     /// A command line that cannot be a server's.
     #[error("the server command {command:?} cannot be used: {reason}")]

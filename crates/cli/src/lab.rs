@@ -3,11 +3,12 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::{Kind, LabConfig, Progress, ServerKind, Workload};
+use firstflight_bench::{BenchError, Kind, LabConfig, Progress, ServerKind, Workload};
 use firstflight_report::Record;
 use firstflight_tls::Version;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,14 +27,25 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "MS,...", value_delimiter = ',', default_value = "200,20,2,0.2", value_parser = milliseconds)]
     rtt: Vec<Duration>,
 
-    /// Servers to measure side by side: firstflight, nginx
+    /// Servers to measure side by side: firstflight, nginx, haproxy, h2o, envoy, caddy, openssl, or
+    /// all (of them, those that are installed)
     #[arg(
         long,
         value_name = "NAME,...",
         value_delimiter = ',',
         default_value = "firstflight,nginx"
     )]
-    server: Vec<ServerKind>,
+    server: Vec<ServerChoice>,
+
+    /// One more server, by the shell command that starts it in the foreground; may be given several
+    /// times
+    ///
+    /// Replaced in it: {port} (to listen on with TLS), {cert} and {key} (PEM files), {root} (a
+    /// directory with the files 1k, 10k and 1m to serve), {log} (a file to log a line with the
+    /// path and query of each request to, so that replays can be counted). What the server can do
+    /// is tried before the measuring.
+    #[arg(long, value_name = "[NAME=]COMMAND")]
+    server_cmd: Vec<String>,
 
     /// What to ask them: ping-pong (our server only), get
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "ping-pong,get")]
@@ -96,13 +108,14 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
         let path = args.output.display();
         anyhow::anyhow!("cannot make the directory {path}: {reason}; choose one with --output")
     })?;
+    let servers = servers(&args)?;
     // Before any thread is started: the kernel demands it.
     firstflight_link::enter_user_namespace()?;
     let scratch = Scratch::make()?;
     let config = LabConfig {
         directory: scratch.path(),
         rtts: args.rtt,
-        servers: args.server,
+        servers,
         workloads: args.workload,
         versions: args.tls,
         kinds: args.kind,
@@ -136,6 +149,40 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
         place.join(TABLES).display()
     );
     Ok(if passed(&record) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What `--server` may say.
+#[derive(Clone, Copy)]
+enum ServerChoice {
+    AllInstalled,
+    One(ServerKind),
+}
+
+impl FromStr for ServerChoice {
+    type Err = BenchError;
+
+    fn from_str(text: &str) -> Result<Self, BenchError> {
+        match text {
+            "all" => Ok(Self::AllInstalled),
+            name => name.parse().map(Self::One),
+        }
+    }
+}
+
+/// All servers that were asked for, each once.
+fn servers(args: &LabArgs) -> Result<Vec<ServerKind>, BenchError> {
+    let commands = ServerKind::commands(&args.server_cmd)?;
+    let mut servers = Vec::new();
+    let named = args.server.iter().flat_map(|choice| match choice {
+        ServerChoice::AllInstalled => ServerKind::all_installed(),
+        ServerChoice::One(server) => vec![*server],
+    });
+    for server in named.chain(commands) {
+        if !servers.contains(&server) {
+            servers.push(server);
+        }
+    }
+    Ok(servers)
 }
 
 /// The directory of a run, gone after it, also when the run is interrupted.

@@ -24,13 +24,7 @@ impl Server for H2o {
     }
 
     fn lacks(&self) -> Vec<Lack> {
-        vec![
-            NO_PING_PONG,
-            (
-                Ability::EarlyData,
-                "h2o on OpenSSL issues tickets without early data (seen in 2.2.5)",
-            ),
-        ]
+        vec![NO_PING_PONG, (Ability::EarlyData, "h2o on OpenSSL issues tickets without early data")]
     }
 
     fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {

@@ -206,6 +206,7 @@ impl Running {
         for (ability, can) in settled {
             self.abilities.settle(ability, can, &known);
         }
+        tracing::debug!(server = %self.kind, lacks = ?self.abilities.lacks(), "tried");
         Ok(())
     }
 

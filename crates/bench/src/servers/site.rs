@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, PKCS_RSA_SHA256};
+use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ED25519, PKCS_RSA_SHA256};
 
 use crate::{BenchError, Certificate, Size};
 
@@ -140,7 +140,9 @@ fn self_signed(certificate: Certificate) -> Result<(String, String), BenchError>
             (key, pem)
         }
     };
-    let params = CertificateParams::new([HOST.to_owned()]).expect("a constant name");
+    let mut params = CertificateParams::new([HOST.to_owned()]).expect("a constant name");
+    // A client looks for whom it believes by name, and takes the first of that name.
+    params.distinguished_name.push(DnType::CommonName, format!("{HOST} {certificate}"));
     let cert = params.self_signed(&key).expect("a certificate for a constant name");
     Ok((cert.pem(), pem))
 }

@@ -104,7 +104,7 @@ impl Trial {
             Err(_) => None,
         };
         found.push((Ability::Speaks(version), sessions.is_some()));
-        let mut sessions = sessions.unwrap_or_default();
+        let Some(mut sessions) = sessions else { return };
         let mut resumed = false;
         if let Some(session) = sessions.pop() {
             let answer = self.get(Try { session: Some(&session), ..Try::new(version) }).await;
@@ -174,11 +174,12 @@ impl Trial {
     }
 }
 
-/// The sessions of a connection, at its end.
+/// The sessions of a connection, which often come before the answer and seldom much later.
 async fn sessions(mut answer: Answer) -> Vec<Session> {
-    let mut sessions = std::mem::take(&mut answer.sessions);
-    sessions.extend(answer.exchange.close(TICKETS).await);
-    sessions
+    match answer.sessions.is_empty() {
+        true => answer.exchange.close(TICKETS).await,
+        false => std::mem::take(&mut answer.sessions),
+    }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {

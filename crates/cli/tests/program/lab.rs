@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::running::{PROGRAM, run};
 
 /// The lab measures time, so there is one at a time.
-static LAB: Mutex<()> = Mutex::new(());
+pub(crate) static LAB: Mutex<()> = Mutex::new(());
 
 const ARGUMENTS: [&str; 11] = [
     "lab",

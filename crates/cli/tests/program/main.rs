@@ -11,3 +11,4 @@ mod recorder;
 mod replay;
 mod running;
 mod servers;
+mod servers_under_test;

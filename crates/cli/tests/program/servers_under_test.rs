@@ -1,0 +1,203 @@
+//! `firstflight lab` at each server that it knows: all are really started, by a user who is nobody
+//! where the tests run as root.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::lab::LAB;
+use crate::running::{Ended, PROGRAM, run};
+
+/// A user's directory with the program in it.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::copy(PROGRAM, dir.path().join("firstflight")).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Two samples a cell at 2 ms, GET with TLS 1.2 and 1.3, and one flight resent 20 times.
+    fn lab(&self, more: &[&str]) -> Ended {
+        self.lab_as(nix::unistd::geteuid().is_root(), more)
+    }
+
+    fn lab_as(&self, nobody: bool, more: &[&str]) -> Ended {
+        let _one_at_a_time = LAB.lock().unwrap_or_else(|error| error.into_inner());
+        let program = self.path().join("firstflight");
+        let mut command = match nobody {
+            true => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+                command.arg(program);
+                command
+            }
+            false => Command::new(program),
+        };
+        let search = std::env::var("PATH").unwrap_or_default();
+        run(command
+            .current_dir(self.path())
+            .env("PATH", format!("{search}:/usr/sbin:/sbin"))
+            .args(["lab", "--rtt", "2", "--samples", "2", "--workload", "get"])
+            .args(["--tls", "1.2,1.3", "--flights", "1", "--replays", "20", "-o", "results"])
+            .args(more))
+    }
+
+    fn record(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.path().join("results/lab.json")).unwrap()).unwrap()
+    }
+}
+
+/// What a server is expected to do here.
+struct Expected {
+    name: &'static str,
+    early_data: bool,
+    fast_open: bool,
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+/// Every cell that the server can do is there, every sample is what its cell asked for, and the
+/// notes explain the rest.
+fn check(expected: &Expected, record: &Value) {
+    let cells = record["cells"].as_array().unwrap();
+    let samples = record["samples"].as_array().unwrap();
+    // Full and resumed in both versions, 0-RTT in one; each without and with TFO.
+    let kinds = 2 * 2 + usize::from(expected.early_data);
+    let count = kinds * (1 + usize::from(expected.fast_open));
+    assert_eq!((cells.len(), samples.len()), (count, 2 * count), "{}", expected.name);
+    for sample in samples {
+        let cell = &cells[sample["cell"].as_u64().unwrap() as usize];
+        let fault = sample["fault"]["kind"].as_str();
+        // A busy machine may stall; what the packets show must be right all the same.
+        assert!(matches!(fault, None | Some("spoiled")), "{}: {sample} in {cell}", expected.name);
+    }
+    let server = &record["servers"][0];
+    assert_eq!(server["name"], expected.name);
+    assert!(text(&server["version"]).contains(|c: char| c.is_ascii_digit()), "{server}");
+    let notes: Vec<&str> = server["notes"].as_array().unwrap().iter().map(text).collect();
+    let notes = notes.join("\n");
+    assert_eq!(notes.contains("without early data: "), !expected.early_data, "{notes}");
+    assert_eq!(notes.contains("without TCP Fast Open: "), !expected.fast_open, "{notes}");
+}
+
+/// How many of the 20 resent flights were executed; `None`: there was no attack.
+fn executed(record: &Value) -> Option<u64> {
+    let replay = record["replays"].as_array().unwrap().first()?;
+    assert_eq!((&replay["tries"], &replay["originals"]), (&20.into(), &1.into()), "{replay}");
+    replay["executed"].as_u64()
+}
+
+fn measure(expected: &Expected) -> Option<u64> {
+    let home = Home::new();
+    finish(expected, &home, &home.lab(&["--server", expected.name]))
+}
+
+fn finish(expected: &Expected, home: &Home, ended: &Ended) -> Option<u64> {
+    let mend = "run `make deps-test`";
+    assert!(!ended.err.contains("is not installed"), "{mend}: {}", ended.err);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let record = home.record();
+    check(expected, &record);
+    executed(&record)
+}
+
+#[test]
+fn nginx_executes_replays() {
+    let replayed = measure(&Expected { name: "nginx", early_data: true, fast_open: true });
+    assert_eq!(replayed, Some(20));
+}
+
+/// 2.6 waits for the client's Finished; later versions may not.
+#[test]
+fn haproxy_takes_early_data() {
+    let replayed = measure(&Expected { name: "haproxy", early_data: true, fast_open: true });
+    assert!(replayed.is_some());
+}
+
+#[test]
+fn h2o_takes_no_early_data() {
+    let replayed = measure(&Expected { name: "h2o", early_data: false, fast_open: true });
+    assert_eq!(replayed, None);
+}
+
+#[test]
+fn caddy_takes_no_early_data_and_has_no_fast_open() {
+    let replayed = measure(&Expected { name: "caddy", early_data: false, fast_open: false });
+    assert_eq!(replayed, None);
+}
+
+#[test]
+fn envoy_takes_no_early_data() {
+    let expected = Expected { name: "envoy", early_data: false, fast_open: true };
+    let home = Home::new();
+    // It lies in the home of whoever ran `make deps-test`, where nobody may not look.
+    let ended = home.lab_as(false, &["--server", "envoy"]);
+    assert_eq!(finish(&expected, &home, &ended), None);
+}
+
+#[test]
+fn s_server_serves_one_at_a_time() {
+    let home = Home::new();
+    let ended = home.lab(&["--server", "openssl", "--tfo", "off"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let record = home.record();
+    assert_eq!(record["cells"].as_array().unwrap().len(), 4);
+    let notes = record["servers"][0]["notes"].to_string();
+    assert!(notes.contains("-early_data together with -WWW"), "{notes}");
+    assert_eq!(executed(&record), None);
+}
+
+/// Our own server as a stranger would start it: nothing is known of it, and its log counts.
+#[test]
+fn any_command_is_tried_and_attacked() {
+    let home = Home::new();
+    let command = format!(
+        "mine={} serve --listen 0.0.0.0:{{port}} --cert {{cert}} --key {{key}} --root {{root}} \
+         --access-log {{log}} --early-data on --workers 1",
+        home.path().join("firstflight").display()
+    );
+    let ended = home.lab(&["--server", "firstflight", "--server-cmd", &command]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let record = home.record();
+    let names: Vec<&str> =
+        record["servers"].as_array().unwrap().iter().map(|one| text(&one["name"])).collect();
+    assert_eq!(names, ["firstflight", "mine"]);
+    let cells = record["cells"].as_array().unwrap();
+    let of = |name: &str| cells.iter().filter(|cell| cell["server"] == name).count();
+    assert_eq!((of("firstflight"), of("mine")), (10, 10), "both can do the same");
+    let mine = &record["replays"][1];
+    assert_eq!((text(&mine["server"]), &mine["originals"]), ("mine", &1.into()), "{mine}");
+}
+
+#[test]
+fn a_server_that_ends_at_once_is_quoted() {
+    let home = Home::new();
+    let ended =
+        home.lab(&["--server", "firstflight", "--server-cmd", "echo no {port} >&2; exit 3"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(
+        ended.err.contains("cmd did not start: it ended with exit status: 3: no 4"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_command_without_a_port_is_refused() {
+    let home = Home::new();
+    let ended = home.lab(&["--server-cmd", "serve"]);
+    assert!(ended.err.contains("it has no {port}"), "{ended:?}");
+    assert_ne!(ended.code, Some(0));
+}
