@@ -111,7 +111,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         true => Vec::new(),
         false => servers
             .iter()
-            .filter(|server| server.abilities.can(Ability::Counts))
+            .filter(|server| measured.quarries.iter().any(|quarry| quarry.is_of(server.kind)))
             .map(|server| replay::count(server, &measured.quarries))
             .collect::<Result<_, _>>()?,
     };

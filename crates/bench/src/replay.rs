@@ -24,6 +24,13 @@ pub(crate) struct Quarry {
     tries: usize,
 }
 
+impl Quarry {
+    /// Whether it was captured at this server.
+    pub(crate) fn is_of(&self, server: ServerKind) -> bool {
+        self.server == server
+    }
+}
+
 /// Captures flights at a server and resends each; the logs are read later, when they are whole.
 pub(crate) async fn attack(
     server: &Running,
@@ -74,7 +81,7 @@ pub(crate) fn count(server: &Running, quarries: &[Quarry]) -> Result<Replay, Ben
         originals: 0,
     };
     let mut bytes = 0;
-    for quarry in quarries.iter().filter(|quarry| quarry.server == server.kind) {
+    for quarry in quarries.iter().filter(|quarry| quarry.is_of(server.kind)) {
         let executions = server.executions(&quarry.mark)?.unwrap_or_default();
         // Without the original in the log, a 0 would mean nothing.
         let Some(again) = executions.checked_sub(1) else {

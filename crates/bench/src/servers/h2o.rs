@@ -3,7 +3,7 @@ use std::process::Command;
 
 use super::program::{find, library};
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::BenchError;
+use crate::{BenchError, Certificate};
 
 /// h2o, one thread, with TCP Fast Open.
 pub(super) struct H2o;
@@ -24,7 +24,11 @@ impl Server for H2o {
     }
 
     fn lacks(&self) -> Vec<Lack> {
-        vec![NO_PING_PONG, (Ability::EarlyData, "h2o on OpenSSL issues tickets without early data")]
+        vec![
+            NO_PING_PONG,
+            (Ability::EarlyData, "h2o on OpenSSL issues tickets without early data"),
+            (Ability::Presents(Certificate::Ed25519), "h2o reads no Ed25519 keys"),
+        ]
     }
 
     fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {

@@ -72,9 +72,7 @@ impl Running {
                 running.man(&found, (workload, certificate), wanted, network, site)?;
             }
         }
-        for process in &running.processes {
-            running.wait_for(process, network)?;
-        }
+        running.gather(network)?;
         running.try_out(wanted, network, site)?;
         Ok(running)
     }
@@ -155,6 +153,26 @@ impl Running {
         let process = network.server().spawn_child(command)?;
         let (said, log) = (post.said(), post.log);
         self.processes.push(Manned { workload, certificate, process, log, said });
+        Ok(())
+    }
+
+    /// Waits until all listen. A server that ends over a certificate besides the first of the run
+    /// cannot present it, and does without.
+    fn gather(&mut self, network: &Network) -> Result<(), BenchError> {
+        let first = self.processes.first().map(|manned| manned.certificate);
+        let mut gathered = Vec::new();
+        for manned in std::mem::take(&mut self.processes) {
+            match self.wait_for(&manned, network) {
+                Ok(()) => gathered.push(manned),
+                Err(BenchError::Start { reason, .. }) if Some(manned.certificate) != first => {
+                    tracing::info!(server = %self.kind, certificate = %manned.certificate, reason);
+                    let lack = Ability::Presents(manned.certificate);
+                    self.abilities.settle(lack, false, &self.kind.abilities());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.processes = gathered;
         Ok(())
     }
 
