@@ -10,7 +10,8 @@
 //! - `tun`: TUN devices instead of packet rings
 //! - `--json`: all errors in nanoseconds, in the order in which they were measured
 //!
-//! Ends with 1 if a bound is missed.
+//! The error contains the waking of the two that send and echo, which ask the scheduler for what
+//! the link asks for. Ends with 1 if a bound is missed.
 
 use std::hint::black_box;
 use std::io;
@@ -22,7 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use firstflight_link::{
-    Backend, Network, NetworkConfig, PathConfig, Privilege, enter_user_namespace,
+    Backend, Network, NetworkConfig, PathConfig, Privilege, enter_user_namespace, wake_promptly,
 };
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -249,6 +250,7 @@ impl Drop for Load {
 }
 
 fn echo(socket: &UdpSocket) {
+    let _ = wake_promptly();
     let mut buffer = [0; 2_048];
     while let Ok((length, from)) = socket.recv_from(&mut buffer) {
         // A lost echo shows up as the prober's timeout.
@@ -257,6 +259,7 @@ fn echo(socket: &UdpSocket) {
 }
 
 fn probe(server: SocketAddr, rtt: Duration, count: usize) -> io::Result<Vec<i64>> {
+    let _ = wake_promptly();
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(server)?;
     socket.set_read_timeout(Some(Duration::from_secs(2)))?;

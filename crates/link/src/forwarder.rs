@@ -23,7 +23,7 @@ use crate::margin::WakeMargin;
 use crate::path::{Direction, classify, lane, of_lane};
 use crate::port::Port;
 use crate::tap::{Altered, CapturedPacket, LINK_FULL, REFUSED, Tap};
-use crate::{LinkError, Namespace};
+use crate::{LinkError, Namespace, wake_promptly};
 
 /// A running forwarding thread; dropped, it stops.
 #[derive(Debug)]
@@ -124,7 +124,10 @@ struct Engine<P> {
 
 impl<P: Port> Engine<P> {
     fn run(mut self) {
-        prepare_thread();
+        // Interrupts are for the threads that wait for them.
+        let _ = SigSet::all().thread_block();
+        // What is refused is left; it shows in the lateness.
+        let _ = wake_promptly();
         while self.obey() {
             self.collect();
             self.deliver();
@@ -310,29 +313,6 @@ fn entrance(direction: Direction) -> usize {
 fn arrival(stamp: u64, offset: i64, now: u64) -> u64 {
     let monotonic = stamp.saturating_add_signed(offset.saturating_neg());
     if (now.saturating_sub(LONGEST_STALL_NS)..=now).contains(&monotonic) { monotonic } else { now }
-}
-
-/// Makes the calling thread wake as exactly as the machine allows; what is refused is left. Says
-/// whether timer slack and time slice were taken.
-pub(crate) fn prepare_thread() -> [bool; 2] {
-    // Interrupts are for the threads that wait for them.
-    let _ = SigSet::all().thread_block();
-    // SAFETY: prctl with two plain numbers, for this thread alone.
-    let slack = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
-    // A short slice gives an early virtual deadline, so that waking preempts others (Linux 6.12).
-    let attributes = libc::sched_attr {
-        size: size_of::<libc::sched_attr>() as u32,
-        sched_policy: libc::SCHED_OTHER as u32,
-        sched_flags: 0,
-        sched_nice: 0,
-        sched_priority: 0,
-        sched_runtime: 100_000,
-        sched_deadline: 0,
-        sched_period: 0,
-    };
-    // SAFETY: the kernel reads `size` bytes from a live sched_attr; pid 0 is this thread.
-    let slice = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
-    [slack == 0, slice == 0]
 }
 
 /// 200 ms at 2.6 Gbit/s, more than the link forwards.

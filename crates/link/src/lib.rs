@@ -33,6 +33,7 @@ mod ring;
 mod sysctl;
 mod tap;
 mod tun;
+mod wake;
 mod wiring;
 
 pub use attacker::{Attacker, Attempt, Ending, Resend};
@@ -49,3 +50,4 @@ pub use path::{Direction, MAX_PATHS, Path, PathConfig};
 pub use privilege::{Privilege, enter_user_namespace};
 pub use profile::{Profile, ProfileKind};
 pub use tap::{Altered, Batch, CapturedPacket, LINK_FULL, Lateness, REFUSED, Tap};
+pub use wake::{Promptness, wake_promptly};

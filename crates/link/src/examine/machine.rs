@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use super::Verdict;
 use crate::clock::monotonic_ns;
-use crate::forwarder::prepare_thread;
+use crate::{Promptness, wake_promptly};
 
 /// Whether a container or a filter of system calls stands around this process; `open`: it lets all
 /// pass that the lab needs.
@@ -149,7 +149,7 @@ fn judge_clock(source: &str, cost: Duration) -> Verdict {
 /// How late a thread wakes that is prepared as the link's is.
 pub(super) fn wake_ups() -> Verdict {
     let measured = thread::Builder::new().spawn(|| {
-        let taken = prepare_thread();
+        let taken = wake_promptly();
         let mut late: Vec<Duration> = (0..SLEEPS)
             .map(|_| {
                 let began = Instant::now();
@@ -166,15 +166,16 @@ pub(super) fn wake_ups() -> Verdict {
     }
 }
 
-fn judge_wake_ups(taken: [bool; 2], median: Duration, worst: Duration) -> Verdict {
+fn judge_wake_ups(taken: Promptness, median: Duration, worst: Duration) -> Verdict {
     let us = |duration: Duration| duration.as_micros();
     let said =
         format!("{} us late in the median after 1 ms, {} us at worst", us(median), us(worst));
-    let refused: Vec<_> = ["timer slack", "a short time slice (Linux 6.12)"]
-        .into_iter()
-        .zip(taken)
-        .filter_map(|(name, taken)| (!taken).then_some(name))
-        .collect();
+    let asked = [
+        ("timer slack", taken.timer_slack),
+        ("a short time slice (Linux 6.12)", taken.short_slice),
+    ];
+    let refused: Vec<_> =
+        asked.into_iter().filter_map(|(name, taken)| (!taken).then_some(name)).collect();
     if !refused.is_empty() {
         Verdict::limited(
             format!("{said}; refused: {}", refused.join(", ")),
@@ -253,9 +254,10 @@ mod tests {
         assert_eq!(judge_clock("tsc", Duration::from_nanos(30)).state, State::Good);
         assert_eq!(judge_clock("hpet", Duration::from_micros(2)).state, State::Limited);
         let us = Duration::from_micros;
-        assert_eq!(judge_wake_ups([true, true], us(80), us(900)).state, State::Good);
-        assert_eq!(judge_wake_ups([true, true], us(800), us(900)).state, State::Limited);
-        let old = judge_wake_ups([true, false], us(80), us(900));
+        let all = Promptness { timer_slack: true, short_slice: true };
+        assert_eq!(judge_wake_ups(all, us(80), us(900)).state, State::Good);
+        assert_eq!(judge_wake_ups(all, us(800), us(900)).state, State::Limited);
+        let old = judge_wake_ups(Promptness { short_slice: false, ..all }, us(80), us(900));
         assert!(old.what.contains("6.12"), "{old:?}");
     }
 }
