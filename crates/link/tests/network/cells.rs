@@ -24,6 +24,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("middlebox_drop_tfo", drop_tfo),
         trial("middlebox_strip_syn_data", strip_syn_data),
         trial("middlebox_drop_syn_data", drop_syn_data),
+        trial("middlebox_drop_large_hello", drop_large_hello),
+        trial("middlebox_drop_early_data", drop_early_data),
         trial("cells_change_at_run_time", cells_change_at_run_time),
         trial("every_built_in_network_carries_a_packet", every_network_carries_a_packet),
     ]
@@ -242,6 +244,54 @@ fn strip_syn_data() -> Outcome {
     Ok(())
 }
 
+fn drop_large_hello() -> Outcome {
+    let kind = Middlebox::DropLargeHello;
+    assert!(arrives(kind, &hello(SERVER_NAME, 500))?, "one packet");
+    assert!(!arrives(kind, &hello(KEY_SHARE, 1_500))?, "two packets");
+    Ok(())
+}
+
+fn drop_early_data() -> Outcome {
+    let kind = Middlebox::DropEarlyData;
+    assert!(arrives(kind, &hello(SERVER_NAME, 500))?);
+    assert!(!arrives(kind, &hello(EARLY_DATA, 0))?);
+    Ok(())
+}
+
+/// Whether a first flight gets through a middlebox whole, within half a second.
+fn arrives(kind: Middlebox, flight: &[u8]) -> Result<bool, Box<dyn std::error::Error>> {
+    let network = network(vec![CellSpec::Middlebox(kind), delay(1)], vec![delay(1)]);
+    let listener = network.server().run(|| TcpListener::bind(("0.0.0.0", PORT)))??;
+    let server = SocketAddr::from((network.path(0)?.server, PORT));
+    let mut client = network.client().run(|| TcpStream::connect(server))??;
+    client.write_all(flight)?;
+    let mut accepted = listener.accept()?.0;
+    accepted.set_read_timeout(Some(Duration::from_millis(500)))?;
+    let whole = accepted.read_exact(&mut vec![0; flight.len()]).is_ok();
+    let dropped = network.path_counters(0)?.up.cells[0].dropped;
+    assert_eq!(whole, dropped == 0, "{dropped} dropped");
+    Ok(whole)
+}
+
+/// A ClientHello with one extension of so many bytes (RFC 8446 section 4.1.2).
+fn hello(extension: u16, length: u16) -> Vec<u8> {
+    let head = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0]].concat();
+    let number = |n: usize| (n as u16).to_be_bytes();
+    let body = head.len() + 2 + 4 + usize::from(length);
+    [
+        &[22, 3, 1][..],
+        &number(4 + body),
+        &[1, 0],
+        &number(body),
+        &head,
+        &number(4 + usize::from(length)),
+        &extension.to_be_bytes(),
+        &length.to_be_bytes(),
+        &vec![7; length.into()],
+    ]
+    .concat()
+}
+
 fn cells_change_at_run_time() -> Outcome {
     let network = network(vec![delay(1)], vec![delay(1)]);
     assert!(network.set_cells(0, vec![CellSpec::Loss { probability: 2.0 }], vec![]).is_err());
@@ -290,5 +340,9 @@ fn every_network_carries_a_packet() -> Outcome {
     Ok(())
 }
 
+/// Extensions of RFC 8446 section 4.2.
+const SERVER_NAME: u16 = 0;
+const EARLY_DATA: u16 = 42;
+const KEY_SHARE: u16 = 51;
 const PORT: u16 = 7;
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -265,6 +265,22 @@ mod tests {
         }
     }
 
+    /// As BoringSSL writes them: X25519MLKEM768 and X25519 keys, and with a ticket early data.
+    #[test]
+    fn hellos_of_a_real_client_are_told_apart() {
+        let full = include_bytes!("testdata/full_hello.bin");
+        let early = include_bytes!("testdata/early_hello.bin");
+        for segment in [4_096, 1_448, 100] {
+            let whole = full.len() <= segment;
+            let passed = sent(&mut HelloFilter::early_data(), full, segment, false);
+            assert!(passed.iter().all(|passed| *passed), "no early data");
+            let passed = sent(&mut HelloFilter::early_data(), early, segment, true);
+            assert!(passed.iter().any(|passed| !passed), "early data");
+            let passed = sent(&mut HelloFilter::large(), full, segment, false);
+            assert!(passed.iter().all(|passed| *passed == whole), "{segment}: {passed:?}");
+        }
+    }
+
     #[test]
     fn other_first_flights_pass() {
         for stream in
