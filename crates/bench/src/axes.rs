@@ -1,8 +1,5 @@
 //! What cells differ in: the axes of the matrix, each with the names that tables and flags use.
 
-use std::fmt;
-use std::str::FromStr;
-
 /// How a connection is to come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -120,13 +117,13 @@ macro_rules! names {
             }
         }
 
-        impl fmt::Display for $axis {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl ::std::fmt::Display for $axis {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 f.pad(self.name())
             }
         }
 
-        impl FromStr for $axis {
+        impl ::std::str::FromStr for $axis {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
@@ -154,6 +151,8 @@ names!(
     [EcdsaP256 = "ecdsa-p256", Rsa2048 = "rsa-2048", Ed25519 = "ed25519"]
 );
 names!(Size, "response size", [OneKib = "1k", TenKib = "10k", OneMib = "1m"]);
+
+pub(crate) use names;
 
 #[cfg(test)]
 mod tests {

@@ -1,142 +1,214 @@
 //! Finds the packets of each sample and holds what they show against what its cell asked for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use firstflight_link::{Batch, Direction as Way};
+use firstflight_link::{Batch, CapturedPacket, Direction as Way};
 use firstflight_report::{Fault, Sample};
 use firstflight_tls::Version;
 use firstflight_wire::{
-    Direction, FastOpen, FirstResponse, FlowFacts, LabelKind, Observer, Packet, TlsVersion,
+    Direction, FastOpen, FirstResponse, FlowFacts, LabelKind, LastResponse, Observer, Packet,
+    TlsVersion, Trace,
 };
 
 use crate::Kind;
-use crate::plan::{Plan, PlannedCell};
+use crate::plan::Plan;
 use crate::sampler::Taken;
+use crate::servers::Asked;
 
 /// The connections of a stretch of a run, by their two ends.
 pub(crate) struct Judge {
     flows: HashMap<(SocketAddr, SocketAddr), Vec<Flow>>,
+    /// Where the packets of a client's port are in the batch.
+    by_port: HashMap<u16, Vec<usize>>,
 }
 
-struct Flow {
-    facts: FlowFacts,
+/// A connection and what its packets show.
+pub(crate) struct Flow {
+    pub facts: FlowFacts,
+    pub trace: Option<Trace>,
     /// The latest delivery among its packets, in nanoseconds.
     lateness_ns: u64,
+    /// Bytes of IP packets on the way to the first byte of the answer.
+    pub bytes: Bytes,
+    /// What dropped packets of it, by the link's own word.
+    dropped_by: Option<&'static str>,
+}
+
+/// Bytes of the packets that carried something, acknowledgements left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub up: u64,
+    pub down: u64,
 }
 
 impl Judge {
-    pub(crate) fn new(batch: &Batch, key_log: &str) -> Self {
+    /// Reads the packets of a stretch. Connections of the samples in `traced` keep their packets'
+    /// story.
+    pub(crate) fn new(batch: &Batch, key_log: &str, traced: &HashSet<SocketAddr>) -> Self {
         let mut observer = Observer::new();
         observer.add_secrets(key_log);
-        let mut late: HashMap<u16, Vec<(u64, u64)>> = HashMap::new();
-        for packet in &batch.packets {
-            let direction = match packet.direction {
-                Way::Up => Direction::ToServer,
-                Way::Down => Direction::ToClient,
-            };
-            observer.packet(&Packet {
-                direction,
-                arrived: packet.arrival_ns,
-                delivered: packet.delivered(),
-                frame: &packet.frame,
-            });
+        let mut by_port: HashMap<u16, Vec<usize>> = HashMap::new();
+        for (place, packet) in batch.packets.iter().enumerate() {
+            observer.packet(&wire_packet(packet));
             if let Some(port) = client_port(&packet.frame, packet.direction) {
-                late.entry(port).or_default().push((packet.delivered_ns, packet.lateness_ns()));
+                by_port.entry(port).or_default().push(place);
             }
         }
         let mut flows: HashMap<_, Vec<Flow>> = HashMap::new();
-        for facts in observer.finish() {
-            let lateness_ns = late.get(&facts.client.port()).map_or(0, |packets| {
-                let during = packets.iter().filter(|(at, _)| {
-                    (facts.started..=facts.ended.max(facts.started)).contains(at)
-                });
-                during.map(|(_, lateness)| *lateness).max().unwrap_or(0)
-            });
-            flows
-                .entry((facts.client, facts.server))
-                .or_default()
-                .push(Flow { facts, lateness_ns });
+        for (facts, trace) in observer.finish_traced(|facts| traced.contains(&facts.client)) {
+            let places = by_port.get(&facts.client.port()).into_iter().flatten();
+            let packets = places.map(|place| &batch.packets[*place]);
+            let ends = (facts.client, facts.server);
+            flows.entry(ends).or_default().push(Flow::new(facts, trace, packets));
         }
-        Self { flows }
+        Self { flows, by_port }
     }
 
-    /// What the packets of a connection show.
-    pub(crate) fn facts(&self, taken: &Taken) -> Option<&FlowFacts> {
-        self.flow(taken).map(|flow| &flow.facts)
+    /// The packets of the batch that have this connection's port.
+    pub(crate) fn packets<'b>(
+        &self,
+        batch: &'b Batch,
+        flow: &Flow,
+    ) -> impl Iterator<Item = &'b CapturedPacket> {
+        let places = self.by_port.get(&flow.facts.client.port()).into_iter().flatten();
+        places.map(|place| &batch.packets[*place])
+    }
+
+    /// The connection of a sample: that between its ends which began when it did, for ports come
+    /// back.
+    pub(crate) fn flow(&self, taken: &Taken) -> Option<&Flow> {
+        let flows = self.flows.get(&(taken.local?, taken.server))?;
+        flows.iter().min_by_key(|flow| flow.facts.started.abs_diff(taken.began_ns))
     }
 
     /// The sample as it goes into the record.
     pub(crate) fn sample(&self, taken: &Taken, plan: &Plan, origin_ns: u64) -> Sample {
-        let cell = &plan.cells[taken.cell];
-        let mut sample = Sample {
-            cell: taken.cell,
-            at_ms: milliseconds(taken.began_ns.saturating_sub(origin_ns)),
-            ..Sample::default()
-        };
+        let cell = &plan.cells[taken.slot.cell];
         let flow = self.flow(taken);
-        if let Some(flow) = flow {
-            sample.lateness_us = flow.lateness_ns as f64 / 1e3;
-            sample.round_trips = flow.facts.round_trips();
-            sample.label = flow.facts.label().ok().map(|label| label.to_string());
-            if let FirstResponse::Seen { delivered: Some(delivered), .. } =
-                flow.facts.first_response
-            {
-                // Both delays lie between these moments: the tap stamps a packet before it delays
-                // it, and again when it hands it over.
-                sample.wire_ms = Some(milliseconds(delivered.saturating_sub(flow.facts.started)));
+        let mut sample = described(taken, flow, origin_ns);
+        sample.fault = match (&taken.outcome, flow) {
+            (Err(why), Some(flow)) if flow.facts.tcp.dropped > 0 => {
+                Some(Fault::Disturbed(format!("{}: {why}", flow.dropped())))
             }
-        }
-        match &taken.outcome {
-            Ok(time) => sample.time_ms = Some(time.as_secs_f64() * 1e3),
-            Err(why) => {
-                sample.fault = Some(Fault::Failed(why.clone()));
-                return sample;
-            }
-        }
-        sample.fault = match flow {
-            None => Some(Fault::Mislabelled("no packets".to_owned())),
-            Some(flow) => fault(flow, cell),
+            (Err(why), _) => Some(Fault::Failed(why.clone())),
+            (Ok(_), None) => Some(Fault::Mislabelled("no packets".to_owned())),
+            (Ok(_), Some(flow)) => fault(flow, &cell.asked, plan.paths[cell.path].may_lose()),
         };
         sample
     }
+}
 
-    /// The connection between these ends that began when the sample did: ports come back.
-    fn flow(&self, taken: &Taken) -> Option<&Flow> {
-        let flows = self.flows.get(&(taken.local?, taken.server))?;
-        flows.iter().min_by_key(|flow| flow.facts.started.abs_diff(taken.began_ns))
+/// What times and packets say, before it is held against anything.
+pub(crate) fn described(taken: &Taken, flow: Option<&Flow>, origin_ns: u64) -> Sample {
+    let mut sample = Sample {
+        cell: taken.slot.cell,
+        block: taken.slot.block,
+        at_ms: milliseconds(taken.began_ns.saturating_sub(origin_ns)),
+        ..Sample::default()
+    };
+    if let Some(Flow { facts, lateness_ns, .. }) = flow {
+        sample.lateness_us = *lateness_ns as f64 / 1e3;
+        sample.round_trips = facts.round_trips();
+        sample.label = facts.label().ok().map(|label| label.to_string());
+        sample.dropped = facts.tcp.dropped;
+        if let FirstResponse::Seen { delivered: Some(delivered), .. } = facts.first_response {
+            // Both delays lie between these moments: the tap stamps a packet before it delays it,
+            // and again when it hands it over.
+            sample.wire_ms = Some(milliseconds(delivered.saturating_sub(facts.started)));
+        }
+        if let LastResponse::Seen { round_trips, .. } = facts.last_response {
+            sample.total_round_trips = Some(round_trips);
+        }
+    }
+    if let Ok(times) = &taken.outcome {
+        sample.setup_ms = times.setup.map(|setup| setup.as_secs_f64() * 1e3);
+        sample.time_ms = Some(times.first_byte.as_secs_f64() * 1e3);
+        sample.total_ms = Some(times.total.as_secs_f64() * 1e3);
+    }
+    sample
+}
+
+impl Flow {
+    fn new<'b>(
+        facts: FlowFacts,
+        trace: Option<Trace>,
+        packets: impl Iterator<Item = &'b CapturedPacket>,
+    ) -> Self {
+        let during = facts.started..=facts.ended.max(facts.started);
+        let answered = match facts.first_response {
+            FirstResponse::Seen { arrived, .. } => arrived,
+            FirstResponse::None | FirstResponse::Unknown(_) => facts.ended,
+        };
+        let mut flow =
+            Self { facts, trace, lateness_ns: 0, bytes: Bytes::default(), dropped_by: None };
+        for packet in packets.filter(|packet| during.contains(&packet.arrival_ns)) {
+            if packet.dropped_by.is_some() {
+                flow.dropped_by = packet.dropped_by;
+                continue;
+            }
+            flow.lateness_ns = flow.lateness_ns.max(packet.lateness_ns());
+            if packet.arrival_ns <= answered && packet.length > BARE_ACKNOWLEDGEMENT {
+                let bytes = (packet.length - ETHERNET) as u64;
+                match packet.direction {
+                    Way::Up => flow.bytes.up += bytes,
+                    Way::Down => flow.bytes.down += bytes,
+                }
+            }
+        }
+        flow
+    }
+
+    fn dropped(&self) -> String {
+        let count = self.facts.tcp.dropped;
+        format!("{count} packets dropped by {}", self.dropped_by.unwrap_or("the link"))
     }
 }
 
 /// Later than this, a delivery is the machine's doing and the sample is left out.
 const SPOILED_NS: u64 = 1_000_000;
 
-fn fault(flow: &Flow, cell: &PlannedCell) -> Option<Fault> {
+/// Why a connection does not enter the figures of its cell; `may_lose`: its network drops or
+/// overtakes packets on purpose.
+fn fault(flow: &Flow, asked: &Asked, may_lose: bool) -> Option<Fault> {
     let tcp = &flow.facts.tcp;
     let again = tcp.client_retransmissions + tcp.server_retransmissions + tcp.syn_retransmissions;
-    if again > 0 || tcp.dropped > 0 {
+    if !may_lose && (again > 0 || tcp.dropped > 0) {
         return Some(Fault::Spoiled(format!("{again} packets sent twice")));
     }
     if flow.lateness_ns > SPOILED_NS {
         let late = flow.lateness_ns as f64 / 1e6;
         return Some(Fault::Spoiled(format!("a packet {late:.1} ms late on the link")));
     }
-    match flow.facts.label() {
-        Err(why) => Some(Fault::Mislabelled(why.to_string())),
-        Ok(label) => {
-            let kind = match cell.kind {
-                Kind::Full => LabelKind::Full,
-                Kind::Resumed => LabelKind::Resumed,
-                Kind::ZeroRtt => LabelKind::EarlyAccepted,
-                Kind::Refused => LabelKind::EarlyRefused,
-            };
-            let tfo = if cell.tfo { FastOpen::Used } else { FastOpen::Off };
-            let right = label.version == tls_version(cell.version)
-                && label.kind == kind
-                && label.tfo == tfo;
-            (!right).then(|| Fault::Mislabelled(label.to_string()))
-        }
+    let wrong = wrong(&flow.facts, asked)?;
+    Some(match tcp.dropped {
+        0 => Fault::Mislabelled(wrong),
+        _ => Fault::Disturbed(format!("{}: {wrong}", flow.dropped())),
+    })
+}
+
+/// What a connection is instead of what was asked for; `None`: it is what was asked for.
+pub(crate) fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
+    let label = match facts.label() {
+        Err(why) => return Some(why.to_string()),
+        Ok(label) => label,
+    };
+    let kind = match asked.kind {
+        Kind::Full => LabelKind::Full,
+        Kind::Resumed => LabelKind::Resumed,
+        Kind::ZeroRtt => LabelKind::EarlyAccepted,
+        Kind::Refused => LabelKind::EarlyRefused,
+    };
+    let tfo = if asked.tfo { FastOpen::Used } else { FastOpen::Off };
+    if (label.version, label.kind, label.tfo) != (tls_version(asked.version), kind, tfo) {
+        return Some(label.to_string());
     }
+    let tls = facts.tls.as_ref()?;
+    if tls.hello_retry_requests > 0 {
+        return Some(format!("{label}, after a HelloRetryRequest"));
+    }
+    let group = tls.group.filter(|_| asked.version == Version::Tls13)?.to_string();
+    (group != asked.group.name()).then(|| format!("{label}, group {group}"))
 }
 
 fn tls_version(version: Version) -> TlsVersion {
@@ -148,9 +220,22 @@ fn tls_version(version: Version) -> TlsVersion {
     }
 }
 
+/// A packet of the link in the terms of the judge.
+pub(crate) fn wire_packet(packet: &CapturedPacket) -> Packet<'_> {
+    Packet {
+        direction: match packet.direction {
+            Way::Up => Direction::ToServer,
+            Way::Down => Direction::ToClient,
+        },
+        arrived: packet.arrival_ns,
+        delivered: packet.dropped_by.is_none().then_some(packet.delivered_ns),
+        frame: &packet.frame,
+    }
+}
+
 /// The client's port in an Ethernet frame with IPv4 and TCP in it.
-fn client_port(frame: &[u8], way: Way) -> Option<u16> {
-    let ip = frame.get(14..)?;
+pub(crate) fn client_port(frame: &[u8], way: Way) -> Option<u16> {
+    let ip = frame.get(ETHERNET..)?;
     let tcp = ip.get(usize::from(ip.first()? & 0xf) * 4..)?;
     let at = match way {
         Way::Up => 0,
@@ -162,3 +247,8 @@ fn client_port(frame: &[u8], way: Way) -> Option<u16> {
 fn milliseconds(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
+
+const ETHERNET: usize = 14;
+
+/// An Ethernet frame with IPv4, TCP, time stamps and two blocks of SACK, and no payload.
+const BARE_ACKNOWLEDGEMENT: usize = ETHERNET + 20 + 20 + 12 + 20;

@@ -5,10 +5,22 @@
 //! ([`judge`](crate) by the `wire` room), never from what client or server say of themselves.
 
 mod axes;
+mod calibration;
+mod captures;
+mod connectors;
+mod costs;
+mod counters;
+mod effects;
 mod error;
+mod exchange;
+mod experiment;
+mod figures;
 mod judge;
 mod lab;
 mod machine;
+mod measure;
+mod middlebox;
+mod paths;
 mod plan;
 mod replay;
 mod sampler;
@@ -16,7 +28,10 @@ mod servers;
 mod tickets;
 
 pub use axes::{Certificate, Group, Http, Kind, Size, Workload};
+pub use captures::Captures;
 pub use error::BenchError;
+pub use experiment::{Axes, BuiltIn, Experiment};
 pub use lab::{LabConfig, Progress, run};
-pub use plan::{Plan, PlannedCell};
+pub use middlebox::MiddleboxConfig;
+pub use plan::{Plan, PlannedCell, Slot};
 pub use servers::{Abilities, Ability, Asked, CommandServer, Lack, SERVERS, ServerKind};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use firstflight_report::MachineFacts;
 
 /// What is worth knowing about the machine when figures are compared.
-pub(crate) fn facts() -> MachineFacts {
+pub(crate) fn facts(no_counters: Option<String>) -> MachineFacts {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = processor
         .lines()
@@ -17,7 +17,7 @@ pub(crate) fn facts() -> MachineFacts {
             .unwrap_or_default(),
         processor: processor.to_owned(),
         processors: std::thread::available_parallelism().map_or(1, Into::into),
-        ..MachineFacts::default()
+        no_counters,
     }
 }
 

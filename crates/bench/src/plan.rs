@@ -1,165 +1,328 @@
+//! The plan of a run: its networks, its cells, and the order of their samples.
+
+use firstflight_tls::Version;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use std::time::Duration;
 
-use firstflight_tls::Version;
+use crate::paths::{Family, PlannedPath};
+use crate::servers::Asked;
+use crate::{Experiment, Group, Http, Kind, ServerKind, Workload};
 
-use crate::{Ability, Asked, Certificate, Group, Http, Kind, ServerKind, Size, Workload};
-
-/// One cell of the matrix.
+/// One cell of the plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedCell {
+    /// The experiment, by its place in the plan.
+    pub experiment: usize,
     /// The server under test.
     pub server: ServerKind,
-    /// What is asked of it.
-    pub workload: Workload,
-    /// The path, by its place among the round-trip times of the plan.
+    /// The network, by its place in the plan.
     pub path: usize,
-    /// TLS version.
-    pub version: Version,
-    /// Full, resumed or 0-RTT.
-    pub kind: Kind,
-    /// With TCP Fast Open.
-    pub tfo: bool,
+    /// What a connection asks of the server.
+    pub asked: Asked,
+    /// How often.
+    pub samples: usize,
+    /// For the second arm of an A/A control, the cell that it is equal to.
+    pub twin_of: Option<usize>,
 }
 
-impl PlannedCell {
-    /// What it asks of its server.
-    pub(crate) fn asked(&self) -> Asked {
-        Asked {
-            workload: self.workload,
-            version: self.version,
-            kind: self.kind,
-            tfo: self.tfo,
-            http: Http::One,
-            size: Size::OneKib,
-            group: Group::X25519,
-            certificate: Certificate::EcdsaP256,
-        }
-    }
-
-    /// Round trips until the first byte of the answer that the protocols need (RFC 8446 section 2,
-    /// RFC 5246 section 7.3, RFC 7413 section 2).
-    pub fn round_trips(&self) -> u32 {
-        let handshake = match (self.version, self.kind) {
-            (Version::Tls13, Kind::ZeroRtt) => 0,
-            (Version::Tls13, _) | (_, Kind::Resumed) => 1,
-            (_, _) => 2,
-        };
-        1 + u32::from(!self.tfo) + handshake
-    }
+/// Round trips until the first byte of the answer that the protocols need, connection set-up
+/// included (RFC 8446 section 2, RFC 5246 section 7.3, RFC 7413 section 2).
+pub(crate) fn round_trips(asked: &Asked) -> u32 {
+    let handshake = match (asked.version, asked.kind) {
+        (Version::Tls13, Kind::ZeroRtt) => 0,
+        (Version::Tls13, _) | (_, Kind::Resumed) => 1,
+        (_, _) => 2,
+    };
+    // With a post-quantum share the ClientHello of a full handshake just fits into a SYN; with a
+    // ticket it does not, and its rest comes a round trip later (RFC 7413 section 4.2).
+    let fits = asked.group != Group::X25519MlKem768 || asked.kind == Kind::Full;
+    let saved = asked.tfo && fits;
+    1 + u32::from(!saved) + handshake
 }
 
-/// Which cells, and how often each.
+/// Which cells, on which paths, in which order.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Round-trip times of the paths, longest first.
-    pub rtts: Vec<Duration>,
+    pub(crate) paths: Vec<PlannedPath>,
     /// The cells.
     pub cells: Vec<PlannedCell>,
-    /// Samples a cell.
-    pub samples: usize,
     /// Orders the samples.
     pub seed: u64,
+    /// Combinations that cannot be, and why, a sentence each.
+    pub left_out: Vec<String>,
 }
 
-/// What the axes of a plan may hold.
-#[derive(Clone, Debug)]
-pub(crate) struct Axes<'a> {
-    pub servers: &'a [ServerKind],
-    pub workloads: &'a [Workload],
-    pub versions: &'a [Version],
-    pub kinds: &'a [Kind],
-    pub tfo: &'a [bool],
+/// One sample to take: a cell and its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The cell, by its place in the plan.
+    pub cell: usize,
+    /// In each block every cell of a path comes once.
+    pub block: usize,
+}
+
+/// The networks of all experiments, longest first.
+pub(crate) fn paths(experiments: &[Experiment]) -> Vec<PlannedPath> {
+    let mut paths: Vec<PlannedPath> = Vec::new();
+    for profile in experiments.iter().flat_map(|experiment| &experiment.profiles) {
+        if !paths.iter().any(|path| path.name() == profile.name) {
+            paths.push(PlannedPath::new(profile.clone()));
+        }
+    }
+    paths.sort_by_key(|path| std::cmp::Reverse(path.rtt()));
+    paths
 }
 
 impl Plan {
-    /// Every combination of the axes that exists: early data is TLS 1.3's, ping-pong is ours.
-    pub(crate) fn new(rtts: &[Duration], axes: &Axes<'_>, samples: usize, seed: u64) -> Self {
-        let mut rtts = rtts.to_vec();
-        rtts.sort_by(|a, b| b.cmp(a));
-        rtts.dedup();
-        let mut cells = Vec::new();
-        for &server in axes.servers {
-            for &workload in axes.workloads {
-                if workload == Workload::PingPong && !server.abilities().can(Ability::PingPong) {
-                    continue;
+    /// Every combination of the experiments' axes that can be; `cannot` says why a server cannot
+    /// do what a cell asks.
+    pub(crate) fn new(
+        experiments: &[Experiment],
+        cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
+        seed: u64,
+    ) -> Self {
+        let mut plan =
+            Self { paths: paths(experiments), cells: Vec::new(), seed, left_out: Vec::new() };
+        for (index, experiment) in experiments.iter().enumerate() {
+            plan.add(index, experiment, cannot);
+        }
+        for (index, experiment) in experiments.iter().enumerate() {
+            if experiment.control && experiment.samples >= LEAST_FOR_CONTROL {
+                plan.add_controls(index);
+            }
+        }
+        plan
+    }
+
+    /// The order of the samples of one path: blocks in which each of its cells comes once, each
+    /// block in an order of its own, so that drift and disturbance hit all cells alike. A cell with
+    /// fewer samples than others is missing in the last blocks.
+    pub fn order(&self, path: usize) -> Vec<Slot> {
+        let mut rng = StdRng::seed_from_u64(self.seed.wrapping_add(path as u64));
+        let cells: Vec<usize> =
+            (0..self.cells.len()).filter(|cell| self.cells[*cell].path == path).collect();
+        let blocks = cells.iter().map(|cell| self.cells[*cell].samples).max().unwrap_or(0);
+        let mut order = Vec::new();
+        for block in 0..blocks {
+            let present = cells.iter().filter(|cell| self.cells[**cell].samples > block);
+            let mut slots: Vec<Slot> = present.map(|&cell| Slot { cell, block }).collect();
+            slots.shuffle(&mut rng);
+            order.append(&mut slots);
+        }
+        order
+    }
+
+    /// Samples in all.
+    pub fn samples(&self) -> usize {
+        self.cells.iter().map(|cell| cell.samples).sum()
+    }
+
+    fn add(
+        &mut self,
+        index: usize,
+        experiment: &Experiment,
+        cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
+    ) {
+        for &server in &experiment.axes.servers {
+            for asked in combinations(experiment) {
+                let why = impossible(&asked)
+                    .map(str::to_owned)
+                    .or_else(|| cannot(server, &asked).map(|why| format!("{server} {why}")));
+                match why {
+                    Some(why) if self.left_out.contains(&why) => {}
+                    Some(why) => self.left_out.push(why),
+                    None => self.add_on_each_path(index, experiment, server, asked),
                 }
-                for path in 0..rtts.len() {
-                    for &version in axes.versions {
-                        for &kind in axes.kinds {
-                            if kind.is_early() && version != Version::Tls13 {
-                                continue;
+            }
+        }
+    }
+
+    fn add_on_each_path(
+        &mut self,
+        index: usize,
+        experiment: &Experiment,
+        server: ServerKind,
+        asked: Asked,
+    ) {
+        for profile in &experiment.profiles {
+            let path = self.paths.iter().position(|path| path.name() == profile.name);
+            self.cells.push(PlannedCell {
+                experiment: index,
+                server,
+                path: path.expect("every profile of an experiment has its path"),
+                asked,
+                samples: experiment.samples,
+                twin_of: None,
+            });
+        }
+    }
+
+    /// Doubles one cell for each family of paths that the experiment uses: that of 0-RTT without
+    /// TCP Fast Open if there is one, on the path in the middle.
+    fn add_controls(&mut self, experiment: usize) {
+        for family in [Family::Long, Family::Short, Family::Rated] {
+            let mine: Vec<usize> = (0..self.cells.len())
+                .filter(|cell| {
+                    let cell = &self.cells[*cell];
+                    cell.experiment == experiment
+                        && cell.twin_of.is_none()
+                        && self.paths[cell.path].family == family
+                })
+                .collect();
+            let mut paths: Vec<usize> = mine.iter().map(|cell| self.cells[*cell].path).collect();
+            paths.sort_unstable();
+            paths.dedup();
+            let Some(&path) = paths.get(paths.len() / 2) else { continue };
+            let there = || mine.iter().copied().filter(|cell| self.cells[*cell].path == path);
+            let plain = |cell: &usize| {
+                let asked = &self.cells[*cell].asked;
+                asked.kind == Kind::ZeroRtt && !asked.tfo
+            };
+            if let Some(cell) = there().find(plain).or_else(|| there().next()) {
+                let twin = PlannedCell { twin_of: Some(cell), ..self.cells[cell].clone() };
+                self.cells.push(twin);
+            }
+        }
+    }
+}
+
+/// Fewer samples have no interval.
+const LEAST_FOR_CONTROL: usize = 6;
+
+/// Every combination of an experiment's axes but for the server. What bears on a GET alone is not
+/// varied for ping-pong.
+fn combinations(experiment: &Experiment) -> Vec<Asked> {
+    let axes = &experiment.axes;
+    let mut all: Vec<Asked> = Vec::new();
+    for &workload in &axes.workloads {
+        for &version in &axes.versions {
+            for &kind in &axes.kinds {
+                for &tfo in &axes.tfo {
+                    for &group in &axes.groups {
+                        for &certificate in &axes.certificates {
+                            for &http in &axes.http {
+                                all.extend(axes.sizes.iter().map(|&size| Asked {
+                                    workload,
+                                    version,
+                                    kind,
+                                    tfo,
+                                    http,
+                                    size,
+                                    group,
+                                    certificate,
+                                }));
                             }
-                            cells.extend(axes.tfo.iter().map(|&tfo| PlannedCell {
-                                server,
-                                workload,
-                                path,
-                                version,
-                                kind,
-                                tfo,
-                            }));
                         }
                     }
                 }
             }
         }
-        Self { rtts, cells, samples, seed }
     }
-
-    /// The order of the samples of one path: blocks in which each of its cells comes once, each
-    /// block in an order of its own, so that drift and disturbance hit all cells alike.
-    pub fn order(&self, path: usize) -> Vec<usize> {
-        let mut rng = StdRng::seed_from_u64(self.seed.wrapping_add(path as u64));
-        let mut block: Vec<usize> =
-            (0..self.cells.len()).filter(|cell| self.cells[*cell].path == path).collect();
-        let mut order = Vec::with_capacity(block.len() * self.samples);
-        for _ in 0..self.samples {
-            block.shuffle(&mut rng);
-            order.extend_from_slice(&block);
+    let Some(first) = all.first().copied() else { return all };
+    for asked in all.iter_mut().filter(|asked| asked.workload == Workload::PingPong) {
+        (asked.http, asked.size) = (first.http, first.size);
+    }
+    let mut once: Vec<Asked> = Vec::new();
+    for asked in all {
+        if !once.contains(&asked) {
+            once.push(asked);
         }
-        order
     }
+    once
+}
+
+/// Why the protocols have no such connection.
+fn impossible(asked: &Asked) -> Option<&'static str> {
+    let old = asked.version != Version::Tls13;
+    if old && asked.kind.is_early() {
+        return Some("0-RTT before TLS 1.3: early data is TLS 1.3's (RFC 8446 section 2.3)");
+    }
+    if old && asked.group == Group::X25519MlKem768 {
+        return Some("X25519MLKEM768 before TLS 1.3: post-quantum groups are TLS 1.3's alone");
+    }
+    let before_12 = matches!(asked.version, Version::Tls10 | Version::Tls11);
+    if before_12 && asked.workload == Workload::Get && asked.http == Http::Two {
+        return Some("HTTP/2 before TLS 1.2: RFC 9113 section 9.2 needs TLS 1.2");
+    }
+    None
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use firstflight_link::Profile;
 
-    fn plan() -> Plan {
-        let rtts = [2, 200].map(Duration::from_millis);
-        let axes = Axes {
-            servers: &[ServerKind::Firstflight, ServerKind::Nginx],
-            workloads: &Workload::ALL,
-            versions: &Version::ALL,
-            kinds: &[Kind::Full, Kind::Resumed, Kind::ZeroRtt],
-            tfo: &[false, true],
-        };
-        Plan::new(&rtts, &axes, 5, 7)
+    use super::*;
+    use crate::{Axes, BuiltIn, Certificate, Size};
+
+    fn can(_: ServerKind, _: &Asked) -> Option<String> {
+        None
+    }
+
+    fn matrix() -> Experiment {
+        Experiment {
+            name: "matrix".to_owned(),
+            title: String::new(),
+            profiles: ["2", "200"].map(|name| Profile::parse(name).unwrap()).to_vec(),
+            axes: Axes {
+                servers: vec![ServerKind::Firstflight, ServerKind::Nginx],
+                workloads: Workload::ALL.to_vec(),
+                versions: Version::ALL.to_vec(),
+                kinds: vec![Kind::Full, Kind::Resumed, Kind::ZeroRtt],
+                tfo: vec![false, true],
+                ..Axes::one()
+            },
+            samples: 5,
+            control: false,
+        }
+    }
+
+    fn no_ping_pong_at_nginx(server: ServerKind, asked: &Asked) -> Option<String> {
+        (server == ServerKind::Nginx && asked.workload == Workload::PingPong)
+            .then(|| "without ping-pong".to_owned())
     }
 
     #[test]
-    fn the_matrix_has_every_cell_that_exists() {
-        let plan = plan();
+    fn the_matrix_has_every_cell_that_exists_and_says_what_it_leaves_out() {
+        let plan = Plan::new(&[matrix()], &no_ping_pong_at_nginx, 7);
         // (3 old versions x 2 kinds + 3 kinds) x TFO, at two paths; ping-pong at one server, GET
         // at two.
         assert_eq!(plan.cells.len(), 9 * 2 * 2 * 3);
-        assert_eq!(plan.rtts[0], Duration::from_millis(200), "longest first");
+        assert_eq!(plan.paths[0].rtt_ms(), 200.0, "longest first");
+        assert_eq!(plan.left_out.len(), 2, "{:?}", plan.left_out);
+        assert!(plan.left_out.contains(&"nginx without ping-pong".to_owned()));
+    }
+
+    #[test]
+    fn what_bears_on_a_get_alone_does_not_multiply_ping_pong() {
+        let mut experiment = matrix();
+        experiment.axes.http = Http::ALL.to_vec();
+        experiment.axes.sizes = Size::ALL.to_vec();
+        experiment.axes.versions = vec![Version::Tls13];
+        let plan = Plan::new(&[experiment], &no_ping_pong_at_nginx, 7);
+        let count = |workload| {
+            let ours = |cell: &&PlannedCell| {
+                cell.asked.workload == workload && cell.server == ServerKind::Firstflight
+            };
+            plan.cells.iter().filter(ours).count()
+        };
+        assert_eq!(count(Workload::PingPong), 2 * 3 * 2);
+        assert_eq!(count(Workload::Get), 2 * 3 * 2 * 2 * 3);
     }
 
     #[test]
     fn round_trips_as_the_protocols_have_them() {
         let expected = |version, kind, tfo| {
-            let cell = PlannedCell {
-                server: ServerKind::Firstflight,
+            round_trips(&Asked {
                 workload: Workload::Get,
-                path: 0,
                 version,
                 kind,
                 tfo,
-            };
-            cell.round_trips()
+                http: Http::One,
+                size: Size::OneKib,
+                group: Group::X25519,
+                certificate: Certificate::EcdsaP256,
+            })
         };
         for old in [Version::Tls10, Version::Tls11, Version::Tls12] {
             assert_eq!(expected(old, Kind::Full, false), 4);
@@ -171,21 +334,56 @@ mod tests {
         assert_eq!(expected(Version::Tls13, Kind::Resumed, true), 2);
         assert_eq!(expected(Version::Tls13, Kind::ZeroRtt, false), 2);
         assert_eq!(expected(Version::Tls13, Kind::ZeroRtt, true), 1);
+        assert_eq!(expected(Version::Tls13, Kind::Refused, false), 3);
     }
 
     #[test]
     fn blocks_hold_each_cell_once_and_the_seed_decides_their_order() {
-        let plan = plan();
+        let plan = Plan::new(&[matrix()], &can, 7);
         let order = plan.order(1);
         let cells = plan.cells.iter().filter(|cell| cell.path == 1).count();
         assert_eq!(order.len(), cells * 5);
-        for block in order.chunks(cells) {
-            let mut block = block.to_vec();
-            block.sort_unstable();
-            block.dedup();
-            assert_eq!(block.len(), cells);
+        for (block, slots) in order.chunks(cells).enumerate() {
+            assert!(slots.iter().all(|slot| slot.block == block));
+            let mut there: Vec<usize> = slots.iter().map(|slot| slot.cell).collect();
+            there.sort_unstable();
+            there.dedup();
+            assert_eq!(there.len(), cells);
         }
         assert_eq!(order, plan.order(1));
         assert_ne!(order, Plan { seed: 8, ..plan }.order(1));
+    }
+
+    #[test]
+    fn cells_with_fewer_samples_end_earlier() {
+        let few = Experiment { samples: 2, name: "few".to_owned(), ..matrix() };
+        let plan = Plan::new(&[matrix(), few], &can, 7);
+        assert_eq!(plan.paths.len(), 2, "a path is shared by experiments");
+        let last = plan.order(0);
+        assert!(
+            last.iter().filter(|slot| slot.block == 1).any(|s| plan.cells[s.cell].samples == 2)
+        );
+        assert!(
+            last.iter().filter(|slot| slot.block >= 2).all(|s| plan.cells[s.cell].samples == 5)
+        );
+        assert_eq!(plan.samples(), plan.order(0).len() + plan.order(1).len());
+    }
+
+    #[test]
+    fn a_control_is_a_cell_once_more_in_the_same_blocks() {
+        let experiment = BuiltIn::PingPong.experiment(&[ServerKind::Firstflight], Some(6)).unwrap();
+        let plan = Plan::new(&[experiment], &can, 1);
+        let twins: Vec<&PlannedCell> =
+            plan.cells.iter().filter(|cell| cell.twin_of.is_some()).collect();
+        assert_eq!(twins.len(), 2, "one on a long path and one on a short one");
+        for twin in twins {
+            let cell = &plan.cells[twin.twin_of.unwrap()];
+            assert_eq!((cell.path, cell.asked, cell.samples), (twin.path, twin.asked, 6));
+            assert_eq!((cell.asked.kind, cell.asked.tfo), (Kind::ZeroRtt, false));
+        }
+        assert_eq!(plan.cells.len(), 5 * 18 + 2);
+        let few = BuiltIn::PingPong.experiment(&[ServerKind::Firstflight], Some(5)).unwrap();
+        let plan = Plan::new(&[few], &can, 1);
+        assert_eq!(plan.cells.len(), 5 * 18, "too few for an interval");
     }
 }

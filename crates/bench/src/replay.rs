@@ -1,20 +1,47 @@
 //! The link as attacker: resends captured first flights byte for byte and counts, in the servers'
 //! own logs, how often each was executed.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use firstflight_link::{Network, Resend};
 use firstflight_report::Replay;
-use firstflight_tls::KeyLogLines;
+use firstflight_tls::{KeyLogLines, Version};
 use firstflight_wire::{EarlyData, FlowFacts};
 
 use crate::Workload;
 use crate::judge::Judge;
 use crate::lab::{LabConfig, Progress};
 use crate::sampler::Sampler;
-use crate::servers::Running;
-use crate::{BenchError, Certificate, ServerKind};
+use crate::servers::{Ability, Asked, Running};
+use crate::{BenchError, Certificate, Group, Http, Kind, ServerKind, Size};
+
+/// What the attack is tried on: the smallest GET by early data.
+const ASKED: Asked = Asked {
+    workload: Workload::Get,
+    version: Version::Tls13,
+    kind: Kind::ZeroRtt,
+    tfo: false,
+    http: Http::One,
+    size: Size::OneKib,
+    group: Group::X25519,
+    certificate: Certificate::EcdsaP256,
+};
+
+/// What keeps a server from being attacked, or the attack from being counted.
+fn why_not(server: &Running) -> Option<&'static str> {
+    let lack = server.abilities.cannot(&ASKED);
+    lack.or_else(|| server.abilities.why_not(Ability::Counts))
+}
+
+/// The servers on which the attack is left out, a sentence each.
+pub(crate) fn uncountable(servers: &[Running], flights: usize) -> Vec<String> {
+    let servers = servers.iter().filter(|_| flights > 0);
+    let sentence =
+        |server: &Running| Some(format!("the attack on {}: {}", server.kind, why_not(server)?));
+    servers.filter_map(sentence).collect()
+}
 
 /// A captured flight, and the mark by which the logs know its request.
 pub(crate) struct Quarry {
@@ -41,12 +68,15 @@ pub(crate) async fn attack(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Quarry>, BenchError> {
     let mut quarries = Vec::new();
+    if why_not(server).is_some() {
+        return Ok(quarries);
+    }
     for flight in 0..config.flights {
         let mark = format!("flight={}-{flight}-", server.kind);
         let facts = capture(server, sampler, network, key_log, &mark).await?;
         let address = SocketAddr::from((
             facts.server.ip(),
-            server.kind.port(Workload::Get, Certificate::EcdsaP256),
+            server.kind.port(Workload::Get, ASKED.certificate),
         ));
         let attempts = network.attacker().resend(&Resend {
             server: address,
@@ -70,8 +100,18 @@ pub(crate) async fn attack(
     Ok(quarries)
 }
 
-/// Counts executions. Call it when the server has ended, so that its log is whole.
-pub(crate) fn count(server: &Running, quarries: &[Quarry]) -> Result<Replay, BenchError> {
+/// The replays at each server that was attacked. Call it when the servers have ended, so that their
+/// logs are whole.
+pub(crate) fn count_all(
+    servers: &[Running],
+    quarries: &[Quarry],
+) -> Result<Vec<Replay>, BenchError> {
+    let attacked =
+        servers.iter().filter(|server| quarries.iter().any(|quarry| quarry.is_of(server.kind)));
+    attacked.map(|server| count(server, quarries)).collect()
+}
+
+fn count(server: &Running, quarries: &[Quarry]) -> Result<Replay, BenchError> {
     let mut replay = Replay {
         server: server.kind.name().to_owned(),
         flights: 0,
@@ -118,9 +158,11 @@ async fn capture(
     let failed =
         |reason: String| BenchError::NoFlight { server: server.kind.name().to_owned(), reason };
     network.tap().take();
-    let taken = sampler.early_get(server.kind, &format!("/1k?{mark}")).await?;
-    let judge = Judge::new(&network.tap().take(), &key_log.take());
-    let facts = judge.facts(&taken).ok_or_else(|| failed("no packets".to_owned()))?.clone();
+    let taken =
+        sampler.early_get(server.kind, &ASKED, &format!("{}?{mark}", ASKED.size.path())).await?;
+    let judge = Judge::new(&network.tap().take(), &key_log.take(), &HashSet::new());
+    let flow = judge.flow(&taken).ok_or_else(|| failed("no packets".to_owned()))?;
+    let facts = flow.facts.clone();
     let verdict = facts.tls.as_ref().map(|tls| tls.early.verdict);
     match verdict {
         Some(EarlyData::Accepted) if !facts.first_flight.is_empty() => Ok(facts),

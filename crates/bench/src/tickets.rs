@@ -2,10 +2,26 @@ use std::collections::HashMap;
 
 use firstflight_tls::{Session, Version};
 
-use crate::{ServerKind, Workload};
+use crate::servers::Asked;
+use crate::{Certificate, Http, ServerKind, Workload};
 
-/// What a ticket is good for: the listener that issued it, and the version.
-pub(crate) type Issuer = (ServerKind, Workload, Version);
+/// What a ticket is good for: the listener that issued it, the version, and the application
+/// protocol, to which early data is bound (RFC 8446 section 4.2.10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Issuer {
+    server: ServerKind,
+    workload: Workload,
+    certificate: Certificate,
+    version: Version,
+    http: Http,
+}
+
+impl Issuer {
+    pub(crate) fn of(server: ServerKind, asked: &Asked) -> Self {
+        let Asked { workload, certificate, version, http, .. } = *asked;
+        Self { server, workload, certificate, version, http }
+    }
+}
 
 /// The client's tickets during a run.
 #[derive(Default)]
@@ -16,7 +32,7 @@ impl TicketPool {
     /// session stays for the next connection.
     pub(crate) fn take(&mut self, issuer: Issuer) -> Option<Session> {
         let stock = self.0.get_mut(&issuer)?;
-        match issuer.2 {
+        match issuer.version {
             Version::Tls13 => stock.pop(),
             _ => stock.last().cloned(),
         }

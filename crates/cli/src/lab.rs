@@ -8,7 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::{BenchError, Kind, LabConfig, Progress, ServerKind, Workload};
+use firstflight_bench::{
+    Axes, BenchError, Experiment, Kind, LabConfig, Progress, ServerKind, Workload,
+};
+use firstflight_link::Profile;
 use firstflight_report::Record;
 use firstflight_tls::Version;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -113,23 +116,21 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     firstflight_link::enter_user_namespace()?;
     let scratch = Scratch::make()?;
     let config = LabConfig {
-        directory: scratch.path(),
-        rtts: args.rtt,
-        servers,
-        workloads: args.workload,
-        versions: args.tls,
-        kinds: args.kind,
-        tfo: args.tfo,
-        samples: args.samples as usize,
         flights: args.flights as usize,
         replays: args.replays as usize,
-        seed: args.seed.unwrap_or_else(seed_from_clock),
         keep_awake: match args.keep_awake.as_str() {
             "on" => Some(true),
             "off" => Some(false),
             _ => None,
         },
-        program: std::env::current_exe().context("cannot find this program itself")?,
+        output: Some(args.output.clone()),
+        command: std::env::args().skip(1).collect(),
+        ..LabConfig::new(
+            vec![experiment(&args, servers)],
+            args.seed.unwrap_or_else(seed_from_clock),
+            scratch.path(),
+            std::env::current_exe().context("cannot find this program itself")?,
+        )
     };
     let show = Show::new();
     let record = firstflight_bench::run(&config, &|progress| show.progress(progress));
@@ -183,6 +184,25 @@ fn servers(args: &LabArgs) -> Result<Vec<ServerKind>, BenchError> {
         }
     }
     Ok(servers)
+}
+
+/// The matrix of all axes on the command line.
+fn experiment(args: &LabArgs, servers: Vec<ServerKind>) -> Experiment {
+    Experiment {
+        name: "matrix".to_owned(),
+        title: "axes chosen by hand".to_owned(),
+        profiles: args.rtt.iter().map(|rtt| Profile::plain(*rtt)).collect(),
+        axes: Axes {
+            servers,
+            workloads: args.workload.clone(),
+            versions: args.tls.clone(),
+            kinds: args.kind.clone(),
+            tfo: args.tfo.clone(),
+            ..Axes::one()
+        },
+        samples: args.samples as usize,
+        control: true,
+    }
 }
 
 /// The directory of a run, gone after it, also when the run is interrupted.
@@ -268,6 +288,9 @@ impl Show {
     fn progress(&self, progress: Progress) {
         match progress {
             Progress::Starting => self.stage("starting network and servers"),
+            Progress::Calibrating => self.stage("holding the link against its configuration"),
+            Progress::Costing => self.stage("counting processor time"),
+            Progress::Middleboxes => self.stage("trying middleboxes"),
             Progress::Judging => self.stage("judging packets"),
             Progress::Measuring { done, total } => self.step("measuring", "", done, total),
             Progress::Replaying { done, total, server } => {

@@ -60,6 +60,23 @@ impl Session {
         }
     }
 
+    /// The same session, as if it had been issued that much earlier. The ClientHello then states a
+    /// ticket age that the server does not reckon, and a server that checks freshness (RFC 8446
+    /// section 8.3) resumes it and refuses its early data: a way to try refusals on any server.
+    ///
+    /// # Errors
+    /// [`TlsError::BadSession`] when the library cannot copy it.
+    pub fn issued_earlier(&self, seconds: u32) -> Result<Self, TlsError> {
+        // The library shares sessions by reference, so only a copy may be changed.
+        let copy = Self::from_bytes(&self.to_bytes()?)?;
+        let (issued, _) = copy.issued_and_lifetime();
+        // SAFETY: the pointer is valid while `copy` lives, and nobody else has the copy yet.
+        unsafe {
+            ffi::SSL_SESSION_set_time(copy.0.as_ptr(), issued.saturating_sub(seconds.into()))
+        };
+        Ok(copy)
+    }
+
     pub(crate) fn new(session: SslSession) -> Self {
         Self(session)
     }

@@ -244,7 +244,7 @@ fn plans_for_the_lab() {
     let site = site();
     let dir = site.path();
     let lab = |flags: &[&str], words: &[&str]| refused(dir, &[&["lab"], flags].concat(), 2, words);
-    lab(&["--server", "apache"], &["apache", "allowed are firstflight and nginx"]);
+    lab(&["--server", "apache"], &["apache", "allowed are firstflight, nginx, haproxy"]);
     lab(&["--rtt", "0"], &["--rtt", "0.05 to 10000 milliseconds"]);
     lab(&["--rtt", "20,fast"], &["fast", "0.05 to 10000 milliseconds"]);
     lab(&["--rtt=-1"], &["-1", "0.05 to 10000 milliseconds"]);

@@ -1,0 +1,65 @@
+//! The client's TLS contexts: one for each version, group and application protocol.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use firstflight_tls::{CipherPolicy, Connector, ConnectorConfig, KeyLogLines, Trust, Version};
+
+use crate::servers::Asked;
+use crate::{BenchError, Certificate, Group, Http, Workload};
+
+/// What contexts differ in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    version: Version,
+    group: Group,
+    /// `None` for ping-pong, which has no ALPN.
+    http: Option<Http>,
+    /// Whether Ed25519 is among the signatures that the client takes.
+    ed25519: bool,
+}
+
+/// Contexts, each made when it is first needed.
+pub(crate) struct Connectors {
+    trust: PathBuf,
+    key_log: Arc<KeyLogLines>,
+    made: RefCell<HashMap<Key, Connector>>,
+}
+
+impl Connectors {
+    /// Contexts that believe the certificates in this file and log their secrets there.
+    pub(crate) fn new(trust: &Path, key_log: &Arc<KeyLogLines>) -> Self {
+        let (trust, key_log) = (trust.to_owned(), key_log.clone());
+        Self { trust, key_log, made: RefCell::default() }
+    }
+
+    /// The context for such a connection.
+    pub(crate) fn get(&self, asked: &Asked) -> Result<Connector, BenchError> {
+        let http = (asked.workload == Workload::Get).then_some(asked.http);
+        let ed25519 = asked.certificate == Certificate::Ed25519;
+        let key = Key { version: asked.version, group: asked.group, http, ed25519 };
+        if let Some(connector) = self.made.borrow().get(&key) {
+            return Ok(connector.clone());
+        }
+        let mut config = ConnectorConfig::new(Trust::File(self.trust.clone()));
+        (config.min_version, config.max_version) = (key.version, key.version);
+        config.ciphers = CipherPolicy { groups: Some(groups(key)), ..CipherPolicy::default() };
+        config.alpn = key.http.map(|http| http.alpn().to_vec()).into_iter().collect();
+        config.ed25519 = ed25519;
+        config.key_log = Some(self.key_log.clone());
+        let connector = Connector::new(config)?;
+        self.made.borrow_mut().insert(key, connector.clone());
+        Ok(connector)
+    }
+}
+
+/// The groups that the client offers: the cell's alone, so that no server chooses another one.
+/// Before TLS 1.3 the list also says which curves a certificate may have (RFC 8422 section 5.1.1).
+fn groups(key: Key) -> String {
+    match (key.version, key.group) {
+        (Version::Tls13, group) | (_, group @ Group::P256) => group.name().to_owned(),
+        (_, group) => format!("{group}:{}", Group::P256),
+    }
+}

@@ -1,0 +1,241 @@
+//! What one kind of connection saves against another, and whether equal ones are equal (sans-IO).
+
+use std::collections::HashMap;
+
+use firstflight_report::{Cell, Control, ControlPair, Effect, Interval, Sample};
+use firstflight_statistics::{self as statistics, allowed_by_chance, paired_difference_of_medians};
+
+/// The effects between cells that differ in one respect, as far as there are samples for an
+/// interval. Cells of an A/A control's second arm stay out.
+pub(crate) fn effects(cells: &[Cell], samples: &[Sample], seed: u64) -> Vec<Effect> {
+    let times = Times::new(cells.len(), samples);
+    let mut effects = Vec::new();
+    for (from, to, what) in pairs(cells) {
+        let Some(difference) = times.difference(from, to, seed) else { continue };
+        let rtt_ms = cells[from].rtt_ms;
+        effects.push(Effect {
+            what,
+            from,
+            to,
+            difference_ms: interval(difference),
+            difference_rtt: interval(difference.scaled(1.0 / rtt_ms)),
+            significant: difference.excludes_zero(),
+        });
+    }
+    effects
+}
+
+/// The A/A control: each twin against its cell. `None` if the plan has no twins.
+pub(crate) fn control(
+    twins: impl IntoIterator<Item = (usize, usize)>,
+    cells: usize,
+    samples: &[Sample],
+    seed: u64,
+) -> Option<Control> {
+    let times = Times::new(cells, samples);
+    let pair = |(cell, twin)| {
+        let difference = times.difference(cell, twin, seed)?;
+        let differs = difference.excludes_zero();
+        Some(ControlPair { cell, twin, difference_ms: interval(difference), differs })
+    };
+    let pairs: Vec<ControlPair> = twins.into_iter().filter_map(pair).collect();
+    (!pairs.is_empty()).then(|| Control {
+        allowed: allowed_by_chance(pairs.len()),
+        differing: pairs.iter().filter(|pair| pair.differs).count(),
+        pairs,
+    })
+}
+
+fn interval(of: statistics::Interval) -> Interval {
+    Interval { low: of.low, estimate: of.estimate, high: of.high }
+}
+
+/// The good samples of each cell by their block.
+struct Times(Vec<HashMap<usize, Vec<f64>>>);
+
+impl Times {
+    fn new(cells: usize, samples: &[Sample]) -> Self {
+        let mut times = vec![HashMap::new(); cells];
+        for sample in samples.iter().filter(|sample| sample.fault.is_none()) {
+            if let Some(time) = sample.time_ms {
+                let block: &mut Vec<f64> = times[sample.cell].entry(sample.block).or_default();
+                block.push(time);
+            }
+        }
+        Self(times)
+    }
+
+    fn difference(&self, from: usize, to: usize, seed: u64) -> Option<statistics::Interval> {
+        let (a, b) = (&self.0[from], &self.0[to]);
+        let mut numbers: Vec<usize> = a.keys().chain(b.keys()).copied().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let values = |times: &HashMap<usize, Vec<f64>>, number| {
+            times.get(number).cloned().unwrap_or_default()
+        };
+        let blocks: Vec<_> = numbers.iter().map(|n| (values(a, n), values(b, n))).collect();
+        let seed = seed.wrapping_add((from as u64) << 32).wrapping_add(to as u64);
+        paired_difference_of_medians(&blocks, seed)
+    }
+}
+
+/// Pairs of cells that differ in one axis alone, by the steps that people ask about.
+fn pairs(cells: &[Cell]) -> Vec<(usize, usize, String)> {
+    let mut found = Vec::new();
+    for (from, base) in cells.iter().enumerate().filter(|(_, cell)| !cell.control) {
+        for (to, other) in cells.iter().enumerate().filter(|(_, cell)| !cell.control) {
+            let (a, b) = (Coordinates::of(base), Coordinates::of(other));
+            if from != to
+                && let Some(what) = step(&a, &b)
+            {
+                found.push((from, to, what));
+            }
+        }
+    }
+    found
+}
+
+/// A cell's place on the axes that effects are about; everything else has to be the same.
+#[derive(Clone, PartialEq)]
+struct Coordinates<'a> {
+    rest: (&'a str, &'a str, &'a str, u64),
+    server: &'a str,
+    tls: &'a str,
+    kind: &'a str,
+    tfo: bool,
+    http: &'a str,
+    group: &'a str,
+    certificate: &'a str,
+}
+
+impl<'a> Coordinates<'a> {
+    fn of(cell: &'a Cell) -> Self {
+        Self {
+            rest: (&cell.experiment, &cell.workload, &cell.profile, cell.response_bytes),
+            server: &cell.server,
+            tls: &cell.tls,
+            kind: &cell.kind,
+            tfo: cell.tfo,
+            http: &cell.http,
+            group: &cell.group,
+            certificate: &cell.certificate,
+        }
+    }
+}
+
+/// The step from one cell to another, if it is one that is worth a line.
+fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
+    let by = |moved: Coordinates<'_>, from: &str, to: &str| {
+        (moved == *b).then(|| format!("{to} instead of {from}"))
+    };
+    match () {
+        () if a.kind != b.kind => {
+            let rank = |kind| KINDS.iter().position(|known| *known == kind);
+            let forwards = rank(a.kind)? < rank(b.kind)?;
+            by(Coordinates { kind: b.kind, ..a.clone() }, a.kind, b.kind).filter(|_| forwards)
+        }
+        () if a.tfo != b.tfo => {
+            by(Coordinates { tfo: true, ..a.clone() }, "without", "TCP Fast Open")
+                .filter(|_| !a.tfo)
+                .map(|_| "with TCP Fast Open instead of without".to_owned())
+        }
+        () if a.tls != b.tls => {
+            let step = a.tls == "1.2" && b.tls == "1.3";
+            by(Coordinates { tls: b.tls, ..a.clone() }, "TLS 1.2", "TLS 1.3").filter(|_| step)
+        }
+        () if a.http != b.http => {
+            by(Coordinates { http: b.http, ..a.clone() }, "HTTP/1.1", "HTTP/2")
+                .filter(|_| a.http == "1.1")
+        }
+        () if a.group != b.group => {
+            by(Coordinates { group: b.group, ..a.clone() }, a.group, b.group)
+                .filter(|_| a.group == "X25519")
+        }
+        () if a.certificate != b.certificate => by(
+            Coordinates { certificate: b.certificate, ..a.clone() },
+            a.certificate,
+            b.certificate,
+        )
+        .filter(|_| a.certificate == "ecdsa-p256"),
+        () if a.server != b.server => {
+            by(Coordinates { server: b.server, ..a.clone() }, a.server, b.server)
+                .filter(|_| a.server == "firstflight")
+        }
+        () => None,
+    }
+}
+
+/// In the order in which one is held against those before it.
+const KINDS: [&str; 4] = ["full", "resumed", "0-RTT", "refused"];
+
+#[cfg(test)]
+mod tests {
+    use firstflight_report::Fault;
+
+    use super::*;
+
+    fn cell(kind: &str, tfo: bool) -> Cell {
+        Cell {
+            server: "firstflight".to_owned(),
+            tls: "1.3".to_owned(),
+            kind: kind.to_owned(),
+            tfo,
+            rtt_ms: 20.0,
+            ..Cell::default()
+        }
+    }
+
+    fn sample(cell: usize, block: usize, time_ms: f64) -> Sample {
+        Sample { cell, block, time_ms: Some(time_ms), ..Sample::default() }
+    }
+
+    #[test]
+    fn cells_are_compared_that_differ_in_one_respect() {
+        let mut cells = vec![cell("full", false), cell("0-RTT", false), cell("0-RTT", true)];
+        cells.push(Cell { control: true, ..cell("full", false) });
+        cells.push(Cell { server: "nginx".to_owned(), ..cell("full", false) });
+        let what: Vec<(usize, usize, String)> = pairs(&cells);
+        let expected = [
+            (0, 1, "0-RTT instead of full"),
+            (0, 4, "nginx instead of firstflight"),
+            (1, 2, "with TCP Fast Open instead of without"),
+        ];
+        let expected: Vec<_> = expected.map(|(a, b, what)| (a, b, what.to_owned())).to_vec();
+        assert_eq!(what, expected);
+    }
+
+    #[test]
+    fn an_effect_is_given_in_milliseconds_and_round_trips_over_good_samples() {
+        let cells = [cell("full", false), cell("0-RTT", false)];
+        let mut samples = Vec::new();
+        for block in 0..40 {
+            let drift = block as f64;
+            samples.push(sample(0, block, 60.0 + drift));
+            samples.push(sample(1, block, 40.0 + drift));
+        }
+        samples.push(Sample { fault: Some(Fault::Spoiled(String::new())), ..sample(1, 3, 1e9) });
+        let effects = effects(&cells, &samples, 1);
+        assert_eq!(effects.len(), 1);
+        assert_eq!(effects[0].difference_ms.estimate, -20.0);
+        assert_eq!(effects[0].difference_rtt.estimate, -1.0);
+        assert!(effects[0].significant);
+    }
+
+    #[test]
+    fn a_control_counts_what_differs_against_what_chance_allows() {
+        let arms = |shift: f64| -> Vec<Sample> {
+            (0..60)
+                .flat_map(|block| {
+                    let noise = (block * 37 % 60) as f64 / 60.0;
+                    let other = (block * 23 % 60) as f64 / 60.0;
+                    [sample(0, block, 20.0 + noise), sample(1, block, 20.0 + shift + other)]
+                })
+                .collect()
+        };
+        let same = control([(0, 1)], 2, &arms(0.0), 5).unwrap();
+        assert_eq!((same.differing, same.allowed), (0, 1));
+        let other = control([(0, 1)], 2, &arms(1.0), 5).unwrap();
+        assert!(other.pairs[0].differs);
+        assert!(control([], 2, &arms(0.0), 5).is_none());
+    }
+}

@@ -1,0 +1,279 @@
+//! The lab's experiments, small, at this program's server: labels, refusals, middleboxes, control.
+//!
+//! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use firstflight_bench::{
+    Axes, BuiltIn, Captures, Experiment, Kind, LabConfig, MiddleboxConfig, ServerKind,
+};
+use firstflight_link::{CellSpec, Middlebox, Profile, enter_user_namespace};
+use firstflight_report::{Cell, Fault, Record, Sample};
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    if let Err(error) = enter_user_namespace() {
+        eprintln!("the lab's tests cannot run here: {error}");
+        return ExitCode::FAILURE;
+    }
+    let mut arguments = Arguments::from_args();
+    // The lab measures time: side by side its runs would disturb each other.
+    arguments.test_threads.get_or_insert(1);
+    let tests: [(&str, fn()); 8] = [
+        ("refused_early_data_is_labelled_so_and_in_its_own_cell", refused),
+        ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
+        ("a_silent_fall_back_of_fast_open_stays_out_of_its_cell", fallen_back),
+        ("middleboxes_do_what_their_outcomes_say", middleboxes),
+        ("every_experiment_has_an_aa_control", control),
+        ("cells_have_their_figures_costs_and_effects", figures),
+        ("captures_lie_beside_the_record", captures),
+        ("the_same_seed_gives_the_same_order", seeds),
+    ];
+    let trial = |(name, test): (&str, fn())| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&arguments, tests.map(trial).into()).exit_code()
+}
+
+/// Runs the lab with a configuration made from a scratch directory.
+fn lab(configure: impl FnOnce(&mut LabConfig)) -> Record {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_firstflight"));
+    let mut config = LabConfig::new(Vec::new(), 7, scratch.path().to_owned(), program);
+    config.flights = 0;
+    config.keep_awake = Some(false);
+    configure(&mut config);
+    firstflight_bench::run(&config, &|_| {}).unwrap()
+}
+
+fn output() -> &'static Path {
+    static OUTPUT: OnceLock<tempfile::TempDir> = OnceLock::new();
+    OUTPUT.get_or_init(|| tempfile::tempdir().unwrap()).path()
+}
+
+/// One run with all that the tests look at.
+fn record() -> &'static Record {
+    static RECORD: OnceLock<Record> = OnceLock::new();
+    RECORD.get_or_init(|| {
+        lab(|config| {
+            let ours = [ServerKind::Firstflight];
+            let built_in = [(BuiltIn::Refused, 30), (BuiltIn::PostQuantum, 6)];
+            for (experiment, samples) in built_in {
+                let mut experiment = experiment.experiment(&ours, Some(samples)).unwrap();
+                experiment.profiles = vec![Profile::parse("10").unwrap()];
+                config.experiments.push(experiment);
+            }
+            config.experiments.push(behind_a_middlebox());
+            config.middleboxes = Some(MiddleboxConfig {
+                profile: Profile::parse("10").unwrap(),
+                tries: 3,
+                patience: Duration::from_secs(4),
+                ..MiddleboxConfig::new(ours.to_vec())
+            });
+            config.output = Some(output().to_owned());
+            config.captures = Captures::One;
+        })
+    })
+}
+
+/// TCP Fast Open through a box that takes the data out of SYNs and says nothing.
+fn behind_a_middlebox() -> Experiment {
+    let mut profile = Profile::plain(Duration::from_millis(10));
+    profile.name = "silent".to_owned();
+    profile.up.push(CellSpec::Middlebox(Middlebox::StripSynData));
+    Experiment {
+        name: "behind".to_owned(),
+        title: "behind a middlebox".to_owned(),
+        profiles: vec![profile],
+        axes: Axes { kinds: vec![Kind::ZeroRtt], tfo: vec![false, true], ..Axes::one() },
+        samples: 3,
+        control: false,
+    }
+}
+
+fn samples<'a>(
+    record: &'a Record,
+    wanted: impl Fn(&Cell) -> bool + 'a,
+) -> impl Iterator<Item = (&'a Cell, &'a Sample)> {
+    let with_cell = |sample: &'a Sample| (&record.cells[sample.cell], sample);
+    record.samples.iter().map(with_cell).filter(move |(cell, _)| wanted(cell))
+}
+
+/// A busy machine may spoil samples; whatever else is wrong is wrong.
+fn spoiled(sample: &Sample) -> bool {
+    matches!(sample.fault, Some(Fault::Spoiled(_)))
+}
+
+fn refused() {
+    let mut good = 0;
+    for (cell, sample) in samples(record(), |cell| cell.experiment == "refused") {
+        if spoiled(sample) {
+            continue;
+        }
+        assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
+        let label = sample.label.as_deref().unwrap_or_default();
+        let refused = label.contains("early data refused");
+        assert_eq!(refused, cell.kind == "refused", "{label} in {cell:?}");
+        assert_eq!(label.contains("early data accepted"), cell.kind == "0-RTT", "{label}");
+        assert_eq!(sample.round_trips, cell.expected_round_trips, "{sample:?} in {cell:?}");
+        good += 1;
+    }
+    assert!(good > 0, "all samples were spoiled");
+}
+
+fn post_quantum() {
+    let mut good = 0;
+    for (cell, sample) in samples(record(), |cell| cell.experiment == "post-quantum") {
+        if spoiled(sample) {
+            continue;
+        }
+        assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
+        assert_eq!(sample.round_trips, cell.expected_round_trips, "{sample:?} in {cell:?}");
+        good += 1;
+    }
+    assert!(good > 0, "all samples were spoiled");
+}
+
+fn fallen_back() {
+    for (cell, sample) in samples(record(), |cell| cell.experiment == "behind") {
+        match &sample.fault {
+            Some(Fault::Mislabelled(what)) => {
+                assert!(cell.tfo && what.contains("TFO fallen back"), "{what} in {cell:?}");
+            }
+            Some(Fault::Spoiled(_)) => {}
+            fault => assert!(!cell.tfo && fault.is_none(), "{fault:?} in {cell:?}"),
+        }
+    }
+    let with_tfo = record().cells.iter().find(|cell| cell.experiment == "behind" && cell.tfo);
+    assert!(with_tfo.unwrap().summary.is_none(), "nothing may enter the figures of this cell");
+}
+
+fn middleboxes() {
+    let outcomes = &record().middleboxes;
+    let labels = |middlebox: &str, kind: &str, tfo: bool, group: &str| {
+        let row = outcomes.iter().find(|row| {
+            (&*row.middlebox, &*row.kind, row.tfo, &*row.group) == (middlebox, kind, tfo, group)
+        });
+        let row = row.unwrap_or_else(|| panic!("{middlebox} {kind}: {outcomes:#?}"));
+        assert_eq!(row.labels.iter().map(|(_, count)| count).sum::<usize>(), row.tries);
+        let words: Vec<&str> = row.labels.iter().map(|(label, _)| label.as_str()).collect();
+        (words.join("; "), row)
+    };
+    let plain = labels("no middlebox", "0-RTT", true, "X25519");
+    assert_eq!(plain.0, "TLS 1.3 early data accepted, TFO used");
+    assert_eq!(plain.1.packets_hit, 0.0);
+    let expected = [
+        ("strip-tfo", "0-RTT", true, "X25519", "TLS 1.3 early data accepted, TFO off"),
+        ("strip-syn-data", "0-RTT", true, "X25519", "TLS 1.3 early data accepted, TFO fallen back"),
+        ("drop-syn-data", "resumed", true, "X25519", "TLS 1.3 resumed, TFO fallen back"),
+        ("drop-large-hello", "resumed", false, "X25519MLKEM768", "no answer"),
+        ("drop-large-hello", "full", false, "X25519MLKEM768", "TLS 1.3 full, TFO off"),
+        ("drop-large-hello", "full", false, "X25519", "TLS 1.3 full, TFO off"),
+        ("drop-early-data", "0-RTT", false, "X25519", "no answer"),
+        ("drop-early-data", "full", false, "X25519", "TLS 1.3 full, TFO off"),
+    ];
+    for (middlebox, kind, tfo, group, label) in expected {
+        let (words, row) = labels(middlebox, kind, tfo, group);
+        assert_eq!(words, label, "{row:#?}");
+        assert_eq!(row.failed, if label == "no answer" { row.tries } else { 0 }, "{row:#?}");
+    }
+    // A SYN that is lost costs the kernel's first timeout.
+    let lost = labels("drop-syn-data", "0-RTT", true, "X25519").1;
+    let late = lost.first_byte.as_ref().unwrap().p50_ms - lost.undisturbed_p50_ms.unwrap();
+    assert!(late > 900.0, "{lost:#?}");
+    assert!(lost.packets_hit >= 1.0, "{lost:#?}");
+}
+
+fn control() {
+    let record = record();
+    let twins: Vec<usize> =
+        (0..record.cells.len()).filter(|cell| record.cells[*cell].control).collect();
+    assert_eq!(twins.len(), 2, "one for each experiment with a control");
+    let control = record.control.clone().unwrap_or_default();
+    for pair in &control.pairs {
+        let (cell, twin) = (&record.cells[pair.cell], &record.cells[pair.twin]);
+        assert!(!cell.control && twin.control);
+        assert_eq!((&cell.kind, cell.tfo, &cell.profile), (&twin.kind, twin.tfo, &twin.profile));
+    }
+    // An interval takes six blocks in which the machine spoiled neither arm.
+    let good = |cell: usize, block| {
+        let of = |s: &&Sample| s.cell == cell && s.block == block && s.fault.is_none();
+        record.samples.iter().any(|sample| of(&sample))
+    };
+    for &twin in &twins {
+        let named = |cell: &Cell| (cell.experiment.clone(), cell.kind.clone(), cell.tfo);
+        let is_cell = |cell: &Cell| !cell.control && named(cell) == named(&record.cells[twin]);
+        let cell = record.cells.iter().position(is_cell).unwrap();
+        let whole = (0..30).filter(|block| good(cell, *block) && good(twin, *block)).count();
+        let paired = control.pairs.iter().any(|pair| pair.twin == twin);
+        assert_eq!(paired, whole >= 6, "{whole} whole blocks of cell {twin}");
+    }
+    assert_eq!(control.differing, control.pairs.iter().filter(|pair| pair.differs).count());
+}
+
+fn figures() {
+    let record = record();
+    assert_eq!(record.schema, firstflight_report::SCHEMA);
+    let link = record.link.as_ref().unwrap();
+    assert_eq!(link.calibrations.len(), record.profiles.len() * 2);
+    for calibration in &link.calibrations {
+        assert!(calibration.min_us > -200.0, "an echo was early: {calibration:?}");
+    }
+    for cell in record.cells.iter().filter(|cell| cell.summary.is_some()) {
+        let summary = cell.summary.as_ref().unwrap();
+        let (setup, total) = (summary.setup.as_ref().unwrap(), summary.total.as_ref().unwrap());
+        assert!(summary.first_byte.p50_ms <= total.p50_ms, "{cell:?}");
+        assert!(setup.min_ms >= cell.rtt_ms * 0.99, "{cell:?}");
+        // The costs of a kind are known, so there is a model to hold the median against.
+        assert_eq!(summary.residual.is_some(), summary.round_trips.is_some(), "{cell:?}");
+    }
+    for cost in &record.costs {
+        assert!(cost.client_us > 0.0 && cost.server_us > 0.0, "{cost:?}");
+    }
+    for effect in &record.effects {
+        let difference = effect.difference_ms;
+        assert!(difference.low <= difference.estimate && difference.estimate <= difference.high);
+    }
+    assert!(record.machine.no_counters.is_none() || record.costs[0].client_cycles.is_none());
+}
+
+fn captures() {
+    let record = record();
+    assert!(!record.captures.is_empty() && !record.waterfalls.is_empty());
+    for capture in &record.captures {
+        let bytes = std::fs::read(output().join(&capture.file)).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains("_TRAFFIC_SECRET"), "the secrets are in {}", capture.file);
+        assert_eq!(capture.connections, 1);
+    }
+    for waterfall in &record.waterfalls {
+        let capture = waterfall.capture.as_ref().unwrap();
+        assert!(record.captures.iter().any(|known| known.file == *capture), "{capture}");
+        assert!(waterfall.packets[0].up && waterfall.packets[0].what[0].starts_with("SYN"));
+        assert!(waterfall.first_byte_ms <= waterfall.last_byte_ms);
+    }
+}
+
+fn seeds() {
+    let order = |seed: u64| -> Vec<(usize, usize)> {
+        let record = lab(|config| {
+            config.seed = seed;
+            config.costs = false;
+            let mut experiment =
+                BuiltIn::Get.experiment(&[ServerKind::Firstflight], Some(2)).unwrap();
+            experiment.profiles = vec![Profile::parse("0.2").unwrap()];
+            config.experiments = vec![experiment];
+        });
+        assert!(record.costs.is_empty() && record.captures.is_empty());
+        record.samples.iter().map(|sample| (sample.cell, sample.block)).collect()
+    };
+    let first = order(5);
+    assert_eq!(first, order(5));
+    assert_ne!(first, order(6));
+}
