@@ -91,7 +91,7 @@ impl Comparison {
     /// One self-contained HTML file.
     pub fn html(&self, verdicts: &[Verdict]) -> String {
         let intervals = self.changes.iter().filter_map(|change| change.difference_ms.as_ref());
-        let strips = Strip::of(intervals);
+        let strips = Strip::of(intervals, f64::MAX);
         let sheet = self.sheet();
         let header = html! {
             header {
@@ -279,7 +279,7 @@ fn times(record: &Record) -> Vec<Vec<f64>> {
 fn run(record: &Record) -> String {
     let servers: Vec<&str> = record.servers.iter().map(|server| server.version.as_str()).collect();
     format!(
-        "{}, firstflight {}, {}, seed {}",
+        "{} by firstflight {}; {}; seed {}",
         record.date,
         record.version,
         servers.join(", "),

@@ -12,12 +12,13 @@ pub(crate) struct Strip {
 }
 
 impl Strip {
-    /// A scale for these intervals with 0 on it.
-    pub(crate) fn of<'a>(intervals: impl IntoIterator<Item = &'a Interval>) -> Self {
+    /// A scale for these intervals with 0 on it, `furthest` from it at most: what lies beyond is
+    /// drawn at the border, so that one wide interval does not flatten all others.
+    pub(crate) fn of<'a>(intervals: impl IntoIterator<Item = &'a Interval>, furthest: f64) -> Self {
         let (mut low, mut high) = (0.0_f64, 0.0_f64);
         for interval in intervals {
-            low = low.min(interval.low);
-            high = high.max(interval.high);
+            low = low.min(interval.low.max(-furthest));
+            high = high.max(interval.high.min(furthest));
         }
         let room = 0.03 * (high - low);
         Self { scale: Scale::linear(low - room, high + room, 0.0, WIDTH) }

@@ -39,7 +39,7 @@ impl WaterfallChart<'_> {
             @if scale.holds(first) {
                 (line((CLIENT, scale.place(first)), (SERVER - 6.0, scale.place(first)), "until"))
                 circle cx=(px(CLIENT)) cy=(px(scale.place(first))) r="5.5" class="first-byte" {}
-                (text(SERVER - 8.0, scale.place(first) + 4.0, Anchor::End, "figure strong halo",
+                (text(SERVER - 8.0, scale.place(first) - 5.0, Anchor::End, "figure strong halo",
                     &format!("first byte {}", crate::figure::milliseconds(first))))
             }
         };
