@@ -60,6 +60,13 @@ impl CurveChart<'_> {
             @for curve in self.curves.iter().filter(|curve| !curve.points.is_empty()) {
                 (draw_curve(curve, &x, &y))
             }
+            // Above all curves, or they would strike it out.
+            @for curve in self.curves.iter().filter(|curve| curve.shape == Shape::Model) {
+                @if let Some(end) = curve.points.last() {
+                    (text(x.place(end.0) - 2.0, y.place(end.1) - 4.0, Anchor::End, "tick halo",
+                        &curve.name))
+                }
+            }
         };
         drawing(self.id, (WIDTH, HEIGHT), self.title, self.description, marks)
     }
@@ -107,9 +114,6 @@ fn draw_curve(curve: &Curve, x: &Scale, y: &Scale) -> Markup {
         g {
             title { (curve.name) }
             path d=(path) class=(class) {}
-            @if let (Shape::Model, Some((x, y))) = (curve.shape, places.last()) {
-                (text(*x - 2.0, *y - 4.0, Anchor::End, "tick halo", &curve.name))
-            }
             @if curve.shape == Shape::Marks {
                 @for (x, y) in &places {
                     circle cx=(px(*x)) cy=(px(*y)) r="3.2"

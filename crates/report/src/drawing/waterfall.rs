@@ -39,7 +39,7 @@ impl WaterfallChart<'_> {
             @if scale.holds(first) {
                 (line((CLIENT, scale.place(first)), (SERVER - 6.0, scale.place(first)), "until"))
                 circle cx=(px(CLIENT)) cy=(px(scale.place(first))) r="5.5" class="first-byte" {}
-                (text(SERVER - 8.0, scale.place(first) - 5.0, Anchor::End, "figure strong halo",
+                (text(SERVER - 8.0, scale.place(first) + 14.0, Anchor::End, "figure strong halo",
                     &format!("first byte {}", crate::figure::milliseconds(first))))
             }
         };
@@ -106,7 +106,7 @@ fn ends(packet: &WaterfallPacket, scale: &Scale) -> ((f64, f64), (f64, f64)) {
 fn draw_arrow(packet: &WaterfallPacket, scale: &Scale) -> Markup {
     let (from, to) = ends(packet, scale);
     let class = class(packet);
-    let words = words(packet).join(", ");
+    let words = words_of(packet).join(", ");
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx.hypot(dy).max(1.0);
     let (ux, uy) = (dx / length, dy / length);
@@ -133,34 +133,95 @@ fn draw_arrow(packet: &WaterfallPacket, scale: &Scale) -> Markup {
     }
 }
 
-/// The labels of a bundle above its first arrow, along it.
+/// The labels of a bundle along its arrows: above the first, and if there are many, below the last.
 fn draw_labels(bundle: &Bundle<'_>, scale: &Scale) -> Markup {
-    let first = bundle.packets[0];
-    let (from, to) = ends(first, scale);
-    let (left, right) = if from.0 < to.0 { (from, to) } else { (to, from) };
-    let angle = (right.1 - left.1).atan2(right.0 - left.0).to_degrees();
-    let (x, y) = ((left.0 + right.0) / 2.0, (left.1 + right.1) / 2.0);
-    let mut lines: Vec<(String, &str)> = Vec::new();
-    for packet in &bundle.packets {
-        lines.extend(wrapped(&words(packet)).into_iter().map(|line| (line, class(packet))));
-    }
+    let mut lines = labels(&bundle.packets);
     if lines.len() > MOST_LINES {
         let more = lines.len() - (MOST_LINES - 1);
         lines.truncate(MOST_LINES - 1);
-        lines.push((format!("\u{2026} and {more} more lines"), "p-tcp"));
+        lines.push(vec![(format!("\u{2026} and {more} lines more"), "p-tcp")]);
     }
-    let count = lines.len();
+    let below = if lines.len() > 2 { lines.split_off(lines.len().div_ceil(2)) } else { Vec::new() };
+    let last = bundle.packets[bundle.packets.len() - 1];
+    let above = (0..lines.len()).rev().map(|place| -5.0 - LINE * place as f64);
+    let under = (0..below.len()).map(|place| LINE * (place + 1) as f64);
+    html! {
+        (along(bundle.packets[0], scale, &lines.iter().zip(above).collect::<Vec<_>>()))
+        (along(last, scale, &below.iter().zip(under).collect::<Vec<_>>()))
+    }
+}
+
+/// Lines along a packet's arrow, each at its distance from it.
+fn along(packet: &WaterfallPacket, scale: &Scale, lines: &[(&Line, f64)]) -> Markup {
+    let (from, to) = ends(packet, scale);
+    let (left, right) = if from.0 < to.0 { (from, to) } else { (to, from) };
+    let angle = (right.1 - left.1).atan2(right.0 - left.0).to_degrees();
+    let (x, y) = ((left.0 + right.0) / 2.0, (left.1 + right.1) / 2.0);
     html! {
         g transform=(format!("rotate({} {} {})", px(angle), px(x), px(y))) {
-            @for (place, (words, class)) in lines.iter().enumerate() {
-                @let above = 5.0 + LINE * (count - 1 - place) as f64;
-                (text(x, y - above, Anchor::Middle, &format!("packet halo {class}"), words))
+            @for (line, away) in lines {
+                text.packet.halo x=(px(x)) y=(px(y + away)) text-anchor="middle" {
+                    @for (place, (word, class)) in line.iter().enumerate() {
+                        @if place > 0 { ", " }
+                        tspan class=(class) { (word) }
+                    }
+                }
             }
         }
     }
 }
 
-fn words(packet: &WaterfallPacket) -> Vec<String> {
+/// Words with their colours.
+type Line = Vec<(String, &'static str)>;
+
+/// What packets carry together, in lines that fit between the lifelines, each with its colour.
+fn labels(packets: &[&WaterfallPacket]) -> Vec<Line> {
+    // A word, its colour, and how often it comes in a row.
+    let mut words: Vec<(String, &'static str, usize)> = Vec::new();
+    for packet in packets {
+        for word in words_of(packet) {
+            let class = word_class(packet, &word);
+            // What goes on in the next packet is one thing.
+            let begun = word.strip_suffix(" (ends)").or(word.strip_suffix(" (goes on)"));
+            if begun.is_some_and(|begun| words.iter().any(|(other, ..)| other == begun)) {
+                continue;
+            }
+            // TLS 1.3 sends it for the sake of middleboxes alone; the table has it.
+            if word == "ChangeCipherSpec" && packet.what.len() > 1 {
+                continue;
+            }
+            let word = word.strip_suffix(" (begins)").unwrap_or(&word).to_owned();
+            match words.last_mut() {
+                Some((last, _, times)) if *last == word => *times += 1,
+                _ => words.push((word, class, 1)),
+            }
+        }
+    }
+    let mut lines: Vec<Line> = Vec::new();
+    let mut room = 0;
+    for (word, class, times) in words {
+        let times = if times > 1 { format!(" \u{d7} {times}") } else { String::new() };
+        let widest = WIDEST - times.chars().count();
+        let word = match word.chars().count() > widest {
+            true => word.chars().take(widest - 1).chain(['\u{2026}']).collect(),
+            false => word,
+        } + &times;
+        let length = word.chars().count() + 2;
+        match lines.last_mut() {
+            Some(line) if length <= room => {
+                line.push((word, class));
+                room -= length;
+            }
+            _ => {
+                room = (WIDEST + 2).saturating_sub(length);
+                lines.push(vec![(word, class)]);
+            }
+        }
+    }
+    lines
+}
+
+fn words_of(packet: &WaterfallPacket) -> Vec<String> {
     let mut words = packet.what.clone();
     if words.is_empty() {
         words.push(if packet.payload > 0 { "data" } else { "ACK" }.to_owned());
@@ -171,49 +232,36 @@ fn words(packet: &WaterfallPacket) -> Vec<String> {
     words
 }
 
-/// Lines that fit between the lifelines.
-fn wrapped(words: &[String]) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in words {
-        let word: String = match word.chars().count() > WIDEST {
-            true => word.chars().take(WIDEST - 1).chain(['\u{2026}']).collect(),
-            false => word.clone(),
-        };
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + word.chars().count() + 2 <= WIDEST => {
-                line.push_str(", ");
-                line.push_str(&word);
-            }
-            _ => lines.push(word),
-        }
-    }
-    lines
+/// The colour of a packet: of the most telling thing in it.
+fn class(packet: &WaterfallPacket) -> &'static str {
+    let classes = || packet.what.iter().map(|word| word_class(packet, word));
+    let telling = ["p-dropped", "p-early", "p-data", "p-tls"];
+    let found = telling.into_iter().find(|class| classes().any(|other| other == *class));
+    found.unwrap_or(if packet.payload > 0 { "p-tls" } else { "p-tcp" })
 }
 
-/// The colour of what is in a packet.
-fn class(packet: &WaterfallPacket) -> &'static str {
-    let has = |word: &str| packet.what.iter().any(|what| what.contains(word));
+fn word_class(packet: &WaterfallPacket, word: &str) -> &'static str {
+    const TCP: [&str; 6] = ["SYN", "SYN-ACK", "SYN, ACK", "ACK", "FIN", "RST"];
+    const DATA: [&str; 4] = ["application data", "response", "request", "HTTP"];
     match () {
         () if packet.delivered_ms.is_none() => "p-dropped",
-        () if has("early data") && packet.up => "p-early",
-        () if has("application data") || has("response") || has("request") || has("HTTP") => {
-            "p-data"
-        }
-        () if packet.payload > 0 => "p-tls",
-        () => "p-tcp",
+        () if packet.up && word.contains("early data") => "p-early",
+        () if DATA.iter().any(|data| word.contains(data)) => "p-data",
+        () if TCP.contains(&word.trim_start_matches("again: ")) => "p-tcp",
+        () => "p-tls",
     }
 }
 
 const WIDTH: f64 = 360.0;
-const LOWEST: f64 = 520.0;
+const LOWEST: f64 = 600.0;
 const TOP: f64 = 24.0;
-const BOTTOM: f64 = 6.0;
+const BOTTOM: f64 = 16.0;
 const CLIENT: f64 = 40.0;
 const SERVER: f64 = 336.0;
 const LINE: f64 = 12.5;
 const ROUNDING: f64 = 1e-6;
 const NEAR: f64 = 22.0;
 const WIDEST: usize = 46;
-const MOST_LINES: usize = 4;
+const MOST_LINES: usize = 5;
 // A page of packets; more of them cannot be told apart.
 const MOST: usize = 200;

@@ -18,7 +18,8 @@ pub(super) fn section(record: &Record) -> Option<Section> {
     for waterfall in &record.waterfalls {
         let cell = &record.cells[waterfall.cell];
         let tfo = if cell.tfo { " + TFO" } else { "" };
-        let caption = format!("{} {}{tfo}, {}", cell.server, cell.kind, path(cell));
+        let caption =
+            format!("{}, TLS {} {}{tfo}, {}", cell.server, cell.tls, cell.kind, path(cell));
         let chart = WaterfallChart {
             id: &format!("packets-{}", drawings.len()),
             title: &caption,
