@@ -11,6 +11,10 @@ use std::{env, fs};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use firstflight_fuzz::{Event, Flags, acceptor, connector};
+use firstflight_report::{
+    Cell, Control, ControlPair, Cost, Effect, Figures, LinkFacts, Load, MiddleboxOutcome, Record,
+    Replay, SCHEMA, Sample, Summary, Waterfall, WaterfallPacket, write,
+};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{KeyLogLines, Machine, Offer, Progress, Session, Version};
 use firstflight_wire::{Label, Observer};
@@ -40,6 +44,7 @@ fn main() -> Outcome {
     put(&folder, "ticket_file", "fresh", key_file()?.as_bytes())?;
     put(&folder, "profiles", "built_in", PROFILES)?;
     put(&folder, "config", "all", CONFIG.as_bytes())?;
+    put(&folder, "record", "schema_2", record()?.as_bytes())?;
     for (name, condition) in CONDITIONS {
         put(&folder, "condition", name, condition.as_bytes())?;
     }
@@ -50,6 +55,51 @@ fn main() -> Outcome {
         put(&folder, "policy", name, path.as_bytes())?;
     }
     Ok(())
+}
+
+/// A record with one of most things.
+fn record() -> Outcome<String> {
+    let cell = |kind: &str, p50_ms: f64| Cell {
+        server: "nginx".to_owned(),
+        workload: "get".to_owned(),
+        rtt_ms: 20.0,
+        tls: "1.3".to_owned(),
+        kind: kind.to_owned(),
+        summary: Some(Summary {
+            samples: 1,
+            first_byte: Figures { p50_ms, ..Figures::default() },
+            round_trips: Some(2),
+            ..Summary::default()
+        }),
+        ..Cell::default()
+    };
+    let packet = WaterfallPacket {
+        up: true,
+        delivered_ms: Some(10.0),
+        what: vec!["SYN".to_owned(), "early data 80 B".to_owned()],
+        payload: 300,
+        ..WaterfallPacket::default()
+    };
+    let record = Record {
+        schema: SCHEMA,
+        command: vec!["lab".to_owned()],
+        link: Some(LinkFacts::default()),
+        cells: vec![cell("full", 60.5), cell("0-RTT", 40.25)],
+        samples: vec![Sample { cell: 1, time_ms: Some(40.25), ..Sample::default() }],
+        effects: vec![Effect { to: 1, ..Effect::default() }],
+        control: Some(Control { pairs: vec![ControlPair::default()], ..Control::default() }),
+        costs: vec![Cost::default()],
+        replays: vec![Replay::default()],
+        middleboxes: vec![MiddleboxOutcome::default()],
+        waterfalls: vec![Waterfall { packets: vec![packet], ..Waterfall::default() }],
+        loads: vec![Load::default()],
+        ..Record::default()
+    };
+    let path = env::temp_dir().join(format!("firstflight-seed-{}", std::process::id()));
+    write(&record, &path)?;
+    let json = fs::read_to_string(&path)?;
+    fs::remove_file(&path)?;
+    Ok(json)
 }
 
 fn put(folder: &Path, target: &str, name: &str, bytes: &[u8]) -> Outcome {

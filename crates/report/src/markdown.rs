@@ -69,6 +69,10 @@ pub(crate) fn section(sheet: &Sheet) -> String {
     if !sheet.lead.is_empty() {
         let _ = writeln!(text, "{}\n", escaped(&sheet.lead));
     }
+    let long = sheet.rows.len() > LONG;
+    if long {
+        let _ = writeln!(text, "<details><summary>{} rows</summary>\n", sheet.rows.len());
+    }
     let row = |fields: Vec<String>| format!("| {} |\n", fields.join(" | "));
     text.push_str(&row(sheet.head.iter().map(|head| escaped(&head.text)).collect()));
     let rule = sheet.head.iter().map(|head| if head.right { "---:" } else { "---" }.to_owned());
@@ -77,6 +81,9 @@ pub(crate) fn section(sheet: &Sheet) -> String {
         text.push_str(&row(fields.iter().map(|field| escaped(field)).collect()));
     }
     text.push('\n');
+    if long {
+        text.push_str("</details>\n\n");
+    }
     for note in &sheet.notes {
         let _ = writeln!(text, "{}\n", escaped(note));
     }
@@ -104,3 +111,5 @@ fn escaped(text: &str) -> String {
 }
 
 const MOST_FINDINGS: usize = 20;
+// Longer tables are folded.
+const LONG: usize = 30;

@@ -137,7 +137,8 @@ fn grid(sheet: &Sheet) -> String {
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(WIDTH as u16);
     table.set_header(sheet.head.iter().map(|head| printable(&head.text)));
-    for row in sheet.rows.iter().take(MOST_ROWS) {
+    let most = sheet.glance.unwrap_or(MOST_ROWS);
+    for row in sheet.rows.iter().take(most) {
         table.add_row(row.iter().zip(&sheet.head).map(|(field, head)| match head.right {
             true => Field::new(printable(field)).set_alignment(CellAlignment::Right),
             false => Field::new(printable(field)),
@@ -152,8 +153,8 @@ fn grid(sheet: &Sheet) -> String {
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     let mut text = lines.join("\n");
-    if sheet.rows.len() > MOST_ROWS {
-        let _ = write!(text, "\n... and {} more", sheet.rows.len() - MOST_ROWS);
+    if sheet.rows.len() > most {
+        let _ = write!(text, "\n... and {} more, in the report", sheet.rows.len() - most);
     }
     text
 }

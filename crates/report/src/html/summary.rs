@@ -138,7 +138,7 @@ pub(super) fn effects(record: &Record) -> Option<Section> {
                     th.n scope="col" { "ms" } th.n scope="col" { "95 %" }
                     th.n scope="col" { "round trips" } th scope="col" { "interval" }
                 } }
-                tbody { @for effect in &record.effects { (row(effect)) } }
+                tbody { @for effect in sheets::ordered_effects(record) { (row(effect)) } }
             }
         }
     };

@@ -4,7 +4,7 @@ use super::Sheet;
 use crate::axes::{names, path};
 use crate::figure::{bare, signed};
 use crate::published;
-use crate::{Cell, Interval, Record, Summary};
+use crate::{Cell, Effect, Interval, Record, Summary};
 
 /// The ping-pong matrix beside the published one, mean beside mean.
 pub(crate) fn ping_pong(record: &Record) -> Option<Sheet> {
@@ -110,7 +110,8 @@ pub(crate) fn effects(record: &Record) -> Option<Sheet> {
         "Difference of medians to the first byte with its 95 % interval, in ms and in round trips.",
         &["what", "where", ">ms", ">95 %", ">round trips"],
     );
-    for effect in &record.effects {
+    sheet.glance = Some(GLANCE);
+    for effect in ordered_effects(record) {
         sheet.rows.push(vec![
             effect.what.clone(),
             names[effect.to].clone(),
@@ -120,6 +121,13 @@ pub(crate) fn effects(record: &Record) -> Option<Sheet> {
         ]);
     }
     sheet.filled()
+}
+
+/// The effects, those of 0-RTT first, each kind together.
+pub(crate) fn ordered_effects(record: &Record) -> Vec<&Effect> {
+    let mut effects: Vec<&Effect> = record.effects.iter().collect();
+    effects.sort_by_key(|effect| (!effect.what.starts_with("0-RTT"), &effect.what));
+    effects
 }
 
 /// What is the same, measured twice.
@@ -159,6 +167,7 @@ pub(crate) fn residuals(record: &Record) -> Option<Sheet> {
         "",
         &["cell", ">model ms", ">measured ms", ">beyond ms"],
     );
+    sheet.glance = Some(GLANCE);
     for (cell, name) in record.cells.iter().zip(names).filter(|(cell, _)| !cell.control) {
         let Some(summary) = &cell.summary else { continue };
         let Some(residual) = summary.residual.filter(|residual| residual.flagged) else { continue };
@@ -189,3 +198,5 @@ pub(crate) fn in_experiment<'a>(
 ) -> impl Iterator<Item = &'a Cell> {
     record.cells.iter().filter(move |cell| cell.experiment == name && !cell.control)
 }
+
+const GLANCE: usize = 12;

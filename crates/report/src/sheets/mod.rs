@@ -7,7 +7,7 @@ mod setting;
 mod trials;
 
 pub(crate) use comparisons::{
-    blueprint, control, curl, effects, ping_pong, range, residuals, times,
+    blueprint, control, curl, effects, ordered_effects, ping_pong, range, residuals, times,
 };
 pub(crate) use figures::figures;
 pub(crate) use matrix::{Group, columns, groups, matrix, network_column, rows};
@@ -24,6 +24,8 @@ pub(crate) struct Sheet {
     pub lead: String,
     pub head: Vec<Head>,
     pub rows: Vec<Vec<String>>,
+    /// How many rows a terminal shows; the report has them all.
+    pub glance: Option<usize>,
     /// What to know beside them.
     pub notes: Vec<String>,
 }
