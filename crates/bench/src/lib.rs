@@ -34,4 +34,6 @@ pub use experiment::{Axes, BuiltIn, Experiment};
 pub use lab::{LabConfig, Progress, run};
 pub use middlebox::MiddleboxConfig;
 pub use plan::{Plan, PlannedCell, Slot};
-pub use servers::{Abilities, Ability, Asked, CommandServer, Lack, SERVERS, ServerKind};
+pub use servers::{
+    Abilities, Ability, Asked, CommandServer, Lack, SERVERS, ServerKind, Surveyed, survey,
+};

@@ -140,13 +140,19 @@ impl Abilities {
     pub(super) fn settle(&mut self, ability: Ability, can: bool, known: &Self) {
         self.lacks.retain(|(lack, _)| *lack != ability);
         if !can {
-            self.lacks.push((ability, known.why_not(ability).unwrap_or(FOUND)));
+            self.lacks.push((ability, known.why_not(ability).unwrap_or(found(ability))));
         }
     }
 }
 
 /// The reason where a trial is all that is known.
-const FOUND: &str = "it did not do it when it was tried before the measuring";
+fn found(ability: Ability) -> &'static str {
+    match ability {
+        Ability::Exchanges(_) => "its TLS library does not have it, as a trial showed",
+        Ability::Presents(_) => "it did not present it when it was tried",
+        _ => "it did not do it when it was tried",
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -194,12 +200,12 @@ mod tests {
     #[test]
     fn a_trial_outweighs_what_was_known_and_keeps_its_words() {
         let known = Abilities::without(&[(Ability::EarlyData, "its library has none")]);
-        let mut found = known.clone();
-        found.settle(Ability::EarlyData, true, &known);
-        assert!(found.can(Ability::EarlyData));
-        found.settle(Ability::EarlyData, false, &known);
-        found.settle(Ability::Http2, false, &known);
-        assert_eq!(found.why_not(Ability::EarlyData), Some("its library has none"));
-        assert_eq!(found.why_not(Ability::Http2), Some(FOUND));
+        let mut tried = known.clone();
+        tried.settle(Ability::EarlyData, true, &known);
+        assert!(tried.can(Ability::EarlyData));
+        tried.settle(Ability::EarlyData, false, &known);
+        tried.settle(Ability::Http2, false, &known);
+        assert_eq!(tried.why_not(Ability::EarlyData), Some("its library has none"));
+        assert_eq!(tried.why_not(Ability::Http2), Some(found(Ability::Http2)));
     }
 }

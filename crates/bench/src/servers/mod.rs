@@ -14,6 +14,7 @@ mod process_tree;
 mod program;
 mod running;
 mod site;
+mod survey;
 mod trial;
 
 use std::fs::{self, File};
@@ -25,6 +26,7 @@ pub use command::CommandServer;
 pub use kind::{SERVERS, ServerKind};
 pub(crate) use running::{Running, Wanted};
 pub(crate) use site::{HOST, Site};
+pub use survey::{Surveyed, survey};
 
 use crate::{BenchError, Size, Workload};
 use program::Found;
