@@ -59,7 +59,8 @@ fn main() -> Result<ExitCode, Failure> {
 }
 
 fn path(mbits: f64) -> PathConfig {
-    let (up, down) = (Duration::from_millis(5), Duration::from_millis(5));
+    // Short, so that a sender's buffer of usual size keeps the queue filled while something stalls.
+    let (up, down) = (Duration::from_millis(1), Duration::from_millis(1));
     let queue_bytes = CellSpec::default_queue_bytes(mbits, up + down);
     let mut path = PathConfig::delays(format!("{mbits} Mbit/s"), up, down);
     path.up.insert(0, CellSpec::Rate { mbits, queue_bytes, burst_bytes: 0 });

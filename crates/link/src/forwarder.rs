@@ -142,7 +142,8 @@ impl<P: Port> Engine<P> {
             match command {
                 Command::Replace { path, up, down, done } => {
                     // What has arrived before still takes the cells from before.
-                    self.collect();
+                    // As much as a ring holds; a sender may be faster than this.
+                    (0..MOST_WAITING / MOST_AT_ONCE).take_while(|_| self.collect()).count();
                     self.chains.replace(path, &up, &down);
                     let _ = done.send(());
                 }
@@ -162,13 +163,14 @@ impl<P: Port> Engine<P> {
         true
     }
 
-    /// Empties both ports into the chains.
-    fn collect(&mut self) {
-        let mut clocks = None;
+    /// Takes what has arrived at both ports into the chains; true if there may be more.
+    fn collect(&mut self) -> bool {
+        let (mut clocks, mut more) = (None, false);
         for direction in [Direction::Up, Direction::Down] {
             let port = &mut self.ports[entrance(direction)];
             // Not for ever, if a sender is faster than this loop: others want their packets.
-            for _ in 0..MOST_AT_ONCE {
+            for taken in 1..=MOST_AT_ONCE {
+                more |= taken == MOST_AT_ONCE;
                 let Some(arrived) = port.receive(|frame, stamp| {
                     let path = classify(frame, direction, self.paths)?;
                     Some((lane(path, direction), Box::<[u8]>::from(frame), stamp))
@@ -197,11 +199,15 @@ impl<P: Port> Engine<P> {
                 self.chains.push(lane, arrival_ns, frame);
             }
         }
+        more
     }
 
-    /// Sends all that is due, and notes what was dropped.
+    /// Sends what is due, and notes what was dropped.
     fn deliver(&mut self) {
-        while let Some(due) = self.chains.next_due() {
+        for _ in 0..MOST_AT_ONCE {
+            let Some(due) = self.chains.next_due() else {
+                return;
+            };
             // Read before sending: the receiver's kernel may answer within the call.
             let now = monotonic_ns();
             if due > now {
@@ -317,8 +323,10 @@ fn arrival(stamp: u64, offset: i64, now: u64) -> u64 {
 
 /// 200 ms at 2.6 Gbit/s, more than the link forwards.
 const QUEUE_LIMIT: usize = 64 << 20;
-/// Packets taken from one side before the other side and deadlines have their turn.
-const MOST_AT_ONCE: usize = 256;
+/// Packets taken from one side, or delivered, before something else has its turn.
+const MOST_AT_ONCE: usize = 64;
+/// Packets that wait at a port at most.
+const MOST_WAITING: usize = 4_096;
 const LONGEST_STALL_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]

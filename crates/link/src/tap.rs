@@ -51,9 +51,10 @@ impl CapturedPacket {
         self.dropped_by.is_none().then_some(self.delivered_ns)
     }
 
-    /// How much later than due it was delivered, in nanoseconds: the link's own error.
+    /// How much later than due it was delivered, in nanoseconds: the link's own error. Zero for one
+    /// that was dropped.
     pub fn lateness_ns(&self) -> u64 {
-        self.delivered_ns.saturating_sub(self.due_ns)
+        self.delivered().map_or(0, |delivered_ns| delivered_ns.saturating_sub(self.due_ns))
     }
 }
 
@@ -266,7 +267,7 @@ mod tests {
     fn what_is_dropped_is_not_delivered_and_not_late() {
         let tap = Tap::new(100, 1 << 20);
         let dropped = CapturedPacket { dropped_by: Some("loss"), ..packet(5, 2_000_000, 60) };
-        assert_eq!(dropped.delivered(), None);
+        assert_eq!((dropped.delivered(), dropped.lateness_ns()), (None, 0));
         assert_eq!(packet(5, 7, 60).delivered(), Some(12));
         tap.recorder().record(dropped);
         assert_eq!((tap.lateness().packets, tap.take().packets.len()), (0, 1));
