@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Anchor, Scale, drawing, line, px, text};
-use crate::figure::bare;
+use crate::figure::{bare, count};
 
 /// One bar.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct BarChart<'a> {
     pub id: &'a str,
     pub title: &'a str,
     pub description: &'a str,
+    /// What the figures are in, for the hint at a bar.
+    pub unit: &'a str,
     pub groups: &'a [BarGroup],
 }
 
@@ -49,7 +51,7 @@ impl BarChart<'_> {
             let floor = top + group.bars.iter().map(height).sum::<f64>() - GAP;
             marks.push(line((LEFT, top - 2.0), (LEFT, floor + 2.0), "axis"));
             for bar in &group.bars {
-                marks.push(draw_bar(bar, &scale, top));
+                marks.push(draw_bar(bar, &scale, top, self.unit));
                 top += height(bar);
             }
             top += 8.0;
@@ -63,27 +65,32 @@ fn height(bar: &Bar) -> f64 {
     BAR + GAP + if bar.published.is_some() { PUBLISHED + 2.0 } else { 0.0 }
 }
 
-fn draw_bar(bar: &Bar, scale: &Scale, top: f64) -> Markup {
+fn draw_bar(bar: &Bar, scale: &Scale, top: f64, unit: &str) -> Markup {
     let end = scale.place(bar.value);
     html! {
         g {
-            title { (bar.name) ": " (bare(bar.value)) " ms" }
+            title { (bar.name) ": " (figure(bar.value)) " " (unit) }
             (text(LEFT - 6.0, top + 11.0, Anchor::End, "tick", &bar.name))
             rect x=(px(LEFT)) y=(px(top)) width=(px((end - LEFT).max(1.0))) height=(px(BAR)) rx="1.5"
                 class=(format!("bar {}", bar.class)) {}
-            (text(end + 5.0, top + 11.0, Anchor::Start, "figure", &bare(bar.value)))
+            (text(end + 5.0, top + 11.0, Anchor::Start, "figure", &figure(bar.value)))
         }
         @if let Some(published) = bar.published {
             @let end = scale.place(published);
             @let y = top + BAR + 2.0;
             g {
-                title { (bar.name) ", published: " (bare(published)) " ms" }
+                title { (bar.name) ", published: " (figure(published)) " " (unit) }
                 rect x=(px(LEFT)) y=(px(y + 0.5)) width=(px((end - LEFT).max(1.0)))
                     height=(px(PUBLISHED - 1.0)) rx="1.5" class=(format!("bar hollow {}", bar.class)) {}
-                (text(end + 5.0, y + 8.0, Anchor::Start, "figure faint", &bare(published)))
+                (text(end + 5.0, y + 8.0, Anchor::Start, "figure faint", &figure(published)))
             }
         }
     }
+}
+
+/// From a thousand on no decimal says anything.
+fn figure(value: f64) -> String {
+    if value.abs() >= 1e3 { count(value.round()) } else { bare(value) }
 }
 
 const WIDTH: f64 = 360.0;

@@ -136,7 +136,7 @@ fn draw_bars(id: &str, caption: &str, group: &Group<'_>, profile: &str) -> Marku
         .collect();
     let description = "Bars for TLS set-up, first byte and total, by kind of handshake; the table \
                        below has the figures.";
-    BarChart { id, title: caption, description, groups: &groups }.draw()
+    BarChart { id, title: caption, description, unit: "ms", groups: &groups }.draw()
 }
 
 fn bar(cell: &Cell, place: usize) -> Option<Bar> {

@@ -1,6 +1,6 @@
 //! What was tried beside the matrix: attack, middleboxes, load, costs.
 
-use maud::html;
+use maud::{Markup, html};
 
 use super::{Section, folded, panels, table};
 use crate::drawing::{Bar, BarChart, BarGroup, kind_class};
@@ -54,10 +54,42 @@ pub(super) fn loads(record: &Record) -> Option<Section> {
     }
     let body = html! {
         p { (sheet.lead) }
+        (panels(&rates(record)))
         (table(&sheet))
         (folded("Handshakes and errors", &[more]))
     };
     Some(Section { id: "load", title: sheet.title, short: "Load", body })
+}
+
+/// Connections a second of the closed runs, where that is the result, by how they were made.
+fn rates(record: &Record) -> Vec<(String, Markup)> {
+    let mut groups: Vec<BarGroup> = Vec::new();
+    for load in record.loads.iter().filter(|load| load.rate_wanted.is_none()) {
+        let name = format!("{}, {}", load.server, sheets::model(load));
+        let bar = Bar {
+            name: load.kind.clone(),
+            class: kind_class(&load.kind),
+            value: load.rate,
+            published: None,
+        };
+        match groups.iter_mut().find(|group| group.name == name) {
+            Some(group) => group.bars.push(bar),
+            None => groups.push(BarGroup { name, bars: vec![bar] }),
+        }
+    }
+    groups.truncate(MOST);
+    if groups.is_empty() {
+        return Vec::new();
+    }
+    let caption = "Connections a second, closed loop".to_owned();
+    let chart = BarChart {
+        id: "rates",
+        title: &caption,
+        description: "Connections a second by kind of handshake; the table below has the figures.",
+        unit: "connections/s",
+        groups: &groups,
+    };
+    vec![(caption.clone(), chart.draw())]
 }
 
 pub(super) fn costs(record: &Record) -> Option<Section> {
@@ -90,13 +122,14 @@ pub(super) fn costs(record: &Record) -> Option<Section> {
                 title: &caption,
                 description: "Processor time of client and server by kind of handshake; the table \
                               below has the figures.",
+                unit: "\u{b5}s",
                 groups: &groups,
             };
             (caption.clone(), chart.draw())
         })
         .collect();
     let body = html! {
-        p { (sheet.lead) " 0-RTT saves time on the network, not in the processors." }
+        p { (sheet.lead) }
         (panels(&drawings))
         (table(&sheet))
     };
