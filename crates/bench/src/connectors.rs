@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firstflight_tls::{CipherPolicy, Connector, ConnectorConfig, KeyLogLines, Trust, Version};
@@ -23,16 +22,15 @@ struct Key {
 
 /// Contexts, each made when it is first needed.
 pub(crate) struct Connectors {
-    trust: PathBuf,
+    trust: Trust,
     key_log: Arc<KeyLogLines>,
     made: RefCell<HashMap<Key, Connector>>,
 }
 
 impl Connectors {
-    /// Contexts that believe the certificates in this file and log their secrets there.
-    pub(crate) fn new(trust: &Path, key_log: &Arc<KeyLogLines>) -> Self {
-        let (trust, key_log) = (trust.to_owned(), key_log.clone());
-        Self { trust, key_log, made: RefCell::default() }
+    /// Contexts that believe these certificates and log their secrets there.
+    pub(crate) fn new(trust: Trust, key_log: &Arc<KeyLogLines>) -> Self {
+        Self { trust, key_log: key_log.clone(), made: RefCell::default() }
     }
 
     /// The context for such a connection.
@@ -43,7 +41,7 @@ impl Connectors {
         if let Some(connector) = self.made.borrow().get(&key) {
             return Ok(connector.clone());
         }
-        let mut config = ConnectorConfig::new(Trust::File(self.trust.clone()));
+        let mut config = ConnectorConfig::new(self.trust.clone());
         (config.min_version, config.max_version) = (key.version, key.version);
         config.ciphers = CipherPolicy { groups: Some(groups(key)), ..CipherPolicy::default() };
         config.alpn = key.http.map(|http| http.alpn().to_vec()).into_iter().collect();

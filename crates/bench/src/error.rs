@@ -62,6 +62,14 @@ pub enum BenchError {
         /// Why not.
         source: io::Error,
     },
+    /// A server elsewhere that cannot be measured.
+    #[error("{url} cannot be measured: {reason}")]
+    Url {
+        /// As it was given.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
     /// The plan has no cell.
     #[error("{0}")]
     EmptyPlan(String),

@@ -211,7 +211,8 @@ pub(crate) fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
     (group != asked.group.name()).then(|| format!("{label}, group {group}"))
 }
 
-fn tls_version(version: Version) -> TlsVersion {
+/// A version in the terms of the packets.
+pub(crate) fn tls_version(version: Version) -> TlsVersion {
     match version {
         Version::Tls10 => TlsVersion::Tls10,
         Version::Tls11 => TlsVersion::Tls11,

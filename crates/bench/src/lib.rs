@@ -22,6 +22,7 @@ mod measure;
 mod middlebox;
 mod paths;
 mod plan;
+pub mod remote;
 mod replay;
 mod sampler;
 mod servers;

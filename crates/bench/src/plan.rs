@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 
 use crate::paths::{Family, PlannedPath};
 use crate::servers::Asked;
-use crate::{Experiment, Group, Http, Kind, ServerKind, Workload};
+use crate::{Axes, Experiment, Group, Http, Kind, ServerKind, Workload};
 
 /// One cell of the plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,18 +99,9 @@ impl Plan {
     /// block in an order of its own, so that drift and disturbance hit all cells alike. A cell with
     /// fewer samples than others is missing in the last blocks.
     pub fn order(&self, path: usize) -> Vec<Slot> {
-        let mut rng = StdRng::seed_from_u64(self.seed.wrapping_add(path as u64));
         let cells: Vec<usize> =
             (0..self.cells.len()).filter(|cell| self.cells[*cell].path == path).collect();
-        let blocks = cells.iter().map(|cell| self.cells[*cell].samples).max().unwrap_or(0);
-        let mut order = Vec::new();
-        for block in 0..blocks {
-            let present = cells.iter().filter(|cell| self.cells[**cell].samples > block);
-            let mut slots: Vec<Slot> = present.map(|&cell| Slot { cell, block }).collect();
-            slots.shuffle(&mut rng);
-            order.append(&mut slots);
-        }
-        order
+        blocks(&cells, &|cell| self.cells[cell].samples, self.seed.wrapping_add(path as u64))
     }
 
     /// Samples in all.
@@ -125,7 +116,7 @@ impl Plan {
         cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
     ) {
         for &server in &experiment.axes.servers {
-            for asked in combinations(experiment) {
+            for asked in combinations(&experiment.axes) {
                 let why = impossible(&asked)
                     .map(str::to_owned)
                     .or_else(|| cannot(server, &asked).map(|why| format!("{server} {why}")));
@@ -188,12 +179,26 @@ impl Plan {
 }
 
 /// Fewer samples have no interval.
-const LEAST_FOR_CONTROL: usize = 6;
+pub(crate) const LEAST_FOR_CONTROL: usize = 6;
+
+/// Blocks in which each of these cells comes once, as long as it has samples, each block in an order
+/// of its own.
+pub(crate) fn blocks(cells: &[usize], samples: &dyn Fn(usize) -> usize, seed: u64) -> Vec<Slot> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let most = cells.iter().map(|cell| samples(*cell)).max().unwrap_or(0);
+    let mut order = Vec::new();
+    for block in 0..most {
+        let present = cells.iter().filter(|cell| samples(**cell) > block);
+        let mut slots: Vec<Slot> = present.map(|&cell| Slot { cell, block }).collect();
+        slots.shuffle(&mut rng);
+        order.append(&mut slots);
+    }
+    order
+}
 
 /// Every combination of an experiment's axes but for the server. What bears on a GET alone is not
 /// varied for ping-pong.
-fn combinations(experiment: &Experiment) -> Vec<Asked> {
-    let axes = &experiment.axes;
+pub(crate) fn combinations(axes: &Axes) -> Vec<Asked> {
     let mut all: Vec<Asked> = Vec::new();
     for &workload in &axes.workloads {
         for &version in &axes.versions {
@@ -233,7 +238,7 @@ fn combinations(experiment: &Experiment) -> Vec<Asked> {
 }
 
 /// Why the protocols have no such connection.
-fn impossible(asked: &Asked) -> Option<&'static str> {
+pub(crate) fn impossible(asked: &Asked) -> Option<&'static str> {
     let old = asked.version != Version::Tls13;
     if old && asked.kind.is_early() {
         return Some("0-RTT before TLS 1.3: early data is TLS 1.3's (RFC 8446 section 2.3)");
@@ -253,7 +258,7 @@ mod tests {
     use firstflight_link::Profile;
 
     use super::*;
-    use crate::{Axes, BuiltIn, Certificate, Size};
+    use crate::{BuiltIn, Certificate, Size};
 
     fn can(_: ServerKind, _: &Asked) -> Option<String> {
         None

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use firstflight_client::ClientError;
 use firstflight_link::monotonic_ns;
-use firstflight_tls::{KeyLogLines, Offer, Session};
+use firstflight_tls::{KeyLogLines, Offer, Session, Trust};
 use futures_util::StreamExt;
 
 use crate::connectors::Connectors;
@@ -55,14 +55,14 @@ pub(crate) struct Job {
 /// The client side of a run.
 pub(crate) struct Sampler {
     connectors: Connectors,
-    tickets: RefCell<TicketPool>,
+    tickets: RefCell<TicketPool<Issuer>>,
     /// Over which address tickets are fetched when they run out: the shortest path.
     shortest: IpAddr,
 }
 
 impl Sampler {
     pub(crate) fn new(trust: &Path, key_log: &Arc<KeyLogLines>, shortest: IpAddr) -> Self {
-        let connectors = Connectors::new(trust, key_log);
+        let connectors = Connectors::new(Trust::File(trust.to_owned()), key_log);
         Self { connectors, tickets: RefCell::default(), shortest }
     }
 
@@ -153,10 +153,10 @@ impl Sampler {
         }
         offer.early_data = asked.kind.is_early();
         let issuer = Issuer::of(server, asked);
-        let mut session = self.tickets.borrow_mut().take(issuer);
+        let mut session = self.tickets.borrow_mut().take(&issuer, asked.version);
         if session.is_none() {
             self.warm_up(server, asked, self.shortest).await?;
-            session = self.tickets.borrow_mut().take(issuer);
+            session = self.tickets.borrow_mut().take(&issuer, asked.version);
         }
         offer.session = match (session, asked.kind) {
             (Some(session), Kind::Refused) => Some(session.issued_earlier(TOO_OLD_S)?),
@@ -193,7 +193,7 @@ impl Sampler {
 pub(crate) const LONGEST: Duration = Duration::from_secs(15);
 
 /// Servers that check freshness allow 10 s (RFC 8446 section 8.3), BoringSSL 60 s.
-const TOO_OLD_S: u32 = 100;
+pub(crate) const TOO_OLD_S: u32 = 100;
 
 /// What a connection asks for.
 fn target(asked: &Asked) -> &'static str {

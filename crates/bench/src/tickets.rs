@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use firstflight_tls::{Session, Version};
 
@@ -24,21 +25,26 @@ impl Issuer {
 }
 
 /// The client's tickets during a run.
-#[derive(Default)]
-pub(crate) struct TicketPool(HashMap<Issuer, Vec<Session>>);
+pub(crate) struct TicketPool<K>(HashMap<K, Vec<Session>>);
 
-impl TicketPool {
+impl<K> Default for TicketPool<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Eq + Hash> TicketPool<K> {
     /// A ticket, the youngest one. A TLS 1.3 ticket is used once (RFC 8446 appendix C.4); an older
     /// session stays for the next connection.
-    pub(crate) fn take(&mut self, issuer: Issuer) -> Option<Session> {
-        let stock = self.0.get_mut(&issuer)?;
-        match issuer.version {
+    pub(crate) fn take(&mut self, issuer: &K, version: Version) -> Option<Session> {
+        let stock = self.0.get_mut(issuer)?;
+        match version {
             Version::Tls13 => stock.pop(),
             _ => stock.last().cloned(),
         }
     }
 
-    pub(crate) fn put(&mut self, issuer: Issuer, sessions: Vec<Session>) {
+    pub(crate) fn put(&mut self, issuer: K, sessions: Vec<Session>) {
         let stock = self.0.entry(issuer).or_default();
         stock.extend(sessions);
         if stock.len() > MOST {

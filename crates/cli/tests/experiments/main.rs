@@ -2,6 +2,8 @@
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
+mod remote;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -22,7 +24,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The lab measures time: side by side its runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 11] = [
         ("refused_early_data_is_labelled_so_and_in_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
         ("a_silent_fall_back_of_fast_open_stays_out_of_its_cell", fallen_back),
@@ -30,6 +32,9 @@ fn main() -> ExitCode {
         ("every_experiment_has_an_aa_control", control),
         ("cells_have_their_figures_costs_and_effects", figures),
         ("captures_lie_beside_the_record", captures),
+        ("a_server_elsewhere_is_labelled_by_kernel_and_tls", remote::every_kind),
+        ("what_a_server_elsewhere_does_not_do_is_left_out", remote::what_the_server_does_not_do),
+        ("urls_that_cannot_be_measured_are_refused", remote::urls),
         ("the_same_seed_gives_the_same_order", seeds),
     ];
     let trial = |(name, test): (&str, fn())| {

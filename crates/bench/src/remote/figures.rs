@@ -1,0 +1,126 @@
+//! The record of a remote run (sans-IO).
+
+use std::time::Duration;
+
+use firstflight_report::{
+    Cell as RecordCell, Experiment, ProfileFacts, Record, SCHEMA, Sample, ServerFacts, Summary,
+    Witness,
+};
+
+use super::connection::{Caller, Got};
+use super::{Cell, RemoteConfig};
+use crate::effects::{control, effects};
+use crate::figures::{figures, usual, version};
+use crate::plan::round_trips;
+use crate::{counters, machine};
+
+/// Puts together what a run has found.
+pub(super) fn record(
+    config: &RemoteConfig,
+    caller: &Caller,
+    cells: &[Cell],
+    samples: Vec<(Sample, Option<Duration>)>,
+    left_out: Vec<String>,
+    first: &Got,
+) -> Record {
+    let min_rtt = samples.iter().filter_map(|(_, rtt)| *rtt).chain(first.min_rtt).min();
+    let rtt_ms = min_rtt.map_or(0.0, |rtt| rtt.as_secs_f64() * 1e3);
+    let samples: Vec<Sample> = samples
+        .into_iter()
+        .map(|(sample, _)| Sample {
+            round_trips: trips(sample.time_ms, rtt_ms),
+            total_round_trips: trips(sample.total_ms, rtt_ms),
+            ..sample
+        })
+        .collect();
+    let host = caller.target.host().to_owned();
+    let cell = |(index, cell): (usize, &Cell)| RecordCell {
+        experiment: NAME.to_owned(),
+        server: host.clone(),
+        workload: cell.asked.workload.name().to_owned(),
+        profile: PATH.to_owned(),
+        rtt_ms,
+        tls: version(cell.asked.version).to_owned(),
+        kind: cell.asked.kind.name().to_owned(),
+        tfo: cell.asked.tfo,
+        http: cell.asked.http.name().to_owned(),
+        group: cell.asked.group.name().to_owned(),
+        certificate: String::new(),
+        response_bytes: first.bytes as u64,
+        control: cell.twin_of.is_some(),
+        expected_round_trips: Some(round_trips(&cell.asked)),
+        summary: summary(samples.iter().filter(|sample| sample.cell == index)),
+    };
+    let cells_with_figures: Vec<RecordCell> = cells.iter().enumerate().map(cell).collect();
+    let twins = cells.iter().enumerate().filter_map(|(twin, cell)| Some((cell.twin_of?, twin)));
+    Record {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: config.command.clone(),
+        seed: config.seed,
+        witness: Witness::Kernel,
+        machine: machine::facts(counters::why_none()),
+        servers: vec![ServerFacts {
+            name: host.clone(),
+            version: match first.server.as_str() {
+                "" => format!("{host}, which does not name its software"),
+                server => server.to_owned(),
+            },
+            notes: vec![format!("at {}, for all samples", caller.address)],
+        }],
+        profiles: vec![ProfileFacts {
+            name: PATH.to_owned(),
+            rtt_ms,
+            source: "the least RTT that the kernel measured on the run's connections".to_owned(),
+            ..ProfileFacts::default()
+        }],
+        experiments: vec![Experiment {
+            name: NAME.to_owned(),
+            title: format!("a GET of {}", config.url),
+        }],
+        effects: effects(&cells_with_figures, &samples, config.seed),
+        control: control(twins, cells.len(), &samples, config.seed),
+        cells: cells_with_figures,
+        samples,
+        left_out,
+        ..Record::default()
+    }
+}
+
+fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Summary> {
+    let good: Vec<&Sample> = samples.filter(|sample| sample.fault.is_none()).collect();
+    let of = |value: fn(&Sample) -> Option<f64>| good.iter().filter_map(move |s| value(s));
+    Some(Summary {
+        samples: good.len(),
+        setup: figures(of(|sample| sample.setup_ms)),
+        first_byte: figures(of(|sample| sample.time_ms))?,
+        total: figures(of(|sample| sample.total_ms)),
+        wire_p50_ms: None,
+        round_trips: usual(good.iter().map(|sample| sample.round_trips)),
+        total_round_trips: usual(good.iter().map(|sample| sample.total_round_trips)),
+        residual: None,
+    })
+}
+
+/// How many whole round trips fit into a time: what it cost, or more if the server took long.
+fn trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
+    let trips = time_ms? / rtt_ms;
+    (rtt_ms > 0.0 && trips < MOST).then_some(trips as u32)
+}
+
+const NAME: &str = "remote";
+const PATH: &str = "the network in between";
+/// Beyond this it is the server's own time that is divided.
+const MOST: f64 = 1e6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_are_whole_ones_and_need_an_rtt() {
+        assert_eq!(trips(Some(61.2), 20.0), Some(3));
+        assert_eq!(trips(Some(61.2), 0.0), None);
+        assert_eq!(trips(None, 20.0), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! `bench URL`: a server elsewhere, which here is on the other side of an emulated path.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use firstflight_bench::Kind;
+use firstflight_bench::remote::{self, RemoteConfig};
+use firstflight_link::{Network, NetworkConfig, PathConfig};
+use firstflight_report::{Fault, Record, Witness};
+use firstflight_tls::Trust;
+
+const RTT: Duration = Duration::from_millis(10);
+
+/// Measures our server, started with these flags, over a path of [`RTT`].
+fn measure(flags: &[&str], configure: impl FnOnce(&mut RemoteConfig)) -> Record {
+    let site = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["lab.test".to_owned()]).unwrap();
+    let (cert, key) = (site.path().join("cert.pem"), site.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(site.path().join("page"), [b'x'; 2_000]).unwrap();
+    let path = PathConfig::symmetric("remote", RTT);
+    let network = Network::build(NetworkConfig::new(vec![path])).unwrap();
+    let mut command = Command::new(PathBuf::from(env!("CARGO_BIN_EXE_firstflight")));
+    command.args(["serve", "--listen", "0.0.0.0:4433", "--cert"]).arg(&cert).arg("--key").arg(&key);
+    command.arg("--root").arg(site.path()).args(flags);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = network.server().spawn_child(command).unwrap();
+    let address = network.path(0).unwrap().server;
+    let mut config = RemoteConfig {
+        trust: Trust::File(cert),
+        resolve: vec![format!("lab.test:4433:{address}")],
+        samples: 8,
+        seed: 3,
+        ..RemoteConfig::new("https://lab.test:4433/page")
+    };
+    configure(&mut config);
+    // It listens a moment after it was started.
+    let began = Instant::now();
+    loop {
+        match network.client().run(|| remote::run(&config, &|_| {})).unwrap() {
+            Ok(record) => return record,
+            Err(_) if began.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+pub(super) fn every_kind() {
+    let record = measure(&["--early-data", "on"], |config| {
+        config.kinds = Kind::ALL.to_vec();
+        config.tfo = vec![false, true];
+        config.at_a_time = 4;
+    });
+    assert_eq!(record.witness, Witness::Kernel);
+    assert!(record.left_out.is_empty(), "{:?}", record.left_out);
+    assert_eq!(record.cells.len(), 4 * 2 + 1, "with the control's second arm");
+    assert_eq!(record.samples.len(), 9 * 8);
+    let rtt_ms = record.profiles[0].rtt_ms;
+    assert!((9.9..13.0).contains(&rtt_ms), "{rtt_ms}");
+    for sample in &record.samples {
+        let cell = &record.cells[sample.cell];
+        assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
+        let label = sample.label.as_deref().unwrap();
+        assert_eq!(label.contains("TFO used"), cell.tfo, "{label}");
+        assert_eq!(label.contains("early data refused"), cell.kind == "refused", "{label}");
+        assert_eq!(cell.response_bytes, 2_000);
+        // An upper bound: the server's time is in it.
+        assert!(sample.round_trips >= cell.expected_round_trips, "{sample:?} in {cell:?}");
+    }
+    let saved = record.effects.iter().find(|effect| effect.what == "0-RTT instead of full");
+    let saved = saved.expect("an effect of 0-RTT");
+    assert!(saved.difference_ms.estimate < 0.0, "{saved:?}");
+    assert_eq!(record.control.as_ref().unwrap().pairs.len(), 1);
+}
+
+pub(super) fn what_the_server_does_not_do() {
+    let record = measure(&["--early-data", "off"], |config| config.samples = 2);
+    assert_eq!(record.cells.len(), 2, "full and resumed, no control: {:?}", record.left_out);
+    let [why] = &record.left_out[..] else { panic!("{:?}", record.left_out) };
+    assert!(why.contains("0-RTT") && why.contains("allow no early data"), "{why}");
+    assert!(!record.samples.iter().any(|s| matches!(s.fault, Some(Fault::Mislabelled(_)))));
+}
+
+pub(super) fn urls() {
+    let refused =
+        |url: &str| remote::run(&RemoteConfig::new(url), &|_| {}).unwrap_err().to_string();
+    assert!(refused("http://lab.test/").contains("must begin with https://"));
+    assert!(refused("https://[").contains("cannot be measured"));
+}
