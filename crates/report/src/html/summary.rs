@@ -12,7 +12,9 @@ use crate::{Interval, Record, Witness};
 
 /// The main heading, the savings network by network, and whether to believe them.
 pub(super) fn header(record: &Record) -> Markup {
-    let sentences = sentences(record);
+    // What belongs together stays on a line.
+    let unbroken = |text: String| text.replace("0-RTT", "0\u{2011}RTT").replace(" ms", "\u{a0}ms");
+    let sentences: Vec<String> = sentences(record).into_iter().map(unbroken).collect();
     let savings = savings(record);
     html! {
         header {
