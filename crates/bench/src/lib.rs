@@ -33,6 +33,7 @@ pub use captures::Captures;
 pub use error::BenchError;
 pub use experiment::{Axes, BuiltIn, Experiment};
 pub use lab::{LabConfig, Progress, run};
+pub use machine::blank_record;
 pub use middlebox::MiddleboxConfig;
 pub use plan::{Plan, PlannedCell, Slot};
 pub use servers::{

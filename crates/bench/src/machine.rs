@@ -2,7 +2,9 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use firstflight_report::MachineFacts;
+use firstflight_report::{MachineFacts, Record, SCHEMA};
+
+use crate::counters;
 
 /// What is worth knowing about the machine when figures are compared.
 pub(crate) fn facts(no_counters: Option<String>) -> MachineFacts {
@@ -18,6 +20,20 @@ pub(crate) fn facts(no_counters: Option<String>) -> MachineFacts {
         processor: processor.to_owned(),
         processors: std::thread::available_parallelism().map_or(1, Into::into),
         no_counters,
+    }
+}
+
+/// A record of a run that begins now on this machine, without anything measured yet; `command` is
+/// how to make it again.
+pub fn blank_record(command: Vec<String>, seed: u64) -> Record {
+    Record {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        date: crate::lab::now(),
+        command,
+        seed,
+        machine: facts(counters::why_none()),
+        ..Record::default()
     }
 }
 

@@ -1,8 +1,14 @@
 //! The `firstflight` program: parses, calls, prints.
 
+mod axes;
+mod bench;
+mod doctor;
 mod fetch;
+mod judgement;
 mod keys;
 mod lab;
+mod outputs;
+mod report;
 mod serve;
 
 use std::io::IsTerminal;
@@ -20,18 +26,24 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Bench(bench::BenchArgs),
+    Doctor(doctor::DoctorArgs),
     Fetch(fetch::FetchArgs),
     Keys(keys::KeysArgs),
     Lab(lab::LabArgs),
+    Report(report::ReportArgs),
     Serve(serve::ServeArgs),
 }
 
 fn main() -> ExitCode {
     log_to_stderr();
     let result = match Cli::parse().command {
+        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Fetch(args) => fetch::run(args),
         Command::Keys(args) => keys::run(args),
         Command::Lab(args) => lab::run(args),
+        Command::Report(args) => report::run(args),
         Command::Serve(args) => serve::run(args),
     };
     result.unwrap_or_else(|error| {

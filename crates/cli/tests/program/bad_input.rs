@@ -245,13 +245,24 @@ fn plans_for_the_lab() {
     let dir = site.path();
     let lab = |flags: &[&str], words: &[&str]| refused(dir, &[&["lab"], flags].concat(), 2, words);
     lab(&["--server", "apache"], &["apache", "allowed are firstflight, nginx, haproxy"]);
-    lab(&["--rtt", "0"], &["--rtt", "0.05 to 10000 milliseconds"]);
-    lab(&["--rtt", "20,fast"], &["fast", "0.05 to 10000 milliseconds"]);
-    lab(&["--rtt=-1"], &["-1", "0.05 to 10000 milliseconds"]);
+    lab(&["--rtt", "0"], &["--rtt", "0.01 to 10000 milliseconds"]);
+    lab(&["--rtt", "20,fast"], &["fast", "0.01 to 10000 milliseconds"]);
+    lab(&["--rtt=-1"], &["-1", "0.01 to 10000 milliseconds"]);
     lab(&["--tls", "1.4"], &["1.4", "allowed are 1.0, 1.1, 1.2 or 1.3"]);
     lab(&["--kind", "half"], &["half", "full", "resumed", "0-RTT"]);
     lab(&["--workload", "post"], &["post", "ping-pong", "get"]);
     lab(&["--tfo", "maybe"], &["maybe", "off and on"]);
     lab(&["--samples", "0"], &["--samples", "1..=100000"]);
+    lab(&["--http", "3"], &["3", "allowed are 1.1, 2"]);
+    lab(&["--group", "X448"], &["X448", "X25519MLKEM768"]);
+    lab(&["--certificate", "dsa"], &["dsa", "ecdsa-p256"]);
+    lab(&["--size", "2k"], &["2k", "10k"]);
+    lab(&["--profile", "5g"], &["5g", "cable"]);
+    lab(&["--experiment", "best"], &["best", "ping-pong", "middlebox"]);
+    lab(&["--experiment", "get", "--tls", "1.3"], &["leave it out to choose them by hand"]);
+    lab(&["--server-cmd", "app"], &["{port}"]);
+    lab(&["--fail-if", "p50(0rtt) > 1.1*old"], &["firstflight report --compare"]);
+    fs::write(dir.join("own.toml"), "[profile.x]\nrtt = 5\n").unwrap();
+    lab(&["--profile", "own.toml"], &["own.toml", "line 2", "rtt_ms"]);
     lab(&["-o", "root/index.html/x"], &["root/index.html/x", "choose one with --output"]);
 }

@@ -41,6 +41,21 @@ fn of_keys_rotate() {
 }
 
 #[test]
+fn of_bench() {
+    insta::assert_snapshot!(help(&["bench"]));
+}
+
+#[test]
+fn of_doctor() {
+    insta::assert_snapshot!(help(&["doctor"]));
+}
+
+#[test]
+fn of_report() {
+    insta::assert_snapshot!(help(&["report"]));
+}
+
+#[test]
 fn of_lab() {
     insta::assert_snapshot!(help(&["lab"]));
 }

@@ -2,13 +2,17 @@
 
 mod bad_input;
 mod clients;
+mod doctor;
 mod help;
 mod lab;
+mod load;
 mod messages;
 mod peers;
 mod proxy;
 mod recorder;
 mod replay;
+mod reports;
 mod running;
 mod servers;
 mod servers_under_test;
+mod workflow;

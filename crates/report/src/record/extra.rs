@@ -211,6 +211,9 @@ pub struct Load {
     pub client_us: f64,
     /// Of the server, where its process is known.
     pub server_us: Option<f64>,
+    /// What a reader of the figures has to know, a sentence each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// Latency of a load run in milliseconds; percentiles only where the samples suffice.

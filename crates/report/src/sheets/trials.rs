@@ -91,6 +91,9 @@ pub(crate) fn loads(record: &Record) -> Option<Sheet> {
         for (error, times) in &load.errors {
             sheet.notes.push(format!("{} {}: {times} \u{d7} {error}", load.server, load.kind));
         }
+        for warning in &load.warnings {
+            sheet.notes.push(format!("{} {}: {warning}", load.server, load.kind));
+        }
         if load.not_begun > 0 {
             let late = load.not_begun;
             sheet

@@ -1,0 +1,251 @@
+//! Load: as many connections as go, or at a rate.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use firstflight_client::Target;
+use firstflight_load::{
+    Arrivals, Exchange, Kind, Latency, Limit, LoadConfig, LoadProgress, LoadResult, Model,
+};
+use firstflight_report::{Load, LoadLatency};
+use firstflight_tls::{CipherPolicy, Trust, Version};
+use indicatif::ProgressBar;
+
+/// Flags of load runs.
+#[derive(Args)]
+#[command(next_help_heading = "Load (instead of samples one after the other)")]
+pub(crate) struct LoadArgs {
+    /// Open loop: begin this many connections a second, whatever becomes of those before; latency
+    /// counts from the time at which each was to begin
+    #[arg(long, value_name = "PER_SECOND", conflicts_with = "connections", value_parser = rate)]
+    rate: Option<f64>,
+
+    /// Closed loop: keep this many connections open; each begins when another has ended, so that
+    /// a slow server is asked less and its waiting does not show
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    connections: Option<u32>,
+
+    /// How long each kind of handshake is driven, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    duration: Duration,
+
+    /// Threads of the client
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
+    threads: u16,
+
+    /// Pin the threads to these processors, in turn
+    #[arg(long, value_name = "CPU,...", value_delimiter = ',')]
+    pin: Vec<usize>,
+
+    /// With --rate: spread the beginnings as independent users do, not evenly
+    #[arg(long, requires = "rate")]
+    poisson: bool,
+
+    /// A process of the server on this machine, whose processor time is counted too
+    #[arg(long, value_name = "PID")]
+    server_pid: Vec<u32>,
+}
+
+/// What load runs share with the rest of `bench`.
+pub(crate) struct Aim<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) trust: Trust,
+    pub(crate) version: Version,
+    pub(crate) groups: Option<String>,
+    pub(crate) tfo: bool,
+    pub(crate) seed: u64,
+    pub(crate) timeout: Duration,
+}
+
+impl LoadArgs {
+    /// Whether load was asked for.
+    pub(crate) fn wanted(&self) -> bool {
+        self.rate.is_some() || self.connections.is_some()
+    }
+
+    /// Drives each kind, one after the other. An interruption ends the run in hand, and what it
+    /// has measured so far counts.
+    ///
+    /// # Errors
+    /// If a run cannot begin.
+    pub(crate) fn run(&self, aim: &Aim<'_>, kinds: &[Kind]) -> anyhow::Result<Vec<Load>> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&interrupted);
+        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+            .context("cannot listen for an interruption")?;
+        let mut loads = Vec::new();
+        for kind in kinds {
+            if interrupted.load(Ordering::Relaxed) {
+                break;
+            }
+            let config = self.config(aim, *kind);
+            let line = Live::new(*kind, self.duration);
+            let result = firstflight_load::run(&config, |progress| {
+                line.show(progress);
+                match interrupted.load(Ordering::Relaxed) {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            });
+            line.end();
+            loads.push(record(aim.target, &result?));
+        }
+        Ok(loads)
+    }
+
+    fn config(&self, aim: &Aim<'_>, kind: Kind) -> LoadConfig {
+        let connections = self.connections.unwrap_or(1) as usize;
+        LoadConfig {
+            kind,
+            version: aim.version,
+            ciphers: CipherPolicy { groups: aim.groups.clone(), ..CipherPolicy::default() },
+            trust: aim.trust.clone(),
+            fast_open: aim.tfo,
+            exchange: Exchange::get(&aim.target.authority(), &aim.target.path_and_query()),
+            model: match self.rate {
+                Some(rate) => self.open(rate, aim.seed),
+                None => Model::Closed { connections },
+            },
+            limit: Limit::Time(self.duration),
+            timeout: aim.timeout,
+            threads: usize::from(self.threads),
+            cores: self.pin.clone(),
+            server_pids: self.server_pid.clone(),
+            ..LoadConfig::new(aim.addresses.clone(), aim.target.host())
+        }
+    }
+
+    fn open(&self, wanted: f64, order: u64) -> Model {
+        match Model::open(wanted) {
+            Model::Open { rate, in_flight, backlog, .. } => Model::Open {
+                rate,
+                arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Constant },
+                seed: order,
+                in_flight,
+                backlog,
+            },
+            closed => closed,
+        }
+    }
+}
+
+/// The live line: on a terminal it moves, elsewhere it is a line every few seconds.
+struct Live {
+    bar: ProgressBar,
+    terminal: bool,
+    kind: Kind,
+    duration: Duration,
+    said: std::cell::Cell<f64>,
+}
+
+impl Live {
+    fn new(kind: Kind, duration: Duration) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = if terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        Self { bar, terminal, kind, duration, said: std::cell::Cell::new(0.0) }
+    }
+
+    fn show(&self, progress: &LoadProgress) {
+        let Some(elapsed) = progress.elapsed else {
+            return self.bar.set_message(format!("{}: fetching tickets", self.kind.name()));
+        };
+        let ms = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"));
+        let line = format!(
+            "{}: {elapsed:.0}/{:.0} s, {} done, {:.0}/s, {} open, {} failed, p50 {} ms, p99 {} ms",
+            self.kind.name(),
+            self.duration.as_secs_f64(),
+            progress.completed,
+            progress.rate,
+            progress.in_flight,
+            progress.failed,
+            ms(progress.p50_ms),
+            ms(progress.p99_ms),
+        );
+        if self.terminal {
+            self.bar.set_message(line);
+            self.bar.tick();
+        } else if elapsed >= self.said.get() + SELDOM {
+            self.said.set(elapsed);
+            eprintln!("{line}");
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Seconds between two lines where there is no terminal.
+const SELDOM: f64 = 5.0;
+
+/// The result as it goes into the record.
+fn record(target: &Target, result: &LoadResult) -> Load {
+    let handshakes = [
+        ("full", result.handshakes.full),
+        ("resumed", result.handshakes.resumed),
+        ("early data accepted", result.handshakes.early_accepted),
+        ("early data refused", result.handshakes.early_refused),
+    ];
+    let closed = result.rate_wanted.is_none();
+    Load {
+        server: target.authority(),
+        model: result.model.clone(),
+        kind: result.kind.name().to_owned(),
+        threads: result.threads,
+        connections: closed.then_some(result.connections),
+        rate_wanted: result.rate_wanted,
+        rate: result.rate,
+        seconds: result.seconds,
+        completed: result.completed,
+        handshakes: handshakes
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| (name.to_owned(), count))
+            .collect(),
+        errors: result
+            .errors
+            .iter()
+            .map(|error| (format!("{}: {}", error.kind.name(), error.example), error.count))
+            .collect(),
+        not_begun: result.not_begun,
+        setup: result.setup.as_ref().map(latency),
+        first_byte: result.first_byte.as_ref().map(latency),
+        total: result.total.as_ref().map(latency),
+        client_us: result.client_us.unwrap_or_default(),
+        server_us: result.server_us,
+        warnings: result.warnings.clone(),
+    }
+}
+
+fn latency(latency: &Latency) -> LoadLatency {
+    LoadLatency {
+        min_ms: latency.min_ms,
+        p50_ms: latency.p50_ms,
+        p90_ms: latency.p90_ms,
+        p95_ms: latency.p95_ms,
+        p99_ms: latency.p99_ms,
+        p999_ms: latency.p999_ms,
+        max_ms: latency.max_ms,
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(rate),
+        _ => Err("a rate is above 0 and at most 1000000 connections a second".to_owned()),
+    }
+}
+
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a duration is 0.1 to 86400 seconds".to_owned()),
+    }
+}

@@ -1,0 +1,185 @@
+//! `firstflight bench`: a server elsewhere, connection by connection or under load.
+
+mod load;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use firstflight_bench::{Http, Kind, blank_record};
+use firstflight_client::{Resolver, Scheme, Target};
+use firstflight_report::{Record, Witness};
+use firstflight_tls::{Trust, Version};
+
+use crate::axes::{AxesArgs, command_line, seed_from_clock};
+use crate::judgement::JudgementArgs;
+use crate::outputs;
+use load::{Aim, LoadArgs};
+
+/// Measures a server elsewhere: what each kind of handshake costs, or how many it takes.
+///
+/// Connects to the URL again and again, full, resumed and with early data, in random order, and
+/// writes a report with percentiles, intervals, an A/A control and every sample. What each
+/// connection was is told by the kernel and by TLS; from packets, where this process may capture.
+/// With --rate or --connections it drives load instead.
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// What to ask for, such as https://example.org/
+    #[arg(value_name = "URL")]
+    url: String,
+
+    /// Samples a cell
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    samples: u32,
+
+    /// Orders the samples; the same seed gives the same order [default: from the clock]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Directory for the report (report.html), the record (bench.json), tables and CSV
+    #[arg(short, long, value_name = "DIR", default_value = "bench-results")]
+    output: PathBuf,
+
+    /// Print the record as JSON instead of the tables
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    axes: AxesArgs,
+
+    #[command(flatten)]
+    connection: ConnectionArgs,
+
+    #[command(flatten)]
+    load: LoadArgs,
+
+    #[command(flatten, next_help_heading = "Judgement")]
+    judgement: JudgementArgs,
+}
+
+/// How the server is reached, as curl has it.
+#[derive(Args)]
+#[command(next_help_heading = "Connection")]
+struct ConnectionArgs {
+    /// Do not verify the server's certificate
+    #[arg(short = 'k', long, conflicts_with = "cacert")]
+    insecure: bool,
+
+    /// Believe the authorities in this PEM file and no others
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+
+    /// Use these addresses for a host: HOST:PORT:ADDRESS[,ADDRESS...]
+    #[arg(long, value_name = "ENTRY")]
+    resolve: Vec<String>,
+
+    /// Seconds for one connection, from the connect call to the end of the answer
+    #[arg(short, long, value_name = "SECONDS", default_value = "10", value_parser = load::seconds)]
+    max_time: Duration,
+}
+
+impl ConnectionArgs {
+    fn trust(&self) -> Trust {
+        match &self.cacert {
+            _ if self.insecure => Trust::Anyone,
+            Some(file) => Trust::File(file.clone()),
+            None => Trust::System,
+        }
+    }
+
+    fn resolver(&self) -> anyhow::Result<Resolver> {
+        let mut resolver = Resolver::default();
+        self.resolve.iter().try_for_each(|entry| resolver.fix(entry))?;
+        Ok(resolver)
+    }
+}
+
+pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    let target = Target::parse(&args.url)?;
+    if target.scheme() != Scheme::Https {
+        anyhow::bail!(
+            "{} is not encrypted, so there is no handshake; give an https:// URL",
+            args.url
+        );
+    }
+    if args.judgement.needs_old() {
+        anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
+    }
+    outputs::prepare(&args.output)?;
+    let record = match args.load.wanted() {
+        true => load(&args, &target)?,
+        false => samples(&args, &target)?,
+    };
+    let summary = outputs::keep(&record, NAME, &args.output)?;
+    match args.json {
+        true => println!("{}", serde_json::to_string(&record)?),
+        false => print!("{summary}"),
+    }
+    let code = args.judgement.conclude(&args.judgement.verdicts(&record, None))?;
+    outputs::point_out(&record, NAME, &args.output);
+    Ok(code)
+}
+
+const NAME: &str = "bench";
+
+/// Connection by connection.
+fn samples(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
+    anyhow::bail!("{} {}", args.samples, target.given())
+}
+
+/// Under load.
+fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
+    let began = Instant::now();
+    let seed = args.seed.unwrap_or_else(seed_from_clock);
+    let axes = &args.axes;
+    let kinds: Vec<firstflight_load::Kind> =
+        axes.kind.as_deref().unwrap_or(&DRIVEN).iter().map(driven).collect::<Result<_, _>>()?;
+    let addresses = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the resolver")?
+        .block_on(args.connection.resolver()?.resolve(target.host(), target.port()))?;
+    let aim = Aim {
+        target,
+        addresses: addresses.into_iter().take(1).collect(),
+        trust: args.connection.trust(),
+        version: one("--tls", axes.tls.as_deref())?.unwrap_or(Version::Tls13),
+        groups: one("--group", axes.group.as_deref())?.map(|group| group.name().to_owned()),
+        tfo: one("--tfo", axes.tfo.as_deref())?.unwrap_or(false),
+        seed,
+        timeout: args.connection.max_time,
+    };
+    if let Some([http, ..]) = axes.http.as_deref().filter(|http| **http != [Http::One]) {
+        anyhow::bail!("load speaks HTTP/1.1, not {http}; leave --http out");
+    }
+    let record = blank_record(command_line(seed), seed);
+    Ok(Record {
+        witness: Witness::Kernel,
+        loads: args.load.run(&aim, &kinds)?,
+        seconds: began.elapsed().as_secs_f64(),
+        ..record
+    })
+}
+
+/// What is driven where nothing is asked for.
+const DRIVEN: [Kind; 3] = [Kind::Full, Kind::Resumed, Kind::ZeroRtt];
+
+fn driven(kind: &Kind) -> anyhow::Result<firstflight_load::Kind> {
+    Ok(match kind {
+        Kind::Full => firstflight_load::Kind::Full,
+        Kind::Resumed => firstflight_load::Kind::Resumed,
+        Kind::ZeroRtt => firstflight_load::Kind::ZeroRtt,
+        Kind::Refused => anyhow::bail!("load knows full, resumed and 0-RTT; leave refused out"),
+    })
+}
+
+/// The one value of an axis that load cannot vary.
+fn one<T: Copy>(flag: &str, values: Option<&[T]>) -> anyhow::Result<Option<T>> {
+    match values {
+        None => Ok(None),
+        Some([value]) => Ok(Some(*value)),
+        Some(_) => anyhow::bail!("load drives one value of {flag} at a time; name one"),
+    }
+}

@@ -1,0 +1,124 @@
+//! `firstflight doctor`: what this machine allows, and how to mend what it does not.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Args;
+use firstflight_bench::SERVERS;
+use firstflight_link::{Finding, State, examine};
+
+/// Tries out what the lab needs on this machine, and says how to mend what is missing.
+///
+/// Namespaces, packet sockets, TUN devices, TCP Fast Open, congestion control, hardware counters,
+/// processors, clock and wake-ups are tried, not guessed, and nothing of it remains. Ends with 1 if
+/// something is missing without which the lab does not work.
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
+    let mut findings = examine();
+    findings.push(servers());
+    match args.json {
+        true => println!("{}", json(&findings)),
+        false => print!("{}", text(&findings, std::io::stdout().is_terminal())),
+    }
+    let missing = findings.iter().any(|finding| finding.state == State::Missing);
+    Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Which servers there are to compare with; none of them is needed.
+fn servers() -> Finding {
+    let (there, absent): (Vec<_>, Vec<_>) =
+        SERVERS.into_iter().partition(|server| server.installed());
+    let names = |servers: &[firstflight_bench::ServerKind]| {
+        servers.iter().map(|server| server.name()).collect::<Vec<_>>().join(", ")
+    };
+    let mend = (!absent.is_empty()).then(|| {
+        format!("to compare with {}, install them: scripts/install-deps bench", names(&absent))
+    });
+    Finding {
+        name: "servers",
+        state: if absent.is_empty() { State::Good } else { State::Limited },
+        what: format!("{} can be measured", names(&there)),
+        mend,
+    }
+}
+
+fn json(findings: &[Finding]) -> serde_json::Value {
+    let one = |finding: &Finding| {
+        serde_json::json!({
+            "name": finding.name,
+            "state": finding.state.to_string(),
+            "what": finding.what,
+            "mend": finding.mend,
+        })
+    };
+    findings.iter().map(one).collect()
+}
+
+fn text(findings: &[Finding], colour: bool) -> String {
+    let mut text = String::new();
+    for Finding { name, state, what, mend } in findings {
+        let (on, off) = match (colour, state) {
+            (false, _) => ("", ""),
+            (true, State::Good) => ("\x1b[32m", "\x1b[0m"),
+            (true, State::Limited) => ("\x1b[33m", "\x1b[0m"),
+            (true, State::Missing) => ("\x1b[31m", "\x1b[0m"),
+        };
+        let state = format!("{:<8}", state.to_string());
+        text.push_str(&paragraph(&format!("{on}{state}{off}{name:<20}"), what));
+        if let Some(mend) = mend {
+            text.push_str(&paragraph(&" ".repeat(INDENT), &format!("-> {mend}")));
+        }
+    }
+    text
+}
+
+/// Where the text begins: behind state and name.
+const INDENT: usize = 28;
+const WIDTH: usize = 100;
+
+/// Words in lines of at most [`WIDTH`], the first behind `head`.
+fn paragraph(head: &str, words: &str) -> String {
+    let mut text = head.to_owned();
+    let mut column = INDENT;
+    for (index, word) in words.split_whitespace().enumerate() {
+        let length = word.chars().count();
+        if index > 0 && column + 1 + length > WIDTH {
+            text.push('\n');
+            text.push_str(&" ".repeat(INDENT));
+            column = INDENT;
+        } else if index > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_stay_within_a_terminal() {
+        let finding = Finding {
+            name: "namespaces",
+            state: State::Missing,
+            what: "words ".repeat(40),
+            mend: Some("mend ".repeat(40)),
+        };
+        let text = text(&[finding], false);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.starts_with("missing namespaces          words"), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with(&" ".repeat(INDENT))), "{text}");
+        assert!(!text.contains('\x1b'));
+    }
+}

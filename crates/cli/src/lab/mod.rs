@@ -1,0 +1,218 @@
+//! `firstflight lab`: measures in an emulated network, and attacks.
+
+mod select;
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use firstflight_bench::{Captures, Certificate, LabConfig, Size, Workload};
+use firstflight_link::Backend;
+
+use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
+use crate::judgement::JudgementArgs;
+use crate::outputs;
+use select::{Selection, select};
+use show::Show;
+
+/// Measures what each kind of TLS handshake costs, on networks that it emulates on this machine,
+/// and attacks the servers by resending captured first flights.
+///
+/// Connects over the networks to this program's own server and to others, labels every connection
+/// and counts its round trips from its packets, and writes a report, captures that open decrypted,
+/// and every sample. Without flags it runs the experiments ping-pong, get, curl and blueprint. Any
+/// flag of axes, networks or servers' pages makes a matrix of one's own instead. Needs no root
+/// where the machine lets users make user namespaces: `firstflight doctor` tells.
+///
+/// Ends with 1 if a connection was something else than its cell asked for, if our server executed
+/// a replay, if the A/A control differs beyond chance, or if a --fail-if is true.
+#[derive(Args)]
+pub(crate) struct LabArgs {
+    /// Experiments: ping-pong, get, curl, blueprint, refused, post-quantum, middlebox
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    experiment: Option<Vec<String>>,
+
+    /// Samples a cell [default: 100; blueprint: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    samples: Option<u32>,
+
+    /// Orders the samples and decides what the link drops; the same seed gives the same order
+    /// [default: from the clock]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Directory for the report (report.html), the record with every sample (lab.json), tables,
+    /// CSV and captures
+    #[arg(short, long, value_name = "DIR", default_value = "lab-results")]
+    output: PathBuf,
+
+    /// Print the record as JSON instead of the tables
+    #[arg(long)]
+    json: bool,
+
+    /// Servers: firstflight, nginx, haproxy, h2o, envoy, caddy, openssl, the name of a
+    /// --server-cmd, or all that are installed [default: firstflight, and nginx where there is no
+    /// --server-cmd]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = SERVERS)]
+    server: Option<Vec<String>>,
+
+    /// One more server, by the shell command that starts it in the foreground; may be given several
+    /// times
+    ///
+    /// Replaced in it: {port} (to listen on with TLS), {cert} and {key} (PEM files), {root} (a
+    /// directory with the files 1k, 10k and 1m to serve), {log} (a file to log a line with the
+    /// path and query of each request to, so that replays can be counted). What the server can do
+    /// is tried before the measuring.
+    #[arg(long, value_name = "[NAME=]COMMAND", help_heading = SERVERS)]
+    server_cmd: Vec<String>,
+
+    /// Networks: lan, datacenter, fibre, cable, adsl, 4g, 3g, leo, geo and so on, a round-trip
+    /// time such as 20 or 20ms, an addition such as cable+wifi, a file of one's own (.toml), all
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = NETWORKS)]
+    profile: Option<Vec<String>>,
+
+    /// Round-trip times in milliseconds, of networks without anything else
+    #[arg(long, value_name = "MS,...", value_delimiter = ',', value_parser = milliseconds, help_heading = NETWORKS)]
+    rtt: Option<Vec<Duration>>,
+
+    /// How packets get through: rings (packet sockets; no privilege needed) or tun (TUN devices)
+    #[arg(long, value_name = "NAME", default_value = "rings", value_parser = ["rings", "tun"], help_heading = NETWORKS)]
+    backend: String,
+
+    /// Keep processors from falling asleep while they wait, which takes them all: on, off, or auto
+    /// (if the machine has nothing else to do)
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"], help_heading = NETWORKS)]
+    keep_awake: String,
+
+    #[command(flatten)]
+    axes: AxesArgs,
+
+    /// What to ask: ping-pong (our server only), get
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
+    workload: Option<Vec<Workload>>,
+
+    /// Certificates: ecdsa-p256, rsa-2048, ed25519
+    #[arg(long, value_name = "TYPE,...", value_delimiter = ',', help_heading = AXES)]
+    certificate: Option<Vec<Certificate>>,
+
+    /// Sizes of the page: 1k, 10k, 1m
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', help_heading = AXES)]
+    size: Option<Vec<Size>>,
+
+    /// First flights to capture at each server and resend; 0 leaves the attack out
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=1000), help_heading = ATTACK)]
+    flights: u32,
+
+    /// How often each captured flight is resent
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = ATTACK)]
+    replays: u32,
+
+    /// Captures (pcapng with the TLS secrets in them): one good sample of each cell, all, or none
+    #[arg(long, value_name = "WHICH", default_value = "one", value_parser = ["one", "all", "none"], help_heading = EVIDENCE)]
+    captures: String,
+
+    /// Leave out the count of processor time, and with it what is held against the model
+    #[arg(long, help_heading = EVIDENCE)]
+    no_costs: bool,
+
+    #[command(flatten, next_help_heading = "Judgement")]
+    judgement: JudgementArgs,
+}
+
+const SERVERS: &str = "Servers";
+const NETWORKS: &str = "Networks";
+const AXES: &str = "Axes";
+const ATTACK: &str = "Attack";
+const EVIDENCE: &str = "Evidence";
+
+impl LabArgs {
+    /// Whether a matrix of one's own is asked for.
+    fn chooses_axes(&self) -> bool {
+        self.axes.chosen()
+            || self.profile.is_some()
+            || self.rtt.is_some()
+            || self.workload.is_some()
+            || self.certificate.is_some()
+            || self.size.is_some()
+    }
+}
+
+pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
+    let Selection { experiments, middleboxes } = select(&args)?;
+    if args.judgement.needs_old() {
+        anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
+    }
+    outputs::prepare(&args.output)?;
+    // Before any thread is started: the kernel demands it.
+    firstflight_link::enter_user_namespace()?;
+    let scratch = Scratch::make()?;
+    let seed = args.seed.unwrap_or_else(seed_from_clock);
+    let program = std::env::current_exe().context("cannot find this program itself")?;
+    let config = LabConfig {
+        middleboxes,
+        flights: args.flights as usize,
+        replays: args.replays as usize,
+        costs: !args.no_costs,
+        keep_awake: match args.keep_awake.as_str() {
+            "on" => Some(true),
+            "off" => Some(false),
+            _ => None,
+        },
+        backend: match args.backend.as_str() {
+            "tun" => Backend::Tun,
+            _ => Backend::PacketRings,
+        },
+        output: Some(args.output.clone()),
+        captures: match args.captures.as_str() {
+            "all" => Captures::All,
+            "none" => Captures::None,
+            _ => Captures::One,
+        },
+        command: command_line(seed),
+        ..LabConfig::new(experiments, seed, scratch.path(), program)
+    };
+    let show = Show::new();
+    let record = firstflight_bench::run(&config, &|progress| show.progress(progress));
+    show.end();
+    let record = record?;
+    let summary = outputs::keep(&record, NAME, &args.output)?;
+    match args.json {
+        true => println!("{}", serde_json::to_string(&record)?),
+        false => print!("{summary}"),
+    }
+    let code = args.judgement.conclude(&args.judgement.verdicts(&record, None))?;
+    outputs::point_out(&record, NAME, &args.output);
+    Ok(code)
+}
+
+const NAME: &str = "lab";
+
+/// The directory of a run, gone after it, also when the run is interrupted.
+struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    fn make() -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new()
+            .prefix("firstflight-lab-")
+            .tempdir()
+            .context("cannot make a temporary directory")?;
+        let path = directory.path().to_owned();
+        // Namespaces, links and servers end with this process by themselves.
+        ctrlc::set_handler(move || {
+            let _ = std::fs::remove_dir_all(&path);
+            std::process::exit(INTERRUPTED);
+        })
+        .context("cannot listen for an interruption")?;
+        Ok(Self(directory))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().to_owned()
+    }
+}
+
+/// What shells report for a program that SIGINT ended.
+const INTERRUPTED: i32 = 130;

@@ -1,0 +1,78 @@
+//! What a run leaves in its directory: the record, and everything that is made from it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use firstflight_report::{Record, csv, html, markdown, summary};
+
+/// Makes the directory, before the run takes its time.
+///
+/// # Errors
+/// If it cannot be made or written to.
+pub(crate) fn prepare(directory: &Path) -> anyhow::Result<()> {
+    let refused = |reason: std::io::Error| {
+        let path = directory.display();
+        anyhow::anyhow!(
+            "cannot write into the directory {path}: {reason}; choose one with --output"
+        )
+    };
+    std::fs::create_dir_all(directory).map_err(refused)?;
+    tempfile::tempfile_in(directory).map(drop).map_err(refused)
+}
+
+/// Writes the record and its forms; `name` is `lab` or `bench`. Returns the summary as it was
+/// written.
+///
+/// # Errors
+/// If a file cannot be written.
+pub(crate) fn keep(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
+    firstflight_report::write(record, &directory.join(format!("{name}.json")))?;
+    let text = summary(record);
+    let forms = [
+        (format!("{name}.txt"), text.clone()),
+        (REPORT.to_owned(), html::render(record)),
+        ("report.md".to_owned(), markdown::render(record)),
+        ("cells.csv".to_owned(), cells_csv(record)?),
+        ("samples.csv".to_owned(), samples_csv(record)?),
+    ];
+    for (file, content) in forms {
+        let path = directory.join(file);
+        std::fs::write(&path, content)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(text)
+}
+
+/// The cells with their figures as CSV.
+///
+/// # Errors
+/// None that a text in memory gives.
+pub(crate) fn cells_csv(record: &Record) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    csv::cells(record, &mut text)?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// Every sample as CSV.
+///
+/// # Errors
+/// None that a text in memory gives.
+pub(crate) fn samples_csv(record: &Record) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    csv::samples(record, &mut text)?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// Says where things are.
+pub(crate) fn point_out(record: &Record, name: &str, directory: &Path) {
+    let place = std::fs::canonicalize(directory).unwrap_or_else(|_| PathBuf::from(directory));
+    eprintln!(
+        "\nThe run took {:.0} s. The report: {}\nEvery sample: {}; captures, tables and CSV are \
+         beside it.",
+        record.seconds,
+        place.join(REPORT).display(),
+        place.join(format!("{name}.json")).display(),
+    );
+}
+
+const REPORT: &str = "report.html";

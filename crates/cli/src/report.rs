@@ -1,0 +1,98 @@
+//! `firstflight report`: a record again, in any form, or compared with an earlier one.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use firstflight_report::{compare, html, json_schema, markdown, read, summary};
+
+use crate::judgement::{JudgementArgs, write};
+use crate::outputs::{cells_csv, samples_csv};
+
+/// Shows a record of `lab` or `bench` again: on the terminal, as HTML, Markdown or CSV; or compares
+/// it with an earlier one.
+///
+/// A record is the lab.json or bench.json that a run left, also compressed by gzip. With --fail-if
+/// it is judged: 0 if nothing that must not be is true, 1 if something is, 2 if it cannot be told.
+#[derive(Args)]
+pub(crate) struct ReportArgs {
+    /// The record
+    #[arg(value_name = "FILE", required_unless_present = "schema")]
+    record: Option<PathBuf>,
+
+    /// An earlier record to compare with: `old` in --fail-if is its figure of the same cell
+    #[arg(long, value_name = "OLD")]
+    compare: Option<PathBuf>,
+
+    /// Write the report as one HTML file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Write it as Markdown; - is stdout
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+
+    /// Write the cells with their figures as CSV; - is stdout
+    #[arg(long, value_name = "FILE")]
+    cells_csv: Option<PathBuf>,
+
+    /// Write every sample as CSV; - is stdout
+    #[arg(long, value_name = "FILE")]
+    samples_csv: Option<PathBuf>,
+
+    /// Print the record as JSON, one of an older schema in today's form
+    #[arg(long)]
+    json: bool,
+
+    /// Print the JSON Schema of records and end
+    #[arg(long)]
+    schema: bool,
+
+    #[command(flatten)]
+    judgement: JudgementArgs,
+}
+
+pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
+    if args.schema {
+        print!("{}", json_schema());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(path) = &args.record else {
+        anyhow::bail!("name the record, such as lab-results/lab.json");
+    };
+    if args.judgement.needs_old() && args.compare.is_none() {
+        anyhow::bail!("a condition speaks of `old`: name the earlier record with --compare");
+    }
+    let record = read(path)?;
+    let old = args.compare.as_deref().map(read).transpose()?;
+    let compared = old.as_ref().map(|old| compare(old, &record));
+    let verdicts = args.judgement.verdicts(&record, old.as_ref());
+    if let Some(path) = &args.html {
+        let page = compared.as_ref().map(|compared| compared.html(&verdicts));
+        write(path, &page.unwrap_or_else(|| html::render(&record)))?;
+    }
+    if let Some(path) = &args.markdown {
+        let text = compared.as_ref().map(|compared| compared.markdown(&verdicts));
+        write(path, &text.unwrap_or_else(|| markdown::render(&record)))?;
+    }
+    if let Some(path) = &args.cells_csv {
+        write(path, &cells_csv(&record)?)?;
+    }
+    if let Some(path) = &args.samples_csv {
+        write(path, &samples_csv(&record)?)?;
+    }
+    match &compared {
+        _ if args.json => println!("{}", serde_json::to_string(&record)?),
+        _ if quiet(&args) => {}
+        Some(compared) => print!("{}", compared.text(&[])),
+        None => print!("{}", summary(&record)),
+    }
+    args.judgement.conclude(&verdicts)
+}
+
+/// Whether stdout carries something else, or the report went to files.
+fn quiet(args: &ReportArgs) -> bool {
+    [&args.html, &args.markdown, &args.cells_csv, &args.samples_csv]
+        .into_iter()
+        .any(Option::is_some)
+}

@@ -1,0 +1,76 @@
+//! `firstflight bench` with load, against our own server over loopback.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::running::{Ended, Serve, firstflight, run, site};
+
+fn bench(dir: &Path, url: &str, arguments: &[&str]) -> Ended {
+    run(firstflight(dir).current_dir(dir).args(["bench", url, "-o", "out"]).args(arguments))
+}
+
+fn loads(dir: &Path) -> Vec<Value> {
+    let record = fs::read(dir.join("out/bench.json")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    record["loads"].as_array().unwrap().clone()
+}
+
+#[test]
+fn each_kind_is_driven_and_counted_by_what_tls_says() {
+    let site = site();
+    let serve = Serve::files(site.path(), &[]);
+    let url = format!("https://{}/", serve.address);
+    let cert = serve.cert.display().to_string();
+    let flags = ["--cacert", &cert, "--connections", "2", "--duration", "1"];
+    let ended = bench(site.path(), &url, &flags);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let loads = loads(site.path());
+    let kinds = [("full", "full"), ("resumed", "resumed"), ("0-RTT", "early data accepted")];
+    assert_eq!(loads.len(), kinds.len());
+    for (load, (kind, handshake)) in loads.iter().zip(kinds) {
+        assert_eq!((&load["kind"], &load["model"]), (&kind.into(), &"closed".into()));
+        let completed = load["completed"].as_u64().unwrap();
+        assert!(completed > 0, "{load}");
+        assert_eq!(load["handshakes"][0][0], handshake, "{load}");
+        assert_eq!(load["errors"], Value::Array(Vec::new()), "{load}");
+    }
+    assert!(ended.out.contains("closed, 2 at a"), "{}", ended.out);
+}
+
+#[test]
+fn an_open_loop_says_what_was_asked_for() {
+    let site = site();
+    let serve = Serve::files(site.path(), &[]);
+    let url = format!("https://{}/", serve.address);
+    let cert = serve.cert.display().to_string();
+    let flags = ["--cacert", &cert, "--rate", "20", "--duration", "1", "--kind", "0-RTT", "--json"];
+    let ended = bench(site.path(), &url, &flags);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let record: Value = serde_json::from_str(&ended.out).unwrap();
+    let load = &record["loads"][0];
+    assert_eq!((&load["model"], &load["rate_wanted"]), (&"open".into(), &20.0.into()));
+    assert_eq!(load["completed"].as_u64().unwrap() + load["not_begun"].as_u64().unwrap(), 20);
+}
+
+#[test]
+fn what_cannot_be_driven_is_said_at_once() {
+    let site = site();
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let url = format!("https://{closed}/");
+    for (arguments, words) in [
+        (&["-k", "--rate", "5", "--duration", "1"][..], "refused"),
+        (&["-k", "--rate", "5", "--kind", "refused"], "leave refused out"),
+        (&["-k", "--rate", "5", "--tls", "1.2,1.3"], "name one"),
+        (&["-k", "--rate", "0"], "a rate is above 0"),
+    ] {
+        let ended = bench(site.path(), &url, arguments);
+        assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
+        assert!(ended.err.contains(words), "{words}: {ended:?}");
+    }
+    let ended = bench(site.path(), "http://127.0.0.1/", &["--rate", "5"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("give an https:// URL"), "{ended:?}");
+}

@@ -1,0 +1,79 @@
+//! `firstflight report` on a record that the repository holds, one of the first schema.
+
+use std::fs;
+use std::path::Path;
+
+use crate::running::{Ended, firstflight, run, site};
+
+const RECORD: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/lab.json.gz");
+
+fn report(dir: &Path, arguments: &[&str]) -> Ended {
+    run(firstflight(dir).current_dir(dir).arg("report").args(arguments))
+}
+
+#[test]
+fn a_record_in_every_form() {
+    let site = site();
+    let files = ["--html", "r.html", "--markdown", "r.md", "--cells-csv", "c.csv"];
+    let ended = report(site.path(), &[&[RECORD, "--samples-csv", "s.csv"][..], &files].concat());
+    assert_eq!((ended.code, &*ended.out), (Some(0), ""), "{ended:?}");
+    let read = |name: &str| fs::read_to_string(site.path().join(name)).unwrap();
+    let html = read("r.html");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("<svg"), "{}", &html[..200]);
+    for elsewhere in ["src=\"http", "href=\"http", "url(http", "@import"] {
+        assert!(!html.contains(elsewhere), "asks another host: {elsewhere}");
+    }
+    assert!(read("r.md").contains("| --- |") || read("r.md").contains("|---"));
+    assert_eq!(read("s.csv").lines().count(), 21_600 + 1);
+    assert!(read("c.csv").lines().count() > 100);
+
+    let ended = report(site.path(), &[RECORD]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{}", ended.out);
+    assert!(ended.out.contains("0-RTT"), "{}", ended.out);
+}
+
+#[test]
+fn conditions_decide_the_exit_code() {
+    let site = site();
+    let holds = "round_trips(0rtt, tfo=off) != 2";
+    let fails = "p50(0rtt, rtt=200, tfo=off) > 1.2*rtt";
+    let ended = report(site.path(), &[RECORD, "--fail-if", holds]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let ended = report(site.path(), &[RECORD, "--fail-if", fails, "--junit", "j.xml"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("400."), "the figures: {}", ended.err);
+    let junit = fs::read_to_string(site.path().join("j.xml")).unwrap();
+    assert!(junit.contains("<failure"), "{junit}");
+    for (condition, words) in [
+        ("p50(0rtt, server=caddy) > 1", "nothing in the record is"),
+        ("p999(0rtt) > 1", "p999"),
+        ("p50(0rtt) >", "column"),
+        ("p51(0rtt) > 1", "p50"),
+        ("p50(0rtt) > 1.1*old", "--compare"),
+    ] {
+        let ended = report(site.path(), &[RECORD, "--fail-if", condition]);
+        assert_eq!(ended.code, Some(2), "{condition}: {ended:?}");
+        assert!(ended.err.contains(words), "{condition}: {}", ended.err);
+    }
+}
+
+#[test]
+fn a_record_does_not_differ_from_itself() {
+    let site = site();
+    let arguments = [RECORD, "--compare", RECORD, "--fail-if", "p50(0rtt) > 1.01*old"];
+    let ended = report(site.path(), &arguments);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn files_that_are_no_records_are_refused() {
+    let site = site();
+    fs::write(site.path().join("no.json"), "{}").unwrap();
+    for (file, words) in [("no.json", "no.json"), ("none.json", "No such file")] {
+        let ended = report(site.path(), &[file]);
+        assert_eq!((ended.code, &*ended.out), (Some(2), ""), "{ended:?}");
+        assert!(ended.err.contains(words), "{ended:?}");
+    }
+}
