@@ -66,7 +66,10 @@ pub(super) fn record(
                 "" => format!("{host}, which does not name its software"),
                 server => server.to_owned(),
             },
-            notes: vec![format!("at {}, for all samples", caller.address)],
+            notes: vec![
+                format!("at {}, for all samples", caller.address),
+                "no packets were captured: labels are the kernel's word and TLS's".to_owned(),
+            ],
         }],
         profiles: vec![ProfileFacts {
             name: PATH.to_owned(),
