@@ -71,7 +71,7 @@ fn record() -> &'static Record {
             let built_in = [(BuiltIn::Refused, 30), (BuiltIn::PostQuantum, 6)];
             for (experiment, samples) in built_in {
                 let mut experiment = experiment.experiment(&ours, Some(samples)).unwrap();
-                experiment.profiles = vec![Profile::parse("10").unwrap()];
+                experiment.profiles = vec![Profile::parse("2").unwrap()];
                 config.experiments.push(experiment);
             }
             config.experiments.push(behind_a_middlebox());

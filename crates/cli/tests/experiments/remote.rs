@@ -60,7 +60,8 @@ pub(super) fn every_kind() {
     assert_eq!(record.cells.len(), 4 * 2 + 1, "with the control's second arm");
     assert_eq!(record.samples.len(), 9 * 8);
     let rtt_ms = record.profiles[0].rtt_ms;
-    assert!((9.9..13.0).contains(&rtt_ms), "{rtt_ms}");
+    // The kernel measures some round trips by time stamps of whole milliseconds.
+    assert!((8.9..13.0).contains(&rtt_ms), "{rtt_ms}");
     for sample in &record.samples {
         let cell = &record.cells[sample.cell];
         assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
