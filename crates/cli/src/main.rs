@@ -10,6 +10,7 @@ mod lab;
 mod outputs;
 mod report;
 mod serve;
+mod show;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

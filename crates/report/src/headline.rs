@@ -96,14 +96,17 @@ fn main_sentence(saving: &Saving<'_>) -> String {
     let tfo = saving
         .early_tfo_ms
         .map_or(String::new(), |ms| format!(", and after {} with TCP Fast Open", milliseconds(ms)));
+    let trips = match saving.early.counts_in_round_trips() {
+        true => format!(" or {:.1} round trips", trips.abs()),
+        false => String::new(),
+    };
     format!(
-        "{}, 0-RTT brings the first byte of a new connection after {} instead of {}: {} or {:.1} \
-         round trips {less}{tfo}.",
+        "{}, 0-RTT brings the first byte of a new connection after {} instead of {}: {}{trips} \
+         {less}{tfo}.",
         on(saving.early),
         milliseconds(saving.early_ms),
         milliseconds(saving.full_ms),
         milliseconds(saving.saved_ms().abs()),
-        trips.abs(),
     )
 }
 

@@ -8,7 +8,7 @@ use comfy_table::{
 
 use crate::headline::sentences;
 use crate::sheets::{self, Sheet};
-use crate::{Fault, Record, Verdict, axes};
+use crate::{Fault, Record, Verdict, Witness, axes};
 
 /// Everything that a record says, for a terminal: what it found in a sentence or two, the matrices,
 /// the other tables, where it was measured, and what a reader has to know before believing them.
@@ -31,7 +31,8 @@ pub fn summary(record: &Record) -> String {
         let _ = writeln!(text, "{}", wrap(&sentence));
     }
     let servers: Vec<&str> = record.servers.iter().map(|server| server.version.as_str()).collect();
-    let _ = writeln!(text, "\n{}", wrap(&format!("{}; {}", record.date, servers.join(", "))));
+    let told: Vec<&str> = std::iter::once(record.date.as_str()).chain(servers).collect();
+    let _ = writeln!(text, "\n{}", wrap(&told.join("; ")));
     let machine = &record.machine;
     let machine =
         format!("{}, {} processors; {}", machine.processor, machine.processors, machine.kernel);
@@ -43,13 +44,16 @@ pub fn summary(record: &Record) -> String {
 /// What a reader has to know before believing the tables: spoiled samples, the link's own error,
 /// and everything that fails the run.
 pub fn verdict(record: &Record) -> String {
-    let mut text = format!(
-        "{} samples; {} spoiled by the machine and left out; {} with other round trips than most of \
-         their cell\n",
-        record.samples.len(),
-        record.spoiled(),
-        record.deviating(),
-    );
+    let mut text = match (record.samples.len(), record.witness) {
+        (0, _) => String::new(),
+        (samples, Witness::Kernel) => format!("{samples} samples\n"),
+        (samples, Witness::Packets) => format!(
+            "{samples} samples; {} spoiled by the machine and left out; {} with other round trips \
+             than most of their cell\n",
+            record.spoiled(),
+            record.deviating(),
+        ),
+    };
     if record.disturbed() > 0 {
         let disturbed = record.disturbed();
         let _ = writeln!(text, "{disturbed} kept out of their cells by packets lost on purpose");

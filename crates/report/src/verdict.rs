@@ -1,6 +1,6 @@
 //! Verdicts: what a run was asked, and whether it holds.
 
-use crate::{Record, axes};
+use crate::{Load, Record, axes};
 
 /// The answer to one question, a test case for a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,9 +37,13 @@ impl Verdict {
 
 /// What every run is asked: that each connection was what its cell asked for, that our server
 /// executed no replay (`ours` is its name; what others do is reported, not judged), and that the
-/// A/A control shows no more differences than chance.
+/// A/A control shows no more differences than chance, and that a load completed connections at all.
 pub fn verdicts(record: &Record, ours: &str) -> Vec<Verdict> {
-    let mut verdicts = vec![labels(record)];
+    let mut verdicts = Vec::new();
+    if !record.samples.is_empty() {
+        verdicts.push(labels(record));
+    }
+
     verdicts.extend(record.replays.iter().filter(|replay| replay.server == ours).map(|replay| {
         let mut verdict = Verdict::new("replay", &format!("{ours} executes no replay"));
         verdict.checked = replay.tries;
@@ -70,7 +74,19 @@ pub fn verdicts(record: &Record, ours: &str) -> Vec<Verdict> {
         }
         verdict
     }));
+    verdicts.extend(record.loads.iter().map(load));
     verdicts
+}
+
+fn load(load: &Load) -> Verdict {
+    let name = format!("{} completes {} connections under load", load.server, load.kind);
+    let mut verdict = Verdict::new("load", &name);
+    verdict.checked = 1;
+    if load.completed == 0 {
+        let first = load.errors.first().map(|(error, count)| format!("; {count} times {error}"));
+        verdict.findings.push(format!("none was completed{}", first.unwrap_or_default()));
+    }
+    verdict
 }
 
 fn labels(record: &Record) -> Verdict {

@@ -177,7 +177,7 @@ fn a_run_is_asked_for_labels_replays_and_control() {
     let mut record = synthetic::record(7);
     let asked = verdicts(&record, "firstflight");
     let groups: Vec<&str> = asked.iter().map(|verdict| verdict.group.as_str()).collect();
-    assert_eq!(groups, ["labels", "replay", "control"]);
+    assert_eq!(groups, ["labels", "replay", "control", "load", "load", "load", "load"]);
     assert!(asked.iter().all(Verdict::passed));
     record.replays[0].executed = 1;
     assert!(!verdicts(&record, "firstflight")[1].passed());
@@ -186,6 +186,8 @@ fn a_run_is_asked_for_labels_replays_and_control() {
     assert!(!verdicts(&record, "nginx")[1].passed(), "whose replays are judged is the caller's");
     record.control.as_mut().unwrap().differing = 3;
     assert!(!verdicts(&record, "firstflight")[2].passed());
+    record.loads[0].completed = 0;
+    assert!(!verdicts(&record, "firstflight")[3].passed());
 }
 
 fn some_verdicts() -> Vec<Verdict> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use firstflight_bench::remote::{self, RemoteConfig};
 use firstflight_bench::{Http, Kind, blank_record};
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_report::{Record, Witness};
@@ -16,6 +17,7 @@ use firstflight_tls::{Trust, Version};
 use crate::axes::{AxesArgs, command_line, seed_from_clock};
 use crate::judgement::JudgementArgs;
 use crate::outputs;
+use crate::show::Show;
 use load::{Aim, LoadArgs};
 
 /// Measures a server elsewhere: what each kind of handshake costs, or how many it takes.
@@ -33,6 +35,10 @@ pub(crate) struct BenchArgs {
     /// Samples a cell
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: u32,
+
+    /// Connections at a time: one disturbs least, more are quicker where the way is long
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    at_a_time: u16,
 
     /// Orders the samples; the same seed gives the same order [default: from the clock]
     #[arg(long, value_name = "N")]
@@ -110,7 +116,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     outputs::prepare(&args.output)?;
     let record = match args.load.wanted() {
         true => load(&args, &target)?,
-        false => samples(&args, &target)?,
+        false => samples(&args)?,
     };
     let summary = outputs::keep(&record, NAME, &args.output)?;
     match args.json {
@@ -125,8 +131,29 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 const NAME: &str = "bench";
 
 /// Connection by connection.
-fn samples(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
-    anyhow::bail!("{} {}", args.samples, target.given())
+fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
+    let seed = args.seed.unwrap_or_else(seed_from_clock);
+    let asked_for = RemoteConfig::new(&args.url);
+    let axes = &args.axes;
+    let config = RemoteConfig {
+        trust: args.connection.trust(),
+        resolve: args.connection.resolve.clone(),
+        versions: axes.tls.clone().unwrap_or(asked_for.versions),
+        kinds: axes.kind.clone().unwrap_or(asked_for.kinds),
+        tfo: axes.tfo.clone().unwrap_or(asked_for.tfo),
+        http: axes.http.clone().unwrap_or(asked_for.http),
+        groups: axes.group.clone().unwrap_or(asked_for.groups),
+        samples: args.samples as usize,
+        at_a_time: usize::from(args.at_a_time),
+        limit: args.connection.max_time,
+        seed,
+        command: command_line(seed),
+        ..RemoteConfig::new(&args.url)
+    };
+    let show = Show::new();
+    let record = remote::run(&config, &|progress| show.progress(progress));
+    show.end();
+    Ok(record?)
 }
 
 /// Under load.

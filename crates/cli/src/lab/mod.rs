@@ -1,7 +1,6 @@
 //! `firstflight lab`: measures in an emulated network, and attacks.
 
 mod select;
-mod show;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,8 +14,8 @@ use firstflight_link::Backend;
 use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
 use crate::judgement::JudgementArgs;
 use crate::outputs;
+use crate::show::Show;
 use select::{Selection, select};
-use show::Show;
 
 /// Measures what each kind of TLS handshake costs, on networks that it emulates on this machine,
 /// and attacks the servers by resending captured first flights.

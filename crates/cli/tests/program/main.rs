@@ -1,11 +1,12 @@
 //! The program as its users meet it: the real binary against real peers, over loopback.
 
 mod bad_input;
+mod bench;
 mod clients;
 mod doctor;
 mod help;
 mod lab;
-mod load;
+
 mod messages;
 mod peers;
 mod proxy;

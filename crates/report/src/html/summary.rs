@@ -124,8 +124,10 @@ pub(super) fn effects(record: &Record) -> Option<Section> {
             td { (names[effect.to]) }
             td.n { (signed(effect.difference_ms.estimate)) }
             td.n { (sheets_range(&effect.difference_ms)) }
-            td.n { (signed(effect.difference_rtt.estimate)) }
-            td { (strips.draw(&effect.difference_rtt, class)) }
+            td.n { (sheets::in_round_trips(record, effect)) }
+            td { @if record.cells[effect.to].counts_in_round_trips() {
+                (strips.draw(&effect.difference_rtt, class))
+            } }
         } }
     };
     let body = html! {

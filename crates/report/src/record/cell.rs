@@ -38,6 +38,14 @@ pub struct Cell {
     pub summary: Option<Summary>,
 }
 
+impl Cell {
+    /// Whether a difference in times says something as round trips: below a tenth of a millisecond
+    /// computing is most of it.
+    pub(crate) fn counts_in_round_trips(&self) -> bool {
+        self.rtt_ms >= 0.1
+    }
+}
+
 /// The figures of a cell, over its good samples.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {

@@ -117,10 +117,18 @@ pub(crate) fn effects(record: &Record) -> Option<Sheet> {
             names[effect.to].clone(),
             signed(effect.difference_ms.estimate),
             range(&effect.difference_ms),
-            signed(effect.difference_rtt.estimate),
+            in_round_trips(record, effect),
         ]);
     }
     sheet.filled()
+}
+
+/// What an effect is in round trips, where that says something.
+pub(crate) fn in_round_trips(record: &Record, effect: &Effect) -> String {
+    match record.cells[effect.to].counts_in_round_trips() {
+        true => signed(effect.difference_rtt.estimate),
+        false => "-".to_owned(),
+    }
 }
 
 /// The effects, those of 0-RTT first, each kind together.

@@ -7,7 +7,8 @@ mod setting;
 mod trials;
 
 pub(crate) use comparisons::{
-    blueprint, control, curl, effects, ordered_effects, ping_pong, range, residuals, times,
+    blueprint, control, curl, effects, in_round_trips, ordered_effects, ping_pong, range,
+    residuals, times,
 };
 pub(crate) use figures::figures;
 pub(crate) use matrix::{Group, columns, groups, matrix, network_column, rows};

@@ -1,4 +1,4 @@
-//! `firstflight bench` with load, against our own server over loopback.
+//! `firstflight bench` against our own server over loopback: under load, and one by one.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -73,4 +73,33 @@ fn what_cannot_be_driven_is_said_at_once() {
     let ended = bench(site.path(), "http://127.0.0.1/", &["--rate", "5"]);
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.err.contains("give an https:// URL"), "{ended:?}");
+}
+
+#[test]
+fn connection_by_connection() {
+    let site = site();
+    let serve = Serve::files(site.path(), &[]);
+    let url = format!("https://{}/", serve.address);
+    let cert = serve.cert.display().to_string();
+    let flags = ["--cacert", &cert, "--samples", "6", "--kind", "full,resumed,0-RTT,refused"];
+    let ended = bench(site.path(), &url, &[&flags[..], &["--http", "1.1,2"]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let record = fs::read(site.path().join("out/bench.json")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["witness"], "kernel");
+    let cells = record["cells"].as_array().unwrap();
+    for sample in record["samples"].as_array().unwrap() {
+        let cell = &cells[sample["cell"].as_u64().unwrap() as usize];
+        let label = sample["label"].as_str().unwrap();
+        let shown = match cell["kind"].as_str().unwrap() {
+            "0-RTT" => "early data accepted",
+            "refused" => "early data refused",
+            kind => kind,
+        };
+        assert!(label.contains(shown), "{label} in {cell}");
+    }
+    // What the server itself says of the early ones.
+    let log = serve.stop();
+    let early = log.iter().filter(|line| line["early_data"] == "accepted").count();
+    assert!(early >= 2 * 6, "{early} early requests in the server's log");
 }
