@@ -35,7 +35,7 @@ pub(crate) async fn serve(
 ) -> bool {
     let pass = Pass::default();
     let spawned = Streams::default();
-    let io = TokioIo::new(PassStream::new(stream, driver.clone(), socket, pass.clone()));
+    let io = TokioIo::new(PassStream::new(stream, driver.clone(), socket.clone(), pass.clone()));
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
     Drive {
         clock: Clock::new(connection.clone(), pass.clone(), accepted_at),
@@ -44,6 +44,8 @@ pub(crate) async fn serve(
         spawned,
         streams: FuturesUnordered::new(),
         driver,
+        socket,
+        ended: None,
         completed,
         pass,
         stopping: Box::pin(next_stop(stop)),
@@ -111,6 +113,9 @@ struct Drive {
     spawned: Streams,
     streams: FuturesUnordered<Stream>,
     driver: HandshakeDriver<Socket>,
+    socket: Socket,
+    /// Once the library has ended: whether well. Its last words may still have to be sent.
+    ended: Option<bool>,
     completed: watch::Sender<bool>,
     pass: Pass,
     clock: Clock,
@@ -125,7 +130,15 @@ impl Future for Drive {
         if this.poll_stop(cx) == Some(Stop::Now) {
             return Poll::Ready(false);
         }
-        if let Poll::Ready(ended_well) = this.poll_protocol(cx) {
+        if this.ended.is_none()
+            && let Poll::Ready(ended_well) = this.poll_protocol(cx)
+        {
+            this.ended = Some(ended_well);
+        }
+        let sent = this.poll_send(cx);
+        if let (Some(ended_well), Poll::Ready(_)) | (None, Poll::Ready(Some(ended_well))) =
+            (this.ended, sent)
+        {
             return Poll::Ready(ended_well);
         }
         if !this.connection.server.keep_alive
@@ -164,6 +177,19 @@ impl Drive {
         }
         // Held requests may run now, and early data may have come in on the way.
         self.poll_library(cx)
+    }
+
+    /// Sends what the pass has written: once, so that it leaves in as few segments as it fills.
+    /// `Some`: the socket has failed, and the connection ends as this says.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Option<bool>> {
+        let sent = self.driver.poll_send(cx);
+        self.pass.note_write(sent, self.socket.written()).map(|sent| match sent {
+            Ok(()) => None,
+            Err(error) => {
+                debug!("{}: {error}", self.connection.client);
+                Some(self.connection.is_complete())
+            }
+        })
     }
 
     fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<bool> {

@@ -21,6 +21,8 @@ use crate::socket::Socket;
 /// and the next, so the second request of a flight would be handed over after a later byte was
 /// read, count as not early, and pass the gate by. Within one pass every request that was read is
 /// handed over, so the later bytes have to wait for the next pass.
+///
+/// What the library writes in a pass waits for the pass's end ([`HandshakeDriver::gather`]).
 pub(crate) struct PassStream {
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
@@ -51,6 +53,7 @@ impl PassStream {
         pass: Pass,
     ) -> Self {
         let early = driver.reading_early();
+        driver.gather();
         Self { stream, driver, socket, early, pass }
     }
 }
@@ -70,7 +73,8 @@ impl Pass {
         blocked.map(|(since, _)| since)
     }
 
-    fn note_write<T>(&self, result: Poll<T>, written: u64) -> Poll<T> {
+    /// Takes note of whether the peer takes what was written. `written`: what it has taken so far.
+    pub(crate) fn note_write<T>(&self, result: Poll<T>, written: u64) -> Poll<T> {
         let mut blocked = self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner);
         *blocked = match (&result, *blocked) {
             (Poll::Ready(_), _) => None,
@@ -111,12 +115,19 @@ impl AsyncWrite for PassStream {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, data);
-        self.pass.note_write(result, self.socket.written())
+        match result {
+            // Written is not sent: the pass's end will tell.
+            Poll::Ready(_) => result,
+            Poll::Pending => self.pass.note_write(result, self.socket.written()),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_flush(cx);
-        self.pass.note_write(result, self.socket.written())
+        match result {
+            Poll::Ready(_) => result,
+            Poll::Pending => self.pass.note_write(result, self.socket.written()),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

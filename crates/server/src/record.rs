@@ -156,8 +156,11 @@ impl Body for RecordedBody {
         Poll::Ready(frame)
     }
 
+    /// A body from a file cannot tell that it has come to its end before it is asked for more. The
+    /// announced length can, and END_STREAM then rides on the last DATA frame (RFC 9113 section
+    /// 6.1) instead of on an empty one behind it.
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.left == Some(0) || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

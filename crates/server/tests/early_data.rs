@@ -298,3 +298,27 @@ async fn a_ping_is_answered_early_and_its_copy_never() {
     assert_eq!(early.len(), 2, "{log:?}");
     assert_eq!(early.iter().filter(|line| line["executed"] == true).count(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9113_6_1_a_short_answer_ends_on_its_data_and_fits_the_initial_window() {
+    let rig = Rig::files(|_| {}).await;
+    std::fs::write(rig.dir.path().join("root/page"), vec![b'x'; 10 * 1024]).unwrap();
+    let session = rig.session("h2").await;
+    let mut flight = PREFACE.to_vec();
+    flight.extend(http2_request(1, "GET", "/page"));
+    let mut client = Client::prepare("h2", Some(&session), &flight);
+    let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+    tcp.write_all(&client.flight).await.unwrap();
+
+    // One write comes as one read: nothing of ours is sent meanwhile, not even Finished.
+    let mut answer = vec![0; 64 * 1024];
+    tcp.readable().await.unwrap();
+    let count = tokio::io::AsyncReadExt::read(&mut tcp, &mut answer).await.unwrap();
+    assert!(count > 10 * 1024, "{count} bytes: the answer did not leave in one write");
+    assert!(count <= 10 * 1448, "{count} bytes exceed ten segments (RFC 6928)");
+    client.machine.feed(&answer[..count]);
+    let frames = client.read_until(&mut tcp, |frames| ends(frames) == 1).await;
+    assert!(!frames.windows(9).any(|head| head == [0, 0, 0, 0, 1, 0, 0, 0, 1]), "an empty DATA");
+    drop(tcp);
+    rig.stop().await;
+}

@@ -42,6 +42,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HandshakeDriver<S> {
         lock(&self.0).poll_complete(cx)
     }
 
+    /// From now on what the library writes waits for [`HandshakeDriver::poll_send`], up to 64 KiB of
+    /// it, though the library flush it. An HTTP/2 library flushes several times on its way to an
+    /// answer (its SETTINGS, their acknowledgement, the head, the body), and each flush would begin
+    /// a TCP segment of its own: an answer that fits the initial window (RFC 6928: 10 segments)
+    /// would need an eleventh, and with it one round trip more.
+    pub fn gather(&self) {
+        lock(&self.0).gather();
+    }
+
+    /// Sends what waits. After [`HandshakeDriver::gather`] this is due after every poll of the
+    /// library; `Pending` has left the task's waker.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        lock(&self.0).poll_send(cx)
+    }
+
     /// See [`TlsStream::is_complete`].
     pub fn is_complete(&self) -> bool {
         lock(&self.0).is_complete()

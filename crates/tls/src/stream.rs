@@ -28,8 +28,7 @@ pub struct TlsStream<S> {
     drained: VecDeque<Drained>,
     phase: Phase,
     close_said: bool,
-    /// Whether reads leave the sending of the handshake's flight to [`TlsStream::poll_complete`].
-    flight_waits: bool,
+    sending: Sending,
 }
 
 struct Drained {
@@ -44,6 +43,18 @@ enum Phase {
     /// All early bytes are given, and the reader was asked to come again once.
     GaveWay,
     Late,
+}
+
+/// When what waits in the outgoing buffer is sent, apart from the end of the stream and a full
+/// buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    /// By a flush, and by a read that has to wait.
+    Promptly,
+    /// The same, but a read does so only once the handshake is complete.
+    FlightWaits,
+    /// By [`TlsStream::poll_send`] alone: whoever asks for this calls it after each poll.
+    AtPassEnd,
 }
 
 /// How much may wait in the outgoing buffer before a write has to wait for the socket.
@@ -145,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             drained: VecDeque::new(),
             phase,
             close_said: false,
-            flight_waits: false,
+            sending: Sending::Promptly,
         };
         std::future::poll_fn(|cx| stream.poll_start(cx)).await?;
         if phase == Phase::Early && !stream.machine.in_early_data() {
@@ -174,14 +185,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// the flight would leave without the answer. Whoever calls this polls
     /// [`TlsStream::poll_complete`] after each reader, which sends it in any case.
     pub(crate) fn let_flight_wait(&mut self) {
-        self.flight_waits = true;
+        self.sending = Sending::FlightWaits;
+    }
+
+    /// From now on neither a read that has to wait nor a flush sends anything; see
+    /// [`crate::HandshakeDriver::gather`].
+    pub(crate) fn gather(&mut self) {
+        self.sending = Sending::AtPassEnd;
     }
 
     /// Reads from the socket once, for a reader.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.flight_waits && !self.machine.is_complete() {
-            true => self.poll_receive(cx),
-            false => self.poll_exchange(cx),
+        match self.sending {
+            Sending::AtPassEnd => self.poll_receive(cx),
+            Sending::FlightWaits if !self.machine.is_complete() => self.poll_receive(cx),
+            Sending::FlightWaits | Sending::Promptly => self.poll_exchange(cx),
         }
     }
 
@@ -205,7 +223,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Sends what waits.
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.machine.outgoing().is_empty() {
             let count = ready!(Pin::new(&mut self.io).poll_write(cx, self.machine.outgoing()))?;
             if count == 0 {
@@ -331,7 +350,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_send(cx)
+        // A full buffer is sent all the same: it is the writer's only sign of a slow peer.
+        match self.sending == Sending::AtPassEnd && self.machine.outgoing().len() < MAX_OUTGOING {
+            true => Poll::Ready(Ok(())),
+            false => self.poll_send(cx),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
