@@ -173,6 +173,30 @@ async fn the_driver_completes_the_handshake_while_nobody_reads_or_writes() {
 }
 
 #[tokio::test]
+async fn gathered_flushes_leave_in_one_write_when_the_driver_sends() {
+    let setup = Setup::default();
+    let (client_io, server_io, _, server_writes) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    let (mut io, driver) = share(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
+    driver.gather();
+    let mut ping = [0; 4];
+    io.read_exact(&mut ping).await.unwrap();
+    for part in [&b"PO"[..], b"NG"] {
+        io.write_all(part).await.unwrap();
+        io.flush().await.unwrap();
+    }
+    assert_eq!(server_writes.load(Ordering::SeqCst), 0, "a flush sends nothing");
+    std::future::poll_fn(|cx| driver.poll_send(cx)).await.unwrap();
+    assert_eq!(server_writes.load(Ordering::SeqCst), 1);
+    let mut pong = [0; 4];
+    client.read_exact(&mut pong).await.unwrap();
+    assert_eq!(&pong, b"PONG");
+}
+
+#[tokio::test]
 async fn closing_after_an_early_answer_drains_to_finished_and_says_goodbye() {
     let setup = Setup::default();
     let (client_io, server_io, ..) = counted();
