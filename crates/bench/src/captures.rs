@@ -164,7 +164,9 @@ impl<'a> Album<'a> {
         let failed = |source| BenchError::File { verb: "write", path: path.clone(), source };
         if !self.open.contains_key(&cell) {
             let what = in_words(self.plan, cell);
-            let writer = begin(&path, &what).map_err(failed)?;
+            let comment = "times are those at the link, before its delay";
+            let scene = Scene { interface: "link", comment, what: &what };
+            let writer = begin(&path, &scene).map_err(failed)?;
             let capture = Capture { file: name, what, connections: 0 };
             self.open.insert(cell, Open { writer, capture });
         }
@@ -272,11 +274,16 @@ const SHOWN_RTT_MS: f64 = 20.0;
 
 /// The file of a cell, relative to the record.
 fn file_name(plan: &Plan, cell: usize) -> String {
-    let name: String = words(plan, cell)
-        .join("-")
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' })
-        .collect();
+    file_for(&words(plan, cell).join("-"))
+}
+
+/// The file for packets that are called so, relative to the record.
+pub(crate) fn file_for(name: &str) -> String {
+    let kept = |c: char| match c.is_ascii_alphanumeric() || c == '.' {
+        true => c.to_ascii_lowercase(),
+        false => '-',
+    };
+    let name: String = name.chars().map(kept).collect();
     format!("{DIRECTORY}/{name}.pcapng")
 }
 
@@ -311,15 +318,38 @@ fn in_words(plan: &Plan, cell: usize) -> String {
     words(plan, cell)[1..].join(", ")
 }
 
-fn begin(path: &Path, what: &str) -> io::Result<Writer<BufWriter<File>>> {
+/// Where packets were seen, for the head of their file.
+pub(crate) struct Scene<'a> {
+    pub interface: &'static str,
+    pub comment: &'static str,
+    /// Whose they are, in words.
+    pub what: &'a str,
+}
+
+/// Writes one connection to a file of its own.
+pub(crate) fn write_one(
+    path: &Path,
+    scene: &Scene<'_>,
+    packets: &[&CapturedPacket],
+    secrets: &[String],
+) -> Result<(), BenchError> {
+    let write = || {
+        let mut writer = begin(path, scene)?;
+        append(&mut writer, packets, secrets)?;
+        writer.finish().map(drop)
+    };
+    write().map_err(|source| BenchError::File { verb: "write", path: path.to_owned(), source })
+}
+
+fn begin(path: &Path, scene: &Scene<'_>) -> io::Result<Writer<BufWriter<File>>> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
     let about = About {
         application: concat!("firstflight ", env!("CARGO_PKG_VERSION")).to_owned(),
-        interface: "link".to_owned(),
-        description: what.to_owned(),
-        comment: "times are those at the link, before its delay".to_owned(),
+        interface: scene.interface.to_owned(),
+        description: scene.what.to_owned(),
+        comment: scene.comment.to_owned(),
         ..About::default()
     };
     Writer::new(BufWriter::new(File::create(path)?), &about)

@@ -82,6 +82,11 @@ impl Judge {
         flows.iter().min_by_key(|flow| flow.facts.started.abs_diff(taken.began_ns))
     }
 
+    /// All connections.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = &Flow> {
+        self.flows.values().flatten()
+    }
+
     /// The sample as it goes into the record.
     pub(crate) fn sample(&self, taken: &Taken, plan: &Plan, origin_ns: u64) -> Sample {
         let cell = &plan.cells[taken.slot.cell];
@@ -234,10 +239,14 @@ pub(crate) fn wire_packet(packet: &CapturedPacket) -> Packet<'_> {
     }
 }
 
-/// The client's port in an Ethernet frame with IPv4 and TCP in it.
+/// The client's port in an Ethernet frame with IP and TCP in it.
 pub(crate) fn client_port(frame: &[u8], way: Way) -> Option<u16> {
     let ip = frame.get(ETHERNET..)?;
-    let tcp = ip.get(usize::from(ip.first()? & 0xf) * 4..)?;
+    let header = match ip.first()? >> 4 {
+        6 => 40,
+        _ => usize::from(ip.first()? & 0xf) * 4,
+    };
+    let tcp = ip.get(header..)?;
     let at = match way {
         Way::Up => 0,
         Way::Down => 2,

@@ -48,6 +48,15 @@ pub enum LinkError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// This process may not open packet sockets.
+    #[error(
+        "this process may not capture packets ({source}): run it as root, or give the program the \
+         right by `setcap cap_net_raw+ep FILE`"
+    )]
+    CaptureRefused {
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The configuration asks for something that cannot be built.
     #[error("{0}")]
     Config(String),

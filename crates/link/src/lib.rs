@@ -1,4 +1,5 @@
-//! An emulated network on one machine: namespaces, forwarding through cells, a tap, an attacker.
+//! Networks at the level of packets: one emulated on this machine (namespaces, forwarding through
+//! cells, a tap, an attacker), and a sniffer for connections over a real one.
 //!
 //! ```text
 //! client namespace ---- veth ---- [ link: rings, cells, tap ] ---- veth ---- server namespace
@@ -30,6 +31,7 @@ mod port;
 mod privilege;
 mod profile;
 mod ring;
+mod sniffer;
 mod sysctl;
 mod tap;
 mod tun;
@@ -49,5 +51,6 @@ pub use network::{Backend, Network, NetworkConfig};
 pub use path::{Direction, MAX_PATHS, Path, PathConfig};
 pub use privilege::{Privilege, enter_user_namespace};
 pub use profile::{Profile, ProfileKind};
+pub use sniffer::Sniffer;
 pub use tap::{Altered, Batch, CapturedPacket, LINK_FULL, Lateness, REFUSED, Tap};
 pub use wake::{Promptness, wake_promptly};

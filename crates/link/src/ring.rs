@@ -58,21 +58,8 @@ impl PacketRing {
         // reached through this value only and unmapped when it is dropped.
         let map = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &socket, 0)? };
         let ring = Self { socket, map: map.cast(), next: 0 };
-        ring.bind(index)?;
+        bind(&ring.socket, index)?;
         Ok(ring)
-    }
-
-    fn bind(&self, index: u32) -> io::Result<()> {
-        // SAFETY: an all-zero sockaddr_ll is valid: integers and bytes.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = index as i32;
-        let length = size_of::<libc::sockaddr_ll>() as u32;
-        // SAFETY: the kernel reads `length` bytes from a live sockaddr_ll.
-        let result =
-            unsafe { libc::bind(self.socket.as_raw_fd(), (&raw const address).cast(), length) };
-        Errno::result(result).map(drop).map_err(io::Error::from)
     }
 
     fn slot(&self) -> NonNull<u8> {
@@ -120,19 +107,7 @@ impl Port for PacketRing {
 
     /// Those that found the ring full.
     fn take_dropped(&self) -> u64 {
-        let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-        let mut length = size_of::<libc::tpacket_stats>() as u32;
-        // SAFETY: the kernel writes at most `length` bytes into a live tpacket_stats.
-        let result = unsafe {
-            libc::getsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_STATISTICS,
-                (&raw mut counts).cast(),
-                &mut length,
-            )
-        };
-        if result == 0 { u64::from(counts.tp_drops) } else { 0 }
+        take_dropped(&self.socket)
     }
 }
 
@@ -148,6 +123,36 @@ impl Drop for PacketRing {
         // until the process ends, which harms nobody.
         let _ = unsafe { munmap(self.map.cast(), RING) };
     }
+}
+
+/// Lets a packet socket receive whatever passes an interface, by its index; 0 is all of them.
+pub(crate) fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
+    // SAFETY: an all-zero sockaddr_ll is valid: integers and bytes.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index as i32;
+    let length = size_of::<libc::sockaddr_ll>() as u32;
+    // SAFETY: the kernel reads `length` bytes from a live sockaddr_ll.
+    let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    Errno::result(result).map(drop).map_err(io::Error::from)
+}
+
+/// Packets that found no room in a packet socket since the last call.
+pub(crate) fn take_dropped(socket: &OwnedFd) -> u64 {
+    let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut length = size_of::<libc::tpacket_stats>() as u32;
+    // SAFETY: the kernel writes at most `length` bytes into a live tpacket_stats.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut counts).cast(),
+            &mut length,
+        )
+    };
+    if result == 0 { u64::from(counts.tp_drops) } else { 0 }
 }
 
 fn set_option<T>(socket: &OwnedFd, name: c_int, value: &T) -> io::Result<()> {

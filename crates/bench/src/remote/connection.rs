@@ -80,7 +80,7 @@ impl Caller {
     pub(super) async fn try_out(&self, asked: &Asked) -> Result<Got, String> {
         let mut why = String::new();
         for _ in 0..2 {
-            let got = self.call(asked, &self.offer(asked).await?).await?;
+            let got = self.call(asked, &self.offer(asked).await?, &mut None).await?;
             match got.wrong(asked) {
                 None => return Ok(got),
                 Some(wrong) => why = format!("a first connection was {wrong}"),
@@ -99,7 +99,7 @@ impl Caller {
             Some(session) => Some(session),
             None => {
                 let full = Asked { kind: Kind::Full, ..*asked };
-                self.call(&full, &offer).await?;
+                self.call(&full, &offer, &mut None).await?;
                 self.ticket(asked)
             }
         };
@@ -121,18 +121,30 @@ impl Caller {
         self.tickets.borrow_mut().take(&(asked.version, asked.http), asked.version)
     }
 
-    /// Makes a connection and keeps the tickets that it brings.
-    pub(super) async fn call(&self, asked: &Asked, offer: &Offer) -> Result<Got, String> {
-        match tokio::time::timeout(self.limit, self.talk(asked, offer)).await {
+    /// Makes a connection and keeps the tickets that it brings; `local` is set as soon as there is a
+    /// socket.
+    pub(super) async fn call(
+        &self,
+        asked: &Asked,
+        offer: &Offer,
+        local: &mut Option<SocketAddr>,
+    ) -> Result<Got, String> {
+        match tokio::time::timeout(self.limit, self.talk(asked, offer, local)).await {
             Ok(result) => result,
             Err(_) => Err(format!("it took longer than {:?}", self.limit)),
         }
     }
 
-    async fn talk(&self, asked: &Asked, offer: &Offer) -> Result<Got, String> {
+    async fn talk(
+        &self,
+        asked: &Asked,
+        offer: &Offer,
+        local: &mut Option<SocketAddr>,
+    ) -> Result<Got, String> {
         let connector = self.connectors.get(asked).map_err(|error| error.to_string())?;
         let connected = connect_tls(&connector, offer, self.address, asked.tfo).await;
         let connected = connected.map_err(|error| error.to_string())?;
+        *local = connected.stream.socket().local_addr().ok();
         let request = Request::get(self.target.clone());
         let answer = http_get(connected, &request, LARGEST).await;
         let mut answer = answer.map_err(|error| error.to_string())?;

@@ -1,14 +1,13 @@
 //! The record of a remote run (sans-IO).
 
-use std::time::Duration;
-
 use firstflight_report::{
     Cell as RecordCell, Experiment, ProfileFacts, Record, SCHEMA, Sample, ServerFacts, Summary,
     Witness,
 };
 
 use super::connection::{Caller, Got};
-use super::{Cell, RemoteConfig};
+use super::packets::Packets;
+use super::{Cell, RemoteConfig, Seen};
 use crate::effects::{control, effects};
 use crate::figures::{figures, usual, version};
 use crate::plan::round_trips;
@@ -19,20 +18,36 @@ pub(super) fn record(
     config: &RemoteConfig,
     caller: &Caller,
     cells: &[Cell],
-    samples: Vec<(Sample, Option<Duration>)>,
+    seen: Seen,
     left_out: Vec<String>,
     first: &Got,
 ) -> Record {
-    let min_rtt = samples.iter().filter_map(|(_, rtt)| *rtt).chain(first.min_rtt).min();
-    let rtt_ms = min_rtt.map_or(0.0, |rtt| rtt.as_secs_f64() * 1e3);
-    let samples: Vec<Sample> = samples
-        .into_iter()
-        .map(|(sample, _)| Sample {
-            round_trips: trips(sample.time_ms, rtt_ms),
-            total_round_trips: trips(sample.total_ms, rtt_ms),
-            ..sample
-        })
-        .collect();
+    let Seen { mut samples, least_rtt, packets, why_none } = seen;
+    let (witness, least_rtt, source) = match &packets {
+        Some(packets) => {
+            let source = "the least time from a SYN to its SYN-ACK among the run's connections";
+            (Witness::Packets, packets.least_rtt(), source)
+        }
+        None => {
+            let source = "the least RTT that the kernel measured on the run's connections";
+            (Witness::Kernel, least_rtt, source)
+        }
+    };
+    let rtt_ms = least_rtt.map_or(0.0, |rtt| rtt.as_secs_f64() * 1e3);
+    if witness == Witness::Kernel {
+        for sample in &mut samples {
+            sample.round_trips = trips(sample.time_ms, rtt_ms);
+            sample.total_round_trips = trips(sample.total_ms, rtt_ms);
+        }
+    }
+    let mut notes = vec![format!("at {}, for all samples", caller.address)];
+    match &packets {
+        Some(packets) => notes.extend(packets.notes()),
+        None => notes.push(match why_none {
+            None => NOT_CAPTURED.to_owned(),
+            Some(why) => format!("{NOT_CAPTURED}; {why}"),
+        }),
+    }
     let host = caller.target.host().to_owned();
     let cell = |(index, cell): (usize, &Cell)| RecordCell {
         experiment: NAME.to_owned(),
@@ -58,7 +73,7 @@ pub(super) fn record(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         command: config.command.clone(),
         seed: config.seed,
-        witness: Witness::Kernel,
+        witness,
         machine: machine::facts(counters::why_none()),
         servers: vec![ServerFacts {
             name: host.clone(),
@@ -66,15 +81,12 @@ pub(super) fn record(
                 "" => format!("{host}, which does not name its software"),
                 server => server.to_owned(),
             },
-            notes: vec![
-                format!("at {}, for all samples", caller.address),
-                "no packets were captured: labels are the kernel's word and TLS's".to_owned(),
-            ],
+            notes,
         }],
         profiles: vec![ProfileFacts {
             name: PATH.to_owned(),
             rtt_ms,
-            source: "the least RTT that the kernel measured on the run's connections".to_owned(),
+            source: source.to_owned(),
             ..ProfileFacts::default()
         }],
         experiments: vec![Experiment {
@@ -85,6 +97,7 @@ pub(super) fn record(
         control: control(twins, cells.len(), &samples, config.seed),
         cells: cells_with_figures,
         samples,
+        captures: packets.map(Packets::captures).unwrap_or_default(),
         left_out,
         ..Record::default()
     }
@@ -98,7 +111,7 @@ fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Summary> {
         setup: figures(of(|sample| sample.setup_ms)),
         first_byte: figures(of(|sample| sample.time_ms))?,
         total: figures(of(|sample| sample.total_ms)),
-        wire_p50_ms: None,
+        wire_p50_ms: figures(of(|sample| sample.wire_ms)).map(|wire| wire.p50_ms),
         round_trips: usual(good.iter().map(|sample| sample.round_trips)),
         total_round_trips: usual(good.iter().map(|sample| sample.total_round_trips)),
         residual: None,
@@ -111,6 +124,7 @@ fn trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
     (rtt_ms > 0.0 && trips < MOST).then_some(trips as u32)
 }
 
+const NOT_CAPTURED: &str = "no packets were captured: labels are the kernel's word and TLS's";
 const NAME: &str = "remote";
 const PATH: &str = "the network in between";
 /// Beyond this it is the server's own time that is divided.

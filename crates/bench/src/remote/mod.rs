@@ -1,28 +1,47 @@
 //! Measures a server elsewhere, over the network that there is.
 //!
-//! The kernel and the TLS state are the witnesses: labels come from what the handshake negotiated
-//! and from `TCP_INFO`, and round trips are times in units of the least RTT, which is an upper
-//! bound, for the server's own time is in it.
+//! Where this process may capture, the packets of its own connections are the witnesses, as they
+//! leave and reach this machine. Elsewhere the kernel and the TLS state are: labels come from what
+//! the handshake negotiated and from `TCP_INFO`, and round trips are times in units of the least
+//! RTT, which is an upper bound, for the server's own time is in it.
 
 mod connection;
 mod figures;
+mod packets;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use firstflight_client::{Resolver, Target, connect_tcp};
-use firstflight_report::{Record, Sample};
+use firstflight_link::monotonic_ns;
+use firstflight_report::{Fault, Record, Sample};
 use firstflight_tls::{KeyLogLines, Trust, Version};
 use futures_util::StreamExt;
 
 use crate::connectors::Connectors;
+use crate::judge::described;
 use crate::lab::Progress;
 use crate::plan::{LEAST_FOR_CONTROL, Slot, blocks, combinations, impossible};
+use crate::sampler::Taken;
 use crate::servers::Asked;
 use crate::{Axes, BenchError, Group, Http, Kind, Workload};
 use connection::{Caller, Got};
+use packets::Packets;
+
+/// Who is to say what each connection was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Testimony {
+    /// The packets where this process may capture them, else the kernel and TLS.
+    #[default]
+    Auto,
+    /// The packets; where they may not be captured, the run fails and says how to mend it.
+    Packets,
+    /// The kernel's `TCP_INFO` and the TLS state.
+    Kernel,
+}
 
 /// What to measure at a server elsewhere.
 #[derive(Clone, Debug)]
@@ -54,6 +73,10 @@ pub struct RemoteConfig {
     pub control: bool,
     /// Orders the samples, and draws the bootstrap's resamples.
     pub seed: u64,
+    /// Who says what each connection was.
+    pub witness: Testimony,
+    /// Where the record will lie, for captures beside it; `None`: no captures.
+    pub output: Option<PathBuf>,
     /// The command that makes this run again, for the record.
     pub command: Vec<String>,
 }
@@ -75,6 +98,8 @@ impl RemoteConfig {
             limit: Duration::from_secs(15),
             control: true,
             seed: 0,
+            witness: Testimony::Auto,
+            output: None,
             command: Vec::new(),
         }
     }
@@ -99,12 +124,13 @@ pub(crate) struct Cell {
     pub twin_of: Option<usize>,
 }
 
-/// Measures and returns what was found; [`Record::witness`] is the kernel. A combination that the
-/// server turns out not to do in a first connection is left out, with the reason.
+/// Measures and returns what was found; [`Record::witness`] is what was possible and wanted. A
+/// combination that the server turns out not to do in a first connection is left out, with the
+/// reason.
 ///
 /// # Errors
-/// [`BenchError`] when the URL is not usable, the server cannot be reached, or nothing is left to
-/// measure. A sample that fails is in the record instead.
+/// [`BenchError`] when the URL is not usable, the server cannot be reached, nothing is left to
+/// measure, or packets were demanded and may not be captured. A sample that fails is in the record instead.
 pub fn run(
     config: &RemoteConfig,
     progress: &(dyn Fn(Progress) + Sync),
@@ -127,27 +153,84 @@ async fn measure(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Record, BenchError> {
     let (target, address) = resolve(config).await?;
-    let connectors = Connectors::new(config.trust.clone(), &Arc::new(KeyLogLines::default()));
+    let key_log = Arc::new(KeyLogLines::default());
+    let (mut packets, why_none) = witness(config, address, &key_log)?;
+    let connectors = Connectors::new(config.trust.clone(), &key_log);
     let caller = Caller::new(connectors, target, address, config.limit);
     let (cells, left_out, first) = trial(config, &caller).await?;
+    if let Some(packets) = &mut packets {
+        packets.warm_up();
+    }
     let numbers: Vec<usize> = (0..cells.len()).collect();
     let order = blocks(&numbers, &|_| config.samples, config.seed);
     let (total, done) = (order.len(), AtomicUsize::new(0));
-    let origin = Instant::now();
-    let samples = order.into_iter().map(|slot| {
-        let (caller, cells, done) = (&caller, &cells, &done);
-        async move {
-            let sample = sample(caller, slot, &cells[slot.cell].asked, origin).await;
-            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-            progress(Progress::Measuring { done, total });
-            sample
-        }
-    });
+    let origin_ns = monotonic_ns();
     let at_a_time = config.at_a_time.max(1);
-    let mut samples: Vec<(Sample, Option<Duration>)> =
-        futures_util::stream::iter(samples).buffer_unordered(at_a_time).collect().await;
-    samples.sort_by(|a, b| a.0.at_ms.total_cmp(&b.0.at_ms));
-    Ok(figures::record(config, &caller, &cells, samples, left_out, &first))
+    let mut samples = Vec::with_capacity(total);
+    let mut least_rtt = first.min_rtt;
+    for stretch in order.chunks(stretch(first.bytes).max(at_a_time)) {
+        let shots = stretch.iter().map(|slot| {
+            let (caller, cells, done) = (&caller, &cells, &done);
+            async move {
+                let shot = shoot(caller, *slot, &cells[slot.cell].asked).await;
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                progress(Progress::Measuring { done, total });
+                shot
+            }
+        });
+        let shots = futures_util::stream::iter(shots).buffer_unordered(at_a_time);
+        let shots: Vec<Shot> = shots.collect().await;
+        match &mut packets {
+            Some(packets) => {
+                samples.extend(packets.judge(
+                    &shots,
+                    &cells,
+                    origin_ns,
+                    config.output.as_deref(),
+                )?);
+            }
+            None => {
+                key_log.take();
+                samples.extend(shots.iter().map(|shot| shot.by_kernel(&cells, origin_ns)));
+            }
+        }
+        least_rtt = shots.iter().filter_map(Shot::min_rtt).chain(least_rtt).min();
+    }
+    samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
+    let seen = Seen { samples, least_rtt, packets, why_none };
+    Ok(figures::record(config, &caller, &cells, seen, left_out, &first))
+}
+
+/// What a run has seen.
+struct Seen {
+    samples: Vec<Sample>,
+    /// The kernel's least RTT.
+    least_rtt: Option<Duration>,
+    packets: Option<Packets>,
+    /// Why no packets were captured, where they were wanted.
+    why_none: Option<String>,
+}
+
+/// The packets' witness, or why there is none.
+fn witness(
+    config: &RemoteConfig,
+    address: SocketAddr,
+    key_log: &Arc<KeyLogLines>,
+) -> Result<(Option<Packets>, Option<String>), BenchError> {
+    if config.witness == Testimony::Kernel {
+        return Ok((None, None));
+    }
+    match Packets::open(address, key_log) {
+        Ok(packets) => Ok((Some(packets), None)),
+        Err(error) if config.witness == Testimony::Packets => Err(error.into()),
+        Err(error) => Ok((None, Some(error.to_string()))),
+    }
+}
+
+/// After how many samples their packets are judged: so many as surely fit into memory.
+fn stretch(answer_bytes: usize) -> usize {
+    // Beside the answer: the handshake, and the connections that fetch tickets.
+    (packets::LIMIT / 4 / (answer_bytes + (1 << 16))).clamp(1, 256)
 }
 
 async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), BenchError> {
@@ -210,37 +293,40 @@ async fn trial(
     Ok((cells, left_out, first))
 }
 
-/// One sample, and the kernel's least RTT on its connection.
-async fn sample(
-    caller: &Caller,
-    slot: Slot,
-    asked: &Asked,
-    origin: Instant,
-) -> (Sample, Option<Duration>) {
+/// A connection as the client saw it.
+struct Shot {
+    taken: Taken,
+    got: Option<Got>,
+}
+
+async fn shoot(caller: &Caller, slot: Slot, asked: &Asked) -> Shot {
     let offer = caller.offer(asked).await;
-    let mut sample = Sample {
-        cell: slot.cell,
-        block: slot.block,
-        at_ms: origin.elapsed().as_secs_f64() * 1e3,
-        ..Sample::default()
-    };
+    let (began_ns, mut local) = (monotonic_ns(), None);
     let got = match offer {
-        Ok(offer) => caller.call(asked, &offer).await,
+        Ok(offer) => caller.call(asked, &offer, &mut local).await,
         Err(why) => Err(why),
     };
-    match got {
-        Err(why) => {
-            sample.fault = Some(firstflight_report::Fault::Failed(why));
-            (sample, None)
-        }
-        Ok(got) => {
-            let ms = |time: Duration| time.as_secs_f64() * 1e3;
-            sample.setup_ms = got.times.setup.map(ms);
-            sample.time_ms = Some(ms(got.times.first_byte));
-            sample.total_ms = Some(ms(got.times.total));
-            sample.label = Some(got.label.to_string());
-            sample.fault = got.wrong(asked).map(firstflight_report::Fault::Mislabelled);
-            (sample, got.min_rtt)
-        }
+    let outcome = got.as_ref().map(|got| got.times).map_err(String::clone);
+    let taken = Taken { slot, began_ns, local, server: caller.address, outcome };
+    Shot { taken, got: got.ok() }
+}
+
+impl Shot {
+    /// The sample by what the kernel and TLS say.
+    fn by_kernel(&self, cells: &[Cell], origin_ns: u64) -> Sample {
+        let mut sample = described(&self.taken, None, origin_ns);
+        sample.label = self.got.as_ref().map(|got| got.label.to_string());
+        sample.fault = match (&self.taken.outcome, &self.got) {
+            (Err(why), _) => Some(Fault::Failed(why.clone())),
+            (Ok(_), got) => {
+                let wrong = got.as_ref().and_then(|got| got.wrong(&cells[sample.cell].asked));
+                wrong.map(Fault::Mislabelled)
+            }
+        };
+        sample
+    }
+
+    fn min_rtt(&self) -> Option<Duration> {
+        self.got.as_ref()?.min_rtt
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::remote::{self, RemoteConfig};
+use firstflight_bench::remote::{self, RemoteConfig, Testimony};
 use firstflight_bench::{Http, Kind, blank_record};
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_report::{Record, Witness};
@@ -24,7 +24,7 @@ use load::{Aim, LoadArgs};
 ///
 /// Connects to the URL again and again, full, resumed and with early data, in random order, and
 /// writes a report with percentiles, intervals, an A/A control and every sample. What each
-/// connection was is told by the kernel and by TLS; from packets, where this process may capture.
+/// connection was is told by its packets where this process may capture, else by the kernel and TLS.
 /// With --rate or --connections it drives load instead.
 #[derive(Args)]
 pub(crate) struct BenchArgs {
@@ -52,6 +52,11 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: bool,
 
+    /// Who says what each connection was: packets (captured here, which needs root or the right
+    /// CAP_NET_RAW), kernel (and the TLS state), or auto: packets where they may be captured
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = Witnesses::Auto)]
+    witness: Witnesses,
+
     #[command(flatten)]
     axes: AxesArgs,
 
@@ -63,6 +68,14 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten, next_help_heading = "Judgement")]
     judgement: JudgementArgs,
+}
+
+/// The words of `--witness`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Witnesses {
+    Auto,
+    Packets,
+    Kernel,
 }
 
 /// How the server is reached, as curl has it.
@@ -114,6 +127,9 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
     }
     outputs::prepare(&args.output)?;
+    if args.load.wanted() && args.witness == Witnesses::Packets {
+        anyhow::bail!("under load no packets are looked at; leave --witness out");
+    }
     let record = match args.load.wanted() {
         true => load(&args, &target)?,
         false => samples(&args)?,
@@ -147,6 +163,12 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
         at_a_time: usize::from(args.at_a_time),
         limit: args.connection.max_time,
         seed,
+        witness: match args.witness {
+            Witnesses::Auto => Testimony::Auto,
+            Witnesses::Packets => Testimony::Packets,
+            Witnesses::Kernel => Testimony::Kernel,
+        },
+        output: Some(args.output.clone()),
         command: command_line(seed),
         ..RemoteConfig::new(&args.url)
     };

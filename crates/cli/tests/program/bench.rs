@@ -2,20 +2,24 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::running::{Ended, Serve, firstflight, run, site};
+use crate::running::{Ended, PROGRAM, Serve, firstflight, run, site};
 
 fn bench(dir: &Path, url: &str, arguments: &[&str]) -> Ended {
     run(firstflight(dir).current_dir(dir).args(["bench", url, "-o", "out"]).args(arguments))
 }
 
 fn loads(dir: &Path) -> Vec<Value> {
-    let record = fs::read(dir.join("out/bench.json")).unwrap();
-    let record: Value = serde_json::from_slice(&record).unwrap();
-    record["loads"].as_array().unwrap().clone()
+    record(dir)["loads"].as_array().unwrap().clone()
+}
+
+fn record(dir: &Path) -> Value {
+    serde_json::from_slice(&fs::read(dir.join("out/bench.json")).unwrap()).unwrap()
 }
 
 #[test]
@@ -84,9 +88,12 @@ fn connection_by_connection() {
     let flags = ["--cacert", &cert, "--samples", "6", "--kind", "full,resumed,0-RTT,refused"];
     let ended = bench(site.path(), &url, &[&flags[..], &["--http", "1.1,2"]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let record = fs::read(site.path().join("out/bench.json")).unwrap();
-    let record: Value = serde_json::from_slice(&record).unwrap();
-    assert_eq!(record["witness"], "kernel");
+    let record = record(site.path());
+    let captures = record["captures"].as_array().map_or(0, Vec::len);
+    match nix::unistd::geteuid().is_root() {
+        true => assert_eq!((&record["witness"], captures), (&"packets".into(), 8)),
+        false => assert_eq!((&record["witness"], captures), (&"kernel".into(), 0)),
+    }
     let cells = record["cells"].as_array().unwrap();
     for sample in record["samples"].as_array().unwrap() {
         let cell = &cells[sample["cell"].as_u64().unwrap() as usize];
@@ -102,4 +109,47 @@ fn connection_by_connection() {
     let log = serve.stop();
     let early = log.iter().filter(|line| line["early_data"] == "accepted").count();
     assert!(early >= 2 * 6, "{early} early requests in the server's log");
+}
+
+#[test]
+fn without_the_right_to_capture_the_kernel_is_the_witness() {
+    let site = site();
+    fs::set_permissions(site.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = site.path().join("firstflight");
+    fs::copy(PROGRAM, &program).unwrap();
+    let serve = Serve::files(site.path(), &[]);
+    let url = format!("https://{}/", serve.address);
+    let as_user = |arguments: &[&str]| {
+        let mut command = match nix::unistd::geteuid().is_root() {
+            true => Command::new("setpriv"),
+            false => Command::new("env"),
+        };
+        if nix::unistd::geteuid().is_root() {
+            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        }
+        command.current_dir(site.path()).env("HOME", site.path()).arg(&program);
+        run(command.args(["bench", &url, "-k", "--samples", "2", "-o", "out"]).args(arguments))
+    };
+    let ended = as_user(&[]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let record = record(site.path());
+    assert_eq!(record["witness"], "kernel");
+    let notes = record["servers"][0]["notes"].to_string();
+    assert!(notes.contains("no packets were captured"), "{notes}");
+    assert!(notes.contains("setcap cap_net_raw+ep"), "{notes}");
+    let ended = as_user(&["--witness", "packets"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("run it as root"), "{ended:?}");
+}
+
+#[test]
+fn the_kernel_may_be_chosen_as_witness() {
+    let site = site();
+    let serve = Serve::files(site.path(), &[]);
+    let url = format!("https://{}/", serve.address);
+    let ended = bench(site.path(), &url, &["-k", "--samples", "2", "--witness", "kernel"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(record(site.path())["witness"], "kernel");
+    let ended = bench(site.path(), &url, &["-k", "--rate", "5", "--witness", "packets"]);
+    assert!(ended.err.contains("leave --witness out"), "{ended:?}");
 }

@@ -1,0 +1,225 @@
+//! A process's own connections to one server, captured at their client's end.
+
+mod filter;
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockType, recvmsg,
+    setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeSpec;
+
+use crate::path::Direction;
+use crate::ring::{bind, take_dropped};
+use crate::{Batch, CapturedPacket, LinkError, Tap, unix_offset_ns};
+
+/// Captures what leaves this network namespace for one TCP server and what comes from it, each
+/// packet once and with the kernel's stamp, until it is dropped.
+///
+/// Packets are those that the kernel hands to its network devices and gets from them: where these
+/// cut and join segments themselves (TSO, GRO), one may be longer than the path's MTU. It needs
+/// CAP_NET_RAW and nothing else.
+#[derive(Debug)]
+pub struct Sniffer {
+    reader: Arc<Mutex<Reader>>,
+    tap: Tap,
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sniffer {
+    /// Opens a packet socket in the network namespace of the calling thread. At most `limit_bytes`
+    /// are kept between two calls of [`Sniffer::take`].
+    ///
+    /// # Errors
+    /// [`LinkError::CaptureRefused`] where this process may not, [`LinkError::System`] otherwise.
+    pub fn open(server: SocketAddr, limit_bytes: usize) -> Result<Self, LinkError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::PermissionDenied => LinkError::CaptureRefused { source },
+            _ => LinkError::system("capture packets", source),
+        };
+        let tap = Tap::new(LONGEST, limit_bytes);
+        let socket = open_socket(server).map_err(failed)?;
+        let reader = Reader { socket, server: server.ip(), interface: None, tap: tap.clone() };
+        let reader = Arc::new(Mutex::new(reader));
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let stop = EventFd::from_flags(flags).map_err(|errno| failed(errno.into()))?;
+        let stop = Arc::new(stop);
+        let thread = {
+            let (reader, stop) = (reader.clone(), stop.clone());
+            let builder = thread::Builder::new().name("sniffer".to_owned());
+            builder.spawn(move || watch(&reader, &stop)).map_err(failed)?
+        };
+        Ok(Self { reader, tap, stop, thread: Some(thread) })
+    }
+
+    /// Takes all packets captured since the last call, in their order. Whatever a socket of this
+    /// process has received by now is among them. [`Batch::missed`] counts those that found no
+    /// room, here or in the kernel.
+    ///
+    /// All are of path 0, and arrived, due and delivered at the same time: the kernel's stamp.
+    pub fn take(&self) -> Batch {
+        let mut reader = lock(&self.reader);
+        reader.drain();
+        let mut batch = self.tap.take();
+        batch.missed += take_dropped(&reader.socket);
+        batch
+    }
+}
+
+impl Drop for Sniffer {
+    fn drop(&mut self) {
+        let stopped = self.stop.write(1).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| stopped) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The socket and what is known of its packets.
+#[derive(Debug)]
+struct Reader {
+    socket: OwnedFd,
+    server: IpAddr,
+    /// Where the first packet left. A packet passes several where one is built on another (VLANs,
+    /// bonds), and counts at the uppermost, which sees what leaves first.
+    interface: Option<usize>,
+    tap: Tap,
+}
+
+impl Reader {
+    /// Moves what the kernel holds into the tap.
+    fn drain(&mut self) {
+        let offset = unix_offset_ns();
+        let mut buffer = vec![0; LONGEST];
+        while let Some((length, stamp, from)) = self.receive(&mut buffer[ETHERNET..]) {
+            let length = length.min(LONGEST - ETHERNET);
+            let direction = match from.pkttype() == libc::PACKET_OUTGOING {
+                true => Direction::Up,
+                false => Direction::Down,
+            };
+            if direction == Direction::Up {
+                self.interface.get_or_insert(from.ifindex());
+            }
+            if self.interface != Some(from.ifindex()) {
+                continue;
+            }
+            // Not all interfaces have Ethernet's header; readers of the capture do.
+            buffer[12..ETHERNET].copy_from_slice(match self.server {
+                IpAddr::V4(_) => &[0x08, 0x00],
+                IpAddr::V6(_) => &[0x86, 0xdd],
+            });
+            let at = stamp.saturating_sub(offset).max(0) as u64;
+            self.tap.recorder().record(CapturedPacket {
+                path: 0,
+                direction,
+                arrival_ns: at,
+                due_ns: at,
+                delivered_ns: at,
+                dropped_by: None,
+                length: ETHERNET + length,
+                frame: buffer[..ETHERNET + length].into(),
+                altered: None,
+            });
+        }
+    }
+
+    /// A packet's length, its stamp in nanoseconds since 1970, and where it was seen.
+    fn receive(&self, buffer: &mut [u8]) -> Option<(usize, i64, LinkAddr)> {
+        let mut control = cmsg_space!(TimeSpec);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let socket = self.socket.as_raw_fd();
+        loop {
+            let got =
+                recvmsg::<LinkAddr>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT);
+            let got = match got {
+                Ok(got) => got,
+                // The device went down and the kernel says so once; others follow.
+                Err(Errno::EINTR | Errno::ENETDOWN) => continue,
+                Err(_) => return None,
+            };
+            let stamp = got.cmsgs().ok().into_iter().flatten().find_map(|message| match message {
+                ControlMessageOwned::ScmTimestampns(time) => {
+                    Some(time.tv_sec() * 1_000_000_000 + time.tv_nsec())
+                }
+                _ => None,
+            });
+            if let (Some(stamp), Some(from)) = (stamp, got.address) {
+                return Some((got.bytes, stamp, from));
+            }
+        }
+    }
+}
+
+/// Empties the socket whenever there is something in it, so that its buffer does not run over.
+fn watch(reader: &Mutex<Reader>, stop: &EventFd) {
+    let Ok(socket) = lock(reader).socket.try_clone() else { return };
+    loop {
+        let mut ready = [
+            PollFd::new(socket.as_fd(), PollFlags::POLLIN),
+            PollFd::new(stop.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut ready, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return,
+        }
+        if ready[1].any().unwrap_or(true) {
+            return;
+        }
+        lock(reader).drain();
+    }
+}
+
+fn lock(reader: &Mutex<Reader>) -> std::sync::MutexGuard<'_, Reader> {
+    reader.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open_socket(server: SocketAddr) -> io::Result<OwnedFd> {
+    // No protocol yet: nothing arrives before the filter stands.
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None)?;
+    attach(&socket, &filter::program(server, (LONGEST - ETHERNET) as u32))?;
+    setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+    // Beyond the system's limit where this process may (CAP_NET_ADMIN), else up to it.
+    if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
+        setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
+    }
+    bind(&socket, EVERY_INTERFACE)?;
+    Ok(socket)
+}
+
+fn attach(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        // The kernel only reads it.
+        filter: program.as_ptr().cast_mut(),
+    };
+    let length = size_of::<libc::sock_fprog>() as u32;
+    // SAFETY: the kernel reads `length` bytes from a live sock_fprog and copies the `len`
+    // instructions that it points to, which live until the call returns.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const filter).cast(),
+            length,
+        )
+    };
+    Errno::result(result).map(drop).map_err(io::Error::from)
+}
+
+const EVERY_INTERFACE: u32 = 0;
+const ETHERNET: usize = 14;
+/// What segmentation offload joins is at most an IP packet of 65,535 bytes.
+const LONGEST: usize = ETHERNET + (1 << 16);
+const BUFFER: usize = 16 << 20;
