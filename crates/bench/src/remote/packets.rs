@@ -99,8 +99,8 @@ impl Packets {
         ];
         if let (packets @ 1.., samples) = self.lost {
             notes.push(format!(
-                "{packets} packets in {samples} samples came again or out of order: the network \
-                 lost or overtook some, and these samples are in the figures"
+                "{packets} packets in {samples} samples came again or out of order: lost, \
+                 overtaken, or thought lost by their sender; these samples are in the figures"
             ));
         }
         if self.missed > 0 {
@@ -196,3 +196,55 @@ fn keep(
 pub(super) const LIMIT: usize = 256 << 20;
 /// Connections of a stretch that only fetch tickets, at most.
 const MOST_TICKETS: usize = 1 << 12;
+
+#[cfg(test)]
+mod tests {
+    use firstflight_link::monotonic_ns;
+
+    use super::*;
+
+    fn packet(direction: Direction) -> CapturedPacket {
+        CapturedPacket {
+            path: 0,
+            direction,
+            arrival_ns: 100,
+            due_ns: 100,
+            delivered_ns: 100,
+            dropped_by: None,
+            length: 60,
+            frame: vec![0; 60].into(),
+            altered: None,
+        }
+    }
+
+    #[test]
+    fn only_what_the_client_sends_is_held() {
+        let packets = vec![packet(Direction::Up), packet(Direction::Down)];
+        let mut batch = Batch { packets, missed: 0 };
+        hold(&mut batch, 30);
+        let times = batch.packets.iter().map(|packet| (packet.arrival_ns, packet.delivered_ns));
+        assert_eq!(times.collect::<Vec<_>>(), [(100, 130), (100, 100)]);
+        assert!(batch.packets.iter().all(|packet| packet.lateness_ns() == 0));
+    }
+
+    #[test]
+    fn a_sample_without_packets_is_wrong_unless_the_capture_was_full() {
+        let asked = super::super::RemoteConfig::new("https://lab.test/").asked()[0];
+        let times = crate::exchange::Times {
+            setup: None,
+            first_byte: Duration::from_millis(1),
+            total: Duration::from_millis(1),
+        };
+        let mut taken = Taken {
+            slot: crate::Slot { cell: 0, block: 0 },
+            began_ns: monotonic_ns(),
+            local: None,
+            server: ([127, 0, 0, 1], 443).into(),
+            outcome: Ok(times),
+        };
+        assert!(matches!(fault(&taken, None, &asked, 0), Some(Fault::Mislabelled(_))));
+        assert!(matches!(fault(&taken, None, &asked, 3), Some(Fault::Spoiled(_))));
+        taken.outcome = Err("status 500".to_owned());
+        assert!(matches!(fault(&taken, None, &asked, 3), Some(Fault::Failed(_))));
+    }
+}

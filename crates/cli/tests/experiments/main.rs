@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The lab measures time: side by side its runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 12] = [
         ("refused_early_data_is_labelled_so_and_in_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
         ("a_silent_fall_back_of_fast_open_stays_out_of_its_cell", fallen_back),
