@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -49,6 +50,9 @@ impl Sniffer {
         };
         let tap = Tap::new(LONGEST, limit_bytes);
         let socket = open_socket(server).map_err(failed)?;
+        // The kernel begins to stamp from a work queue, a moment after it was asked to; until then
+        // a packet's stamp is the time at which it is read.
+        thread::sleep(STAMPING);
         let reader = Reader { socket, server: server.ip(), interface: None, tap: tap.clone() };
         let reader = Arc::new(Mutex::new(reader));
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -218,6 +222,7 @@ fn attach(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
     Errno::result(result).map(drop).map_err(io::Error::from)
 }
 
+const STAMPING: Duration = Duration::from_millis(50);
 const EVERY_INTERFACE: u32 = 0;
 const ETHERNET: usize = 14;
 /// What segmentation offload joins is at most an IP packet of 65,535 bytes.
