@@ -14,7 +14,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab bench test deps-lab deps-test build fmt lint deny advisories unit fuzz-smoke \
+.PHONY: help lab bench control test deps-lab deps-test build fmt lint deny advisories unit fuzz-smoke \
 	fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -24,6 +24,9 @@ help: ## Lists these targets
 
 lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)
 	$(or $(CARGO_TARGET_DIR),target)/release/firstflight lab $(LAB_FLAGS)
+
+control: deps-lab ## Tries the lab's statistics on the lab itself, results to results/... (RESULTS=...)
+	@scripts/control $(RESULTS)
 
 bench: deps-test ## Measures load against bare loops, raw data to results/... (RESULTS=...)
 	@scripts/bench $(RESULTS)

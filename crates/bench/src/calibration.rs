@@ -65,7 +65,7 @@ pub(crate) fn calibrate(
     // Paths of which most is waiting do not disturb each other.
     let together = thread::scope(|scope| {
         let probe = |(path, server): &&(PlannedPath, Ipv4Addr)| {
-            let (rtt, server) = (path.rtt(), *server);
+            let (rtt, server) = (path.rtt_of(ECHO_BYTES), *server);
             scope.spawn(move || probe(server, rtt, LONG_PROBES))
         };
         let probes: Vec<_> = long.iter().map(probe).collect();
@@ -75,7 +75,7 @@ pub(crate) fn calibrate(
     let mut errors: Vec<(&PlannedPath, Vec<f64>)> =
         long.iter().map(|(path, _)| path).zip(together.map_err(failed)?).collect();
     for (path, server) in short {
-        errors.push((path, probe(*server, path.rtt(), SHORT_PROBES).map_err(failed)?));
+        errors.push((path, probe(*server, path.rtt_of(ECHO_BYTES), SHORT_PROBES).map_err(failed)?));
     }
     let calibration = |(path, errors): (&PlannedPath, Vec<f64>)| {
         let errors = ascending(errors);
@@ -142,6 +142,8 @@ fn is_timeout(kind: ErrorKind) -> bool {
 }
 
 const PORT: u16 = 7;
+/// An echo's number in UDP in IPv4.
+const ECHO_BYTES: usize = 4 + 8 + 20;
 const EVERY: Duration = Duration::from_millis(3);
 const STAGGER: Duration = Duration::from_micros(170);
 const LONG_PROBES: usize = 60;

@@ -80,7 +80,9 @@ impl<'a> Bench<'a> {
         calibrations.append(&mut self.calibrate(false)?);
         drop(echo);
         link.calibrations = calibrations;
-        progress(Progress::Costing);
+        if self.config.costs {
+            progress(Progress::Costing);
+        }
         let count = costs::count(self.plan, self.servers, &sampler, shortest);
         let costs = match self.config.costs {
             true => runtime.block_on(count)?,

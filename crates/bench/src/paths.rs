@@ -44,6 +44,13 @@ impl PlannedPath {
         self.profile.rtt()
     }
 
+    /// What a packet of so many bytes and its answer of as many take, with what the rates make of
+    /// them.
+    pub(crate) fn rtt_of(&self, bytes: usize) -> Duration {
+        let each = |mbps: Option<f64>| mbps.map_or(0.0, |mbps| bytes as f64 * 8.0 / (mbps * 1e6));
+        self.rtt() + Duration::from_secs_f64(each(self.up_mbps()) + each(self.down_mbps()))
+    }
+
     pub(crate) fn rtt_ms(&self) -> f64 {
         self.rtt().as_secs_f64() * 1e3
     }
@@ -158,6 +165,14 @@ mod tests {
         assert!(!facts.source.is_empty());
         assert!(path("adsl").varies() && path("adsl").may_lose());
         assert!(!path("20").may_lose());
+    }
+
+    #[test]
+    fn small_packets_take_their_time_on_slow_lines() {
+        // 32 bytes at 5 Mbit/s down and 1 up.
+        let expected = Duration::from_millis(28) + Duration::from_nanos(51_200 + 256_000);
+        assert_eq!(path("cable").rtt_of(32), expected);
+        assert_eq!(path("20").rtt_of(32), Duration::from_millis(20));
     }
 
     #[test]

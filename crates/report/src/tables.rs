@@ -139,7 +139,8 @@ fn grid(sheet: &Sheet) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(WIDTH as u16);
+    // The last column's padding is cut off again.
+    table.set_width(WIDTH as u16 + 2);
     table.set_header(sheet.head.iter().map(|head| printable(&head.text)));
     let most = sheet.glance.unwrap_or(MOST_ROWS);
     for row in sheet.rows.iter().take(most) {

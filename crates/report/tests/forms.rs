@@ -136,7 +136,7 @@ fn figures_without_bounds_are_drawn_too() {
 
 #[test]
 fn an_old_record_has_its_report_too() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/lab.json.gz");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/schema-1.json.gz");
     let record = read(path.as_ref()).unwrap();
     let page = html::render(&record);
     assert!(page.contains("<section id=\"latency\"") && page.contains("<section id=\"published\""));

@@ -42,7 +42,7 @@ fn a_compressed_record_is_known_by_its_bytes_not_its_name() {
 
 #[test]
 fn schema_1_is_converted() {
-    let record = read(&committed("results/2026-11-21-vm/lab.json.gz")).unwrap();
+    let record = read(&committed("results/2026-11-21-vm/schema-1.json.gz")).unwrap();
     assert_eq!(record.schema, SCHEMA);
     assert_eq!((record.cells.len(), record.samples.len()), (216, 21600));
     let cell = &record.cells[0];

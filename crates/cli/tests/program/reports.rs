@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::running::{Ended, firstflight, run, site};
 
 const RECORD: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/lab.json.gz");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/schema-1.json.gz");
 
 fn report(dir: &Path, arguments: &[&str]) -> Ended {
     run(firstflight(dir).current_dir(dir).arg("report").args(arguments))
