@@ -7,8 +7,8 @@ use firstflight_link::{Batch, CapturedPacket, Direction as Way};
 use firstflight_report::{Fault, Sample};
 use firstflight_tls::Version;
 use firstflight_wire::{
-    Direction, FastOpen, FirstResponse, FlowFacts, LabelKind, LastResponse, Observer, Packet,
-    TlsVersion, Trace,
+    Direction, FastOpen, FirstResponse, FlowFacts, Label, LabelKind, LastResponse, Observer,
+    Packet, TlsVersion, Trace,
 };
 
 use crate::Kind;
@@ -192,12 +192,8 @@ fn fault(flow: &Flow, asked: &Asked, may_lose: bool) -> Option<Fault> {
     })
 }
 
-/// What a connection is instead of what was asked for; `None`: it is what was asked for.
-pub(crate) fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
-    let label = match facts.label() {
-        Err(why) => return Some(why.to_string()),
-        Ok(label) => label,
-    };
+/// The label that a connection has to have.
+pub(crate) fn wanted(asked: &Asked) -> Label {
     let kind = match asked.kind {
         Kind::Full => LabelKind::Full,
         Kind::Resumed => LabelKind::Resumed,
@@ -205,7 +201,16 @@ pub(crate) fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
         Kind::Refused => LabelKind::EarlyRefused,
     };
     let tfo = if asked.tfo { FastOpen::Used } else { FastOpen::Off };
-    if (label.version, label.kind, label.tfo) != (tls_version(asked.version), kind, tfo) {
+    Label { version: tls_version(asked.version), kind, tfo }
+}
+
+/// What a connection is instead of what was asked for; `None`: it is what was asked for.
+pub(crate) fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
+    let label = match facts.label() {
+        Err(why) => return Some(why.to_string()),
+        Ok(label) => label,
+    };
+    if label != wanted(asked) {
         return Some(label.to_string());
     }
     let tls = facts.tls.as_ref()?;

@@ -1,9 +1,12 @@
 //! What a run leaves in its directory: the record, and everything that is made from it.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use firstflight_report::{Record, csv, html, markdown, summary};
+
+use crate::judgement::JudgementArgs;
 
 /// Makes the directory, before the run takes its time.
 ///
@@ -20,12 +23,33 @@ pub(crate) fn prepare(directory: &Path) -> anyhow::Result<()> {
     tempfile::tempfile_in(directory).map(drop).map_err(refused)
 }
 
+/// How a run ends: its record is kept, printed and judged. `name` is `lab` or `bench`.
+///
+/// # Errors
+/// If a file cannot be written.
+pub(crate) fn finish(
+    record: &Record,
+    name: &str,
+    directory: &Path,
+    json: bool,
+    judgement: &JudgementArgs,
+) -> anyhow::Result<ExitCode> {
+    let summary = keep(record, name, directory)?;
+    match json {
+        true => println!("{}", serde_json::to_string(record)?),
+        false => print!("{summary}"),
+    }
+    let code = judgement.conclude(&judgement.verdicts(record, None))?;
+    point_out(record, name, directory);
+    Ok(code)
+}
+
 /// Writes the record and its forms; `name` is `lab` or `bench`. Returns the summary as it was
 /// written.
 ///
 /// # Errors
 /// If a file cannot be written.
-pub(crate) fn keep(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
+fn keep(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
     firstflight_report::write(record, &directory.join(format!("{name}.json")))?;
     let text = summary(record);
     let forms = [
@@ -64,7 +88,7 @@ pub(crate) fn samples_csv(record: &Record) -> anyhow::Result<String> {
 }
 
 /// Says where things are.
-pub(crate) fn point_out(record: &Record, name: &str, directory: &Path) {
+fn point_out(record: &Record, name: &str, directory: &Path) {
     let place = std::fs::canonicalize(directory).unwrap_or_else(|_| PathBuf::from(directory));
     eprintln!(
         "\nThe run took {:.0} s. The report: {}\nEvery sample: {}; captures, tables and CSV are \

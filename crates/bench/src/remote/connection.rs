@@ -10,7 +10,7 @@ use firstflight_wire::{FastOpen, Label, LabelKind};
 
 use crate::connectors::Connectors;
 use crate::exchange::Times;
-use crate::judge::tls_version;
+use crate::judge::{tls_version, wanted};
 use crate::sampler::TOO_OLD_S;
 use crate::servers::Asked;
 use crate::tickets::TicketPool;
@@ -42,15 +42,7 @@ pub(super) struct Got {
 impl Got {
     /// What the connection is instead of what was asked for; `None`: it is what was asked for.
     pub(super) fn wrong(&self, asked: &Asked) -> Option<String> {
-        let kind = match asked.kind {
-            Kind::Full => LabelKind::Full,
-            Kind::Resumed => LabelKind::Resumed,
-            Kind::ZeroRtt => LabelKind::EarlyAccepted,
-            Kind::Refused => LabelKind::EarlyRefused,
-        };
-        let tfo = if asked.tfo { FastOpen::Used } else { FastOpen::Off };
-        let wanted = Label { version: tls_version(asked.version), kind, tfo };
-        if self.label != wanted {
+        if self.label != wanted(asked) {
             return Some(self.label.to_string());
         }
         let group = self.group.filter(|_| asked.version == Version::Tls13)?;

@@ -134,14 +134,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         true => load(&args, &target)?,
         false => samples(&args)?,
     };
-    let summary = outputs::keep(&record, NAME, &args.output)?;
-    match args.json {
-        true => println!("{}", serde_json::to_string(&record)?),
-        false => print!("{summary}"),
-    }
-    let code = args.judgement.conclude(&args.judgement.verdicts(&record, None))?;
-    outputs::point_out(&record, NAME, &args.output);
-    Ok(code)
+    outputs::finish(&record, NAME, &args.output, args.json, &args.judgement)
 }
 
 const NAME: &str = "bench";

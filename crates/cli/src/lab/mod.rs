@@ -177,14 +177,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     let record = firstflight_bench::run(&config, &|progress| show.progress(progress));
     show.end();
     let record = record?;
-    let summary = outputs::keep(&record, NAME, &args.output)?;
-    match args.json {
-        true => println!("{}", serde_json::to_string(&record)?),
-        false => print!("{summary}"),
-    }
-    let code = args.judgement.conclude(&args.judgement.verdicts(&record, None))?;
-    outputs::point_out(&record, NAME, &args.output);
-    Ok(code)
+    outputs::finish(&record, NAME, &args.output, args.json, &args.judgement)
 }
 
 const NAME: &str = "lab";
