@@ -37,7 +37,12 @@
 mod flight;
 mod gate;
 mod register;
+mod shared;
 
 pub use flight::{ClaimKey, Flight};
 pub use gate::{Admission, Decision, Gate, GateConfig, HoldReason, Refusal, Release, Startup};
 pub use register::{Claim, RegisterStatistics, StrikeRegister};
+pub use shared::{
+    Acceptance, Epoch, SharedConfig, SharedGate, SharedRefusal, Sighting, StoreAnswer, Unknown,
+    judge,
+};

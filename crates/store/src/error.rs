@@ -1,0 +1,21 @@
+//! Why the store could not do what it was asked.
+
+use firstflight_replay::Unknown;
+
+/// Why the store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It cannot be reached, or did not answer in time.
+    #[error("the store does not answer: {0}")]
+    Absent(String),
+    /// It answered by an error.
+    #[error("the store refused: {0}")]
+    Refused(String),
+    /// A setting that cannot be.
+    #[error("{0}")]
+    Setting(String),
+    /// Its word does not count now.
+    #[error("the store's word does not count now: {0:?}")]
+    Unknown(Unknown),
+}

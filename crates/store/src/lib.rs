@@ -1,0 +1,10 @@
+//! The store that the nodes of a cluster share, on Redis or Valkey: the strike register's claims,
+//! and the small records beside them (ticket keys, nodes, single-use tickets).
+
+mod config;
+mod error;
+mod store;
+
+pub use config::{Address, StoreConfig, StoreTls, Topology};
+pub use error::StoreError;
+pub use store::{Store, StoreStatistics, Taken};
