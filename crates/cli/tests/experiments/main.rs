@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use firstflight_bench::{
-    Axes, BuiltIn, Captures, Experiment, Kind, LabConfig, MiddleboxConfig, ServerKind,
+    Axes, BuiltIn, Captures, Experiment, Http, Kind, LabConfig, MiddleboxConfig, ServerKind, Size,
 };
 use firstflight_link::{CellSpec, Middlebox, Profile, enter_user_namespace};
 use firstflight_report::{Cell, Fault, Record, Sample};
@@ -24,10 +24,11 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The lab measures time: side by side its runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 13] = [
         ("refused_early_data_is_labelled_so_and_in_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
         ("a_silent_fall_back_of_fast_open_stays_out_of_its_cell", fallen_back),
+        ("rfc6928_a_page_of_ten_kib_is_there_with_its_first_byte", page),
         ("middleboxes_do_what_their_outcomes_say", middleboxes),
         ("every_experiment_has_an_aa_control", control),
         ("cells_have_their_figures_costs_and_effects", figures),
@@ -76,6 +77,7 @@ fn record() -> &'static Record {
                 config.experiments.push(experiment);
             }
             config.experiments.push(behind_a_middlebox());
+            config.experiments.push(a_page_over_http_2());
             config.middleboxes = Some(MiddleboxConfig {
                 profile: Profile::parse("10").unwrap(),
                 tries: 3,
@@ -98,7 +100,24 @@ fn behind_a_middlebox() -> Experiment {
         title: "behind a middlebox".to_owned(),
         profiles: vec![profile],
         axes: Axes { kinds: vec![Kind::ZeroRtt], tfo: vec![false, true], ..Axes::one() },
-        samples: 3,
+        samples: 10,
+        control: false,
+    }
+}
+
+/// A page that fits into the first flight of an answer.
+fn a_page_over_http_2() -> Experiment {
+    Experiment {
+        name: "page".to_owned(),
+        title: "a page of 10 KiB over HTTP/2".to_owned(),
+        profiles: vec![Profile::plain(Duration::from_millis(10))],
+        axes: Axes {
+            kinds: Kind::ALL.into_iter().filter(|kind| *kind != Kind::Refused).collect(),
+            http: vec![Http::Two],
+            sizes: vec![Size::TenKib],
+            ..Axes::one()
+        },
+        samples: 10,
         control: false,
     }
 }
@@ -146,16 +165,33 @@ fn post_quantum() {
     assert!(good > 0, "all samples were spoiled");
 }
 
+fn page() {
+    let mut good = 0;
+    for (cell, sample) in samples(record(), |cell| cell.experiment == "page") {
+        if spoiled(sample) {
+            continue;
+        }
+        assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
+        assert!(sample.round_trips.is_some(), "{sample:?} in {cell:?}");
+        assert_eq!(sample.total_round_trips, sample.round_trips, "{sample:?} in {cell:?}");
+        good += 1;
+    }
+    assert!(good > 0, "all samples were spoiled");
+}
+
 fn fallen_back() {
+    let mut fallen = 0;
     for (cell, sample) in samples(record(), |cell| cell.experiment == "behind") {
         match &sample.fault {
             Some(Fault::Mislabelled(what)) => {
                 assert!(cell.tfo && what.contains("TFO fallen back"), "{what} in {cell:?}");
+                fallen += 1;
             }
             Some(Fault::Spoiled(_)) => {}
             fault => assert!(!cell.tfo && fault.is_none(), "{fault:?} in {cell:?}"),
         }
     }
+    assert!(fallen > 0, "all samples were spoiled");
     let with_tfo = record().cells.iter().find(|cell| cell.experiment == "behind" && cell.tfo);
     assert!(with_tfo.unwrap().summary.is_none(), "nothing may enter the figures of this cell");
 }
