@@ -6,14 +6,23 @@ use super::SharedConfig;
 
 /// Since when the store has recorded without a gap. One record in the store itself, written by
 /// whichever node first sees that it is missing or belongs to another life of the store.
+///
+/// The time of its writing is the store's to say, not the writer's: the record is set with a life
+/// of [`Epoch::LIFE`], and its age is read off the life that is left (`PTTL`). A writer's own stamp
+/// could come late (held up in a socket by a partition or a stopped process) and call an epoch old
+/// that has just begun. And it is written only by a node whose clock is within the margin of the
+/// store's: otherwise a store's clock that is set right afterwards would age it at once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Epoch {
     /// The store process's own id (`run_id`), new at each of its starts.
     pub run_id: String,
     /// Its replication id (`master_replid`), new whenever a replica becomes a master.
     pub replication_id: String,
-    /// When it was written, by the store's clock, since 1970.
-    pub since: Duration,
+}
+
+impl Epoch {
+    /// The life that the record is given (`PX`), from which its age is reckoned: a hundred years.
+    pub const LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
 }
 
 /// What was seen of the store on the connection of a claim, after the claim, in the same batch.
@@ -25,6 +34,8 @@ pub struct Sighting {
     pub replication_id: String,
     /// The epoch record, if there is one.
     pub epoch: Option<Epoch>,
+    /// How long ago the epoch record was written, by the store's clock.
+    pub epoch_age: Duration,
     /// The store's clock, since 1970.
     pub store_time: Duration,
     /// This node's clock at the same moment (the one by which ticket ages are measured).
@@ -71,8 +82,8 @@ pub fn judge(config: &SharedConfig, seen: &Sighting) -> Result<(), Unknown> {
     }
     let Some(epoch) = &seen.epoch else { return Err(Unknown::Window) };
     let same = epoch.run_id == seen.run_id && epoch.replication_id == seen.replication_id;
-    match seen.store_time.checked_sub(epoch.since) {
-        Some(age) if same && age >= config.recording_window() => Ok(()),
-        _ => Err(Unknown::Window),
+    match same && seen.epoch_age >= config.recording_window() {
+        true => Ok(()),
+        false => Err(Unknown::Window),
     }
 }
