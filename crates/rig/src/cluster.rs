@@ -1,0 +1,77 @@
+//! A cluster of three masters.
+
+use crate::ports::free_port;
+use crate::process::{Kind, Listen, Plan, Process};
+use crate::sentinels::until;
+
+/// The slots of a cluster, and how many masters share them here.
+const SLOTS: u32 = 16_384;
+const MASTERS: u32 = 3;
+
+/// Three masters without replicas, killed when dropped.
+pub struct Cluster {
+    /// The masters, in the order of their slots.
+    pub masters: Vec<Process>,
+}
+
+impl Cluster {
+    /// Starts them; returns when each of them calls the cluster whole.
+    ///
+    /// # Panics
+    /// If that does not come about within 20 s.
+    pub fn start(kind: Kind) -> Self {
+        let masters: Vec<_> = (0..MASTERS).map(|_| Process::start(plan(kind))).collect();
+        for (index, master) in (0..MASTERS).zip(&masters) {
+            let first = index * SLOTS / MASTERS;
+            let last = (index + 1) * SLOTS / MASTERS - 1;
+            let epoch = (index + 1).to_string();
+            master.ask(&["cluster", "set-config-epoch", &epoch]);
+            master.ask(&["cluster", "addslotsrange", &first.to_string(), &last.to_string()]);
+        }
+        for other in &masters[1..] {
+            let bus = setting(other, "cluster-port");
+            let port = other.plain_port().to_string();
+            masters[0].ask(&["cluster", "meet", "127.0.0.1", &port, &bus]);
+        }
+        until("the cluster is whole", || {
+            masters.iter().all(|one| {
+                let said = one.ask(&["cluster", "info"]);
+                said.contains("cluster_state:ok") && said.contains("cluster_size:3")
+            })
+        });
+        Self { masters }
+    }
+
+    /// Where the masters listen.
+    pub fn addresses(&self) -> Vec<(String, u16)> {
+        self.masters.iter().map(Process::tcp).collect()
+    }
+
+    /// Moves an empty slot from one master to another, by their indices. Keys in it stay behind.
+    ///
+    /// # Panics
+    /// If a master refuses.
+    pub fn move_slot(&self, slot: u16, to: usize) {
+        let node = self.masters[to].ask(&["cluster", "myid"]);
+        let slot = slot.to_string();
+        // The new owner first, or a lost message could leave the slot without one.
+        let others = self.masters.iter().enumerate().filter(|(index, _)| *index != to);
+        for master in std::iter::once(&self.masters[to]).chain(others.map(|(_, other)| other)) {
+            let said = master.ask(&["cluster", "setslot", &slot, "node", &node]);
+            assert_eq!(said, "OK", "moving slot {slot}");
+        }
+        self.masters[to].ask(&["cluster", "bumpepoch"]);
+    }
+}
+
+fn plan(kind: Kind) -> Plan {
+    Plan::new(kind, Listen::Tcp)
+        .set("cluster-enabled", "yes")
+        .set("cluster-port", free_port())
+        .set("cluster-node-timeout", "2000")
+}
+
+/// `CONFIG GET` answers name and value on a line each.
+fn setting(process: &Process, name: &str) -> String {
+    process.ask(&["config", "get", name]).lines().nth(1).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,15 @@
+//! Real store processes for tests and experiments: Redis, Valkey, sentinels, a cluster. They can be
+//! frozen, killed and started again, and none outlives the one who started it.
+//!
+//! For tests only: whatever goes wrong is a panic that says what. All calls block.
+
+mod cluster;
+mod keeper;
+mod ports;
+mod process;
+mod sentinels;
+
+pub use cluster::Cluster;
+pub use ports::free_port;
+pub use process::{Kind, Listen, Plan, Process};
+pub use sentinels::{MASTER_NAME, Sentinels};
