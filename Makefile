@@ -4,7 +4,7 @@
 LAB_FLAGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 10
-# Where `bench` leaves its raw data; default results/DATE-KIND.
+# Where `bench` and `cluster` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 
 # Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
@@ -14,8 +14,8 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab bench control test deps-lab deps-test build fmt lint deny advisories unit fuzz-smoke \
-	fuzz-seeds clean
+.PHONY: help lab bench cluster control test deps-lab deps-test build fmt lint deny advisories unit \
+	fuzz-smoke fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
 
@@ -30,6 +30,9 @@ control: deps-lab ## Tries the lab's statistics on the lab itself, results to re
 
 bench: deps-test ## Measures load against bare loops, raw data to results/... (RESULTS=...)
 	@scripts/bench $(RESULTS)
+
+cluster: deps-test ## Measures what a shared register costs, results to results/... (RESULTS=...)
+	@scripts/cluster $(RESULTS)
 
 test: deps-test fmt lint deny unit fuzz-smoke ## The whole test suite
 	@echo "make test: all passed"

@@ -1,0 +1,149 @@
+//! Claims as fast as callers make them, or at a rate.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use firstflight_replay::{ClaimKey, StoreAnswer};
+use firstflight_store::Store;
+use hdrhistogram::Histogram;
+use tokio::task::LocalSet;
+
+/// How claims follow one another.
+#[derive(Clone, Copy)]
+pub(crate) enum Load {
+    Closed { callers: usize, seconds: f64 },
+    Open { rate: f64, seconds: f64 },
+}
+
+impl Load {
+    pub(crate) fn lasting(self, seconds: f64) -> Self {
+        match self {
+            Self::Closed { callers, .. } => Self::Closed { callers, seconds },
+            Self::Open { rate, .. } => Self::Open { rate, seconds },
+        }
+    }
+}
+
+/// What became of the claims of a run.
+pub(crate) struct Outcomes {
+    pub(crate) won: u64,
+    /// All others, by what they were.
+    pub(crate) others: BTreeMap<String, u64>,
+    /// Nanoseconds. At a rate from the moment at which the claim was due: a late one is the
+    /// store's or the client's lateness, and not to be left out.
+    pub(crate) latency: Histogram<u64>,
+    pub(crate) seconds: f64,
+}
+
+impl Outcomes {
+    fn new() -> Self {
+        let latency = Histogram::new_with_bounds(100, 60_000_000_000, 3);
+        let latency = latency.expect("bounds that make sense");
+        Self { won: 0, others: BTreeMap::new(), latency, seconds: 0.0 }
+    }
+
+    fn add(&mut self, answer: StoreAnswer, due: Instant) {
+        match answer {
+            StoreAnswer::Won => self.won += 1,
+            other => *self.others.entry(format!("{other:?}")).or_default() += 1,
+        }
+        let nanos = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.latency.saturating_record(nanos);
+    }
+}
+
+/// Client randoms that nobody has used: the process's own start, and a count.
+#[derive(Clone)]
+pub(crate) struct Keys(Rc<RefCell<[u8; 32]>>);
+
+impl Keys {
+    pub(crate) fn new() -> Self {
+        let mut random = [0; 32];
+        let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        random[8..24].copy_from_slice(&start.unwrap_or_default().as_nanos().to_le_bytes());
+        random[24..28].copy_from_slice(&std::process::id().to_le_bytes());
+        Self(Rc::new(RefCell::new(random)))
+    }
+
+    pub(crate) fn next(&self) -> ClaimKey {
+        let mut random = self.0.borrow_mut();
+        let mut count = [0; 8];
+        count.copy_from_slice(&random[..8]);
+        random[..8].copy_from_slice(&(u64::from_le_bytes(count) + 1).to_le_bytes());
+        ClaimKey::from_client_random(&random)
+    }
+}
+
+/// Waits until the store's word counts: until its epoch is older than the recording window.
+pub(crate) async fn until_claims_count(store: &Store, longest: Duration) -> Result<(), String> {
+    let keys = Keys::new();
+    let begin = Instant::now();
+    loop {
+        let answer = store.claim(keys.next()).await;
+        if answer == StoreAnswer::Won {
+            return Ok(());
+        }
+        if begin.elapsed() > longest {
+            return Err(format!("after {longest:?} a claim is still {answer:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Loads the store and says what came of it.
+pub(crate) async fn drive(store: &Store, keys: &Keys, load: Load) -> Outcomes {
+    let outcomes = Rc::new(RefCell::new(Outcomes::new()));
+    let begin = Instant::now();
+    let tasks = LocalSet::new();
+    match load {
+        Load::Closed { callers, seconds } => {
+            let until = begin + Duration::from_secs_f64(seconds);
+            for _ in 0..callers {
+                let (store, keys, outcomes) = (store.clone(), keys.clone(), outcomes.clone());
+                tasks.spawn_local(async move {
+                    while Instant::now() < until {
+                        let due = Instant::now();
+                        let answer = store.claim(keys.next()).await;
+                        outcomes.borrow_mut().add(answer, due);
+                    }
+                });
+            }
+            tasks.await;
+        }
+        Load::Open { rate, seconds } => {
+            let all = tasks.run_until(at_rate(store, keys, &outcomes, rate, seconds)).await;
+            tasks.await;
+            debug_assert_eq!(all, outcomes.borrow().latency.len());
+        }
+    }
+    let mut done = outcomes.replace(Outcomes::new());
+    done.seconds = begin.elapsed().as_secs_f64();
+    done
+}
+
+/// Begins claims when they are due. Timers have milliseconds, so between them the thread gives way
+/// to others and looks again: it is busy all the time, and its processor time says nothing.
+async fn at_rate(
+    store: &Store,
+    keys: &Keys,
+    outcomes: &Rc<RefCell<Outcomes>>,
+    rate: f64,
+    seconds: f64,
+) -> u64 {
+    let begin = Instant::now();
+    let total = (rate * seconds) as u64;
+    for index in 0..total {
+        let due = begin + Duration::from_secs_f64(index as f64 / rate);
+        while Instant::now() < due {
+            tokio::task::yield_now().await;
+        }
+        let (store, key, outcomes) = (store.clone(), keys.next(), outcomes.clone());
+        tokio::task::spawn_local(async move {
+            let answer = store.claim(key).await;
+            outcomes.borrow_mut().add(answer, due);
+        });
+    }
+    total
+}

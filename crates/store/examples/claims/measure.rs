@@ -1,0 +1,219 @@
+//! Figures of a run.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+
+use firstflight_statistics::samples_needed;
+use firstflight_store::Store;
+use serde::Serialize;
+
+use crate::Arguments;
+use crate::drive::{Keys, Load, Outcomes, drive};
+use crate::watch::{Info, Watch, processor_seconds};
+
+/// A run with claims. Times in microseconds.
+#[derive(Serialize)]
+pub(crate) struct Claims {
+    name: String,
+    store: String,
+    connections: usize,
+    replicas: u32,
+    load: String,
+    /// Claims a second that were asked for; none in a closed loop.
+    rate: Option<f64>,
+    callers: Option<usize>,
+    seconds: f64,
+    claims: u64,
+    won: u64,
+    /// Claims that were not won, by their answer.
+    others: BTreeMap<String, u64>,
+    claims_per_second: f64,
+    p50_us: f64,
+    p99_us: Option<f64>,
+    p999_us: Option<f64>,
+    max_us: f64,
+    /// Claims for each time that the lane asked for the epoch, which it does once a batch.
+    claims_a_batch: f64,
+    /// What the kernel let this process and the store's use, for each claim. This process's is left
+    /// out at a rate, where it waits busily.
+    client_cpu_us: Option<f64>,
+    store_cpu_us: f64,
+    replica_cpu_us: Option<f64>,
+    /// How much of a processor the store's process used.
+    store_busy: f64,
+    /// By the store's count, headers of TCP and IP not included.
+    bytes_in: f64,
+    bytes_out: f64,
+    /// What the store sent to its replicas.
+    bytes_to_replicas: f64,
+    /// Records that it dropped while the run lasted, for each claim: 1 when as many go as come.
+    expired_a_claim: f64,
+}
+
+pub(crate) async fn claims(
+    store: &Store,
+    arguments: &Arguments,
+    load: Load,
+) -> Result<Claims, Box<dyn Error>> {
+    let keys = Keys::new();
+    let mut watch = Watch::open(&arguments.store)?;
+    drive(store, &keys, load.lasting(arguments.settle_s)).await;
+    let before = Moment::now(&mut watch, arguments.replica_pid)?;
+    let outcomes = drive(store, &keys, load).await;
+    let after = Moment::now(&mut watch, arguments.replica_pid)?;
+    Ok(figures(arguments, load, &outcomes, &before, &after))
+}
+
+/// The store and all processors at one moment.
+struct Moment {
+    info: Info,
+    client: f64,
+    store: f64,
+    replica: f64,
+}
+
+impl Moment {
+    fn now(watch: &mut Watch, replica: Option<u32>) -> Result<Self, Box<dyn Error>> {
+        let info = watch.info()?;
+        let store = processor_seconds(info.text("process_id").parse()?);
+        let client = processor_seconds(std::process::id());
+        Ok(Self { info, client, store, replica: replica.map_or(0.0, processor_seconds) })
+    }
+}
+
+fn figures(
+    arguments: &Arguments,
+    load: Load,
+    outcomes: &Outcomes,
+    before: &Moment,
+    after: &Moment,
+) -> Claims {
+    let claims = outcomes.latency.len();
+    let each = |total: f64| total / claims as f64;
+    let grown = |field| each(after.info.number(field) - before.info.number(field));
+    let calls = |command| after.info.calls(command) - before.info.calls(command);
+    let micros = |from: f64, to: f64| each((to - from) * 1e6);
+    let at = |p| outcomes.latency.value_at_quantile(p) as f64 / 1e3;
+    let reported = |p| (claims >= samples_needed(p) as u64).then(|| at(p));
+    let (callers, rate) = match load {
+        Load::Closed { callers, .. } => (Some(callers), None),
+        Load::Open { rate, .. } => (None, Some(rate)),
+    };
+    Claims {
+        name: arguments.name.clone(),
+        store: format!("{} {}", program(&after.info), arguments.store),
+        connections: arguments.connections,
+        replicas: arguments.replicas,
+        load: if rate.is_some() { "open" } else { "closed" }.to_owned(),
+        rate,
+        callers,
+        seconds: outcomes.seconds,
+        claims,
+        won: outcomes.won,
+        others: outcomes.others.clone(),
+        claims_per_second: claims as f64 / outcomes.seconds,
+        p50_us: at(0.5),
+        p99_us: reported(0.99),
+        p999_us: reported(0.999),
+        max_us: outcomes.latency.max() as f64 / 1e3,
+        claims_a_batch: calls("set") / calls("get"),
+        client_cpu_us: callers.map(|_| micros(before.client, after.client)),
+        store_cpu_us: micros(before.store, after.store),
+        replica_cpu_us: arguments.replica_pid.map(|_| micros(before.replica, after.replica)),
+        store_busy: (after.store - before.store) / outcomes.seconds,
+        bytes_in: grown("total_net_input_bytes"),
+        bytes_out: grown("total_net_output_bytes") - grown("total_net_repl_output_bytes"),
+        bytes_to_replicas: grown("total_net_repl_output_bytes"),
+        expired_a_claim: grown("expired_keys"),
+    }
+}
+
+fn program(info: &Info) -> String {
+    match info.text("valkey_version") {
+        none if none.is_empty() => format!("Redis {}", info.text("redis_version")),
+        version => format!("Valkey {version}"),
+    }
+}
+
+impl fmt::Display for Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let optional = |value: Option<f64>| value.map_or("-".to_owned(), |us| format!("{us:.0}"));
+        write!(
+            f,
+            "{} loop, {} connections, {} replicas: {:.0} claims/s, {} won of {}, {:?}; \
+             us: p50 {:.0}, p99 {}, p99.9 {}, max {:.0}; {:.1} a batch; CPU us a claim: \
+             client {}, store {:.2}, replica {}; store busy {:.0} %; bytes a claim: {:.0} in, {:.0} \
+             out, {:.0} to replicas; {:.2} expired a claim",
+            self.load,
+            self.connections,
+            self.replicas,
+            self.claims_per_second,
+            self.won,
+            self.claims,
+            self.others,
+            self.p50_us,
+            optional(self.p99_us),
+            optional(self.p999_us),
+            self.max_us,
+            self.claims_a_batch,
+            self.client_cpu_us.map_or("-".to_owned(), |us| format!("{us:.2}")),
+            self.store_cpu_us,
+            self.replica_cpu_us.map_or("-".to_owned(), |us| format!("{us:.2}")),
+            self.store_busy * 100.0,
+            self.bytes_in,
+            self.bytes_out,
+            self.bytes_to_replicas,
+            self.expired_a_claim,
+        )
+    }
+}
+
+/// What records take in the store's memory.
+#[derive(Serialize)]
+pub(crate) struct Memory {
+    store: String,
+    /// At so many records beyond those that were there: bytes of all of them (`used_memory`), which
+    /// steps up whenever a table doubles.
+    steps: Vec<(u64, u64)>,
+    bytes_an_entry: f64,
+}
+
+/// Claims flights until the store holds `entries` more records, which have to live that long.
+pub(crate) async fn memory(
+    store: &Store,
+    url: &str,
+    entries: u64,
+) -> Result<Memory, Box<dyn Error>> {
+    let mut watch = Watch::open(url)?;
+    let keys = Keys::new();
+    let before = (watch.entries()?, watch.info()?.number("used_memory"));
+    let mut steps: Vec<(u64, u64)> = Vec::new();
+    for step in 1..=STEPS {
+        let wanted = entries * step / STEPS;
+        while watch.entries()?.saturating_sub(before.0) < wanted {
+            drive(store, &keys, Load::Closed { callers: CALLERS, seconds: 0.05 }).await;
+        }
+        let held = watch.entries()?.saturating_sub(before.0);
+        let bytes = watch.info()?.number("used_memory") - before.1;
+        if steps.last().is_some_and(|(last, _)| held < *last) {
+            return Err("records expire before all are there; give them a longer life".into());
+        }
+        steps.push((held, bytes as u64));
+    }
+    let (held, bytes) = steps[steps.len() - 1];
+    let store = format!("{} {url}", program(&watch.info()?));
+    Ok(Memory { store, steps, bytes_an_entry: bytes as f64 / held as f64 })
+}
+
+const STEPS: u64 = 20;
+const CALLERS: usize = 256;
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (held, bytes) in &self.steps {
+            writeln!(f, "{held} records: {:.1} bytes each", *bytes as f64 / *held as f64)?;
+        }
+        write!(f, "{}: {:.1} bytes a record", self.store, self.bytes_an_entry)
+    }
+}
