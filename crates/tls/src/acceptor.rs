@@ -97,6 +97,11 @@ impl Acceptor {
         Ok(Self { context: builder.build(), early_data })
     }
 
+    /// Whether early data is accepted unless a connection declines it.
+    pub(crate) fn takes_early_data(&self) -> bool {
+        self.early_data
+    }
+
     /// A new connection. With `early_data` false, early data is declined for it alone, and the
     /// client sends its request again after the handshake; tickets still allow it next time.
     ///
@@ -110,7 +115,7 @@ impl Acceptor {
             // SAFETY: the connection is valid and not yet in its handshake.
             unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), 0) };
         }
-        Machine::new(ssl, Role::Server { restore_early_data: self.early_data && !early_data })
+        Machine::new(ssl, Role::Server { restore_early_data: self.early_data })
     }
 }
 

@@ -30,6 +30,8 @@ pub enum EarlyDataReason {
     Unknown,
     /// Switched off for this connection.
     Disabled,
+    /// Switched off by the ticket's sealer ([`crate::OpenedTicket::WithoutEarlyData`]).
+    Withheld,
     /// Accepted.
     Accepted,
     /// The negotiated version has none.
@@ -58,6 +60,7 @@ impl EarlyDataReason {
         match self {
             Self::Unknown => "unknown",
             Self::Disabled => "disabled",
+            Self::Withheld => "withheld",
             Self::Accepted => "accepted",
             Self::ProtocolVersion => "protocol_version",
             Self::PeerDeclined => "peer_declined",

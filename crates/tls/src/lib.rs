@@ -1,15 +1,19 @@
 //! BoringSSL behind safe types, for both roles: contexts, early data, sessions, ticket sealing.
 //!
-//! Three layers, each usable without the one above it:
+//! Layers, each usable without the one above it:
 //! - [`Acceptor`] and [`Connector`]: what a server or a client is willing to do;
 //! - [`Machine`]: one connection without sockets (bytes in, bytes out), in early data or past it;
+//! - [`Accepting`]: a server's connection of which it is not decided whether its early data is
+//!   accepted;
 //! - [`TlsStream`]: the machine on a socket, `AsyncRead + AsyncWrite`, which reads ahead, writes
 //!   the handshake flight and the answer as one, and drains to `Finished` before it closes.
 //!
 //! All BoringSSL FFI of TLS over TCP lives here; nothing above this crate is `unsafe`.
 #![allow(unsafe_code)]
 
+mod accepting;
 mod acceptor;
+mod buffers;
 mod clock;
 mod connector;
 mod context;
@@ -26,6 +30,7 @@ mod stream;
 mod ticket;
 mod version;
 
+pub use accepting::{Accepted, Accepting};
 pub use acceptor::{Acceptor, AcceptorConfig};
 pub use clock::SteadyClock;
 pub use connector::{Connector, ConnectorConfig, Offer, Trust};

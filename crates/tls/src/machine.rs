@@ -1,13 +1,14 @@
-use std::io::{self, Read, Write};
+use std::io;
 use std::sync::PoisonError;
 
 use boring::ssl::{Error, ErrorCode, Ssl, SslStream};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
+use crate::buffers::Wire;
 use crate::connector::Inbox;
 use crate::error::reasons;
-use crate::{EarlyData, EarlyDataReason, Handshake, Session, TlsError};
+use crate::{EarlyData, EarlyDataReason, Handshake, OpenedTicket, Session, TlsError, ticket};
 
 /// What a step of the [`Machine`] came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,8 +45,13 @@ pub struct Machine {
 }
 
 pub(crate) enum Role {
-    Server { restore_early_data: bool },
-    Client { inbox: Inbox },
+    /// Early data may be switched off until the ClientHello has been judged.
+    Server {
+        restore_early_data: bool,
+    },
+    Client {
+        inbox: Inbox,
+    },
 }
 
 /// A client's early data, from its first byte to the server's answer about it.
@@ -161,6 +167,23 @@ impl Machine {
         }
     }
 
+    /// On a server whose sealer said [`OpenedTicket::Elsewhere`]: by what to fetch the session of
+    /// the client's ticket, told once. The handshake answers `NeedsInput` until
+    /// [`Machine::provide_session`] was called; nothing of it was sent before.
+    pub fn needed_session(&mut self) -> Option<Vec<u8>> {
+        ticket::redemption(self.stream.ssl())?.needed.take()
+    }
+
+    /// What came of fetching: [`OpenedTicket::Ignored`] for nothing, and then, as for another
+    /// [`OpenedTicket::Elsewhere`], the handshake goes on as a full one.
+    pub fn provide_session(&mut self, session: OpenedTicket) {
+        let session = match session {
+            OpenedTicket::Elsewhere(_) => OpenedTicket::Ignored,
+            found => found,
+        };
+        ticket::redeem(self.stream.ssl_mut(), |redemption| redemption.provided = Some(session));
+    }
+
     /// Whether early data can still be written (client) or read (server).
     pub fn in_early_data(&self) -> bool {
         // SAFETY: the pointer is valid while the stream is, and the call only reads.
@@ -223,10 +246,15 @@ impl Machine {
     }
 
     fn reason(&self) -> EarlyDataReason {
+        let ssl = self.stream.ssl();
         // SAFETY: the pointer is valid while the stream is, and the call only reads.
-        EarlyDataReason::from_ffi(unsafe {
-            ffi::SSL_get_early_data_reason(self.stream.ssl().as_ptr())
-        })
+        let reason = unsafe { ffi::SSL_get_early_data_reason(ssl.as_ptr()) };
+        match EarlyDataReason::from_ffi(reason) {
+            EarlyDataReason::Disabled if ticket::redemption(ssl).is_some_and(|r| r.withheld) => {
+                EarlyDataReason::Withheld
+            }
+            reason => reason,
+        }
     }
 
     /// Runs one operation of the library until it is done or needs the peer.
@@ -247,7 +275,7 @@ impl Machine {
                     code if code.as_raw() == ffi::SSL_ERROR_EARLY_DATA_REJECTED => {
                         self.take_refusal();
                     }
-                    ErrorCode::WANT_READ | ErrorCode::WANT_WRITE => {
+                    ErrorCode::WANT_READ | ErrorCode::WANT_WRITE | ErrorCode::PENDING_TICKET => {
                         return Ok(Progress::NeedsInput);
                     }
                     ErrorCode::ZERO_RETURN => return Ok(Progress::Closed),
@@ -259,12 +287,10 @@ impl Machine {
 
     /// What has to be looked at whenever the library has run.
     fn after_step(&mut self) {
-        let judged = self.reason() != EarlyDataReason::Unknown;
-        if let Role::Server { restore_early_data } = &mut self.role
-            && *restore_early_data
-            && judged
+        if let Role::Server { restore_early_data: true } = self.role
+            && self.reason() != EarlyDataReason::Unknown
         {
-            *restore_early_data = false;
+            self.role = Role::Server { restore_early_data: false };
             // SAFETY: the connection is valid; its ClientHello has been judged, and from here on
             // the flag only decides what the tickets allow.
             unsafe { ffi::SSL_set_early_data_enabled(self.stream.ssl().as_ptr(), 1) };
@@ -332,67 +358,6 @@ impl Machine {
         match complete {
             true => TlsError::Connection(reasons(stack)),
             false => TlsError::Handshake(reasons(stack)),
-        }
-    }
-}
-
-/// The two buffers under the library. Both give their memory back when they run empty, so that an
-/// idle connection holds none.
-#[derive(Default)]
-struct Wire {
-    incoming: Queue,
-    outgoing: Queue,
-    eof: bool,
-}
-
-impl Read for Wire {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let rest = self.incoming.rest();
-        if rest.is_empty() {
-            return if self.eof { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
-        }
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
-        self.incoming.consume(count);
-        Ok(count)
-    }
-}
-
-impl Write for Wire {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.outgoing.append(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Bytes in, bytes out, in order.
-#[derive(Default)]
-pub(crate) struct Queue {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Queue {
-    pub(crate) fn append(&mut self, more: &[u8]) {
-        if self.start > 0 && self.bytes.len() + more.len() > self.bytes.capacity() {
-            self.bytes.drain(..self.start);
-            self.start = 0;
-        }
-        self.bytes.extend_from_slice(more);
-    }
-
-    pub(crate) fn rest(&self) -> &[u8] {
-        &self.bytes[self.start..]
-    }
-
-    pub(crate) fn consume(&mut self, count: usize) {
-        self.start += count;
-        if self.start >= self.bytes.len() {
-            *self = Self::default();
         }
     }
 }

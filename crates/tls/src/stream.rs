@@ -6,8 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::machine::Queue;
-use crate::{Acceptor, Connector, Handshake, Machine, Offer, Progress, Session, TlsError};
+use crate::buffers::Queue;
+use crate::{
+    Accepted, Accepting, Acceptor, Connector, Handshake, Machine, Offer, OpenedTicket, Progress,
+    Session, TlsError,
+};
 
 /// A TLS connection on a socket.
 ///
@@ -29,6 +32,16 @@ pub struct TlsStream<S> {
     phase: Phase,
     close_said: bool,
     sending: Sending,
+    /// What was read so far, as long as the handshake may have to begin again ([`Accepting`]).
+    heard: Option<Vec<u8>>,
+}
+
+/// How far [`TlsStream::poll_start`] came.
+pub(crate) enum Started {
+    /// Data can be read or written.
+    Done,
+    /// A server has to fetch the session of the client's ticket.
+    NeedsSession(Vec<u8>),
 }
 
 struct Drained {
@@ -38,7 +51,7 @@ struct Drained {
 
 /// Which bytes the application has been given (server only; a client is `Late` from the start).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
     Early,
     /// All early bytes are given, and the reader was asked to come again once.
     GaveWay,
@@ -69,11 +82,17 @@ const MAX_WRITE: usize = 64 * 1024;
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// Accepts a connection; returns when the handshake is complete or early data can be read.
     /// The server's flight may still be unsent then, so that it leaves together with the answer.
+    /// Early data is accepted as TLS would, and a session that is elsewhere is not fetched; see
+    /// [`Accepting`] for both.
     ///
     /// # Errors
     /// [`TlsError`]; the alert has been sent as far as the socket took it.
     pub async fn accept(acceptor: &Acceptor, io: S, early_data: bool) -> Result<Self, TlsError> {
-        Self::start(acceptor.machine(early_data)?, io, Phase::Early).await
+        let mut accepting = Accepting::new(acceptor, io, early_data)?;
+        while let Accepted::NeedsSession(_) = accepting.advance().await? {
+            accepting.provide_session(OpenedTicket::Ignored);
+        }
+        Ok(accepting.into_stream())
     }
 
     /// Connects; returns when the handshake is complete, or at once when early data can be
@@ -82,7 +101,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// # Errors
     /// [`TlsError`].
     pub async fn connect(connector: &Connector, io: S, offer: &Offer) -> Result<Self, TlsError> {
-        Self::start(connector.machine(offer)?, io, Phase::Late).await
+        let mut stream = Self::new(connector.machine(offer)?, io, Phase::Late);
+        std::future::poll_fn(|cx| stream.poll_start(cx)).await?;
+        Ok(stream)
     }
 
     /// What was negotiated so far.
@@ -149,27 +170,48 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    async fn start(machine: Machine, io: S, phase: Phase) -> Result<Self, TlsError> {
-        let mut stream = Self {
+    pub(crate) fn new(machine: Machine, io: S, phase: Phase) -> Self {
+        Self {
             io,
             machine,
             drained: VecDeque::new(),
             phase,
             close_said: false,
             sending: Sending::Promptly,
-        };
-        std::future::poll_fn(|cx| stream.poll_start(cx)).await?;
-        if phase == Phase::Early && !stream.machine.in_early_data() {
-            stream.phase = Phase::Late;
+            heard: None,
         }
-        Ok(stream)
     }
 
-    fn poll_start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TlsError>> {
+    /// From now on what is read is kept too.
+    pub(crate) fn keep_what_is_heard(&mut self) {
+        self.heard = Some(Vec::new());
+    }
+
+    /// What was read so far, if it was kept. It is kept no longer.
+    pub(crate) fn take_heard(&mut self) -> Option<Vec<u8>> {
+        self.heard.take()
+    }
+
+    pub(crate) fn machine_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
+    /// A server's readers begin: without early data, all that they read is late.
+    pub(crate) fn begin(&mut self) {
+        if !self.machine.in_early_data() {
+            self.phase = Phase::Late;
+        }
+    }
+
+    /// Carries the handshake on until it is complete or in early data.
+    pub(crate) fn poll_start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Started, TlsError>> {
         loop {
             match self.machine.handshake() {
-                Ok(Progress::Done(())) => return Poll::Ready(Ok(())),
-                Ok(Progress::NeedsInput) => ready!(self.poll_exchange(cx))?,
+                Ok(Progress::Done(())) => return Poll::Ready(Ok(Started::Done)),
+                Ok(Progress::NeedsInput) => match self.machine.needed_session() {
+                    Some(id) => return Poll::Ready(Ok(Started::NeedsSession(id))),
+                    None => ready!(self.poll_exchange(cx))?,
+                },
                 Ok(Progress::Closed) => return Poll::Ready(Err(TlsError::ClosedInHandshake)),
                 Err(error) => {
                     // The peer is owed the alert; whether it can take it does not matter any more.
@@ -218,7 +260,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
         match buffer.filled() {
             [] => self.machine.feed_eof(),
-            bytes => self.machine.feed(bytes),
+            bytes => {
+                self.machine.feed(bytes);
+                if let Some(heard) = &mut self.heard {
+                    heard.extend_from_slice(bytes);
+                }
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -1,13 +1,15 @@
+use std::fmt;
 use std::os::raw::c_int;
 use std::slice;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use boring::ex_data::Index;
-use boring::ssl::{SslContext, SslContextBuilder, SslContextRef};
+use boring::ssl::{Ssl, SslContext, SslContextBuilder, SslContextRef, SslRef};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
 use crate::TlsError;
+use crate::context::Slot;
 
 /// Seals and opens session tickets, for all versions of TLS.
 pub trait TicketSealer: Send + Sync {
@@ -21,13 +23,64 @@ pub trait TicketSealer: Send + Sync {
     fn open(&self, ticket: &[u8]) -> OpenedTicket;
 }
 
-/// What [`TicketSealer::open`] found.
-#[derive(Debug, PartialEq, Eq)]
+/// What [`TicketSealer::open`] found. A session may not be longer than its ticket: one that is
+/// counts as [`OpenedTicket::Ignored`].
+#[derive(Clone, PartialEq, Eq)]
 pub enum OpenedTicket {
     /// The session as it was sealed.
     Session(Vec<u8>),
+    /// The same, to be resumed with early data refused. Tickets issued on the connection still
+    /// allow early data.
+    WithoutEarlyData(Vec<u8>),
+    /// The session has to be fetched by these words before the handshake can go on; see
+    /// [`crate::Accepting`] and [`crate::Machine::needed_session`].
+    Elsewhere(Vec<u8>),
     /// Not ours, or no longer: the connection goes on as a full handshake (RFC 5077 section 3.4).
     Ignored,
+}
+
+impl fmt::Debug for OpenedTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Sessions are secrets, and so may be the words by which to fetch one.
+        f.write_str(match self {
+            Self::Session(_) => "Session(..)",
+            Self::WithoutEarlyData(_) => "WithoutEarlyData(..)",
+            Self::Elsewhere(_) => "Elsewhere(..)",
+            Self::Ignored => "Ignored",
+        })
+    }
+}
+
+/// What a connection's ticket has come to, where that is more than its session.
+#[derive(Default)]
+pub(crate) struct Redemption {
+    /// By what to fetch the session, as long as nobody was told.
+    pub(crate) needed: Option<Vec<u8>>,
+    /// What was fetched.
+    pub(crate) provided: Option<OpenedTicket>,
+    /// Whether early data was switched off for the ticket's sake.
+    pub(crate) withheld: bool,
+}
+
+static REDEMPTION: Slot<Mutex<Redemption>> =
+    LazyLock::new(|| Ssl::new_ex_index().expect("an index for a ticket's redemption"));
+
+/// The redemption of a connection; `None`: its ticket was plain, or it had none.
+pub(crate) fn redemption(ssl: &SslRef) -> Option<MutexGuard<'_, Redemption>> {
+    let redemption = ssl.ex_data(*REDEMPTION)?;
+    Some(redemption.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Changes the redemption of a connection, which begins here if there was none.
+pub(crate) fn redeem(ssl: &mut SslRef, change: impl FnOnce(&mut Redemption)) {
+    match ssl.ex_data_mut(*REDEMPTION) {
+        Some(known) => change(known.get_mut().unwrap_or_else(PoisonError::into_inner)),
+        None => {
+            let mut redemption = Redemption::default();
+            change(&mut redemption);
+            ssl.set_ex_data(*REDEMPTION, Mutex::new(redemption));
+        }
+    }
 }
 
 type Sealer = Arc<dyn TicketSealer>;
@@ -111,17 +164,36 @@ unsafe extern "C" fn open(
     input: *const u8,
     input_len: usize,
 ) -> ffi::ssl_ticket_aead_result_t {
-    // SAFETY: as in `seal`.
+    use ffi::ssl_ticket_aead_result_t as Answer;
+    // SAFETY: as in `seal`; the library calls back from within a call on this connection, during
+    // which nobody else has hold of its slots.
     unsafe {
         *out_len = 0;
         let ticket = slice::from_raw_parts(input, input_len);
-        match sealer_of(ssl).map(|sealer| sealer.open(ticket)) {
-            Some(OpenedTicket::Session(session)) if session.len() <= max_out_len => {
-                slice::from_raw_parts_mut(out, session.len()).copy_from_slice(&session);
-                *out_len = session.len();
-                ffi::ssl_ticket_aead_result_t::ssl_ticket_aead_success
+        let connection = SslRef::from_ptr_mut(ssl);
+        let opened = match redemption(connection).and_then(|known| known.provided.clone()) {
+            Some(provided) => provided,
+            None => sealer_of(ssl).map_or(OpenedTicket::Ignored, |sealer| sealer.open(ticket)),
+        };
+        let session = match opened {
+            OpenedTicket::Session(session) => session,
+            OpenedTicket::WithoutEarlyData(session) => {
+                // The library looks at the flag after this; the machine puts it back.
+                ffi::SSL_set_early_data_enabled(ssl, 0);
+                redeem(connection, |redemption| redemption.withheld = true);
+                session
             }
-            _ => ffi::ssl_ticket_aead_result_t::ssl_ticket_aead_ignore_ticket,
+            OpenedTicket::Elsewhere(id) => {
+                redeem(connection, |redemption| redemption.needed = Some(id));
+                return Answer::ssl_ticket_aead_retry;
+            }
+            OpenedTicket::Ignored => return Answer::ssl_ticket_aead_ignore_ticket,
+        };
+        if session.len() > max_out_len {
+            return Answer::ssl_ticket_aead_ignore_ticket;
         }
+        slice::from_raw_parts_mut(out, session.len()).copy_from_slice(&session);
+        *out_len = session.len();
+        Answer::ssl_ticket_aead_success
     }
 }

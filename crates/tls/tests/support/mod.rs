@@ -9,7 +9,19 @@ use firstflight_tls::{
 };
 
 /// Marks tickets with its key and hides nothing: enough to be the same or another key.
-pub struct MarkSealer(pub u8);
+pub struct MarkSealer {
+    pub key: u8,
+    pub opens: Opens,
+}
+
+/// What the sealer says of a ticket that is its own.
+#[derive(Clone, Copy)]
+pub enum Opens {
+    Plainly,
+    WithoutEarlyData,
+    /// The session stays in the ticket, and the words to fetch it by are the ticket itself.
+    Elsewhere,
+}
 
 impl TicketSealer for MarkSealer {
     fn max_overhead(&self) -> usize {
@@ -17,12 +29,16 @@ impl TicketSealer for MarkSealer {
     }
 
     fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
-        Some([&[self.0], session].concat())
+        Some([&[self.key], session].concat())
     }
 
     fn open(&self, ticket: &[u8]) -> OpenedTicket {
         match ticket.split_first() {
-            Some((key, session)) if *key == self.0 => OpenedTicket::Session(session.to_vec()),
+            Some((key, session)) if *key == self.key => match self.opens {
+                Opens::Plainly => OpenedTicket::Session(session.to_vec()),
+                Opens::WithoutEarlyData => OpenedTicket::WithoutEarlyData(session.to_vec()),
+                Opens::Elsewhere => OpenedTicket::Elsewhere(ticket.to_vec()),
+            },
             _ => OpenedTicket::Ignored,
         }
     }
@@ -35,6 +51,7 @@ pub struct Setup {
     pub ciphers: CipherPolicy,
     pub alpn: Vec<Vec<u8>>,
     pub sealer_key: u8,
+    pub opens: Opens,
     pub decline: bool,
     pub trust: Trust,
     pub key_log: Option<Arc<dyn KeyLog>>,
@@ -48,6 +65,7 @@ impl Default for Setup {
             ciphers: CipherPolicy::default(),
             alpn: Vec::new(),
             sealer_key: 1,
+            opens: Opens::Plainly,
             decline: false,
             trust: Trust::Anyone,
             key_log: None,
@@ -63,7 +81,7 @@ impl Setup {
         config.ciphers = self.ciphers.clone();
         config.alpn = self.alpn.clone();
         config.early_data = true;
-        config.sealer = Some(Arc::new(MarkSealer(self.sealer_key)));
+        config.sealer = Some(Arc::new(MarkSealer { key: self.sealer_key, opens: self.opens }));
         Acceptor::new(config).unwrap()
     }
 
