@@ -10,6 +10,7 @@
 //!   without talking to each other.
 //! - [`Schedule`]: how long a key is current, how long a ticket lives.
 //! - [`KeyFile`]: a ring in a file that several processes share.
+//! - [`export`]: a ring in the formats of other servers.
 //! - [`TicketKeys`]: the handle for the TLS side, safe to share between threads.
 //!
 //! Why a shared file holds keys and not one secret from which every period's key is derived: who
@@ -18,8 +19,10 @@
 //! nothing to take. The price is that somebody has to write new ones ([`KeyFile::rotate`]); until
 //! then the last key stays in use, and [`Ring::warnings`] says so.
 //!
-//! The core takes the time as an argument ([`UnixTime`]); only [`KeyFile`] touches files.
+//! The core takes the time as an argument ([`UnixTime`]); only [`KeyFile`] and
+//! [`export::Target`] touch files.
 
+pub mod export;
 mod file;
 mod handle;
 mod key;

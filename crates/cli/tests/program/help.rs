@@ -41,6 +41,21 @@ fn of_keys_rotate() {
 }
 
 #[test]
+fn of_keys_list() {
+    insta::assert_snapshot!(help(&["keys", "list"]));
+}
+
+#[test]
+fn of_keys_export() {
+    insta::assert_snapshot!(help(&["keys", "export"]));
+}
+
+#[test]
+fn of_keys_watch() {
+    insta::assert_snapshot!(help(&["keys", "watch"]));
+}
+
+#[test]
 fn of_bench() {
     insta::assert_snapshot!(help(&["bench"]));
 }

@@ -1,0 +1,75 @@
+//! Which key stands where, for each server.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use zeroize::Zeroizing;
+
+use super::foreign::ForeignKey;
+use crate::key::TicketKey;
+use crate::ring::Ring;
+use crate::schedule::UnixTime;
+
+/// The ring's keys for nginx, a file each (`ssl_session_ticket_key`): the first seals, all open.
+/// Current, next, then the previous ones, the newest first.
+pub fn nginx(ring: &Ring, now: UnixTime) -> Vec<ForeignKey> {
+    first_seals(ring, now, "nginx")
+}
+
+/// The ring's keys for HAProxy (`tls-ticket-keys`): a line each in base64, the last but one seals.
+/// Previous ones, the oldest first, then current and next.
+///
+/// HAProxy wants three keys at least, and in its usual build keeps the last three. Where the ring
+/// has fewer, keys that nobody seals under fill the place of the missing ones.
+pub fn haproxy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
+    let derive = |key: &TicketKey| ForeignKey::derive(key, "HAProxy");
+    let filler = |place| ForeignKey::derive(&ring.current(now).key, place);
+    let mut keys: Vec<_> = ring.previous(now).iter().map(|dated| derive(&dated.key)).collect();
+    if keys.is_empty() {
+        keys.push(filler("HAProxy, no key before"));
+    }
+    keys.push(derive(&ring.current(now).key));
+    keys.push(match ring.next(now) {
+        Some(next) => derive(&next.key),
+        None => filler("HAProxy, no key after"),
+    });
+    let mut text = room(keys.len());
+    for key in &keys {
+        STANDARD.encode_string(key.as_bytes(), &mut text);
+        text.push('\n');
+    }
+    text
+}
+
+/// The ring's keys for Envoy, as the secret that its SDS reads from a file and follows: JSON, which
+/// is YAML too. Its name is `firstflight_tickets`; the first key seals, all open.
+pub fn envoy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
+    let keys = first_seals(ring, now, "Envoy");
+    let mut text = room(keys.len());
+    text.push_str(
+        "{\n  \"resources\": [{\n    \"@type\": \"type.googleapis.com/envoy.extensions.\
+         transport_sockets.tls.v3.Secret\",\n    \"name\": \"firstflight_tickets\",\n    \
+         \"session_ticket_keys\": {\n      \"keys\": [",
+    );
+    for (at, key) in keys.iter().enumerate() {
+        text.push_str(if at == 0 { "\n" } else { ",\n" });
+        text.push_str("        {\"inline_bytes\": \"");
+        STANDARD.encode_string(key.as_bytes(), &mut text);
+        text.push_str("\"}");
+    }
+    text.push_str("\n      ]\n    }\n  }]\n}\n");
+    text
+}
+
+fn first_seals(ring: &Ring, now: UnixTime, purpose: &str) -> Vec<ForeignKey> {
+    let next = ring.next(now).into_iter();
+    std::iter::once(ring.current(now))
+        .chain(next)
+        .chain(ring.previous(now).iter().rev())
+        .map(|dated| ForeignKey::derive(&dated.key, purpose))
+        .collect()
+}
+
+/// Room for all of it from the start: growing would leave copies of secrets behind.
+fn room(keys: usize) -> Zeroizing<String> {
+    Zeroizing::new(String::with_capacity(512 + keys * 160))
+}

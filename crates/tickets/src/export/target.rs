@@ -1,0 +1,195 @@
+//! The files of another server, written so that it never reads half of a change.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, Metadata};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use super::order;
+use crate::ring::Ring;
+use crate::schedule::UnixTime;
+
+/// Whose files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A directory: `tickets.conf`, to be included beside `ssl_certificate`, and the keys that it
+    /// names. A key's file has a name of its own and never changes, so whatever `tickets.conf` one
+    /// reads, its keys are those that it was written for.
+    Nginx,
+    /// A file for `tls-ticket-keys`.
+    Haproxy,
+    /// A file for `session_ticket_keys_sds_secret_config`, which Envoy follows by itself.
+    Envoy,
+}
+
+/// Where a ring is written for another server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    format: Format,
+    path: PathBuf,
+}
+
+/// Why another server's files cannot be written.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// The system's reason.
+    #[error("cannot write ticket keys to {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// nginx has one file for each key.
+    #[error("{} is no directory, and nginx has a file for each key; name a directory", path.display())]
+    NoDirectory {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// The others have one file for all.
+    #[error("{} is a directory; name a file for the keys", path.display())]
+    Directory {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// No line of nginx's configuration can say it.
+    #[error(
+        "nginx cannot be told of a path such as {path:?}; choose one without special characters"
+    )]
+    Name {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+impl Target {
+    /// The target at `path`: a directory for nginx, a file for the others. Touches nothing.
+    pub fn new(format: Format, path: impl Into<PathBuf>) -> Self {
+        Self { format, path: path.into() }
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the ring as it is at `now`, if that is not what is there already. Whether something
+    /// has changed.
+    ///
+    /// A file is replaced whole or not at all and keeps its mode and owner; a new one has mode
+    /// 0600. A symbolic link stays one.
+    ///
+    /// # Errors
+    /// [`TargetError`].
+    pub fn write(&self, ring: &Ring, now: UnixTime) -> Result<bool, TargetError> {
+        let text = match self.format {
+            Format::Nginx => return self.write_nginx(ring, now),
+            Format::Haproxy => order::haproxy(ring, now),
+            Format::Envoy => order::envoy(ring, now),
+        };
+        if self.path.is_dir() {
+            return Err(TargetError::Directory { path: self.path.clone() });
+        }
+        replace(&self.path, text.as_bytes(), None)
+    }
+
+    /// Keys first, then what names them, and only then are keys removed that it does not name.
+    fn write_nginx(&self, ring: &Ring, now: UnixTime) -> Result<bool, TargetError> {
+        let directory = self.directory()?;
+        let shown = quotable(&directory)?;
+        let main = directory.join(MAIN);
+        let like = fs::metadata(&main).ok();
+        let mut lines = String::from(
+            "# Written by `firstflight keys`. Include it beside ssl_certificate: the first key \
+             seals, all open.\n",
+        );
+        let mut named = Vec::new();
+        let mut changed = false;
+        for key in order::nginx(ring, now) {
+            let name = format!("{BEFORE}{}{AFTER}", hex::encode(key.name()));
+            changed |= replace(&directory.join(&name), key.as_bytes(), like.as_ref())?;
+            // Writing to a String cannot fail.
+            let _ = writeln!(lines, "ssl_session_ticket_key \"{shown}/{name}\";");
+            named.push(name);
+        }
+        changed |= replace(&main, lines.as_bytes(), None)?;
+        remove_others(&directory, &named)?;
+        Ok(changed)
+    }
+
+    /// The directory by its absolute name, as nginx takes others from where its own
+    /// configuration is. Made for this user alone if it is not there.
+    fn directory(&self) -> Result<PathBuf, TargetError> {
+        let failed = |source| TargetError::Write { path: self.path.clone(), source };
+        if self.path.exists() && !self.path.is_dir() {
+            return Err(TargetError::NoDirectory { path: self.path.clone() });
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.path).map_err(failed)?;
+        self.path.canonicalize().map_err(failed)
+    }
+}
+
+/// Replaces a file whole if it has other bytes. Mode and owner are those of the file, or, if it is
+/// new, those of `like`. Whether it was replaced.
+fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> Result<bool, TargetError> {
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let there = fs::metadata(&target).ok();
+    if there.is_some() && fs::read(&target).map(Zeroizing::new).is_ok_and(|old| *old == *bytes) {
+        return Ok(false);
+    }
+    let directory = match target.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let write = || {
+        let mut file = NamedTempFile::new_in(directory)?;
+        file.write_all(bytes)?;
+        if let Some(like) = there.as_ref().or(like) {
+            let own = file.as_file().metadata()?;
+            if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
+                fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
+            }
+            // After the owner: a change of that takes bits away.
+            file.as_file().set_permissions(fs::Permissions::from_mode(like.mode() & 0o777))?;
+        }
+        file.as_file().sync_all()?;
+        file.persist(&target).map_err(|error| error.error)?;
+        Ok(true)
+    };
+    write().map_err(|source| TargetError::Write { path: path.to_owned(), source })
+}
+
+/// Removes keys of ours that are not among `named`: what is dead must not lie about.
+fn remove_others(directory: &Path, named: &[String]) -> Result<(), TargetError> {
+    let failed = |source| TargetError::Write { path: directory.to_owned(), source };
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if is_ours(name) && !named.iter().any(|other| other == name) {
+            fs::remove_file(directory.join(name)).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_ours(name: &str) -> bool {
+    let middle = name.strip_prefix(BEFORE).and_then(|rest| rest.strip_suffix(AFTER));
+    middle.is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// The path if it can stand between quotes in nginx's configuration.
+fn quotable(path: &Path) -> Result<&str, TargetError> {
+    let special = |c: char| c.is_control() || matches!(c, '"' | '\\' | '$');
+    path.to_str()
+        .filter(|text| !text.contains(special))
+        .ok_or_else(|| TargetError::Name { path: path.to_owned() })
+}
+
+const MAIN: &str = "tickets.conf";
+const BEFORE: &str = "ticket-";
+const AFTER: &str = ".key";
