@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use firstflight_tickets::{DatedKey, Opened, Ring, Schedule, TicketKey, UnixTime};
+use firstflight_tickets::{DatedKey, Opened, Ring, Schedule, TicketKey, UnixTime, Zone};
 use libfuzzer_sys::fuzz_target;
 
 const START: u64 = 1_790_000_000;
@@ -16,14 +16,15 @@ fuzz_target!(|input: (u8, u32, &[u8], &[u8])| {
     let (ticket, genuine) = match how % 3 {
         0 => (bytes.to_vec(), false),
         // A ticket's head in front, so that the cipher is reached.
-        1 => ([&[1], &[how / 3 % 4; 16][..], bytes].concat(), false),
-        _ => spoilt(&ring.seal(bytes, UnixTime(START)), edit),
+        1 => ([&[how % 5], &[how / 3 % 4; 16][..], bytes].concat(), false),
+        _ => spoilt(&ring.seal(bytes, Zone::NONE, UnixTime(START)), edit),
     };
     match ring.open(&ticket, now) {
-        Opened::Ticket(content) => {
+        Opened::Ticket { content, zone } => {
             assert!(genuine, "a forged ticket was opened");
-            assert_eq!(content, bytes);
+            assert_eq!((&content[..], zone), (bytes, Zone::NONE));
         }
+        Opened::Reference { .. } => panic!("a forged reference was opened"),
         // Its key was current until START + 1 h, and the ticket lived no longer than 2 h.
         Opened::UnknownKey => assert!(!genuine || u64::from(late) >= 2 * HOUR),
         Opened::Forged => assert!(!genuine),

@@ -1,7 +1,7 @@
 //! Any text as a ticket-key file: read, or refused in one sentence that shows no secret.
 #![no_main]
 
-use firstflight_tickets::{KeyFile, Opened, UnixTime};
+use firstflight_tickets::{KeyFile, Opened, UnixTime, Zone};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -9,8 +9,9 @@ fuzz_target!(|text: &str| {
         Ok(ring) => {
             let now = UnixTime(1_790_000_000);
             let _ = (ring.warnings(now), ring.previous(now), ring.next(now), ring.due());
-            let ticket = ring.seal(b"session", now);
-            assert_eq!(ring.open(&ticket, now), Opened::Ticket(b"session".to_vec()));
+            let ticket = ring.seal(b"session", Zone::NONE, now);
+            let opened = Opened::Ticket { content: b"session".to_vec(), zone: Zone::NONE };
+            assert_eq!(ring.open(&ticket, now), opened);
             let mut turned = ring;
             turned.rotate(now);
             turned.keep_up(now);

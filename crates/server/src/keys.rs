@@ -75,8 +75,11 @@ impl TicketSealer for TicketRing {
 
     fn open(&self, ticket: &[u8]) -> OpenedTicket {
         match self.keys.open(ticket, now()) {
-            Opened::Ticket(session) => OpenedTicket::Session(session),
-            Opened::UnknownKey | Opened::Forged => OpenedTicket::Ignored,
+            Opened::Ticket { content, zone } if zone == self.keys.zone() => {
+                OpenedTicket::Session(content)
+            }
+            Opened::Ticket { content, .. } => OpenedTicket::WithoutEarlyData(content),
+            _ => OpenedTicket::Ignored,
         }
     }
 }

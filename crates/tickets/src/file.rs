@@ -15,8 +15,8 @@
 //! their clocks agree, and a clock that is off costs nothing, as the others have the key too.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read as _, Write as _};
+use std::fs::Metadata;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,6 +30,7 @@ use zeroize::Zeroizing;
 use crate::key::TicketKey;
 use crate::ring::{DatedKey, Ring, RingError};
 use crate::schedule::{Schedule, ScheduleError, UnixTime};
+use crate::secret_file::{self, MAX_BYTES, SecretFileError};
 
 /// A ticket-key file, by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,25 +141,16 @@ impl KeyFile {
 
     /// The file's text and metadata, once it is certain that only its owner can read it.
     pub(crate) fn read_text(&self) -> Result<(Zeroizing<String>, Metadata), FileError> {
-        let read_error = |source| self.read_error(source);
-        // Asked before opening, as opening a pipe would wait for its writer.
-        if !fs::metadata(&self.path).map_err(read_error)?.is_file() {
-            return Err(self.read_error(io::Error::other("it is not a regular file")));
-        }
-        let file = File::open(&self.path).map_err(read_error)?;
-        let metadata = file.metadata().map_err(read_error)?;
-        if metadata.mode() & 0o077 != 0 {
-            let mode = metadata.mode() & 0o777;
-            return Err(FileError::ReadableByOthers { path: self.path.clone(), mode });
-        }
-        // Room for all of it from the start: growing would leave copies of secrets behind.
-        let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES as usize + 1));
-        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(read_error)?;
-        if text.len() as u64 > MAX_BYTES {
-            let problem = format!("a ticket-key file has {MAX_BYTES} bytes at most");
-            return Err(FileError::Content { path: self.path.clone(), line: 1, problem });
-        }
-        Ok((text, metadata))
+        secret_file::read(&self.path).map_err(|error| match error {
+            SecretFileError::Read(source) => self.read_error(source),
+            SecretFileError::ReadableByOthers(mode) => {
+                FileError::ReadableByOthers { path: self.path.clone(), mode }
+            }
+            SecretFileError::TooLong => {
+                let problem = format!("a ticket-key file has {MAX_BYTES} bytes at most");
+                FileError::Content { path: self.path.clone(), line: 1, problem }
+            }
+        })
     }
 
     /// The ring that `text` describes. The file's name is used for messages only.
@@ -332,7 +324,6 @@ fn text_of(ring: &Ring) -> Zeroizing<String> {
 
 const VERSION: i64 = 1;
 const LONGEST_SHOWN: usize = 16;
-const MAX_BYTES: u64 = 64 * 1024;
 const SHAPE: &str = "a ticket-key file has `version`, `rotation_seconds`, `lifetime_seconds` and \
                      one or more [[key]] with `name`, `secret` and `not_before`";
 

@@ -1,13 +1,16 @@
 //! The handle that the TLS side holds: seals and opens, from many threads.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use sha2::{Digest, Sha256};
 
 use crate::file::{FileError, KeyFile};
-use crate::key::Opened;
+use crate::key::{self, Opened, SessionId, TicketKey};
 use crate::ring::{Ring, Warning};
 use crate::schedule::{Schedule, UnixTime};
+use crate::usage::{self, KeyState, KeyStatus, Usage};
+use crate::zone::Zone;
 
 /// Ticket keys in use: a ring and where it comes from. `Send + Sync`; share it in an `Arc`.
 ///
@@ -15,8 +18,20 @@ use crate::schedule::{Schedule, UnixTime};
 /// [`refresh`](Self::refresh) once a second from a timer: it alone reads the file or makes keys.
 #[derive(Debug)]
 pub struct TicketKeys {
-    ring: RwLock<Arc<Ring>>,
+    active: RwLock<Arc<Active>>,
     source: Source,
+    zone: Zone,
+}
+
+/// A session that is kept apart from its ticket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Apart {
+    /// For the client: it refers to the session.
+    pub ticket: Vec<u8>,
+    /// Under which id to keep [`record`](Self::record).
+    pub id: SessionId,
+    /// The session, sealed and bound to the id.
+    pub record: Vec<u8>,
 }
 
 /// What a [`TicketKeys::refresh`] did.
@@ -48,15 +63,69 @@ impl TicketKeys {
         Ok(Self::of(ring, Source::File { file, seen }))
     }
 
+    /// Keys that somebody else looks after, and gives by [`install`](Self::install).
+    pub fn given(ring: Ring) -> Self {
+        Self::of(ring, Source::Given)
+    }
+
+    /// The same keys for a node of `zone`. Without it: [`Zone::NONE`].
+    #[must_use]
+    pub fn in_zone(self, zone: Zone) -> Self {
+        Self { zone, ..self }
+    }
+
+    /// The zone whose tickets are sealed here.
+    pub fn zone(&self) -> Zone {
+        self.zone
+    }
+
+    /// Puts another ring into use; whether it differs from the one before. Keys that it lacks go
+    /// on opening for as long as a ticket under them may live: a node that had to begin with keys
+    /// of its own, because the others' were not to be had, has issued tickets by then.
+    pub fn install(&self, ring: Ring, now: UnixTime) -> bool {
+        let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        if *active.ring == ring {
+            return false;
+        }
+        let retired = active.retired_by(&ring, now);
+        *active = Arc::new(active.followed_by(ring, retired));
+        true
+    }
+
     /// Seals `content` under the key that is current at `now`, into a ticket that is
     /// [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
     pub fn seal(&self, content: &[u8], now: UnixTime) -> Vec<u8> {
-        self.ring().seal(content, now)
+        self.active().sealer(now).seal(content, self.zone)
+    }
+
+    /// Seals `content` to be kept apart from its ticket, under a fresh id.
+    pub fn seal_apart(&self, content: &[u8], now: UnixTime) -> Apart {
+        let mut id = SessionId::default();
+        key::fill_random(&mut id);
+        let active = self.active();
+        let key = active.sealer(now);
+        Apart {
+            ticket: key.seal_reference(&id, content.len(), self.zone),
+            id,
+            record: key.seal_kept(content, &id, self.zone),
+        }
     }
 
     /// Opens a ticket sealed under any key of the ring whose tickets still live at `now`.
     pub fn open(&self, ticket: &[u8], now: UnixTime) -> Opened {
-        self.ring().open(ticket, now)
+        self.active().open(ticket, now, |key| key.open(ticket))
+    }
+
+    /// Opens the [`Apart::record`] that was kept under `id`.
+    pub fn open_kept(&self, record: &[u8], id: &SessionId, now: UnixTime) -> Opened {
+        self.active().open(record, now, |key| key.open_kept(record, id))
+    }
+
+    /// The keys as an operator may see them at `now`, the oldest first, with their last use in
+    /// this process.
+    pub fn statuses(&self, now: UnixTime) -> Vec<KeyStatus> {
+        let active = self.active();
+        usage::statuses(&active.ring, &active.usage, now)
     }
 
     /// Turns an in-process ring when it is due; takes up a changed file. Reads the file whole
@@ -68,6 +137,7 @@ impl TicketKeys {
     pub fn refresh(&self, now: UnixTime) -> Result<Refreshed, FileError> {
         match &self.source {
             Source::InProcess => Ok(self.keep_up(now)),
+            Source::Given => Ok(Refreshed::Unchanged),
             Source::File { file, seen } => {
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 match self.reread(file, &mut seen) {
@@ -83,7 +153,7 @@ impl TicketKeys {
 
     /// The ring in use.
     pub fn ring(&self) -> Arc<Ring> {
-        Arc::clone(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.active().ring)
     }
 
     /// The schedule in use. Its lifetime is the one to set as the TLS session timeout.
@@ -91,31 +161,42 @@ impl TicketKeys {
         self.ring().schedule()
     }
 
-    /// What an operator should know about the ring at `now`.
+    /// What an operator should know about the ring at `now`. Nothing about a given one: who gives
+    /// it knows better.
     pub fn warnings(&self, now: UnixTime) -> Vec<Warning> {
-        self.ring().warnings(now)
+        match self.source {
+            Source::Given => Vec::new(),
+            _ => self.ring().warnings(now),
+        }
     }
 
     /// Whether a ticket may come that another process, or an earlier one, has issued: if so, the
     /// strike register has to begin with a recording window (RFC 8446 section 8.2).
     pub fn may_predate_start(&self) -> bool {
-        matches!(self.source, Source::File { .. })
+        !matches!(self.source, Source::InProcess)
     }
 
     fn of(ring: Ring, source: Source) -> Self {
-        Self { ring: RwLock::new(Arc::new(ring)), source }
+        let active = RwLock::new(Arc::new(Active::new(ring)));
+        Self { active, source, zone: Zone::NONE }
+    }
+
+    fn active(&self) -> Arc<Active> {
+        Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn keep_up(&self, now: UnixTime) -> Refreshed {
         if now < self.ring().due() {
             return Refreshed::Unchanged;
         }
-        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         // Asked again: another thread may have come first.
-        if now < ring.due() {
+        if now < active.ring.due() {
             return Refreshed::Unchanged;
         }
-        Arc::make_mut(&mut ring).keep_up(now);
+        let mut ring = (*active.ring).clone();
+        ring.keep_up(now);
+        *active = Arc::new(active.followed_by(ring, Vec::new()));
         Refreshed::Rotated
     }
 
@@ -125,16 +206,77 @@ impl TicketKeys {
         if digest == seen.digest {
             return Ok(Refreshed::Unchanged);
         }
-        let ring = Arc::new(file.parse(&text)?);
-        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
+        let ring = file.parse(&text)?;
+        let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        *active = Arc::new(active.followed_by(ring, Vec::new()));
         seen.digest = digest;
         Ok(Refreshed::Reread)
+    }
+}
+
+/// A ring, its keys' last uses, and keys that it has replaced and whose tickets still live.
+#[derive(Debug)]
+struct Active {
+    ring: Arc<Ring>,
+    /// One for each key of the ring.
+    usage: Vec<Arc<Usage>>,
+    /// With the time when the last ticket is dead.
+    retired: Vec<(TicketKey, UnixTime)>,
+}
+
+impl Active {
+    fn new(ring: Ring) -> Self {
+        let usage = usage::usage_of(&ring, &HashMap::new());
+        Self { ring: Arc::new(ring), usage, retired: Vec::new() }
+    }
+
+    fn followed_by(&self, ring: Ring, retired: Vec<(TicketKey, UnixTime)>) -> Self {
+        let known = self.ring.keys().iter().zip(&self.usage);
+        let known = known.map(|(key, usage)| (*key.key.name(), Arc::clone(usage))).collect();
+        Self { usage: usage::usage_of(&ring, &known), ring: Arc::new(ring), retired }
+    }
+
+    /// The keys of before that `ring` lacks and that may still have to open at `now`.
+    fn retired_by(&self, ring: &Ring, now: UnixTime) -> Vec<(TicketKey, UnixTime)> {
+        let until = now.after(self.ring.schedule().lifetime());
+        let keys = self.ring.keys().iter().enumerate();
+        let replaced = keys
+            .filter(|(at, _)| self.ring.state(*at, now) != KeyState::Dead)
+            .map(|(_, key)| (key.key.clone(), until));
+        let before = self.retired.iter().filter(|(_, until)| *until > now).cloned();
+        before
+            .chain(replaced)
+            .filter(|(key, _)| !ring.keys().iter().any(|kept| kept.key.name() == key.name()))
+            .collect()
+    }
+
+    fn sealer(&self, now: UnixTime) -> &TicketKey {
+        let at = self.ring.current_index(now);
+        self.usage[at].sealed_at(now);
+        &self.ring.keys()[at].key
+    }
+
+    fn open(&self, sealed: &[u8], now: UnixTime, open: impl Fn(&TicketKey) -> Opened) -> Opened {
+        if let Some(at) = self.ring.opener(sealed, now) {
+            let opened = open(&self.ring.keys()[at].key);
+            if matches!(opened, Opened::Ticket { .. } | Opened::Reference { .. }) {
+                self.usage[at].opened_at(now);
+            }
+            return opened;
+        }
+        let name = key::key_name(sealed);
+        let mut retired = self.retired.iter().filter(|(_, until)| *until > now);
+        match retired.find(|(key, _)| Some(key.name()) == name) {
+            Some((key, _)) => open(key),
+            None => Opened::UnknownKey,
+        }
     }
 }
 
 #[derive(Debug)]
 enum Source {
     InProcess,
+    Given,
     File { file: KeyFile, seen: Mutex<Seen> },
 }
 

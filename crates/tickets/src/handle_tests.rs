@@ -13,7 +13,7 @@ fn hours(n: u64) -> UnixTime {
 }
 
 fn opened() -> Opened {
-    Opened::Ticket(b"session".to_vec())
+    Opened::Ticket { content: b"session".to_vec(), zone: Zone::NONE }
 }
 
 fn two_on_one_file() -> (TempDir, KeyFile, TicketKeys, TicketKeys) {
@@ -131,6 +131,66 @@ fn sealing_goes_on_while_the_ring_turns() {
         }
     });
     assert!(keys.ring().keys().len() <= 3);
+}
+
+#[test]
+fn a_ticket_carries_its_zone() {
+    let ring = Ring::fresh(Schedule::default(), NOW);
+    let west = TicketKeys::given(ring.clone()).in_zone(Zone::named("eu-west"));
+    let east = TicketKeys::given(ring).in_zone(Zone::named("eu-east"));
+    let expected = Opened::Ticket { content: b"session".to_vec(), zone: west.zone() };
+    assert_eq!(east.open(&west.seal(b"session", NOW), NOW), expected);
+    let apart = west.seal_apart(b"session", NOW);
+    let reference = Opened::Reference { id: apart.id, zone: west.zone() };
+    assert_eq!(east.open(&apart.ticket, NOW), reference);
+    assert_eq!(east.open_kept(&apart.record, &apart.id, NOW), expected);
+    assert_eq!(east.open_kept(&apart.record, &[0; 16], NOW), Opened::Forged);
+    assert!(east.may_predate_start());
+}
+
+#[test]
+fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
+    let own = Ring::fresh(Schedule::default(), NOW);
+    let keys = TicketKeys::given(own.clone());
+    assert!(!keys.install(own, NOW), "the same ring");
+    let before = keys.seal(b"session", hours(1));
+    let shared = Ring::fresh(Schedule::default(), NOW);
+    assert!(keys.install(shared.clone(), hours(2)));
+    let after = keys.seal(b"session", hours(2));
+    assert_ne!(after[1..17], before[1..17]);
+    // Another ring still: what was retired before stays.
+    let mut turned = shared;
+    turned.rotate(hours(3));
+    assert!(keys.install(turned, hours(3)));
+    assert_eq!(keys.open(&before, hours(13)), opened());
+    assert_eq!(keys.open(&after, hours(13)), opened());
+    assert_eq!(keys.open(&before, hours(14)), Opened::UnknownKey);
+}
+
+#[test]
+fn each_key_knows_its_last_use() {
+    let keys = TicketKeys::in_process(Schedule::default(), NOW);
+    let uses = |now| {
+        let keys = keys.statuses(now).into_iter();
+        keys.map(|key| (key.state, key.last_sealed, key.last_opened)).collect::<Vec<_>>()
+    };
+    assert_eq!(uses(NOW), [(KeyState::Current, None, None), (KeyState::Next, None, None)]);
+    let ticket = keys.seal(b"session", hours(1));
+    keys.open(&ticket, hours(2));
+    keys.open(&[&ticket[..], b"x"].concat(), hours(3));
+    keys.refresh(hours(12)).unwrap();
+    let (sealed, opened) = (Some(hours(1).0), Some(hours(2).0));
+    assert_eq!(
+        uses(hours(12)),
+        [
+            (KeyState::Previous, sealed, opened),
+            (KeyState::Current, None, None),
+            (KeyState::Next, None, None),
+        ],
+    );
+    let status = &keys.statuses(hours(12))[0];
+    assert_eq!(status.name, hex::encode(&ticket[1..17]));
+    assert_eq!(status.not_before, NOW.0);
 }
 
 /// Compiles only if the handle may be shared between threads.

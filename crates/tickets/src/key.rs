@@ -4,16 +4,30 @@ use std::fmt;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::zone::Zone;
 
 /// A ticket key: a public name of 16 bytes and a secret of 32. The secret is wiped when the key
 /// is dropped, and not shown by `Debug`.
 ///
-/// A ticket is `version (1) | key name (16) | nonce (24) | ciphertext | tag (16)`, sealed by
+/// A ticket is `kind (1) | key name (16) | nonce (24) | ciphertext | tag (16)`, sealed by
 /// XChaCha20-Poly1305 with the 41 bytes before the ciphertext as associated data. The extended
 /// nonce is the reason for this cipher: 192 random bits never meet again, so processes that share
 /// a key need neither a counter in common nor a limit of tickets a key, as AES-GCM's 96 bits do
 /// (2^32 messages, NIST SP 800-38D section 8.3).
+///
+/// The ciphertext begins with the [`Zone`] (8 bytes). Three kinds of things are sealed:
+///
+/// | kind | what follows the zone | where it lives |
+/// |---|---|---|
+/// | 2 | the session | in the ticket |
+/// | 3 | the id of a session kept elsewhere (16 bytes), and as many zeros as the session is longer | in the ticket |
+/// | 4 | such a session; its id is associated data, too | with whoever keeps it |
+///
+/// Kind 1 was a session without a zone. It isn't opened any more: early data may only run in the
+/// zone that issued the ticket, which such a ticket doesn't tell, and it costs each client one
+/// full handshake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TicketKey {
     name: [u8; NAME],
@@ -21,14 +35,29 @@ pub struct TicketKey {
 }
 
 /// How many bytes a sealed ticket is longer than its content.
-pub const RING_OVERHEAD: usize = HEADER + TAG;
+pub const RING_OVERHEAD: usize = HEADER + Zone::LENGTH + TAG;
 
-/// What came of a ticket. All but [`Opened::Ticket`] mean the same for the handshake: ignore the
-/// ticket and make a full one (RFC 8446 section 4.2.11, RFC 5077 section 3.1).
+/// The id of a session that is kept elsewhere than in its ticket.
+pub type SessionId = [u8; 16];
+
+/// What came of a ticket. The last two mean the same for the handshake: ignore the ticket and
+/// make a full one (RFC 8446 section 4.2.11, RFC 5077 section 3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
-    /// The content that was sealed.
-    Ticket(Vec<u8>),
+    /// A session.
+    Ticket {
+        /// The content that was sealed.
+        content: Vec<u8>,
+        /// Where the ticket was issued.
+        zone: Zone,
+    },
+    /// A session that is kept elsewhere.
+    Reference {
+        /// Its id.
+        id: SessionId,
+        /// Where the ticket was issued.
+        zone: Zone,
+    },
     /// No ticket of ours, or its key is gone.
     UnknownKey,
     /// It names a key of the ring, which did not seal it.
@@ -62,34 +91,86 @@ impl TicketKey {
         &self.secret
     }
 
-    /// Seals `content` into a ticket, [`RING_OVERHEAD`] bytes longer.
-    pub fn seal(&self, content: &[u8]) -> Vec<u8> {
+    /// Seals `content` into a ticket of `zone`, [`RING_OVERHEAD`] bytes longer.
+    pub fn seal(&self, content: &[u8], zone: Zone) -> Vec<u8> {
+        self.seal_as(SESSION, content, zone, &[])
+    }
+
+    /// Seals a ticket of `zone` that refers to a session of `length` bytes kept elsewhere. It is
+    /// as long as one with the session in it: TLS has room for a session no longer than its
+    /// ticket.
+    pub(crate) fn seal_reference(&self, id: &SessionId, length: usize, zone: Zone) -> Vec<u8> {
+        let mut content = id.to_vec();
+        content.resize(length.max(id.len()), 0);
+        self.seal_as(REFERENCE, &content, zone, &[])
+    }
+
+    /// Seals the session that the tickets with `id` refer to. It opens as nothing else.
+    pub(crate) fn seal_kept(&self, session: &[u8], id: &SessionId, zone: Zone) -> Vec<u8> {
+        self.seal_as(KEPT, session, zone, id)
+    }
+
+    /// Opens a ticket that carries this key's name.
+    pub fn open(&self, ticket: &[u8]) -> Opened {
+        match ticket.first() {
+            Some(&SESSION) => match self.open_as(SESSION, ticket, &[]) {
+                Ok((content, zone)) => Opened::Ticket { content, zone },
+                Err(closed) => closed,
+            },
+            Some(&REFERENCE) => match self.open_as(REFERENCE, ticket, &[]) {
+                Ok((content, zone)) => match content.first_chunk() {
+                    Some(id) => Opened::Reference { id: *id, zone },
+                    None => Opened::Forged,
+                },
+                Err(closed) => closed,
+            },
+            _ => Opened::UnknownKey,
+        }
+    }
+
+    /// Opens what [`seal_kept`](Self::seal_kept) made for `id`.
+    pub(crate) fn open_kept(&self, sealed: &[u8], id: &SessionId) -> Opened {
+        match self.open_as(KEPT, sealed, id) {
+            Ok((content, zone)) => Opened::Ticket { content, zone },
+            Err(closed) => closed,
+        }
+    }
+
+    fn seal_as(&self, kind: u8, content: &[u8], zone: Zone, bound_to: &[u8]) -> Vec<u8> {
         let mut nonce = [0; NONCE];
         fill_random(&mut nonce);
         let mut ticket = Vec::with_capacity(content.len() + RING_OVERHEAD);
-        ticket.push(VERSION);
+        ticket.push(kind);
         ticket.extend_from_slice(&self.name);
         ticket.extend_from_slice(&nonce);
+        let plain = Zeroizing::new([zone.tag(), content].concat());
+        let aad = [&ticket, bound_to].concat();
         let sealed = self
             .cipher()
-            .encrypt(&XNonce::from(nonce), Payload { msg: content, aad: &ticket })
+            .encrypt(&XNonce::from(nonce), Payload { msg: &plain, aad: &aad })
             .expect("a ticket is shorter than the cipher's limit of 256 GiB");
         ticket.extend_from_slice(&sealed);
         ticket
     }
 
-    /// Opens a ticket that carries this key's name.
-    pub fn open(&self, ticket: &[u8]) -> Opened {
-        if key_name(ticket) != Some(&self.name) {
-            return Opened::UnknownKey;
+    fn open_as(&self, kind: u8, ticket: &[u8], bound_to: &[u8]) -> Result<(Vec<u8>, Zone), Opened> {
+        if key_name(ticket) != Some(&self.name) || ticket[0] != kind {
+            return Err(Opened::UnknownKey);
         }
         let (header, sealed) = ticket.split_at(HEADER);
         let mut nonce = [0; NONCE];
         nonce.copy_from_slice(&header[1 + NAME..]);
-        match self.cipher().decrypt(&XNonce::from(nonce), Payload { msg: sealed, aad: header }) {
-            Ok(content) => Opened::Ticket(content),
-            Err(_) => Opened::Forged,
-        }
+        let aad = [header, bound_to].concat();
+        let mut plain = self
+            .cipher()
+            .decrypt(&XNonce::from(nonce), Payload { msg: sealed, aad: &aad })
+            .map_err(|_| Opened::Forged)?;
+        let Some((tag, content)) = plain.split_first_chunk() else {
+            return Err(Opened::Forged);
+        };
+        let opened = (content.to_vec(), Zone::from_tag(*tag));
+        plain.zeroize();
+        Ok(opened)
     }
 
     fn cipher(&self) -> XChaCha20Poly1305 {
@@ -103,19 +184,21 @@ impl fmt::Debug for TicketKey {
     }
 }
 
-/// The name of the key that a ticket says it is sealed under, if it has our format at all.
-pub(crate) fn key_name(ticket: &[u8]) -> Option<&[u8; NAME]> {
-    if ticket.len() < RING_OVERHEAD || ticket[0] != VERSION {
+/// The name of the key that something sealed says it is sealed under, if it has our format at all.
+pub(crate) fn key_name(sealed: &[u8]) -> Option<&[u8; NAME]> {
+    if sealed.len() < RING_OVERHEAD || !(SESSION..=KEPT).contains(&sealed[0]) {
         return None;
     }
-    ticket[1..].first_chunk()
+    sealed[1..].first_chunk()
 }
 
-fn fill_random(bytes: &mut [u8]) {
+pub(crate) fn fill_random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the system gives random bytes");
 }
 
-const VERSION: u8 = 1;
+const SESSION: u8 = 2;
+const REFERENCE: u8 = 3;
+const KEPT: u8 = 4;
 const NAME: usize = 16;
 const SECRET: usize = 32;
 const NONCE: usize = 24;
@@ -123,66 +206,5 @@ const TAG: usize = 16;
 const HEADER: usize = 1 + NAME + NONCE;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn seals_and_opens() {
-        let key = TicketKey::random();
-        for content in [&b""[..], b"session", &[0; 5000]] {
-            let ticket = key.seal(content);
-            assert_eq!(ticket.len(), content.len() + RING_OVERHEAD);
-            assert_eq!(key.open(&ticket), Opened::Ticket(content.to_vec()));
-            assert_eq!(TicketKey::random().open(&ticket), Opened::UnknownKey);
-        }
-    }
-
-    #[test]
-    fn two_tickets_of_the_same_content_differ() {
-        let key = TicketKey::random();
-        assert_ne!(key.seal(b"session"), key.seal(b"session"));
-    }
-
-    #[test]
-    fn rfc5077_4_a_change_to_any_byte_is_found() {
-        let key = TicketKey::random();
-        let ticket = key.seal(b"a session of some bytes");
-        for at in 0..ticket.len() {
-            for flip in [1, 0x80, 0xff] {
-                let mut changed = ticket.clone();
-                changed[at] ^= flip;
-                let expected = if at < 17 { Opened::UnknownKey } else { Opened::Forged };
-                assert_eq!(key.open(&changed), expected, "byte {at}");
-            }
-        }
-        for length in 0..ticket.len() {
-            assert!(!matches!(key.open(&ticket[..length]), Opened::Ticket(_)), "{length} bytes");
-        }
-    }
-
-    #[test]
-    fn the_same_name_with_another_secret_is_forged() {
-        let ticket = TicketKey::new([1; 16], [2; 32]).seal(b"session");
-        assert_eq!(TicketKey::new([1; 16], [3; 32]).open(&ticket), Opened::Forged);
-    }
-
-    #[test]
-    fn debug_shows_no_secret() {
-        let shown = format!("{:?}", TicketKey::new([0x11; 16], [0xab; 32]));
-        assert!(shown.contains("1111"), "{shown}");
-        assert!(!shown.contains("ab") && !shown.contains("171"), "{shown}");
-    }
-
-    proptest! {
-        #[test]
-        fn garbage_never_opens(mut bytes in prop::collection::vec(any::<u8>(), 0..200), ours: bool) {
-            let key = TicketKey::random();
-            if ours && bytes.len() >= 17 {
-                bytes[0] = VERSION;
-                bytes[1..17].copy_from_slice(key.name());
-            }
-            prop_assert!(!matches!(key.open(&bytes), Opened::Ticket(_)));
-        }
-    }
-}
+#[path = "key_tests.rs"]
+mod tests;

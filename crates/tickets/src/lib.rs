@@ -26,11 +26,20 @@ pub mod export;
 mod file;
 mod handle;
 mod key;
+mod key_encryption;
 mod ring;
 mod schedule;
+mod secret_file;
+mod usage;
+mod zone;
 
 pub use file::{FileError, KeyFile};
-pub use handle::{Refreshed, TicketKeys};
-pub use key::{Opened, RING_OVERHEAD, TicketKey};
+pub use handle::{Apart, Refreshed, TicketKeys};
+pub use key::{Opened, RING_OVERHEAD, SessionId, TicketKey};
+pub use key_encryption::{
+    KeyEncryption, KeyEncryptionError, KeyId, UnsealError, Unsealed, check_key_encryption_text,
+};
 pub use ring::{DatedKey, Ring, RingError, Warning};
 pub use schedule::{Schedule, ScheduleError, UnixTime};
+pub use usage::{KeyState, KeyStatus};
+pub use zone::Zone;

@@ -1,9 +1,13 @@
 //! The ring: keys with the times from which they are current.
 
+use std::cmp::Ordering;
+
 use thiserror::Error;
 
 use crate::key::{self, Opened, TicketKey};
 use crate::schedule::{Schedule, UnixTime};
+use crate::usage::KeyState;
+use crate::zone::Zone;
 
 /// A key and the time from which it is the current one, until the next key's time comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,21 +85,22 @@ impl Ring {
         Ok(Self { keys, schedule })
     }
 
-    /// Seals `content` under the key that is current at `now`.
-    pub fn seal(&self, content: &[u8], now: UnixTime) -> Vec<u8> {
-        self.current(now).key.seal(content)
+    /// Seals `content` into a ticket of `zone` under the key that is current at `now`.
+    pub fn seal(&self, content: &[u8], zone: Zone, now: UnixTime) -> Vec<u8> {
+        self.current(now).key.seal(content, zone)
     }
 
     /// Opens a ticket sealed under any key of the ring that is not dead at `now`.
     pub fn open(&self, ticket: &[u8], now: UnixTime) -> Opened {
-        let Some(name) = key::key_name(ticket) else {
-            return Opened::UnknownKey;
-        };
-        let alive = &self.keys[self.first_alive(now)..];
-        match alive.iter().find(|key| key.key.name() == name) {
-            Some(key) => key.key.open(ticket),
-            None => Opened::UnknownKey,
-        }
+        self.opener(ticket, now).map_or(Opened::UnknownKey, |at| self.keys[at].key.open(ticket))
+    }
+
+    /// The key that is not dead at `now` and has the name that `sealed` carries.
+    pub(crate) fn opener(&self, sealed: &[u8], now: UnixTime) -> Option<usize> {
+        let name = key::key_name(sealed)?;
+        let first = self.first_alive(now);
+        let found = self.keys[first..].iter().position(|key| key.key.name() == name)?;
+        Some(first + found)
     }
 
     /// The key that seals at `now`: the last whose time has come, or the first if a clock set
@@ -181,7 +186,17 @@ impl Ring {
         }
     }
 
-    fn current_index(&self, now: UnixTime) -> usize {
+    /// What the key at `at` is for at `now`.
+    pub fn state(&self, at: usize, now: UnixTime) -> KeyState {
+        match at.cmp(&self.current_index(now)) {
+            Ordering::Less if at < self.first_alive(now) => KeyState::Dead,
+            Ordering::Less => KeyState::Previous,
+            Ordering::Equal => KeyState::Current,
+            Ordering::Greater => KeyState::Next,
+        }
+    }
+
+    pub(crate) fn current_index(&self, now: UnixTime) -> usize {
         self.keys.partition_point(|key| key.not_before <= now).saturating_sub(1)
     }
 

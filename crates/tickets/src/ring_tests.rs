@@ -19,7 +19,7 @@ fn schedule(rotation: u64, lifetime: u64) -> Schedule {
 }
 
 fn opens(ring: &Ring, ticket: &[u8], now: UnixTime) -> bool {
-    ring.open(ticket, now) == Opened::Ticket(b"session".to_vec())
+    ring.open(ticket, now) == Opened::Ticket { content: b"session".to_vec(), zone: Zone::NONE }
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn the_next_key_exists_before_it_is_used() {
     let mut ring = Ring::fresh(Schedule::default(), START);
     let next = ring.next(START).expect("a next key").key.clone();
     // Sealed by a process whose clock is ahead.
-    assert!(opens(&ring, &next.seal(b"session"), START));
+    assert!(opens(&ring, &next.seal(b"session", Zone::NONE), START));
     assert_eq!(ring.due(), at(12));
     ring.keep_up(at(12));
     assert_eq!(ring.current(at(12)).key, next);
@@ -38,7 +38,7 @@ fn the_next_key_exists_before_it_is_used() {
 fn an_old_key_goes_with_its_last_ticket() {
     let mut ring = Ring::fresh(Schedule::default(), START);
     let last_second = UnixTime(at(12).0 - 1);
-    let ticket = ring.seal(b"session", last_second);
+    let ticket = ring.seal(b"session", Zone::NONE, last_second);
     ring.keep_up(at(12));
     assert_eq!(ring.previous(at(12)).len(), 1);
     assert!(opens(&ring, &ticket, UnixTime(at(24).0 - 1)));
@@ -63,7 +63,7 @@ fn a_lifetime_of_many_periods_keeps_many_keys() {
 #[test]
 fn after_a_long_sleep_all_old_keys_go() {
     let mut ring = Ring::fresh(Schedule::default(), START);
-    let ticket = ring.seal(b"session", START);
+    let ticket = ring.seal(b"session", Zone::NONE, START);
     let old: Vec<_> = ring.keys().iter().map(|key| *key.key.name()).collect();
     ring.keep_up(at(1000));
     assert_eq!(ring.current(at(1000)).not_before, at(1000));
@@ -76,7 +76,7 @@ fn after_a_long_sleep_all_old_keys_go() {
 #[test]
 fn a_clock_before_the_first_key_uses_the_first() {
     let ring = Ring::fresh(Schedule::default(), START);
-    let ticket = ring.seal(b"session", UnixTime(0));
+    let ticket = ring.seal(b"session", Zone::NONE, UnixTime(0));
     assert_eq!(ring.current(UnixTime(0)).not_before, START);
     assert!(opens(&ring, &ticket, START));
 }
@@ -90,6 +90,15 @@ fn rotate_turns_the_ring_by_one() {
     assert_eq!(ring.current(at(5)).key, next);
     assert_eq!(ring.next(at(5)).map(|key| key.not_before), Some(at(17)));
     assert_eq!(ring.keys().len(), 3);
+}
+
+#[test]
+fn every_key_has_a_state() {
+    let mut ring = Ring::fresh(schedule(1, 1), START);
+    ring.keep_up(at(1));
+    let states = |ring: &Ring, now| (0..3).map(|i| ring.state(i, now)).collect::<Vec<_>>();
+    assert_eq!(states(&ring, at(1)), [KeyState::Previous, KeyState::Current, KeyState::Next],);
+    assert_eq!(states(&ring, at(2)), [KeyState::Dead, KeyState::Previous, KeyState::Current]);
 }
 
 #[test]
@@ -157,7 +166,7 @@ proptest! {
                     prop_assert!(ring.next(now).is_some() && ring.due() > now);
                 }
                 Turn::Rotate => ring.rotate(now),
-                Turn::Issue => issued.push((now, ring.seal(b"session", now))),
+                Turn::Issue => issued.push((now, ring.seal(b"session", Zone::NONE, now))),
             }
             for (issued_at, ticket) in &issued {
                 if now < issued_at.after(seconds(lifetime)) {

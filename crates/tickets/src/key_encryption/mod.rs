@@ -1,0 +1,295 @@
+//! Key-encryption keys: what ticket keys are sealed under where others can read them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::schedule::UnixTime;
+use crate::secret_file::{self, MAX_BYTES, SecretFileError};
+
+mod sealing;
+mod text;
+
+pub use sealing::KeyId;
+use sealing::{Envelope, Key};
+
+/// The key-encryption keys in a file: one or more, a line each, 32 bytes as 64 hexadecimal digits
+/// or as base64 (either alphabet, padded or not). Blank lines and lines that begin with `#` count
+/// for nothing. The first key seals, all of them open.
+///
+/// The file may be replaced at any time, by hand, by a vault's agent or by Kubernetes:
+/// [`refresh`](Self::refresh) takes it up. A key that is no longer in it opens for ten minutes
+/// more, because other nodes get their copy of the new file later and seal under the old key until
+/// then. After that it opens nothing: who takes a key out of the file because somebody has stolen
+/// it must be able to rely on that.
+#[derive(Debug)]
+pub struct KeyEncryption {
+    path: PathBuf,
+    keys: RwLock<Arc<Keys>>,
+    seen: Mutex<Seen>,
+}
+
+/// Why a file of key-encryption keys cannot be used. No message shows a key.
+#[derive(Debug, Error)]
+pub enum KeyEncryptionError {
+    /// It cannot be read.
+    #[error(
+        "cannot read key-encryption keys from {}: {reason}; it has to hold what `openssl rand -hex \
+         32` prints, the same on all nodes, at mode 600",
+        path.display()
+    )]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: String,
+    },
+    /// Others than its owner may read or write it.
+    #[error(
+        "key-encryption keys in {} can be read by others (mode {mode:03o}); run `chmod 600 {}`, \
+         or write `defaultMode: 0400` in the Kubernetes volume, or `perms = \"0600\"` in the \
+         vault agent's template",
+        path.display(), path.display()
+    )]
+    ReadableByOthers {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A line is no key.
+    #[error("{} line {line}: {problem}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+}
+
+/// What [`KeyEncryption::unseal`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unsealed {
+    /// What was sealed.
+    pub content: Zeroizing<Vec<u8>>,
+    /// Whether it is sealed under the key that seals now. If not, seal it again: the key that it
+    /// is under may be about to go.
+    pub up_to_date: bool,
+}
+
+/// Why a record was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum UnsealError {
+    /// Its key is not in the file.
+    #[error(
+        "it is sealed under the key-encryption key with id {sealed_under}, and {} holds {held}; \
+         put the same keys into that file on all nodes, the one to seal under first",
+        path.display()
+    )]
+    UnknownKey {
+        /// The id of the key that it is sealed under.
+        sealed_under: KeyId,
+        /// The file.
+        path: PathBuf,
+        /// The ids of the keys there.
+        held: String,
+    },
+    /// It was changed, or put in another's place.
+    #[error("it was changed or moved by somebody who has not the key")]
+    Forged,
+    /// It is none of ours.
+    #[error("it is no sealed record")]
+    Foreign,
+}
+
+impl KeyEncryption {
+    /// The keys in the file at `path`. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// If the file cannot be read, others may read it, or it holds no key.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyEncryptionError> {
+        let path = path.into();
+        let text = read(&path)?;
+        let keys = Keys { listed: parse(&path, &text)?, leaving: Vec::new() };
+        let seen = Mutex::new(Seen { digest: digest(&text), complaint: None });
+        Ok(Self { path, keys: RwLock::new(Arc::new(keys)), seen })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes up the file if it has changed since. Whether it had. Call it about once a second.
+    ///
+    /// # Errors
+    /// If the file cannot be used. The keys from before stay in use, and the same error is given
+    /// only once as long as it lasts.
+    pub fn refresh(&self, now: UnixTime) -> Result<bool, KeyEncryptionError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.let_go(now);
+        match self.reread(&mut seen, now) {
+            Ok(changed) => {
+                seen.complaint = None;
+                Ok(changed)
+            }
+            Err(error) => {
+                let complaint = Some(error.to_string());
+                if seen.complaint == complaint {
+                    return Ok(false);
+                }
+                seen.complaint = complaint;
+                Err(error)
+            }
+        }
+    }
+
+    /// Seals `content` for `place` under the first key.
+    ///
+    /// `place` says what the record is and where it lies: it opens for the same place only, so
+    /// that who can write to the store cannot exchange one record for another.
+    pub fn seal(&self, content: &[u8], place: &str) -> Vec<u8> {
+        self.keys().first().seal(content, place)
+    }
+
+    /// Opens a record that was sealed for `place`.
+    ///
+    /// # Errors
+    /// [`UnsealError`], to be told to the operator with the record's name in front.
+    pub fn unseal(&self, record: &[u8], place: &str) -> Result<Unsealed, UnsealError> {
+        let envelope = Envelope::read(record).ok_or(UnsealError::Foreign)?;
+        let keys = self.keys();
+        let Some(key) = keys.all().find(|key| key.id() == envelope.id) else {
+            return Err(self.unknown(&keys, envelope.id));
+        };
+        let content = key.open(&envelope, place).ok_or(UnsealError::Forged)?;
+        Ok(Unsealed { content, up_to_date: key.id() == keys.first().id() })
+    }
+
+    /// The id of the key that seals.
+    pub fn sealing_key(&self) -> KeyId {
+        self.keys().first().id()
+    }
+
+    fn unknown(&self, keys: &Keys, sealed_under: KeyId) -> UnsealError {
+        let held = keys.listed.iter().map(|key| key.id().to_string());
+        let held = held.collect::<Vec<_>>().join(", ");
+        UnsealError::UnknownKey { sealed_under, path: self.path.clone(), held }
+    }
+
+    fn keys(&self) -> Arc<Keys> {
+        Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn reread(&self, seen: &mut Seen, now: UnixTime) -> Result<bool, KeyEncryptionError> {
+        let text = read(&self.path)?;
+        let digest = digest(&text);
+        if digest == seen.digest {
+            return Ok(false);
+        }
+        let listed = parse(&self.path, &text)?;
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        *keys = Arc::new(keys.replaced_by(listed, now.after(LEAVING)));
+        seen.digest = digest;
+        Ok(true)
+    }
+
+    /// Forgets the keys whose time is over.
+    fn let_go(&self, now: UnixTime) {
+        if self.keys().leaving.iter().all(|(_, until)| *until > now) {
+            return;
+        }
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut left = (**keys).clone();
+        left.leaving.retain(|(_, until)| *until > now);
+        *keys = Arc::new(left);
+    }
+}
+
+/// The keys in use.
+#[derive(Debug, Clone)]
+struct Keys {
+    /// Those in the file; never empty.
+    listed: Vec<Key>,
+    /// Those that were in the file, and until when they open.
+    leaving: Vec<(Key, UnixTime)>,
+}
+
+impl Keys {
+    fn first(&self) -> &Key {
+        &self.listed[0]
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Key> {
+        self.listed.iter().chain(self.leaving.iter().map(|(key, _)| key))
+    }
+
+    fn replaced_by(&self, listed: Vec<Key>, until: UnixTime) -> Self {
+        let removed = self.listed.iter().map(|key| (key.clone(), until));
+        let leaving = self.leaving.iter().cloned().chain(removed);
+        let is_listed = |key: &Key| listed.iter().any(|other| other.id() == key.id());
+        let leaving = leaving.filter(|(key, _)| !is_listed(key)).collect();
+        Self { listed, leaving }
+    }
+}
+
+/// The file as it was when its keys were taken up, and what was wrong with it since.
+#[derive(Debug)]
+struct Seen {
+    digest: [u8; 32],
+    complaint: Option<String>,
+}
+
+fn read(path: &Path) -> Result<Zeroizing<String>, KeyEncryptionError> {
+    let path = path.to_owned();
+    match secret_file::read(&path) {
+        Ok((text, _)) => Ok(text),
+        Err(SecretFileError::Read(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+            let problem = format!("this is no text; {}", text::SHAPE);
+            Err(KeyEncryptionError::Content { path, line: 1, problem })
+        }
+        Err(SecretFileError::Read(error)) => {
+            Err(KeyEncryptionError::Read { path, reason: error.to_string() })
+        }
+        Err(SecretFileError::ReadableByOthers(mode)) => {
+            Err(KeyEncryptionError::ReadableByOthers { path, mode })
+        }
+        Err(SecretFileError::TooLong) => {
+            let problem = format!("a file of key-encryption keys has {MAX_BYTES} bytes at most");
+            Err(KeyEncryptionError::Content { path, line: 1, problem })
+        }
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<Vec<Key>, KeyEncryptionError> {
+    text::parse(text).map_err(|(line, problem)| KeyEncryptionError::Content {
+        path: path.to_owned(),
+        line,
+        problem,
+    })
+}
+
+/// Reads a text as [`KeyEncryption::open`] reads a file: how many keys there are. For tests of the
+/// format with any text at all.
+///
+/// # Errors
+/// [`KeyEncryptionError::Content`], with `name` as the file's.
+pub fn check_key_encryption_text(name: &str, text: &str) -> Result<usize, KeyEncryptionError> {
+    parse(Path::new(name), text).map(|keys| keys.len())
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+/// How long a key opens after it was taken out of the file. Kubernetes brings a changed secret to
+/// all nodes within two minutes or so, a vault's agent within its interval of five.
+const LEAVING: std::time::Duration = std::time::Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests;

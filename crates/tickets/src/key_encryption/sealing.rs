@@ -1,0 +1,117 @@
+//! One key-encryption key, and the format of what is sealed under it.
+
+use std::fmt;
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use sha2::{Digest, Sha256};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::key::fill_random;
+
+/// A key-encryption key. Wiped when dropped, and not shown by `Debug`.
+///
+/// A record is `version (1) | key id (8) | nonce (24) | ciphertext | tag (16)`, sealed by
+/// XChaCha20-Poly1305. The associated data are the 33 bytes before the ciphertext and the place.
+#[derive(Clone)]
+pub(super) struct Key {
+    id: KeyId,
+    secret: Zeroizing<[u8; SECRET]>,
+}
+
+/// What a key-encryption key is called where it must not be shown: 8 bytes of SHA-256 over it,
+/// with a label in front. Keys are 32 random bytes, so nobody can guess one from it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyId([u8; ID]);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyId({self})")
+    }
+}
+
+/// A record's parts, not opened yet.
+pub(super) struct Envelope<'a> {
+    pub(super) id: KeyId,
+    header: &'a [u8; HEADER],
+    nonce: [u8; NONCE],
+    sealed: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
+    /// `None`: the bytes have not our format.
+    pub(super) fn read(record: &'a [u8]) -> Option<Self> {
+        let (header, sealed) = record.split_first_chunk::<HEADER>()?;
+        if header[0] != VERSION || sealed.len() < TAG {
+            return None;
+        }
+        let id = KeyId(*header[1..].first_chunk()?);
+        let nonce = *header[1 + ID..].first_chunk()?;
+        Some(Self { id, header, nonce, sealed })
+    }
+}
+
+impl Key {
+    pub(super) fn new(secret: Zeroizing<[u8; SECRET]>) -> Self {
+        let mut digest = Sha256::new();
+        digest.update(b"firstflight key-encryption key id");
+        digest.update(secret.as_ref());
+        let mut id = [0; ID];
+        id.copy_from_slice(&digest.finalize()[..ID]);
+        Self { id: KeyId(id), secret }
+    }
+
+    pub(super) fn id(&self) -> KeyId {
+        self.id
+    }
+
+    pub(super) fn seal(&self, content: &[u8], place: &str) -> Vec<u8> {
+        let mut nonce = [0; NONCE];
+        fill_random(&mut nonce);
+        let mut record = Vec::with_capacity(HEADER + content.len() + TAG);
+        record.push(VERSION);
+        record.extend_from_slice(&self.id.0);
+        record.extend_from_slice(&nonce);
+        let aad = [&record[..], place.as_bytes()].concat();
+        let sealed = self
+            .cipher()
+            .encrypt(&XNonce::from(nonce), Payload { msg: content, aad: &aad })
+            .expect("a record is shorter than the cipher's limit of 256 GiB");
+        record.extend_from_slice(&sealed);
+        record
+    }
+
+    /// `None`: changed, or sealed for another place.
+    pub(super) fn open(&self, envelope: &Envelope<'_>, place: &str) -> Option<Zeroizing<Vec<u8>>> {
+        let aad = [&envelope.header[..], place.as_bytes()].concat();
+        let payload = Payload { msg: envelope.sealed, aad: &aad };
+        let content = self.cipher().decrypt(&XNonce::from(envelope.nonce), payload).ok()?;
+        Some(Zeroizing::new(content))
+    }
+
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        let mut key = chacha20poly1305::Key::from(*self.secret);
+        let cipher = XChaCha20Poly1305::new(&key);
+        key.as_mut_slice().zeroize();
+        cipher
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+const VERSION: u8 = 1;
+const ID: usize = 8;
+const NONCE: usize = 24;
+const TAG: usize = 16;
+const HEADER: usize = 1 + ID + NONCE;
+pub(super) const SECRET: usize = 32;

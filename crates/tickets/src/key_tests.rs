@@ -1,0 +1,106 @@
+use super::*;
+use proptest::prelude::*;
+
+const ZONE: Zone = Zone::NONE;
+
+fn ticket(content: &[u8], zone: Zone) -> Opened {
+    Opened::Ticket { content: content.to_vec(), zone }
+}
+
+#[test]
+fn seals_and_opens() {
+    let key = TicketKey::random();
+    for content in [&b""[..], b"session", &[0; 5000]] {
+        for zone in [ZONE, Zone::named("eu-west")] {
+            let sealed = key.seal(content, zone);
+            assert_eq!(sealed.len(), content.len() + RING_OVERHEAD);
+            assert_eq!(key.open(&sealed), ticket(content, zone));
+            assert_eq!(TicketKey::random().open(&sealed), Opened::UnknownKey);
+        }
+    }
+}
+
+#[test]
+fn a_reference_and_what_it_refers_to() {
+    let key = TicketKey::random();
+    let zone = Zone::named("eu-west");
+    let (id, other) = ([1; 16], [2; 16]);
+    for length in [0, 16, 300] {
+        let ticket = key.seal_reference(&id, length, zone);
+        assert_eq!(key.open(&ticket), Opened::Reference { id, zone });
+        assert_eq!(ticket.len(), length.max(16) + RING_OVERHEAD, "room for the session");
+    }
+    let kept = key.seal_kept(b"session", &id, zone);
+    assert_eq!(key.open_kept(&kept, &id), ticket(b"session", zone));
+    assert_eq!(key.open_kept(&kept, &other), Opened::Forged, "swapped");
+    assert_eq!(key.open(&kept), Opened::UnknownKey, "no ticket for a client to send");
+    assert_eq!(key.open_kept(&key.seal(b"session", zone), &id), Opened::UnknownKey);
+}
+
+#[test]
+fn a_kind_made_another_is_forged() {
+    let key = TicketKey::random();
+    let mut changed = key.seal(&[1; 16], ZONE);
+    changed[0] = REFERENCE;
+    assert_eq!(key.open(&changed), Opened::Forged);
+    let mut version_1 = key.seal(b"session", ZONE);
+    version_1[0] = 1;
+    assert_eq!(key.open(&version_1), Opened::UnknownKey);
+}
+
+#[test]
+fn two_tickets_of_the_same_content_differ() {
+    let key = TicketKey::random();
+    assert_ne!(key.seal(b"session", ZONE), key.seal(b"session", ZONE));
+}
+
+#[test]
+fn rfc5077_4_a_change_to_any_byte_is_found() {
+    let key = TicketKey::random();
+    let ticket = key.seal(b"a session of some bytes", ZONE);
+    for at in 0..ticket.len() {
+        for flip in [1, 0x80, 0xff] {
+            let mut changed = ticket.clone();
+            changed[at] ^= flip;
+            let opened = key.open(&changed);
+            if at == 0 {
+                // Another kind of ours is forged, any other byte no ticket of ours.
+                assert!(matches!(opened, Opened::UnknownKey | Opened::Forged), "{opened:?}");
+            } else {
+                let expected = if at < 17 { Opened::UnknownKey } else { Opened::Forged };
+                assert_eq!(opened, expected, "byte {at}");
+            }
+        }
+    }
+    for length in 0..ticket.len() {
+        let opened = key.open(&ticket[..length]);
+        assert!(matches!(opened, Opened::UnknownKey | Opened::Forged), "{length} bytes");
+    }
+}
+
+#[test]
+fn the_same_name_with_another_secret_is_forged() {
+    let ticket = TicketKey::new([1; 16], [2; 32]).seal(b"session", ZONE);
+    assert_eq!(TicketKey::new([1; 16], [3; 32]).open(&ticket), Opened::Forged);
+}
+
+#[test]
+fn debug_shows_no_secret() {
+    let shown = format!("{:?}", TicketKey::new([0x11; 16], [0xab; 32]));
+    assert!(shown.contains("1111"), "{shown}");
+    assert!(!shown.contains("ab") && !shown.contains("171"), "{shown}");
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_opens(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..5) {
+        let key = TicketKey::random();
+        if kind > 0 && bytes.len() >= 17 {
+            bytes[0] = kind;
+            bytes[1..17].copy_from_slice(key.name());
+        }
+        prop_assert!(matches!(key.open(&bytes), Opened::UnknownKey | Opened::Forged));
+        let kept = key.open_kept(&bytes, &[0; 16]);
+        prop_assert!(matches!(kept, Opened::UnknownKey | Opened::Forged));
+    }
+}

@@ -1,0 +1,83 @@
+//! What each key is for, and when it was last used.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ring::Ring;
+use crate::schedule::UnixTime;
+
+/// What a key is for at some moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyState {
+    /// Its last ticket is dead: nothing.
+    Dead,
+    /// It opens what it sealed.
+    Previous,
+    /// It seals.
+    Current,
+    /// It will seal; it opens what others seal already.
+    Next,
+}
+
+/// A key as an operator may see it: no secret. Times are seconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyStatus {
+    /// Its name, 32 hexadecimal digits.
+    pub name: String,
+    /// When it becomes current.
+    pub not_before: u64,
+    /// What it is for.
+    pub state: KeyState,
+    /// When this process last sealed a ticket under it.
+    pub last_sealed: Option<u64>,
+    /// When this process last opened a ticket under it.
+    pub last_opened: Option<u64>,
+}
+
+/// When one key was last used, for many threads. Seconds since 1970; 0 is never.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    sealed: AtomicU64,
+    opened: AtomicU64,
+}
+
+impl Usage {
+    pub(crate) fn sealed_at(&self, now: UnixTime) {
+        note(&self.sealed, now);
+    }
+
+    pub(crate) fn opened_at(&self, now: UnixTime) {
+        note(&self.opened, now);
+    }
+}
+
+/// Written once a second at most: else every handshake would take the line from other threads.
+fn note(cell: &AtomicU64, now: UnixTime) {
+    if cell.load(Ordering::Relaxed) != now.0 {
+        cell.store(now.0, Ordering::Relaxed);
+    }
+}
+
+/// The usage of each of `ring`'s keys, in its order; known ones go on.
+pub(crate) fn usage_of(ring: &Ring, known: &HashMap<[u8; 16], Arc<Usage>>) -> Vec<Arc<Usage>> {
+    let names = ring.keys().iter().map(|key| key.key.name());
+    names.map(|name| known.get(name).cloned().unwrap_or_default()).collect()
+}
+
+/// What an operator may see of `ring` at `now`.
+pub(crate) fn statuses(ring: &Ring, usage: &[Arc<Usage>], now: UnixTime) -> Vec<KeyStatus> {
+    let used = |cell: &AtomicU64| Some(cell.load(Ordering::Relaxed)).filter(|at| *at > 0);
+    let keys = ring.keys().iter().zip(usage).enumerate();
+    keys.map(|(at, (key, usage))| KeyStatus {
+        name: hex::encode(key.key.name()),
+        not_before: key.not_before.0,
+        state: ring.state(at, now),
+        last_sealed: used(&usage.sealed),
+        last_opened: used(&usage.opened),
+    })
+    .collect()
+}
