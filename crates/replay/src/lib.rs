@@ -43,6 +43,6 @@ pub use flight::{ClaimKey, Flight};
 pub use gate::{Admission, Decision, Gate, GateConfig, HoldReason, Refusal, Release, Startup};
 pub use register::{Claim, RegisterStatistics, StrikeRegister};
 pub use shared::{
-    Acceptance, Epoch, SharedConfig, SharedGate, SharedRefusal, Sighting, StoreAnswer, Unknown,
-    judge,
+    Acceptance, Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, Orders,
+    Role, SharedConfig, SharedGate, SharedRefusal, Sighting, StoreAnswer, Unknown, judge,
 };

@@ -2,28 +2,7 @@
 
 use std::time::Duration;
 
-use super::SharedConfig;
-
-/// Since when the store has recorded without a gap. One record in the store itself, written by
-/// whichever node first sees that it is missing or belongs to another life of the store.
-///
-/// The time of its writing is the store's to say, not the writer's: the record is set with a life
-/// of [`Epoch::LIFE`], and its age is read off the life that is left (`PTTL`). A writer's own stamp
-/// could come late (held up in a socket by a partition or a stopped process) and call an epoch old
-/// that has just begun. And it is written only by a node whose clock is within the margin of the
-/// store's: otherwise a store's clock that is set right afterwards would age it at once.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Epoch {
-    /// The store process's own id (`run_id`), new at each of its starts.
-    pub run_id: String,
-    /// Its replication id (`master_replid`), new whenever a replica becomes a master.
-    pub replication_id: String,
-}
-
-impl Epoch {
-    /// The life that the record is given (`PX`), from which its age is reckoned: a hundred years.
-    pub const LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
-}
+use super::{Epoch, SharedConfig};
 
 /// What was seen of the store on the connection of a claim, after the claim, in the same batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,11 +13,12 @@ pub struct Sighting {
     pub replication_id: String,
     /// The epoch record, if there is one.
     pub epoch: Option<Epoch>,
-    /// How long ago the epoch record was written, by the store's clock.
+    /// How long ago the epoch record was written, by the store's clock ([`Epoch::age`]).
     pub epoch_age: Duration,
     /// The store's clock, since 1970.
     pub store_time: Duration,
-    /// This node's clock at the same moment (the one by which ticket ages are measured).
+    /// This node's clock when the answer had come, since 1970 (the clock by which ticket ages are
+    /// measured).
     pub node_time: Duration,
 }
 
@@ -56,7 +36,8 @@ pub enum StoreAnswer {
 /// Why a claim's outcome is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unknown {
-    /// No connection to the store.
+    /// No connection to the store, or none to a master for which a majority of the sentinels
+    /// vouches.
     Absent,
     /// No answer within the budget.
     Slow,
@@ -66,13 +47,14 @@ pub enum Unknown {
     Unreplicated,
     /// The store has not recorded without a gap for a recording window.
     Window,
-    /// This node's clock is further from the store's than the margin.
+    /// This node's clock is further from the store's than the margin, or the store's was set back.
     Clock,
     /// The store may drop records before their time (`maxmemory-policy`).
     Evicting,
 }
 
-/// Whether a claim's answer counts, by what its batch saw.
+/// Whether a claim's answer counts, by what its batch alone saw. [`super::Continuity::judge`]
+/// knows more.
 ///
 /// # Errors
 /// Why not: [`Unknown::Window`] or [`Unknown::Clock`].
@@ -80,9 +62,9 @@ pub fn judge(config: &SharedConfig, seen: &Sighting) -> Result<(), Unknown> {
     if seen.store_time.abs_diff(seen.node_time) > config.clock_margin {
         return Err(Unknown::Clock);
     }
-    let Some(epoch) = &seen.epoch else { return Err(Unknown::Window) };
-    let same = epoch.run_id == seen.run_id && epoch.replication_id == seen.replication_id;
-    match same && seen.epoch_age >= config.recording_window() {
+    let of_this_life = |epoch: &Epoch| epoch.is_of(&seen.run_id, &seen.replication_id, config);
+    let old_enough = seen.epoch_age >= config.recording_window();
+    match seen.epoch.as_ref().is_some_and(of_this_life) && old_enough {
         true => Ok(()),
         false => Err(Unknown::Window),
     }

@@ -1,0 +1,297 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn settings() -> SharedConfig {
+    SharedConfig::default()
+}
+
+fn epoch_of(run_id: &str, replication_id: &str) -> Epoch {
+    Epoch { run_id: run_id.into(), replication_id: replication_id.into(), settings: settings() }
+}
+
+/// A healthy store at `at` of both clocks, its epoch older than the recording window.
+fn well(at: u64) -> Heartbeat {
+    Heartbeat {
+        run_id: "p".into(),
+        replication_id: "r".into(),
+        role: Role::Master,
+        replication_offset: at,
+        maxmemory: 0,
+        maxmemory_policy: "noeviction".into(),
+        evicted_keys: 0,
+        epoch: Some(epoch_of("p", "r")),
+        epoch_age: s(100),
+        store_time: s(at),
+        node_time: s(at),
+        confirmation: Confirmation::NotNeeded,
+    }
+}
+
+fn sighting(of: &Heartbeat) -> Sighting {
+    Sighting {
+        run_id: of.run_id.clone(),
+        replication_id: of.replication_id.clone(),
+        epoch: of.epoch.clone(),
+        epoch_age: of.epoch_age,
+        store_time: of.store_time,
+        node_time: of.node_time,
+    }
+}
+
+fn watching(at: u64) -> Continuity {
+    let mut continuity = Continuity::new(settings());
+    assert_eq!(continuity.heartbeat(&well(at), s(at)), Orders::default());
+    assert_eq!(continuity.judge(&sighting(&well(at)), s(at)), Ok(()));
+    continuity
+}
+
+/// What a heartbeat orders to be written, as the record would be read a second later.
+fn written(orders: &Orders, next: &mut Heartbeat) {
+    let write = orders.write.as_ref().expect("an epoch is due");
+    next.epoch = Some(write.epoch.clone());
+    next.epoch_age = Epoch::age(write.life.saturating_sub(s(1)));
+}
+
+#[test]
+fn nothing_counts_before_the_first_heartbeat_nor_without_them() {
+    let mut continuity = Continuity::new(settings());
+    let batch = sighting(&well(1000));
+    assert_eq!(continuity.judge(&batch, s(1000)), Err(Unknown::Absent));
+    continuity.heartbeat(&well(1000), s(1000));
+    assert_eq!(continuity.judge(&batch, s(1001)), Ok(()));
+    assert_eq!(continuity.judge(&batch, s(1002)), Err(Unknown::Slow));
+    continuity.disconnected();
+    assert_eq!(continuity.judge(&batch, s(1001)), Err(Unknown::Absent));
+}
+
+#[test]
+fn rfc8446_8_2_a_missing_or_foreign_epoch_is_replaced_and_a_window_begins() {
+    let foreign =
+        Epoch { settings: SharedConfig { freshness: s(11), ..settings() }, ..epoch_of("p", "r") };
+    for epoch in [None, Some(epoch_of("q", "r")), Some(epoch_of("p", "q")), Some(foreign)] {
+        let mut continuity = watching(999);
+        let seen = Heartbeat { epoch, ..well(1000) };
+        let orders = continuity.heartbeat(&seen, s(1000));
+        let write = EpochWrite { epoch: epoch_of("p", "r"), life: Epoch::LIFE };
+        assert_eq!(orders, Orders { write: Some(write), dropped: None });
+        assert_eq!(continuity.judge(&sighting(&seen), s(1000)), Err(Unknown::Window));
+
+        let young = Heartbeat { epoch_age: s(51), ..well(1051) };
+        assert_eq!(continuity.heartbeat(&young, s(1051)), Orders::default());
+        assert_eq!(continuity.judge(&sighting(&young), s(1051)), Err(Unknown::Window));
+        let old = Heartbeat { epoch_age: s(52), ..well(1052) };
+        continuity.heartbeat(&old, s(1052));
+        assert_eq!(continuity.judge(&sighting(&old), s(1052)), Ok(()));
+    }
+}
+
+#[test]
+fn only_who_agrees_with_the_stores_clock_writes_an_epoch() {
+    for (node, writes) in [(993, false), (994, true), (1006, true), (1007, false)] {
+        let seen = Heartbeat { epoch: None, node_time: s(node), ..well(1000) };
+        let orders = Continuity::new(settings()).heartbeat(&seen, s(1));
+        assert_eq!(orders.write.is_some(), writes, "{node}");
+    }
+}
+
+#[test]
+fn a_changed_life_of_the_store_drops_the_connection() {
+    for (seen, broken) in [
+        (Heartbeat { run_id: "q".into(), ..well(1001) }, Break::Process),
+        (Heartbeat { replication_id: "q".into(), ..well(1001) }, Break::Replication),
+        (Heartbeat { role: Role::Replica, ..well(1001) }, Break::Role),
+        (Heartbeat { replication_offset: 999, ..well(1001) }, Break::Offset),
+    ] {
+        let mut continuity = watching(1000);
+        let orders = continuity.heartbeat(&seen, s(1001));
+        assert_eq!(orders.dropped, Some(broken));
+        assert_eq!(orders.write.is_some(), broken != Break::Role, "{broken:?}");
+        assert_eq!(continuity.judge(&sighting(&seen), s(1001)), Err(Unknown::Absent));
+    }
+}
+
+#[test]
+fn an_offset_that_went_back_needs_a_younger_epoch_also_after_reconnecting() {
+    let mut continuity = watching(1000);
+    let orders =
+        continuity.heartbeat(&Heartbeat { replication_offset: 999, ..well(1001) }, s(1001));
+    // The write was lost with the connection.
+    let again = continuity.heartbeat(&well(1002), s(1002));
+    assert_eq!((again.dropped, &again.write), (None, &orders.write));
+    assert_eq!(continuity.judge(&sighting(&well(1002)), s(1002)), Err(Unknown::Window));
+    let mut next = well(1003);
+    written(&again, &mut next);
+    assert_eq!(continuity.heartbeat(&next, s(1003)), Orders::default());
+}
+
+#[test]
+fn a_batch_by_another_process_than_the_heartbeats_does_not_count() {
+    let continuity = watching(1000);
+    let other =
+        Sighting { run_id: "q".into(), epoch: Some(epoch_of("q", "r")), ..sighting(&well(1000)) };
+    assert_eq!(judge(&settings(), &other), Ok(()), "by itself");
+    assert_eq!(continuity.judge(&other, s(1000)), Err(Unknown::Window));
+}
+
+#[test]
+fn a_store_that_may_evict_does_not_count_until_a_window_after() {
+    let mut continuity = watching(1000);
+    let evicting =
+        |at| Heartbeat { maxmemory: 1 << 20, maxmemory_policy: "allkeys-lru".into(), ..well(at) };
+    let orders = continuity.heartbeat(&evicting(1001), s(1001));
+    let mut next = evicting(1002);
+    written(&orders, &mut next);
+    assert_eq!(continuity.judge(&sighting(&evicting(1001)), s(1001)), Err(Unknown::Evicting));
+    assert_eq!(continuity.heartbeat(&next, s(1002)), Orders::default(), "void already");
+    // A node that comes afterwards, and knows nothing of it.
+    let void = Heartbeat { epoch: next.epoch, epoch_age: s(500), ..well(1500) };
+    let mut newcomer = Continuity::new(settings());
+    let orders = newcomer.heartbeat(&void, s(1));
+    assert_eq!(orders.write.map(|write| write.epoch), Some(epoch_of("p", "r")));
+    assert_eq!(newcomer.judge(&sighting(&void), s(1)), Err(Unknown::Window));
+    // And one that saw it does not take the epoch from before.
+    continuity.heartbeat(&evicting(1500), s(1500));
+    let before = Heartbeat { epoch_age: s(400), ..well(1501) };
+    assert!(continuity.heartbeat(&before, s(1501)).write.is_some());
+    assert_eq!(continuity.judge(&sighting(&before), s(1501)), Err(Unknown::Window));
+}
+
+#[test]
+fn a_limit_without_eviction_or_a_policy_without_limit_counts() {
+    for (maxmemory, policy) in [(1 << 20, "noeviction"), (0, "allkeys-lru")] {
+        let seen = Heartbeat { maxmemory, maxmemory_policy: policy.into(), ..well(1000) };
+        let mut continuity = Continuity::new(settings());
+        assert_eq!(continuity.heartbeat(&seen, s(1)), Orders::default());
+        assert_eq!(continuity.standing(s(1)), Ok(()));
+    }
+}
+
+#[test]
+fn evicted_keys_that_grew_are_a_gap() {
+    let mut continuity = watching(1000);
+    let seen = Heartbeat { evicted_keys: 1, ..well(1001) };
+    assert!(continuity.heartbeat(&seen, s(1001)).write.is_some());
+    assert_eq!(continuity.judge(&sighting(&seen), s(1001)), Err(Unknown::Window));
+}
+
+#[test]
+fn a_master_counts_while_a_majority_of_sentinels_named_it() {
+    let mut continuity = Continuity::new(settings());
+    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..well(1000) };
+    continuity.heartbeat(&by(None), s(10));
+    assert_eq!(continuity.standing(s(10)), Err(Unknown::Absent));
+    continuity.heartbeat(&by(Some(s(6))), s(10));
+    assert_eq!(continuity.standing(s(11)), Ok(()));
+    continuity.heartbeat(&by(Some(s(6))), s(11));
+    assert_eq!(continuity.standing(Duration::from_millis(11_001)), Err(Unknown::Absent));
+}
+
+#[test]
+fn an_epoch_waits_for_the_majority_lest_it_grow_old_beside_the_old_master() {
+    let mut continuity = Continuity::new(settings());
+    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), epoch: None, ..well(1000) };
+    assert_eq!(continuity.heartbeat(&by(None), s(10)).write, None);
+    assert_eq!(continuity.heartbeat(&by(Some(s(4))), s(10)).write, None);
+    assert!(continuity.heartbeat(&by(Some(s(5))), s(10)).write.is_some());
+}
+
+#[test]
+fn rfc8446_8_2_a_stores_clock_set_back_begins_a_window_longer_by_the_step() {
+    let mut continuity = watching(1000);
+    let mut back = Heartbeat { replication_offset: 1001, epoch_age: s(40), ..well(940) };
+    // A batch before the next heartbeat.
+    assert_eq!(continuity.judge(&sighting(&back), s(1000)), Err(Unknown::Clock));
+    let orders = continuity.heartbeat(&back, s(1001));
+    assert_eq!(orders.write.as_ref().map(|write| write.life), Some(Epoch::LIFE + s(60)));
+    assert_eq!(continuity.judge(&sighting(&back), s(1001)), Err(Unknown::Window));
+    // Until the clock is where it was, the record keeps saying so.
+    back.store_time = s(999);
+    back.node_time = s(999);
+    assert_eq!(
+        continuity.heartbeat(&back, s(1060)).write.map(|w| w.life),
+        Some(Epoch::LIFE + s(1))
+    );
+    let young = Heartbeat { epoch_age: s(1), ..well(1002) };
+    assert_eq!(continuity.heartbeat(&young, s(1062)), Orders::default());
+}
+
+#[test]
+fn a_stores_clock_that_was_far_ahead_of_ours_costs_one_window() {
+    let mut continuity = watching(1000);
+    let ahead = Heartbeat { node_time: s(1001), ..well(1_000_000) };
+    assert_eq!(continuity.heartbeat(&ahead, s(1001)).write, None, "the epoch is there");
+    assert_eq!(continuity.judge(&sighting(&ahead), s(1001)), Err(Unknown::Clock));
+    let back = Heartbeat { replication_offset: 2_000_000, ..well(1002) };
+    let orders = continuity.heartbeat(&back, s(1002));
+    assert_eq!(orders.write.map(|write| write.life), Some(Epoch::LIFE));
+}
+
+#[test]
+fn clocks_that_were_set_back_by_years_cost_one_window() {
+    let year = 365 * 86_400;
+    let mut continuity = watching(1000 + year);
+    let back = Heartbeat { replication_offset: 2 * year, ..well(1000) };
+    let orders = continuity.heartbeat(&back, s(1000 + year));
+    assert_eq!(orders.write.map(|write| write.life), Some(Epoch::LIFE));
+}
+
+#[test]
+fn small_steps_back_add_up() {
+    let mut continuity = watching(1000);
+    let at = |ms| Heartbeat {
+        store_time: Duration::from_millis(ms),
+        replication_offset: 2000,
+        ..well(1000)
+    };
+    assert_eq!(continuity.heartbeat(&at(999_700), s(1000)).write, None);
+    assert!(continuity.heartbeat(&at(999_400), s(1000)).write.is_some());
+}
+
+#[test]
+fn another_process_may_be_behind_by_two_margins_and_waits_if_it_is_further() {
+    for (behind, ahead) in [(12, 0), (13, 13), (60, 60)] {
+        let mut continuity = watching(1000);
+        continuity.disconnected();
+        let new = Heartbeat { run_id: "q".into(), ..well(1010 - behind) };
+        let orders = continuity.heartbeat(&new, s(1010));
+        let life = orders.write.expect("a new process").life;
+        assert_eq!(life, Epoch::LIFE + s(ahead), "{behind}");
+    }
+}
+
+proptest! {
+    /// Whatever a store says: no panic, and nothing counts that its epoch does not bear out.
+    #[test]
+    fn what_counts_has_an_epoch_of_a_window_and_clocks_that_agree(
+        beats in prop::collection::vec(
+            (0u64..200, 0u64..200, 0u64..200, 0u8..3, 0u8..2, 0u64..3, any::<bool>()),
+            1..20,
+        ),
+    ) {
+        let mut continuity = Continuity::new(settings());
+        let mut now = s(0);
+        for (store, node, age, run_id, role, offset, epoch) in beats {
+            now += Continuity::HEARTBEAT;
+            let run_id = ["p", "q", "r"][usize::from(run_id)];
+            let seen = Heartbeat {
+                run_id: run_id.into(),
+                role: if role == 0 { Role::Replica } else { Role::Master },
+                replication_offset: offset,
+                epoch: epoch.then(|| epoch_of("p", "r")),
+                epoch_age: s(age),
+                node_time: s(node),
+                ..well(store)
+            };
+            let orders = continuity.heartbeat(&seen, now);
+            let counts = continuity.judge(&sighting(&seen), now).is_ok();
+            let sound = epoch && run_id == "p" && role == 1 && age >= 52 && store.abs_diff(node) <= 6;
+            prop_assert!(!counts || sound);
+            prop_assert!(!(counts && orders != Orders::default()));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a heartbeat sees of the store, and what is to be done then.
+
+use std::time::Duration;
+
+use super::Epoch;
+
+/// What one heartbeat saw, all in one batch: `INFO`, then `GET` of the epoch, `TIME`, and `PTTL`
+/// of the epoch, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Heartbeat {
+    /// The process's `run_id`.
+    pub run_id: String,
+    /// Its `master_replid`.
+    pub replication_id: String,
+    /// Its `role`.
+    pub role: Role,
+    /// Its `master_repl_offset`.
+    pub replication_offset: u64,
+    /// `maxmemory` in bytes; 0: no limit.
+    pub maxmemory: u64,
+    /// `maxmemory_policy`.
+    pub maxmemory_policy: String,
+    /// `evicted_keys` since the process began.
+    pub evicted_keys: u64,
+    /// The epoch record, if there is one.
+    pub epoch: Option<Epoch>,
+    /// How long ago it was written, by the store's clock ([`Epoch::age`]).
+    pub epoch_age: Duration,
+    /// The store's clock, since 1970.
+    pub store_time: Duration,
+    /// This node's clock when the answer had come, since 1970 (the clock by which ticket ages are
+    /// measured).
+    pub node_time: Duration,
+    /// Who else says that this is the master.
+    pub confirmation: Confirmation,
+}
+
+impl Heartbeat {
+    /// Whether the process may drop records before their time.
+    pub fn may_evict(&self) -> bool {
+        self.maxmemory > 0 && self.maxmemory_policy != "noeviction"
+    }
+}
+
+/// A store process's role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// It takes writes.
+    Master,
+    /// It follows a master.
+    Replica,
+}
+
+/// Who says that a process is the master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Confirmation {
+    /// There is nobody to ask: one process, or a cluster.
+    NotNeeded,
+    /// Sentinels. When a majority of them last named its address, on the monotonic clock: the
+    /// moment at which the first of those answers was *asked for*. `None`: they never did.
+    Majority(Option<Duration>),
+}
+
+/// What to do after a heartbeat: first `write`, then `dropped`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Orders {
+    /// Write this epoch record.
+    pub write: Option<EpochWrite>,
+    /// Drop all connections to this store, and make new ones.
+    pub dropped: Option<Break>,
+}
+
+/// An epoch to be written: `SET key TEXT PX life`. It may be late; it dates itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EpochWrite {
+    /// Its [`Display`](std::fmt::Display) is the record's text.
+    pub epoch: Epoch,
+    /// The record's life: [`Epoch::LIFE`], or longer for an epoch that begins later than now.
+    pub life: Duration,
+}
+
+/// Why connections are not to be used any longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Break {
+    /// Another process answers (`run_id`).
+    Process,
+    /// It belongs to another line of replication (`master_replid`).
+    Replication,
+    /// Its replication offset went back.
+    Offset,
+    /// It is no master.
+    Role,
+}
