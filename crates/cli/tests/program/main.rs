@@ -5,8 +5,9 @@ mod bench;
 mod clients;
 mod doctor;
 mod help;
+mod keys;
+mod keys_fleet;
 mod lab;
-
 mod messages;
 mod peers;
 mod proxy;

@@ -5,13 +5,25 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::Signal;
+
 use crate::running::{PAGE, Running, text, until};
 
 /// A running server of another make.
 pub(crate) struct Peer {
-    _running: Running,
+    running: Running,
     pub(crate) cert: PathBuf,
-    port: u16,
+    pub(crate) port: u16,
+}
+
+/// By the signal that takes workers along.
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if let Ok(None) = self.running.0.try_wait() {
+            self.running.signal(Signal::SIGTERM);
+            self.running.wait();
+        }
+    }
 }
 
 impl Peer {
@@ -60,14 +72,23 @@ impl Peer {
         format!("https://localhost:{}/index.html", self.port)
     }
 
-    /// A port that was free a moment ago may be taken, so it is tried again with another.
-    fn start(
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.0.id()
+    }
+
+    /// Starts a program with its configuration in a file; its certificate is cert.pem in `dir`,
+    /// made if it is not there. A port that was free a moment ago may be taken, so it is tried
+    /// again with another.
+    pub(crate) fn start(
         dir: &Path,
         program: &str,
         arguments: &[&str],
         config: impl Fn(u16) -> String,
     ) -> Self {
-        let cert = certificate(dir);
+        let cert = dir.join("cert.pem");
+        if !cert.exists() {
+            certificate(dir);
+        }
         let said = dir.join("peer.said");
         for _ in 0..5 {
             let port = free_port();
@@ -89,7 +110,7 @@ impl Peer {
                 ended || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
             });
             if listens && !ended {
-                return Self { _running: running, cert, port };
+                return Self { running, cert, port };
             }
         }
         panic!("{program} does not start: {}", text(&said));

@@ -1,0 +1,117 @@
+//! `firstflight keys`: what it writes, shows and runs.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::running::{Ended, Running, firstflight, run, site, text, until};
+
+fn keys(dir: &Path, arguments: &[&str]) -> Ended {
+    run(firstflight(dir).current_dir(dir).arg("keys").args(arguments))
+}
+
+fn done(dir: &Path, arguments: &[&str]) -> String {
+    let ended = keys(dir, arguments);
+    assert_eq!((ended.code, &*ended.err), (Some(0), ""), "{arguments:?}: {ended:?}");
+    ended.out
+}
+
+/// Each key's state and name.
+fn listed(dir: &Path) -> Vec<(String, String)> {
+    let list: Value = serde_json::from_str(&done(dir, &["list", "--json", "ring"])).unwrap();
+    let field = |key: &Value, name: &str| key[name].as_str().unwrap().to_owned();
+    let keys = list["keys"].as_array().unwrap();
+    keys.iter().map(|key| (field(key, "state"), field(key, "name"))).collect()
+}
+
+#[test]
+fn list_shows_a_rotation() {
+    let site = site();
+    let dir = site.path();
+    done(dir, &["new", "ring"]);
+    let before = listed(dir);
+    done(dir, &["rotate", "ring"]);
+    // Where the clock's second is still that of the first key, the turn comes with the next.
+    assert!(until(|| listed(dir)[0].0 == "previous"));
+    let after = listed(dir);
+    let states: Vec<_> = after.iter().map(|(state, _)| state.as_str()).collect();
+    assert_eq!(states, ["previous", "current", "next"]);
+    assert_eq!(after[0].1, before[0].1);
+    assert_eq!(after[1].1, before[1].1, "the next one took over");
+    let table = done(dir, &["list", "ring"]);
+    assert!(table.contains(&format!("{}  current ", &after[1].1[..8])), "{table}");
+    assert!(table.lines().all(|line| line.len() <= 100));
+}
+
+/// A ring that nobody has rotated in time: it works, and a monitor hears of it.
+#[test]
+fn list_exits_with_1_where_something_has_to_be_done() {
+    let site = site();
+    let dir = site.path();
+    done(dir, &["new", "ring"]);
+    let ring = text(&dir.join("ring"));
+    let (first, _) = ring.rsplit_once("\n[[key]]").unwrap();
+    fs::write(dir.join("ring"), first).unwrap();
+    let ended = keys(dir, &["list", "ring"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("no next ticket key"), "{ended:?}");
+}
+
+#[test]
+fn export_writes_once_and_says_so() {
+    let site = site();
+    let dir = site.path();
+    done(dir, &["new", "ring"]);
+    for (format, to) in [("nginx", "directory"), ("haproxy", "haproxy.keys"), ("envoy", "sds.json")]
+    {
+        let arguments = ["export", "--format", format, "--to", to, "ring"];
+        assert!(done(dir, &arguments).contains("holds the keys as they are now"));
+        assert!(done(dir, &arguments).contains("held the keys"));
+    }
+    let ended = keys(dir, &["export", "--format", "nginx", "--to", "haproxy.keys", "ring"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("name a directory"), "{ended:?}");
+}
+
+/// The command runs at the start and once a change, is tried again when it fails, and SIGTERM ends
+/// it all. The source may be away for a while.
+#[test]
+fn watch_follows_and_runs_its_command() {
+    let site = site();
+    let dir = site.path();
+    done(dir, &["new", "ring"]);
+    let (said, ran) = (dir.join("said"), dir.join("ran"));
+    let mut command = firstflight(dir);
+    command.current_dir(dir).args(["keys", "watch", "--format", "haproxy", "--to", "out", "ring"]);
+    command.args(["--exec", "cat out >> ran; test -e works"]).stdin(Stdio::null());
+    let mut watch = Running::start(command.stderr(File::create(&said).unwrap()));
+    let lines = || text(&ran).lines().count();
+    assert!(until(|| text(&said).contains("tried again in 2 s")), "{}", text(&said));
+    fs::write(dir.join("works"), "").unwrap();
+    assert!(until(|| text(&said).contains("has run")), "{}", text(&said));
+    assert!(lines() >= 9, "three times three keys");
+
+    fs::write(&ran, "").unwrap();
+    fs::rename(dir.join("ring"), dir.join("away")).unwrap();
+    assert!(until(|| text(&said).contains("No such file")), "{}", text(&said));
+    fs::rename(dir.join("away"), dir.join("ring")).unwrap();
+    done(dir, &["rotate", "ring"]);
+    assert!(until(|| text(&said).matches("has run").count() == 2), "{}", text(&said));
+    assert_eq!(text(&ran), text(&dir.join("out")), "once, with what is new");
+
+    watch.signal(Signal::SIGTERM);
+    assert!(watch.wait().is_some_and(|status| status.success()), "{}", text(&said));
+}
+
+#[test]
+fn watch_refuses_to_start_without_keys() {
+    let site = site();
+    let dir = site.path();
+    let ended = keys(dir, &["watch", "--format", "envoy", "--to", "out", "ring"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("ring") && ended.err.contains("keys new"), "{ended:?}");
+    assert!(!dir.join("out").exists());
+}
