@@ -5,6 +5,7 @@
 //!     claims STORE closed CALLERS SECONDS        so many callers, each one claim after the other
 //!     claims STORE open RATE SECONDS             so many claims a second, whatever became of others
 //!     claims STORE memory ENTRIES                bytes of a record
+//!     claims STORE idle NODES SECONDS            what nodes cost that claim nothing
 //!
 //! STORE is `unix:///PATH` or `redis://HOST:PORT`. Prints a line, or with --json an object. One
 //! thread drives, as in a node with one worker.
@@ -76,6 +77,13 @@ enum What {
         /// How many.
         entries: u64,
     },
+    /// Nodes without claims: their heartbeats.
+    Idle {
+        /// How many.
+        nodes: usize,
+        /// For how long.
+        seconds: f64,
+    },
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -94,6 +102,15 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         What::Memory { entries } => {
             let memory = measure::memory(&store, &arguments.store, entries).await?;
             return show(&memory, arguments);
+        }
+        What::Idle { nodes, seconds } => {
+            let others = nodes.saturating_sub(1);
+            let mut kept = Vec::with_capacity(others);
+            for _ in 0..others {
+                kept.push(Store::open(self::config(arguments)?, unix_micros)?);
+            }
+            let idle = measure::idle(arguments, nodes, seconds).await?;
+            return show(&idle, arguments);
         }
         What::Closed { callers, seconds } => Load::Closed { callers, seconds },
         What::Open { rate, seconds } => Load::Open { rate, seconds },

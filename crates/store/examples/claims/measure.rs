@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use firstflight_statistics::samples_needed;
 use firstflight_store::Store;
@@ -215,5 +216,57 @@ impl fmt::Display for Memory {
             writeln!(f, "{held} records: {:.1} bytes each", *bytes as f64 / *held as f64)?;
         }
         write!(f, "{}: {:.1} bytes a record", self.store, self.bytes_an_entry)
+    }
+}
+
+/// What nodes cost a store that claim nothing: each looks every quarter of a second whether the
+/// store is still the one that it was.
+#[derive(Serialize)]
+pub(crate) struct Idle {
+    store: String,
+    nodes: usize,
+    seconds: f64,
+    commands_a_node_second: f64,
+    /// Microseconds of the store's processor for each node, each second.
+    store_cpu_us_a_node_second: f64,
+    bytes_in_a_node_second: f64,
+    bytes_out_a_node_second: f64,
+}
+
+pub(crate) async fn idle(
+    arguments: &Arguments,
+    nodes: usize,
+    seconds: f64,
+) -> Result<Idle, Box<dyn Error>> {
+    let mut watch = Watch::open(&arguments.store)?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = Moment::now(&mut watch, None)?;
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    let after = Moment::now(&mut watch, None)?;
+    let each = |total: f64| total / seconds / nodes as f64;
+    let grown = |field| each(after.info.number(field) - before.info.number(field));
+    Ok(Idle {
+        store: format!("{} {}", program(&after.info), arguments.store),
+        nodes,
+        seconds,
+        commands_a_node_second: grown("total_commands_processed"),
+        store_cpu_us_a_node_second: each((after.store - before.store) * 1e6),
+        bytes_in_a_node_second: grown("total_net_input_bytes"),
+        bytes_out_a_node_second: grown("total_net_output_bytes"),
+    })
+}
+
+impl fmt::Display for Idle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} nodes without claims, each a second: {:.1} commands, {:.1} us of the store's \
+             processor, {:.0} bytes in, {:.0} bytes out",
+            self.nodes,
+            self.commands_a_node_second,
+            self.store_cpu_us_a_node_second,
+            self.bytes_in_a_node_second,
+            self.bytes_out_a_node_second,
+        )
     }
 }

@@ -27,9 +27,9 @@ pub(crate) struct Run {
     bytes_to_replicas: f64,
 }
 
-pub(crate) fn claims(runs: &[Run]) {
+pub(crate) fn claims(title: &str, runs: &[Run]) {
     let store = runs.first().map_or("", |run| run.store.split(" unix").next().unwrap_or_default());
-    println!("Claims at {store}, unix socket, one client thread (CPU and bytes for each claim)\n");
+    println!("{title} at {store}, unix socket, one client thread (CPU and bytes for each claim)\n");
     println!(
         "{:<16} {:>9} {:>4} {:>8} {:>7} {:>7} {:>7} {:>6} {:>7} {:>7} {:>7}  bytes in, out, to replicas",
         "",

@@ -30,11 +30,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(dead) = record(directory, "dead")? {
         lab::dead(&dead);
     }
-    let path = directory.join("claims.jsonl");
-    if path.exists() {
-        let text = std::fs::read_to_string(path)?;
-        let runs = text.lines().map(serde_json::from_str).collect::<Result<Vec<_>, _>>()?;
-        claims::claims(&runs);
+    for (file, title) in [
+        ("claims.jsonl", "Claims"),
+        ("wait.jsonl", "Claims with a replica beside the store, and one a millisecond away,"),
+    ] {
+        let path = directory.join(file);
+        if path.exists() {
+            let text = std::fs::read_to_string(path)?;
+            let runs = text.lines().map(serde_json::from_str).collect::<Result<Vec<_>, _>>()?;
+            claims::claims(title, &runs);
+        }
     }
     let path = directory.join("memory.json");
     if path.exists() {
