@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use firstflight_server::{
-    AccessLogSettings, CertificateSource, ConfigFile, Content, LogFormat, Server, ServerConfig,
-    ServerError, ServerHandle, TlsSettings, parse_duration,
+    AccessLogSettings, CertificateSource, ConfigFile, Content, KeySource, LogFormat, Server,
+    ServerConfig, ServerError, ServerHandle, TlsSettings, parse_duration,
 };
 use firstflight_tls::{CipherPolicy, Version};
 use tokio::signal::unix::{SignalKind, signal};
@@ -48,11 +48,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "cert")]
     save_cert: Option<PathBuf>,
 
-    /// Policy by path and limits, TOML. Flags override it.
+    /// Policy by path, limits, store and tickets, TOML. Flags override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Check the configuration file and exit: 0 if it is good, 2 if not.
+    /// Check the configuration file and the files that it names, and exit: 0 if all is good, 2 if
+    /// not. The store itself is not asked.
     #[arg(long, requires = "config")]
     check: bool,
 
@@ -185,7 +186,7 @@ enum Format {
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if args.check {
         let path = args.config.as_deref().unwrap_or("".as_ref());
-        ConfigFile::read(path).map_err(sentence)?;
+        ConfigFile::read(path).and_then(|file| file.check()).map_err(sentence)?;
         println!("{}: OK", path.display());
         return Ok(ExitCode::SUCCESS);
     }
@@ -239,6 +240,10 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
     if let Some(switch) = args.early_data {
         early_data.enabled = switch == Switch::On;
     }
+    let mut tickets = file.tickets;
+    if let Some(file) = args.ticket_keys {
+        tickets.keys = KeySource::File(file);
+    }
     let mut limits = file.limits;
     let given = args.limits;
     limits.header_timeout = given.header_timeout.unwrap_or(limits.header_timeout);
@@ -254,7 +259,8 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
         content,
         tls: tls_settings(args.tls, args.http2 == Switch::On),
         early_data,
-        ticket_keys: args.ticket_keys,
+        store: file.store,
+        tickets,
         keep_alive: args.keep_alive == Switch::On,
         limits,
         access_log: args.access_log.map(|file| AccessLogSettings {

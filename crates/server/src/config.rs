@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use firstflight_store::StoreConfig;
+use firstflight_tickets::Schedule;
 use firstflight_tls::{CipherPolicy, Version};
 
 use crate::{Limits, LogFormat, Policy, WhenNotAllowed};
@@ -24,8 +26,11 @@ pub struct ServerConfig {
     pub tls: TlsSettings,
     /// Early data.
     pub early_data: EarlyDataSettings,
-    /// File of ticket keys that several processes share; `None`: keys of this process alone.
-    pub ticket_keys: Option<PathBuf>,
+    /// The store that the cluster's nodes share; `None`: this process is alone, and its strike
+    /// register too.
+    pub store: Option<StoreConfig>,
+    /// Tickets and the keys that seal them.
+    pub tickets: TicketSettings,
     /// Whether a connection takes further requests. Default yes.
     pub keep_alive: bool,
     /// Limits.
@@ -96,6 +101,37 @@ pub struct EarlyDataSettings {
     pub register_capacity: usize,
 }
 
+/// Tickets and the keys that seal them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TicketSettings {
+    /// Where the keys come from. Default: this process.
+    pub keys: KeySource,
+    /// The zone that tickets name. Early data runs only where its ticket was issued; another zone
+    /// resumes it without. `None`: no zone, which is a zone too.
+    pub zone: Option<String>,
+    /// This node's name among the cluster's; `None`: its host's name with something random.
+    pub node: Option<String>,
+    /// Whether each ticket can be used once only, its session lying in the store.
+    pub single_use: bool,
+}
+
+/// Where ticket keys come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KeySource {
+    /// Made by this process, for itself alone.
+    #[default]
+    Process,
+    /// A file that several processes share.
+    File(PathBuf),
+    /// The store, where the nodes offer them to one another.
+    Store {
+        /// The file of the keys under which they are sealed there.
+        key_encryption: PathBuf,
+        /// How long they are in use.
+        schedule: Schedule,
+    },
+}
+
 /// The access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLogSettings {
@@ -115,7 +151,8 @@ impl ServerConfig {
             content,
             tls: TlsSettings::default(),
             early_data: EarlyDataSettings::default(),
-            ticket_keys: None,
+            store: None,
+            tickets: TicketSettings::default(),
             keep_alive: true,
             limits: Limits::default(),
             access_log: None,

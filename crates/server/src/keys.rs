@@ -1,6 +1,5 @@
 //! The ticket ring as TLS wants it, and the clock that both share.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use firstflight_tickets::{
 use firstflight_tls::{OpenedTicket, SteadyClock, TicketSealer};
 use tracing::{info, warn};
 
-use crate::ServerError;
+use crate::{KeySource, ServerError, TicketSettings};
 
 /// Seals and opens the tickets of all connections.
 pub(crate) struct TicketRing {
@@ -25,12 +24,25 @@ impl TicketRing {
     ///
     /// # Errors
     /// [`ServerError::TicketKeys`].
-    pub(crate) fn open(file: Option<&Path>) -> Result<Arc<Self>, ServerError> {
-        let keys = match file {
-            Some(path) => TicketKeys::from_file(KeyFile::new(path))?,
-            None => TicketKeys::in_process(Schedule::default(), now()),
+    pub(crate) fn open(settings: &TicketSettings) -> Result<Arc<Self>, ServerError> {
+        let keys = match &settings.keys {
+            KeySource::File(path) => TicketKeys::from_file(KeyFile::new(path))?,
+            KeySource::Process => TicketKeys::in_process(Schedule::default(), now()),
+            KeySource::Store { .. } => {
+                return Err(ServerError::Setting(
+                    "ticket keys through the store are not there yet; share a file".to_owned(),
+                ));
+            }
         };
         Ok(Arc::new(Self { keys, warned: Mutex::new(None) }))
+    }
+
+    /// Whether the files that the settings name are what they should be.
+    ///
+    /// # Errors
+    /// As [`TicketRing::open`].
+    pub(crate) fn check(settings: &TicketSettings) -> Result<(), ServerError> {
+        Self::open(settings).map(drop)
     }
 
     /// Whether tickets may have been used before this process began.
@@ -95,7 +107,7 @@ mod tests {
 
     #[test]
     fn seals_and_opens_and_ignores_the_rest() {
-        let ring = TicketRing::open(None).unwrap();
+        let ring = TicketRing::open(&TicketSettings::default()).unwrap();
         let ticket = ring.seal(b"session").unwrap();
         assert!(ticket.len() <= b"session".len() + ring.max_overhead());
         assert_eq!(TicketSealer::open(&*ring, &ticket), OpenedTicket::Session(b"session".to_vec()));

@@ -29,7 +29,8 @@ mod socket;
 
 pub use access_log::LogFormat;
 pub use config::{
-    AccessLogSettings, CertificateSource, Content, EarlyDataSettings, ServerConfig, TlsSettings,
+    AccessLogSettings, CertificateSource, Content, EarlyDataSettings, KeySource, ServerConfig,
+    TicketSettings, TlsSettings,
 };
 pub use config_file::{ConfigFile, parse_duration};
 pub use error::ServerError;

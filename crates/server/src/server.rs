@@ -62,7 +62,7 @@ impl Server {
             return Err(ServerError::NoAddress);
         }
         let service = Service::new(&config.content, &config.limits)?;
-        let ring = TicketRing::open(config.ticket_keys.as_deref())?;
+        let ring = TicketRing::open(&config.tickets)?;
         let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
         let listeners = config
             .listen

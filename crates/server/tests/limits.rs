@@ -5,7 +5,7 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_server::{CertificateSource, Content, Server, ServerConfig};
+use firstflight_server::{CertificateSource, Content, KeySource, Server, ServerConfig};
 use rig::{Client, PATIENCE, Rig, Upstream, full, get, line};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -246,7 +246,10 @@ async fn what_cannot_start_says_why_in_one_sentence() {
         (with(Content::Files(dir.path().join("no")), &|_| {}), "--root"),
         (with(Content::Files(cert.clone()), &|_| {}), "no directory"),
         (with(Content::Upstream("https://h".to_owned()), &|_| {}), "http://HOST:PORT"),
-        (with(files(), &|c| c.ticket_keys = Some(dir.path().join("no"))), "ticket keys"),
+        (
+            with(files(), &|c| c.tickets.keys = KeySource::File(dir.path().join("no"))),
+            "ticket keys",
+        ),
         (with(files(), &|c| c.listen = vec!["192.0.2.1:0".parse().unwrap()]), "of this machine"),
         (with(files(), &|c| c.tls.ciphers.groups = Some("X".to_owned())), "allowed are"),
         (with(files(), &|c| c.limits.header_timeout = Duration::ZERO), "more than 0s"),

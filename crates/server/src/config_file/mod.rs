@@ -1,4 +1,5 @@
-//! The configuration file: early-data policy and limits, in TOML, with errors that name the line.
+//! The configuration file: early-data policy, limits, store and tickets, in TOML, with errors that
+//! name the line.
 //!
 //! ```toml
 //! [early_data]
@@ -20,7 +21,24 @@
 //! streams = 100
 //! upstream_timeout = "60s"
 //! drain_timeout = "30s"
+//!
+//! [store]                       # without it this process is alone
+//! url = "redis://127.0.0.1:6379"
+//! mode = "single"               # single, sentinel, cluster
+//! budget = "3ms"
+//! connections = 2
+//! replicas = 0
+//! prefix = "firstflight"
+//! clock_margin = "6s"
+//!
+//! [tickets]
+//! keys = "process"              # process, file, store
+//! single_use = false
 //! ```
+
+mod password;
+mod store;
+mod tickets;
 
 use std::collections::HashMap;
 use std::fs;
@@ -28,10 +46,15 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
+use firstflight_store::{StoreConfig, StoreTls};
+use firstflight_tls::{Connector, ConnectorConfig, Trust};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::{EarlyDataSettings, Limits, Mode, Policy, ServerError, WhenNotAllowed};
+use self::store::StoreSection;
+use self::tickets::TicketSection;
+use crate::keys::TicketRing;
+use crate::{EarlyDataSettings, Limits, Mode, Policy, ServerError, TicketSettings, WhenNotAllowed};
 
 /// What a configuration file says; what it leaves out has its default.
 #[derive(Clone, Debug, Default)]
@@ -40,10 +63,14 @@ pub struct ConfigFile {
     pub early_data: EarlyDataSettings,
     /// The section `[limits]`.
     pub limits: Limits,
+    /// The section `[store]`; `None`: there is none.
+    pub store: Option<StoreConfig>,
+    /// The section `[tickets]`.
+    pub tickets: TicketSettings,
 }
 
 impl ConfigFile {
-    /// Reads a file.
+    /// Reads a file, and the passwords in the files that it names.
     ///
     /// # Errors
     /// [`ServerError::ConfigFile`], or [`ServerError::Config`] with the line and what is allowed.
@@ -63,10 +90,10 @@ impl ConfigFile {
             line: line_of(text, at.start),
             reason,
         };
-        let document: Document = toml::from_str(text)
+        let mut document: Document = toml::from_str(text)
             .map_err(|error| wrong(error.span().unwrap_or(0..0), error.message().to_owned()))?;
         let mut policy = Policy::new(document.early_data.default.unwrap_or(Mode::Permissive));
-        let mut paths: Vec<_> = document.early_data.paths.into_iter().collect();
+        let mut paths: Vec<_> = document.early_data.paths.drain().collect();
         paths.sort_by_key(|(path, _)| path.span().start);
         for (prefix, mode) in paths {
             policy = policy
@@ -76,22 +103,49 @@ impl ConfigFile {
         let limits_at = document.limits.span();
         let limits = document.limits.into_inner().or_defaults();
         limits.check().map_err(|error| wrong(limits_at, error.to_string()))?;
-        let early = EarlyDataSettings::default();
-        Ok(Self {
-            early_data: EarlyDataSettings {
-                enabled: document.early_data.enabled.unwrap_or(early.enabled),
-                policy,
-                when_not_allowed: document.early_data.when_not_allowed.unwrap_or_default(),
-                freshness: document.early_data.freshness.unwrap_or(early.freshness),
-                register_capacity: document
-                    .early_data
-                    .register_capacity
-                    .unwrap_or(early.register_capacity),
-            },
-            limits,
-        })
+        let default = EarlyDataSettings::default();
+        let early = document.early_data;
+        let early_data = EarlyDataSettings {
+            enabled: early.enabled.unwrap_or(default.enabled),
+            policy,
+            when_not_allowed: early.when_not_allowed.unwrap_or_default(),
+            freshness: early.freshness.unwrap_or(default.freshness),
+            register_capacity: early.register_capacity.unwrap_or(default.register_capacity),
+        };
+        let at_wrong = |Misplaced(at, reason)| wrong(at, reason);
+        let tickets_at = document.tickets.span();
+        let tickets = document.tickets.into_inner();
+        let has_store = document.store.is_some();
+        let tickets = tickets.settings(&tickets_at, has_store).map_err(at_wrong)?;
+        let store = match document.store {
+            Some(store) => {
+                let at = store.span();
+                let store = store.into_inner().config(at, early_data.freshness);
+                Some(store.map_err(at_wrong)?)
+            }
+            None => None,
+        };
+        Ok(Self { early_data, limits, store, tickets })
     }
 }
+
+impl ConfigFile {
+    /// Whether the files that it names are what they should be.
+    ///
+    /// # Errors
+    /// [`ServerError`] of the first that is not.
+    pub fn check(&self) -> Result<(), ServerError> {
+        if let Some(StoreTls { ca_file: Some(file), .. }) =
+            self.store.as_ref().and_then(|store| store.tls.as_ref())
+        {
+            Connector::new(ConnectorConfig::new(Trust::File(file.clone())))?;
+        }
+        TicketRing::check(&self.tickets)
+    }
+}
+
+/// What is wrong in a section, and where.
+struct Misplaced(Range<usize>, String);
 
 /// Reads a length of time such as `10s`, `500ms` or `1m 30s`, for flags and for the file.
 ///
@@ -109,8 +163,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 struct Document {
     #[serde(default)]
     early_data: EarlyDataSection,
-    #[serde(default = "no_limits")]
+    #[serde(default = "nothing")]
     limits: Spanned<LimitsSection>,
+    store: Option<Spanned<StoreSection>>,
+    #[serde(default = "nothing")]
+    tickets: Spanned<TicketSection>,
 }
 
 #[derive(Default, Deserialize)]
@@ -157,8 +214,20 @@ impl LimitsSection {
     }
 }
 
-fn no_limits() -> Spanned<LimitsSection> {
-    Spanned::new(0..0, LimitsSection::default())
+/// A section that is not there.
+fn nothing<S: Default>() -> Spanned<S> {
+    Spanned::new(0..0, S::default())
+}
+
+/// A length of time of which it has to be known where it stands.
+#[derive(Clone, Copy)]
+struct Length(Duration);
+
+impl<'de> Deserialize<'de> for Length {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        parse_duration(&text).map(Self).map_err(serde::de::Error::custom)
+    }
 }
 
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
@@ -172,67 +241,4 @@ fn line_of(text: &str, offset: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::Method;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn parse(text: &str) -> Result<ConfigFile, String> {
-        ConfigFile::parse(text, Path::new("f.toml")).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn an_empty_file_has_the_defaults() {
-        let file = parse("").unwrap();
-        assert_eq!(file.limits, Limits::default());
-        assert!(file.early_data.enabled);
-        assert_eq!(file.early_data.policy, Policy::default());
-    }
-
-    #[test]
-    fn the_example_of_the_documentation_is_read() {
-        let text: String = include_str!("config_file.rs")
-            .lines()
-            .skip_while(|line| *line != "//! ```toml")
-            .skip(1)
-            .take_while(|line| *line != "//! ```")
-            .map(|line| line.trim_start_matches("//!").to_owned() + "\n")
-            .collect();
-        let file = parse(&text).unwrap();
-        assert_eq!(file.limits, Limits::default());
-        let policy = &file.early_data.policy;
-        assert!(policy.may_run_early(&Method::GET, "/api/x", None));
-        assert!(!policy.may_run_early(&Method::GET, "/api/pay", None));
-    }
-
-    #[test]
-    fn errors_name_file_line_and_allowed_values() {
-        for (text, line, words) in [
-            ("[early_data]\ndefault = \"lax\"", 2, "`permissive`"),
-            ("\n[early_data]\nwhen_not_allowed = \"503\"", 3, "`hold` or `425`"),
-            ("[early_data]\nenable = true", 2, "`enabled`"),
-            ("[limit]\n", 1, "`limits`"),
-            ("[limits]\nheader_timeout = \"soon\"", 2, "10s"),
-            ("[limits]\nheader_timeout = \"-1s\"", 2, "10s"),
-            ("[limits]\nheader_timeout = \"1h\"", 1, "30s"),
-            ("\n[limits]\nheader_size = 10", 2, "1024 to 1048576"),
-            ("[limits]\nconnections = 0", 1, "1 and more"),
-            ("[early_data.paths]\n\"/a\" = \"strict\"\n\"/a?b\" = \"strict\"", 3, "\"/api\""),
-            ("[early_data.paths]\n\"/a\" = \"Strict\"", 2, "`strict`"),
-            ("[early_data\n", 1, ""),
-        ] {
-            let error = parse(text).unwrap_err();
-            assert!(error.starts_with(&format!("f.toml, line {line}: ")), "{text}: {error}");
-            assert!(error.contains(words), "{text}: {error}");
-            assert!(!error.contains('\n'), "one sentence: {error}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_read_or_refused(text in "[\\PC\n]{0,200}") {
-            let _ = parse(&text);
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,181 @@
+use firstflight_store::{Address, Topology};
+use firstflight_tickets::Schedule;
+use http::Method;
+use proptest::prelude::*;
+
+use crate::KeySource;
+
+use super::*;
+
+fn parse(text: &str) -> Result<ConfigFile, String> {
+    ConfigFile::parse(text, Path::new("f.toml")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn an_empty_file_has_the_defaults() {
+    let file = parse("").unwrap();
+    assert_eq!(file.limits, Limits::default());
+    assert!(file.early_data.enabled);
+    assert_eq!(file.early_data.policy, Policy::default());
+}
+
+#[test]
+fn the_example_of_the_documentation_is_read() {
+    let text: String = include_str!("mod.rs")
+        .lines()
+        .skip_while(|line| *line != "//! ```toml")
+        .skip(1)
+        .take_while(|line| *line != "//! ```")
+        .map(|line| line.trim_start_matches("//!").to_owned() + "\n")
+        .collect();
+    let file = parse(&text).unwrap();
+    assert_eq!(file.limits, Limits::default());
+    let policy = &file.early_data.policy;
+    assert!(policy.may_run_early(&Method::GET, "/api/x", None));
+    assert!(!policy.may_run_early(&Method::GET, "/api/pay", None));
+}
+
+fn store(text: &str) -> StoreConfig {
+    parse(text).unwrap().store.unwrap()
+}
+
+#[test]
+fn a_store_is_described_by_its_section() {
+    assert!(parse("").unwrap().store.is_none());
+    let plain = store("[store]\nurl = \"redis://127.0.0.1\"");
+    assert_eq!(plain.topology, Topology::Single(Address::Tcp("127.0.0.1".into(), 6379)));
+    assert_eq!((plain.budget, plain.connections), (Duration::from_millis(3), 2));
+    assert!(plain.shared.confirmation.is_zero(), "no replica, no failover");
+    let full = store(
+        "[early_data]\nfreshness = \"4s\"\n[store]\nmode = \"sentinel\"\n\
+         url = [\"rediss://a\", \"rediss://b:1\"]\nmaster = \"m\"\nusername = \"u\"\n\
+         server_name = \"store\"\ndatabase = 3\nbudget = \"5ms\"\nconnections = 4\n\
+         replicas = 1\nprefix = \"p\"\nclock_margin = \"2s\"",
+    );
+    let sentinels = vec![Address::Tcp("a".into(), 26379), Address::Tcp("b".into(), 1)];
+    assert_eq!(full.topology, Topology::Sentinel { sentinels, master: "m".into() });
+    assert_eq!(full.tls.unwrap().server_name.as_deref(), Some("store"));
+    assert_eq!((full.database, full.connections, full.replicas), (3, 4, 1));
+    assert_eq!(full.shared.freshness, Duration::from_secs(4), "that of early data");
+    assert_eq!(full.shared.record_life(), Duration::from_secs(4 * 2 + 2 * 2 + 1));
+    let cluster = store("[store]\nmode = \"cluster\"\nurl = [\"redis://a\", \"redis://b\"]");
+    assert!(matches!(cluster.topology, Topology::Cluster { seeds } if seeds.len() == 2));
+}
+
+#[test]
+fn tickets_are_described_by_their_section() {
+    let tickets = |text: &str| parse(text).unwrap().tickets;
+    assert_eq!(tickets("").keys, KeySource::Process);
+    let file = tickets("[tickets]\nkeys = \"file\"\nfile = \"k\"\nzone = \"eu-west\"");
+    assert_eq!(file.keys, KeySource::File("k".into()));
+    assert_eq!(file.zone.as_deref(), Some("eu-west"));
+    let shared = tickets(
+        "[store]\nurl = \"unix:///s\"\n[tickets]\nkeys = \"store\"\nsingle_use = true\n\
+         key_encryption_file = \"kek\"\nrotation = \"1h\"\nnode = \"a\"",
+    );
+    let schedule =
+        Schedule::new(Duration::from_secs(3600), Schedule::default().lifetime()).unwrap();
+    assert_eq!(shared.keys, KeySource::Store { key_encryption: "kek".into(), schedule });
+    assert!(shared.single_use && shared.node.as_deref() == Some("a"));
+}
+
+#[test]
+fn passwords_are_read_from_their_files_and_shown_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("password");
+    std::fs::write(&path, "hush\n").unwrap();
+    let text = format!(
+        "[store]\nurl = \"unix:///s\"\n\npassword_file = {:?}\n",
+        path.display().to_string()
+    );
+    let allow = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&path, mode).unwrap();
+    };
+    allow(0o600);
+    let config = store(&text);
+    assert_eq!(config.password.as_deref(), Some("hush"));
+    assert!(!format!("{config:?}").contains("hush"));
+    allow(0o644);
+    let error = parse(&text).unwrap_err();
+    assert!(error.starts_with("f.toml, line 4: ") && error.contains("chmod 600"), "{error}");
+}
+
+#[test]
+fn errors_of_store_and_tickets_name_the_line_and_what_is_allowed() {
+    let store = "[store]\nurl = \"redis://h\"\n";
+    for (text, line, words) in [
+        ("[store]\nbudget = \"3ms\"".to_owned(), 1, "`url`"),
+        ("[store]\nurl = \"http://h\"".into(), 2, "rediss://HOST:PORT"),
+        ("[store]\nurl = \"redis://u:p@h\"".into(), 2, "password_file"),
+        ("[store]\nurl = 7".into(), 2, "a list"),
+        ("[store]\nurl = []".into(), 2, "no url"),
+        ("[store]\nurl = [\"redis://a\", \"redis://b\"]".into(), 2, "\"sentinel\""),
+        ("[store]\nmode = \"cluster\"\nurl = [\"redis://a\", \"rediss://b\"]".into(), 3, "none"),
+        ("[store]\nmode = \"cluster\"\nurl = \"unix:///a\"".into(), 3, "redis://"),
+        ("[store]\nmode = \"sentinel\"\nurl = \"redis://a\"".into(), 3, "master ="),
+        (format!("{store}mode = \"replica\""), 3, "`single`"),
+        (format!("{store}master = \"m\""), 3, "sentinel"),
+        (format!("{store}sentinel_password_file = \"m\""), 3, "sentinel"),
+        (format!("{store}ca_file = \"m\""), 3, "rediss://"),
+        (format!("{store}server_name = \"m\""), 3, "rediss://"),
+        (format!("{store}password_file = \"/none\""), 3, "readable"),
+        (format!("{store}mode = \"cluster\"\ndatabase = 1"), 4, "database 0"),
+        (format!("{store}budget = 3"), 3, "string"),
+        (format!("{store}clock_margin = \"90s\""), 1, "1s to 60s"),
+        (format!("{store}[early_data]\nfreshness = \"2m\""), 1, "60s"),
+        (format!("{store}password = \"hush\""), 3, "`password_file`"),
+        ("[store]\nurl = \"rediss://a\"\nca_file = \"/none\"".into(), 3, "PEM"),
+        ("[tickets]\nkeys = \"redis\"".into(), 2, "`process`"),
+        ("[tickets]\nkeys = \"file\"".into(), 1, "file ="),
+        ("[tickets]\nfile = \"k\"".into(), 2, "keys = \"file\""),
+        ("[tickets]\nkeys = \"store\"".into(), 2, "[store]"),
+        ("[tickets]\nsingle_use = true".into(), 2, "[store]"),
+        ("[tickets]\nrotation = \"1h\"".into(), 2, "keys = \"store\""),
+        ("[tickets]\nzone = \"\"".into(), 2, "1 to 64"),
+        ("[tickets]\nnode = \"a b\"".into(), 2, "printable"),
+        (format!("{store}[tickets]\nkeys = \"store\""), 3, "key_encryption_file"),
+        (
+            format!(
+                "{store}[tickets]\nkeys = \"store\"\nkey_encryption_file = \"k\"\nrotation = \"1s\""
+            ),
+            6,
+            "60 to 604800",
+        ),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.starts_with(&format!("f.toml, line {line}: ")), "{text}: {error}");
+        assert!(error.contains(words), "{text}: {error}");
+        assert!(!error.contains('\n'), "one sentence: {error}");
+    }
+}
+
+#[test]
+fn errors_name_file_line_and_allowed_values() {
+    for (text, line, words) in [
+        ("[early_data]\ndefault = \"lax\"", 2, "`permissive`"),
+        ("\n[early_data]\nwhen_not_allowed = \"503\"", 3, "`hold` or `425`"),
+        ("[early_data]\nenable = true", 2, "`enabled`"),
+        ("[limit]\n", 1, "`limits`"),
+        ("[limits]\nheader_timeout = \"soon\"", 2, "10s"),
+        ("[limits]\nheader_timeout = \"-1s\"", 2, "10s"),
+        ("[limits]\nheader_timeout = \"1h\"", 1, "30s"),
+        ("\n[limits]\nheader_size = 10", 2, "1024 to 1048576"),
+        ("[limits]\nconnections = 0", 1, "1 and more"),
+        ("[early_data.paths]\n\"/a\" = \"strict\"\n\"/a?b\" = \"strict\"", 3, "\"/api\""),
+        ("[early_data.paths]\n\"/a\" = \"Strict\"", 2, "`strict`"),
+        ("[early_data\n", 1, ""),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.starts_with(&format!("f.toml, line {line}: ")), "{text}: {error}");
+        assert!(error.contains(words), "{text}: {error}");
+        assert!(!error.contains('\n'), "one sentence: {error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "[\\PC\n]{0,200}") {
+        let _ = parse(&text);
+    }
+}
