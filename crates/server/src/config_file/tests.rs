@@ -57,7 +57,7 @@ fn a_store_is_described_by_its_section() {
     assert_eq!(full.tls.unwrap().server_name.as_deref(), Some("store"));
     assert_eq!((full.database, full.connections, full.replicas), (3, 4, 1));
     assert_eq!(full.shared.freshness, Duration::from_secs(4), "that of early data");
-    assert_eq!(full.shared.record_life(), Duration::from_secs(4 * 2 + 2 * 2 + 1));
+    assert_eq!(full.shared.clock_margin, Duration::from_secs(2));
     let cluster = store("[store]\nmode = \"cluster\"\nurl = [\"redis://a\", \"redis://b\"]");
     assert!(matches!(cluster.topology, Topology::Cluster { seeds } if seeds.len() == 2));
 }
