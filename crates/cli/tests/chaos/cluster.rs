@@ -1,0 +1,155 @@
+//! Three nodes that share what they share, a recorder in front of each, an application behind
+//! them.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::kind::{Kind, Settings};
+use crate::process::{Process, free_port, text, until};
+use crate::world::World;
+
+/// How many nodes a cluster has.
+pub(crate) const NODES: usize = 3;
+
+/// All nodes.
+pub(crate) const ALL: [usize; NODES] = [0, 1, 2];
+
+/// The processes of a cluster. They end with it.
+pub(crate) struct Cluster {
+    /// What clients and attackers see of it.
+    pub(crate) world: Arc<World>,
+    kind: Kind,
+    nodes: Vec<Node>,
+    dir: TempDir,
+}
+
+struct Node {
+    dir: PathBuf,
+    settings: Settings,
+    /// How far its clock is off, as faketime has it.
+    clock: Option<&'static str>,
+    process: Option<Process>,
+    /// Whether it was killed, so that its log may lack its last lines.
+    killed: bool,
+}
+
+impl Cluster {
+    /// Starts all nodes; a node's settings are made by its number. `prepare` may write more into
+    /// the shared directory.
+    pub(crate) fn start(
+        kind: Kind,
+        clocks: [Option<&'static str>; NODES],
+        settings: impl Fn(usize) -> Settings,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        kind.prepare(dir.path());
+        prepare(dir.path());
+        let node = |number| {
+            let dir = dir.path().join(format!("node-{number}"));
+            fs::create_dir(&dir).unwrap();
+            let (settings, clock) = (settings(number), clocks[number]);
+            Node { dir, settings, clock, process: None, killed: false }
+        };
+        let nodes = ALL.map(node).into();
+        let world = Arc::new(World::new(kind, &dir.path().join("cert.pem")));
+        let mut cluster = Self { world, kind, nodes, dir };
+        for number in ALL {
+            cluster.start_node(number);
+        }
+        cluster
+    }
+
+    /// Starts a node that does not run, and sends clients there.
+    pub(crate) fn start_node(&mut self, number: usize) {
+        // A port that was free a moment ago may be taken, so it is tried again with another.
+        let address = (0..5).find_map(|_| self.try_start(number));
+        let said = text(&self.nodes[number].dir.join("said"));
+        let address = address.unwrap_or_else(|| panic!("node {number} does not serve: {said}"));
+        self.world.put(number, Some(address));
+    }
+
+    fn try_start(&mut self, number: usize) -> Option<SocketAddr> {
+        let node = &mut self.nodes[number];
+        let port = free_port();
+        let upstream = self.world.upstream.addresses[number];
+        let said = node.dir.join("said");
+        let before = text(&said).len();
+        let mut command =
+            self.kind.command(self.dir.path(), &node.dir, port, upstream, &node.settings);
+        if let Some(off) = node.clock {
+            // By the library itself: its command stays between us and the server.
+            command.env("LD_PRELOAD", faketime()).env("FAKETIME", off);
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+        }
+        let mut process = Process::start(&mut command);
+        let mut address = None;
+        let ours = self.kind.is_ours();
+        until(|| {
+            let listening = (Ipv4Addr::LOCALHOST, port).into();
+            address = match ours {
+                true => text(&said)[before..].lines().find_map(|line| {
+                    line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
+                }),
+                false => TcpStream::connect(listening).is_ok().then_some(listening),
+            };
+            address.is_some() || process.has_ended()
+        });
+        // Somebody else may listen where ours could not.
+        let runs = !process.has_ended();
+        node.process = runs.then_some(process);
+        address.filter(|_| runs)
+    }
+
+    /// Kills a node as `kill -9` does, after clients have been sent elsewhere.
+    pub(crate) fn kill(&mut self, number: usize) {
+        self.world.put(number, None);
+        assert!(until(|| self.world.is_idle(number)), "clients leave the node");
+        self.nodes[number].killed = true;
+        self.nodes[number].process = None;
+    }
+
+    /// Puts a new ticket key into use on all nodes.
+    pub(crate) fn rotate(&mut self) {
+        self.kind.rotate(self.dir.path());
+        for number in ALL {
+            if self.kind.restarts_to_rotate() {
+                self.kill(number);
+                self.start_node(number);
+            }
+        }
+    }
+
+    /// Ends all nodes and reads their access logs; whether no line can be missing.
+    pub(crate) fn stop(mut self) -> (Vec<Value>, bool) {
+        let mut whole = self.kind.is_ours();
+        let mut log = Vec::new();
+        for node in &mut self.nodes {
+            let ended = node.process.take().is_some_and(Process::terminate);
+            let said = text(&node.dir.join("said"));
+            assert!(!said.contains("panicked"), "{said}");
+            whole &= ended && !node.killed && !said.contains("lines lost");
+            let text = text(&node.dir.join("log"));
+            log.extend(text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()));
+        }
+        (log, whole)
+    }
+
+    /// What the nodes said on standard error, for a test that has failed.
+    pub(crate) fn said(&self) -> String {
+        self.nodes.iter().map(|node| text(&node.dir.join("said"))).collect()
+    }
+}
+
+fn faketime() -> PathBuf {
+    let found = fs::read_dir("/usr/lib").unwrap().flatten().find_map(|entry| {
+        let library = entry.path().join("faketime/libfaketimeMT.so.1");
+        library.is_file().then_some(library)
+    });
+    found.expect("faketime is not installed; run `make deps-test`")
+}

@@ -1,0 +1,207 @@
+//! What a cluster is made of, and how a node of it is told to be one.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::process::found;
+
+/// What runs on the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// firstflight with a shared register and its ticket keys in the store.
+    Shared,
+    /// firstflight with a key file, and a register of its own in each process.
+    Local,
+    /// nginx with shared ticket keys.
+    Nginx,
+    /// HAProxy with shared ticket keys.
+    Haproxy,
+}
+
+/// Settings that are the same on all nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// `[early_data] freshness`.
+    pub(crate) freshness: Duration,
+    /// `[store] clock_margin`.
+    pub(crate) clock_margin: Duration,
+    /// `[store] budget`.
+    pub(crate) budget: Duration,
+    /// More of the section `[store]`.
+    pub(crate) store: String,
+}
+
+impl Kind {
+    /// The name in tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "firstflight",
+            Self::Local => "firstflight, no store",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "HAProxy",
+        }
+    }
+
+    /// Whether it is our program, which writes an access log and chooses a port by itself.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Shared | Self::Local)
+    }
+
+    /// Writes what all nodes share into the cluster's directory: certificate and ticket keys.
+    pub(crate) fn prepare(self, dir: &Path) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        fs::write(dir.join("cert.pem"), &cert).unwrap();
+        fs::write(dir.join("key.pem"), &key).unwrap();
+        fs::write(dir.join("both.pem"), cert + &key).unwrap();
+        match self {
+            Self::Shared => {}
+            Self::Local => keys(&["new"], &dir.join("ring")),
+            Self::Nginx | Self::Haproxy => (0..3).for_each(|_| self.rotate(dir)),
+        }
+    }
+
+    /// Puts a new ticket key into use in the cluster's directory.
+    pub(crate) fn rotate(self, dir: &Path) {
+        match self {
+            Self::Shared => keys(&["rotate", "--config"], &dir.join("node-0/config.toml")),
+            Self::Local => keys(&["rotate"], &dir.join("ring")),
+            // The first seals.
+            Self::Nginx => {
+                for number in (0..2).rev() {
+                    let name = |number| dir.join(format!("ticket.{number}.key"));
+                    let _ = fs::rename(name(number), name(number + 1));
+                }
+                fs::write(dir.join("ticket.0.key"), eighty_bytes()).unwrap();
+            }
+            // The last but one seals.
+            Self::Haproxy => {
+                let path = dir.join("tickets");
+                let old = fs::read_to_string(&path).unwrap_or_default();
+                let mut lines: Vec<String> = old.lines().map(str::to_owned).collect();
+                lines.push(STANDARD.encode(eighty_bytes()));
+                let from = lines.len().saturating_sub(4);
+                fs::write(path, lines[from..].join("\n") + "\n").unwrap();
+            }
+        }
+    }
+
+    /// Whether a node has to be started again to see new ticket keys.
+    pub(crate) fn restarts_to_rotate(self) -> bool {
+        !self.is_ours()
+    }
+
+    /// The command for a node that listens on `port`, in a directory of its own beside `shared`.
+    pub(crate) fn command(
+        self,
+        shared: &Path,
+        own: &Path,
+        port: u16,
+        upstream: SocketAddr,
+        settings: &Settings,
+    ) -> Command {
+        let mut command = match self {
+            Self::Shared | Self::Local => ours(self, shared, own, upstream, settings),
+            Self::Nginx => nginx(shared, own, port, upstream),
+            Self::Haproxy => haproxy(shared, own, port, upstream),
+        };
+        let said = File::options().create(true).append(true).open(own.join("said")).unwrap();
+        command.current_dir(own).stdin(Stdio::null()).stdout(said.try_clone().unwrap());
+        command.stderr(said);
+        command
+    }
+}
+
+/// The binary under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
+
+fn keys(verb: &[&str], file: &Path) {
+    let status = Command::new(PROGRAM).arg("keys").args(verb).arg(file).output().unwrap().status;
+    assert!(status.success(), "keys {verb:?}: {status}");
+}
+
+fn ours(
+    kind: Kind,
+    shared: &Path,
+    own: &Path,
+    upstream: SocketAddr,
+    settings: &Settings,
+) -> Command {
+    let mut config = format!(
+        "[early_data]\nfreshness = \"{}ms\"\nregister_capacity = 65536\n",
+        settings.freshness.as_millis()
+    );
+    if kind == Kind::Shared {
+        config += &format!(
+            "[store]\nbudget = \"{}ms\"\nclock_margin = \"{}ms\"\n{}",
+            settings.budget.as_millis(),
+            settings.clock_margin.as_millis(),
+            settings.store
+        );
+        config += "[tickets]\nkeys = \"store\"\nkey_encryption_file = \"../kek\"\n";
+    }
+    fs::write(own.join("config.toml"), config).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.env("HOME", own).env_remove("SSLKEYLOGFILE").env_remove("RUST_LOG");
+    command.args(["serve", "--listen", "127.0.0.1:0", "--upstream"]);
+    command.arg(format!("http://{upstream}")).args(["--log-format", "json", "--access-log"]);
+    command.arg(own.join("log")).arg("--config").arg(own.join("config.toml"));
+    command.arg("--cert").arg(shared.join("cert.pem")).arg("--key").arg(shared.join("key.pem"));
+    if kind == Kind::Local {
+        command.arg("--ticket-keys").arg(shared.join("ring"));
+    }
+    command
+}
+
+/// One process, so that `kill -9` takes all of it.
+fn nginx(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command {
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {}/{name};\n", own.display()))
+        .concat();
+    let tickets: String = (0..3)
+        .map(|number| format!("ssl_session_ticket_key {}/ticket.{number}.key;\n", shared.display()))
+        .collect();
+    let config = format!(
+        "daemon off;\nmaster_process off;\npid {own}/nginx.pid;\n\
+         events {{ worker_connections 4096; }}\nhttp {{\naccess_log off;\n{temporary}\
+         server {{\nlisten 127.0.0.1:{port} ssl;\nssl_certificate {shared}/cert.pem;\n\
+         ssl_certificate_key {shared}/key.pem;\nssl_protocols TLSv1.3;\nssl_early_data on;\n\
+         ssl_session_tickets on;\n{tickets}location / {{\nproxy_pass http://{upstream};\n\
+         proxy_set_header Early-Data $ssl_early_data;\n}}\n}}\n}}\n",
+        own = own.display(),
+        shared = shared.display(),
+    );
+    fs::write(own.join("nginx.conf"), config).unwrap();
+    let mut command = Command::new(found("nginx"));
+    command.args(["-e", "stderr", "-p", ".", "-c"]).arg(own.join("nginx.conf"));
+    command
+}
+
+fn haproxy(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command {
+    let config = format!(
+        "global\n  nbthread 1\n  maxconn 4096\ndefaults\n  mode http\n  timeout client 30s\n  \
+         timeout server 30s\n  timeout connect 5s\nfrontend test\n  bind 127.0.0.1:{port} ssl crt \
+         {shared}/both.pem allow-0rtt alpn http/1.1 tls-ticket-keys {shared}/tickets\n  \
+         http-request set-header Early-Data 1 if {{ ssl_fc_has_early }}\n  \
+         default_backend upstream\nbackend upstream\n  server upstream {upstream}\n",
+        shared = shared.display(),
+    );
+    fs::write(own.join("haproxy.cfg"), config).unwrap();
+    let mut command = Command::new(found("haproxy"));
+    command.arg("-db").arg("-f").arg(own.join("haproxy.cfg"));
+    command
+}
+
+/// Name, HMAC key and AES key of a ticket as OpenSSL's servers keep it.
+fn eighty_bytes() -> Vec<u8> {
+    let mut bytes = [0; 80];
+    let mut random = File::open("/dev/urandom").unwrap();
+    std::io::Read::read_exact(&mut random, &mut bytes).unwrap();
+    bytes.to_vec()
+}

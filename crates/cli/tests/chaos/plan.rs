@@ -1,0 +1,47 @@
+//! How much is to be done: some hundred copies a scenario, or as many as the environment says.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What all scenarios go by.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Copies to send in each scenario.
+    pub(crate) copies: u64,
+    /// Whether this is `make chaos`: all copies, everybody's servers, and the product's own
+    /// settings.
+    pub(crate) extended: bool,
+    /// Where the table goes besides standard output.
+    pub(crate) results: Option<PathBuf>,
+    /// Scenarios at a time.
+    pub(crate) side_by_side: usize,
+    /// `[store] budget`: generous where the machine is as busy as in a test run.
+    pub(crate) budget: Duration,
+}
+
+impl Plan {
+    /// `CHAOS_COPIES`: copies over all scenarios; `CHAOS_RESULTS`: a directory.
+    pub(crate) fn from_environment() -> Self {
+        let total = std::env::var("CHAOS_COPIES").ok().and_then(|text| text.parse::<u64>().ok());
+        let results = std::env::var_os("CHAOS_RESULTS").map(PathBuf::from);
+        match total {
+            None => Self {
+                copies: 300,
+                extended: false,
+                results,
+                side_by_side: 32,
+                budget: Duration::from_millis(50),
+            },
+            Some(total) => Self {
+                copies: total.div_ceil(SCENARIOS),
+                extended: true,
+                results,
+                side_by_side: 4,
+                budget: Duration::from_millis(3),
+            },
+        }
+    }
+}
+
+/// Those with a shared register.
+const SCENARIOS: u64 = 16;

@@ -1,0 +1,37 @@
+//! Nodes whose clocks are off.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::{Plan, Row};
+use crate::cluster::ALL;
+use crate::stage::{Stage, Times};
+
+/// By 5 s, one node ahead and one behind: within the margin, so all of them take early data, and
+/// what is stale at one is fresh at another.
+pub(super) fn within_the_margin(plan: &Plan) -> Vec<Row> {
+    let clocks = [None, Some("+5s"), Some("-5s")];
+    let stage = Stage::single("clocks_5_s_off", plan, Times::OWN, clocks);
+    let run = stage.run.clone();
+    for _ in 0..8 {
+        run.flights(3, &ALL);
+        run.copies(0.1, &ALL);
+        sleep(Duration::from_secs(2));
+    }
+    vec![stage.end(&["replayed"])]
+}
+
+/// By more than the margin: that node takes nothing early.
+pub(super) fn beyond_the_margin(plan: &Plan) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (name, clock) in [("clock_ahead_too_far", "+5s"), ("clock_behind_too_far", "-5s")] {
+        let clocks = [None, None, Some(clock)];
+        let stage = Stage::single_but(name, plan, Times::TIGHT, clocks, &[0, 1]);
+        let run = stage.run.clone();
+        run.flights(10, &[0, 1]);
+        run.requests(10, &[2]);
+        run.copies(0.5, &ALL);
+        rows.push(stage.end(&["store_clock"]));
+    }
+    rows
+}

@@ -1,0 +1,123 @@
+//! Copies while nothing is wrong with the store: everywhere, at once, after restart and rotation.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::{Cluster, Kind, Plan, Row, Run, judge};
+use crate::cluster::ALL;
+use crate::kind::Settings;
+use crate::stage::{Stage, Times};
+
+/// A scenario that needs no store: its name, and what happens.
+type Step = (&'static str, fn(&mut Cluster, &Run));
+
+const STEPS: [Step; 6] = [
+    ("same_node", same_node),
+    ("other_node", other_node),
+    ("at_once_on_all", at_once_on_all),
+    ("after_a_restart", after_a_restart),
+    ("after_rotation", after_rotation),
+    ("after_the_window", after_the_window),
+];
+
+fn same_node(_: &mut Cluster, run: &Run) {
+    run.flights(FLIGHTS, &[0]);
+    run.copies(1.0, &[0]);
+}
+
+fn other_node(_: &mut Cluster, run: &Run) {
+    run.flights(FLIGHTS, &[0]);
+    run.copies(1.0, &[1, 2]);
+}
+
+fn at_once_on_all(_: &mut Cluster, run: &Run) {
+    for _ in 0..4 {
+        run.flights(FLIGHTS / 4, &ALL);
+        run.copies(0.25, &ALL);
+    }
+}
+
+fn after_a_restart(cluster: &mut Cluster, run: &Run) {
+    run.flights(FLIGHTS, &ALL);
+    cluster.kill(1);
+    run.copies(0.2, &ALL);
+    cluster.start_node(1);
+    run.copies(0.6, &[1, 0, 2]);
+    run.requests(FLIGHTS, &ALL);
+    run.remaining_copies();
+}
+
+fn after_rotation(cluster: &mut Cluster, run: &Run) {
+    run.flights(FLIGHTS / 2, &ALL);
+    cluster.rotate();
+    run.copies(0.3, &ALL);
+    // Nodes look for new keys every second.
+    sleep(Duration::from_millis(1500));
+    run.requests(FLIGHTS, &ALL);
+    run.remaining_copies();
+}
+
+fn after_the_window(_: &mut Cluster, run: &Run) {
+    run.flights(FLIGHTS, &ALL);
+    sleep(Duration::from_secs(15));
+    run.copies(1.0, &ALL);
+}
+
+/// With a store, all on one cluster too.
+pub(super) fn shared(plan: &Plan) -> Vec<Row> {
+    let mut stage = Stage::single("shared", plan, Times::of(plan), [None; 3]);
+    let runs = play(&mut stage.cluster, plan, &STEPS);
+    let (log, whole) = stage.cluster.stop();
+    runs.iter().map(|run| judge(run, &log, whole)).collect()
+}
+
+/// The proof that the harness sees what it looks for: a register for each process.
+pub(super) fn without_a_store(plan: &Plan) -> Vec<Row> {
+    let rows =
+        one_after_the_other(Kind::Local, plan, if plan.extended { &STEPS } else { &STEPS[..3] });
+    let executed: u64 = rows.iter().map(|row| row.copies_executed).sum();
+    assert!(executed > 0, "without a shared register copies are executed: {rows:#?}");
+    rows
+}
+
+pub(super) fn nginx(plan: &Plan) -> Vec<Row> {
+    one_after_the_other(Kind::Nginx, plan, &STEPS)
+}
+
+pub(super) fn haproxy(plan: &Plan) -> Vec<Row> {
+    one_after_the_other(Kind::Haproxy, plan, &STEPS)
+}
+
+/// All on one cluster.
+fn one_after_the_other(kind: Kind, plan: &Plan, steps: &[Step]) -> Vec<Row> {
+    let settings = Settings {
+        freshness: Duration::from_secs(10),
+        clock_margin: Duration::from_secs(1),
+        budget: plan.budget,
+        store: String::new(),
+    };
+    let mut cluster = Cluster::start(kind, [None; 3], |_| settings.clone(), |_| {});
+    // Nothing is taken early in the first 76 seconds with a key file.
+    let warm = Run::new(&cluster.world, "warm", plan.copies);
+    for node in ALL {
+        warm.flights_within(START, 1, &[node]);
+    }
+    let runs = play(&mut cluster, plan, steps);
+    let (log, whole) = cluster.stop();
+    runs.iter().map(|run| judge(run, &log, whole)).collect()
+}
+
+fn play(cluster: &mut Cluster, plan: &Plan, steps: &[Step]) -> Vec<Run> {
+    let step = |(name, step): &Step| {
+        let run = Run::new(&cluster.world, name, plan.copies);
+        step(cluster, &run);
+        run
+    };
+    steps.iter().map(step).collect()
+}
+
+/// Flights of a scenario.
+const FLIGHTS: usize = 20;
+
+/// For a start-up window, and a busy machine.
+const START: Duration = Duration::from_secs(150);

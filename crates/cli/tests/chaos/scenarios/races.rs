@@ -1,0 +1,54 @@
+//! The attacker holds an original back. Its client may be told 425 (Too Early), which says that a
+//! copy has overtaken it.
+
+use super::{Plan, Row};
+use crate::attacker::resend;
+use crate::cluster::ALL;
+use crate::runtime;
+use crate::stage::{Stage, Times};
+
+/// Copies come first, and the original when they are done.
+pub(super) fn overtaken(plan: &Plan) -> Vec<Row> {
+    race("copy_overtakes", plan, false)
+}
+
+/// Copies and original come at once.
+pub(super) fn abreast(plan: &Plan) -> Vec<Row> {
+    race("copies_abreast", plan, true)
+}
+
+fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
+    let stage = Stage::single(name, plan, Times::of(plan), [None; 3]);
+    let run = stage.run.clone();
+    for number in 0..ROUNDS {
+        let node = number % ALL.len();
+        let held = run.world().recorders[node].hold();
+        runtime().block_on(async {
+            let original = tokio::spawn({
+                let run = run.clone();
+                async move { run.request(node).await }
+            });
+            let (flight, release) = held.flight().await;
+            let mut release = Some(release);
+            if at_once {
+                let _ = release.take().map(|release| release.send(()));
+            }
+            let nodes =
+                ALL.iter().cycle().take(COPIES).filter_map(|node| run.world().address(*node));
+            let flight: std::sync::Arc<[u8]> = flight.into();
+            let copies: Vec<_> = nodes.map(|node| (node, flight.clone())).collect();
+            run.count(resend(copies, COPIES, false).await);
+            let _ = release.map(|release| release.send(()));
+            original.await.unwrap();
+        });
+    }
+    let overtaken = run.tally(|tally| tally.too_early);
+    assert!(at_once || overtaken > 0, "{name}: the client is told");
+    vec![stage.end(&[])]
+}
+
+/// Originals.
+const ROUNDS: usize = 12;
+
+/// Copies of each that race it.
+const COPIES: usize = 6;

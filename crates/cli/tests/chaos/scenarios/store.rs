@@ -1,0 +1,109 @@
+//! A store that is gone, stands still, has forgotten, is full, slow, or out of reach.
+
+use std::time::Duration;
+
+use super::{Plan, Row};
+use crate::cluster::ALL;
+use crate::stage::{Stage, Times, WINDOW};
+
+/// Killed, and started again after a while.
+pub(super) fn stopped(plan: &Plan) -> Vec<Row> {
+    trouble("store_stopped", plan, &["store_absent"], |stage| stage.process().kill(), restart)
+}
+
+/// SIGSTOP: connections stay, nothing is answered.
+pub(super) fn frozen(plan: &Plan) -> Vec<Row> {
+    let reasons = ["store_slow", "store_absent"];
+    trouble(
+        "store_frozen",
+        plan,
+        &reasons,
+        |stage| stage.process().freeze(),
+        |stage| {
+            stage.process().thaw();
+        },
+    )
+}
+
+/// Killed and started at once, without a record.
+pub(super) fn restarted_empty(plan: &Plan) -> Vec<Row> {
+    trouble("store_restarted_empty", plan, &["store_window"], restart, |_| {})
+}
+
+/// `FLUSHALL` by somebody who thought it was a cache.
+pub(super) fn flushed(plan: &Plan) -> Vec<Row> {
+    let flush = |stage: &mut Stage| ask(stage, &["flushall"]);
+    trouble("store_flushed", plan, &["store_window"], flush, |_| {})
+}
+
+/// No room for another record.
+pub(super) fn out_of_memory(plan: &Plan) -> Vec<Row> {
+    let full = |stage: &mut Stage| ask(stage, &["config", "set", "maxmemory", "1"]);
+    let room = |stage: &mut Stage| ask(stage, &["config", "set", "maxmemory", "0"]);
+    trouble("store_out_of_memory", plan, &["store_refused"], full, room)
+}
+
+/// Room is made by dropping records.
+pub(super) fn evicting(plan: &Plan) -> Vec<Row> {
+    let evict = |stage: &mut Stage| {
+        ask(stage, &["config", "set", "maxmemory-policy", "allkeys-random"]);
+        ask(stage, &["config", "set", "maxmemory", "1"]);
+    };
+    let keep = |stage: &mut Stage| {
+        ask(stage, &["config", "set", "maxmemory", "0"]);
+        ask(stage, &["config", "set", "maxmemory-policy", "noeviction"]);
+    };
+    trouble("store_evicting", plan, &["store_evicting", "store_window"], evict, keep)
+}
+
+/// Further away than the budget.
+pub(super) fn slow(plan: &Plan) -> Vec<Row> {
+    let each_way = 4 * plan.budget;
+    let slow = move |stage: &mut Stage| stage.pipes.iter().for_each(|pipe| pipe.slow(each_way));
+    trouble("store_slow", plan, &["store_slow"], slow, open)
+}
+
+/// Out of reach for one node, which the others do not know.
+pub(super) fn partitioned(plan: &Plan) -> Vec<Row> {
+    let cut = |stage: &mut Stage| stage.pipes[0].cut();
+    trouble("store_partitioned", plan, &["store_slow", "store_absent"], cut, open)
+}
+
+/// Honest requests and copies before, while the trouble begins, during it, while it ends, and
+/// until all is well again.
+fn trouble(
+    name: &'static str,
+    plan: &Plan,
+    reasons: &[&str],
+    begin: impl FnOnce(&mut Stage),
+    end: impl FnOnce(&mut Stage),
+) -> Vec<Row> {
+    let mut stage = Stage::single(name, plan, Times::of(plan), [None; 3]);
+    let run = stage.run.clone();
+    run.flights(FLIGHTS, &ALL);
+    let storm = run.storm();
+    storm.rage(Duration::from_secs(1));
+    begin(&mut stage);
+    run.copies(0.2, &ALL);
+    storm.rage(Duration::from_secs(6));
+    end(&mut stage);
+    run.copies(0.2, &ALL);
+    storm.until_taken(20, WINDOW);
+    storm.end();
+    vec![stage.end(reasons)]
+}
+
+fn restart(stage: &mut Stage) {
+    stage.process().restart();
+}
+
+fn open(stage: &mut Stage) {
+    stage.pipes.iter().for_each(crate::pipe::Pipe::open);
+}
+
+fn ask(stage: &mut Stage, words: &[&str]) {
+    assert_eq!(stage.process().ask(words), "OK", "{words:?}");
+}
+
+/// Flights before the trouble.
+const FLIGHTS: usize = 20;

@@ -1,0 +1,162 @@
+//! A cluster with a store: what a scenario plays on.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use firstflight_rig::{Listen, MASTER_NAME, Process, Sentinels};
+
+use crate::cluster::{ALL, Cluster, NODES};
+use crate::kind::{Kind, Settings};
+use crate::pipe::Pipe;
+use crate::plan::Plan;
+use crate::run::Run;
+use crate::verdict::{Row, judge};
+
+/// How far clocks are off, as faketime has it.
+pub(crate) type Clocks = [Option<&'static str>; NODES];
+
+/// The times that a scenario's cluster goes by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// How far a ticket's age may be off.
+    pub(crate) freshness: Duration,
+    /// How far a clock may be off.
+    pub(crate) clock_margin: Duration,
+}
+
+impl Times {
+    /// The product's own: a window of 45 s, or 50 s with sentinels.
+    pub(crate) const OWN: Self =
+        Self { freshness: Duration::from_secs(10), clock_margin: Duration::from_secs(6) };
+
+    /// Flights stay fresh as long, and the window is 25 s, or 30 s.
+    pub(crate) const TIGHT: Self =
+        Self { freshness: Duration::from_secs(10), clock_margin: Duration::from_secs(1) };
+
+    /// The product's own where there is time.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        if plan.extended { Self::OWN } else { Self::TIGHT }
+    }
+}
+
+/// Three nodes, and a store that each of them reaches by a pipe of its own.
+pub(crate) struct Stage {
+    /// The nodes.
+    pub(crate) cluster: Cluster,
+    /// What is counted.
+    pub(crate) run: Run,
+    /// From each node to the store; none with sentinels, who say where the store is.
+    pub(crate) pipes: Vec<Pipe>,
+    /// The store.
+    pub(crate) store: Store,
+}
+
+/// The store's processes.
+pub(crate) enum Store {
+    /// One.
+    Single(Process),
+    /// A master, a replica and three sentinels.
+    Sentinels(Sentinels),
+}
+
+impl Stage {
+    /// One store process. Returns when each node takes early data.
+    pub(crate) fn single(name: &'static str, plan: &Plan, times: Times, clocks: Clocks) -> Self {
+        Self::single_but(name, plan, times, clocks, &ALL)
+    }
+
+    /// The same, but only these nodes have to take early data.
+    pub(crate) fn single_but(
+        name: &'static str,
+        plan: &Plan,
+        times: Times,
+        clocks: Clocks,
+        takers: &[usize],
+    ) -> Self {
+        let store = Process::redis(Listen::Tcp);
+        let pipes: Vec<_> = ALL.iter().map(|_| Pipe::to(store.tcp().1)).collect();
+        let url = |node: usize| format!("url = \"redis://127.0.0.1:{}\"\n", pipes[node].port());
+        let cluster = start(plan, times, clocks, url);
+        Self {
+            run: ready(name, plan, &cluster, takers),
+            cluster,
+            pipes,
+            store: Store::Single(store),
+        }
+    }
+
+    /// A master and a replica, watched by sentinels.
+    pub(crate) fn sentinels(name: &'static str, plan: &Plan, times: Times) -> Self {
+        let store = Sentinels::start();
+        let urls: Vec<_> = store
+            .addresses()
+            .iter()
+            .map(|(host, port)| format!("\"redis://{host}:{port}\""))
+            .collect();
+        let url = format!(
+            "url = [{}]\nmode = \"sentinel\"\nmaster = \"{MASTER_NAME}\"\n",
+            urls.join(", ")
+        );
+        let cluster = start(plan, times, [None; NODES], |_| url.clone());
+        let run = ready(name, plan, &cluster, &ALL);
+        Self { run, cluster, pipes: Vec::new(), store: Store::Sentinels(store) }
+    }
+
+    /// The store, or the first master.
+    pub(crate) fn process(&mut self) -> &mut Process {
+        match &mut self.store {
+            Store::Single(process) => process,
+            Store::Sentinels(sentinels) => &mut sentinels.stores[0],
+        }
+    }
+
+    /// Sends what is left of the copies, and counts. One of these reasons has to stand in the
+    /// logs: else nothing has gone wrong, and the scenario says nothing.
+    pub(crate) fn end(self, reasons: &[&str]) -> Row {
+        self.run.remaining_copies();
+        let said = self.cluster.said();
+        let (log, whole) = self.cluster.stop();
+        let mut row = judge(&self.run, &log, whole);
+        let found =
+            reasons.iter().any(|wanted| row.reasons.keys().any(|had| had.ends_with(wanted)));
+        if !found && !reasons.is_empty() {
+            row.faults.push(format!("none of {reasons:?} came about: {:?}", row.reasons));
+        }
+        if !row.faults.is_empty() {
+            row.faults.push(said);
+        }
+        row
+    }
+}
+
+/// Waits until these nodes take early data, and begins to count.
+fn ready(name: &'static str, plan: &Plan, cluster: &Cluster, takers: &[usize]) -> Run {
+    let warm = Run::new(&cluster.world, "warm", plan.copies);
+    for node in takers {
+        warm.flights_within(WINDOW, 1, &[*node]);
+    }
+    Run::new(&cluster.world, name, plan.copies)
+}
+
+/// A cluster of ours with a shared register.
+fn start(plan: &Plan, times: Times, clocks: Clocks, url: impl Fn(usize) -> String) -> Cluster {
+    let settings = |node| Settings {
+        freshness: times.freshness,
+        clock_margin: times.clock_margin,
+        budget: plan.budget,
+        store: url(node),
+    };
+    Cluster::start(Kind::Shared, clocks, settings, key_encryption)
+}
+
+/// A key-encryption key of the cluster's own.
+fn key_encryption(dir: &Path) {
+    let path = dir.join("kek");
+    fs::write(&path, "1f".repeat(32) + "\n").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+}
+
+/// For a recording window, and a busy machine.
+pub(crate) const WINDOW: Duration = Duration::from_secs(120);

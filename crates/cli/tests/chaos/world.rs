@@ -1,0 +1,166 @@
+//! A cluster as its clients and its attacker see it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
+use firstflight_tls::{Connector, ConnectorConfig, EarlyData, Offer, Session, Trust, Version};
+use http::StatusCode;
+use tokio::time::timeout;
+
+use crate::cluster::{ALL, NODES};
+use crate::kind::Kind;
+use crate::recorder::Recorder;
+use crate::upstream::Upstream;
+
+/// Nodes by their addresses, and what stands before and behind them.
+pub(crate) struct World {
+    /// What runs on the nodes.
+    pub(crate) kind: Kind,
+    /// The application.
+    pub(crate) upstream: Upstream,
+    /// In front of each node.
+    pub(crate) recorders: Vec<Recorder>,
+    seats: Vec<Seat>,
+    connector: Connector,
+    sessions: Mutex<VecDeque<Session>>,
+}
+
+/// A node's place, also while the node is down.
+#[derive(Default)]
+struct Seat {
+    address: Mutex<Option<SocketAddr>>,
+    /// Clients that are being served there.
+    clients: AtomicUsize,
+}
+
+/// What an honest client saw of one connection.
+pub(crate) struct Connection {
+    /// The first flight, as it was on the wire.
+    pub(crate) flight: Vec<u8>,
+    /// What became of its early data.
+    pub(crate) early: EarlyData,
+    /// The answer's status; or why there was none.
+    pub(crate) status: Result<StatusCode, String>,
+}
+
+impl World {
+    /// Places for the nodes of a cluster whose certificate is in this file.
+    pub(crate) fn new(kind: Kind, certificate: &Path) -> Self {
+        let connector = Connector::new(ConnectorConfig {
+            min_version: Version::Tls13,
+            alpn: vec![b"http/1.1".to_vec()],
+            ..ConnectorConfig::new(Trust::File(certificate.to_owned()))
+        });
+        Self {
+            kind,
+            upstream: Upstream::start(NODES),
+            recorders: ALL.map(|_| Recorder::start()).into(),
+            seats: ALL.map(|_| Seat::default()).into(),
+            connector: connector.unwrap(),
+            sessions: Mutex::default(),
+        }
+    }
+
+    /// Where a node listens from now on; `None`: it is down, and no client is sent there.
+    pub(crate) fn put(&self, node: usize, address: Option<SocketAddr>) {
+        *self.seats[node].address.lock().unwrap() = address;
+        // Clients that were sent before may still come, and are passed on to the old place.
+        if address.is_some() {
+            self.recorders[node].turn_to(address);
+        }
+    }
+
+    /// Where a node listens, for the attacker.
+    pub(crate) fn address(&self, node: usize) -> Option<SocketAddr> {
+        *self.seats[node].address.lock().unwrap()
+    }
+
+    /// Whether nobody is being served by a node.
+    pub(crate) fn is_idle(&self, node: usize) -> bool {
+        self.seats[node].clients.load(Ordering::SeqCst) == 0
+    }
+
+    /// Takes a place at a node that is up, at `node` if possible.
+    pub(crate) fn enter(&self, node: usize) -> Place<'_> {
+        loop {
+            for number in (0..NODES).map(|step| (node + step) % NODES) {
+                let seat = &self.seats[number];
+                seat.clients.fetch_add(1, Ordering::SeqCst);
+                let place = Place { seat, number };
+                if seat.address.lock().unwrap().is_some() {
+                    return place;
+                }
+            }
+        }
+    }
+
+    /// One GET on a fresh connection, early if it may be and there is a session.
+    pub(crate) async fn get(&self, place: &Place<'_>, target: &str, early: bool) -> Connection {
+        let recorder = &self.recorders[place.number];
+        let session = self.sessions.lock().unwrap().pop_front();
+        let offer = Offer { host: "localhost".to_owned(), session, early_data: early };
+        let url = Target::parse(&format!("https://localhost{target}")).unwrap();
+        let mut local = None;
+        let exchange = async {
+            let connected = connect_tls(&self.connector, &offer, recorder.address, false).await?;
+            local = connected.stream.socket().local_addr().ok();
+            http_get(connected, &Request::get(url), 1 << 16).await
+        };
+        let result = timeout(LOST, exchange).await;
+        let mut connection = Connection {
+            flight: local.map(|local| recorder.take_flight(local)).unwrap_or_default(),
+            early: EarlyData::NotOffered,
+            status: Err("no answer".to_owned()),
+        };
+        match result {
+            Err(_) => {}
+            Ok(Err(error)) => connection.status = Err(error.to_string()),
+            Ok(Ok(answer)) => {
+                connection.early = answer.facts.as_ref().unwrap().early_data;
+                connection.status = Ok(answer.head.status);
+                if answer.head.status.is_success() && answer.body != target.as_bytes() {
+                    connection.status = Err("the answer of another request".to_owned());
+                }
+                self.keep_sessions(answer).await;
+            }
+        }
+        connection
+    }
+
+    async fn keep_sessions(&self, answer: Answer) {
+        let mut sessions = answer.sessions;
+        sessions.extend(answer.exchange.close(TICKETS).await);
+        let mut kept = self.sessions.lock().unwrap();
+        kept.extend(sessions);
+        // Young ones are left; old ones would come of keys that are gone.
+        let spare = kept.len().saturating_sub(SESSIONS);
+        kept.drain(..spare);
+    }
+}
+
+/// A client at a node.
+pub(crate) struct Place<'a> {
+    seat: &'a Seat,
+    /// The node.
+    pub(crate) number: usize,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.seat.clients.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A request without an answer after that is lost. Longer than `header_timeout`.
+const LOST: Duration = Duration::from_secs(20);
+
+/// For tickets that do not come with the answer.
+const TICKETS: Duration = Duration::from_millis(250);
+
+/// How many sessions are kept for later.
+const SESSIONS: usize = 40;
