@@ -16,8 +16,7 @@
 
 use std::fmt::Write as _;
 use std::fs::Metadata;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, fchown};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +30,7 @@ use crate::key::TicketKey;
 use crate::ring::{DatedKey, Ring, RingError};
 use crate::schedule::{Schedule, ScheduleError, UnixTime};
 use crate::secret_file::{self, MAX_BYTES, SecretFileError};
+use crate::whole_file;
 
 /// A ticket-key file, by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,23 +167,8 @@ impl KeyFile {
 
     /// A temporary file beside the target, with the ring in it, on disk, mode 0600.
     fn prepare(&self, ring: &Ring, like: Option<&Metadata>) -> Result<NamedTempFile, FileError> {
-        let directory = match self.path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        let write = || {
-            let mut file = NamedTempFile::new_in(directory)?;
-            file.write_all(text_of(ring).as_bytes())?;
-            if let Some(like) = like {
-                let own = file.as_file().metadata()?;
-                if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
-                    fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
-                }
-            }
-            file.as_file().sync_all()?;
-            Ok(file)
-        };
-        write().map_err(|source| self.write_error(source))
+        whole_file::prepare(&self.path, text_of(ring).as_bytes(), like)
+            .map_err(|source| self.write_error(source))
     }
 
     fn read_error(&self, source: io::Error) -> FileError {

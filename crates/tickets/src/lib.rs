@@ -31,6 +31,7 @@ mod ring;
 mod schedule;
 mod secret_file;
 mod usage;
+mod whole_file;
 mod zone;
 
 pub use file::{FileError, KeyFile};

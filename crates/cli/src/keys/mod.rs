@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
 use firstflight_tickets::export::{self, Target};
-use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use firstflight_tickets::{KeyEncryption, KeyFile, Schedule, UnixTime};
 
 use source::SourceArgs;
 
@@ -68,6 +68,16 @@ enum KeysCommand {
         /// Run by sh at the start and after each change; tried again later if it fails
         #[arg(long, value_name = "COMMAND")]
         exec: Option<String>,
+    },
+    /// Write a new file with a key-encryption key, under which ticket keys lie in a store
+    NewEncryption {
+        /// The file; it must not exist yet. All nodes get the same
+        file: PathBuf,
+    },
+    /// Put a new key-encryption key first, and keep the one that was first to open with
+    RotateEncryption {
+        /// The file, to be given to all nodes again; running servers take it up within a second
+        file: PathBuf,
     },
 }
 
@@ -130,6 +140,20 @@ pub(crate) fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
         }
         KeysCommand::Watch { source, target, exec } => {
             return watch::run(&source.open()?, &target.target(), exec);
+        }
+        KeysCommand::NewEncryption { file } => {
+            let id = KeyEncryption::write_new(&file)?;
+            println!(
+                "{} holds a new key-encryption key, {id}; give the file to each node",
+                file.display()
+            );
+        }
+        KeysCommand::RotateEncryption { file } => {
+            let id = KeyEncryption::rotate(&file)?;
+            println!(
+                "{} begins with a new key-encryption key, {id}; give the file to each node",
+                file.display()
+            );
         }
     }
     Ok(ExitCode::SUCCESS)

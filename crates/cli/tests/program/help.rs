@@ -56,6 +56,16 @@ fn of_keys_watch() {
 }
 
 #[test]
+fn of_keys_new_encryption() {
+    insta::assert_snapshot!(help(&["keys", "new-encryption"]));
+}
+
+#[test]
+fn of_keys_rotate_encryption() {
+    insta::assert_snapshot!(help(&["keys", "rotate-encryption"]));
+}
+
+#[test]
 fn of_bench() {
     insta::assert_snapshot!(help(&["bench"]));
 }

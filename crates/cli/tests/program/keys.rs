@@ -115,3 +115,25 @@ fn watch_refuses_to_start_without_keys() {
     assert!(ended.err.contains("ring") && ended.err.contains("keys new"), "{ended:?}");
     assert!(!dir.join("out").exists());
 }
+
+#[test]
+fn key_encryption_files_are_made_and_rotated() {
+    let site = site();
+    let dir = site.path();
+    let first = done(dir, &["new-encryption", "kek"]);
+    let before = text(&dir.join("kek"));
+    let again = keys(dir, &["new-encryption", "kek"]);
+    assert_eq!(again.code, Some(2), "{again:?}");
+    assert!(again.err.contains("exists already"), "{again:?}");
+    let second = done(dir, &["rotate-encryption", "kek"]);
+    assert_ne!(first, second);
+    let after = text(&dir.join("kek"));
+    let keys = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    };
+    assert_eq!(keys(&after).len(), 2);
+    assert_eq!(keys(&after)[1..], keys(&before)[..], "the old one opens still");
+    for key in keys(&after) {
+        assert!(!first.contains(&key) && !second.contains(&key), "what is said is no secret");
+    }
+}

@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, Metadata};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::order;
 use crate::ring::Ring;
 use crate::schedule::UnixTime;
+use crate::whole_file;
 
 /// Whose files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,26 +142,10 @@ fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> Result<bool, T
     if there.is_some() && fs::read(&target).map(Zeroizing::new).is_ok_and(|old| *old == *bytes) {
         return Ok(false);
     }
-    let directory = match target.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let write = || {
-        let mut file = NamedTempFile::new_in(directory)?;
-        file.write_all(bytes)?;
-        if let Some(like) = there.as_ref().or(like) {
-            let own = file.as_file().metadata()?;
-            if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
-                fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
-            }
-            // After the owner: a change of that takes bits away.
-            file.as_file().set_permissions(fs::Permissions::from_mode(like.mode() & 0o777))?;
-        }
-        file.as_file().sync_all()?;
-        file.persist(&target).map_err(|error| error.error)?;
-        Ok(true)
-    };
-    write().map_err(|source| TargetError::Write { path: path.to_owned(), source })
+    whole_file::prepare(&target, bytes, there.as_ref().or(like))
+        .and_then(|file| Ok(file.persist(&target)?))
+        .map(|_| true)
+        .map_err(|source| TargetError::Write { path: path.to_owned(), source })
 }
 
 /// Removes keys of ours that are not among `named`: what is dead must not lie about.

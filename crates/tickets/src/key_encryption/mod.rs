@@ -1,5 +1,6 @@
 //! Key-encryption keys: what ticket keys are sealed under where others can read them.
 
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -12,6 +13,7 @@ use crate::secret_file::{self, MAX_BYTES, SecretFileError};
 
 mod sealing;
 mod text;
+mod writing;
 
 pub use sealing::KeyId;
 use sealing::{Envelope, Key};
@@ -59,6 +61,20 @@ pub enum KeyEncryptionError {
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
+    },
+    /// A new file was asked for where one is.
+    #[error("{} exists already; choose another name, or rotate its keys", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be written.
+    #[error("cannot write key-encryption keys to {}: {reason}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: String,
     },
     /// A line is no key.
     #[error("{} line {line}: {problem}", path.display())]
@@ -114,7 +130,7 @@ impl KeyEncryption {
     /// If the file cannot be read, others may read it, or it holds no key.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyEncryptionError> {
         let path = path.into();
-        let text = read(&path)?;
+        let (text, _) = read(&path)?;
         let keys = Keys { listed: parse(&path, &text)?, leaving: Vec::new() };
         let seen = Mutex::new(Seen { digest: digest(&text), complaint: None });
         Ok(Self { path, keys: RwLock::new(Arc::new(keys)), seen })
@@ -187,7 +203,7 @@ impl KeyEncryption {
     }
 
     fn reread(&self, seen: &mut Seen, now: UnixTime) -> Result<bool, KeyEncryptionError> {
-        let text = read(&self.path)?;
+        let (text, _) = read(&self.path)?;
         let digest = digest(&text);
         if digest == seen.digest {
             return Ok(false);
@@ -245,10 +261,10 @@ struct Seen {
     complaint: Option<String>,
 }
 
-fn read(path: &Path) -> Result<Zeroizing<String>, KeyEncryptionError> {
+fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), KeyEncryptionError> {
     let path = path.to_owned();
     match secret_file::read(&path) {
-        Ok((text, _)) => Ok(text),
+        Ok(read) => Ok(read),
         Err(SecretFileError::Read(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
             let problem = format!("this is no text; {}", text::SHAPE);
             Err(KeyEncryptionError::Content { path, line: 1, problem })

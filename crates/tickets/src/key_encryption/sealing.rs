@@ -67,6 +67,11 @@ impl Key {
         Self { id: KeyId(id), secret }
     }
 
+    /// For writing it to a file.
+    pub(super) fn secret(&self) -> &[u8; SECRET] {
+        &self.secret
+    }
+
     pub(super) fn id(&self) -> KeyId {
         self.id
     }

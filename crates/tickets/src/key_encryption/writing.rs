@@ -1,0 +1,112 @@
+//! Files of key-encryption keys for those who have no vault to make them.
+
+use std::io;
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use super::sealing::{Key, SECRET};
+use super::{KeyEncryption, KeyEncryptionError, KeyId, parse, read};
+use crate::key::fill_random;
+use crate::whole_file;
+
+impl KeyEncryption {
+    /// Writes a new file with one fresh key, mode 0600, whole or not at all. The key's id.
+    ///
+    /// # Errors
+    /// If something is at the path already, or it cannot be written.
+    pub fn write_new(path: &Path) -> Result<KeyId, KeyEncryptionError> {
+        let key = fresh();
+        let file = whole_file::prepare(path, text_of(&[&key]).as_bytes(), None);
+        let file = file.map_err(|error| write_error(path, &error))?;
+        file.persist_noclobber(path).map_err(|error| match error.error.kind() {
+            io::ErrorKind::AlreadyExists => KeyEncryptionError::Exists { path: path.to_owned() },
+            _ => write_error(path, &error.error),
+        })?;
+        Ok(key.id())
+    }
+
+    /// Puts a fresh key first in the file, in front of the one that was first until now; those
+    /// behind it go. The file is replaced whole or not at all and keeps its mode and owner; a
+    /// symbolic link stays one. The fresh key's id.
+    ///
+    /// # Errors
+    /// If the file cannot be read, holds no key, or cannot be replaced.
+    pub fn rotate(path: &Path) -> Result<KeyId, KeyEncryptionError> {
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let (text, metadata) = read(&target)?;
+        let listed = parse(&target, &text)?;
+        let key = fresh();
+        let text = text_of(&[&key, &listed[0]]);
+        whole_file::prepare(&target, text.as_bytes(), Some(&metadata))
+            .and_then(|file| Ok(file.persist(&target)?))
+            .map_err(|error| write_error(path, &error))?;
+        Ok(key.id())
+    }
+}
+
+fn fresh() -> Key {
+    let mut secret = Zeroizing::new([0; SECRET]);
+    fill_random(secret.as_mut());
+    Key::new(secret)
+}
+
+fn text_of(keys: &[&Key]) -> Zeroizing<String> {
+    // Room for all of it from the start: growing would leave copies of secrets behind.
+    let mut text = Zeroizing::new(String::with_capacity(512 + keys.len() * 128));
+    text.push_str(
+        "# Key-encryption keys of firstflight: the first seals ticket keys in the store, all open\n\
+         # them. Whoever has one and the store can read early data: keep this file at mode 600.\n",
+    );
+    for key in keys {
+        text.push_str(&Zeroizing::new(hex::encode(key.secret())));
+        text.push('\n');
+    }
+    text
+}
+
+fn write_error(path: &Path, error: &io::Error) -> KeyEncryptionError {
+    KeyEncryptionError::Write { path: path.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kek");
+        let first = KeyEncryption::write_new(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let old = KeyEncryption::open(&path).unwrap();
+        assert_eq!(old.sealing_key(), first);
+        let error = KeyEncryption::write_new(&path).unwrap_err().to_string();
+        assert!(error.contains("exists already"), "{error}");
+
+        fs::set_permissions(&path, Permissions::from_mode(0o400)).unwrap();
+        let second = KeyEncryption::rotate(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o400, "kept");
+        let both = KeyEncryption::open(&path).unwrap();
+        assert_eq!(both.sealing_key(), second);
+        assert!(!both.unseal(&old.seal(b"record", "place"), "place").unwrap().up_to_date);
+
+        KeyEncryption::rotate(&path).unwrap();
+        let later = KeyEncryption::open(&path).unwrap();
+        assert!(later.unseal(&both.seal(b"record", "place"), "place").is_ok());
+        assert!(later.unseal(&old.seal(b"record", "place"), "place").is_err(), "two rotations old");
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kek");
+        fs::write(&path, "a password").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert!(KeyEncryption::rotate(&path).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a password");
+    }
+}
