@@ -22,6 +22,7 @@ pub(crate) struct Scenario {
     pub(crate) only_extended: bool,
     /// Whether the nodes share a store.
     pub(crate) needs_store: bool,
+    number: usize,
     run: fn(&Plan) -> Vec<Row>,
 }
 
@@ -33,7 +34,7 @@ impl Scenario {
     pub(crate) fn run(&self, plan: &Plan) -> Result<(), String> {
         let rows = (self.run)(plan);
         let faults: Vec<_> = rows.iter().flat_map(|row| row.faults.clone()).collect();
-        ROWS.lock().unwrap().extend(rows);
+        ROWS.lock().unwrap().extend(rows.into_iter().map(|row| (self.number, row)));
         match faults.is_empty() {
             true => Ok(()),
             false => Err(faults.join("\n")),
@@ -41,15 +42,21 @@ impl Scenario {
     }
 }
 
-/// The rows of all scenarios that have ended, in the order of their ends.
-pub(crate) static ROWS: Mutex<Vec<Row>> = Mutex::new(Vec::new());
+/// The rows of all scenarios that have ended, each with its scenario's number.
+pub(crate) static ROWS: Mutex<Vec<(usize, Row)>> = Mutex::new(Vec::new());
 
 /// All scenarios.
 pub(crate) fn all() -> Vec<Scenario> {
-    let with = |name, run| Scenario { name, only_extended: false, needs_store: true, run };
-    let without =
-        |name, only_extended, run| Scenario { name, only_extended, needs_store: false, run };
-    vec![
+    let new = |name, only_extended, needs_store, run| Scenario {
+        name,
+        only_extended,
+        needs_store,
+        number: 0,
+        run,
+    };
+    let with = |name, run| new(name, false, true, run);
+    let without = |name, only_extended, run| new(name, only_extended, false, run);
+    let mut all = vec![
         with("copies_execute_nothing", copies::shared),
         with("clocks_within_the_margin", clocks::within_the_margin),
         with("clocks_beyond_the_margin", clocks::beyond_the_margin),
@@ -65,8 +72,13 @@ pub(crate) fn all() -> Vec<Scenario> {
         with("failover_and_the_old_master_returns", failover::old_master_returns),
         with("a_copy_overtakes_its_original", races::overtaken),
         with("copies_abreast_of_their_original", races::abreast),
+        without("a_replica_behind_a_cut_lacks_what_came_last", false, failover::lag_is_real),
         without("without_a_store_copies_are_executed", false, copies::without_a_store),
         without("comparison_nginx", true, copies::nginx),
         without("comparison_haproxy", true, copies::haproxy),
-    ]
+    ];
+    for (number, scenario) in all.iter_mut().enumerate() {
+        scenario.number = number;
+    }
+    all
 }

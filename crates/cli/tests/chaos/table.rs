@@ -9,7 +9,9 @@ use crate::verdict::Row;
 
 /// Prints what was counted, and writes it where the plan says.
 pub(crate) fn publish(plan: &Plan) {
-    let rows = ROWS.lock().unwrap().clone();
+    let mut rows = ROWS.lock().unwrap().clone();
+    rows.sort_by_key(|(number, _)| *number);
+    let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     if rows.is_empty() {
         return;
     }

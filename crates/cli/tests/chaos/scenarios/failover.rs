@@ -1,11 +1,13 @@
 //! The store's master is replaced by a replica that has not seen the last claims.
 
 use std::process::Command;
-use std::time::Duration;
+
+use firstflight_rig::{MASTER_NAME, Process, Sentinels};
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
 use crate::pipe::Pipe;
+use crate::process::until;
 use crate::stage::{Stage, Store, Times, WINDOW};
 
 /// The master dies.
@@ -27,13 +29,15 @@ fn failover(
 ) -> Vec<Row> {
     let mut stage = Stage::sentinels(name, plan, Times::of(plan));
     let run = stage.run.clone();
-    // Kept, as the replica's connection ends with it.
-    let _lag = lag(&stage);
+    let pipe = lag(sentinels(&stage));
     run.flights(FLIGHTS, &ALL);
     let storm = run.storm();
+    let known = |index: usize| records(&sentinels(&stage).stores[index]);
+    let (master, replica) = (known(0), known(1));
+    assert!(master >= replica + FLIGHTS, "the replica lags: {replica} of {master} records");
     lose(&mut stage);
-    let Store::Sentinels(store) = &stage.store else { unreachable!("a stage with sentinels") };
-    store.wait_for_master(1);
+    sentinels(&stage).wait_for_master(1);
+    drop(pipe);
     run.copies(0.3, &ALL);
     then(&mut stage);
     run.copies(0.2, &ALL);
@@ -42,22 +46,49 @@ fn failover(
     vec![stage.end(&["store_window"])]
 }
 
+/// The proof that a replica behind a cut pipe lacks what came last, also as a master.
+pub(super) fn lag_is_real(_: &Plan) -> Vec<Row> {
+    let mut store = Sentinels::start();
+    store.stores[0].ask(&["set", "before", "1"]);
+    let pipe = lag(&store);
+    assert_eq!(store.stores[0].ask(&["set", "after", "1"]), "OK");
+    store.stores[0].kill();
+    store.wait_for_master(1);
+    drop(pipe);
+    let has = |key| store.stores[1].ask(&["exists", key]);
+    assert_eq!((has("before"), has("after")), ("1".to_owned(), "0".to_owned()));
+    Vec::new()
+}
+
+fn sentinels(stage: &Stage) -> &Sentinels {
+    match &stage.store {
+        Store::Sentinels(sentinels) => sentinels,
+        Store::Single(_) => unreachable!("a stage with sentinels"),
+    }
+}
+
+fn records(store: &Process) -> usize {
+    store.ask(&["dbsize"]).parse().expect("a number")
+}
+
 /// From now on nothing that the master records reaches the replica. A replica that is stopped would
 /// not do: what its kernel has received for it, it reads when it goes on.
-fn lag(stage: &Stage) -> Pipe {
-    let Store::Sentinels(store) = &stage.store else { unreachable!("a stage with sentinels") };
+fn lag(store: &Sentinels) -> Pipe {
     for (_, port) in store.addresses() {
         // A sentinel leads a replica that follows by another address back, after this time.
-        let set = ["sentinel", "set", firstflight_rig::MASTER_NAME, "failover-timeout", "20000"];
+        let set = ["sentinel", "set", MASTER_NAME, "failover-timeout", "20000"];
         let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(set).output();
         assert!(output.unwrap().stdout.starts_with(b"OK"), "the sentinel takes the setting");
     }
     let (master, replica) = (&store.stores[0], &store.stores[1]);
     let pipe = Pipe::to(master.tcp().1);
     replica.ask(&["replicaof", "127.0.0.1", &pipe.port().to_string()]);
-    let up = || replica.ask(&["info", "replication"]).contains("master_link_status:up");
-    assert!(crate::process::until(up), "the replica follows by the pipe");
-    std::thread::sleep(Duration::from_millis(200));
+    let up = || {
+        let said = replica.ask(&["info", "replication"]);
+        said.contains(&format!("master_port:{}", pipe.port()))
+            && said.contains("master_link_status:up")
+    };
+    assert!(until(up), "the replica follows by the pipe");
     pipe.cut();
     pipe
 }
