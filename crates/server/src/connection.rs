@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use firstflight_replay::{Decision, Flight, HoldReason, Refusal, Release};
-use firstflight_tls::{Handshake, TlsStream, share};
+use firstflight_replay::{Decision, Flight, HoldReason, Release};
+use firstflight_tls::{Handshake, share};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::accept::{Accepted, accept};
 use crate::content::Service;
-use crate::gatekeeper::{reason_name, refusal_name};
+use crate::gatekeeper::reason_name;
 use crate::record::Record;
 use crate::server::{Shared, Stop};
 use crate::socket::Socket;
@@ -54,15 +55,13 @@ pub(crate) async fn serve(
     // Answers leave as they are written; the stream below gathers them itself.
     let _ = tcp.set_nodelay(true);
     let socket = Socket::new(tcp);
-    let admission = server.gatekeeper.admission();
-    let accepting = TlsStream::accept(&server.acceptor, socket.clone(), admission.is_ok());
     let limit = server.limits.header_timeout;
-    let stream = tokio::select! {
-        stream = timeout(limit, accepting) => stream,
+    let accepted = tokio::select! {
+        accepted = timeout(limit, accept(&server, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
-    let stream = match stream {
-        Ok(Ok(stream)) => stream,
+    let Accepted { stream, flight, early_data } = match accepted {
+        Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             debug!("{client}: {error}");
             return socket.linger().await;
@@ -70,8 +69,16 @@ pub(crate) async fn serve(
         Err(_) => return debug!("{client}: no TLS handshake within {limit:?}"),
     };
     let (completed, complete) = watch::channel(stream.is_complete());
-    let refusal = admission.err().flatten();
-    let connection = Arc::new(Connection::new(server, client, &stream, refusal, complete));
+    let connection = Arc::new(Connection {
+        server,
+        client,
+        facts: stream.facts(),
+        early_data,
+        flight: flight.map(Mutex::new),
+        complete,
+        seen: AtomicU64::new(0),
+        running: AtomicUsize::new(0),
+    });
     let ended_well = match &connection.server.service {
         Service::PingPong => {
             ping_pong::serve(&connection, stream, &completed, accepted_at, stop).await
@@ -94,31 +101,6 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<Stop>, stage: Stop) {
 }
 
 impl Connection {
-    fn new(
-        server: Arc<Shared>,
-        client: SocketAddr,
-        stream: &TlsStream<Socket>,
-        refusal: Option<Refusal>,
-        complete: watch::Receiver<bool>,
-    ) -> Self {
-        let facts = stream.facts();
-        let flight = stream.reading_early().then(|| Mutex::new(server.gatekeeper.flight(&facts)));
-        let early_data = match (refusal, facts.early_data_reason) {
-            (Some(refusal), firstflight_tls::EarlyDataReason::Disabled) => refusal_name(refusal),
-            (_, reason) => reason.name(),
-        };
-        Self {
-            server,
-            client,
-            facts,
-            early_data,
-            flight,
-            complete,
-            seen: AtomicU64::new(0),
-            running: AtomicUsize::new(0),
-        }
-    }
-
     /// The gate's first word on a request that came whole as early data.
     pub(crate) fn arrive(&self, may_run_early: bool) -> Option<Decision> {
         let mut flight = self.flight.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);

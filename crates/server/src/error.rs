@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use firstflight_store::StoreError;
 use firstflight_tickets::FileError;
 use firstflight_tls::TlsError;
 
@@ -74,6 +75,9 @@ pub enum ServerError {
     /// Flags that contradict each other or limits that make no sense.
     #[error("{0}")]
     Setting(String),
+    /// The store's settings cannot be.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The ticket keys cannot be had.
     #[error(transparent)]
     TicketKeys(#[from] FileError),

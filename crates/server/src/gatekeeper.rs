@@ -3,17 +3,23 @@
 use std::time::{Duration, Instant};
 
 use firstflight_replay::{
-    Admission, Decision, Flight, Gate, GateConfig, HoldReason, Refusal, Release, Startup,
+    Acceptance, Admission, Decision, Flight, Gate, GateConfig, HoldReason, Refusal, Release,
+    SharedConfig, SharedRefusal, Startup, StoreAnswer, Unknown,
 };
+use firstflight_store::Store;
 use firstflight_tls::{Handshake, SteadyClock};
 use tracing::warn;
 
 use crate::limits::MAX_HANDSHAKE;
+use crate::shared_register::SharedRegister;
 use crate::{EarlyDataSettings, Policy, WhenNotAllowed};
 
 /// Decides over early data for the whole server.
 pub(crate) struct Gatekeeper {
     gate: Gate,
+    /// The register of the whole cluster. With it the gate's own is empty: each flight comes to
+    /// the gate with its claim settled.
+    shared: Option<SharedRegister>,
     began: Instant,
     enabled: bool,
     pub(crate) policy: Policy,
@@ -21,10 +27,15 @@ pub(crate) struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    pub(crate) fn new(settings: &EarlyDataSettings, keys_may_predate_start: bool) -> Self {
+    pub(crate) fn new(
+        settings: &EarlyDataSettings,
+        keys_may_predate_start: bool,
+        store: Option<(Store, SharedConfig)>,
+    ) -> Self {
+        let capacity = settings.register_capacity;
         let config = GateConfig {
             freshness: settings.freshness,
-            capacity: settings.register_capacity,
+            capacity: if store.is_some() { 0 } else { capacity },
             max_handshake: MAX_HANDSHAKE,
             startup: match keys_may_predate_start {
                 true => Startup::KeysMayPredateStart,
@@ -37,6 +48,7 @@ impl Gatekeeper {
         gate.observe_wall_clock(micros(SteadyClock::unix_micros()), Duration::ZERO);
         Self {
             gate,
+            shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
             began,
             enabled: settings.enabled,
             policy: settings.policy.clone(),
@@ -44,18 +56,49 @@ impl Gatekeeper {
         }
     }
 
-    /// Whether TLS should take early data on a new connection; if the gate says no, why.
-    pub(crate) fn admission(&self) -> Result<(), Option<Refusal>> {
-        match (self.enabled, self.gate.admission(self.now())) {
-            (false, _) => Err(None),
-            (true, Admission::Refuse(refusal)) => Err(Some(refusal)),
-            (true, Admission::Accept) => Ok(()),
+    /// Whether TLS should take early data on a new connection; if not, why.
+    ///
+    /// A start of this node, or a clock that was set, is nothing to a shared register: what it
+    /// remembers lies in the store, and each claim compares the clocks.
+    pub(crate) fn admission(&self) -> Result<(), Refused> {
+        match &self.shared {
+            _ if !self.enabled => Err(Refused::SwitchedOff),
+            Some(shared) => match shared.resting() {
+                Some(why) => Err(Refused::Shared(SharedRefusal::Store(why))),
+                None => Ok(()),
+            },
+            None => match self.gate.admission(self.now()) {
+                Admission::Refuse(refusal) => Err(Refused::Gate(refusal)),
+                Admission::Accept => Ok(()),
+            },
         }
     }
 
-    /// The flight of a connection on which TLS has just accepted early data.
-    pub(crate) fn flight(&self, facts: &Handshake) -> Flight {
-        Flight::new(&facts.client_random, facts.ticket_age_skew, self.now())
+    /// The flight of a connection whose early data TLS would accept, and whether it should. What
+    /// is not known within the store's budget is refused.
+    ///
+    /// `heard_at`: [`firstflight_tls::Accepting::heard_at`]. `redeemed`: the flight's ticket could
+    /// be used once only, and this was the time; so nobody else has the flight.
+    pub(crate) async fn settle(
+        &self,
+        facts: &Handshake,
+        heard_at: i64,
+        redeemed: bool,
+    ) -> Result<Flight, Refused> {
+        let (random, skew) = (&facts.client_random, facts.ticket_age_skew);
+        let Some(shared) = &self.shared else {
+            return Ok(Flight::new(random, skew, self.now()));
+        };
+        let mut flight = Flight::new(random, skew, micros(heard_at));
+        let answer = match redeemed {
+            true => StoreAnswer::Won,
+            false => shared.claim(flight.key(), || self.now()).await,
+        };
+        let now = micros(SteadyClock::unix_micros());
+        match shared.gate().settle(&mut flight, answer, now) {
+            Acceptance::Accept => Ok(flight),
+            Acceptance::Refuse(why) => Err(Refused::Shared(why)),
+        }
     }
 
     pub(crate) fn early_request(&self, flight: &mut Flight, may_run_early: bool) -> Decision {
@@ -78,10 +121,13 @@ impl Gatekeeper {
         // Set back, the clock makes flights fresh again for as long as the step was.
         self.gate.observe_wall_clock(micros(SteadyClock::unix_micros() + step), now);
         SteadyClock::follow_machine();
-        warn!(
-            "the machine's clock was set by {:.1} s; no early data for a while",
-            step as f64 / 1e6
-        );
+        let seconds = step as f64 / 1e6;
+        match self.shared {
+            Some(_) => warn!("the machine's clock was set by {seconds:.1} s"),
+            None => {
+                warn!("the machine's clock was set by {seconds:.1} s; no early data for a while");
+            }
+        }
     }
 
     fn now(&self) -> Duration {
@@ -100,11 +146,35 @@ pub(crate) fn reason_name(reason: HoldReason) -> &'static str {
     }
 }
 
-/// A refusal as the access log has it.
-pub(crate) fn refusal_name(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::StartupWindow => "startup_window",
-        Refusal::RegisterFull => "register_full",
+/// Why early data is refused by TLS on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// By configuration.
+    SwitchedOff,
+    /// By the gate with a register of its own.
+    Gate(Refusal),
+    /// By the rules of the shared register.
+    Shared(SharedRefusal),
+}
+
+impl Refused {
+    /// As the access log has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SwitchedOff => "disabled",
+            Self::Gate(Refusal::StartupWindow) => "startup_window",
+            Self::Gate(Refusal::RegisterFull) => "register_full",
+            Self::Shared(SharedRefusal::TicketAge) => "ticket_age",
+            Self::Shared(SharedRefusal::Store(why)) => match why {
+                Unknown::Absent => "store_absent",
+                Unknown::Slow => "store_slow",
+                Unknown::Refused => "store_refused",
+                Unknown::Unreplicated => "store_unreplicated",
+                Unknown::Window => "store_window",
+                Unknown::Clock => "store_clock",
+                Unknown::Evicting => "store_evicting",
+            },
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! files, upstream or `PONG` see it: it runs at once when its flight's claim is won, and waits for
 //! the end of its handshake otherwise.
 
+mod accept;
 mod access_log;
 mod certificate;
 mod config;
@@ -25,6 +26,7 @@ mod proxy;
 mod record;
 mod server;
 mod service;
+mod shared_register;
 mod socket;
 
 pub use access_log::LogFormat;

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_tls::{Acceptor, AcceptorConfig, KeyLog, KeyLogFile};
+use firstflight_replay::SharedConfig;
+use firstflight_store::Store;
+use firstflight_tls::{Acceptor, AcceptorConfig, KeyLog, KeyLogFile, SteadyClock};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -62,6 +64,7 @@ impl Server {
             return Err(ServerError::NoAddress);
         }
         let service = Service::new(&config.content, &config.limits)?;
+        let store = open_store(&config)?;
         let ring = TicketRing::open(&config.tickets)?;
         let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
         let listeners = config
@@ -77,7 +80,7 @@ impl Server {
         let identity = certificate::identity(&config.certificate, &addresses)?;
         let acceptor = acceptor(&config, identity, ring.clone())?;
         // After the listeners: a process before us that has the ports has ended its last request.
-        let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start());
+        let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
         let shared = Shared {
             acceptor,
             gatekeeper,
@@ -141,6 +144,16 @@ impl ServerHandle {
             log.reopen();
         }
     }
+}
+
+/// The store that the configuration names, if it does. That it is not there is no error: its
+/// connections are made, and made again, beside all else.
+fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, ServerError> {
+    let Some(store) = &config.store else { return Ok(None) };
+    let mut store = store.clone();
+    store.shared.freshness = config.early_data.freshness;
+    let shared = store.shared;
+    Ok(Some((Store::open(store, SteadyClock::unix_micros)?, shared)))
 }
 
 fn acceptor(

@@ -73,6 +73,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
         self.stream.facts()
     }
 
+    /// When the last bytes came, in microseconds since 1970 by [`crate::SteadyClock`]. At
+    /// [`Accepted::EarlyData`] this is a moment just before the library saw the ClientHello and
+    /// measured its ticket's age.
+    pub fn heard_at(&self) -> i64 {
+        self.stream.heard_at()
+    }
+
     /// The socket below.
     pub fn socket(&self) -> &S {
         self.stream.socket()

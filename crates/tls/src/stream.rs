@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::buffers::Queue;
 use crate::{
     Accepted, Accepting, Acceptor, Connector, Handshake, Machine, Offer, OpenedTicket, Progress,
-    Session, TlsError,
+    Session, SteadyClock, TlsError,
 };
 
 /// A TLS connection on a socket.
@@ -34,6 +34,8 @@ pub struct TlsStream<S> {
     sending: Sending,
     /// What was read so far, as long as the handshake may have to begin again ([`Accepting`]).
     heard: Option<Vec<u8>>,
+    /// When the last of it came, by [`SteadyClock`]; before the library was given it.
+    heard_at: i64,
 }
 
 /// How far [`TlsStream::poll_start`] came.
@@ -179,6 +181,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             close_said: false,
             sending: Sending::Promptly,
             heard: None,
+            heard_at: SteadyClock::unix_micros(),
         }
     }
 
@@ -190,6 +193,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// What was read so far, if it was kept. It is kept no longer.
     pub(crate) fn take_heard(&mut self) -> Option<Vec<u8>> {
         self.heard.take()
+    }
+
+    pub(crate) fn heard_at(&self) -> i64 {
+        self.heard_at
     }
 
     pub(crate) fn machine_mut(&mut self) -> &mut Machine {
@@ -261,10 +268,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         match buffer.filled() {
             [] => self.machine.feed_eof(),
             bytes => {
-                self.machine.feed(bytes);
                 if let Some(heard) = &mut self.heard {
                     heard.extend_from_slice(bytes);
+                    self.heard_at = SteadyClock::unix_micros();
                 }
+                self.machine.feed(bytes);
             }
         }
         Poll::Ready(Ok(()))

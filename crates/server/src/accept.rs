@@ -1,0 +1,54 @@
+//! One connection's handshake, up to the word on its early data.
+
+use firstflight_replay::Flight;
+use firstflight_tls::{
+    self as tls, Accepting, EarlyDataReason, Handshake, OpenedTicket, TlsError, TlsStream,
+};
+
+use crate::gatekeeper::Refused;
+use crate::server::Shared;
+use crate::socket::Socket;
+
+/// A connection on which early data is decided.
+pub(crate) struct Accepted {
+    pub(crate) stream: TlsStream<Socket>,
+    /// Its flight, if TLS accepted early data.
+    pub(crate) flight: Option<Flight>,
+    /// Why TLS accepted early data or not, as the access log has it.
+    pub(crate) early_data: &'static str,
+}
+
+/// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled: a
+/// flight whose claim is not known is then refused by TLS and executed nowhere, and the client
+/// sends its request again by itself.
+pub(crate) async fn accept(server: &Shared, socket: Socket) -> Result<Accepted, TlsError> {
+    let gatekeeper = &server.gatekeeper;
+    let mut refused = gatekeeper.admission().err();
+    let mut accepting = Accepting::new(&server.acceptor, socket, refused.is_none())?;
+    let flight = loop {
+        match accepting.advance().await? {
+            tls::Accepted::NeedsSession(_) => accepting.provide_session(OpenedTicket::Ignored),
+            tls::Accepted::Complete => break None,
+            tls::Accepted::EarlyData => {
+                let facts = accepting.facts();
+                match gatekeeper.settle(&facts, accepting.heard_at(), false).await {
+                    Ok(flight) => break Some(flight),
+                    Err(why) => {
+                        refused = Some(why);
+                        accepting.refuse_early_data()?;
+                    }
+                }
+            }
+        }
+    };
+    let early_data = early_data(&accepting.facts(), refused);
+    Ok(Accepted { stream: accepting.into_stream(), flight, early_data })
+}
+
+fn early_data(facts: &Handshake, refused: Option<Refused>) -> &'static str {
+    match (refused, facts.early_data_reason) {
+        (Some(refused), EarlyDataReason::Disabled | EarlyDataReason::Withheld) => refused.name(),
+        (None, EarlyDataReason::Withheld) => "other_zone",
+        (_, reason) => reason.name(),
+    }
+}
