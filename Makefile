@@ -34,6 +34,9 @@ bench: deps-test ## Measures load against bare loops, raw data to results/... (R
 cluster: deps-test ## Measures what a shared register costs, results to results/... (RESULTS=...)
 	@scripts/cluster $(RESULTS)
 
+chaos: deps-test ## Attacks a cluster by 100,000 copies while things go wrong (CHAOS_COPIES=..., RESULTS=...)
+	@CHAOS_COPIES=$(CHAOS_COPIES) scripts/chaos $(RESULTS)
+
 test: deps-test fmt lint deny unit fuzz-smoke ## The whole test suite
 	@echo "make test: all passed"
 

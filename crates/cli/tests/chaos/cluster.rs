@@ -83,8 +83,10 @@ impl Cluster {
         let mut command =
             self.kind.command(self.dir.path(), &node.dir, port, upstream, &node.settings);
         if let Some(off) = node.clock {
+            set_clock(&node.dir, off);
             // By the library itself: its command stays between us and the server.
-            command.env("LD_PRELOAD", faketime()).env("FAKETIME", off);
+            command.env("LD_PRELOAD", faketime()).env("FAKETIME_NO_CACHE", "1");
+            command.env("FAKETIME_TIMESTAMP_FILE", node.dir.join("clock"));
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
         }
         let mut process = Process::start(&mut command);
@@ -112,6 +114,12 @@ impl Cluster {
         assert!(until(|| self.world.is_idle(number)), "clients leave the node");
         self.nodes[number].killed = true;
         self.nodes[number].process = None;
+    }
+
+    /// Sets the clock of a node that was started with one of its own.
+    pub(crate) fn set_clock(&self, number: usize, off: &str) {
+        assert!(self.nodes[number].clock.is_some(), "the node has the machine's clock");
+        set_clock(&self.nodes[number].dir, off);
     }
 
     /// Puts a new ticket key into use on all nodes.
@@ -144,6 +152,12 @@ impl Cluster {
     pub(crate) fn said(&self) -> String {
         self.nodes.iter().map(|node| text(&node.dir.join("said"))).collect()
     }
+}
+
+/// The file is there at each moment, and whole.
+fn set_clock(dir: &Path, off: &str) {
+    fs::write(dir.join("clock.new"), format!("{off}\n")).unwrap();
+    fs::rename(dir.join("clock.new"), dir.join("clock")).unwrap();
 }
 
 fn faketime() -> PathBuf {

@@ -61,8 +61,8 @@ impl Kind {
         fs::write(dir.join("key.pem"), &key).unwrap();
         fs::write(dir.join("both.pem"), cert + &key).unwrap();
         match self {
-            Self::Shared => {}
-            Self::Local => keys(&["new"], &dir.join("ring")),
+            Self::Shared if KEYS_IN_STORE => {}
+            Self::Shared | Self::Local => keys(&["new"], &dir.join("ring")),
             Self::Nginx | Self::Haproxy => (0..3).for_each(|_| self.rotate(dir)),
         }
     }
@@ -70,8 +70,10 @@ impl Kind {
     /// Puts a new ticket key into use in the cluster's directory.
     pub(crate) fn rotate(self, dir: &Path) {
         match self {
-            Self::Shared => keys(&["rotate", "--config"], &dir.join("node-0/config.toml")),
-            Self::Local => keys(&["rotate"], &dir.join("ring")),
+            Self::Shared if KEYS_IN_STORE => {
+                keys(&["rotate", "--config"], &dir.join("node-0/config.toml"));
+            }
+            Self::Shared | Self::Local => keys(&["rotate"], &dir.join("ring")),
             // The first seals.
             Self::Nginx => {
                 for number in (0..2).rev() {
@@ -118,6 +120,9 @@ impl Kind {
     }
 }
 
+/// Whether `serve` can have its ticket keys from the store.
+const KEYS_IN_STORE: bool = false;
+
 /// The binary under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
@@ -144,7 +149,10 @@ fn ours(
             settings.clock_margin.as_millis(),
             settings.store
         );
-        config += "[tickets]\nkeys = \"store\"\nkey_encryption_file = \"../kek\"\n";
+        config += match KEYS_IN_STORE {
+            true => "[tickets]\nkeys = \"store\"\nkey_encryption_file = \"../kek\"\n",
+            false => "[tickets]\nkeys = \"file\"\nfile = \"../ring\"\n",
+        };
     }
     fs::write(own.join("config.toml"), config).unwrap();
     let mut command = Command::new(PROGRAM);

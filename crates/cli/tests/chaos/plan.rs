@@ -44,4 +44,4 @@ impl Plan {
 }
 
 /// Those with a shared register.
-const SCENARIOS: u64 = 16;
+const SCENARIOS: u64 = 24;

@@ -14,7 +14,7 @@ use crate::attacker::{Resent, resend};
 use crate::cluster::{ALL, NODES};
 use crate::process::PATIENCE;
 use crate::runtime;
-use crate::world::World;
+use crate::world::{Http, World};
 
 /// A scenario under way. Cheap to clone; clones count together.
 #[derive(Clone)]
@@ -25,6 +25,7 @@ struct Inner {
     name: &'static str,
     /// How many copies are to be sent in all.
     quota: u64,
+    http2: AtomicBool,
     sequence: AtomicUsize,
     flights: Mutex<Vec<Flight>>,
     tally: Mutex<Tally>,
@@ -76,6 +77,7 @@ impl Run {
             world: world.clone(),
             name,
             quota,
+            http2: AtomicBool::new(false),
             sequence: AtomicUsize::new(0),
             flights: Mutex::default(),
             tally: Mutex::default(),
@@ -98,12 +100,21 @@ impl Run {
         look(&self.0.tally.lock().unwrap())
     }
 
+    /// Has the honest client speak HTTP/2 from now on.
+    pub(crate) fn speak_http2(&self) {
+        self.0.http2.store(true, Ordering::SeqCst);
+    }
+
+    fn http(&self) -> Http {
+        if self.0.http2.load(Ordering::SeqCst) { Http::Two } else { Http::One }
+    }
+
     /// One honest request to a node, or to the next that is up. Whether its early data was taken.
     pub(crate) async fn request(&self, node: usize) -> bool {
         let number = self.0.sequence.fetch_add(1, Ordering::SeqCst);
         let target = format!("/{}/{number}", self.0.name);
         let place = self.world().enter(node);
-        let first = self.world().get(&place, &target, true).await;
+        let first = self.world().get(&place, self.http(), &target, true).await;
         let offered = first.early != EarlyData::NotOffered;
         let accepted = first.early == EarlyData::Accepted;
         if offered && !first.flight.is_empty() {
@@ -115,7 +126,7 @@ impl Run {
         let told = status == Ok(StatusCode::TOO_EARLY) && accepted;
         if told {
             // RFC 8470 section 5.2: once more, and not early.
-            status = self.world().get(&place, &target, false).await.status;
+            status = self.world().get(&place, self.http(), &target, false).await.status;
         }
         let answered = status == Ok(StatusCode::OK);
         let early = accepted && !told;
@@ -179,7 +190,8 @@ impl Run {
                 .iter()
                 .filter_map(|node| Some((self.world().address(*node)?, flight.bytes.clone())))
         });
-        let closes = self.world().kind.is_ours();
+        // A library for HTTP/2 hands out no request of a connection that has ended.
+        let closes = self.world().kind.is_ours() && self.http() == Http::One;
         self.count(runtime().block_on(resend(copies.take(count), AT_ONCE, closes)));
     }
 

@@ -47,7 +47,7 @@ pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     /// What is counted.
     pub(crate) run: Run,
-    /// From each node to the store; none with sentinels, who say where the store is.
+    /// From each node to the store; none where the store itself says where its masters are.
     pub(crate) pipes: Vec<Pipe>,
     /// The store.
     pub(crate) store: Store,
@@ -59,6 +59,8 @@ pub(crate) enum Store {
     Single(Process),
     /// A master, a replica and three sentinels.
     Sentinels(Sentinels),
+    /// Three masters in cluster mode.
+    Sharded(firstflight_rig::Cluster),
 }
 
 impl Stage {
@@ -90,18 +92,20 @@ impl Stage {
     /// A master and a replica, watched by sentinels.
     pub(crate) fn sentinels(name: &'static str, plan: &Plan, times: Times) -> Self {
         let store = Sentinels::start();
-        let urls: Vec<_> = store
-            .addresses()
-            .iter()
-            .map(|(host, port)| format!("\"redis://{host}:{port}\""))
-            .collect();
-        let url = format!(
-            "url = [{}]\nmode = \"sentinel\"\nmaster = \"{MASTER_NAME}\"\n",
-            urls.join(", ")
-        );
+        let urls = urls(&store.addresses());
+        let url = format!("{urls}mode = \"sentinel\"\nmaster = \"{MASTER_NAME}\"\n");
         let cluster = start(plan, times, [None; NODES], |_| url.clone());
         let run = ready(name, plan, &cluster, &ALL);
         Self { run, cluster, pipes: Vec::new(), store: Store::Sentinels(store) }
+    }
+
+    /// Three masters, with a third of the claims each.
+    pub(crate) fn sharded(name: &'static str, plan: &Plan, times: Times) -> Self {
+        let store = firstflight_rig::Cluster::start(firstflight_rig::Kind::Redis);
+        let url = format!("{}mode = \"cluster\"\n", urls(&store.addresses()));
+        let cluster = start(plan, times, [None; NODES], |_| url.clone());
+        let run = ready(name, plan, &cluster, &ALL);
+        Self { run, cluster, pipes: Vec::new(), store: Store::Sharded(store) }
     }
 
     /// The store, or the first master.
@@ -109,6 +113,7 @@ impl Stage {
         match &mut self.store {
             Store::Single(process) => process,
             Store::Sentinels(sentinels) => &mut sentinels.stores[0],
+            Store::Sharded(cluster) => &mut cluster.masters[0],
         }
     }
 
@@ -149,6 +154,12 @@ fn start(plan: &Plan, times: Times, clocks: Clocks, url: impl Fn(usize) -> Strin
         store: url(node),
     };
     Cluster::start(Kind::Shared, clocks, settings, key_encryption)
+}
+
+fn urls(addresses: &[(String, u16)]) -> String {
+    let urls: Vec<_> =
+        addresses.iter().map(|(host, port)| format!("\"redis://{host}:{port}\"")).collect();
+    format!("url = [{}]\n", urls.join(", "))
 }
 
 /// A key-encryption key of the cluster's own.

@@ -2,10 +2,22 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::process::Command;
 
+use crate::kind::PROGRAM;
 use crate::plan::Plan;
+use crate::process::found;
 use crate::scenarios::ROWS;
 use crate::verdict::Row;
+
+const LEGEND: &str = "\
+flights: captured first flights with early data; copies: resent byte for byte, and taken by a node
+executed: executions of flights beyond the honest client's own
+flight, request: most executions of one flight; the same with the client's own resend of a request
+                 whose early data was refused
+honest: requests of the honest client; lost: without an answer; errors: answered by another status
+425: told Too Early, because the attacker let a copy overtake the flight, and sent again
+early: share of honest early data that was taken\n";
 
 /// Prints what was counted, and writes it where the plan says.
 pub(crate) fn publish(plan: &Plan) {
@@ -15,14 +27,39 @@ pub(crate) fn publish(plan: &Plan) {
     if rows.is_empty() {
         return;
     }
-    let text = table(&rows);
+    let about = about();
+    let text = format!("{}\n\n{}\n{LEGEND}", about.join("; "), table(&rows));
     println!("{text}");
     if let Some(directory) = &plan.results {
         fs::create_dir_all(directory).unwrap();
         fs::write(directory.join("chaos.txt"), text).unwrap();
-        let json = serde_json::to_string_pretty(&rows).unwrap() + "\n";
+        let json = serde_json::json!({ "schema": 1, "about": about, "rows": rows });
+        let json = serde_json::to_string_pretty(&json).unwrap() + "\n";
         fs::write(directory.join("chaos.json"), json).unwrap();
     }
+}
+
+/// When and by which programs.
+fn about() -> Vec<String> {
+    let said = |program: &str, arguments: &[&str]| {
+        let output = Command::new(found(program)).args(arguments).output().ok()?;
+        let text = [output.stdout, output.stderr].concat();
+        let line = String::from_utf8_lossy(&text).lines().next()?.trim().to_owned();
+        Some(line)
+    };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let commands: [(&str, &[&str]); 6] = [
+        ("date", &["-u", "+%FT%TZ"]),
+        ("uname", &["-sr"]),
+        (PROGRAM, &["--version"]),
+        ("redis-server", &["--version"]),
+        ("nginx", &["-v"]),
+        ("haproxy", &["-v"]),
+    ];
+    let mut about: Vec<_> =
+        commands.iter().filter_map(|(program, arguments)| said(program, arguments)).collect();
+    about.push(format!("{cores} cores"));
+    about
 }
 
 fn table(rows: &[Row]) -> String {

@@ -26,8 +26,22 @@ pub(crate) struct World {
     /// In front of each node.
     pub(crate) recorders: Vec<Recorder>,
     seats: Vec<Seat>,
+    clients: [Client; 2],
+}
+
+/// A client of one version of HTTP, whose sessions allow no other early.
+struct Client {
     connector: Connector,
     sessions: Mutex<VecDeque<Session>>,
+}
+
+/// The version of HTTP that a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Http {
+    /// HTTP/1.1.
+    One,
+    /// HTTP/2.
+    Two,
 }
 
 /// A node's place, also while the node is down.
@@ -51,18 +65,20 @@ pub(crate) struct Connection {
 impl World {
     /// Places for the nodes of a cluster whose certificate is in this file.
     pub(crate) fn new(kind: Kind, certificate: &Path) -> Self {
-        let connector = Connector::new(ConnectorConfig {
-            min_version: Version::Tls13,
-            alpn: vec![b"http/1.1".to_vec()],
-            ..ConnectorConfig::new(Trust::File(certificate.to_owned()))
-        });
+        let client = |alpn: &str| {
+            let connector = Connector::new(ConnectorConfig {
+                min_version: Version::Tls13,
+                alpn: vec![alpn.into()],
+                ..ConnectorConfig::new(Trust::File(certificate.to_owned()))
+            });
+            Client { connector: connector.unwrap(), sessions: Mutex::default() }
+        };
         Self {
             kind,
             upstream: Upstream::start(NODES),
             recorders: ALL.map(|_| Recorder::start()).into(),
             seats: ALL.map(|_| Seat::default()).into(),
-            connector: connector.unwrap(),
-            sessions: Mutex::default(),
+            clients: [client("http/1.1"), client("h2")],
         }
     }
 
@@ -100,14 +116,21 @@ impl World {
     }
 
     /// One GET on a fresh connection, early if it may be and there is a session.
-    pub(crate) async fn get(&self, place: &Place<'_>, target: &str, early: bool) -> Connection {
+    pub(crate) async fn get(
+        &self,
+        place: &Place<'_>,
+        http: Http,
+        target: &str,
+        early: bool,
+    ) -> Connection {
         let recorder = &self.recorders[place.number];
-        let session = self.sessions.lock().unwrap().pop_front();
+        let client = &self.clients[http as usize];
+        let session = client.sessions.lock().unwrap().pop_front();
         let offer = Offer { host: "localhost".to_owned(), session, early_data: early };
         let url = Target::parse(&format!("https://localhost{target}")).unwrap();
         let mut local = None;
         let exchange = async {
-            let connected = connect_tls(&self.connector, &offer, recorder.address, false).await?;
+            let connected = connect_tls(&client.connector, &offer, recorder.address, false).await?;
             local = connected.stream.socket().local_addr().ok();
             http_get(connected, &Request::get(url), 1 << 16).await
         };
@@ -126,12 +149,14 @@ impl World {
                 if answer.head.status.is_success() && answer.body != target.as_bytes() {
                     connection.status = Err("the answer of another request".to_owned());
                 }
-                self.keep_sessions(answer).await;
+                client.keep_sessions(answer).await;
             }
         }
         connection
     }
+}
 
+impl Client {
     async fn keep_sessions(&self, answer: Answer) {
         let mut sessions = answer.sessions;
         sessions.extend(answer.exchange.close(TICKETS).await);

@@ -35,3 +35,22 @@ pub(super) fn beyond_the_margin(plan: &Plan) -> Vec<Row> {
     }
     rows
 }
+
+/// One node's clock is set back by so much that flights of before are fresh again, and right again
+/// after a while.
+pub(super) fn set_back(plan: &Plan) -> Vec<Row> {
+    let clocks = [None, Some("+0s"), None];
+    let stage = Stage::single("clock_set_back", plan, Times::of(plan), clocks);
+    let run = stage.run.clone();
+    run.flights(20, &ALL);
+    let storm = run.storm();
+    storm.rage(Duration::from_secs(8));
+    stage.cluster.set_clock(1, "-15s");
+    run.copies(0.3, &[1]);
+    storm.rage(Duration::from_secs(6));
+    stage.cluster.set_clock(1, "+0s");
+    run.copies(0.3, &[1]);
+    storm.rage(Duration::from_secs(4));
+    storm.end();
+    vec![stage.end(&["store_clock", "store_window", "startup_window"])]
+}

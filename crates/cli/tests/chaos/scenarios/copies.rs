@@ -63,10 +63,17 @@ fn after_the_window(_: &mut Cluster, run: &Run) {
     run.copies(1.0, &ALL);
 }
 
+fn over_http2(_: &mut Cluster, run: &Run) {
+    run.speak_http2();
+    run.flights(FLIGHTS, &ALL);
+    run.copies(1.0, &ALL);
+}
+
 /// With a store, all on one cluster too.
 pub(super) fn shared(plan: &Plan) -> Vec<Row> {
     let mut stage = Stage::single("shared", plan, Times::of(plan), [None; 3]);
-    let runs = play(&mut stage.cluster, plan, &STEPS);
+    let steps = [&STEPS[..], &[("over_http2", over_http2)]].concat();
+    let runs = play(&mut stage.cluster, plan, &steps);
     let (log, whole) = stage.cluster.stop();
     runs.iter().map(|run| judge(run, &log, whole)).collect()
 }
@@ -119,5 +126,5 @@ fn play(cluster: &mut Cluster, plan: &Plan, steps: &[Step]) -> Vec<Run> {
 /// Flights of a scenario.
 const FLIGHTS: usize = 20;
 
-/// For a start-up window, and a busy machine.
+/// For a start-up window and a busy machine.
 const START: Duration = Duration::from_secs(150);

@@ -63,7 +63,7 @@ pub(super) fn lag_is_real(_: &Plan) -> Vec<Row> {
 fn sentinels(stage: &Stage) -> &Sentinels {
     match &stage.store {
         Store::Sentinels(sentinels) => sentinels,
-        Store::Single(_) => unreachable!("a stage with sentinels"),
+        _ => unreachable!("a stage with sentinels"),
     }
 }
 

@@ -69,6 +69,12 @@ pub(super) fn partitioned(plan: &Plan) -> Vec<Row> {
     trouble("store_partitioned", plan, &["store_slow", "store_absent"], cut, open)
 }
 
+/// One of three masters of a cluster is killed and started at once, without a record.
+pub(super) fn shard_restarted_empty(plan: &Plan) -> Vec<Row> {
+    let stage = Stage::sharded("shard_restarted_empty", plan, Times::of(plan));
+    trouble_on(stage, &["store_window", "store_refused", "store_absent"], restart, |_| {})
+}
+
 /// Honest requests and copies before, while the trouble begins, during it, while it ends, and
 /// until all is well again.
 fn trouble(
@@ -78,7 +84,15 @@ fn trouble(
     begin: impl FnOnce(&mut Stage),
     end: impl FnOnce(&mut Stage),
 ) -> Vec<Row> {
-    let mut stage = Stage::single(name, plan, Times::of(plan), [None; 3]);
+    trouble_on(Stage::single(name, plan, Times::of(plan), [None; 3]), reasons, begin, end)
+}
+
+fn trouble_on(
+    mut stage: Stage,
+    reasons: &[&str],
+    begin: impl FnOnce(&mut Stage),
+    end: impl FnOnce(&mut Stage),
+) -> Vec<Row> {
     let run = stage.run.clone();
     run.flights(FLIGHTS, &ALL);
     let storm = run.storm();
