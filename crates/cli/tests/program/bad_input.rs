@@ -79,6 +79,8 @@ fn configurations() {
         ("[early_data]\nwhen_not_allowed = \"503\"\n", ["line 2", "`hold` or `425`"]),
         ("[limits]\nheader_size = 1\n", ["line 1", "1024 to 1048576"]),
         ("[early-data]\n", ["line 1", "`early_data`"]),
+        ("[store]\nurl = \"http://h\"\n", ["line 2", "rediss://HOST:PORT"]),
+        ("[tickets]\nkeys = \"store\"\n", ["line 2", "[store]"]),
     ] {
         fs::write(dir.join("bad.toml"), content).unwrap();
         let words = [&["bad.toml"], &words[..]].concat();
@@ -88,7 +90,17 @@ fn configurations() {
     }
     let missing = ["serve", "--check", "--config", "none.toml"];
     refused(dir, &missing, 2, &["none.toml", "No such file", "--config"]);
-    fs::write(dir.join("good.toml"), "[early_data]\ndefault = \"strict\"\n").unwrap();
+    let store = "[store]\nurl = \"rediss://127.0.0.1\"\n";
+    fs::write(dir.join("ca.pem"), "no PEM").unwrap();
+    for (content, words) in [
+        (format!("{store}ca_file = \"ca.pem\"\n"), ["ca.pem", "PEM"]),
+        ("[tickets]\nkeys = \"file\"\nfile = \"none\"\n".to_owned(), ["none", "keys new"]),
+    ] {
+        fs::write(dir.join("bad.toml"), content).unwrap();
+        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &words);
+    }
+    fs::write(dir.join("good.toml"), format!("{store}[early_data]\ndefault = \"strict\"\n"))
+        .unwrap();
     let good =
         run(firstflight(dir).current_dir(dir).args(["serve", "--check", "--config", "good.toml"]));
     assert_eq!((good.code, &*good.out, &*good.err), (Some(0), "good.toml: OK\n", ""));
