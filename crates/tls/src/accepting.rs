@@ -1,7 +1,8 @@
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::given::Phase;
 use crate::machine::Machine;
-use crate::stream::{Phase, Started};
+use crate::stream::Started;
 use crate::{Acceptor, OpenedTicket, TlsError, TlsStream};
 
 /// A server's connection whose early data is not decided yet. Until [`Accepting::into_stream`], or
@@ -87,7 +88,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
 
     /// Begins the handshake again from the same bytes, with early data declined: go on with
     /// [`Accepting::advance`]. Does nothing unless the last word was [`Accepted::EarlyData`].
-    /// Tickets issued on the connection still allow early data.
+    /// Tickets issued on the connection still allow early data. A key log has lines of both
+    /// handshakes then, the one that counts last.
     ///
     /// # Errors
     /// [`TlsError::Setup`] when there is no memory.

@@ -19,6 +19,7 @@ mod connector;
 mod context;
 mod early;
 mod error;
+mod given;
 mod handshake;
 mod identity;
 mod keylog;

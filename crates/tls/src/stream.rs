@@ -1,4 +1,3 @@
-use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -6,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::buffers::Queue;
+use crate::given::{Given, Phase};
 use crate::{
     Accepted, Accepting, Acceptor, Connector, Handshake, Machine, Offer, OpenedTicket, Progress,
     Session, SteadyClock, TlsError,
@@ -27,9 +26,8 @@ use crate::{
 pub struct TlsStream<S> {
     io: S,
     machine: Machine,
-    /// Data that the handshake's completion had to read before the application asked for it.
-    drained: VecDeque<Drained>,
-    phase: Phase,
+    /// What the reader has not been given yet, and where it stands.
+    given: Given,
     close_said: bool,
     sending: Sending,
     /// What was read so far, as long as the handshake may have to begin again ([`Accepting`]).
@@ -44,20 +42,6 @@ pub(crate) enum Started {
     Done,
     /// A server has to fetch the session of the client's ticket.
     NeedsSession(Vec<u8>),
-}
-
-struct Drained {
-    early: bool,
-    bytes: Queue,
-}
-
-/// Which bytes the application has been given (server only; a client is `Late` from the start).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Early,
-    /// All early bytes are given, and the reader was asked to come again once.
-    GaveWay,
-    Late,
 }
 
 /// When what waits in the outgoing buffer is sent, apart from the end of the stream and a full
@@ -128,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// early data. A request that was parsed whole while this is true can be a replay; the converse
     /// holds only for readers as the type's documentation describes them.
     pub fn reading_early(&self) -> bool {
-        self.phase != Phase::Late
+        self.given.is_early()
     }
 
     /// Bytes of early data that a client has written, accepted or not.
@@ -155,12 +139,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         let mut buffer = [0; 4096];
         while !self.machine.is_complete() {
             // A server's completion is driven by reads as long as early data is readable.
-            let progress = match self.phase {
-                Phase::Late => self.machine.handshake().map(|progress| progress.map(|()| 0)),
-                Phase::Early | Phase::GaveWay => self.machine.read(&mut buffer),
+            let progress = match self.given.is_early() {
+                false => self.machine.handshake().map(|progress| progress.map(|()| 0)),
+                true => self.machine.read(&mut buffer),
             };
             match progress.map_err(TlsError::into_io)? {
-                Progress::Done(count) => self.keep(&buffer[..count]),
+                Progress::Done(count) => {
+                    self.given.keep(self.machine.in_early_data(), &buffer[..count]);
+                }
                 // The read that met Finished found nothing behind it.
                 Progress::NeedsInput if self.machine.is_complete() => break,
                 Progress::NeedsInput => ready!(self.poll_exchange(cx))?,
@@ -176,8 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Self {
             io,
             machine,
-            drained: VecDeque::new(),
-            phase,
+            given: Given::new(phase),
             close_said: false,
             sending: Sending::Promptly,
             heard: None,
@@ -206,7 +191,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// A server's readers begin: without early data, all that they read is late.
     pub(crate) fn begin(&mut self) {
         if !self.machine.in_early_data() {
-            self.phase = Phase::Late;
+            self.given.begin_late();
         }
     }
 
@@ -289,55 +274,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
         Pin::new(&mut self.io).poll_flush(cx)
     }
-
-    /// Keeps bytes that were read on the way to the end of the handshake.
-    fn keep(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        let early = self.machine.in_early_data();
-        match self.drained.back_mut() {
-            Some(last) if last.early == early => last.bytes.append(bytes),
-            _ => {
-                let mut queue = Queue::default();
-                queue.append(bytes);
-                self.drained.push_back(Drained { early, bytes: queue });
-            }
-        }
-    }
-
-    /// Moves kept bytes to the reader. `None`: there are none.
-    fn read_kept(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Option<Poll<()>> {
-        let early = self.drained.front()?.early;
-        if !early && !self.may_go_late(cx) {
-            return Some(Poll::Pending);
-        }
-        let front = self.drained.front_mut()?;
-        let rest = front.bytes.rest();
-        let count = rest.len().min(buffer.remaining());
-        buffer.put_slice(&rest[..count]);
-        front.bytes.consume(count);
-        if front.bytes.rest().is_empty() {
-            self.drained.pop_front();
-        }
-        Some(Poll::Ready(()))
-    }
-
-    /// Whether the reader may have bytes that were not early data: only after it has been asked to
-    /// come again once, so that it looked through all early ones first.
-    fn may_go_late(&mut self, cx: &mut Context<'_>) -> bool {
-        match self.phase {
-            Phase::Early => {
-                self.phase = Phase::GaveWay;
-                cx.waker().wake_by_ref();
-                false
-            }
-            Phase::GaveWay | Phase::Late => {
-                self.phase = Phase::Late;
-                true
-            }
-        }
-    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
@@ -348,10 +284,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
-            if let Some(kept) = this.read_kept(cx, buffer) {
+            if let Some(kept) = this.given.read(cx, buffer) {
                 return kept.map(Ok);
             }
-            if this.phase == Phase::Late {
+            if !this.given.is_early() {
                 match this.machine.read(buffer.initialize_unfilled()) {
                     Ok(Progress::Done(count)) => {
                         buffer.advance(count);
@@ -366,7 +302,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
             // Early: one record at a time goes through the kept bytes, which know their phase.
             let mut record = [0; 4096];
             match this.machine.read(&mut record) {
-                Ok(Progress::Done(count)) => this.keep(&record[..count]),
+                Ok(Progress::Done(count)) => {
+                    this.given.keep(this.machine.in_early_data(), &record[..count]);
+                }
                 Ok(Progress::NeedsInput) => ready!(this.poll_more(cx))?,
                 Ok(Progress::Closed) => return Poll::Ready(Ok(())),
                 Err(error) => return this.fail(cx, error),
