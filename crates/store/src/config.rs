@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use firstflight_replay::SharedConfig;
 
+use crate::StoreError;
+
 /// Where a store process listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -13,6 +15,16 @@ pub enum Address {
     Tcp(String, u16),
     /// A unix socket.
     Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 /// How the store's processes belong together.
@@ -70,6 +82,10 @@ pub struct StoreConfig {
     pub shared: SharedConfig,
 }
 
+/// A longer budget would cost more than the round trip that early data saves.
+const MAX_BUDGET: Duration = Duration::from_secs(1);
+const MAX_CONNECTIONS: usize = 64;
+
 impl StoreConfig {
     /// One process at `address`, with all defaults.
     pub fn new(topology: Topology) -> Self {
@@ -90,6 +106,42 @@ impl StoreConfig {
             prefix: "firstflight".to_owned(),
             shared: SharedConfig { confirmation, ..SharedConfig::default() },
         }
+    }
+
+    /// Whether it can be.
+    ///
+    /// # Errors
+    /// [`StoreError::Setting`] with the setting and its mend.
+    pub fn validate(&self) -> Result<(), StoreError> {
+        let wrong = |why: &str| Err(StoreError::Setting(why.to_owned()));
+        let clustered = matches!(self.topology, Topology::Cluster { .. });
+        let voters = match &self.topology {
+            Topology::Single(_) => 1,
+            Topology::Sentinel { sentinels, .. } => sentinels.len(),
+            Topology::Cluster { seeds } => seeds.len(),
+        };
+        if voters == 0 {
+            return wrong("store: give the address of at least one sentinel or cluster node");
+        }
+        if self.budget.is_zero() || self.budget > MAX_BUDGET {
+            return wrong("store: the budget has to be more than 0 and at most 1s");
+        }
+        if self.connections == 0 || self.connections > MAX_CONNECTIONS {
+            return wrong("store: connections have to be 1 to 64");
+        }
+        if self.prefix.is_empty() || self.prefix.contains(['{', '}', ' ', '\n']) {
+            return wrong("store: the prefix must not be empty nor contain spaces or braces");
+        }
+        if clustered && self.database != 0 {
+            return wrong("store: a cluster has database 0 alone; remove the database");
+        }
+        if self.username.is_some() && self.password.is_none() {
+            return wrong("store: a user needs a password; set password_file");
+        }
+        if !matches!(self.topology, Topology::Single(_)) && self.shared.confirmation.is_zero() {
+            return wrong("store: behind sentinels or in a cluster, confirmation cannot be zero");
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use firstflight_replay::Unknown;
 
 /// Why the store could not do what it was asked.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// It cannot be reached, or did not answer in time.
@@ -18,4 +18,15 @@ pub enum StoreError {
     /// Its word does not count now.
     #[error("the store's word does not count now: {0:?}")]
     Unknown(Unknown),
+}
+
+impl StoreError {
+    /// What it means for a claim.
+    pub(crate) fn unknown(&self) -> Unknown {
+        match self {
+            Self::Absent(_) => Unknown::Absent,
+            Self::Refused(_) | Self::Setting(_) => Unknown::Refused,
+            Self::Unknown(why) => *why,
+        }
+    }
 }

@@ -1,12 +1,26 @@
 //! The store that the nodes of a cluster share, on Redis or Valkey: the strike register's claims,
 //! and the small records beside them (ticket keys, nodes, single-use tickets).
+//!
+//! Connections are kept by tasks. A *lane* takes all claims that wait and sends them as one
+//! pipeline, with questions behind them by which `firstflight_replay` judges whether the answers
+//! count; a *keeper* sends heartbeats, by which it knows the process at the other end and writes
+//! its epoch. What is not answered in time, or not by a store that can be trusted, is
+//! [`firstflight_replay::Unknown`], never an error and never a win.
 
 mod address;
 mod config;
 mod error;
+mod link;
+mod master;
+mod settings;
+mod statistics;
 mod store;
+mod topology;
 
 pub use address::StoreUrl;
 pub use config::{Address, StoreConfig, StoreTls, Topology};
 pub use error::StoreError;
-pub use store::{Store, StoreStatistics, Taken};
+#[doc(hidden)]
+pub use master::Report;
+pub use statistics::{CLAIM_TIME_BOUNDS, StoreStatistics};
+pub use store::{Store, Taken};

@@ -1,16 +1,27 @@
 //! The store as the rest of the program sees it.
 
+use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firstflight_replay::{ClaimKey, StoreAnswer, Unknown};
+use redis::{Cmd, Value};
 
-use crate::{StoreConfig, StoreError};
+use crate::link::{error_of, integer, refusal};
+use crate::master::Reply;
+use crate::settings::{PATIENCE, Settings, millis};
+use crate::topology::Masters;
+use crate::{StoreConfig, StoreError, StoreStatistics};
 
 /// A store that nodes share. Cheap to clone; its connections are made and kept by tasks of their
-/// own, so a store that is not there is no error here.
-#[derive(Debug, Clone)]
-pub struct Store(Arc<StoreConfig>);
+/// own, so a store that is not there is no error here. They end with the last clone.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    settings: Arc<Settings>,
+    masters: Masters,
+}
 
 /// What came of [`Store::take`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,17 +32,6 @@ pub struct Taken {
     pub counts: Result<(), Unknown>,
 }
 
-/// Counters, for metrics and logs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StoreStatistics {
-    /// Claims won.
-    pub won: u64,
-    /// Claims lost.
-    pub lost: u64,
-    /// Claims whose outcome is not known.
-    pub unknown: u64,
-}
-
 impl Store {
     /// Begins to connect, inside a tokio runtime. `unix_micros` is this node's clock, the one by
     /// which ticket ages are measured.
@@ -39,24 +39,47 @@ impl Store {
     /// # Errors
     /// [`StoreError::Setting`] for a configuration that cannot be; never for an absent store.
     pub fn open(config: StoreConfig, unix_micros: fn() -> i64) -> Result<Self, StoreError> {
-        let _ = unix_micros;
-        Ok(Self(Arc::new(config)))
+        let topology = config.topology.clone();
+        let settings = Arc::new(Settings::new(config, unix_micros)?);
+        let masters = Masters::start(&settings, topology);
+        Ok(Self(Arc::new(Inner { settings, masters })))
     }
 
-    /// Claims a flight for [`firstflight_replay::SharedConfig::record_life`], within the budget.
+    /// Claims a flight for [`firstflight_replay::SharedConfig::record_life`], within the budget,
+    /// which is counted from this call on.
     pub async fn claim(&self, key: ClaimKey) -> StoreAnswer {
-        let _ = key;
-        StoreAnswer::Unknown(Unknown::Absent)
+        let began = Instant::now();
+        let answer = self.ask_claim(key).await.unwrap_or_else(StoreAnswer::Unknown);
+        self.0.settings.counters.claim(answer, began.elapsed());
+        answer
     }
 
-    /// Why claims are not even tried now, if so: the breaker is open.
+    async fn ask_claim(&self, key: ClaimKey) -> Result<StoreAnswer, Unknown> {
+        let settings = &self.0.settings;
+        let key = settings.claim_key(key);
+        let owner = self.0.masters.owner(&key)?;
+        if let Some(why) = owner.master.resting() {
+            return Err(why);
+        }
+        let command = settings.claim(&key);
+        let reply = owner.master.request(&command, settings.budget, true).await;
+        let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
+        match value {
+            // Who finds a record knows that somebody has claimed, however young the store is.
+            Value::Nil => Ok(StoreAnswer::Lost),
+            Value::Okay => verdict.and(owner.settled).map(|()| StoreAnswer::Won),
+            other => Err(refusal(&other).unwrap_or(Unknown::Refused)),
+        }
+    }
+
+    /// Why claims are not even tried now, if so: there is no connection, or the breaker is open.
     pub fn resting(&self) -> Option<Unknown> {
-        Some(Unknown::Absent)
+        self.0.masters.resting()
     }
 
     /// The counters.
     pub fn statistics(&self) -> StoreStatistics {
-        StoreStatistics::default()
+        self.0.settings.counters.read()
     }
 
     /// The record at `key`.
@@ -64,8 +87,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let _ = key;
-        Err(self.absent())
+        let key = self.0.settings.key(key);
+        bytes(self.request(&key, redis::cmd("GET").arg(&key)).await?)
     }
 
     /// Writes a record that the store drops after `life`.
@@ -73,8 +96,10 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn put(&self, key: &str, value: &[u8], life: Duration) -> Result<(), StoreError> {
-        let _ = (key, value, life);
-        Err(self.absent())
+        let key = self.0.settings.key(key);
+        let mut command = redis::cmd("SET");
+        command.arg(&key).arg(value).arg("PX").arg(millis(life));
+        self.request(&key, &command).await.map(drop)
     }
 
     /// Writes a record unless there is one. Whether it was written.
@@ -87,17 +112,33 @@ impl Store {
         value: &[u8],
         life: Duration,
     ) -> Result<bool, StoreError> {
-        let _ = (key, value, life);
-        Err(self.absent())
+        let key = self.0.settings.key(key);
+        let mut command = redis::cmd("SET");
+        command.arg(&key).arg(value).arg("NX").arg("PX").arg(millis(life));
+        match self.request(&key, &command).await? {
+            Value::Okay => Ok(true),
+            Value::Nil => Ok(false),
+            _ => Err(garbled()),
+        }
     }
 
     /// Reads a record and removes it, in one step (`GETDEL`), within the budget.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`]. The record may be gone all the same.
     pub async fn take(&self, key: &str) -> Result<Taken, StoreError> {
-        let _ = key;
-        Err(self.absent())
+        let settings = &self.0.settings;
+        let key = settings.key(key);
+        let owner = self.0.masters.owner(key.as_bytes()).map_err(StoreError::Unknown)?;
+        if let Some(why) = owner.master.resting() {
+            return Err(StoreError::Unknown(why));
+        }
+        let command = redis::cmd("GETDEL").arg(&key).to_owned();
+        let reply = owner.master.request(&command, settings.budget, true).await?;
+        if let Some(error) = error_of(&reply.value) {
+            return Err(error);
+        }
+        Ok(Taken { value: bytes(reply.value)?, counts: reply.verdict.and(owner.settled) })
     }
 
     /// The members of a small set.
@@ -105,8 +146,10 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn members(&self, set: &str) -> Result<Vec<String>, StoreError> {
-        let _ = set;
-        Err(self.absent())
+        let key = self.0.settings.key(set);
+        let value = self.request(&key, redis::cmd("SMEMBERS").arg(&key)).await?;
+        let (Value::Array(members) | Value::Set(members)) = value else { return Err(garbled()) };
+        members.into_iter().map(|member| text(member).ok_or_else(garbled)).collect()
     }
 
     /// Adds a member to a small set.
@@ -114,8 +157,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn add(&self, set: &str, member: &str) -> Result<(), StoreError> {
-        let _ = (set, member);
-        Err(self.absent())
+        self.change_set("SADD", set, member).await
     }
 
     /// Removes a member from a small set.
@@ -123,11 +165,49 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn remove(&self, set: &str, member: &str) -> Result<(), StoreError> {
-        let _ = (set, member);
-        Err(self.absent())
+        self.change_set("SREM", set, member).await
     }
 
-    fn absent(&self) -> StoreError {
-        StoreError::Absent(format!("{:?}", self.0.topology))
+    async fn change_set(&self, verb: &str, set: &str, member: &str) -> Result<(), StoreError> {
+        let key = self.0.settings.key(set);
+        let value = self.request(&key, redis::cmd(verb).arg(&key).arg(member)).await?;
+        integer(&value).map(drop).ok_or_else(garbled)
     }
+
+    /// A command on a record, which has a second.
+    async fn request(&self, key: &str, command: &Cmd) -> Result<Value, StoreError> {
+        let master = self.0.masters.owner_soon(key.as_bytes()).await?;
+        match master.request(command, PATIENCE, false).await {
+            Ok(reply) => error_of(&reply.value).map_or(Ok(reply.value), Err),
+            Err(StoreError::Unknown(_)) => Err(master
+                .trouble()
+                .unwrap_or_else(|| StoreError::Absent(format!("no answer within {PATIENCE:?}")))),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("resting", &self.resting()).finish_non_exhaustive()
+    }
+}
+
+fn bytes(value: Value) -> Result<Option<Vec<u8>>, StoreError> {
+    match value {
+        Value::Nil => Ok(None),
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        _ => Err(garbled()),
+    }
+}
+
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+fn garbled() -> StoreError {
+    StoreError::Refused("its answer is not what was asked for".to_owned())
 }

@@ -1,0 +1,184 @@
+//! One master of the store: its connections, its heartbeat, and what waits for it.
+
+mod batch;
+mod info;
+mod keeper;
+mod lane;
+mod queue;
+mod voice;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use firstflight_replay::{Breaker, Confirmation, Continuity, Unknown};
+use redis::Cmd;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::settings::Settings;
+use crate::{Address, StoreError};
+use queue::{Job, Queue};
+
+pub use info::Report;
+pub(crate) use queue::Reply;
+
+/// One life of a store process, as far as this node follows it: from the first heartbeat until the
+/// connection breaks or it turns out to be another.
+struct Life {
+    address: Address,
+    run_id: String,
+    replication_id: String,
+}
+
+/// Where a master is, and since when those who know have said so.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub address: watch::Receiver<Option<Address>>,
+    /// `None`: nobody needs to be asked.
+    pub confirmed: Option<Arc<Confirmed>>,
+}
+
+impl Place {
+    /// A fixed one.
+    pub(crate) fn fixed(address: Address, confirmed: Option<Arc<Confirmed>>) -> Self {
+        // A receiver outlives its sender: the value stays.
+        Self { address: watch::channel(Some(address)).1, confirmed }
+    }
+}
+
+/// Which address the majority of the sentinels, or of a cluster's masters, last named, and when
+/// they were asked.
+#[derive(Default)]
+pub(crate) struct Confirmed(Mutex<Option<(Address, Duration)>>);
+
+impl Confirmed {
+    pub(crate) fn set(&self, address: Address, asked: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((address, asked));
+    }
+
+    fn get(&self, address: &Address) -> Option<Duration> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().filter(|(named, _)| named == address).map(|(_, asked)| *asked)
+    }
+}
+
+pub(crate) struct Master {
+    settings: Arc<Settings>,
+    place: Place,
+    epoch_key: String,
+    epoch_questions: Vec<u8>,
+    queue: Queue,
+    life: watch::Sender<Option<Arc<Life>>>,
+    /// Connections that take claims.
+    open: AtomicUsize,
+    continuity: Mutex<Continuity>,
+    breaker: Mutex<Breaker>,
+    /// Why the last connection failed.
+    trouble: Mutex<Option<StoreError>>,
+}
+
+/// A master and its tasks, which end with it.
+pub(crate) struct Running {
+    pub master: Arc<Master>,
+    _tasks: JoinSet<()>,
+}
+
+impl Master {
+    /// Begins to connect.
+    pub(crate) fn start(settings: &Arc<Settings>, place: Place, epoch_key: String) -> Running {
+        let master = Arc::new(Self {
+            settings: settings.clone(),
+            place,
+            epoch_questions: batch::epoch_questions(&epoch_key),
+            epoch_key,
+            queue: Queue::new(),
+            life: watch::Sender::new(None),
+            open: AtomicUsize::new(0),
+            continuity: Mutex::new(Continuity::new(settings.shared)),
+            breaker: Mutex::default(),
+            trouble: Mutex::default(),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(keeper::run(master.clone()));
+        for _ in 0..settings.connections {
+            tasks.spawn(lane::run(master.clone()));
+        }
+        Running { master, _tasks: tasks }
+    }
+
+    /// Why nothing is worth a try now, if so.
+    pub(crate) fn resting(&self) -> Option<Unknown> {
+        if self.open.load(Ordering::Relaxed) == 0 {
+            return Some(Unknown::Absent);
+        }
+        self.breaker().is_open().then_some(Unknown::Slow)
+    }
+
+    /// Has `command` answered within `patience`, and judged if it `counts`. What counts tells the
+    /// breaker whether the store is of use.
+    ///
+    /// # Errors
+    /// [`StoreError`]; [`StoreError::Unknown`] with [`Unknown::Slow`] if time was up.
+    pub(crate) async fn request(
+        &self,
+        command: &Cmd,
+        patience: Duration,
+        counts: bool,
+    ) -> Result<Reply, StoreError> {
+        let began = Instant::now();
+        let (job, reply) = Job::new(command, began + patience, counts);
+        let answered = match self.queue.push(job) {
+            false => Err(StoreError::Unknown(Unknown::Slow)),
+            true => match tokio::time::timeout(patience, reply).await {
+                // A node that was stopped for a while finds the answer and the time long gone.
+                Ok(Ok(Ok(_))) if began.elapsed() > patience => Err(too_slow()),
+                Ok(Ok(answered)) => answered,
+                Ok(Err(_)) | Err(_) => Err(too_slow()),
+            },
+        };
+        if counts {
+            self.feel(answered.is_ok());
+        }
+        answered
+    }
+
+    /// What was wrong with the last connection, if there is none now.
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_trouble(&self, trouble: Option<StoreError>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Tells the breaker how the store did.
+    fn feel(&self, well: bool) {
+        let now = self.settings.now();
+        let mut breaker = self.breaker();
+        match well {
+            true => breaker.succeeded(),
+            false => breaker.failed(now),
+        }
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn continuity(&self) -> MutexGuard<'_, Continuity> {
+        self.continuity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who says that the process at `address` is the master.
+    fn confirmation(&self, address: &Address) -> Confirmation {
+        match &self.place.confirmed {
+            None => Confirmation::NotNeeded,
+            Some(confirmed) => Confirmation::Majority(confirmed.get(address)),
+        }
+    }
+}
+
+fn too_slow() -> StoreError {
+    StoreError::Unknown(Unknown::Slow)
+}

@@ -1,0 +1,112 @@
+//! What all tasks of a store share.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::{Duration, Instant};
+
+use firstflight_replay::{ClaimKey, SharedConfig};
+use redis::Cmd;
+use tokio::sync::Notify;
+
+use crate::link::{Access, Secure};
+use crate::statistics::Counters;
+use crate::{StoreConfig, StoreError};
+
+/// How long a record may take, and connecting, and an exchange until its connection is given up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long after a failed connection the next is tried.
+pub(crate) const RETRY: Duration = Duration::from_millis(250);
+
+pub(crate) struct Settings {
+    pub access: Access,
+    /// The way into the sentinels.
+    pub sentinel_access: Access,
+    pub budget: Duration,
+    /// After this an exchange's connection is given up.
+    pub overdue: Duration,
+    pub replicas: u32,
+    pub connections: usize,
+    pub shared: SharedConfig,
+    pub counters: Counters,
+    /// Somebody has found the topology to be another than he thought.
+    pub refresh: Notify,
+    started: Instant,
+    prefix: String,
+    claim_prefix: Vec<u8>,
+    /// What a claim's record holds: whose it is, for those who look into the store.
+    token: String,
+    unix_micros: fn() -> i64,
+}
+
+impl Settings {
+    pub(crate) fn new(config: StoreConfig, unix_micros: fn() -> i64) -> Result<Self, StoreError> {
+        config.validate()?;
+        let access = Access {
+            secure: config.tls.as_ref().map(Secure::new).transpose()?,
+            username: config.username,
+            password: config.password,
+            database: config.database,
+            patience: PATIENCE,
+        };
+        let sentinel_access = Access {
+            username: None,
+            password: config.sentinel_password,
+            database: 0,
+            ..access.clone()
+        };
+        Ok(Self {
+            access,
+            sentinel_access,
+            budget: config.budget,
+            overdue: (10 * config.budget).max(PATIENCE),
+            replicas: config.replicas,
+            connections: config.connections,
+            shared: config.shared,
+            counters: Counters::default(),
+            refresh: Notify::new(),
+            started: Instant::now(),
+            claim_prefix: format!("{}:c:", config.prefix).into_bytes(),
+            prefix: config.prefix,
+            token: format!("{:016x}", RandomState::new().build_hasher().finish()),
+            unix_micros,
+        })
+    }
+
+    /// The monotonic clock.
+    pub(crate) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// This node's clock, since 1970.
+    pub(crate) fn node_time(&self) -> Duration {
+        Duration::from_micros(u64::try_from((self.unix_micros)()).unwrap_or(0))
+    }
+
+    /// The key of a record.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}:{name}", self.prefix)
+    }
+
+    /// The key of a claim, which is not text.
+    pub(crate) fn claim_key(&self, key: ClaimKey) -> Vec<u8> {
+        [self.claim_prefix.as_slice(), key.as_bytes()].concat()
+    }
+
+    /// The command that claims.
+    pub(crate) fn claim(&self, key: &[u8]) -> Cmd {
+        let mut command = redis::cmd("SET");
+        command
+            .arg(key)
+            .arg(&self.token)
+            .arg("NX")
+            .arg("PX")
+            .arg(millis(self.shared.record_life()));
+        command
+    }
+}
+
+/// A duration as the store takes it; zero would be an error there.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}

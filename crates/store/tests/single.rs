@@ -1,0 +1,301 @@
+//! One real store process: what its word is worth, and when it is worth nothing.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use firstflight_replay::{StoreAnswer::*, Unknown};
+use firstflight_rig::{Kind, Listen, Plan, Process};
+use firstflight_store::{Address, Store, StoreConfig, StoreError, Topology};
+use support::*;
+
+fn single(address: Address) -> StoreConfig {
+    config(Topology::Single(address))
+}
+
+async fn redis() -> (Process, Store) {
+    let redis = Process::redis(Listen::Unix);
+    let store = open(single(at_socket(&redis)));
+    until(&store, Won).await;
+    (redis, store)
+}
+
+async fn twice(store: &Store, other: &Store) {
+    let flight = fresh();
+    assert_eq!(store.claim(flight).await, Won);
+    assert_eq!(other.claim(flight).await, Lost);
+    assert_eq!(store.claim(flight).await, Lost);
+}
+
+#[tokio::test]
+async fn a_flight_is_won_once_on_every_kind_of_store() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let process = Process::start(Plan::new(kind, Listen::Tcp));
+        let (one, other) = (open(single(at_port(&process))), open(single(at_socket(&process))));
+        until(&one, Won).await;
+        until(&other, Won).await;
+        twice(&one, &other).await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_counts_before_a_recording_window_has_passed() {
+    let redis = Process::redis(Listen::Unix);
+    let began = Instant::now();
+    let store = open(single(at_socket(&redis)));
+    reached(&store).await;
+    assert_eq!(store.claim(fresh()).await, unknown(Unknown::Window));
+    until(&store, Won).await;
+    assert!(began.elapsed() >= short(Duration::ZERO).recording_window());
+    // Another node that comes later need not wait.
+    let other = open(single(at_socket(&redis)));
+    reached(&other).await;
+    assert_eq!(other.claim(fresh()).await, Won);
+}
+
+#[tokio::test]
+async fn what_comes_in_a_window_is_recorded() {
+    let redis = Process::redis(Listen::Unix);
+    let store = open(single(at_socket(&redis)));
+    reached(&store).await;
+    let flight = fresh();
+    assert_eq!(store.claim(flight).await, unknown(Unknown::Window));
+    assert_eq!(store.claim(flight).await, Lost);
+}
+
+/// RFC 8446 section 8.2: after the loss of the record, nothing is taken for a recording window.
+#[tokio::test]
+async fn an_emptied_store_begins_anew() {
+    let (mut redis, store) = redis().await;
+    for flush in [true, false] {
+        let flight = fresh();
+        assert_eq!(store.claim(flight).await, Won);
+        let emptied = Instant::now();
+        match flush {
+            true => assert_eq!(redis.ask(&["flushall"]), "OK"),
+            false => redis.restart(),
+        }
+        while emptied.elapsed() < Duration::from_secs(1) {
+            assert_ne!(store.claim(flight).await, Won);
+            assert_ne!(store.claim(fresh()).await, Won);
+        }
+        until(&store, Won).await;
+        assert!(emptied.elapsed() >= short(Duration::ZERO).recording_window());
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_store_costs_a_budget_a_few_times_and_comes_back() {
+    let (redis, store) = redis().await;
+    redis.freeze();
+    let before = store.statistics();
+    let end = Instant::now() + Duration::from_secs(4);
+    let mut resting = 0;
+    while Instant::now() < end {
+        assert!(matches!(store.claim(fresh()).await, Unknown(_)));
+        resting += u32::from(store.resting().is_some());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let slow = store.statistics().unknown_by(Unknown::Slow) - before.unknown_by(Unknown::Slow);
+    assert!(resting > 100, "the breaker does not open: {resting}");
+    assert!(slow > 0);
+    redis.thaw();
+    until(&store, Won).await;
+}
+
+#[tokio::test]
+async fn a_late_answer_is_none() {
+    let redis = Process::redis(Listen::Unix);
+    let patient = open(single(at_socket(&redis)));
+    until(&patient, Won).await;
+    let budget = Duration::from_millis(20);
+    let hasty = open(StoreConfig { budget, ..single(at_socket(&redis)) });
+    until(&hasty, Won).await;
+    redis.freeze();
+    let began = Instant::now();
+    let flight = fresh();
+    assert_eq!(hasty.claim(flight).await, unknown(Unknown::Slow));
+    assert!(began.elapsed() >= budget);
+    redis.thaw();
+    until(&patient, Won).await;
+    // It was recorded all the same, or was never sent: in no case is it won twice.
+    assert_ne!((hasty.claim(flight).await, patient.claim(flight).await), (Won, Won));
+}
+
+#[tokio::test]
+async fn a_store_without_memory_refuses() {
+    let (redis, store) = redis().await;
+    assert_eq!(redis.ask(&["config", "set", "maxmemory", "1"]), "OK");
+    until(&store, unknown(Unknown::Refused)).await;
+    assert_eq!(redis.ask(&["config", "set", "maxmemory", "0"]), "OK");
+    // Nothing was lost, so there is nothing to wait for.
+    assert_eq!(store.claim(fresh()).await, Won);
+}
+
+#[tokio::test]
+async fn a_store_that_may_evict_does_not_count() {
+    let (redis, store) = redis().await;
+    redis.ask(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    redis.ask(&["config", "set", "maxmemory", "100mb"]);
+    until(&store, unknown(Unknown::Evicting)).await;
+    let mended = Instant::now();
+    redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]);
+    until(&store, Won).await;
+    assert!(mended.elapsed() >= short(Duration::ZERO).recording_window());
+}
+
+#[tokio::test]
+async fn a_replica_is_no_register() {
+    let master = Process::redis(Listen::Tcp);
+    let (host, port) = master.tcp();
+    let follows = format!("{host} {port}");
+    let replica = Process::start(
+        Plan::new(Kind::Redis, Listen::Unix)
+            .set("replicaof", &follows)
+            .set("replica-read-only", "no"),
+    );
+    let store = open(single(at_socket(&replica)));
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        assert_eq!(store.claim(fresh()).await, unknown(Unknown::Absent));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(replica.ask(&["replicaof", "no", "one"]), "OK");
+    until(&store, Won).await;
+}
+
+#[tokio::test]
+async fn a_master_that_becomes_a_replica_stops_to_count() {
+    let (redis, store) = redis().await;
+    let other = Process::redis(Listen::Tcp);
+    let (host, port) = other.tcp();
+    assert_eq!(redis.ask(&["replicaof", &host, &port.to_string()]), "OK");
+    assert_ne!(store.claim(fresh()).await, Won);
+    assert_eq!(redis.ask(&["replicaof", "no", "one"]), "OK");
+    let promoted = Instant::now();
+    until(&store, Won).await;
+    assert!(promoted.elapsed() >= short(Duration::ZERO).record_life());
+}
+
+#[tokio::test]
+async fn killed_connections_are_made_again() {
+    let (redis, store) = redis().await;
+    for _ in 0..5 {
+        redis.ask(&["client", "kill", "type", "normal", "skipme", "yes"]);
+        let killed = Instant::now();
+        // The same process, so its epoch goes on.
+        until_within(&store, Won, short(Duration::ZERO).recording_window()).await;
+        assert!(killed.elapsed() < short(Duration::ZERO).recording_window());
+    }
+    assert!(store.statistics().connections > 2);
+}
+
+#[tokio::test]
+async fn who_is_to_log_in_logs_in() {
+    let redis = Process::redis(Listen::Unix);
+    let rules = "~firstflight:* +set +get +getdel +pttl +time +info +wait";
+    let mut words = vec!["acl", "setuser", "ff", "on", ">s3cret word"];
+    words.extend(rules.split(' '));
+    assert_eq!(redis.ask(&words), "OK");
+    assert_eq!(redis.ask(&["acl", "setuser", "default", "off"]), "OK");
+    let with = |username: Option<&str>, password: Option<&str>| StoreConfig {
+        username: username.map(ToOwned::to_owned),
+        password: password.map(ToOwned::to_owned),
+        ..single(at_socket(&redis))
+    };
+    let store = open(with(Some("ff"), Some("s3cret word")));
+    until(&store, Won).await;
+    for wrong in [with(Some("ff"), Some("no")), with(None, Some("no")), with(None, None)] {
+        let store = open(wrong);
+        let error = store.get("x").await.unwrap_err();
+        assert!(matches!(error, StoreError::Refused(_)), "{error}");
+        assert_eq!(store.claim(fresh()).await, unknown(Unknown::Absent));
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_off_does_not_count() {
+    let redis = Process::redis(Listen::Unix);
+    let right = open(single(at_socket(&redis)));
+    until(&right, Won).await;
+    let fast = Store::open(single(at_socket(&redis)), fast_clock).unwrap();
+    reached(&fast).await;
+    assert_eq!(fast.claim(fresh()).await, unknown(Unknown::Clock));
+    // A store whose clock is off is as bad for all.
+    let ahead = Process::start(Plan::new(Kind::Valkey, Listen::Unix).clock("+10s"));
+    let store = open(single(at_socket(&ahead)));
+    reached(&store).await;
+    assert_eq!(store.claim(fresh()).await, unknown(Unknown::Clock));
+}
+
+#[tokio::test]
+async fn replicas_have_to_have_it_if_asked_for() {
+    let master = Process::redis(Listen::Tcp);
+    let (host, port) = master.tcp();
+    let follows = format!("{host} {port}");
+    let replica = Process::start(Plan::new(Kind::Redis, Listen::Unix).set("replicaof", &follows));
+    let store = open(StoreConfig { replicas: 1, ..single(at_port(&master)) });
+    until(&store, Won).await;
+    replica.freeze();
+    let flight = fresh();
+    // WAIT takes the whole budget, so it may be too slow as well.
+    let answer = store.claim(flight).await;
+    let expected = [unknown(Unknown::Unreplicated), unknown(Unknown::Slow)];
+    assert!(expected.contains(&answer), "{answer:?}");
+    replica.thaw();
+    until(&store, Won).await;
+    assert_eq!(store.claim(flight).await, Lost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_nodes_that_race_exactly_one_wins() {
+    let (redis, one) = redis().await;
+    let other = open(single(at_socket(&redis)));
+    until(&other, Won).await;
+    let mut wins = 0;
+    for _ in 0..20 {
+        let claims = (0..50).map(|_| {
+            let (one, other, flight) = (one.clone(), other.clone(), fresh());
+            tokio::spawn(async move { tokio::join!(one.claim(flight), other.claim(flight)) })
+        });
+        for claim in claims.collect::<Vec<_>>() {
+            let answers = claim.await.unwrap();
+            assert!(matches!(answers, (Won, Lost) | (Lost, Won)), "{answers:?}");
+            wins += 1;
+        }
+    }
+    assert_eq!(wins, 1000);
+    let seen = one.statistics();
+    assert!(seen.batches < seen.won + seen.lost, "claims do not share exchanges: {seen:?}");
+}
+
+#[tokio::test]
+async fn records_are_kept_taken_and_dropped() {
+    let (_redis, store) = redis().await;
+    let hour = Duration::from_secs(3600);
+    assert_eq!(store.get("a").await, Ok(None));
+    store.put("a", b"1\r\n\0", hour).await.unwrap();
+    assert_eq!(store.get("a").await.unwrap().as_deref(), Some(&b"1\r\n\0"[..]));
+    assert_eq!(store.put_new("a", b"2", hour).await, Ok(false));
+    assert_eq!(store.put_new("b", b"2", Duration::from_millis(50)).await, Ok(true));
+    let taken = store.take("a").await.unwrap();
+    assert_eq!((taken.value.as_deref(), taken.counts), (Some(&b"1\r\n\0"[..]), Ok(())));
+    assert_eq!(store.take("a").await.unwrap().value, None);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(store.get("b").await, Ok(None));
+    store.add("set", "x").await.unwrap();
+    store.add("set", "y").await.unwrap();
+    store.remove("set", "x").await.unwrap();
+    assert_eq!(store.members("set").await.unwrap(), ["y"]);
+    assert!(matches!(store.get("set").await, Err(StoreError::Refused(_))), "a record of a kind");
+}
+
+#[tokio::test]
+async fn nobody_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(single(Address::Unix(directory.path().join("none"))));
+    let began = Instant::now();
+    assert_eq!(store.claim(fresh()).await, unknown(Unknown::Absent));
+    assert!(began.elapsed() < Duration::from_millis(400), "not even tried");
+    assert!(matches!(store.get("a").await, Err(StoreError::Absent(_))));
+}
