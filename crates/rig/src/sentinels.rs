@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::keeper::Keeper;
@@ -23,7 +22,7 @@ pub struct Sentinels {
 
 struct Sentinel {
     port: u16,
-    keeper: Keeper,
+    _keeper: Keeper,
     _directory: TempDir,
 }
 
@@ -74,16 +73,6 @@ impl Sentinels {
         said.lines().nth(1)?.trim().parse().ok()
     }
 
-    /// Stops all sentinels where they are (SIGSTOP).
-    pub fn freeze_sentinels(&self) {
-        self.sentinels.iter().for_each(|one| one.keeper.signal(Signal::SIGSTOP));
-    }
-
-    /// Lets them go on.
-    pub fn thaw_sentinels(&self) {
-        self.sentinels.iter().for_each(|one| one.keeper.signal(Signal::SIGCONT));
-    }
-
     /// Waits until the first sentinel names the process `index` as master.
     ///
     /// # Panics
@@ -108,7 +97,7 @@ impl Sentinel {
         );
         fs::write(&path, settings).expect("write the sentinel's settings");
         let keeper = Keeper::start(&["redis-sentinel".to_owned(), path.display().to_string()]);
-        Self { port, keeper, _directory: directory }
+        Self { port, _keeper: keeper, _directory: directory }
     }
 
     fn ask(&self, words: &[&str]) -> String {

@@ -10,10 +10,9 @@
 mod address;
 mod config;
 mod error;
-#[doc(hidden)]
-pub mod foreign;
 mod link;
 mod master;
+pub mod ring;
 mod settings;
 mod statistics;
 mod store;
@@ -22,5 +21,7 @@ mod topology;
 pub use address::StoreUrl;
 pub use config::{Address, StoreConfig, StoreTls, Topology};
 pub use error::StoreError;
+#[doc(hidden)]
+pub use master::Report;
 pub use statistics::{CLAIM_TIME_BOUNDS, StoreStatistics};
 pub use store::{Store, Taken};

@@ -83,6 +83,11 @@ impl Settings {
         Duration::from_micros(u64::try_from((self.unix_micros)()).unwrap_or(0))
     }
 
+    /// What all keys begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The key of a record.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}:{name}", self.prefix)

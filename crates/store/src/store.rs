@@ -77,6 +77,11 @@ impl Store {
         self.0.masters.resting()
     }
 
+    /// What all keys of this cluster begin with.
+    pub fn prefix(&self) -> &str {
+        self.0.settings.prefix()
+    }
+
     /// The counters.
     pub fn statistics(&self) -> StoreStatistics {
         self.0.settings.counters.read()

@@ -10,6 +10,9 @@
 //!   without talking to each other.
 //! - [`Schedule`]: how long a key is current, how long a ticket lives.
 //! - [`KeyFile`]: a ring in a file that several processes share.
+//! - [`SharedKeys`]: a ring that nodes share through a store, and [`KeyEncryption`], under which
+//!   its keys are sealed there.
+//! - [`Zone`]: where a ticket was issued.
 //! - [`export`]: a ring in the formats of other servers.
 //! - [`TicketKeys`]: the handle for the TLS side, safe to share between threads.
 //!
@@ -30,6 +33,7 @@ mod key_encryption;
 mod ring;
 mod schedule;
 mod secret_file;
+mod shared_keys;
 mod usage;
 mod whole_file;
 mod zone;
@@ -42,5 +46,6 @@ pub use key_encryption::{
 };
 pub use ring::{DatedKey, Ring, RingError, Warning};
 pub use schedule::{Schedule, ScheduleError, UnixTime};
+pub use shared_keys::{Entry, KeyRecords, NoEntry, Offer, RecordError, SharedKeys, Slot};
 pub use usage::{KeyState, KeyStatus};
 pub use zone::Zone;

@@ -1,0 +1,282 @@
+//! Ticket keys through the store, without a leader, and the nodes that use them.
+//!
+//! What is to be read and offered, and when which key seals, is decided by
+//! [`firstflight_tickets::SharedKeys`]; this only does it. In the store lie:
+//!
+//! - `ring`: the list of keys, a line each ([`firstflight_tickets::Entry`]);
+//! - `ring:SLOT`: a key, sealed under the key-encryption key;
+//! - `nodes`, and `node:NAME`: see [`NodeStatus`].
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use firstflight_tickets::{
+    Entry, KeyEncryption, KeyEncryptionError, KeyId, KeyRecords, Offer, RecordError, Ring,
+    Schedule, SharedKeys, Slot, UnixTime,
+};
+
+use crate::{Store, StoreError};
+
+mod node;
+mod records;
+
+pub use node::NodeStatus;
+pub use records::Records;
+
+/// The keys that nodes share through a store. Share it in an `Arc`.
+#[derive(Debug)]
+pub struct SharedRing<S = Store> {
+    store: S,
+    records: Arc<KeyRecords>,
+    state: Mutex<State>,
+}
+
+/// Why the shared keys cannot be had, or some of them; a line for the log.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SharedRingError {
+    /// The store.
+    #[error("ticket keys: {0}")]
+    Store(#[from] StoreError),
+    /// The key-encryption keys.
+    #[error(transparent)]
+    KeyEncryption(#[from] KeyEncryptionError),
+    /// A record.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The store has no key, and none was to be offered.
+    #[error(
+        "there are no ticket keys in the store; start a server with `keys = \"store\"` in its \
+         [tickets]"
+    )]
+    Empty,
+    /// The operator wanted a new key, and it is not in the store.
+    #[error("another rotation came first; look at the keys, and try again if it is still wanted")]
+    Overtaken,
+}
+
+#[derive(Debug)]
+struct State {
+    keys: SharedKeys,
+    /// Records that cannot be read, by their slots.
+    unreadable: BTreeMap<Slot, RecordError>,
+    /// What was sealed anew, so that nodes with their keys in different orders do not go on
+    /// sealing each other's records for ever.
+    resealed: HashSet<(Slot, KeyId)>,
+    /// What nobody was told yet.
+    complaints: Vec<SharedRingError>,
+}
+
+impl<S: Records> SharedRing<S> {
+    /// Keys in `store`, sealed under `key_encryption`. Touches nothing yet. The schedule has to be
+    /// the same on all nodes.
+    pub fn new(store: S, key_encryption: KeyEncryption, schedule: Schedule) -> Self {
+        let records = Arc::new(KeyRecords::new(key_encryption, store.cluster()));
+        let state = Mutex::new(State {
+            keys: SharedKeys::new(schedule),
+            unreadable: BTreeMap::new(),
+            resealed: HashSet::new(),
+            complaints: Vec::new(),
+        });
+        Self { store, records, state }
+    }
+
+    /// Takes up what is in the store at `now`, offers what is missing there, and gives the ring.
+    /// Call it about once a second.
+    ///
+    /// # Errors
+    /// [`SharedRingError`]: the ring of before is as good as ever, since it has the next period's
+    /// key too. What leaves a ring is told by [`complaints`](Self::complaints).
+    pub async fn refresh(&self, now: UnixTime) -> Result<Ring, SharedRingError> {
+        let listed = self.take_up_all(now).await?;
+        let offers = self.state().offers(&listed, now);
+        for offer in offers {
+            self.offer(&offer, now).await?;
+        }
+        self.ring()
+    }
+
+    /// The ring in the store at `now`; offers nothing.
+    ///
+    /// # Errors
+    /// [`SharedRingError`].
+    pub async fn read(&self, now: UnixTime) -> Result<Ring, SharedRingError> {
+        self.take_up_all(now).await?;
+        self.ring()
+    }
+
+    /// Puts a new key into the store. All nodes have it within a second or two, and from
+    /// [`SharedKeys::SPREAD`] on it is the current one, until the next period begins.
+    ///
+    /// # Errors
+    /// [`SharedRingError`].
+    pub async fn rotate(&self, now: UnixTime) -> Result<Ring, SharedRingError> {
+        self.refresh(now).await?;
+        let offer = self.state().keys.rotation(now);
+        if !self.offer(&offer, now).await? {
+            return Err(SharedRingError::Overtaken);
+        }
+        self.ring()
+    }
+
+    /// Takes up a replaced file of key-encryption keys; call it before [`refresh`](Self::refresh).
+    /// It reads the file, which may lie on a slow disk: not on a thread that others wait for.
+    pub fn refresh_key_encryption(&self, now: UnixTime) {
+        match self.records.key_encryption().refresh(now) {
+            Ok(false) => {}
+            Ok(true) => self.state().keys.read_all_again(),
+            Err(error) => self.state().complaints.push(error.into()),
+        }
+    }
+
+    /// What is wrong with some of the records or with the key-encryption keys, each told once as
+    /// long as it lasts.
+    pub fn complaints(&self) -> Vec<SharedRingError> {
+        std::mem::take(&mut self.state().complaints)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Reads what is new in the store. The entries of its list that have a record.
+    async fn take_up_all(&self, now: UnixTime) -> Result<BTreeSet<Entry>, SharedRingError> {
+        let mut listed = BTreeSet::new();
+        for line in self.store.members(LIST).await? {
+            match line.parse() {
+                Ok(entry) => drop(listed.insert(entry)),
+                Err(_) => self.store.remove(LIST, &line).await?,
+            }
+        }
+        let to_read = self.state().forget_unlisted(&listed).to_read(&listed, now);
+        for entry in to_read {
+            let found = self.look_into(entry.slot, now).await?;
+            self.state().keys.was_read(entry, now);
+            match found {
+                Found::Key(name) if name != entry.name => {
+                    // Whoever wrote it may not have come to list it.
+                    let actual = Entry { name, ..entry };
+                    self.store.add(LIST, &actual.to_string()).await?;
+                    listed.insert(actual);
+                    self.strike(&mut listed, entry).await?;
+                }
+                Found::Nothing => self.strike(&mut listed, entry).await?,
+                Found::Key(_) | Found::Unreadable => {}
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Removes a line of the list that has no record any more.
+    async fn strike(
+        &self,
+        listed: &mut BTreeSet<Entry>,
+        entry: Entry,
+    ) -> Result<(), SharedRingError> {
+        listed.remove(&entry);
+        Ok(self.store.remove(LIST, &entry.to_string()).await?)
+    }
+
+    /// Takes up the record in `slot`, if there is one, and seals it anew if its key-encryption key
+    /// may be about to go.
+    async fn look_into(&self, slot: Slot, now: UnixTime) -> Result<Found, SharedRingError> {
+        let Some(record) = self.store.get(&place(slot)).await? else {
+            self.state().unreadable.remove(&slot);
+            return Ok(Found::Nothing);
+        };
+        let (key, up_to_date) = match self.records.open(slot, &record) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.state().complain(slot, error);
+                return Ok(Found::Unreadable);
+            }
+        };
+        let life = {
+            let mut state = self.state();
+            state.unreadable.remove(&slot);
+            state.keys.take_up(slot, key.clone(), now);
+            let under = self.records.key_encryption().sealing_key();
+            let due = !up_to_date && state.resealed.insert((slot, under));
+            due.then(|| state.keys.life(&key, now))
+        };
+        if let Some(life) = life {
+            self.store.put(&place(slot), &self.records.seal(slot, &key), life).await?;
+        }
+        Ok(Found::Key(*key.key.name()))
+    }
+
+    /// Puts a key into its slot, or takes up the one that is there. Whether it was put.
+    async fn offer(&self, offer: &Offer, now: UnixTime) -> Result<bool, SharedRingError> {
+        let Offer { slot, key, life } = offer;
+        let record = self.records.seal(*slot, key);
+        let put = self.store.put_new(&place(*slot), &record, *life).await?;
+        // Read back in any case: what counts is what the others will read.
+        if let Found::Key(name) = self.look_into(*slot, now).await? {
+            // Listed after it is there, so that no line is without a record.
+            self.store.add(LIST, &Entry { slot: *slot, name }.to_string()).await?;
+        }
+        Ok(put)
+    }
+
+    fn ring(&self) -> Result<Ring, SharedRingError> {
+        let state = self.state();
+        match (state.keys.ring(), state.unreadable.last_key_value()) {
+            (Some(ring), _) => Ok(ring),
+            (None, Some((_, error))) => Err(error.clone().into()),
+            (None, None) => Err(SharedRingError::Empty),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Forgets what was wrong with records that are no longer listed.
+    fn forget_unlisted(&mut self, listed: &BTreeSet<Entry>) -> &mut SharedKeys {
+        let slots: BTreeSet<Slot> = listed.iter().map(|entry| entry.slot).collect();
+        self.unreadable.retain(|slot, _| slots.contains(slot));
+        self.resealed.retain(|(slot, _)| slots.contains(slot));
+        &mut self.keys
+    }
+
+    /// Who has not the key-encryption key that others seal under offers nothing: they could not
+    /// read it, and it would take the place of what they offer. Else one node with a wrong file
+    /// could keep all others from their next key.
+    fn offers(&mut self, listed: &BTreeSet<Entry>, now: UnixTime) -> Vec<Offer> {
+        self.keys.drop_dead(now);
+        let mut unreadable = self.unreadable.values();
+        if unreadable.any(RecordError::is_unknown_key) {
+            return Vec::new();
+        }
+        self.keys.offers(listed, now)
+    }
+
+    fn complain(&mut self, slot: Slot, error: RecordError) {
+        if self.unreadable.get(&slot) != Some(&error) {
+            self.complaints.push(error.clone().into());
+            self.unreadable.insert(slot, error);
+        }
+    }
+}
+
+/// What is in a slot.
+enum Found {
+    /// A key of this name.
+    Key([u8; 16]),
+    /// A record that says nothing.
+    Unreadable,
+    /// Nothing.
+    Nothing,
+}
+
+fn place(slot: Slot) -> String {
+    format!("{LIST}:{slot}")
+}
+
+const LIST: &str = "ring";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use firstflight_tickets::{KeyState, KeyStatus, UnsealError};
+use tempfile::TempDir;
+
+use super::*;
+
+mod memory;
+mod simulation;
+
+use memory::Memory;
+
+/// A period's beginning.
+const START: UnixTime = UnixTime(1_790_000_040);
+const ONE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const TWO: &str = "2222222222abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+fn schedule() -> Schedule {
+    Schedule::new(Duration::from_secs(60), Duration::from_secs(90)).expect("a schedule")
+}
+
+fn put_keys(path: &Path, text: &str) {
+    fs::write(path, text).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its mode set");
+}
+
+/// A directory with a file of key-encryption keys.
+fn keys(text: &str) -> TempDir {
+    let directory = TempDir::new().expect("a directory");
+    put_keys(&directory.path().join("kek"), text);
+    directory
+}
+
+fn ring_on(memory: &Memory, keys: &TempDir) -> SharedRing<Memory> {
+    let keys = KeyEncryption::open(keys.path().join("kek")).expect("keys");
+    SharedRing::new(memory.another(), keys, schedule())
+}
+
+fn at(seconds: u64) -> UnixTime {
+    UnixTime(START.0 + seconds)
+}
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(test)
+}
+
+#[test]
+fn two_nodes_have_one_ring() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(ONE));
+        let (one, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
+        assert!(matches!(other.read(START).await, Err(SharedRingError::Empty)));
+        let ring = one.refresh(START).await.expect("a ring");
+        assert_eq!(ring.keys().len(), 2);
+        assert_eq!(other.read(START).await.expect("a ring"), ring);
+        assert_eq!(other.refresh(START).await.expect("a ring"), ring);
+        assert_eq!(memory.contents().records.len(), 2, "nothing else was offered");
+        let later = other.refresh(at(60)).await.expect("a ring");
+        assert_eq!(later.keys().len(), 3);
+        assert_eq!(one.refresh(at(60)).await.expect("a ring"), later);
+    });
+}
+
+#[test]
+fn a_rotation_is_everywhere_before_it_is_used() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(ONE));
+        let (one, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
+        one.refresh(START).await.expect("a ring");
+        let rotated = one.rotate(at(30)).await.expect("a ring");
+        assert_eq!(other.refresh(at(31)).await.expect("a ring"), rotated);
+        let name = |seconds| *rotated.current(at(seconds)).key.name();
+        assert!(name(44) != name(45) && name(45) == name(59) && name(45) != name(60));
+    });
+}
+
+#[test]
+fn a_store_that_comes_back_empty_gets_the_same_keys_again() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(ONE));
+        let (one, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
+        let ring = one.refresh(START).await.expect("a ring");
+        other.refresh(START).await.expect("a ring");
+        memory.contents().down = true;
+        assert!(matches!(one.refresh(at(1)).await, Err(SharedRingError::Store(_))));
+        memory.contents().down = false;
+        memory.contents().flush();
+        assert_eq!(other.refresh(at(2)).await.expect("a ring"), ring);
+        assert_eq!(ring_on(&memory, &keys).refresh(at(3)).await.expect("a ring"), ring);
+    });
+}
+
+#[test]
+fn whoever_is_first_in_an_empty_store_draws_the_key_for_all() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(ONE));
+        let one = ring_on(&memory, &keys);
+        let before = one.refresh(START).await.expect("a ring");
+        memory.contents().flush();
+        let other = ring_on(&memory, &keys).refresh(at(5)).await.expect("a ring");
+        assert_ne!(other, before);
+        assert_eq!(one.refresh(at(6)).await.expect("a ring"), other);
+    });
+}
+
+#[test]
+fn records_live_until_their_last_ticket_is_dead() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(ONE));
+        let one = ring_on(&memory, &keys);
+        memory.contents().now = START.0;
+        for second in 0..1000 {
+            memory.contents().now = START.0 + second;
+            one.refresh(at(second)).await.expect("a ring");
+        }
+        // From the slot at 600, whose record goes at 600 + 60 + 90 + 300, to the next period's.
+        // A line may be left for a minute.
+        let (listed, records) = {
+            let contents = memory.contents();
+            (contents.sets[LIST].len(), contents.records.len())
+        };
+        assert!(records == 8 && (8..=9).contains(&listed), "{records} {listed}");
+        assert_eq!(one.read(at(1000)).await.expect("a ring").keys().len(), 3);
+    });
+}
+
+#[test]
+fn records_are_sealed_anew_when_the_key_encryption_key_is_replaced() {
+    run(async {
+        let (memory, old, new) = (Memory::new(), keys(ONE), keys(TWO));
+        let one = ring_on(&memory, &old);
+        let ring = one.refresh(START).await.expect("a ring");
+        let late = ring_on(&memory, &new);
+        let error = late.refresh(START).await.expect_err("sealed under another").to_string();
+        assert!(error.contains("is sealed under the key-encryption key with id"), "{error}");
+        assert!(error.contains(&new.path().display().to_string()), "{error}");
+        assert_eq!(late.complaints().len(), 2, "one for each record");
+        assert!(late.refresh(at(61)).await.is_err());
+        assert_eq!(late.complaints().len(), 0, "told already");
+        assert_eq!(memory.contents().records.len(), 2, "nothing that the others could not read");
+        // The file is replaced where the ring is known.
+        put_keys(&old.path().join("kek"), TWO);
+        one.refresh_key_encryption(at(62));
+        let later = one.refresh(at(62)).await.expect("a ring");
+        assert_eq!(later.keys()[..2], ring.keys()[..]);
+        assert_eq!(ring_on(&memory, &new).refresh(at(63)).await.expect("a ring"), later);
+        assert!(late.refresh(at(121)).await.expect("a ring").keys().len() >= 3);
+    });
+}
+
+#[test]
+fn two_orders_of_the_same_keys_do_not_seal_for_ever() {
+    run(async {
+        let (memory, ab, ba) =
+            (Memory::new(), keys(&format!("{ONE}\n{TWO}")), keys(&format!("{TWO}\n{ONE}")));
+        let (one, other) = (ring_on(&memory, &ab), ring_on(&memory, &ba));
+        let mut last = Vec::new();
+        for minute in 0..5 {
+            let now = UnixTime(START.0 + 61 * minute % 60);
+            one.state().keys.read_all_again();
+            one.refresh(now).await.expect("a ring");
+            other.state().keys.read_all_again();
+            other.refresh(now).await.expect("a ring");
+            let records = memory.contents().records.clone();
+            last.push(records.into_values().map(|(record, _)| record).collect::<Vec<_>>());
+        }
+        assert_eq!(last[3], last[4]);
+    });
+}
+
+#[test]
+fn records_that_were_changed_or_swapped_are_passed_over_and_told() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(ONE));
+        let ring = ring_on(&memory, &keys).refresh(START).await.expect("a ring");
+        {
+            let mut contents = memory.contents();
+            let (first, next) = (place(Slot(START.0)), place(Slot(START.0 + 60)));
+            let swapped = contents.records[&first].clone();
+            contents.records.insert(next, swapped);
+        }
+        let late = ring_on(&memory, &keys);
+        let left = late.refresh(START).await.expect("a ring");
+        assert_eq!(left.keys(), &ring.keys()[..1]);
+        let complaints = late.complaints();
+        let Some(SharedRingError::Record(RecordError::Sealed { slot, why })) = complaints.first()
+        else {
+            panic!("{complaints:?}");
+        };
+        assert_eq!((*slot, why), (Slot(START.0 + 60), &UnsealError::Forged));
+        // A later period's key is drawn all the same.
+        let later = late.refresh(at(60)).await.expect("a ring");
+        assert_eq!(later.keys().len(), 2);
+    });
+}
+
+#[test]
+fn a_list_with_foreign_lines_and_lines_without_a_record_is_tidied() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(ONE));
+        let one = ring_on(&memory, &keys);
+        one.refresh(START).await.expect("a ring");
+        let good = memory.contents().sets[LIST].clone();
+        let gone = Entry { slot: Slot(5), name: [5; 16] };
+        let wrong_name = Entry { slot: Slot(START.0), name: [5; 16] };
+        for line in ["garbage".to_owned(), gone.to_string(), wrong_name.to_string()] {
+            memory.contents().sets.get_mut(LIST).unwrap().insert(line);
+        }
+        one.refresh(at(1)).await.expect("a ring");
+        assert_eq!(memory.contents().sets[LIST], good);
+    });
+}
+
+#[test]
+fn nodes_tell_of_themselves_and_are_forgotten() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(ONE));
+        let one = ring_on(&memory, &keys);
+        let status = |node: &str| NodeStatus {
+            node: node.to_owned(),
+            zone: Some("eu-west".to_owned()),
+            started: START.0,
+            version: "0.1.0".to_owned(),
+            keys: vec![KeyStatus {
+                name: "00".repeat(16),
+                not_before: START.0,
+                state: KeyState::Current,
+                last_sealed: Some(START.0),
+                last_opened: None,
+            }],
+            seen_at: START.0,
+        };
+        one.report(&status("b")).await.expect("told");
+        memory.contents().now = 29;
+        one.report(&status("a")).await.expect("told");
+        assert_eq!(one.nodes().await.expect("nodes"), [status("a"), status("b")]);
+        memory.contents().now = 30;
+        assert_eq!(one.nodes().await.expect("nodes"), [status("a")]);
+        assert_eq!(memory.contents().sets["nodes"].len(), 1);
+        memory.contents().records.get_mut("node:a").unwrap().0 = b"{}".to_vec();
+        assert_eq!(one.nodes().await.expect("nodes"), []);
+    });
+}

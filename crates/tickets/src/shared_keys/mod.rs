@@ -1,0 +1,198 @@
+//! Ticket keys that nodes share through a store, without a leader.
+//!
+//! The store holds one record for each key, in a [`Slot`]. Time is divided into periods of the
+//! schedule's rotation, counted from 1970, and a period's slot is its beginning; so nodes that
+//! have never talked name the same slot, and the first to write there has drawn the period's key
+//! for all. Each period's key is offered a whole period ahead, when the period before it begins:
+//! a store may be away for hours, and nobody is without a key or has another one than the others.
+//!
+//! A key that comes late (the store was empty, or an operator wants another one now) is not
+//! current before [`SharedKeys::SPREAD`] has passed, so that every node has it when the first seals under it.
+//!
+//! What is read and offered follows from [`SharedKeys`]; whoever has the store does it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::key::TicketKey;
+use crate::ring::{DatedKey, Ring};
+use crate::schedule::{Schedule, UnixTime};
+
+mod record;
+
+pub use record::{Entry, KeyRecords, NoEntry, RecordError, Slot};
+
+/// What one node knows of the keys in the store.
+#[derive(Debug)]
+pub struct SharedKeys {
+    schedule: Schedule,
+    /// In the order of their times, then of their names. One a slot.
+    held: Vec<Held>,
+    /// When the record of each entry was last asked for.
+    asked: BTreeMap<Entry, UnixTime>,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    slot: Slot,
+    key: DatedKey,
+}
+
+/// A record to write where there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Where.
+    pub slot: Slot,
+    /// The key to put there.
+    pub key: DatedKey,
+    /// How long the store has to keep it.
+    pub life: Duration,
+}
+
+impl SharedKeys {
+    /// How long after it was offered a key may become current. Nodes look once a second; the rest
+    /// is for their clocks, each of which may be 6 s from the store's.
+    pub const SPREAD: Duration = Duration::from_secs(15);
+
+    /// Knows no key yet. The schedule has to be the same on all nodes.
+    pub fn new(schedule: Schedule) -> Self {
+        Self { schedule, held: Vec::new(), asked: BTreeMap::new() }
+    }
+
+    /// The entries of the store's list whose records have to be read at `now`: each at first
+    /// sight, and once a minute after that, because records may get lost or be sealed anew.
+    pub fn to_read(&mut self, listed: &BTreeSet<Entry>, now: UnixTime) -> Vec<Entry> {
+        self.asked.retain(|entry, _| listed.contains(entry));
+        let due = |entry: &&Entry| match self.asked.get(entry) {
+            // A clock set back must not make the wait longer.
+            Some(asked) => now < *asked || now >= asked.after(LOOK_AGAIN),
+            None => true,
+        };
+        listed.iter().rev().filter(due).take(AT_ONCE).copied().collect()
+    }
+
+    /// Notes that the record of `entry` was asked for at `now`, whatever was found.
+    pub fn was_read(&mut self, entry: Entry, now: UnixTime) {
+        self.asked.insert(entry, now);
+    }
+
+    /// Has every record read again, because the key-encryption keys have changed.
+    pub fn read_all_again(&mut self) {
+        self.asked.clear();
+    }
+
+    /// Takes up the key that was found in `slot`, or was written there. If another one was held
+    /// for the slot, the store has lost that one, and the other nodes may not have it: no ticket
+    /// is sealed under it any more.
+    pub fn take_up(&mut self, slot: Slot, key: DatedKey, now: UnixTime) {
+        self.held.retain(|held| held.slot != slot && held.key.key.name() != key.key.name());
+        self.held.push(Held { slot, key });
+        self.held.sort_by_key(|held| (held.key.not_before, *held.key.key.name()));
+        self.drop_dead(now);
+    }
+
+    /// Forgets the keys whose last tickets are dead at `now`.
+    pub fn drop_dead(&mut self, now: UnixTime) {
+        let lifetime = self.schedule.lifetime();
+        let alive = |successor: &Held| successor.key.not_before.after(lifetime) > now;
+        let dead = self.held.iter().skip(1).take_while(|successor| !alive(successor)).count();
+        self.held.drain(..dead);
+    }
+
+    /// What is missing in the store's list at `now`: the keys that are held and that the store has
+    /// lost, and those of this period and the next.
+    pub fn offers(&self, listed: &BTreeSet<Entry>, now: UnixTime) -> Vec<Offer> {
+        let is_missing = |slot: Slot| listed.iter().all(|entry| entry.slot != slot);
+        let lost = self.held.iter().filter(|held| is_missing(held.slot));
+        let mut offers: Vec<Offer> =
+            lost.map(|held| self.offer(held.slot, held.key.clone(), now)).collect();
+        let current = now.0 - now.0 % self.period();
+        for begin in [current, current.saturating_add(self.period())] {
+            let slot = Slot(begin);
+            if is_missing(slot) && self.held.iter().all(|held| held.slot != slot) {
+                let not_before = UnixTime(begin).max(now.after(Self::SPREAD));
+                offers.push(self.offer(slot, fresh(not_before), now));
+            }
+        }
+        offers
+    }
+
+    /// A key beside the schedule: current as soon as all nodes have it, until the next period
+    /// begins.
+    pub fn rotation(&self, now: UnixTime) -> Offer {
+        let mut at = now.after(Self::SPREAD);
+        // Not in a period's slot, where another key is or will be, nor in a taken one.
+        let taken = |at: UnixTime| {
+            at.0.is_multiple_of(self.period()) || self.held.iter().any(|held| held.slot.0 == at.0)
+        };
+        while taken(at) {
+            at = at.after(SECOND);
+        }
+        self.offer(Slot(at.0), fresh(at), now)
+    }
+
+    /// How long the store has to keep `key` from `now` on: until its last ticket is dead, and a
+    /// little longer, because clocks differ.
+    pub fn life(&self, key: &DatedKey, now: UnixTime) -> Duration {
+        let later = self.held.iter().map(|held| held.key.not_before);
+        let successor = later.filter(|time| *time > key.not_before).min();
+        // The next period's key is its successor at the latest, or will be.
+        let from = key.not_before.max(now);
+        let rest = self.period() - from.0 % self.period();
+        let end = successor
+            .unwrap_or_else(|| from.after(Duration::from_secs(rest)))
+            .after(self.schedule.lifetime());
+        // A node whose clock is years off may have dated a key.
+        Duration::from_secs(end.0.saturating_sub(now.0)).min(LONGEST) + MARGIN
+    }
+
+    /// The ring of all keys that are held. `None`: there is none.
+    pub fn ring(&self) -> Option<Ring> {
+        let mut keys: Vec<DatedKey> = Vec::with_capacity(self.held.len());
+        for held in &self.held {
+            let mut key = held.key.clone();
+            if let Some(before) = keys.last() {
+                // Two may have been drawn for the same second; every node puts them into the same
+                // order.
+                key.not_before = key.not_before.max(before.not_before.after(SECOND));
+            }
+            keys.push(key);
+        }
+        Ring::new(keys, self.schedule).ok()
+    }
+
+    /// The schedule.
+    pub fn schedule(&self) -> Schedule {
+        self.schedule
+    }
+
+    /// In seconds.
+    fn period(&self) -> u64 {
+        self.schedule.rotation().as_secs()
+    }
+
+    fn offer(&self, slot: Slot, key: DatedKey, now: UnixTime) -> Offer {
+        let life = self.life(&key, now);
+        Offer { slot, key, life }
+    }
+}
+
+fn fresh(not_before: UnixTime) -> DatedKey {
+    DatedKey { key: TicketKey::random(), not_before }
+}
+
+/// What the store keeps a record longer than its last ticket lives.
+const MARGIN: Duration = Duration::from_secs(300);
+
+/// Two rotations and a lifetime of seven days each.
+const LONGEST: Duration = Duration::from_secs(21 * 24 * 3600);
+
+const SECOND: Duration = Duration::from_secs(1);
+
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// How many records are read at a time, the latest first.
+const AT_ONCE: usize = 256;
+
+#[cfg(test)]
+mod tests;

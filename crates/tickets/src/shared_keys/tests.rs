@@ -1,0 +1,195 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+use crate::key_encryption::{KeyEncryption, UnsealError};
+
+const HOUR: u64 = 3600;
+/// A period's beginning.
+const START: UnixTime = UnixTime(497_000 * HOUR);
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn keys() -> SharedKeys {
+    SharedKeys::new(Schedule::new(seconds(HOUR), seconds(2 * HOUR)).expect("a schedule"))
+}
+
+fn entry(slot: u64) -> Entry {
+    Entry { slot: Slot(slot), name: [slot as u8; 16] }
+}
+
+fn entries(slots: &[u64]) -> BTreeSet<Entry> {
+    slots.iter().map(|slot| entry(*slot)).collect()
+}
+
+/// Puts all offers into the store.
+fn settle(keys: &mut SharedKeys, present: &mut BTreeSet<Entry>, now: UnixTime) -> Vec<Offer> {
+    let offers = keys.offers(present, now);
+    for offer in &offers {
+        present.insert(Entry { slot: offer.slot, name: *offer.key.key.name() });
+        keys.take_up(offer.slot, offer.key.clone(), now);
+    }
+    offers
+}
+
+#[test]
+fn the_first_node_offers_this_period_and_the_next() {
+    let (mut keys, mut present) = (keys(), BTreeSet::new());
+    assert_eq!(keys.ring(), None);
+    let now = START.after(seconds(100));
+    let offers = settle(&mut keys, &mut present, now);
+    let places: Vec<_> = offers.iter().map(|offer| (offer.slot.0, offer.key.not_before)).collect();
+    let next = START.0 + HOUR;
+    // Late: not before everybody can have it.
+    assert_eq!(places, [(START.0, now.after(SharedKeys::SPREAD)), (next, UnixTime(next))]);
+    assert_eq!(offers[1].life, seconds(2 * HOUR - 100 + 2 * HOUR) + MARGIN);
+    assert_eq!(keys.offers(&present, now), []);
+    // Sealing begins at once all the same, as there is no other key.
+    assert_eq!(keys.ring().unwrap().current(now).key, offers[0].key.key);
+}
+
+#[test]
+fn the_next_periods_key_is_offered_a_whole_period_ahead() {
+    let (mut keys, mut present) = (keys(), BTreeSet::new());
+    settle(&mut keys, &mut present, START);
+    assert_eq!(keys.offers(&present, UnixTime(START.0 + HOUR - 1)), []);
+    let offers = settle(&mut keys, &mut present, START.after(seconds(HOUR)));
+    let places: Vec<_> =
+        offers.iter().map(|offer| (offer.slot.0, offer.key.not_before.0)).collect();
+    assert_eq!(places, [(START.0 + 2 * HOUR, START.0 + 2 * HOUR)]);
+}
+
+#[test]
+fn what_the_store_has_lost_is_offered_again_as_it_was() {
+    let (mut keys, mut present) = (keys(), BTreeSet::new());
+    settle(&mut keys, &mut present, START);
+    settle(&mut keys, &mut present, START.after(seconds(HOUR)));
+    let ring = keys.ring();
+    present.clear();
+    let now = START.after(seconds(HOUR + 5));
+    let again = settle(&mut keys, &mut present, now);
+    assert_eq!(again.len(), 3);
+    assert_eq!(again[0].life, seconds(2 * HOUR - 5) + MARGIN, "until its last ticket is dead");
+    assert_eq!(keys.ring(), ring);
+}
+
+#[test]
+fn a_key_goes_with_its_last_ticket() {
+    let (mut keys, mut present) = (keys(), BTreeSet::new());
+    for hour in 0..10 {
+        settle(&mut keys, &mut present, START.after(seconds(hour * HOUR)));
+    }
+    let now = START.after(seconds(9 * HOUR));
+    keys.drop_dead(now);
+    let ring = keys.ring().unwrap();
+    assert_eq!(ring.keys().len(), ring.previous(now).len() + 2);
+    assert_eq!(ring.previous(now).len(), 2);
+}
+
+#[test]
+fn a_rotation_beside_the_schedule_holds_until_the_next_period() {
+    let (mut keys, mut present) = (keys(), BTreeSet::new());
+    settle(&mut keys, &mut present, START);
+    let now = START.after(seconds(600));
+    let offer = keys.rotation(now);
+    assert_eq!(offer.key.not_before, now.after(SharedKeys::SPREAD));
+    assert_eq!(offer.life, seconds(HOUR - 600 + 2 * HOUR) + MARGIN);
+    keys.take_up(offer.slot, offer.key.clone(), now);
+    let ring = keys.ring().unwrap();
+    let current = |now: UnixTime| ring.current(now).key.clone();
+    assert_ne!(current(now), offer.key.key);
+    assert_eq!(current(now.after(SharedKeys::SPREAD)), offer.key.key);
+    assert_eq!(current(UnixTime(START.0 + HOUR - 1)), offer.key.key);
+    assert_ne!(current(START.after(seconds(HOUR))), offer.key.key);
+    // Another at once, and one whose time would be a period's beginning.
+    assert_ne!(keys.rotation(now).slot, offer.slot);
+    let before = UnixTime(START.0 + HOUR - SharedKeys::SPREAD.as_secs());
+    assert_eq!(keys.rotation(before).slot, Slot(START.0 + HOUR + 1));
+}
+
+#[test]
+fn two_keys_for_the_same_second_have_one_order_everywhere() {
+    let key =
+        |name: u8| DatedKey { key: TicketKey::new([name; 16], [name; 32]), not_before: START };
+    let ring = |order: [u8; 3]| {
+        let mut keys = keys();
+        for name in order {
+            keys.take_up(Slot(name.into()), key(name), START);
+        }
+        keys.ring().expect("a ring")
+    };
+    assert_eq!(ring([1, 2, 3]), ring([3, 1, 2]));
+    assert_eq!(ring([1, 2, 3]).keys()[2].not_before.0, START.0 + 2);
+}
+
+#[test]
+fn another_key_in_a_slot_takes_the_place_of_the_one_held() {
+    let (mut keys, mut present) = (keys(), BTreeSet::new());
+    let offers = settle(&mut keys, &mut present, START);
+    let other = fresh(offers[1].key.not_before);
+    keys.take_up(offers[1].slot, other.clone(), START);
+    let ring = keys.ring().unwrap();
+    assert_eq!(ring.keys(), [offers[0].key.clone(), other]);
+    assert_eq!(keys.offers(&present, START), [], "its slot is not empty");
+}
+
+#[test]
+fn records_are_read_at_first_sight_and_once_a_minute() {
+    let mut keys = keys();
+    let present = entries(&[1, 2]);
+    let at = |n| START.after(seconds(n));
+    assert_eq!(keys.to_read(&present, START), [entry(2), entry(1)]);
+    keys.was_read(entry(1), START);
+    keys.was_read(entry(2), at(30));
+    assert_eq!(keys.to_read(&present, at(59)), []);
+    assert_eq!(keys.to_read(&present, at(60)), [entry(1)]);
+    assert_eq!(keys.to_read(&present, UnixTime(START.0 + 29)), [entry(2)], "a clock set back");
+    keys.read_all_again();
+    assert_eq!(keys.to_read(&present, at(31)).len(), 2);
+    keys.was_read(entry(1), START);
+    let another_key = Entry { name: [9; 16], ..entry(1) };
+    assert_eq!(keys.to_read(&BTreeSet::from([another_key]), START), [another_key]);
+    assert_eq!(keys.to_read(&present, START).len(), 2, "gone in between");
+    let many = (0..1000).map(entry).collect();
+    assert_eq!(keys.to_read(&many, START)[0], entry(999), "the latest first");
+}
+
+#[test]
+fn an_entry_has_one_spelling() {
+    let name = "000102030405060708090a0b0c0d0e0f";
+    let text = format!("1790000000-{name}");
+    let entry: Entry = text.parse().expect("an entry");
+    assert_eq!((entry.slot, entry.name[15], entry.to_string()), (Slot(1_790_000_000), 15, text));
+    for foreign in [
+        String::new(),
+        "5".to_owned(),
+        format!("05-{name}"),
+        format!("+5-{name}"),
+        format!("5-{}", name.to_uppercase()),
+        format!("5-{name}0"),
+        format!("18446744073709551616-{name}"),
+    ] {
+        assert_eq!(foreign.parse::<Entry>(), Err(NoEntry), "{foreign}");
+    }
+}
+
+#[test]
+fn a_record_opens_in_its_cluster_and_slot_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("kek");
+    fs::write(&path, "0123456789abcdef".repeat(4)).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode set");
+    let open = || KeyEncryption::open(&path).expect("a key");
+    let (records, others) = (KeyRecords::new(open(), "one"), KeyRecords::new(open(), "two"));
+    let key = fresh(START);
+    let record = records.seal(Slot(5), &key);
+    assert_eq!(records.open(Slot(5), &record), Ok((key, true)));
+    let forged = |slot| Err(RecordError::Sealed { slot, why: UnsealError::Forged });
+    assert_eq!(records.open(Slot(6), &record), forged(Slot(6)));
+    assert_eq!(others.open(Slot(5), &record), forged(Slot(5)));
+    let foreign = open().seal(b"\x02something else", "3:one/ticket-key/5");
+    assert_eq!(records.open(Slot(5), &foreign), Err(RecordError::Version(Slot(5))));
+    assert!(records.open(Slot(5), b"x").unwrap_err().to_string().contains("no sealed record"));
+}
