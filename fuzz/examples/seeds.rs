@@ -51,11 +51,32 @@ fn main() -> Outcome {
     for (name, bytes) in ANSWERS {
         put(&folder, "answer", name, bytes)?;
     }
+    for (name, bytes) in STORE_ANSWERS {
+        put(&folder, "store", name, bytes)?;
+    }
     for (name, path) in PATHS {
         put(&folder, "policy", name, path.as_bytes())?;
     }
     Ok(())
 }
+
+/// What a store may answer: the sections of INFO, a cluster's slots, an epoch, the time, no.
+const STORE_ANSWERS: [(&str, &[u8]); 5] = [
+    (
+        "info",
+        b"# Server\r\nrun_id:0123abcd\r\nrole:master\r\nmaster_replid:ef01\r\n\
+          master_repl_offset:17\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n\
+          evicted_keys:0\r\n",
+    ),
+    (
+        "slots",
+        b"*2\r\n*3\r\n:0\r\n:8191\r\n*3\r\n$1\r\na\r\n:7000\r\n$1\r\nA\r\n*3\r\n\
+          :8192\r\n:16383\r\n*3\r\n$0\r\n\r\n:7001\r\n$1\r\nB\r\n",
+    ),
+    ("epoch", b"1 a1 b2 10000000 6000000 5000000"),
+    ("time", b"*2\r\n$10\r\n1795283032\r\n$6\r\n268430\r\n"),
+    ("error", b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"),
+];
 
 /// A record with one of most things.
 fn record() -> Outcome<String> {

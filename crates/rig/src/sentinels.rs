@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::keeper::Keeper;
@@ -22,7 +23,7 @@ pub struct Sentinels {
 
 struct Sentinel {
     port: u16,
-    _keeper: Keeper,
+    keeper: Keeper,
     _directory: TempDir,
 }
 
@@ -73,6 +74,16 @@ impl Sentinels {
         said.lines().nth(1)?.trim().parse().ok()
     }
 
+    /// Stops all sentinels where they are (SIGSTOP).
+    pub fn freeze_sentinels(&self) {
+        self.sentinels.iter().for_each(|one| one.keeper.signal(Signal::SIGSTOP));
+    }
+
+    /// Lets them go on.
+    pub fn thaw_sentinels(&self) {
+        self.sentinels.iter().for_each(|one| one.keeper.signal(Signal::SIGCONT));
+    }
+
     /// Waits until the first sentinel names the process `index` as master.
     ///
     /// # Panics
@@ -97,7 +108,7 @@ impl Sentinel {
         );
         fs::write(&path, settings).expect("write the sentinel's settings");
         let keeper = Keeper::start(&["redis-sentinel".to_owned(), path.display().to_string()]);
-        Self { port, _keeper: keeper, _directory: directory }
+        Self { port, keeper, _directory: directory }
     }
 
     fn ask(&self, words: &[&str]) -> String {

@@ -10,6 +10,8 @@
 mod address;
 mod config;
 mod error;
+#[doc(hidden)]
+pub mod foreign;
 mod link;
 mod master;
 pub mod ring;
@@ -21,7 +23,5 @@ mod topology;
 pub use address::StoreUrl;
 pub use config::{Address, StoreConfig, StoreTls, Topology};
 pub use error::StoreError;
-#[doc(hidden)]
-pub use master::Report;
 pub use statistics::{CLAIM_TIME_BOUNDS, StoreStatistics};
 pub use store::{Store, Taken};

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use firstflight_rig::{Listen, Process};
+
 use crate::running::{Ended, PAGE, Running, Serve, fields, run, site, text, until};
 
 const REQUEST: &str = "GET /index.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -54,6 +56,33 @@ fn openssl_full_resumed_and_early() {
             "TLSv1.3 true true won true 200 true",
         ]
     );
+}
+
+/// A store that was just started has not recorded for long enough for its word to count. The
+/// server knows that only once it has asked, with the ClientHello in its hands.
+#[test]
+fn openssl_is_refused_by_tls_when_the_store_says_so_late() {
+    let site = site();
+    let dir = site.path();
+    let store = Process::redis(Listen::Unix);
+    let config = format!("[store]\nurl = \"{}\"\nbudget = \"1s\"\n", store.url());
+    let file = dir.join("serve.toml");
+    fs::write(&file, config).unwrap();
+    let server = Serve::files(dir, &["--config", file.to_str().unwrap()]);
+    fs::write(dir.join("request"), REQUEST).unwrap();
+    // Until the server has reached its store, it need not ask.
+    let asked = until(|| {
+        let full = s_client(dir, &server, REQUEST, &["-sess_out", "one"]);
+        assert!(full.out.contains(PAGE), "{full:?}");
+        let early = s_client(dir, &server, REQUEST, &["-sess_in", "one", "-early_data", "request"]);
+        assert!(early.out.contains("Early data was rejected"), "{early:?}");
+        assert!(early.out.contains("Reused, TLSv1.3") && early.out.contains(PAGE), "{early:?}");
+        server.log().iter().any(|line| line["early_data"] == "store_window")
+    });
+    assert!(asked, "{:?}", server.log());
+    for line in server.stop() {
+        assert_eq!((&line["early"], &line["status"]), (&false.into(), &200.into()), "{line}");
+    }
 }
 
 #[test]

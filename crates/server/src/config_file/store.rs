@@ -168,7 +168,7 @@ fn check(config: &StoreConfig) -> Result<(), String> {
     if times.clock_margin < MIN_CLOCK_MARGIN || times.clock_margin > MAX_CLOCK_MARGIN {
         return Err("clock_margin is out of bounds; allowed are 1s to 60s".to_owned());
     }
-    Ok(())
+    config.validate().map_err(|error| error.to_string())
 }
 
 impl<'de> Deserialize<'de> for Urls {

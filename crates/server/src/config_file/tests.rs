@@ -48,7 +48,7 @@ fn a_store_is_described_by_its_section() {
     assert!(plain.shared.confirmation.is_zero(), "no replica, no failover");
     let full = store(
         "[early_data]\nfreshness = \"4s\"\n[store]\nmode = \"sentinel\"\n\
-         url = [\"rediss://a\", \"rediss://b:1\"]\nmaster = \"m\"\nusername = \"u\"\n\
+         url = [\"rediss://a\", \"rediss://b:1\"]\nmaster = \"m\"\n\
          server_name = \"store\"\ndatabase = 3\nbudget = \"5ms\"\nconnections = 4\n\
          replicas = 1\nprefix = \"p\"\nclock_margin = \"2s\"",
     );
@@ -123,6 +123,9 @@ fn errors_of_store_and_tickets_name_the_line_and_what_is_allowed() {
         (format!("{store}mode = \"cluster\"\ndatabase = 1"), 4, "database 0"),
         (format!("{store}budget = 3"), 3, "string"),
         (format!("{store}clock_margin = \"90s\""), 1, "1s to 60s"),
+        (format!("{store}budget = \"2s\""), 1, "at most 1s"),
+        (format!("{store}connections = 0"), 1, "1 to 64"),
+        (format!("{store}username = \"u\""), 1, "password_file"),
         (format!("{store}[early_data]\nfreshness = \"2m\""), 1, "60s"),
         (format!("{store}password = \"hush\""), 3, "`password_file`"),
         ("[store]\nurl = \"rediss://a\"\nca_file = \"/none\"".into(), 3, "PEM"),

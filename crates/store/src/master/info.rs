@@ -7,7 +7,7 @@ const MAX_ID: usize = 64;
 
 /// What a heartbeat wants to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub(crate) struct Report {
     /// The process's own id.
     pub run_id: String,
     /// Its replication id.
@@ -27,7 +27,7 @@ pub struct Report {
 impl Report {
     /// Reads `INFO`'s sections server, replication, memory and stats, together in one text. `None` if
     /// something of it is missing or no such thing.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let id = |name| field(text, name).filter(|id| is_id(id)).map(ToOwned::to_owned);
         let number = |name| field(text, name).and_then(|value| value.parse().ok());
         Some(Self {

@@ -20,7 +20,7 @@ use crate::settings::Settings;
 use crate::{Address, StoreError};
 use queue::{Job, Queue};
 
-pub use info::Report;
+pub(crate) use info::Report;
 pub(crate) use queue::Reply;
 
 /// One life of a store process, as far as this node follows it: from the first heartbeat until the

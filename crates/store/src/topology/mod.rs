@@ -15,6 +15,7 @@ use crate::master::{Master, Place, Running};
 use crate::settings::Settings;
 use crate::{Address, Topology};
 use cluster::Cluster;
+pub(crate) use slots::{SLOTS, SlotMap};
 
 /// The masters, and the tasks that follow them.
 pub(crate) enum Masters {

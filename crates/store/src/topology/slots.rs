@@ -7,7 +7,7 @@ use crate::Address;
 use crate::link::{integer, text};
 
 /// How many slots a cluster has.
-pub(super) const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// The slot of a key: CRC16 of the part in the first pair of braces that is not empty, or of all.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
@@ -39,12 +39,12 @@ pub(super) fn number_in(slot: u16) -> u32 {
 /// Which master owns which slots. Two maps are the same if the same nodes own the same slots,
 /// whatever their addresses are called.
 #[derive(Debug, Clone)]
-pub(super) struct SlotMap {
+pub(crate) struct SlotMap {
     ranges: Vec<Range>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Range {
+pub(crate) struct Range {
     pub first: u16,
     pub last: u16,
     /// The master's id in the cluster.
@@ -55,7 +55,7 @@ pub(super) struct Range {
 impl SlotMap {
     /// Reads the answer to `CLUSTER SLOTS` of the node at `asked`. `None` for what is no such
     /// answer, or for a map without any slot.
-    pub(super) fn parse(answer: &Value, asked: &Address) -> Option<Self> {
+    pub(crate) fn parse(answer: &Value, asked: &Address) -> Option<Self> {
         let Value::Array(rows) = answer else { return None };
         let ranges: Option<Vec<_>> = rows.iter().map(|row| Range::parse(row, asked)).collect();
         let mut ranges = ranges.filter(|ranges| !ranges.is_empty())?;
@@ -65,7 +65,7 @@ impl SlotMap {
     }
 
     /// Each master once, with its lowest slot.
-    pub(super) fn masters(&self) -> Vec<&Range> {
+    pub(crate) fn masters(&self) -> Vec<&Range> {
         let mut masters: Vec<&Range> = Vec::new();
         for range in &self.ranges {
             if masters.iter().all(|master| master.node != range.node) {
@@ -76,7 +76,7 @@ impl SlotMap {
     }
 
     /// The id of a slot's owner.
-    pub(super) fn owner(&self, slot: u16) -> Option<&str> {
+    pub(crate) fn owner(&self, slot: u16) -> Option<&str> {
         let place = self.ranges.partition_point(|range| range.last < slot);
         let range = self.ranges.get(place).filter(|range| range.first <= slot)?;
         Some(&range.node)

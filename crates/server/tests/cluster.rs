@@ -1,0 +1,367 @@
+//! Two servers that share a real store and their ticket keys: a flight is executed once over both,
+//! and without the store's word it is executed nowhere while its request still is.
+
+mod rig;
+
+use std::sync::Arc;
+
+use firstflight_rig::{Listen, Process};
+use firstflight_server::{Content, KeySource, ServerConfig};
+use firstflight_store::{StoreConfig, StoreUrl, Topology};
+use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use firstflight_tls::{EarlyData, Session};
+use rig::{
+    Client, PATIENCE, PREFACE, Rig, Upstream, executions, get, http2_request, line, lines, replay,
+};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+
+/// A store, and what its nodes have in common.
+struct Cluster {
+    store: Process,
+    config: StoreConfig,
+    dir: Arc<tempfile::TempDir>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let store = Process::redis(Listen::Unix);
+        let url = StoreUrl::parse(&store.url(), 6379).unwrap();
+        let mut config = StoreConfig::new(Topology::Single(url.address));
+        // A busy machine is not what these tests are about.
+        config.budget = Duration::from_secs(1);
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let now = UnixTime::from(std::time::SystemTime::now());
+        KeyFile::new(dir.path().join("keys")).write_new(Schedule::default(), now).unwrap();
+        Self { store, config, dir }
+    }
+
+    fn budget(mut self, budget: Duration) -> Self {
+        self.config.budget = budget;
+        self
+    }
+
+    async fn node(&self, upstream: &Upstream) -> Rig {
+        self.start(Content::Upstream(upstream.url()), |_| {}).await
+    }
+
+    async fn start(&self, content: Content, change: impl FnOnce(&mut ServerConfig)) -> Rig {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let keys = self.dir.path().join("keys");
+        Rig::start(dir, content, |config| {
+            config.store = Some(self.config.clone());
+            config.tickets.keys = KeySource::File(keys);
+            change(config);
+        })
+        .await
+    }
+
+    /// Waits until the node runs flights early, in a store that has recorded for a day.
+    async fn runs_early(&self, node: &Rig, alpn: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.age();
+            let session = node.session(alpn).await;
+            if early_data(node, &session, alpn).await == EarlyData::Accepted {
+                return;
+            }
+            assert!(Instant::now() < end, "the node runs nothing early");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Makes the store's epoch a day older, if there is one: its age is read off the life that it
+    /// has left.
+    fn age(&self) {
+        if let Some(left) = self.epoch() {
+            self.store.ask(&["PEXPIRE", EPOCH, &(left - DAY.as_millis()).to_string()]);
+        }
+    }
+
+    /// How long the epoch's record still lives, in milliseconds.
+    fn epoch(&self) -> Option<u128> {
+        self.store.ask(&["PTTL", EPOCH]).parse().ok()
+    }
+}
+
+const EPOCH: &str = "firstflight:epoch";
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// What becomes of the early data of one request for `/probe`.
+async fn early_data(node: &Rig, session: &Session, alpn: &str) -> EarlyData {
+    let mut client = Client::prepare(alpn, Some(session), &request(alpn, "/probe"));
+    let mut tcp = TcpStream::connect(node.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.machine.facts().early_data
+}
+
+fn request(alpn: &str, target: &str) -> Vec<u8> {
+    match alpn {
+        "h2" => [PREFACE, &http2_request(1, "GET", target)].concat(),
+        "ping-pong" => b"PING".to_vec(),
+        _ => get(target),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
+    for alpn in ["http/1.1", "h2"] {
+        cluster.runs_early(&a, alpn).await;
+        cluster.runs_early(&b, alpn).await;
+        for round in 0..5 {
+            let target = format!("/once?{alpn}.{round}.");
+            let session = a.session(alpn).await;
+            let mut client = Client::prepare(alpn, Some(&session), &request(alpn, &target));
+            let mut tcp = TcpStream::connect(a.address).await.unwrap();
+            let flight = client.flight.clone();
+            client.handshake(&mut tcp).await;
+            assert_eq!(client.machine.facts().early_data, EarlyData::Accepted);
+            let mut open = Vec::new();
+            for node in [&b, &a, &b] {
+                open.push(replay(node.address, &flight).await);
+            }
+            upstream.wait_for(&target).await;
+            drop(open);
+        }
+    }
+    let (a, b) = (a.stop().await, b.stop().await);
+    for alpn in ["http/1.1", "h2"] {
+        for round in 0..5 {
+            let word = format!("/once?{alpn}.{round}.");
+            assert_eq!(upstream.seen(&word).len(), 1, "{word}");
+            assert_eq!((executions(&a, &word), executions(&b, &word)), (1, 0), "{word}");
+        }
+    }
+    let of_b: Vec<_> =
+        b.iter().filter(|l| l["target"].as_str().unwrap().contains("/once")).collect();
+    assert_eq!(of_b.len(), 2 * 2 * 5, "the copies got as far as the gate");
+    assert!(of_b.iter().all(|l| l["claim"] == "lost" && l["held"] == "replayed"), "{of_b:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answered_425() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    let session = a.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
+    let copy = replay(b.address, &client.flight).await;
+    upstream.wait_for("/overtaken").await;
+    let answer = client.run(a.address).await;
+    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    drop(copy);
+    let (a, b) = (a.stop().await, b.stop().await);
+    assert_eq!(upstream.seen("/overtaken").len(), 1);
+    assert_eq!((executions(&a, "/overtaken"), executions(&b, "/overtaken")), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    for round in 0..20 {
+        let word = format!("/race?{round}.");
+        let session = a.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), &get(&word));
+        let copies: Vec<_> = [b.address, a.address, b.address]
+            .map(|node| {
+                let flight = client.flight.clone();
+                tokio::spawn(async move { replay(node, &flight).await })
+            })
+            .into();
+        let answer = client.run(if round % 2 == 0 { a.address } else { b.address }).await;
+        let mut open = Vec::new();
+        for copy in copies {
+            open.push(copy.await.unwrap());
+        }
+        upstream.wait_for(&word).await;
+        drop(open);
+        let status = answer.get(9..12).unwrap_or_default();
+        assert!(["200", "425"].contains(&status), "the honest client is answered: {answer:?}");
+    }
+    a.stop().await;
+    b.stop().await;
+    for round in 0..20 {
+        assert_eq!(upstream.seen(&format!("/race?{round}.")).len(), 1, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_store_a_node_refuses_by_tls_and_loses_no_request() {
+    let upstream = Upstream::start().await;
+    let mut cluster = Cluster::new();
+    let node = cluster.node(&upstream).await;
+    for alpn in ["http/1.1", "h2"] {
+        cluster.runs_early(&node, alpn).await;
+    }
+    cluster.store.kill();
+    for alpn in ["http/1.1", "h2"] {
+        for round in 0..5 {
+            let target = format!("/absent?{alpn}.{round}.");
+            let session = node.session(alpn).await;
+            let mut client = Client::prepare(alpn, Some(&session), &request(alpn, &target));
+            let copy = replay(node.address, &client.flight).await;
+            let mut tcp = TcpStream::connect(node.address).await.unwrap();
+            client.handshake(&mut tcp).await;
+            assert_eq!(client.machine.facts().early_data, EarlyData::Refused);
+            assert!(client.machine.facts().resumed);
+            upstream.wait_for(&target).await;
+            drop(copy);
+        }
+    }
+    // It comes back empty: claims may be lost, so nothing counts for a window.
+    cluster.store.restart();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let session = node.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), &get("/window"));
+        let answer = client.run(node.address).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let log = lines(&node.dir.path().join("access.log"));
+        if log.iter().any(|line| line["early_data"] == "store_window") {
+            break;
+        }
+        assert!(Instant::now() < end, "the node finds no way back to its store");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    cluster.runs_early(&node, "http/1.1").await;
+    let log = node.stop().await;
+    for alpn in ["http/1.1", "h2"] {
+        for round in 0..5 {
+            let word = format!("/absent?{alpn}.{round}.");
+            assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (1, 1), "{word}");
+            let line = line(&log, &word);
+            assert_eq!((&line["early"], &line["resumed"]), (&false.into(), &true.into()));
+            assert_eq!(line["early_data"], "store_absent", "{line}");
+        }
+    }
+    let windows = log.iter().filter(|line| line["target"] == "/window");
+    assert!({ windows }.all(|line| line["executed"] == true && line["early"] == false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_store_is_slow_and_then_absent_and_costs_no_request() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new().budget(Duration::from_millis(100));
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    cluster.store.freeze();
+    for round in 0..10 {
+        let target = format!("/frozen?{round}.");
+        let session = node.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), &get(&target));
+        // Nobody knows about the copy, so nobody holds it against the original.
+        let copy = replay(node.address, &client.flight).await;
+        let answer = client.run(node.address).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        drop(copy);
+    }
+    cluster.store.thaw();
+    cluster.runs_early(&node, "http/1.1").await;
+    let log = node.stop().await;
+    for round in 0..10 {
+        let word = format!("/frozen?{round}.");
+        assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (1, 1), "{word}");
+        let why = line(&log, &word)["early_data"].as_str().unwrap().to_owned();
+        assert!(["store_slow", "store_absent"].contains(&why.as_str()), "{word}: {why}");
+        assert!(round > 0 || why == "store_slow", "{why}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_node_needs_no_window_of_its_own() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let first = cluster.node(&upstream).await;
+    cluster.runs_early(&first, "http/1.1").await;
+    let session = first.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/before"));
+    let flight = client.flight.clone();
+    assert!(client.run(first.address).await.starts_with("HTTP/1.1 200"));
+    first.stop().await;
+
+    let second = cluster.node(&upstream).await;
+    cluster.runs_early(&second, "http/1.1").await;
+    drop(replay(second.address, &flight).await);
+    let log = second.stop().await;
+    assert_eq!(upstream.seen("/before").len(), 1);
+    let copy = line(&log, "/before");
+    assert_eq!((&copy["claim"], &copy["executed"]), (&"lost".into(), &false.into()), "{copy}");
+    assert!(log.iter().all(|line| line["early_data"] != "startup_window"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_claimed_all_the_same() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    let session = a.session("http/1.1").await.issued_earlier(30).unwrap();
+    let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
+    let flight = client.flight.clone();
+    let answer = client.run(a.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(replay(b.address, &flight).await);
+    let (a, b) = (a.stop().await, b.stop().await);
+    let honest = line(&a, "/stale");
+    assert_eq!((&honest["early_data"], &honest["early"]), (&"ticket_age".into(), &false.into()));
+    let copy = line(&b, "/stale");
+    assert_eq!((&copy["claim"], &copy["executed"]), (&"lost".into(), &false.into()), "{copy}");
+    assert_eq!(upstream.seen("/stale").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_policy_holds_runs_after_the_handshake() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let session = node.session("http/1.1").await;
+    let post = b"POST /pay HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx";
+    let client = Client::prepare("http/1.1", Some(&session), post);
+    let flight = client.flight.clone();
+    let answer = client.run(node.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(replay(node.address, &flight).await);
+    let log = node.stop().await;
+    let (held, copies): (Vec<_>, Vec<_>) =
+        log.iter().filter(|line| line["target"] == "/pay").partition(|l| l["executed"] == true);
+    assert_eq!((held.len(), copies.len(), upstream.seen("/pay").len()), (1, 1, 1));
+    assert_eq!((&held[0]["held"], &held[0]["claim"]), (&"policy".into(), &"won".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ping_pong_is_claimed_too() {
+    let cluster = Cluster::new();
+    let a = cluster.start(Content::PingPong, |_| {}).await;
+    let b = cluster.start(Content::PingPong, |_| {}).await;
+    cluster.runs_early(&a, "ping-pong").await;
+    cluster.runs_early(&b, "ping-pong").await;
+    let session = a.session("ping-pong").await;
+    let mut client = Client::prepare("ping-pong", Some(&session), b"PING");
+    let mut tcp = TcpStream::connect(a.address).await.unwrap();
+    let flight = client.flight.clone();
+    client.handshake(&mut tcp).await;
+    let pong = client.read_until(&mut tcp, |answer| answer.len() >= 4).await;
+    assert_eq!(pong, b"PONG");
+    drop(replay(b.address, &flight).await);
+    let random = hex::encode(client.machine.facts().client_random);
+    drop((client, tcp));
+    let (a, b) = (a.stop().await, b.stop().await);
+    let of_flight = |log: &[serde_json::Value]| {
+        log.iter().filter(|line| line["client_random"] == *random).cloned().collect::<Vec<_>>()
+    };
+    let (ran, held) = (of_flight(&a), of_flight(&b));
+    assert_eq!((ran.len(), held.len()), (1, 1));
+    assert_eq!((&ran[0]["executed"], &ran[0]["claim"]), (&true.into(), &"won".into()));
+    assert_eq!((&held[0]["executed"], &held[0]["held"]), (&false.into(), &"replayed".into()));
+}

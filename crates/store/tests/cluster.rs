@@ -1,0 +1,105 @@
+//! A cluster of three masters: claims and records find their slot's owner, and slots move.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use firstflight_replay::{ClaimKey, StoreAnswer::*, Unknown};
+use firstflight_rig::{Cluster, Kind};
+use firstflight_store::{Address, Store, StoreConfig, Topology};
+use support::*;
+
+fn clustered(cluster: &Cluster) -> StoreConfig {
+    let (host, port) = cluster.addresses().remove(1);
+    config(Topology::Cluster { seeds: vec![Address::Tcp(host, port)] })
+}
+
+/// Until forty flights in a row are won: all masters count then, as good as certainly.
+async fn all_count(store: &Store) {
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut row = 0;
+    while row < 40 {
+        row = if store.claim(fresh()).await == Won { row + 1 } else { 0 };
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(Instant::now() < end, "not all masters count: {:?}", store.statistics());
+    }
+}
+
+/// The slot that the cluster computes for a claim.
+fn slot(cluster: &Cluster, flight: ClaimKey) -> u16 {
+    let key = [b"firstflight:c:", flight.as_bytes().as_slice()].concat();
+    // redis-cli reads escapes in double quotes, but not as arguments.
+    let script = "return redis.call('cluster', 'keyslot', (string.gsub(ARGV[1], '..', function(x) \
+                  return string.char(tonumber(x, 16)) end)))";
+    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    cluster.masters[0].ask(&["eval", script, "0", &hex]).parse().expect("a slot")
+}
+
+#[tokio::test]
+async fn claims_and_records_find_their_master() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let cluster = Cluster::start(kind);
+        let (one, other) = (open(clustered(&cluster)), open(clustered(&cluster)));
+        all_count(&one).await;
+        all_count(&other).await;
+        for _ in 0..100 {
+            let flight = fresh();
+            let answers = tokio::join!(one.claim(flight), other.claim(flight));
+            assert!(matches!(answers, (Won, Lost) | (Lost, Won)), "{answers:?}");
+        }
+        for number in 0..50 {
+            let key = format!("record:{number}");
+            one.put(&key, key.as_bytes(), Duration::from_secs(60)).await.unwrap();
+            assert_eq!(other.take(&key).await.unwrap().value.as_deref(), Some(key.as_bytes()));
+        }
+        for master in &cluster.masters {
+            assert_ne!(master.ask(&["dbsize"]), "0", "a master without a claim");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slot_that_moves_waits_a_window() {
+    let cluster = Cluster::start(Kind::Redis);
+    let store = open(clustered(&cluster));
+    all_count(&store).await;
+    let flight = fresh();
+    assert_eq!(store.claim(flight).await, Won);
+    let slot = slot(&cluster, flight);
+    let owner = usize::from(slot) * 3 / 16_384;
+    // The claim stays behind with its old owner: whoever asks the new one finds nothing.
+    cluster.masters[owner].ask(&["flushall"]);
+    cluster.move_slot(slot, (owner + 1) % 3);
+    let moved = Instant::now();
+    let window = short(Duration::from_secs(2)).recording_window();
+    let mut waited = 0;
+    loop {
+        let answer = store.claim(flight).await;
+        waited += u32::from(answer == unknown(Unknown::Window));
+        if answer == Won {
+            break;
+        }
+        assert!(moved.elapsed() < Duration::from_secs(30), "it never counts again: {answer:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(moved.elapsed() >= window, "{:?}", moved.elapsed());
+    assert!(waited > 0);
+}
+
+#[tokio::test]
+async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
+    let mut cluster = Cluster::start(Kind::Redis);
+    let store = open(clustered(&cluster));
+    all_count(&store).await;
+    let flights: Vec<_> = (0..30).map(|_| fresh()).collect();
+    for flight in &flights {
+        assert_eq!(store.claim(*flight).await, Won);
+    }
+    cluster.masters[2].kill();
+    let killed = Instant::now();
+    while killed.elapsed() < Duration::from_secs(1) {
+        for flight in &flights {
+            assert_ne!(store.claim(*flight).await, Won);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Stores that are none: a proxy before a real one that answers nonsense, and TLS to the wrong one.
+
+mod support;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use firstflight_replay::{StoreAnswer::*, Unknown};
+use firstflight_rig::{Kind, Listen, Plan, Process};
+use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, Topology};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+/// What a proxy does to answers, by number.
+const NONSENSE: [&[u8]; 9] = [
+    b"",
+    b"\xff\x00\x13garbage without an end of line ",
+    b"*4096\r\n*4096\r\n*4096\r\n",
+    b"$9223372036854775807\r\nxxxx",
+    b"*-7\r\n",
+    b":1\r\n:2\r\n:3\r\n",
+    b"+OK\r\n",
+    b"-ERR no\r\n",
+    b"$-1\r\n*2\r\n$1\r\n1\r\n$1\r\n1\r\n",
+];
+
+/// Passes a connection on; while `mode` is not 0, whatever comes back is replaced by that nonsense,
+/// without end.
+async fn pass(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
+    let Ok(mut far) = UnixStream::connect(upstream).await else { return };
+    let (mut asked, mut answered) = ([0; 4096], [0; 4096]);
+    loop {
+        let done = tokio::select! {
+            read = near.read(&mut asked) => match read {
+                Ok(1..) => far.write_all(&asked[..read.unwrap()]).await.is_err(),
+                _ => true,
+            },
+            read = far.read(&mut answered) => match (read, mode.load(Ordering::Relaxed)) {
+                (Ok(read @ 1..), 0) => near.write_all(&answered[..read]).await.is_err(),
+                (Ok(1..), kind) => {
+                    while near.write_all(NONSENSE[usize::from(kind)]).await.is_ok() {}
+                    true
+                }
+                _ => true,
+            },
+        };
+        if done {
+            return;
+        }
+    }
+}
+
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nonsense_is_unknown_and_costs_no_memory() {
+    let redis = Process::redis(Listen::Unix);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("proxy");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mode = Arc::new(AtomicU8::new(0));
+    let (upstream, shared) = (redis.socket(), mode.clone());
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            tokio::spawn(pass(near, upstream.clone(), shared.clone()));
+        }
+    });
+    let store = open(config(Topology::Single(Address::Unix(path))));
+    until(&store, Won).await;
+    let before = resident_bytes();
+    for kind in 1..NONSENSE.len() {
+        mode.store(u8::try_from(kind).unwrap(), Ordering::Relaxed);
+        let end = Instant::now() + Duration::from_millis(700);
+        while Instant::now() < end {
+            let answer = store.claim(fresh()).await;
+            // That a key is there may be a lie that costs a request its answer, but no more.
+            assert!(matches!(answer, Unknown(_) | Lost), "{kind}: {answer:?}");
+            let record = store.get("x").await;
+            assert!(record.is_err() || record == Ok(None), "{kind}: {record:?}");
+        }
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 128 << 20, "{grown} bytes more");
+    mode.store(0, Ordering::Relaxed);
+    until(&store, Won).await;
+}
+
+struct Paper {
+    _directory: tempfile::TempDir,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+fn paper() -> Paper {
+    let made = rcgen::generate_simple_self_signed(["store.test".to_owned()]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = (directory.path().join("cert"), directory.path().join("key"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    Paper { _directory: directory, certificate, key }
+}
+
+#[tokio::test]
+async fn tls_reaches_only_the_store_that_is_meant() {
+    let (right, wrong) = (paper(), paper());
+    for kind in [Kind::Redis] {
+        let listen = Listen::Tls { certificate: right.certificate.clone(), key: right.key.clone() };
+        let process = Process::start(Plan::new(kind, listen));
+        let with = |ca: &Paper, name: Option<&str>| StoreConfig {
+            tls: Some(StoreTls {
+                ca_file: Some(ca.certificate.clone()),
+                server_name: name.map(ToOwned::to_owned),
+            }),
+            ..config(Topology::Single(at_port(&process)))
+        };
+        let store = open(with(&right, Some("store.test")));
+        until(&store, Won).await;
+        let flight = fresh();
+        assert_eq!(store.claim(flight).await, Won);
+        assert_eq!(store.claim(flight).await, Lost);
+        for (ca, name) in
+            [(&right, None), (&right, Some("other.test")), (&wrong, Some("store.test"))]
+        {
+            let store = open(with(ca, name));
+            let error = store.get("x").await.unwrap_err();
+            assert!(matches!(error, StoreError::Absent(_)), "{error}");
+            assert_eq!(store.claim(fresh()).await, unknown(Unknown::Absent));
+        }
+    }
+}
+
+#[tokio::test]
+async fn authorities_that_cannot_be_read_are_a_wrong_setting() {
+    let tls = StoreTls { ca_file: Some("/nowhere/ca.pem".into()), server_name: None };
+    let address = Address::Tcp("localhost".to_owned(), 1);
+    let config = StoreConfig { tls: Some(tls), ..config(Topology::Single(address)) };
+    let error = firstflight_store::Store::open(config, unix_micros).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
+}

@@ -1,0 +1,70 @@
+//! Sentinels that name the master: failovers, and a master whom nobody confirms any more.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use firstflight_replay::{StoreAnswer::*, Unknown};
+use firstflight_rig::{MASTER_NAME, Sentinels};
+use firstflight_store::{Address, Store, StoreConfig, Topology};
+use support::*;
+
+/// Deletes the claims, and leaves the epoch: what a replica that lags has.
+const FORGET: &str = "for _, key in ipairs(redis.call('keys', 'firstflight:c:*')) do \
+                      redis.call('del', key) end";
+
+fn watched(all: &Sentinels) -> StoreConfig {
+    let sentinels = all.addresses().into_iter().map(|(host, port)| Address::Tcp(host, port));
+    config(Topology::Sentinel { sentinels: sentinels.collect(), master: MASTER_NAME.to_owned() })
+}
+
+async fn started() -> (Sentinels, Store) {
+    let all = Sentinels::start_with(&[("replica-read-only", "no")]);
+    let store = open(watched(&all));
+    until(&store, Won).await;
+    (all, store)
+}
+
+/// RFC 8446 section 8.2: what a lagging replica has not heard of is not taken again.
+#[tokio::test]
+async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
+    let (mut all, store) = started().await;
+    let window = store_window();
+    let flights: Vec<_> = (0..20).map(|_| fresh()).collect();
+    for flight in &flights {
+        assert_eq!(store.claim(*flight).await, Won);
+    }
+    all.stores[1].ask(&["eval", FORGET, "0"]);
+    all.stores[0].kill();
+    let killed = Instant::now();
+    loop {
+        for flight in &flights {
+            // Within a window of the failover a copy may be told anything but that it has won.
+            let answer = store.claim(*flight).await;
+            assert!(answer != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
+        }
+        if store.claim(fresh()).await == Won {
+            break;
+        }
+        assert!(killed.elapsed() < Duration::from_secs(40), "it never counts again");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(killed.elapsed() >= window);
+    assert_eq!(all.master_port(), Some(all.stores[1].tcp().1));
+}
+
+#[tokio::test]
+async fn a_master_whom_no_majority_confirms_stops_to_count() {
+    let (all, store) = started().await;
+    all.freeze_sentinels();
+    until(&store, unknown(Unknown::Absent)).await;
+    all.thaw_sentinels();
+    let thawed = Instant::now();
+    // The same life of the same process: no window.
+    until_within(&store, Won, store_window()).await;
+    assert!(thawed.elapsed() < store_window());
+}
+
+fn store_window() -> Duration {
+    short(Duration::from_secs(2)).recording_window()
+}
