@@ -193,7 +193,9 @@ async fn killed_connections_are_made_again() {
 #[tokio::test]
 async fn who_is_to_log_in_logs_in() {
     let redis = Process::redis(Listen::Unix);
-    let rules = "~firstflight:* +set +get +getdel +pttl +time +info +wait";
+    // As docs/cluster.md has it.
+    let rules = "~firstflight:* +set +get +getdel +pttl +time +info +wait +sadd +srem +smembers \
+                 +select";
     let mut words = vec!["acl", "setuser", "ff", "on", ">s3cret word"];
     words.extend(rules.split(' '));
     assert_eq!(redis.ask(&words), "OK");
@@ -201,10 +203,12 @@ async fn who_is_to_log_in_logs_in() {
     let with = |username: Option<&str>, password: Option<&str>| StoreConfig {
         username: username.map(ToOwned::to_owned),
         password: password.map(ToOwned::to_owned),
+        database: 3,
         ..single(at_socket(&redis))
     };
     let store = open(with(Some("ff"), Some("s3cret word")));
     until(&store, Won).await;
+    all_records(&store).await;
     for wrong in [with(Some("ff"), Some("no")), with(None, Some("no")), with(None, None)] {
         let store = open(wrong);
         let error = store.get("x").await.unwrap_err();
@@ -269,6 +273,10 @@ async fn of_two_nodes_that_race_exactly_one_wins() {
 #[tokio::test]
 async fn records_are_kept_taken_and_dropped() {
     let (_redis, store) = redis().await;
+    all_records(&store).await;
+}
+
+async fn all_records(store: &Store) {
     let hour = Duration::from_secs(3600);
     assert_eq!(store.get("a").await, Ok(None));
     store.put("a", b"1\r\n\0", hour).await.unwrap();
