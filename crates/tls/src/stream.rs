@@ -62,6 +62,10 @@ const MAX_OUTGOING: usize = 64 * 1024;
 /// How much one read takes from the socket: a full record and its header.
 const READ_AHEAD: usize = 16 * 1024 + 512;
 
+/// How much is kept for a handshake that may have to begin again. The library takes a ClientHello of
+/// 16 KiB, and a read-ahead comes on top; only one cut into records of a few bytes is more.
+const MAX_HEARD: usize = 64 * 1024;
+
 /// How much one write hands to the library.
 const MAX_WRITE: usize = 64 * 1024;
 
@@ -254,6 +258,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             [] => self.machine.feed_eof(),
             bytes => {
                 if let Some(heard) = &mut self.heard {
+                    if heard.len() + bytes.len() > MAX_HEARD {
+                        let why = "the ClientHello comes in too many pieces";
+                        return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+                    }
                     heard.extend_from_slice(bytes);
                     self.heard_at = SteadyClock::unix_micros();
                 }

@@ -294,6 +294,43 @@ async fn who_fetches_nothing_accepts_a_full_handshake() {
     assert_eq!(client.facts().early_data, EarlyData::Refused);
 }
 
+/// A byte a record: six times the length, for a server that keeps what it hears.
+fn chopped(handshake: &[u8]) -> Vec<u8> {
+    handshake.iter().flat_map(|byte| [22, 3, 1, 0, 1, *byte]).collect()
+}
+
+#[tokio::test]
+async fn what_is_kept_of_a_client_hello_is_bounded() {
+    let setup = Setup::default();
+    let (mut client, io) = duplex(1 << 20);
+    // A ClientHello of 16,000 bytes to come, and much of it.
+    let hello = [&[1, 0, 0x3e, 0x80][..], &[0; 15_000]].concat();
+    client.write_all(&chopped(&hello)).await.unwrap();
+    let socket = Watched { io, written: Arc::default(), at_once: 1 << 20 };
+    let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
+    let error = accepting.advance().await.unwrap_err();
+    assert!(error.to_string().contains("too many pieces"), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_hello_in_records_of_a_byte_is_one_all_the_same() {
+    let setup = Setup::default();
+    let (client, server) = duplex(1 << 20);
+    let offer =
+        Offer { host: "localhost".into(), session: Some(setup.session()), early_data: true };
+    let mut stream = TlsStream::connect(&setup.connector(), client, &offer).await.unwrap();
+    stream.flush().await.unwrap();
+    let (mut from, mut to) = (server, duplex(1 << 20));
+    let mut sent = vec![0; 1 << 16];
+    let count = from.read(&mut sent).await.unwrap();
+    let length = 5 + usize::from(u16::from_be_bytes([sent[3], sent[4]]));
+    to.0.write_all(&chopped(&sent[5..length])).await.unwrap();
+    to.0.write_all(&sent[length..count]).await.unwrap();
+    let socket = Watched { io: to.1, written: Arc::default(), at_once: 1 << 20 };
+    let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
+    assert_eq!(accepting.advance().await.unwrap(), Accepted::EarlyData);
+}
+
 #[test]
 fn secrets_stay_out_of_debug() {
     for opened in [
