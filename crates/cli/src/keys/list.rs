@@ -1,80 +1,187 @@
-//! `keys list`: a ring on a terminal, or as JSON.
+//! `keys list`: the keys and those who have them, on a terminal or as JSON.
 
 use std::process::ExitCode;
 
-use firstflight_tickets::{DatedKey, Ring, UnixTime};
+use firstflight_store::ring::NodeStatus;
+use firstflight_tickets::{DatedKey, KeyState, KeyStatus, Ring, UnixTime};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::grid::{cut, grid};
 use super::now;
 use super::source::Source;
 
-/// Prints the ring. Exits with 1 if a key is missing or over-age.
+/// Prints the keys. Exits with 1 if something has to be done.
 ///
 /// # Errors
-/// If the keys cannot be read.
-pub(super) fn run(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
-    let now = now();
-    let ring = source.read(now)?;
+/// If the keys cannot be had.
+pub(super) async fn run(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
+    let ring = source.read().await?;
+    let list = List { ring, nodes: source.nodes().await?, now: now() };
+    let warnings = list.warnings(source.complaints());
     match as_json {
-        true => println!("{:#}", json(&ring, now)),
-        false => print!("{}", table(&ring, now)),
+        true => println!("{:#}", list.json(&warnings)),
+        false => print!("{}", list.tables()),
     }
-    let warnings = ring.warnings(now);
     for warning in &warnings {
         eprintln!("firstflight: {warning}");
     }
     Ok(ExitCode::from(u8::from(!warnings.is_empty())))
 }
 
-fn table(ring: &Ring, now: UnixTime) -> String {
-    let mut text =
-        format!("{:10}{:10}{:21}OPENS UNTIL (UTC)\n", "KEY", "STATE", "SEALS FROM (UTC)");
-    for (at, dated) in ring.keys().iter().enumerate() {
-        text += &format!(
-            "{:10}{:10}{:21}{}\n",
-            &name(dated)[..8],
-            state(ring, dated, now),
-            utc(dated.not_before),
-            utc(end(ring, at)),
-        );
-    }
-    text
+/// What is known at a time.
+struct List {
+    ring: Ring,
+    nodes: Option<Vec<NodeStatus>>,
+    now: UnixTime,
 }
 
-fn json(ring: &Ring, now: UnixTime) -> Value {
-    let schedule = ring.schedule();
-    let keys = ring.keys().iter().enumerate().map(|(at, dated)| {
-        json!({
-            "name": name(dated),
-            "state": state(ring, dated, now),
-            "not_before": dated.not_before.0,
-            "ends": end(ring, at).0,
-        })
-    });
-    json!({
-        "now": now.0,
-        "rotation_seconds": schedule.rotation().as_secs(),
-        "lifetime_seconds": schedule.lifetime().as_secs(),
-        "keys": keys.collect::<Vec<_>>(),
-        "warnings": ring.warnings(now).iter().map(ToString::to_string).collect::<Vec<_>>(),
-    })
+impl List {
+    fn tables(&self) -> String {
+        let mut text = grid(&self.key_rows());
+        if let Some(nodes) = self.nodes.as_ref().filter(|nodes| !nodes.is_empty()) {
+            let mut rows = vec![
+                ["NODE", "ZONE", "SINCE (UTC)", "VERSION", "SEEN", "KEYS"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            ];
+            rows.extend(nodes.iter().map(|node| self.node_row(node)));
+            text += "\n";
+            text += &grid(&rows);
+        }
+        text
+    }
+
+    fn key_rows(&self) -> Vec<Vec<String>> {
+        let mut head = vec!["KEY", "STATE", "SEALS FROM (UTC)", "OPENS UNTIL (UTC)"];
+        if self.nodes.is_some() {
+            head.extend(["LAST SEALED", "LAST OPENED"]);
+        }
+        let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
+        for (at, dated) in self.ring.keys().iter().enumerate() {
+            let name = name(dated);
+            let mut row = vec![
+                name[..SHORT].to_owned(),
+                state(self.ring.state(at, self.now)).to_owned(),
+                utc(dated.not_before),
+                utc(end(&self.ring, at)),
+            ];
+            if self.nodes.is_some() {
+                row.push(self.ago(self.last(&name, |key| key.last_sealed)));
+                row.push(self.ago(self.last(&name, |key| key.last_opened)));
+            }
+            rows.push(row);
+        }
+        rows
+    }
+
+    fn node_row(&self, node: &NodeStatus) -> Vec<String> {
+        let lacks = self.lacks(node);
+        let keys = match &lacks[..] {
+            [] => "all".to_owned(),
+            [name] => format!("lacks {}", &name[..SHORT]),
+            _ => format!("lacks {}", lacks.len()),
+        };
+        vec![
+            cut(&node.node, 24),
+            cut(node.zone.as_deref().unwrap_or("-"), 15),
+            utc(UnixTime(node.started)),
+            cut(&node.version, 8),
+            self.ago(Some(node.seen_at)),
+            keys,
+        ]
+    }
+
+    fn json(&self, warnings: &[String]) -> Value {
+        let schedule = self.ring.schedule();
+        let keys = self.ring.keys().iter().enumerate().map(|(at, dated)| {
+            let name = name(dated);
+            let mut key = json!({
+                "name": name,
+                "state": self.ring.state(at, self.now),
+                "not_before": dated.not_before.0,
+                "ends": end(&self.ring, at).0,
+            });
+            if self.nodes.is_some() {
+                key["last_sealed"] = json!(self.last(&name, |key| key.last_sealed));
+                key["last_opened"] = json!(self.last(&name, |key| key.last_opened));
+            }
+            key
+        });
+        let mut list = json!({
+            "now": self.now.0,
+            "rotation_seconds": schedule.rotation().as_secs(),
+            "lifetime_seconds": schedule.lifetime().as_secs(),
+            "keys": keys.collect::<Vec<_>>(),
+            "warnings": warnings,
+        });
+        if let Some(nodes) = &self.nodes {
+            list["nodes"] = nodes
+                .iter()
+                .map(|node| {
+                    let mut value = json!(node);
+                    value["lacks"] = json!(self.lacks(node));
+                    value
+                })
+                .collect();
+        }
+        list
+    }
+
+    /// What has to be done.
+    fn warnings(&self, complaints: Vec<String>) -> Vec<String> {
+        let mut warnings = complaints;
+        warnings.extend(self.ring.warnings(self.now).iter().map(ToString::to_string));
+        for node in self.nodes.iter().flatten() {
+            let lacks = self.lacks(node);
+            if !lacks.is_empty() {
+                warnings.push(format!(
+                    "node {} lacks {} of the keys; look into its log",
+                    node.node,
+                    lacks.len()
+                ));
+            }
+        }
+        warnings
+    }
+
+    /// The keys in use that a node has not.
+    fn lacks(&self, node: &NodeStatus) -> Vec<String> {
+        let keys = self.ring.keys().iter().enumerate();
+        keys.filter(|(at, _)| self.ring.state(*at, self.now) != KeyState::Dead)
+            .map(|(_, dated)| name(dated))
+            .filter(|name| node.keys.iter().all(|key| key.name != *name))
+            .collect()
+    }
+
+    /// When any of the nodes last did something with the key of this name.
+    fn last(&self, name: &str, when: fn(&KeyStatus) -> Option<u64>) -> Option<u64> {
+        let nodes = self.nodes.iter().flatten();
+        nodes.flat_map(|node| &node.keys).filter(|key| key.name == name).filter_map(when).max()
+    }
+
+    /// How long ago, in a word or two. Clocks of others may be ahead.
+    fn ago(&self, time: Option<u64>) -> String {
+        let Some(time) = time else { return "never".to_owned() };
+        match self.now.0.saturating_sub(time) {
+            seconds @ 0..120 => format!("{seconds} s ago"),
+            seconds @ 120..7200 => format!("{} min ago", seconds / 60),
+            seconds @ 7200..172_800 => format!("{} h ago", seconds / 3600),
+            seconds => format!("{} d ago", seconds / 86_400),
+        }
+    }
 }
 
 fn name(dated: &DatedKey) -> String {
     dated.key.name().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn state(ring: &Ring, dated: &DatedKey, now: UnixTime) -> &'static str {
-    let current = ring.current(now).not_before;
-    if dated.not_before == current {
-        "current"
-    } else if dated.not_before > current {
-        "next"
-    } else if ring.previous(now).iter().any(|other| other.not_before == dated.not_before) {
-        "previous"
-    } else {
-        "dead"
+fn state(state: KeyState) -> &'static str {
+    match state {
+        KeyState::Dead => "dead",
+        KeyState::Previous => "previous",
+        KeyState::Current => "current",
+        KeyState::Next => "next",
     }
 }
 
@@ -92,41 +199,9 @@ fn utc(time: UnixTime) -> String {
     time.map_or_else(|| "-".to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
+/// How many of a name's 32 digits are shown in a table.
+const SHORT: usize = 8;
+
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use firstflight_tickets::{Schedule, TicketKey};
-
-    use super::*;
-
-    fn ring() -> Ring {
-        let key = |n, not_before| DatedKey {
-            key: TicketKey::new([n; 16], [n; 32]),
-            not_before: UnixTime(not_before),
-        };
-        let schedule = Schedule::new(Duration::from_secs(100), Duration::from_secs(100)).unwrap();
-        Ring::new(vec![key(1, 100), key(2, 200), key(3, 300), key(4, 400)], schedule).unwrap()
-    }
-
-    #[test]
-    fn each_key_has_its_state_and_end() {
-        let expected = "\
-KEY       STATE     SEALS FROM (UTC)     OPENS UNTIL (UTC)
-01010101  dead      1970-01-01 00:01:40  1970-01-01 00:05:00
-02020202  previous  1970-01-01 00:03:20  1970-01-01 00:06:40
-03030303  current   1970-01-01 00:05:00  1970-01-01 00:08:20
-04040404  next      1970-01-01 00:06:40  1970-01-01 00:10:00
-";
-        assert_eq!(table(&ring(), UnixTime(350)), expected);
-    }
-
-    #[test]
-    fn json_has_the_same_and_no_secret() {
-        let value = json(&ring(), UnixTime(500));
-        assert_eq!(value["keys"][3]["state"], "current");
-        assert_eq!(value["keys"][3]["ends"], 600);
-        assert_eq!(value["warnings"].as_array().unwrap().len(), 1, "there is no next key");
-        assert!(!value.to_string().contains(&"04".repeat(17)), "{value}");
-    }
-}
+#[path = "list_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! `firstflight keys`: ticket keys that several servers share, ours and those of other makes.
 
+mod grid;
 mod list;
 mod runner;
 mod source;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use firstflight_tickets::export::{self, Target};
 use firstflight_tickets::{KeyEncryption, KeyFile, Schedule, UnixTime};
@@ -114,7 +116,15 @@ impl TargetArgs {
 }
 
 pub(crate) fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
-    match args.command {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start a worker")?;
+    runtime.block_on(run_command(args.command))
+}
+
+async fn run_command(command: KeysCommand) -> anyhow::Result<ExitCode> {
+    match command {
         KeysCommand::New { file, rotation, lifetime } => {
             let schedule = Schedule::new(hours(rotation), hours(lifetime))?;
             KeyFile::new(&file).write_new(schedule, now())?;
@@ -123,14 +133,10 @@ pub(crate) fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
                 file.display()
             );
         }
-        KeysCommand::Rotate { source } => {
-            let source = source.open()?;
-            source.rotate(now())?;
-            println!("{source} is rotated; servers take it up within a second");
-        }
-        KeysCommand::List { source, json } => return list::run(&source.open()?, json),
+        KeysCommand::Rotate { source } => println!("{}", source.open()?.rotate().await?),
+        KeysCommand::List { source, json } => return list::run(&source.open()?, json).await,
         KeysCommand::Export { source, target } => {
-            let ring = source.open()?.read(now())?;
+            let ring = source.open()?.take().await?;
             let target = target.target();
             let said = match target.write(&ring, now())? {
                 true => "holds the keys as they are now",
@@ -139,21 +145,17 @@ pub(crate) fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
             println!("{} {said}", target.path().display());
         }
         KeysCommand::Watch { source, target, exec } => {
-            return watch::run(&source.open()?, &target.target(), exec);
+            return watch::run(&source.open()?, &target.target(), exec).await;
         }
         KeysCommand::NewEncryption { file } => {
             let id = KeyEncryption::write_new(&file)?;
-            println!(
-                "{} holds a new key-encryption key, {id}; give the file to each node",
-                file.display()
-            );
+            let file = file.display();
+            println!("{file} holds a new key-encryption key, {id}; give the file to each node");
         }
         KeysCommand::RotateEncryption { file } => {
             let id = KeyEncryption::rotate(&file)?;
-            println!(
-                "{} begins with a new key-encryption key, {id}; give the file to each node",
-                file.display()
-            );
+            let file = file.display();
+            println!("{file} begins with a new key-encryption key, {id}; give it to each node");
         }
     }
     Ok(ExitCode::SUCCESS)

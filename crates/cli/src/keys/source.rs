@@ -1,40 +1,134 @@
 //! Where the keys come from.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Args;
-use firstflight_tickets::{KeyFile, Ring, UnixTime};
+use firstflight_server::{ConfigFile, KeySource};
+use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
+use firstflight_store::{Store, StoreConfig, StoreError};
+use firstflight_tickets::{KeyEncryption, KeyFile, Ring, Schedule};
+use firstflight_tls::SteadyClock;
+use tokio::time::{sleep, timeout};
+
+use super::now;
 
 #[derive(Args)]
+#[group(required = true, multiple = false)]
 pub(super) struct SourceArgs {
     /// The file, as `keys new` wrote it
-    file: PathBuf,
+    file: Option<PathBuf>,
+    /// The configuration file of the servers, whose [tickets] says where their keys are
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// A place where keys are.
 pub(super) enum Source {
+    /// A file.
     File(KeyFile),
+    /// A store, by the configuration file that names it.
+    Store(PathBuf, SharedRing),
 }
 
 impl SourceArgs {
+    /// Has to be called inside a runtime, in which a store is spoken to.
     pub(super) fn open(self) -> anyhow::Result<Source> {
-        Ok(Source::File(KeyFile::new(self.file)))
+        if let Some(file) = self.file {
+            return Ok(Source::File(KeyFile::new(file)));
+        }
+        let path = self.config.unwrap_or_default();
+        let config = ConfigFile::read(&path).map_err(|error| anyhow::anyhow!("{error}"))?;
+        match (config.tickets.keys, config.store) {
+            (KeySource::File(file), _) => Ok(Source::File(KeyFile::new(file))),
+            (KeySource::Store { key_encryption, schedule }, Some(store)) => {
+                Ok(Source::Store(path, shared(store, &key_encryption, schedule)?))
+            }
+            _ => anyhow::bail!(
+                "{}: each process has ticket keys of its own; set keys to \"file\" or \"store\" in \
+                 [tickets]",
+                path.display()
+            ),
+        }
     }
 }
 
+fn shared(
+    mut store: StoreConfig,
+    key_encryption: &Path,
+    schedule: Schedule,
+) -> anyhow::Result<SharedRing> {
+    // No handshake waits here.
+    store.connections = 1;
+    let store = Store::open(store, SteadyClock::unix_micros)?;
+    Ok(SharedRing::new(store, KeyEncryption::open(key_encryption)?, schedule))
+}
+
 impl Source {
-    /// The ring as it is now.
-    pub(super) fn read(&self, _now: UnixTime) -> anyhow::Result<Ring> {
+    /// The ring as it is.
+    pub(super) async fn read(&self) -> anyhow::Result<Ring> {
         match self {
             Self::File(file) => Ok(file.read()?),
+            Self::Store(_, ring) => Ok(patiently(async || ring.read(now()).await).await?),
         }
     }
 
-    /// Turns the ring by one.
-    pub(super) fn rotate(&self, now: UnixTime) -> anyhow::Result<Ring> {
+    /// The ring as it is, for use: a store that lacks a key gets it.
+    pub(super) async fn take(&self) -> anyhow::Result<Ring> {
         match self {
-            Self::File(file) => Ok(file.rotate(now)?),
+            Self::File(file) => Ok(file.read()?),
+            Self::Store(_, ring) => Ok(patiently(async || ring.refresh(now()).await).await?),
+        }
+    }
+
+    /// The same, once more. A store that does not answer soon is an error.
+    pub(super) async fn look_again(&self) -> anyhow::Result<Ring> {
+        match self {
+            Self::File(file) => Ok(file.read()?),
+            Self::Store(_, ring) => {
+                let looked = timeout(SOON, ring.refresh(now())).await;
+                Ok(looked.context("ticket keys: the store does not answer")??)
+            }
+        }
+    }
+
+    /// Puts another key into use. What there is to say of it.
+    pub(super) async fn rotate(&self) -> anyhow::Result<String> {
+        match self {
+            Self::File(file) => {
+                file.rotate(now())?;
+                Ok(format!("{self} is rotated; servers take it up within a second"))
+            }
+            Self::Store(_, ring) => {
+                // Asked first, so that it is there; but put in once only, as an answer may be lost.
+                match patiently(async || ring.read(now()).await).await {
+                    Ok(_) | Err(SharedRingError::Empty) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let ring = ring.rotate(now()).await?;
+                let seconds =
+                    ring.keys().iter().map(|key| key.not_before.0.saturating_sub(now().0));
+                let soon = seconds.filter(|seconds| *seconds > 0).min().unwrap_or_default();
+                Ok(format!("a new key is in the store; servers seal under it in {soon} s"))
+            }
+        }
+    }
+
+    /// The nodes that say that they use the keys; `None`: nobody says such things of a file.
+    pub(super) async fn nodes(&self) -> anyhow::Result<Option<Vec<NodeStatus>>> {
+        match self {
+            Self::File(_) => Ok(None),
+            Self::Store(_, ring) => Ok(Some(ring.nodes().await?)),
+        }
+    }
+
+    /// What is wrong with some of the keys, each told once.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        match self {
+            Self::File(_) => Vec::new(),
+            Self::Store(_, ring) => ring.complaints().iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -43,6 +137,27 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(file) => file.path().display().fmt(f),
+            Self::Store(config, _) => write!(f, "the store of {}", config.display()),
         }
     }
 }
+
+/// Asks again for a while as long as the store does not answer: its connections have only begun.
+async fn patiently<F>(ask: F) -> Result<Ring, SharedRingError>
+where
+    F: AsyncFn() -> Result<Ring, SharedRingError>,
+{
+    let began = Instant::now();
+    loop {
+        match timeout(PATIENCE, ask()).await {
+            Ok(Err(SharedRingError::Store(_))) if began.elapsed() < PATIENCE => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            Ok(answer) => return answer,
+            Err(_) => return Err(StoreError::Absent("it is silent".to_owned()).into()),
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_millis(900);

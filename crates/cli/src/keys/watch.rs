@@ -18,29 +18,32 @@ use super::source::Source;
 ///
 /// # Errors
 /// If the keys cannot be had or written at the start. Later both are tried again each second.
-pub(super) fn run(
+pub(super) async fn run(
     source: &Source,
     target: &Target,
     exec: Option<String>,
 ) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start a worker")?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
-        let mut watch = Watch::start(source, target, exec)?;
-        let mut ticks = interval(Duration::from_secs(1));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
-                _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
-                _ = ticks.tick() => watch.tick(),
-            }
-        }
-    })
+    let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
+        error = keep_up(source, target, exec) => Err(error),
+    }
+}
+
+/// Ends only where it could not begin.
+async fn keep_up(source: &Source, target: &Target, exec: Option<String>) -> anyhow::Error {
+    let mut watch = match Watch::start(source, target, exec).await {
+        Ok(watch) => watch,
+        Err(error) => return error,
+    };
+    let mut ticks = interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        watch.tick().await;
+    }
 }
 
 struct Watch<'a> {
@@ -50,21 +53,26 @@ struct Watch<'a> {
     ring: Ring,
     runner: Option<Runner>,
     /// What was last complained of, so that each complaint is logged once.
-    complaint: Option<String>,
+    complaint: String,
 }
 
 impl<'a> Watch<'a> {
     /// The server may have read anything before, so the command is due at the start.
-    fn start(source: &'a Source, target: &'a Target, exec: Option<String>) -> anyhow::Result<Self> {
-        let ring = source.read(now())?;
+    async fn start(
+        source: &'a Source,
+        target: &'a Target,
+        exec: Option<String>,
+    ) -> anyhow::Result<Self> {
+        let ring = source.take().await?;
         target.write(&ring, now())?;
         info!("{} holds the keys as they are in {source}", target.path().display());
-        Ok(Self { source, target, ring, runner: exec.map(Runner::due), complaint: None })
+        let runner = exec.map(Runner::due);
+        Ok(Self { source, target, ring, runner, complaint: String::new() })
     }
 
-    fn tick(&mut self) {
+    async fn tick(&mut self) {
         let mut complaints = Vec::new();
-        match self.source.read(now()) {
+        match self.source.look_again().await {
             Ok(ring) => self.ring = ring,
             Err(error) => complaints.push(format!("{error:#}")),
         }
@@ -82,16 +90,18 @@ impl<'a> Watch<'a> {
             runner.step(Instant::now());
         }
         complaints.extend(self.ring.warnings(now()).first().map(ToString::to_string));
-        self.complain(complaints);
+        self.complain(&complaints.join("; "));
+        for complaint in self.source.complaints() {
+            warn!("{complaint}");
+        }
     }
 
     /// Logs what is news. Numbers in it change with the time and make no news.
-    fn complain(&mut self, complaints: Vec<String>) {
-        let text = complaints.join("; ");
+    fn complain(&mut self, text: &str) {
         let news = text.replace(|c: char| c.is_ascii_digit(), "");
-        if !news.is_empty() && self.complaint.as_ref() != Some(&news) {
+        if !news.is_empty() && self.complaint != news {
             warn!("{text}");
         }
-        self.complaint = Some(news);
+        self.complaint = news;
     }
 }

@@ -137,3 +137,33 @@ fn key_encryption_files_are_made_and_rotated() {
         assert!(!first.contains(&key) && !second.contains(&key), "what is said is no secret");
     }
 }
+
+#[test]
+fn the_configuration_says_where_the_keys_are() {
+    let site = site();
+    let dir = site.path();
+    done(dir, &["new", "ring"]);
+    let config = |text: &str| fs::write(dir.join("serve.toml"), text).unwrap();
+    config("[tickets]\nkeys = \"file\"\nfile = \"ring\"\n");
+    assert_eq!(done(dir, &["list", "--config", "serve.toml"]), done(dir, &["list", "ring"]));
+    let refused = |arguments: &[&str], words: &[&str]| {
+        let ended = keys(dir, arguments);
+        assert_eq!((ended.code, &*ended.out), (Some(2), ""), "{ended:?}");
+        assert!(words.iter().all(|word| ended.err.contains(word)), "{ended:?}");
+    };
+    config("");
+    refused(
+        &["list", "--config", "serve.toml"],
+        &["serve.toml", "set keys to \"file\" or \"store\""],
+    );
+    config("[tickets]\nkeys = \"stone\"\n");
+    refused(&["rotate", "--config", "serve.toml"], &["line 2", "`store`"]);
+    refused(&["list"], &["<FILE>", "--config"]);
+    refused(&["list", "ring", "--config", "serve.toml"], &["cannot be used with"]);
+    config(
+        "[store]\nurl = \"unix:///nowhere/s\"\n[tickets]\nkeys = \"store\"\nkey_encryption_file = \"kek\"\n",
+    );
+    refused(&["list", "--config", "serve.toml"], &["key-encryption keys from kek", "No such file"]);
+    done(dir, &["new-encryption", "kek"]);
+    refused(&["list", "--config", "serve.toml"], &["the store"]);
+}

@@ -1,13 +1,14 @@
 //! One ring for a fleet of nginx, HAProxy or Envoy: sessions go on at any node while it is rotated.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::peers::{Peer, certificate};
+use crate::openssl::{Session, connect};
+use crate::peers::{Peer, certificate, installed};
 use crate::running::{Running, firstflight, run, text, until};
 
 /// Two nodes with the keys of one ring, and one with keys of its own.
@@ -25,15 +26,6 @@ struct Make {
     start: fn(dir: &Path) -> Peer,
     /// How `sh` has it read its keys again; `{}` is its process id. Nothing if it looks itself.
     reload: Option<&'static str>,
-}
-
-/// What a connection has shown, and the session that it left in a file.
-#[derive(Debug)]
-struct Session {
-    file: PathBuf,
-    reused: bool,
-    /// The name in the ticket of the key that sealed it.
-    key: String,
 }
 
 impl Fleet {
@@ -74,7 +66,7 @@ impl Fleet {
     }
 
     fn connect(&self, node: &Peer, session: Option<&Session>) -> Session {
-        connect(self.dir.path(), node, session)
+        connect(self.dir.path(), node.port, session)
     }
 
     /// A session of either node goes on at the other.
@@ -104,33 +96,6 @@ impl Fleet {
 fn keys_do(dir: &Path, arguments: &[&str]) {
     let ended = run(firstflight(dir).current_dir(dir).arg("keys").args(arguments));
     assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
-}
-
-/// One request by OpenSSL, which keeps the last ticket.
-fn connect(dir: &Path, node: &Peer, session: Option<&Session>) -> Session {
-    let file = tempfile::Builder::new().prefix("session").tempfile_in(dir).unwrap();
-    let (_, file) = file.keep().unwrap();
-    let offered = match session {
-        Some(session) => format!("-sess_in {}", session.file.display()),
-        None => String::new(),
-    };
-    let script = format!(
-        "printf 'GET / HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' | openssl \
-         s_client -connect 127.0.0.1:{} -servername localhost -tls1_3 -ign_eof {offered} \
-         -sess_out {}",
-        node.port,
-        file.display()
-    );
-    let ended = run(Command::new("sh").args(["-c", &script]));
-    assert!(ended.out.contains("TLSv1.3, Cipher is"), "{ended:?}");
-    let reused = ended.out.contains("Reused, TLSv1.3");
-    let mut show = Command::new("openssl");
-    let shown = run(show.args(["sess_id", "-noout", "-text", "-in"]).arg(&file));
-    let dump = shown.out.lines().skip_while(|line| !line.contains("TLS session ticket:")).nth(1);
-    let key = dump.and_then(|line| line.trim().get(7..54)).unwrap_or_default().to_owned();
-    // HAProxy gives no new ticket where it has taken one that is sealed under the current key.
-    assert!(reused || key.len() == 47, "16 bytes in hexadecimal: {shown:?}");
-    Session { file, reused, key }
 }
 
 /// The whole story: before a rotation, while one node has it, and after.
@@ -237,21 +202,7 @@ fn envoy(dir: &Path) -> Peer {
         .to_string()
     };
     let arguments = ["--concurrency", "1", "--disable-hot-restart", "-l", "warn"];
-    Peer::start(dir, installed_envoy().to_str().unwrap(), &arguments, config)
-}
-
-/// In PATH, or where `make deps-test` puts it.
-fn installed_envoy() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| {
-        PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache")
-    });
-    let installed = fs::read_dir(cache.join("firstflight/tools")).into_iter().flatten().flatten();
-    let mut programs: Vec<PathBuf> = installed
-        .map(|entry| entry.path().join("envoy/_bin/envoy"))
-        .filter(|program| program.is_file())
-        .collect();
-    programs.sort();
-    programs.pop().unwrap_or_else(|| "envoy".into())
+    Peer::start(dir, installed("envoy", "envoy/_bin/envoy").to_str().unwrap(), &arguments, config)
 }
 
 const TYPES: &str = "type.googleapis.com/envoy.extensions";

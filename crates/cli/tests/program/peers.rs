@@ -138,6 +138,21 @@ fn found(program: &str) -> PathBuf {
         .unwrap_or_else(|| program.into())
 }
 
+/// A program from PyPI: in PATH, or where `make deps-test` puts it, at `place` in its package.
+pub(crate) fn installed(program: &str, place: &str) -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| {
+        PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache")
+    });
+    let tools = fs::read_dir(cache.join("firstflight/tools")).into_iter().flatten().flatten();
+    let mut programs: Vec<PathBuf> = tools
+        .filter(|tool| tool.file_name().to_string_lossy().starts_with(&format!("{program}-")))
+        .map(|tool| tool.path().join(place))
+        .filter(|path| path.is_file())
+        .collect();
+    programs.sort();
+    programs.pop().unwrap_or_else(|| program.into())
+}
+
 fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
