@@ -5,12 +5,14 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::kind::{Kind, Settings};
 use crate::process::{Process, free_port, text, until};
+use crate::run::Run;
 use crate::world::World;
 
 /// How many nodes a cluster has.
@@ -148,9 +150,30 @@ impl Cluster {
         (log, whole)
     }
 
-    /// What the nodes said on standard error, for a test that has failed.
+    /// What the nodes said on standard error, for a test that has failed, and the last lines of
+    /// their logs.
     pub(crate) fn said(&self) -> String {
-        self.nodes.iter().map(|node| text(&node.dir.join("said"))).collect()
+        let mut all = String::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let said = text(&node.dir.join("said"));
+            let log = text(&node.dir.join("log"));
+            let last = log.lines().last().unwrap_or_default();
+            all += &format!("\nnode {number} said:\n{said}its log's last line:\n{last}\n");
+        }
+        all
+    }
+
+    /// Waits until these nodes take early data.
+    ///
+    /// # Panics
+    /// If they do not, with what they say.
+    pub(crate) fn warm_up(&self, patience: Duration, nodes: &[usize]) {
+        let warm = Run::new(&self.world, "warm", 0);
+        for node in nodes {
+            if let Err(error) = warm.flights_within(patience, 1, &[*node]) {
+                panic!("{error}{}", self.said());
+            }
+        }
     }
 }
 

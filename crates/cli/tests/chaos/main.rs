@@ -34,17 +34,13 @@ pub(crate) fn runtime() -> &'static Runtime {
     })
 }
 
-/// Whether `serve` asks a store. Its configuration knows one already.
-const ASKS_STORES: bool = false;
-
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let plan = plan::Plan::from_environment();
     // They wait for most of their time.
     arguments.test_threads.get_or_insert(plan.side_by_side);
     let trials = scenarios::all().into_iter().map(|scenario| {
-        let ignored =
-            (scenario.only_extended && !plan.extended) || (scenario.needs_store && !ASKS_STORES);
+        let ignored = scenario.only_extended && !plan.extended;
         let plan = plan.clone();
         Trial::test(scenario.name, move || scenario.run(&plan).map_err(Into::into))
             .with_ignored_flag(ignored)

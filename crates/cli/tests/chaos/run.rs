@@ -152,23 +152,34 @@ impl Run {
     /// # Panics
     /// If it is not taken for so long that the scenario would say nothing.
     pub(crate) fn flights(&self, count: usize, nodes: &[usize]) {
-        self.flights_within(PATIENCE, count, nodes);
+        self.flights_within(PATIENCE, count, nodes).unwrap();
     }
 
     /// The same, with a patience of its own: register and epochs may have a window to wait for.
-    pub(crate) fn flights_within(&self, patience: Duration, count: usize, nodes: &[usize]) {
+    ///
+    /// # Errors
+    /// If it is not taken for so long.
+    pub(crate) fn flights_within(
+        &self,
+        patience: Duration,
+        count: usize,
+        nodes: &[usize],
+    ) -> Result<(), String> {
         let began = Instant::now();
         let mut taken = 0;
         let mut node = nodes.iter().cycle();
         while taken < count {
             let early = runtime().block_on(self.request(*node.next().unwrap()));
             taken += usize::from(early);
-            let name = self.name();
-            assert!(began.elapsed() < patience, "{name}: no early data taken, {taken} of {count}");
+            if began.elapsed() > patience {
+                let name = self.name();
+                return Err(format!("{name}: early data taken {taken} times of {count}"));
+            }
             if !early {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
+        Ok(())
     }
 
     /// So many honest requests to these nodes in turn, whatever becomes of their early data.

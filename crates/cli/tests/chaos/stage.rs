@@ -138,10 +138,7 @@ impl Stage {
 
 /// Waits until these nodes take early data, and begins to count.
 fn ready(name: &'static str, plan: &Plan, cluster: &Cluster, takers: &[usize]) -> Run {
-    let warm = Run::new(&cluster.world, "warm", plan.copies);
-    for node in takers {
-        warm.flights_within(WINDOW, 1, &[*node]);
-    }
+    cluster.warm_up(WINDOW, takers);
     Run::new(&cluster.world, name, plan.copies)
 }
 

@@ -44,8 +44,9 @@ fn about() -> Vec<String> {
     let said = |program: &str, arguments: &[&str]| {
         let output = Command::new(found(program)).args(arguments).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
-        let line = String::from_utf8_lossy(&text).lines().next()?.trim().to_owned();
-        Some(line)
+        let text = String::from_utf8_lossy(&text).into_owned();
+        // Names and numbers; how it was built says little here.
+        Some(text.lines().next()?.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
     };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let commands: [(&str, &[&str]); 6] = [

@@ -52,5 +52,5 @@ pub(super) fn set_back(plan: &Plan) -> Vec<Row> {
     run.copies(0.3, &[1]);
     storm.rage(Duration::from_secs(4));
     storm.end();
-    vec![stage.end(&["store_clock", "store_window", "startup_window"])]
+    vec![stage.end(&["store_clock", "ticket_age", "session_not_resumed"])]
 }

@@ -105,10 +105,7 @@ fn one_after_the_other(kind: Kind, plan: &Plan, steps: &[Step]) -> Vec<Row> {
     };
     let mut cluster = Cluster::start(kind, [None; 3], |_| settings.clone(), |_| {});
     // Nothing is taken early in the first 76 seconds with a key file.
-    let warm = Run::new(&cluster.world, "warm", plan.copies);
-    for node in ALL {
-        warm.flights_within(START, 1, &[node]);
-    }
+    cluster.warm_up(START, &ALL);
     let runs = play(&mut cluster, plan, steps);
     let (log, whole) = cluster.stop();
     runs.iter().map(|run| judge(run, &log, whole)).collect()

@@ -1,6 +1,8 @@
 //! The attacker holds an original back. Its client may be told 425 (Too Early), which says that a
 //! copy has overtaken it.
 
+use std::time::Duration;
+
 use super::{Plan, Row};
 use crate::attacker::resend;
 use crate::cluster::ALL;
@@ -32,6 +34,8 @@ fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
             let mut release = Some(release);
             if at_once {
                 let _ = release.take().map(|release| release.send(()));
+                // A head start, so that now the one wins and now the other.
+                tokio::time::sleep(Duration::from_millis(number as u64 % 2)).await;
             }
             let nodes =
                 ALL.iter().cycle().take(COPIES).filter_map(|node| run.world().address(*node));
