@@ -6,7 +6,7 @@ use redis::{ServerError, Value};
 use super::queue::{Job, Reply};
 use super::{Life, Master};
 use crate::StoreError;
-use crate::link::{Link, epoch_age, integer, refusal, time};
+use crate::link::{Link, epoch_age, error_of, integer, refusal, time};
 use crate::settings::millis;
 
 /// Sends `jobs` and answers each of them.
@@ -47,12 +47,28 @@ pub(super) async fn run(
     if values.iter().any(has_moved) {
         settings.refresh.notify_one();
     }
+    if let Some(why) = complaint(&jobs, &values, verdict) {
+        master.complaints.warn(&life.address, &why);
+    }
     let odd = jobs.iter().zip(&values).any(|(job, value)| job.counts && !is_plain(value));
     for (job, value) in jobs.into_iter().zip(values) {
         let verdict = if job.counts { verdict } else { Ok(()) };
         let _ = job.reply.send(Ok(Reply { value, verdict }));
     }
     if odd { Err(garbled()) } else { sound }
+}
+
+/// What claims were refused for, apart from what heartbeats see and say.
+fn complaint(jobs: &[Job], values: &[Value], verdict: Result<(), Unknown>) -> Option<String> {
+    let counting = jobs.iter().zip(values).filter(|(job, _)| job.counts);
+    let refused = counting.filter_map(|(_, value)| error_of(value)).next();
+    match (refused, verdict) {
+        (Some(error), _) => Some(error.to_string()),
+        (None, Err(Unknown::Unreplicated)) => {
+            Some("fewer replicas have the claims than `replicas` asks for".to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// Whether a claim or a `GETDEL` may be answered so. A store that answers anything else has lost

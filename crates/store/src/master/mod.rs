@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use crate::settings::Settings;
 use crate::{Address, StoreError};
 use queue::{Job, Queue};
+use voice::Complaints;
 
 pub(crate) use info::Report;
 pub(crate) use queue::Reply;
@@ -74,6 +75,7 @@ pub(crate) struct Master {
     open: AtomicUsize,
     continuity: Mutex<Continuity>,
     breaker: Mutex<Breaker>,
+    complaints: Complaints,
     /// Why the last connection failed.
     trouble: Mutex<Option<StoreError>>,
 }
@@ -97,6 +99,7 @@ impl Master {
             open: AtomicUsize::new(0),
             continuity: Mutex::new(Continuity::new(settings.shared)),
             breaker: Mutex::default(),
+            complaints: Complaints::default(),
             trouble: Mutex::default(),
         });
         let mut tasks = JoinSet::new();

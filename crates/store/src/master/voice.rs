@@ -1,6 +1,7 @@
 //! What the log is told about a store: each change once, with its mend.
 
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use firstflight_replay::Unknown;
 
@@ -89,5 +90,65 @@ impl Voice {
     /// An epoch is due and cannot be written.
     pub(super) fn no_epoch(&self, address: &Address, error: &StoreError) {
         tracing::warn!(%address, "the store does not take the record of its epoch: {error}");
+    }
+}
+
+/// Claims come by the thousand, and may be taken and refused in turns: what is wrong with them is
+/// said when it is another thing than last time, or that was long ago, and never twice a second.
+#[derive(Default)]
+pub(super) struct Complaints {
+    last: Mutex<Option<(String, Instant)>>,
+}
+
+impl Complaints {
+    const PAUSE: Duration = Duration::from_secs(1);
+    const REMINDER: Duration = Duration::from_secs(300);
+
+    /// Claims are refused.
+    pub(super) fn warn(&self, address: &Address, why: &str) {
+        if self.is_news(why, Instant::now()) {
+            tracing::warn!(%address, "{why}; nothing runs early while it does so");
+        }
+    }
+
+    fn is_news(&self, why: &str, now: Instant) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = last.as_ref().is_none_or(|(said, at)| {
+            let pause = if said == why { Self::REMINDER } else { Self::PAUSE };
+            now.saturating_duration_since(*at) >= pause
+        });
+        if news {
+            *last = Some((why.to_owned(), now));
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_not_flooded() {
+        let complaints = Complaints::default();
+        let start = Instant::now();
+        let said = |why, after| complaints.is_news(why, start + Duration::from_secs(after));
+        assert!(said("a", 0));
+        assert!(!said("b", 0), "a second has not passed");
+        assert!(said("b", 1));
+        assert!(!said("b", 300));
+        assert!(said("b", 301));
+    }
+
+    #[test]
+    fn each_change_is_said_once() {
+        let mut voice = Voice::default();
+        let lost = || Said::Lost(StoreError::Absent("x".to_owned()));
+        assert!(voice.is_news(lost()));
+        assert!(!voice.is_news(lost()));
+        assert!(voice.is_news(Said::Well));
+        assert!(voice.is_news(Said::Objection(Unknown::Clock)));
+        assert!(!voice.is_news(Said::Objection(Unknown::Clock)));
+        assert!(voice.is_news(lost()));
     }
 }
