@@ -38,6 +38,9 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Setting`] for a configuration that cannot be; never for an absent store.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     pub fn open(config: StoreConfig, unix_micros: fn() -> i64) -> Result<Self, StoreError> {
         let topology = config.topology.clone();
         let settings = Arc::new(Settings::new(config, unix_micros)?);

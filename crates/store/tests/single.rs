@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{StoreAnswer::*, Unknown};
+use firstflight_replay::{SharedConfig, StoreAnswer::*, Unknown};
 use firstflight_rig::{Kind, Listen, Plan, Process};
 use firstflight_store::{Address, Store, StoreConfig, StoreError, Topology};
 use support::*;
@@ -303,4 +303,37 @@ async fn nobody_at_all() {
     assert_eq!(store.claim(fresh()).await, unknown(Unknown::Absent));
     assert!(began.elapsed() < Duration::from_millis(400), "not even tried");
     assert!(matches!(store.get("a").await, Err(StoreError::Absent(_))));
+}
+
+#[tokio::test]
+async fn nodes_that_count_by_other_times_do_not_count() {
+    let (redis, store) = redis().await;
+    let freshness = short(Duration::ZERO).freshness * 2;
+    let shared = SharedConfig { freshness, ..short(Duration::ZERO) };
+    let other = open(StoreConfig { shared, ..single(at_socket(&redis)) });
+    until(&store, unknown(Unknown::Window)).await;
+    let end = Instant::now() + 2 * shared.recording_window();
+    while Instant::now() < end {
+        assert_ne!(store.claim(fresh()).await, Won);
+        assert_ne!(other.claim(fresh()).await, Won);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(other);
+    until(&store, Won).await;
+}
+
+#[tokio::test]
+async fn the_last_clone_closes_all_connections() {
+    let (redis, store) = redis().await;
+    let clients = || redis.ask(&["client", "list"]).lines().count();
+    let copy = store.clone();
+    drop(store);
+    assert_eq!(copy.claim(fresh()).await, Won);
+    assert!(clients() > 1);
+    drop(copy);
+    let end = Instant::now() + Duration::from_secs(10);
+    while clients() > 1 {
+        assert!(Instant::now() < end, "{}", redis.ask(&["client", "list"]));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{Continuity, EpochWrite, Heartbeat, Role, Unknown};
+use firstflight_replay::{Continuity, Epoch, EpochWrite, Heartbeat, Role, Unknown};
 use redis::Value;
 
 use super::batch::{epoch_of, epoch_questions, garbled};
@@ -17,6 +17,9 @@ use crate::{Address, StoreError};
 
 /// The sections of `INFO` that are asked for, one by one: old stores take no more.
 const SECTIONS: [&str; 4] = ["server", "replication", "memory", "stats"];
+
+const OTHER_SETTINGS: &str = "another node counts by other times; make freshness, clock_margin \
+                              and the store's mode the same on all nodes";
 
 /// Runs for ever.
 pub(super) async fn run(master: Arc<Master>) {
@@ -135,7 +138,7 @@ impl Keeper<'_> {
         let now = self.master.settings.now();
         let orders = self.master.continuity().heartbeat(beat, now);
         if let Some(write) = orders.write {
-            self.write(link, address, &write).await?;
+            self.write(link, address, beat, &write).await?;
         }
         if let Some(why) = orders.dropped {
             return Err(StoreError::Refused(format!("it is not what it was ({why:?})")));
@@ -150,6 +153,7 @@ impl Keeper<'_> {
         &mut self,
         link: &mut Link,
         address: &Address,
+        beat: &Heartbeat,
         write: &EpochWrite,
     ) -> Result<(), StoreError> {
         let mut set = redis::cmd("SET");
@@ -159,7 +163,7 @@ impl Keeper<'_> {
         match written.map_err(|_| silent())? {
             Ok(_) => {
                 self.refused = None;
-                self.voice.epoch(address, self.master.settings.shared.recording_window());
+                self.tell_epoch(address, beat);
                 Ok(())
             }
             // Out of memory, for example: claims are refused likewise, and it is tried again.
@@ -171,6 +175,20 @@ impl Keeper<'_> {
                 Ok(())
             }
             Err(error) => Err(error),
+        }
+    }
+
+    fn tell_epoch(&self, address: &Address, beat: &Heartbeat) {
+        let shared = &self.master.settings.shared;
+        let differs = |epoch: &Epoch| {
+            epoch.run_id == beat.run_id
+                && epoch.replication_id == beat.replication_id
+                && epoch.settings != *shared
+        };
+        match beat.epoch.as_ref().is_some_and(differs) {
+            // Both undo each other's epoch with every heartbeat: that is for one line in a while.
+            true => self.master.complaints.warn(address, OTHER_SETTINGS),
+            false => self.voice.epoch(address, shared.recording_window()),
         }
     }
 

@@ -70,6 +70,12 @@ impl Voice {
                 "this node's clock and the store's differ by more than clock_margin, so nothing \
                  runs early; see to the time service on both"
             ),
+            // A heartbeat came, so somebody is there: only nobody vouches for him.
+            Some(Unknown::Absent) => tracing::warn!(
+                %address,
+                "no majority of the sentinels, or of the cluster's masters, has confirmed the \
+                 store as master, so nothing runs early; see to them and to the way there"
+            ),
             Some(why) => tracing::warn!(
                 %address,
                 ?why,
