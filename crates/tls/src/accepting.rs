@@ -109,10 +109,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
     }
 
     /// The stream. Its first flight may still be unsent, so that it leaves together with an answer.
-    /// Early data on which nothing was decided is accepted hereby. Call it before the last word
-    /// came, and the handshake goes on as the stream is read.
+    /// At [`Accepted::EarlyData`] it is accepted hereby. Before any such word came it is declined,
+    /// and the handshake goes on as the stream is read.
     pub fn into_stream(mut self) -> TlsStream<S> {
         self.stream.take_heard();
+        self.stream.machine_mut().decline_early_data();
         self.stream.begin();
         self.stream
     }

@@ -167,6 +167,15 @@ impl Machine {
         }
     }
 
+    /// Declines early data on a server that has not judged its ClientHello yet; later this does
+    /// nothing. Tickets still allow it.
+    pub(crate) fn decline_early_data(&mut self) {
+        if self.reason() == EarlyDataReason::Unknown {
+            // SAFETY: the connection is valid; the flag is put back once it has judged.
+            unsafe { ffi::SSL_set_early_data_enabled(self.stream.ssl().as_ptr(), 0) };
+        }
+    }
+
     /// On a server whose sealer said [`OpenedTicket::Elsewhere`]: by what to fetch the session of
     /// the client's ticket, told once. The handshake answers `NeedsInput` until
     /// [`Machine::provide_session`] was called; nothing of it was sent before.

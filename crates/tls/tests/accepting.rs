@@ -175,6 +175,25 @@ async fn early_data_that_is_accepted_after_a_while_is_read_and_answered_early() 
 }
 
 #[tokio::test]
+async fn early_data_that_nobody_was_asked_about_is_declined() {
+    let setup = Setup::default();
+    let (mut client, socket, _) =
+        first_flight(&setup, setup.session(), &[b"PING".to_vec()], 1 << 20).await;
+    let mut server = Accepting::new(&setup.acceptor(), socket, true).unwrap().into_stream();
+    let server = async {
+        let mut ping = [0; 4];
+        server.read_exact(&mut ping).await.unwrap();
+        assert!(!server.reading_early(), "sent again after the handshake");
+        server.write_all(&ping).await.unwrap();
+        server.flush().await.unwrap();
+    };
+    let mut pong = [0; 4];
+    let (read, ()) = tokio::join!(client.read_exact(&mut pong), server);
+    read.unwrap();
+    assert_eq!(client.facts().early_data, EarlyData::Refused);
+}
+
+#[tokio::test]
 async fn a_ticket_without_early_data_is_resumed_and_the_next_one_allows_it_again() {
     let setup = Setup { opens: Opens::WithoutEarlyData, ..Setup::default() };
     let (mut client, socket, _) =
