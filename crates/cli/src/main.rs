@@ -37,8 +37,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    log_to_stderr();
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    log_to_stderr(match &command {
+        Command::Keys(args) if args.answers_at_once() => "warn",
+        _ => "info",
+    });
+    let result = match command {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Fetch(args) => fetch::run(args),
@@ -54,9 +58,9 @@ fn main() -> ExitCode {
 }
 
 /// Logs to stderr, in words or as JSON; colour only on a terminal.
-fn log_to_stderr() {
+fn log_to_stderr(level: &str) {
     let filter =
-        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match std::env::var("FIRSTFLIGHT_LOG_FORMAT").as_deref() {
         Ok("json") => log.json().init(),

@@ -115,6 +115,14 @@ impl TargetArgs {
     }
 }
 
+impl KeysArgs {
+    /// Whether the command says what it has to say and ends. Then it need not tell how it went
+    /// about it.
+    pub(crate) fn answers_at_once(&self) -> bool {
+        !matches!(self.command, KeysCommand::Watch { .. })
+    }
+}
+
 pub(crate) fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

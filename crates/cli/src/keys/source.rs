@@ -9,7 +9,7 @@ use clap::Args;
 use firstflight_server::{ConfigFile, KeySource};
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
 use firstflight_store::{Store, StoreConfig, StoreError};
-use firstflight_tickets::{KeyEncryption, KeyFile, Ring, Schedule};
+use firstflight_tickets::{DatedKey, KeyEncryption, KeyFile, Ring, Schedule};
 use firstflight_tls::SteadyClock;
 use tokio::time::{sleep, timeout};
 
@@ -103,14 +103,17 @@ impl Source {
             }
             Self::Store(_, ring) => {
                 // Asked first, so that it is there; but put in once only, as an answer may be lost.
-                match patiently(async || ring.read(now()).await).await {
-                    Ok(_) | Err(SharedRingError::Empty) => {}
+                let before = match patiently(async || ring.read(now()).await).await {
+                    Ok(before) => Some(before),
+                    Err(SharedRingError::Empty) => None,
                     Err(error) => return Err(error.into()),
-                }
-                let ring = ring.rotate(now()).await?;
-                let seconds =
-                    ring.keys().iter().map(|key| key.not_before.0.saturating_sub(now().0));
-                let soon = seconds.filter(|seconds| *seconds > 0).min().unwrap_or_default();
+                };
+                let after = ring.rotate(now()).await?;
+                let known = before.as_ref().map_or(&[][..], Ring::keys);
+                let is_known = |key: &DatedKey| known.iter().any(|other| other.key == key.key);
+                let fresh = after.keys().iter().filter(|key| !is_known(key));
+                let at = fresh.map(|key| key.not_before.0).min().unwrap_or_default();
+                let soon = at.saturating_sub(now().0);
                 Ok(format!("a new key is in the store; servers seal under it in {soon} s"))
             }
         }

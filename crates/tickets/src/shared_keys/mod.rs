@@ -121,6 +121,11 @@ impl SharedKeys {
     /// begins.
     pub fn rotation(&self, now: UnixTime) -> Offer {
         let mut at = now.after(Self::SPREAD);
+        // The first key of all seals before its time comes. One with an earlier time would take
+        // its place at once, and on some nodes first.
+        if let Some(first) = self.held.first() {
+            at = at.max(first.key.not_before.after(SECOND));
+        }
         // Not in a period's slot, where another key is or will be, nor in a taken one.
         let taken = |at: UnixTime| {
             at.0.is_multiple_of(self.period()) || self.held.iter().any(|held| held.slot.0 == at.0)

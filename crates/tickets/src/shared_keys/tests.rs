@@ -110,6 +110,22 @@ fn a_rotation_beside_the_schedule_holds_until_the_next_period() {
 }
 
 #[test]
+fn a_rotation_does_not_overtake_the_first_key_of_all() {
+    // The node that drew it has a clock that is ahead by up to some seconds.
+    for ahead in 0..7 {
+        let (mut keys, mut present) = (keys(), BTreeSet::new());
+        let now = START.after(seconds(100));
+        settle(&mut keys, &mut present, now.after(seconds(ahead)));
+        let first = keys.ring().unwrap().current(now).clone();
+        let offer = keys.rotation(now);
+        keys.take_up(offer.slot, offer.key.clone(), now);
+        let ring = keys.ring().unwrap();
+        assert_eq!(ring.current(now).key, first.key, "nobody else has the other yet");
+        assert_eq!(ring.current(offer.key.not_before).key, offer.key.key);
+    }
+}
+
+#[test]
 fn two_keys_for_the_same_second_have_one_order_everywhere() {
     let key =
         |name: u8| DatedKey { key: TicketKey::new([name; 16], [name; 32]), not_before: START };
