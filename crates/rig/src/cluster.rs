@@ -18,7 +18,7 @@ impl Cluster {
     /// Starts them; returns when each of them calls the cluster whole.
     ///
     /// # Panics
-    /// If that does not come about within 20 s.
+    /// If that does not come about within a minute.
     pub fn start(kind: Kind) -> Self {
         let masters: Vec<_> = (0..MASTERS).map(|_| Process::start(plan(kind))).collect();
         for (index, master) in (0..MASTERS).zip(&masters) {

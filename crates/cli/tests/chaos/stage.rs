@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use firstflight_rig::{Listen, MASTER_NAME, Process, Sentinels};
@@ -92,6 +93,8 @@ impl Stage {
     /// A master and a replica, watched by sentinels.
     pub(crate) fn sentinels(name: &'static str, plan: &Plan, times: Times) -> Self {
         let store = Sentinels::start();
+        // A machine as busy as in a test run must not look like a master that is gone.
+        tell_sentinels(&store, "down-after-milliseconds", 3000);
         let urls = urls(&store.addresses());
         let url = format!("{urls}mode = \"sentinel\"\nmaster = \"{MASTER_NAME}\"\n");
         let cluster = start(plan, times, [None; NODES], |_| url.clone());
@@ -133,6 +136,17 @@ impl Stage {
             row.faults.push(said);
         }
         row
+    }
+}
+
+/// Changes a setting of all sentinels.
+pub(crate) fn tell_sentinels(store: &Sentinels, setting: &str, value: u32) {
+    for (_, port) in store.addresses() {
+        let output = Command::new("redis-cli")
+            .args(["-p", &port.to_string(), "sentinel", "set", MASTER_NAME, setting])
+            .arg(value.to_string())
+            .output();
+        assert!(output.unwrap().stdout.starts_with(b"OK"), "the sentinel takes {setting}");
     }
 }
 

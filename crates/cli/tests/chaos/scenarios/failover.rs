@@ -1,14 +1,12 @@
 //! The store's master is replaced by a replica that has not seen the last claims.
 
-use std::process::Command;
-
-use firstflight_rig::{MASTER_NAME, Process, Sentinels};
+use firstflight_rig::{Process, Sentinels};
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
 use crate::pipe::Pipe;
 use crate::process::until;
-use crate::stage::{Stage, Store, Times, WINDOW};
+use crate::stage::{Stage, Store, Times, WINDOW, tell_sentinels};
 
 /// The master dies.
 pub(super) fn lagging_replica(plan: &Plan) -> Vec<Row> {
@@ -78,12 +76,8 @@ fn replicated(store: &Process, field: &str) -> i64 {
 /// From now on nothing that the master records reaches the replica. A replica that is stopped would
 /// not do: what its kernel has received for it, it reads when it goes on.
 fn lag(store: &Sentinels) -> Pipe {
-    for (_, port) in store.addresses() {
-        // A sentinel leads a replica that follows by another address back, after this time.
-        let set = ["sentinel", "set", MASTER_NAME, "failover-timeout", "20000"];
-        let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(set).output();
-        assert!(output.unwrap().stdout.starts_with(b"OK"), "the sentinel takes the setting");
-    }
+    // A sentinel leads a replica that follows by another address back, after this time.
+    tell_sentinels(store, "failover-timeout", 20_000);
     let (master, replica) = (&store.stores[0], &store.stores[1]);
     let pipe = Pipe::to(master.tcp().1);
     replica.ask(&["replicaof", "127.0.0.1", &pipe.port().to_string()]);
