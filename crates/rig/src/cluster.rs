@@ -47,20 +47,25 @@ impl Cluster {
         self.masters.iter().map(Process::tcp).collect()
     }
 
-    /// Moves an empty slot from one master to another, by their indices. Keys in it stay behind.
+    /// Moves an empty slot from one master to another, by their indices.
     ///
     /// # Panics
-    /// If a master refuses.
-    pub fn move_slot(&self, slot: u16, to: usize) {
-        let node = self.masters[to].ask(&["cluster", "myid"]);
+    /// If a master refuses, as the old one does if the slot holds a key.
+    pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        let [old, new] = [from, to].map(|index| self.masters[index].ask(&["cluster", "myid"]));
         let slot = slot.to_string();
-        // The new owner first, or a lost message could leave the slot without one.
-        let others = self.masters.iter().enumerate().filter(|(index, _)| *index != to);
-        for master in std::iter::once(&self.masters[to]).chain(others.map(|(_, other)| other)) {
-            let said = master.ask(&["cluster", "setslot", &slot, "node", &node]);
-            assert_eq!(said, "OK", "moving slot {slot}");
-        }
-        self.masters[to].ask(&["cluster", "bumpepoch"]);
+        let set = |index: usize, words: &[&str]| {
+            let command = [&["cluster", "setslot", &slot], words].concat();
+            assert_eq!(self.masters[index].ask(&command), "OK", "moving slot {slot}");
+        };
+        // One that imports takes a configuration epoch above all others with the slot. Otherwise
+        // the old owner's next message could take the slot back, and nobody would serve it.
+        set(to, &["importing", &old]);
+        set(from, &["migrating", &new]);
+        set(to, &["node", &new]);
+        (0..self.masters.len()).filter(|index| *index != to).for_each(|index| {
+            set(index, &["node", &new]);
+        });
     }
 }
 

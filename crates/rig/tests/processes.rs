@@ -39,7 +39,7 @@ fn a_cluster_is_whole_and_moves_slots() {
     // CLUSTER KEYSLOT foo
     assert_eq!(cluster.masters[2].ask(&["set", "foo", "1"]), "OK");
     assert_eq!(cluster.masters[2].ask(&["del", "foo"]), "1");
-    cluster.move_slot(12182, 0);
+    cluster.move_slot(12182, 2, 0);
     assert!(cluster.masters[2].ask(&["set", "foo", "1"]).contains("MOVED 12182"));
     assert_eq!(cluster.masters[0].ask(&["set", "foo", "1"]), "OK");
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{Continuity, Epoch, EpochWrite, Heartbeat, Role, Unknown};
+use firstflight_replay::{Breaker, Continuity, Epoch, EpochWrite, Heartbeat, Role, Unknown};
 use redis::Value;
 
 use super::batch::{epoch_of, epoch_questions, garbled};
@@ -40,7 +40,11 @@ pub(super) async fn run(master: Arc<Master>) {
         };
         master.life.send_replace(None);
         master.continuity().disconnected();
-        let Some(error) = error else { continue };
+        let Some(error) = error else {
+            // How its predecessor did is nothing to the new one.
+            *master.breaker() = Breaker::new();
+            continue;
+        };
         keeper.voice.lost(&address, &error);
         master.set_trouble(Some(error));
         master.settings.refresh.notify_one();
@@ -71,7 +75,6 @@ impl Keeper<'_> {
         self.wait_for_breaker().await;
         let mut link = Link::open(address, &self.master.settings.access).await?;
         loop {
-            self.wait_for_breaker().await;
             let began = Instant::now();
             let beat = self.ask(&mut link, address);
             let beat = tokio::time::timeout(PATIENCE, beat).await.map_err(|_| silent())??;
@@ -79,6 +82,7 @@ impl Keeper<'_> {
             self.master.feel(began.elapsed() <= self.master.settings.budget);
             self.follow(&mut link, address, &beat).await?;
             tokio::time::sleep(Continuity::HEARTBEAT).await;
+            self.wait_for_breaker().await;
         }
     }
 

@@ -1,18 +1,26 @@
 //! Stores that are none: a proxy before a real one that answers nonsense, and TLS to the wrong one.
 
-mod support;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use firstflight_replay::{StoreAnswer::*, Unknown};
 use firstflight_rig::{Kind, Listen, Plan, Process};
 use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, Topology};
-use support::*;
+use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+
+/// All tests of this module.
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![
+        nonsense_is_unknown_and_costs_no_memory,
+        tls_reaches_only_the_store_that_is_meant,
+        authorities_that_cannot_be_read_are_a_wrong_setting
+    ]
+}
 
 /// What a proxy puts in the place of answers, by number; the first is none.
 fn nonsense() -> [Vec<u8>; 9] {
@@ -64,7 +72,6 @@ fn peak_kib() -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nonsense_is_unknown_and_costs_no_memory() {
     let redis = Process::redis(Listen::Unix);
     let directory = tempfile::tempdir().unwrap();
@@ -112,7 +119,6 @@ fn paper() -> Paper {
     Paper { _directory: directory, certificate, key }
 }
 
-#[tokio::test]
 async fn tls_reaches_only_the_store_that_is_meant() {
     let (right, wrong) = (paper(), paper());
     for kind in [Kind::Redis] {
@@ -141,7 +147,6 @@ async fn tls_reaches_only_the_store_that_is_meant() {
     }
 }
 
-#[tokio::test]
 async fn authorities_that_cannot_be_read_are_a_wrong_setting() {
     let tls = StoreTls { ca_file: Some("/nowhere/ca.pem".into()), server_name: None };
     let address = Address::Tcp("localhost".to_owned(), 1);

@@ -1,13 +1,37 @@
 //! One real store process: what its word is worth, and when it is worth nothing.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use firstflight_replay::{SharedConfig, StoreAnswer::*, Unknown};
 use firstflight_rig::{Kind, Listen, Plan, Process};
 use firstflight_store::{Address, Store, StoreConfig, StoreError, Topology};
-use support::*;
+use libtest_mimic::Trial;
+
+/// All tests of this module.
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![
+        a_flight_is_won_once_on_every_kind_of_store,
+        nothing_counts_before_a_recording_window_has_passed,
+        what_comes_in_a_window_is_recorded,
+        an_emptied_store_begins_anew,
+        a_frozen_store_costs_a_budget_a_few_times_and_comes_back,
+        a_late_answer_is_none,
+        a_store_without_memory_refuses,
+        a_store_that_may_evict_does_not_count,
+        a_replica_is_no_register,
+        a_master_that_becomes_a_replica_stops_to_count,
+        killed_connections_are_made_again,
+        who_is_to_log_in_logs_in,
+        a_clock_that_is_off_does_not_count,
+        replicas_have_to_have_it_if_asked_for,
+        of_two_nodes_that_race_exactly_one_wins,
+        records_are_kept_taken_and_dropped,
+        nobody_at_all,
+        nodes_that_count_by_other_times_do_not_count,
+        the_last_clone_closes_all_connections
+    ]
+}
 
 fn single(address: Address) -> StoreConfig {
     config(Topology::Single(address))
@@ -27,7 +51,6 @@ async fn twice(store: &Store, other: &Store) {
     assert_eq!(store.claim(flight).await, Lost);
 }
 
-#[tokio::test]
 async fn a_flight_is_won_once_on_every_kind_of_store() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let process = Process::start(Plan::new(kind, Listen::Tcp));
@@ -38,7 +61,6 @@ async fn a_flight_is_won_once_on_every_kind_of_store() {
     }
 }
 
-#[tokio::test]
 async fn nothing_counts_before_a_recording_window_has_passed() {
     let redis = Process::redis(Listen::Unix);
     let began = Instant::now();
@@ -53,7 +75,6 @@ async fn nothing_counts_before_a_recording_window_has_passed() {
     assert_eq!(other.claim(fresh()).await, Won);
 }
 
-#[tokio::test]
 async fn what_comes_in_a_window_is_recorded() {
     let redis = Process::redis(Listen::Unix);
     let store = open(single(at_socket(&redis)));
@@ -64,7 +85,6 @@ async fn what_comes_in_a_window_is_recorded() {
 }
 
 /// RFC 8446 section 8.2: after the loss of the record, nothing is taken for a recording window.
-#[tokio::test]
 async fn an_emptied_store_begins_anew() {
     let (mut redis, store) = redis().await;
     for flush in [true, false] {
@@ -84,7 +104,6 @@ async fn an_emptied_store_begins_anew() {
     }
 }
 
-#[tokio::test]
 async fn a_frozen_store_costs_a_budget_a_few_times_and_comes_back() {
     let (redis, store) = redis().await;
     redis.freeze();
@@ -103,7 +122,6 @@ async fn a_frozen_store_costs_a_budget_a_few_times_and_comes_back() {
     until(&store, Won).await;
 }
 
-#[tokio::test]
 async fn a_late_answer_is_none() {
     let redis = Process::redis(Listen::Unix);
     let patient = open(single(at_socket(&redis)));
@@ -122,7 +140,6 @@ async fn a_late_answer_is_none() {
     assert_ne!((hasty.claim(flight).await, patient.claim(flight).await), (Won, Won));
 }
 
-#[tokio::test]
 async fn a_store_without_memory_refuses() {
     let (redis, store) = redis().await;
     assert_eq!(redis.ask(&["config", "set", "maxmemory", "1"]), "OK");
@@ -132,7 +149,6 @@ async fn a_store_without_memory_refuses() {
     assert_eq!(store.claim(fresh()).await, Won);
 }
 
-#[tokio::test]
 async fn a_store_that_may_evict_does_not_count() {
     let (redis, store) = redis().await;
     redis.ask(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
@@ -144,7 +160,6 @@ async fn a_store_that_may_evict_does_not_count() {
     assert!(mended.elapsed() >= short(Duration::ZERO).recording_window());
 }
 
-#[tokio::test]
 async fn a_replica_is_no_register() {
     let master = Process::redis(Listen::Tcp);
     let (host, port) = master.tcp();
@@ -164,7 +179,6 @@ async fn a_replica_is_no_register() {
     until(&store, Won).await;
 }
 
-#[tokio::test]
 async fn a_master_that_becomes_a_replica_stops_to_count() {
     let (redis, store) = redis().await;
     let other = Process::redis(Listen::Tcp);
@@ -177,7 +191,6 @@ async fn a_master_that_becomes_a_replica_stops_to_count() {
     assert!(promoted.elapsed() >= short(Duration::ZERO).record_life());
 }
 
-#[tokio::test]
 async fn killed_connections_are_made_again() {
     let (redis, store) = redis().await;
     for _ in 0..5 {
@@ -190,7 +203,6 @@ async fn killed_connections_are_made_again() {
     assert!(store.statistics().connections > 2);
 }
 
-#[tokio::test]
 async fn who_is_to_log_in_logs_in() {
     let redis = Process::redis(Listen::Unix);
     // As docs/cluster.md has it.
@@ -217,7 +229,6 @@ async fn who_is_to_log_in_logs_in() {
     }
 }
 
-#[tokio::test]
 async fn a_clock_that_is_off_does_not_count() {
     let redis = Process::redis(Listen::Unix);
     let right = open(single(at_socket(&redis)));
@@ -232,7 +243,6 @@ async fn a_clock_that_is_off_does_not_count() {
     assert_eq!(store.claim(fresh()).await, unknown(Unknown::Clock));
 }
 
-#[tokio::test]
 async fn replicas_have_to_have_it_if_asked_for() {
     let master = Process::redis(Listen::Tcp);
     let (host, port) = master.tcp();
@@ -248,7 +258,6 @@ async fn replicas_have_to_have_it_if_asked_for() {
     assert_eq!(store.claim(flight).await, Lost);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_nodes_that_race_exactly_one_wins() {
     let (redis, one) = redis().await;
     let other = open(single(at_socket(&redis)));
@@ -270,7 +279,6 @@ async fn of_two_nodes_that_race_exactly_one_wins() {
     assert!(seen.batches < seen.won + seen.lost, "claims do not share exchanges: {seen:?}");
 }
 
-#[tokio::test]
 async fn records_are_kept_taken_and_dropped() {
     let (_redis, store) = redis().await;
     all_records(&store).await;
@@ -295,7 +303,6 @@ async fn all_records(store: &Store) {
     assert!(matches!(store.get("set").await, Err(StoreError::Refused(_))), "a record of a kind");
 }
 
-#[tokio::test]
 async fn nobody_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(single(Address::Unix(directory.path().join("none"))));
@@ -305,7 +312,6 @@ async fn nobody_at_all() {
     assert!(matches!(store.get("a").await, Err(StoreError::Absent(_))));
 }
 
-#[tokio::test]
 async fn nodes_that_count_by_other_times_do_not_count() {
     let (redis, store) = redis().await;
     let freshness = short(Duration::ZERO).freshness * 2;
@@ -322,7 +328,6 @@ async fn nodes_that_count_by_other_times_do_not_count() {
     until(&store, Won).await;
 }
 
-#[tokio::test]
 async fn the_last_clone_closes_all_connections() {
     let (redis, store) = redis().await;
     let clients = || redis.ask(&["client", "list"]).lines().count();

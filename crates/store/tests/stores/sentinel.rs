@@ -1,13 +1,20 @@
 //! Sentinels that name the master: failovers, and a master whom nobody confirms any more.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use firstflight_replay::{StoreAnswer::*, Unknown};
 use firstflight_rig::{MASTER_NAME, Sentinels};
 use firstflight_store::{Address, Store, StoreConfig, Topology};
-use support::*;
+use libtest_mimic::Trial;
+
+/// All tests of this module.
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![
+        a_failover_to_a_replica_that_lags_grants_nothing_twice,
+        a_master_whom_no_majority_confirms_stops_to_count
+    ]
+}
 
 /// Deletes the claims, and leaves the epoch: what a replica that lags has.
 const FORGET: &str = "for _, key in ipairs(redis.call('keys', 'firstflight:c:*')) do \
@@ -26,7 +33,6 @@ async fn started() -> (Sentinels, Store) {
 }
 
 /// RFC 8446 section 8.2: what a lagging replica has not heard of is not taken again.
-#[tokio::test]
 async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
     let (mut all, store) = started().await;
     let window = store_window();
@@ -53,7 +59,6 @@ async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
     assert_eq!(all.master_port(), Some(all.stores[1].tcp().1));
 }
 
-#[tokio::test]
 async fn a_master_whom_no_majority_confirms_stops_to_count() {
     let (all, store) = started().await;
     all.freeze_sentinels();

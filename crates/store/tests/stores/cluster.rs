@@ -1,13 +1,21 @@
 //! A cluster of three masters: claims and records find their slot's owner, and slots move.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use firstflight_replay::{ClaimKey, StoreAnswer::*, Unknown};
 use firstflight_rig::{Cluster, Kind};
 use firstflight_store::{Address, Store, StoreConfig, Topology};
-use support::*;
+use libtest_mimic::Trial;
+
+/// All tests of this module.
+pub(crate) fn trials() -> Vec<Trial> {
+    trials![
+        claims_and_records_find_their_master,
+        a_slot_that_moves_waits_a_window,
+        a_cluster_without_one_of_its_masters_never_grants_twice
+    ]
+}
 
 fn clustered(cluster: &Cluster) -> StoreConfig {
     let (host, port) = cluster.addresses().remove(1);
@@ -35,7 +43,6 @@ fn slot(cluster: &Cluster, flight: ClaimKey) -> u16 {
     cluster.masters[0].ask(&["eval", script, "0", &hex]).parse().expect("a slot")
 }
 
-#[tokio::test]
 async fn claims_and_records_find_their_master() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let cluster = Cluster::start(kind);
@@ -58,7 +65,6 @@ async fn claims_and_records_find_their_master() {
     }
 }
 
-#[tokio::test]
 async fn a_slot_that_moves_waits_a_window() {
     let cluster = Cluster::start(Kind::Redis);
     let store = open(clustered(&cluster));
@@ -72,7 +78,7 @@ async fn a_slot_that_moves_waits_a_window() {
     // The claim does not come along: whoever asks the new owner finds nothing. (A master does not
     // let go of a slot that holds something.)
     cluster.masters[2].ask(&["flushall"]);
-    cluster.move_slot(slot, 0);
+    cluster.move_slot(slot, 2, 0);
     let moved = Instant::now();
     let window = short(Duration::from_secs(2)).recording_window();
     let mut waited = 0;
@@ -89,7 +95,6 @@ async fn a_slot_that_moves_waits_a_window() {
     assert!(waited > 0);
 }
 
-#[tokio::test]
 async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
     let mut cluster = Cluster::start(Kind::Redis);
     let store = open(clustered(&cluster));
