@@ -1,6 +1,6 @@
 //! One connection's handshake, up to the word on its early data.
 
-use firstflight_replay::Flight;
+use firstflight_replay::{Flight, SharedRefusal};
 use firstflight_tls::{
     self as tls, Accepting, EarlyDataReason, Handshake, OpenedTicket, TlsError, TlsStream,
 };
@@ -25,13 +25,22 @@ pub(crate) async fn accept(server: &Shared, socket: Socket) -> Result<Accepted, 
     let gatekeeper = &server.gatekeeper;
     let mut refused = gatekeeper.admission().err();
     let mut accepting = Accepting::new(&server.acceptor, socket, refused.is_none())?;
+    let mut redeemed = false;
     let flight = loop {
         match accepting.advance().await? {
-            tls::Accepted::NeedsSession(_) => accepting.provide_session(OpenedTicket::Ignored),
+            tls::Accepted::NeedsSession(id) => {
+                let ticket = server.ring.redeem(&id).await;
+                if let Some(why) = ticket.withheld {
+                    refused = Some(Refused::Shared(SharedRefusal::Store(why)));
+                }
+                // Who has taken a session out of the store has its flight for himself.
+                redeemed = matches!(ticket.session, OpenedTicket::Session(_));
+                accepting.provide_session(ticket.session);
+            }
             tls::Accepted::Complete => break None,
             tls::Accepted::EarlyData => {
                 let facts = accepting.facts();
-                match gatekeeper.settle(&facts, accepting.heard_at(), false).await {
+                match gatekeeper.settle(&facts, accepting.heard_at(), redeemed).await {
                     Ok(flight) => break Some(flight),
                     Err(why) => {
                         refused = Some(why);

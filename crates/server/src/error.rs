@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use firstflight_store::StoreError;
-use firstflight_tickets::FileError;
+use firstflight_tickets::{FileError, KeyEncryptionError};
 use firstflight_tls::TlsError;
 
 /// Why a server cannot start.
@@ -81,6 +81,9 @@ pub enum ServerError {
     /// The ticket keys cannot be had.
     #[error(transparent)]
     TicketKeys(#[from] FileError),
+    /// The keys under which ticket keys are sealed in the store cannot be had.
+    #[error(transparent)]
+    KeyEncryption(#[from] KeyEncryptionError),
     /// The access log cannot be written.
     #[error("cannot write the access log {path}: {reason}; give a file in a writable directory")]
     AccessLog {

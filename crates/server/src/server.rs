@@ -24,7 +24,6 @@ use crate::{Content, Limits, ServerConfig, ServerError, certificate, connection,
 pub struct Server {
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
-    ring: Arc<TicketRing>,
     shared: Arc<Shared>,
 }
 
@@ -51,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) keep_alive: bool,
     pub(crate) access_log: Option<AccessLog>,
+    pub(crate) ring: Arc<TicketRing>,
 }
 
 impl Server {
@@ -65,7 +65,7 @@ impl Server {
         }
         let service = Service::new(&config.content, &config.limits)?;
         let store = open_store(&config)?;
-        let ring = TicketRing::open(&config.tickets)?;
+        let ring = TicketRing::open(&config.tickets, store.as_ref().map(|(store, _)| store))?;
         let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
         let listeners = config
             .listen
@@ -79,6 +79,7 @@ impl Server {
             .collect::<Vec<_>>();
         let identity = certificate::identity(&config.certificate, &addresses)?;
         let acceptor = acceptor(&config, identity, ring.clone())?;
+        ring.begin().await;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
         let shared = Shared {
@@ -88,8 +89,9 @@ impl Server {
             limits: config.limits,
             keep_alive: config.keep_alive,
             access_log,
+            ring,
         };
-        Ok(Self { listeners, addresses, ring, shared: Arc::new(shared) })
+        Ok(Self { listeners, addresses, shared: Arc::new(shared) })
     }
 
     /// The addresses listened on, with the ports that the system chose.
@@ -111,7 +113,8 @@ impl Server {
         for listener in self.listeners {
             tasks.spawn(accept(listener, self.shared.clone(), places.clone(), stopped.clone()));
         }
-        tasks.spawn(housekeeping(self.shared.clone(), self.ring));
+        tasks.spawn(housekeeping(self.shared.clone()));
+        tasks.spawn(self.shared.ring.clone().follow());
         for address in &self.addresses {
             info!("serving on {address}");
         }
@@ -222,14 +225,14 @@ async fn accept(
 }
 
 /// What has to be looked at about once a second.
-async fn housekeeping(shared: Arc<Shared>, ring: Arc<TicketRing>) {
+async fn housekeeping(shared: Arc<Shared>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         shared.gatekeeper.watch_clock();
-        // The key file may lie on a slow disk.
-        let ring = ring.clone();
+        // Files of keys may lie on a slow disk.
+        let ring = shared.ring.clone();
         let _ = tokio::task::spawn_blocking(move || ring.refresh()).await;
     }
 }

@@ -1,0 +1,226 @@
+//! The ticket ring as TLS wants it, and the clock that both share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use firstflight_store::Store;
+use firstflight_tickets::{
+    KeyEncryption, KeyFile, Opened, RING_OVERHEAD, Refreshed, Ring, Schedule, TicketKeys, UnixTime,
+    Warning, Zone,
+};
+use firstflight_tls::{OpenedTicket, SteadyClock, TicketSealer};
+use tracing::{info, warn};
+
+use crate::{KeySource, ServerError, TicketSettings};
+
+mod sessions;
+mod shared;
+
+pub(crate) use sessions::Redeemed;
+use sessions::Sessions;
+use shared::SharedKeys;
+
+/// Seals and opens the tickets of all connections.
+pub(crate) struct TicketRing {
+    keys: TicketKeys,
+    /// The keys' other side, if they come from the store.
+    shared: Option<SharedKeys>,
+    /// Sessions that lie in the store instead of in their tickets; `None`: there is no store.
+    sessions: Option<Sessions>,
+    /// Whether tickets that are issued from now on can be used once only.
+    single_use: bool,
+    /// The last warning that was logged, so that each is logged once.
+    warned: Mutex<Option<std::mem::Discriminant<Warning>>>,
+}
+
+impl TicketRing {
+    /// The ring from where the settings say, inside a tokio runtime. One from the store begins as
+    /// one of this process alone, until [`begin`](Self::begin) or [`follow`](Self::follow) has
+    /// the store's.
+    ///
+    /// # Errors
+    /// [`ServerError::TicketKeys`], [`ServerError::KeyEncryption`].
+    pub(crate) fn open(
+        settings: &TicketSettings,
+        store: Option<&Store>,
+    ) -> Result<Arc<Self>, ServerError> {
+        let lacks_store = |what: &str| {
+            ServerError::Setting(format!("{what} needs a store; give a section [store]"))
+        };
+        let mut shared = None;
+        let keys = match &settings.keys {
+            KeySource::File(path) => TicketKeys::from_file(KeyFile::new(path))?,
+            KeySource::Process => TicketKeys::in_process(Schedule::default(), now()),
+            KeySource::Store { key_encryption, schedule } => {
+                let keys = KeyEncryption::open(key_encryption)?;
+                let store = store.ok_or_else(|| lacks_store("keys = \"store\""))?.clone();
+                shared = Some(SharedKeys::new(store, keys, *schedule, settings));
+                TicketKeys::given(Ring::fresh(*schedule, now()))
+            }
+        };
+        if settings.single_use && store.is_none() {
+            return Err(lacks_store("single_use = true"));
+        }
+        let zone = settings.zone.as_deref().map_or(Zone::NONE, Zone::named);
+        let sessions = store.map(|store| Sessions::new(store.clone(), keys.schedule().lifetime()));
+        Ok(Arc::new(Self {
+            keys: keys.in_zone(zone),
+            shared,
+            sessions,
+            single_use: settings.single_use,
+            warned: Mutex::new(None),
+        }))
+    }
+
+    /// Whether the files that the settings name are what they should be.
+    ///
+    /// # Errors
+    /// As [`TicketRing::open`].
+    pub(crate) fn check(settings: &TicketSettings) -> Result<(), ServerError> {
+        match &settings.keys {
+            KeySource::Process => {}
+            KeySource::File(path) => drop(TicketKeys::from_file(KeyFile::new(path))?),
+            KeySource::Store { key_encryption, .. } => drop(KeyEncryption::open(key_encryption)?),
+        }
+        Ok(())
+    }
+
+    /// Waits for the store's keys, if that is where they come from, for two seconds at most. What
+    /// is not there then comes later.
+    pub(crate) async fn begin(&self) {
+        if let Some(shared) = &self.shared {
+            shared.begin(&self.keys).await;
+        }
+    }
+
+    /// Follows the store's keys, if that is where they come from, for ever.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        if let Some(shared) = &self.shared {
+            shared.follow(&self.keys).await;
+        }
+    }
+
+    /// Whether tickets may have been used before this process began.
+    pub(crate) fn may_predate_start(&self) -> bool {
+        self.keys.may_predate_start()
+    }
+
+    /// How long a ticket is good.
+    pub(crate) fn lifetime(&self) -> Duration {
+        self.keys.schedule().lifetime()
+    }
+
+    /// Rotates keys that are due and takes up replaced files. Call it about once a second.
+    pub(crate) fn refresh(&self) {
+        let now = now();
+        if let Some(shared) = &self.shared {
+            shared.refresh_key_encryption(now);
+        }
+        match self.keys.refresh(now) {
+            Ok(Refreshed::Unchanged) => {}
+            Ok(Refreshed::Rotated) => info!("ticket keys rotated"),
+            Ok(_) => info!("ticket keys read again: the file has changed"),
+            Err(error) => warn!("{error}; the ticket keys in use stay"),
+        }
+        let warnings = self.keys.warnings(now);
+        let kind = warnings.first().map(std::mem::discriminant);
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if *warned != kind {
+            for warning in warnings {
+                warn!("{warning}");
+            }
+            *warned = kind;
+        }
+    }
+
+    /// The session that a ticket stands for by `id` ([`OpenedTicket::Elsewhere`]), within the
+    /// store's budget. It is gone from the store then, whatever becomes of the connection.
+    pub(crate) async fn redeem(&self, id: &[u8]) -> Redeemed {
+        match &self.sessions {
+            Some(sessions) => sessions.redeem(&self.keys, id).await,
+            None => Redeemed::nothing(),
+        }
+    }
+}
+
+impl TicketSealer for TicketRing {
+    fn max_overhead(&self) -> usize {
+        RING_OVERHEAD
+    }
+
+    fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
+        match &self.sessions {
+            Some(sessions) if self.single_use => {
+                sessions.deposit(self.keys.seal_apart(session, now()))
+            }
+            _ => Some(self.keys.seal(session, now())),
+        }
+    }
+
+    fn open(&self, ticket: &[u8]) -> OpenedTicket {
+        match self.keys.open(ticket, now()) {
+            Opened::Ticket { content, zone } => session_for(&self.keys, content, zone),
+            Opened::Reference { id, .. } if self.sessions.is_some() => {
+                OpenedTicket::Elsewhere(id.to_vec())
+            }
+            _ => OpenedTicket::Ignored,
+        }
+    }
+}
+
+/// A session whose ticket was issued in `zone`: early data is for the same zone only.
+fn session_for(keys: &TicketKeys, content: Vec<u8>, zone: Zone) -> OpenedTicket {
+    match zone == keys.zone() {
+        true => OpenedTicket::Session(content),
+        false => OpenedTicket::WithoutEarlyData(content),
+    }
+}
+
+/// The time by which TLS ages tickets too.
+fn now() -> UnixTime {
+    UnixTime(u64::try_from(SteadyClock::unix_micros() / 1_000_000).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seals_and_opens_and_ignores_the_rest() {
+        let ring = TicketRing::open(&TicketSettings::default(), None).unwrap();
+        let ticket = ring.seal(b"session").unwrap();
+        assert!(ticket.len() <= b"session".len() + ring.max_overhead());
+        assert_eq!(TicketSealer::open(&*ring, &ticket), OpenedTicket::Session(b"session".to_vec()));
+        assert_eq!(TicketSealer::open(&*ring, b"garbage"), OpenedTicket::Ignored);
+        assert!(!ring.may_predate_start());
+    }
+
+    #[test]
+    fn another_zone_resumes_without_early_data() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let file = KeyFile::new(directory.path().join("keys"));
+        file.write_new(Schedule::default(), now()).unwrap();
+        let in_zone = |zone: Option<&str>| {
+            let settings = TicketSettings {
+                keys: KeySource::File(file.path().to_owned()),
+                zone: zone.map(str::to_owned),
+                ..TicketSettings::default()
+            };
+            TicketRing::open(&settings, None).unwrap()
+        };
+        let (west, east, none) = (in_zone(Some("west")), in_zone(Some("east")), in_zone(None));
+        let ticket = west.seal(b"session").unwrap();
+        let session = b"session".to_vec();
+        let open = |ring: &TicketRing| TicketSealer::open(ring, &ticket);
+        assert_eq!(open(&in_zone(Some("west"))), OpenedTicket::Session(session.clone()));
+        assert_eq!(open(&east), OpenedTicket::WithoutEarlyData(session.clone()));
+        assert_eq!(open(&none), OpenedTicket::WithoutEarlyData(session));
+    }
+
+    #[test]
+    fn what_needs_a_store_says_so() {
+        let settings = TicketSettings { single_use: true, ..TicketSettings::default() };
+        let error = TicketRing::open(&settings, None).map(drop).unwrap_err().to_string();
+        assert!(error.contains("single_use = true needs a store"), "{error}");
+    }
+}
