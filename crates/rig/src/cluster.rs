@@ -1,4 +1,4 @@
-//! A cluster of three masters.
+//! A cluster of three masters, and replicas if they are wanted.
 
 use crate::ports::free_port;
 use crate::process::{Kind, Listen, Plan, Process};
@@ -8,10 +8,12 @@ use crate::sentinels::until;
 const SLOTS: u32 = 16_384;
 const MASTERS: u32 = 3;
 
-/// Three masters without replicas, killed when dropped.
+/// Three masters, without replicas at first, killed when dropped.
 pub struct Cluster {
     /// The masters, in the order of their slots.
     pub masters: Vec<Process>,
+    /// What [`Cluster::add_replica`] added.
+    pub replicas: Vec<Process>,
 }
 
 impl Cluster {
@@ -28,18 +30,34 @@ impl Cluster {
             master.ask(&["cluster", "set-config-epoch", &epoch]);
             master.ask(&["cluster", "addslotsrange", &first.to_string(), &last.to_string()]);
         }
-        for other in &masters[1..] {
-            let bus = setting(other, "cluster-port");
-            let port = other.plain_port().to_string();
-            masters[0].ask(&["cluster", "meet", "127.0.0.1", &port, &bus]);
-        }
+        masters[1..].iter().for_each(|other| meet(&masters[0], other));
         until("the cluster is whole", || {
             masters.iter().all(|one| {
                 let said = one.ask(&["cluster", "info"]);
                 said.contains("cluster_state:ok") && said.contains("cluster_size:3")
             })
         });
-        Self { masters }
+        Self { masters, replicas: Vec::new() }
+    }
+
+    /// Gives a master a replica, which takes its place when it dies.
+    ///
+    /// # Panics
+    /// If that does not come about within 20 s.
+    pub fn add_replica(&mut self, kind: Kind, of: usize) {
+        let replica = Process::start(plan(kind));
+        let id = self.masters[of].ask(&["cluster", "myid"]);
+        meet(&self.masters[of], &replica);
+        until("the replica has heard of its master", || {
+            replica.ask(&["cluster", "replicate", &id]) == "OK"
+        });
+        until("the replica is in step, and all know of it", || {
+            let id = replica.ask(&["cluster", "myid"]);
+            let known = |one: &Process| one.ask(&["cluster", "nodes"]).contains(&id);
+            replica.ask(&["info", "replication"]).contains("master_link_status:up")
+                && self.masters.iter().all(known)
+        });
+        self.replicas.push(replica);
     }
 
     /// Where the masters listen.
@@ -67,6 +85,11 @@ impl Cluster {
             set(index, &["node", &new]);
         });
     }
+}
+
+fn meet(one: &Process, other: &Process) {
+    let bus = setting(other, "cluster-port");
+    one.ask(&["cluster", "meet", "127.0.0.1", &other.plain_port().to_string(), &bus]);
 }
 
 fn plan(kind: Kind) -> Plan {

@@ -112,3 +112,24 @@ fn named(answer: &Value, asked: &Address) -> Option<Address> {
     let [host, port] = parts.as_slice() else { return None };
     super::address(text(host)?, integer(port)?, asked)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addresses_are_taken_as_they_are() {
+        let asked = Address::Tcp("sentinel".to_owned(), 26_379);
+        let answer = |parts: &[&str]| {
+            Value::Array(parts.iter().map(|p| Value::BulkString(p.as_bytes().to_vec())).collect())
+        };
+        for host in ["redis-0.redis.svc", "192.0.2.7", "2001:db8::7"] {
+            let wanted = Some(Address::Tcp(host.to_owned(), 6379));
+            assert_eq!(named(&answer(&[host, "6379"]), &asked), wanted);
+        }
+        for wrong in [&["h"][..], &["h", "0"], &["h", "65536"], &["h", "x"], &["h", "1", "2"]] {
+            assert_eq!(named(&answer(wrong), &asked), None, "{wrong:?}");
+        }
+        assert_eq!(named(&Value::Nil, &asked), None);
+    }
+}

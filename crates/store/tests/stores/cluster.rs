@@ -13,7 +13,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![
         claims_and_records_find_their_master,
         a_slot_that_moves_waits_a_window,
-        a_cluster_without_one_of_its_masters_never_grants_twice
+        a_cluster_without_one_of_its_masters_never_grants_twice,
+        a_replica_in_a_masters_place_waits_a_window,
     ]
 }
 
@@ -110,4 +111,35 @@ async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
             assert_ne!(store.claim(*flight).await, Won);
         }
     }
+}
+
+/// RFC 8446 section 8.2: a replica may lack the last claims.
+async fn a_replica_in_a_masters_place_waits_a_window() {
+    let mut cluster = Cluster::start(Kind::Redis);
+    cluster.add_replica(Kind::Redis, 0);
+    let store = open(clustered(&cluster));
+    all_count(&store).await;
+    let mut of_the_first =
+        std::iter::repeat_with(fresh).filter(|flight| slot(&cluster, *flight) < 5000);
+    let flights: Vec<_> = of_the_first.by_ref().take(5).collect();
+    let later: Vec<_> = of_the_first.take(100).collect();
+    for flight in &flights {
+        assert_eq!(store.claim(*flight).await, Won);
+    }
+    cluster.masters[0].kill();
+    let killed = Instant::now();
+    let window = short(Duration::from_secs(2)).recording_window();
+    let mut later = later.into_iter();
+    loop {
+        let answer = store.claim(later.next().expect("it counts again at last")).await;
+        if answer == Won {
+            break;
+        }
+        for flight in &flights {
+            let answer = store.claim(*flight).await;
+            assert!(answer != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert!(killed.elapsed() >= window, "{:?}", killed.elapsed());
 }
