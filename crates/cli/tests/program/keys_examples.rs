@@ -26,6 +26,17 @@ fn done(dir: &Path, arguments: &[&str]) -> Ended {
     ended
 }
 
+#[test]
+fn the_configuration_is_good() {
+    let site = site();
+    let dir = site.path();
+    done(dir, &["keys", "new-encryption", "kek"]);
+    fs::copy(dir.join("kek"), dir.join("store-password")).unwrap();
+    fs::write(dir.join("serve.toml"), example("serve.toml", dir)).unwrap();
+    let checked = done(dir, &["serve", "--check", "--config", "serve.toml"]);
+    assert!(checked.out.contains("OK"), "{checked:?}");
+}
+
 /// Each unit's commands, run by a shell. What they would tell systemd is left out.
 #[test]
 fn the_units_commands_run() {

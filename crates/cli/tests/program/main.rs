@@ -8,6 +8,7 @@ mod help;
 mod keys;
 mod keys_examples;
 mod keys_fleet;
+mod keys_nodes;
 mod keys_store;
 mod lab;
 mod messages;
