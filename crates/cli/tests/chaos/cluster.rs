@@ -41,17 +41,14 @@ struct Node {
 }
 
 impl Cluster {
-    /// Starts all nodes; a node's settings are made by its number. `prepare` may write more into
-    /// the shared directory.
+    /// Starts all nodes; a node's settings are made by its number.
     pub(crate) fn start(
         kind: Kind,
         clocks: [Option<&'static str>; NODES],
         settings: impl Fn(usize) -> Settings,
-        prepare: impl FnOnce(&Path),
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         kind.prepare(dir.path());
-        prepare(dir.path());
         let node = |number| {
             let dir = dir.path().join(format!("node-{number}"));
             fs::create_dir(&dir).unwrap();

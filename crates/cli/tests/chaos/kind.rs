@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use firstflight_tickets::SharedKeys;
 
 use crate::process::found;
 
@@ -35,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) budget: Duration,
     /// More of the section `[store]`.
     pub(crate) store: String,
+    /// More of the section `[tickets]`.
+    pub(crate) tickets: &'static str,
 }
 
 impl Kind {
@@ -61,8 +64,8 @@ impl Kind {
         fs::write(dir.join("key.pem"), &key).unwrap();
         fs::write(dir.join("both.pem"), cert + &key).unwrap();
         match self {
-            Self::Shared if KEYS_IN_STORE => {}
-            Self::Shared | Self::Local => keys(&["new"], &dir.join("ring")),
+            Self::Shared => keys(&["new-encryption"], &dir.join("kek")),
+            Self::Local => keys(&["new"], &dir.join("ring")),
             Self::Nginx | Self::Haproxy => (0..3).for_each(|_| self.rotate(dir)),
         }
     }
@@ -70,10 +73,8 @@ impl Kind {
     /// Puts a new ticket key into use in the cluster's directory.
     pub(crate) fn rotate(self, dir: &Path) {
         match self {
-            Self::Shared if KEYS_IN_STORE => {
-                keys(&["rotate", "--config"], &dir.join("node-0/config.toml"));
-            }
-            Self::Shared | Self::Local => keys(&["rotate"], &dir.join("ring")),
+            Self::Shared => keys(&["rotate", "--config"], &dir.join("node-0/config.toml")),
+            Self::Local => keys(&["rotate"], &dir.join("ring")),
             // The first seals.
             Self::Nginx => {
                 for number in (0..2).rev() {
@@ -91,6 +92,17 @@ impl Kind {
                 let from = lines.len().saturating_sub(4);
                 fs::write(path, lines[from..].join("\n") + "\n").unwrap();
             }
+        }
+    }
+
+    /// How long it takes until all nodes seal under a new key.
+    pub(crate) fn spread(self) -> Duration {
+        match self {
+            // It waits until each node surely has it.
+            Self::Shared => SharedKeys::SPREAD + Duration::from_secs(2),
+            // Nodes look every second.
+            Self::Local => Duration::from_millis(1500),
+            Self::Nginx | Self::Haproxy => Duration::ZERO,
         }
     }
 
@@ -120,9 +132,6 @@ impl Kind {
     }
 }
 
-/// Whether `serve` can have its ticket keys from the store.
-const KEYS_IN_STORE: bool = false;
-
 /// The binary under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
@@ -149,10 +158,11 @@ fn ours(
             settings.clock_margin.as_millis(),
             settings.store
         );
-        config += match KEYS_IN_STORE {
-            true => "[tickets]\nkeys = \"store\"\nkey_encryption_file = \"../kek\"\n",
-            false => "[tickets]\nkeys = \"file\"\nfile = \"../ring\"\n",
-        };
+        config += &format!(
+            "[tickets]\nkeys = \"store\"\nkey_encryption_file = {:?}\n{}",
+            shared.join("kek"),
+            settings.tickets
+        );
     }
     fs::write(own.join("config.toml"), config).unwrap();
     let mut command = Command::new(PROGRAM);

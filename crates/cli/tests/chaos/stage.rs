@@ -1,8 +1,5 @@
 //! A cluster with a store: what a scenario plays on.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,23 +15,33 @@ use crate::verdict::{Row, judge};
 /// How far clocks are off, as faketime has it.
 pub(crate) type Clocks = [Option<&'static str>; NODES];
 
-/// The times that a scenario's cluster goes by.
+/// What a scenario's cluster goes by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub(crate) struct Setup {
     /// How far a ticket's age may be off.
     pub(crate) freshness: Duration,
     /// How far a clock may be off.
     pub(crate) clock_margin: Duration,
+    /// The nodes' clocks.
+    pub(crate) clocks: Clocks,
+    /// The nodes that take early data, for which a scenario waits.
+    pub(crate) takers: &'static [usize],
+    /// More of the section `[tickets]`.
+    pub(crate) tickets: &'static str,
 }
 
-impl Times {
+impl Setup {
     /// The product's own: a window of 45 s, or 50 s with sentinels.
-    pub(crate) const OWN: Self =
-        Self { freshness: Duration::from_secs(10), clock_margin: Duration::from_secs(6) };
+    pub(crate) const OWN: Self = Self {
+        freshness: Duration::from_secs(10),
+        clock_margin: Duration::from_secs(6),
+        clocks: [None; NODES],
+        takers: &ALL,
+        tickets: "",
+    };
 
-    /// Flights stay fresh as long, and the window is 25 s, or 30 s.
-    pub(crate) const TIGHT: Self =
-        Self { freshness: Duration::from_secs(10), clock_margin: Duration::from_secs(1) };
+    /// Flights stay fresh as long, and the window is 20 s shorter.
+    pub(crate) const TIGHT: Self = Self { clock_margin: Duration::from_secs(1), ..Self::OWN };
 
     /// The product's own where there is time.
     pub(crate) fn of(plan: &Plan) -> Self {
@@ -65,49 +72,31 @@ pub(crate) enum Store {
 }
 
 impl Stage {
-    /// One store process. Returns when each node takes early data.
-    pub(crate) fn single(name: &'static str, plan: &Plan, times: Times, clocks: Clocks) -> Self {
-        Self::single_but(name, plan, times, clocks, &ALL)
-    }
-
-    /// The same, but only these nodes have to take early data.
-    pub(crate) fn single_but(
-        name: &'static str,
-        plan: &Plan,
-        times: Times,
-        clocks: Clocks,
-        takers: &[usize],
-    ) -> Self {
+    /// One store process. Returns when the nodes take early data.
+    pub(crate) fn single(name: &'static str, plan: &Plan, setup: &Setup) -> Self {
         let store = Process::redis(Listen::Tcp);
         let pipes: Vec<_> = ALL.iter().map(|_| Pipe::to(store.tcp().1)).collect();
         let url = |node: usize| format!("url = \"redis://127.0.0.1:{}\"\n", pipes[node].port());
-        let cluster = start(plan, times, clocks, url);
-        Self {
-            run: ready(name, plan, &cluster, takers),
-            cluster,
-            pipes,
-            store: Store::Single(store),
-        }
+        let (cluster, run) = start(name, plan, setup, url);
+        Self { run, cluster, pipes, store: Store::Single(store) }
     }
 
-    /// A master and a replica, watched by sentinels.
-    pub(crate) fn sentinels(name: &'static str, plan: &Plan, times: Times) -> Self {
+    /// A master and a replica, watched by sentinels; `more` is for the section `[store]`.
+    pub(crate) fn sentinels(name: &'static str, plan: &Plan, more: &str) -> Self {
         let store = Sentinels::start();
         // A machine as busy as in a test run must not look like a master that is gone.
         tell_sentinels(&store, "down-after-milliseconds", 3000);
         let urls = urls(&store.addresses());
-        let url = format!("{urls}mode = \"sentinel\"\nmaster = \"{MASTER_NAME}\"\n");
-        let cluster = start(plan, times, [None; NODES], |_| url.clone());
-        let run = ready(name, plan, &cluster, &ALL);
+        let url = format!("{urls}mode = \"sentinel\"\nmaster = \"{MASTER_NAME}\"\n{more}");
+        let (cluster, run) = start(name, plan, &Setup::of(plan), |_| url.clone());
         Self { run, cluster, pipes: Vec::new(), store: Store::Sentinels(store) }
     }
 
     /// Three masters, with a third of the claims each.
-    pub(crate) fn sharded(name: &'static str, plan: &Plan, times: Times) -> Self {
+    pub(crate) fn sharded(name: &'static str, plan: &Plan) -> Self {
         let store = firstflight_rig::Cluster::start(firstflight_rig::Kind::Redis);
         let url = format!("{}mode = \"cluster\"\n", urls(&store.addresses()));
-        let cluster = start(plan, times, [None; NODES], |_| url.clone());
-        let run = ready(name, plan, &cluster, &ALL);
+        let (cluster, run) = start(name, plan, &Setup::of(plan), |_| url.clone());
         Self { run, cluster, pipes: Vec::new(), store: Store::Sharded(store) }
     }
 
@@ -150,34 +139,30 @@ pub(crate) fn tell_sentinels(store: &Sentinels, setting: &str, value: u32) {
     }
 }
 
-/// Waits until these nodes take early data, and begins to count.
-fn ready(name: &'static str, plan: &Plan, cluster: &Cluster, takers: &[usize]) -> Run {
-    cluster.warm_up(WINDOW, takers);
-    Run::new(&cluster.world, name, plan.copies)
-}
-
-/// A cluster of ours with a shared register.
-fn start(plan: &Plan, times: Times, clocks: Clocks, url: impl Fn(usize) -> String) -> Cluster {
+/// A cluster of ours with a shared register, once it takes early data.
+fn start(
+    name: &'static str,
+    plan: &Plan,
+    setup: &Setup,
+    url: impl Fn(usize) -> String,
+) -> (Cluster, Run) {
     let settings = |node| Settings {
-        freshness: times.freshness,
-        clock_margin: times.clock_margin,
+        freshness: setup.freshness,
+        clock_margin: setup.clock_margin,
         budget: plan.budget,
         store: url(node),
+        tickets: setup.tickets,
     };
-    Cluster::start(Kind::Shared, clocks, settings, key_encryption)
+    let cluster = Cluster::start(Kind::Shared, setup.clocks, settings);
+    cluster.warm_up(WINDOW, setup.takers);
+    let run = Run::new(&cluster.world, name, plan.copies);
+    (cluster, run)
 }
 
 fn urls(addresses: &[(String, u16)]) -> String {
     let urls: Vec<_> =
         addresses.iter().map(|(host, port)| format!("\"redis://{host}:{port}\"")).collect();
     format!("url = [{}]\n", urls.join(", "))
-}
-
-/// A key-encryption key of the cluster's own.
-fn key_encryption(dir: &Path) {
-    let path = dir.join("kek");
-    fs::write(&path, "1f".repeat(32) + "\n").unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
 }
 
 /// For a recording window, and a busy machine.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
-use crate::stage::{Stage, Times};
+use crate::stage::{Setup, Stage};
 
 /// By 5 s, one node ahead and one behind: within the margin, so all of them take early data, and
 /// what is stale at one is fresh at another.
 pub(super) fn within_the_margin(plan: &Plan) -> Vec<Row> {
     let clocks = [None, Some("+5s"), Some("-5s")];
-    let stage = Stage::single("clocks_5_s_off", plan, Times::OWN, clocks);
+    let stage = Stage::single("clocks_5_s_off", plan, &Setup { clocks, ..Setup::OWN });
     let run = stage.run.clone();
     for _ in 0..8 {
         run.flights(3, &ALL);
@@ -26,7 +26,8 @@ pub(super) fn beyond_the_margin(plan: &Plan) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, clock) in [("clock_ahead_too_far", "+5s"), ("clock_behind_too_far", "-5s")] {
         let clocks = [None, None, Some(clock)];
-        let stage = Stage::single_but(name, plan, Times::TIGHT, clocks, &[0, 1]);
+        let setup = Setup { clocks, takers: &[0, 1], ..Setup::TIGHT };
+        let stage = Stage::single(name, plan, &setup);
         let run = stage.run.clone();
         run.flights(10, &[0, 1]);
         run.requests(10, &[2]);
@@ -40,7 +41,7 @@ pub(super) fn beyond_the_margin(plan: &Plan) -> Vec<Row> {
 /// after a while.
 pub(super) fn set_back(plan: &Plan) -> Vec<Row> {
     let clocks = [None, Some("+0s"), None];
-    let stage = Stage::single("clock_set_back", plan, Times::of(plan), clocks);
+    let stage = Stage::single("clock_set_back", plan, &Setup { clocks, ..Setup::of(plan) });
     let run = stage.run.clone();
     run.flights(20, &ALL);
     let storm = run.storm();

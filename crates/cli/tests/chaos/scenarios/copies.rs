@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Cluster, Kind, Plan, Row, Run, judge};
 use crate::cluster::ALL;
 use crate::kind::Settings;
-use crate::stage::{Stage, Times};
+use crate::stage::{Setup, Stage};
 
 /// A scenario that needs no store: its name, and what happens.
 type Step = (&'static str, fn(&mut Cluster, &Run));
@@ -51,9 +51,10 @@ fn after_rotation(cluster: &mut Cluster, run: &Run) {
     run.flights(FLIGHTS / 2, &ALL);
     cluster.rotate();
     run.copies(0.3, &ALL);
-    // Nodes look for new keys every second.
-    sleep(Duration::from_millis(1500));
-    run.requests(FLIGHTS, &ALL);
+    run.flights(FLIGHTS / 4, &ALL);
+    sleep(run.world().kind.spread());
+    // By tickets of before and after.
+    run.requests(2 * FLIGHTS, &ALL);
     run.remaining_copies();
 }
 
@@ -71,7 +72,7 @@ fn over_http2(_: &mut Cluster, run: &Run) {
 
 /// With a store, all on one cluster too.
 pub(super) fn shared(plan: &Plan) -> Vec<Row> {
-    let mut stage = Stage::single("shared", plan, Times::of(plan), [None; 3]);
+    let mut stage = Stage::single("shared", plan, &Setup::of(plan));
     let steps = [&STEPS[..], &[("over_http2", over_http2)]].concat();
     let runs = play(&mut stage.cluster, plan, &steps);
     let (log, whole) = stage.cluster.stop();
@@ -102,8 +103,9 @@ fn one_after_the_other(kind: Kind, plan: &Plan, steps: &[Step]) -> Vec<Row> {
         clock_margin: Duration::from_secs(1),
         budget: plan.budget,
         store: String::new(),
+        tickets: "",
     };
-    let mut cluster = Cluster::start(kind, [None; 3], |_| settings.clone(), |_| {});
+    let mut cluster = Cluster::start(kind, [None; 3], |_| settings.clone());
     // Nothing is taken early in the first 76 seconds with a key file.
     cluster.warm_up(START, &ALL);
     let runs = play(&mut cluster, plan, steps);

@@ -1,12 +1,14 @@
 //! The store's master is replaced by a replica that has not seen the last claims.
 
+use std::time::Duration;
+
 use firstflight_rig::{Process, Sentinels};
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
 use crate::pipe::Pipe;
 use crate::process::until;
-use crate::stage::{Stage, Store, Times, WINDOW, tell_sentinels};
+use crate::stage::{Stage, Store, WINDOW, tell_sentinels};
 
 /// The master dies.
 pub(super) fn lagging_replica(plan: &Plan) -> Vec<Row> {
@@ -19,13 +21,34 @@ pub(super) fn old_master_returns(plan: &Plan) -> Vec<Row> {
     failover("old_master_returns", plan, freeze, |stage| stage.process().thaw())
 }
 
+/// The same replica, and claims that count only when it has them (`replicas = 1`): none does while
+/// it lags, nor as a master without a replica of its own, until the old one has become that.
+pub(super) fn acknowledged(plan: &Plan) -> Vec<Row> {
+    let mut stage = Stage::sentinels("failover_with_wait", plan, "replicas = 1\n");
+    let run = stage.run.clone();
+    run.flights(FLIGHTS, &ALL);
+    let storm = run.storm();
+    let pipe = lag(sentinels(&stage));
+    run.copies(0.2, &ALL);
+    storm.rage(Duration::from_secs(3));
+    stage.process().kill();
+    sentinels(&stage).wait_for_master(1);
+    drop(pipe);
+    run.copies(0.2, &ALL);
+    stage.process().restart();
+    run.copies(0.2, &ALL);
+    storm.until_taken(20, WINDOW);
+    storm.end();
+    vec![stage.end(&["store_unreplicated"])]
+}
+
 fn failover(
     name: &'static str,
     plan: &Plan,
     lose: impl FnOnce(&mut Stage),
     then: impl FnOnce(&mut Stage),
 ) -> Vec<Row> {
-    let mut stage = Stage::sentinels(name, plan, Times::of(plan));
+    let mut stage = Stage::sentinels(name, plan, "");
     let run = stage.run.clone();
     let pipe = lag(sentinels(&stage));
     run.flights(FLIGHTS, &ALL);

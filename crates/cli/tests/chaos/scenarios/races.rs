@@ -7,7 +7,7 @@ use super::{Plan, Row};
 use crate::attacker::resend;
 use crate::cluster::ALL;
 use crate::runtime;
-use crate::stage::{Stage, Times};
+use crate::stage::{Setup, Stage};
 
 /// Copies come first, and the original when they are done.
 pub(super) fn overtaken(plan: &Plan) -> Vec<Row> {
@@ -20,7 +20,7 @@ pub(super) fn abreast(plan: &Plan) -> Vec<Row> {
 }
 
 fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
-    let stage = Stage::single(name, plan, Times::of(plan), [None; 3]);
+    let stage = Stage::single(name, plan, &Setup::of(plan));
     let run = stage.run.clone();
     for number in 0..ROUNDS {
         let node = number % ALL.len();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
-use crate::stage::{Stage, Times, WINDOW};
+use crate::stage::{Setup, Stage, WINDOW};
 
 /// Killed, and started again after a while.
 pub(super) fn stopped(plan: &Plan) -> Vec<Row> {
@@ -71,8 +71,15 @@ pub(super) fn partitioned(plan: &Plan) -> Vec<Row> {
 
 /// One of three masters of a cluster is killed and started at once, without a record.
 pub(super) fn shard_restarted_empty(plan: &Plan) -> Vec<Row> {
-    let stage = Stage::sharded("shard_restarted_empty", plan, Times::of(plan));
+    let stage = Stage::sharded("shard_restarted_empty", plan);
     trouble_on(stage, &["store_window", "store_refused", "store_absent"], restart, |_| {})
+}
+
+/// Tickets that are used once: the store has their only copies, and forgets them.
+pub(super) fn single_use(plan: &Plan) -> Vec<Row> {
+    let setup = Setup { tickets: "single_use = true\n", ..Setup::of(plan) };
+    let stage = Stage::single("single_use_tickets", plan, &setup);
+    trouble_on(stage, &["session_not_resumed", "store_window"], restart, |_| {})
 }
 
 /// Honest requests and copies before, while the trouble begins, during it, while it ends, and
@@ -84,7 +91,7 @@ fn trouble(
     begin: impl FnOnce(&mut Stage),
     end: impl FnOnce(&mut Stage),
 ) -> Vec<Row> {
-    trouble_on(Stage::single(name, plan, Times::of(plan), [None; 3]), reasons, begin, end)
+    trouble_on(Stage::single(name, plan, &Setup::of(plan)), reasons, begin, end)
 }
 
 fn trouble_on(
