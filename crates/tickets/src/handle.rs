@@ -241,7 +241,10 @@ impl Active {
         let until = now.after(self.ring.schedule().lifetime());
         let keys = self.ring.keys().iter().enumerate();
         let replaced = keys
-            .filter(|(at, _)| self.ring.state(*at, now) != KeyState::Dead)
+            // Nobody has sealed under a next one.
+            .filter(|(at, _)| {
+                matches!(self.ring.state(*at, now), KeyState::Previous | KeyState::Current)
+            })
             .map(|(_, key)| (key.key.clone(), until));
         let before = self.retired.iter().filter(|(_, until)| *until > now).cloned();
         before

@@ -151,6 +151,7 @@ fn a_ticket_carries_its_zone() {
 #[test]
 fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
     let own = Ring::fresh(Schedule::default(), NOW);
+    let next = own.keys()[1].key.clone();
     let keys = TicketKeys::given(own.clone());
     assert!(!keys.install(own, NOW), "the same ring");
     let before = keys.seal(b"session", hours(1));
@@ -158,6 +159,9 @@ fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
     assert!(keys.install(shared.clone(), hours(2)));
     let after = keys.seal(b"session", hours(2));
     assert_ne!(after[1..17], before[1..17]);
+    // Nobody has sealed under the next one: whoever sends a ticket under it has stolen it.
+    let stolen = next.seal(b"session", Zone::NONE);
+    assert_eq!(keys.open(&stolen, hours(2)), Opened::UnknownKey);
     // Another ring still: what was retired before stays.
     let mut turned = shared;
     turned.rotate(hours(3));

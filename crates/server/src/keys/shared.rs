@@ -86,7 +86,7 @@ impl SharedKeys {
             Ok(ring) => {
                 self.take(keys, ring);
                 if self.set_missing(None) {
-                    info!("ticket keys: the store is back");
+                    info!("ticket keys: in step with the store again");
                 }
             }
             Err(error) => {

@@ -106,7 +106,8 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Puts a new key into the store. All nodes have it within a second or two, and from
-    /// [`SharedKeys::SPREAD`] on it is the current one, until the next period begins.
+    /// [`SharedKeys::SPREAD`] on it is the current one, until the next period begins. The next
+    /// period has a new one too.
     ///
     /// # Errors
     /// [`SharedRingError`].
@@ -115,6 +116,10 @@ impl<S: Records> SharedRing<S> {
         let offer = self.state().keys.rotation(now);
         if !self.offer(&offer, now).await? {
             return Err(SharedRingError::Overtaken);
+        }
+        let replacement = self.state().keys.replacement(offer.key.not_before, now);
+        if let Some(replacement) = replacement {
+            self.replace(&replacement, now).await?;
         }
         self.ring()
     }
@@ -217,6 +222,21 @@ impl<S: Records> SharedRing<S> {
             self.store.add(LIST, &Entry { slot: *slot, name }.to_string()).await?;
         }
         Ok(put)
+    }
+
+    /// Puts a key into its slot, whatever is there.
+    async fn replace(&self, offer: &Offer, now: UnixTime) -> Result<(), SharedRingError> {
+        let Offer { slot, key, life } = offer;
+        let old = self.state().keys.held(*slot);
+        self.store.put(&place(*slot), &self.records.seal(*slot, key), *life).await?;
+        if let Found::Key(name) = self.look_into(*slot, now).await? {
+            let new = Entry { slot: *slot, name };
+            self.store.add(LIST, &new.to_string()).await?;
+            if let Some(old) = old.filter(|old| *old != new) {
+                self.store.remove(LIST, &old.to_string()).await?;
+            }
+        }
+        Ok(())
     }
 
     fn ring(&self) -> Result<Ring, SharedRingError> {

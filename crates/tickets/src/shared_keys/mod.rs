@@ -136,6 +136,21 @@ impl SharedKeys {
         self.offer(Slot(at.0), fresh(at), now)
     }
 
+    /// With a [`rotation`](Self::rotation) at `from`: another key for the next period, in the
+    /// place of the one that is there. An operator who wants a new key may know that somebody has
+    /// taken the ring, and the next key with it. `None`: the next period begins before, and what
+    /// follows it is not drawn yet.
+    pub fn replacement(&self, from: UnixTime, now: UnixTime) -> Option<Offer> {
+        let slot = Slot((now.0 - now.0 % self.period()).saturating_add(self.period()));
+        (slot.0 > from.0).then(|| self.offer(slot, fresh(UnixTime(slot.0)), now))
+    }
+
+    /// The key that is held for `slot`.
+    pub fn held(&self, slot: Slot) -> Option<Entry> {
+        let held = self.held.iter().find(|held| held.slot == slot)?;
+        Some(Entry { slot, name: *held.key.key.name() })
+    }
+
     /// How long the store has to keep `key` from `now` on: until its last ticket is dead, and a
     /// little longer, because clocks differ.
     pub fn life(&self, key: &DatedKey, now: UnixTime) -> Duration {

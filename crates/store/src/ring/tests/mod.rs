@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use firstflight_tickets::{KeyState, KeyStatus, UnsealError};
+use firstflight_tickets::{DatedKey, KeyState, KeyStatus, UnsealError};
 use tempfile::TempDir;
 
 use super::*;
@@ -69,9 +69,19 @@ fn a_rotation_is_everywhere_before_it_is_used() {
     run(async {
         let (memory, keys) = (Memory::new(), keys(ONE));
         let (one, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
-        one.refresh(START).await.expect("a ring");
+        let before = one.refresh(START).await.expect("a ring");
+        other.refresh(at(29)).await.expect("a ring");
         let rotated = one.rotate(at(30)).await.expect("a ring");
         assert_eq!(other.refresh(at(31)).await.expect("a ring"), rotated);
+        // Who has taken the ring of before has neither this nor the next.
+        let taken = |key: &DatedKey| before.keys().contains(key);
+        assert_eq!(rotated.keys().iter().map(taken).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(memory.contents().sets[LIST].len(), 3);
+        // Shortly before the next period there is no time left for that, and no need.
+        let late = one.rotate(at(50)).await.expect("a ring");
+        assert_eq!(late.keys()[..3], rotated.keys()[..]);
+        assert_eq!(late.keys().len(), 4);
+        assert_eq!(other.refresh(at(51)).await.expect("a ring"), late);
         let name = |seconds| *rotated.current(at(seconds)).key.name();
         assert!(name(44) != name(45) && name(45) == name(59) && name(45) != name(60));
     });
