@@ -12,6 +12,8 @@ use crate::socket::Socket;
 /// A connection on which early data is decided.
 pub(crate) struct Accepted {
     pub(crate) stream: TlsStream<Socket>,
+    /// What was negotiated.
+    pub(crate) facts: Handshake,
     /// Its flight, if TLS accepted early data.
     pub(crate) flight: Option<Flight>,
     /// Why TLS accepted early data or not, as the access log has it.
@@ -26,7 +28,7 @@ pub(crate) async fn accept(server: &Shared, socket: Socket) -> Result<Accepted, 
     let mut refused = gatekeeper.admission().err();
     let mut accepting = Accepting::new(&server.acceptor, socket, refused.is_none())?;
     let mut redeemed = false;
-    let flight = loop {
+    let (flight, facts) = loop {
         match accepting.advance().await? {
             tls::Accepted::NeedsSession(id) => {
                 let ticket = server.ring.redeem(&id).await;
@@ -37,11 +39,11 @@ pub(crate) async fn accept(server: &Shared, socket: Socket) -> Result<Accepted, 
                 redeemed = matches!(ticket.session, OpenedTicket::Session(_));
                 accepting.provide_session(ticket.session);
             }
-            tls::Accepted::Complete => break None,
+            tls::Accepted::Complete => break (None, accepting.facts()),
             tls::Accepted::EarlyData => {
                 let facts = accepting.facts();
                 match gatekeeper.settle(&facts, accepting.heard_at(), redeemed).await {
-                    Ok(flight) => break Some(flight),
+                    Ok(flight) => break (Some(flight), facts),
                     Err(why) => {
                         refused = Some(why);
                         accepting.refuse_early_data()?;
@@ -50,14 +52,16 @@ pub(crate) async fn accept(server: &Shared, socket: Socket) -> Result<Accepted, 
             }
         }
     };
-    let early_data = early_data(&accepting.facts(), refused);
-    Ok(Accepted { stream: accepting.into_stream(), flight, early_data })
+    let early_data = early_data(&facts, refused);
+    Ok(Accepted { stream: accepting.into_stream(), facts, flight, early_data })
 }
 
 fn early_data(facts: &Handshake, refused: Option<Refused>) -> &'static str {
+    use EarlyDataReason::{Disabled, SessionNotResumed, Withheld};
     match (refused, facts.early_data_reason) {
-        (Some(refused), EarlyDataReason::Disabled | EarlyDataReason::Withheld) => refused.name(),
-        (None, EarlyDataReason::Withheld) => "other_zone",
+        // Not resumed for the store's sake: a single-use ticket's session was not to be had.
+        (Some(refused), Disabled | Withheld | SessionNotResumed) => refused.name(),
+        (None, Withheld) => "other_zone",
         (_, reason) => reason.name(),
     }
 }

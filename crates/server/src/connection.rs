@@ -60,7 +60,7 @@ pub(crate) async fn serve(
         accepted = timeout(limit, accept(&server, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
-    let Accepted { stream, flight, early_data } = match accepted {
+    let Accepted { stream, facts, flight, early_data } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             debug!("{client}: {error}");
@@ -72,7 +72,7 @@ pub(crate) async fn serve(
     let connection = Arc::new(Connection {
         server,
         client,
-        facts: stream.facts(),
+        facts,
         early_data,
         flight: flight.map(Mutex::new),
         complete,

@@ -277,6 +277,27 @@ async fn a_frozen_store_is_slow_and_then_absent_and_costs_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
+    let upstream = Upstream::start().await;
+    let mut cluster = Cluster::new();
+    let content = Content::Upstream(upstream.url());
+    let node = cluster.start(content, |config| config.tickets.single_use = true).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let session = node.session("http/1.1").await;
+    cluster.store.kill();
+    let client = Client::prepare("http/1.1", Some(&session), &get("/single"));
+    let copy = replay(node.address, &client.flight).await;
+    let answer = client.run(node.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(copy);
+    let log = node.stop().await;
+    assert_eq!((upstream.seen("/single").len(), executions(&log, "/single")), (1, 1));
+    let line = line(&log, "/single");
+    assert_eq!((&line["resumed"], &line["early"]), (&false.into(), &false.into()), "{line}");
+    assert_eq!(line["early_data"], "store_absent", "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_node_needs_no_window_of_its_own() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();

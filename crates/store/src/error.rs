@@ -22,7 +22,7 @@ pub enum StoreError {
 
 impl StoreError {
     /// What it means for a claim.
-    pub(crate) fn unknown(&self) -> Unknown {
+    pub fn unknown(&self) -> Unknown {
         match self {
             Self::Absent(_) => Unknown::Absent,
             Self::Refused(_) | Self::Setting(_) => Unknown::Refused,

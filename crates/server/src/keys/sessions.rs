@@ -70,7 +70,12 @@ impl Sessions {
     /// Takes the session with `id` out of the store.
     pub(super) async fn redeem(&self, keys: &TicketKeys, id: &[u8]) -> Redeemed {
         let Ok(id) = SessionId::try_from(id) else { return Redeemed::nothing() };
-        let Ok(taken) = self.store.take(&place(&id)).await else { return Redeemed::nothing() };
+        let taken = match self.store.take(&place(&id)).await {
+            Ok(taken) => taken,
+            Err(error) => {
+                return Redeemed { withheld: Some(error.unknown()), ..Redeemed::nothing() };
+            }
+        };
         let Some(record) = taken.value else { return Redeemed::nothing() };
         let Opened::Ticket { content, zone } = keys.open_kept(&record, &id, now()) else {
             return Redeemed::nothing();
