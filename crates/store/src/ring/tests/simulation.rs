@@ -183,8 +183,9 @@ proptest! {
             for (pause, event) in events.iter().chain([&(100, Event::Rotate(0))]) {
                 world.meet(event).await;
                 let away = if let Event::Away(seconds) = event { *seconds } else { 0 };
-                // A store that has forgotten must have been told by one who has not.
-                let pause = 3 + pause;
+                // A store that has forgotten must have been told by one who has not, and a key that
+                // one node has put there must have been read by all, each of which may fail twice.
+                let pause = 5 + pause;
                 for second in 0..away + pause {
                     if second == away {
                         world.memory.contents().down = false;
