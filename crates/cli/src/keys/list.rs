@@ -1,9 +1,10 @@
 //! `keys list`: the keys and those who have them, on a terminal or as JSON.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use firstflight_store::ring::NodeStatus;
-use firstflight_tickets::{DatedKey, KeyState, KeyStatus, Ring, UnixTime};
+use firstflight_tickets::{DatedKey, KeyState, KeyStatus, Ring, SharedKeys, UnixTime};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -145,13 +146,26 @@ impl List {
         warnings
     }
 
-    /// The keys in use that a node has not.
+    /// The keys in use that a node has not, by what it last said of itself.
     fn lacks(&self, node: &NodeStatus) -> Vec<String> {
         let keys = self.ring.keys().iter().enumerate();
         keys.filter(|(at, _)| self.ring.state(*at, self.now) != KeyState::Dead)
+            .filter(|(_, dated)| node.seen_at >= self.drawn(dated).after(TO_READ_IT).0)
             .map(|(_, dated)| name(dated))
             .filter(|name| node.keys.iter().all(|key| key.name != *name))
             .collect()
+    }
+
+    /// When a key came into the store, as far as its time tells: a period's key a period ahead, one
+    /// that somebody wanted as late as may be. That replaces the next period's key as well.
+    fn drawn(&self, dated: &DatedKey) -> UnixTime {
+        let rotation = self.ring.schedule().rotation().as_secs();
+        let of_period = |dated: &DatedKey| dated.not_before.0.is_multiple_of(rotation);
+        let before = |dated: &DatedKey, ahead| dated.not_before.0.saturating_sub(ahead);
+        let wanted = self.ring.keys().iter().filter(|other| !of_period(other));
+        let last_wanted = wanted.map(|other| before(other, SharedKeys::SPREAD.as_secs())).max();
+        let own = if of_period(dated) { before(dated, rotation) } else { 0 };
+        UnixTime(own.max(last_wanted.unwrap_or_default()))
     }
 
     /// When any of the nodes last did something with the key of this name.
@@ -198,6 +212,9 @@ fn utc(time: UnixTime) -> String {
     let time = i64::try_from(time.0).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     time.map_or_else(|| "-".to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
+
+/// How long a node takes to read a new key, at the most.
+const TO_READ_IT: Duration = Duration::from_secs(3);
 
 /// How many of a name's 32 digits are shown in a table.
 const SHORT: usize = 8;

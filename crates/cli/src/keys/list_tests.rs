@@ -74,6 +74,25 @@ bbbbbbbbbbbbbbbbbbbbbbb…  eu-west  1970-01-01 00:00:01  0.1.0    5 s ago  lack
     assert!(warnings[1].contains("bbb lacks 1 of the keys"), "{warnings:?}");
 }
 
+/// A key that has just come is not missed by a node that has not spoken since.
+#[test]
+fn a_node_is_not_asked_for_a_key_before_it_can_have_it() {
+    let list = list(350, two_nodes());
+    let lacks = |seen_at, drawn| {
+        let mut node = node("a", &[(2, None, None), (3, None, None)]);
+        node.seen_at = seen_at;
+        let mut list = List { ring: list.ring.clone(), nodes: None, now: UnixTime(350) };
+        if let Some(at) = drawn {
+            let mut keys = list.ring.keys().to_vec();
+            keys[3].not_before = UnixTime(at);
+            list.ring = Ring::new(keys, list.ring.schedule()).unwrap();
+        }
+        list.lacks(&node).len()
+    };
+    assert_eq!((lacks(302, None), lacks(303, None)), (0, 1), "a period ahead, from 300 on");
+    assert_eq!((lacks(348, Some(361)), lacks(349, Some(361))), (0, 1), "15 s ahead, from 346 on");
+}
+
 #[test]
 fn no_line_is_longer_than_100_columns() {
     let long = "x".repeat(64);

@@ -26,6 +26,8 @@ struct Make {
     start: fn(dir: &Path) -> Peer,
     /// How `sh` has it read its keys again; `{}` is its process id. Nothing if it looks itself.
     reload: Option<&'static str>,
+    /// What its TLS 1.3 tickets say, in seconds.
+    lifetime: u64,
 }
 
 impl Fleet {
@@ -103,6 +105,7 @@ fn goes_on(make: &'static Make) {
     let fleet = Fleet::start(make);
     let dir = fleet.dir.path();
     let before = fleet.connect(&fleet.a, None);
+    assert_eq!(before.lifetime, make.lifetime, "as docs/keys.md has it");
     fleet.resumes_at_both("before");
     assert!(!fleet.connect(&fleet.stranger, Some(&before)).reused, "that node has other keys");
 
@@ -142,6 +145,7 @@ const NGINX: Make = Make {
         })
     },
     reload: Some("kill -HUP {}"),
+    lifetime: 43_200,
 };
 
 const HAPROXY: Make = Make {
@@ -149,16 +153,17 @@ const HAPROXY: Make = Make {
     start: |dir| {
         Peer::start(dir, "haproxy", &["-W", "-db"], |port| {
             format!(
-                "defaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  timeout \
+                "global\n  tune.ssl.lifetime 43200\ndefaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  timeout \
                  connect 5s\nfrontend test\n  bind 127.0.0.1:{port} ssl crt both.pem \
                  tls-ticket-keys tickets\n  http-request return status 200\n"
             )
         })
     },
     reload: Some("kill -USR2 {}"),
+    lifetime: 43_200,
 };
 
-const ENVOY: Make = Make { format: "envoy", start: envoy, reload: None };
+const ENVOY: Make = Make { format: "envoy", start: envoy, reload: None, lifetime: 172_800 };
 
 fn envoy(dir: &Path) -> Peer {
     let config = |port| {

@@ -12,6 +12,8 @@ pub(crate) struct Session {
     pub(crate) reused: bool,
     /// The name in the ticket of the key that sealed it.
     pub(crate) key: String,
+    /// How many seconds the ticket lives; 0 if there is no new one.
+    pub(crate) lifetime: u64,
 }
 
 /// One request by OpenSSL, which leaves the last ticket in a file in `dir`.
@@ -35,7 +37,11 @@ pub(crate) fn connect(dir: &Path, port: u16, session: Option<&Session>) -> Sessi
     let shown = run(show.args(["sess_id", "-noout", "-text", "-in"]).arg(&file));
     let dump = shown.out.lines().skip_while(|line| !line.contains("TLS session ticket:")).nth(1);
     let key = dump.and_then(|line| line.trim().get(7..54)).unwrap_or_default().to_owned();
+    let hint = shown.out.lines().find_map(|line| line.trim().strip_prefix(LIFETIME));
+    let lifetime = hint.and_then(|hint| hint.split(' ').next()?.parse().ok()).unwrap_or_default();
     // HAProxy gives no new ticket where it has taken one that is sealed under the current key.
     assert!(reused || key.len() == 47, "16 bytes in hexadecimal: {shown:?}");
-    Session { file, reused, key }
+    Session { file, reused, key, lifetime }
 }
+
+const LIFETIME: &str = "TLS session ticket lifetime hint: ";

@@ -10,7 +10,7 @@ use crate::ring::Ring;
 use crate::schedule::UnixTime;
 
 /// The ring's keys for nginx, a file each (`ssl_session_ticket_key`): the first seals, all open.
-/// Current, next, then the previous ones, the newest first.
+/// Current, then all that are to follow, then the previous ones, the newest first.
 pub fn nginx(ring: &Ring, now: UnixTime) -> Vec<ForeignKey> {
     first_seals(ring, now, "nginx")
 }
@@ -61,9 +61,11 @@ pub fn envoy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
 }
 
 fn first_seals(ring: &Ring, now: UnixTime, purpose: &str) -> Vec<ForeignKey> {
-    let next = ring.next(now).into_iter();
-    std::iter::once(ring.current(now))
-        .chain(next)
+    let current = ring.current(now);
+    // More than one may follow: a key that somebody wanted at once, and the next period's.
+    let later = ring.keys().iter().filter(|dated| dated.not_before > current.not_before);
+    std::iter::once(current)
+        .chain(later)
         .chain(ring.previous(now).iter().rev())
         .map(|dated| ForeignKey::derive(&dated.key, purpose))
         .collect()

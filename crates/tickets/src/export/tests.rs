@@ -56,12 +56,15 @@ fn nginx_and_envoy_seal_under_the_first() {
     assert_eq!(for_nginx(&ring(4), UnixTime(350)), order("nginx"));
     assert_eq!(for_envoy(&ring(4), UnixTime(350)), order("Envoy"));
     assert_eq!(for_nginx(&ring(1), UnixTime(350)), [foreign(1, "nginx")]);
+    // Two may follow: after a rotation shortly before a period's end.
+    assert_eq!(for_envoy(&ring(4), UnixTime(250)), [2, 3, 4, 1].map(|n| foreign(n, "Envoy")));
 }
 
 #[test]
 fn haproxy_seals_under_the_last_but_one() {
     let keys = for_haproxy(&ring(4), UnixTime(350));
     assert_eq!(keys, [1, 2, 3, 4].map(|n| foreign(n, "HAProxy")));
+    assert_eq!(for_haproxy(&ring(4), UnixTime(250)), [1, 2, 3].map(|n| foreign(n, "HAProxy")));
     assert!(haproxy(&ring(4), UnixTime(350)).ends_with('\n'));
 }
 
