@@ -62,7 +62,7 @@ pub enum Confirmation {
 }
 
 /// What to do after a heartbeat: first `write`, then `dropped`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Orders {
     /// Write this epoch record.
     pub write: Option<EpochWrite>,
@@ -71,7 +71,7 @@ pub struct Orders {
 }
 
 /// An epoch to be written: `SET key TEXT PX life`. It may be late; it dates itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EpochWrite {
     /// Its [`Display`](std::fmt::Display) is the record's text.
     pub epoch: Epoch,

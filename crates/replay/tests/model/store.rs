@@ -1,0 +1,153 @@
+//! A store process: what it holds, and what it answers.
+
+use std::time::Duration;
+
+use firstflight_replay::{Epoch, EpochWrite, Role};
+
+/// One store process and its data. It holds the record of one flight, or not.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Process {
+    /// Stands for the `run_id`.
+    pub(crate) run: u8,
+    /// Stands for the replication id.
+    pub(crate) line: u8,
+    pub(crate) role: Role,
+    /// How far its clock is from the true time, in milliseconds.
+    pub(crate) offset: i64,
+    /// Until when the flight's record lives, by its clock.
+    record: Option<i64>,
+    epoch: Option<StoredEpoch>,
+    pub(crate) may_evict: bool,
+}
+
+/// The epoch record, and when it was written by the word of its writer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct StoredEpoch {
+    epoch: Epoch,
+    until: i64,
+    stamp: i64,
+}
+
+/// What a batch with one claim is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Reply {
+    /// It is no master.
+    ReadOnly,
+    Answer {
+        won: bool,
+        seen: Read,
+    },
+}
+
+/// What a batch or a heartbeat reads.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Read {
+    pub(crate) epoch: Option<Epoch>,
+    /// By the store's word, and by that of the writer.
+    pub(crate) age: Duration,
+    pub(crate) age_by_writer: Duration,
+    pub(crate) store_time: Duration,
+}
+
+impl Process {
+    pub(crate) fn new(run: u8, line: u8, role: Role, offset: i64) -> Self {
+        Self { run, line, role, offset, record: None, epoch: None, may_evict: false }
+    }
+
+    fn clock(&self, now: i64) -> i64 {
+        now + self.offset
+    }
+
+    /// `SET key token NX PX life`, then `GET` of the epoch, `TIME`, `PTTL`.
+    pub(crate) fn claim(&mut self, life: i64, now: i64) -> Reply {
+        if self.role == Role::Replica {
+            return Reply::ReadOnly;
+        }
+        let clock = self.clock(now);
+        self.expire(clock);
+        let won = self.record.is_none();
+        if won {
+            self.record = Some(clock + life);
+        }
+        Reply::Answer { won, seen: self.read(now) }
+    }
+
+    pub(crate) fn read(&self, now: i64) -> Read {
+        let clock = self.clock(now);
+        let life = Epoch::LIFE.as_millis() as i64;
+        let age = |stored: &StoredEpoch| millis(clock - (stored.until - life));
+        let age_by_writer = |stored: &StoredEpoch| millis(clock - stored.stamp);
+        Read {
+            epoch: self.epoch.as_ref().map(|stored| stored.epoch.clone()),
+            age: self.epoch.as_ref().map(age).unwrap_or_default(),
+            age_by_writer: self.epoch.as_ref().map(age_by_writer).unwrap_or_default(),
+            store_time: millis(clock),
+        }
+    }
+
+    /// `SET epoch TEXT PX life`, with the writer's own stamp beside it. A replica refuses.
+    pub(crate) fn write_epoch(&mut self, write: &EpochWrite, stamp: i64, now: i64) {
+        if self.role == Role::Master {
+            let until = self.clock(now) + write.life.as_millis() as i64;
+            self.epoch = Some(StoredEpoch { epoch: write.epoch.clone(), until, stamp });
+        }
+    }
+
+    /// An epoch of this life that is `age` old.
+    pub(crate) fn with_epoch(mut self, epoch: Epoch, age: Duration, now: i64) -> Self {
+        let stamp = self.clock(now) - age.as_millis() as i64;
+        let until = stamp + Epoch::LIFE.as_millis() as i64;
+        self.epoch = Some(StoredEpoch { epoch, until, stamp });
+        self
+    }
+
+    pub(crate) fn has_record(&self) -> bool {
+        self.record.is_some()
+    }
+
+    /// Records that are over are dropped, also if nobody asks for them.
+    pub(crate) fn expire_at(&mut self, now: i64) {
+        self.expire(self.clock(now));
+    }
+
+    fn expire(&mut self, clock: i64) {
+        self.record = self.record.filter(|until| clock < *until);
+    }
+
+    pub(crate) fn drop_record(&mut self) {
+        self.record = None;
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.record = None;
+        self.epoch = None;
+    }
+
+    /// As a replica that has all of `master` but its claims.
+    pub(crate) fn take_epoch_of(&mut self, master: &Self) {
+        self.epoch = master.epoch.clone();
+        self.record = None;
+    }
+
+    /// As a replica that has all of `master`.
+    pub(crate) fn follow(&mut self, master: &Self) {
+        self.role = Role::Replica;
+        self.line = master.line;
+        self.record = master.record;
+        self.epoch = master.epoch.clone();
+    }
+}
+
+/// What `INFO` says of a process.
+pub(crate) fn run_id(run: u8) -> String {
+    format!("run{run}")
+}
+
+/// What it says of a line of replication.
+pub(crate) fn replication_id(line: u8) -> String {
+    format!("line{line}")
+}
+
+fn millis(time: i64) -> Duration {
+    Duration::from_millis(u64::try_from(time).unwrap_or(0))
+}
