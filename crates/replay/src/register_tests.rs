@@ -15,8 +15,8 @@ fn ms(n: u64) -> Duration {
 }
 
 #[test]
-fn a_record_is_28_bytes() {
-    assert_eq!(size_of::<Record>(), 28);
+fn a_record_is_32_bytes() {
+    assert_eq!(size_of::<Record>(), 32);
 }
 
 #[test]
