@@ -84,7 +84,7 @@ impl Flight {
 }
 
 /// What this connection knows about its flight's claim. Decided once, then kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Standing {
     Undecided,
     Owned,

@@ -97,7 +97,7 @@ pub enum Decision {
 }
 
 /// Why an early request is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HoldReason {
     /// The policy does not let this request run early.
     Policy,
@@ -139,7 +139,7 @@ pub struct Gate {
     lost_until: AtomicI64,
     /// Nothing runs early before this, as a flight was executed without a record.
     blind_until: AtomicI64,
-    /// The greatest difference seen between wall clock and monotonic clock.
+    /// The greatest difference between wall clock and monotonic clock since it was last set.
     wall_offset: AtomicI64,
 }
 
@@ -248,22 +248,24 @@ impl Gate {
     ///
     /// TLS measures ticket ages by the wall clock. Set back by an hour, it makes flights fresh
     /// again whose records are long gone; so a step back by more than `clock_margin` begins a
-    /// recording window, longer by the step. Returns whether it did, for a line in the log.
+    /// recording window, longer by the step. Set forward, it makes an original stale at once, of
+    /// which a copy that TLS took before the step is still fresh: that begins a recording window
+    /// too. Returns whether it did, for a line in the log.
     pub fn observe_wall_clock(&self, wall: Duration, now: Duration) -> bool {
         let offset = millis(wall).saturating_sub(millis(now));
-        let greatest = self.wall_offset.fetch_max(offset, Ordering::SeqCst);
-        if greatest == i64::MIN {
+        let known = self.wall_offset.load(Ordering::SeqCst);
+        let step = offset.saturating_sub(known);
+        let is_small = step.saturating_abs() <= millis(self.config.clock_margin);
+        if known == i64::MIN || is_small {
+            // The greatest, so that small steps back add up.
+            self.wall_offset.fetch_max(offset, Ordering::SeqCst);
             return false;
         }
-        let back = greatest.saturating_sub(offset);
-        if back <= millis(self.config.clock_margin) {
-            return false;
-        }
-        let window = millis(self.config.recording_window()).saturating_add(back);
-        self.lose_claims_for(window, now);
+        let window = millis(self.config.recording_window());
+        self.lose_claims_for(window.saturating_add(step.min(0).saturating_neg()), now);
         // Only after the window stands: others who see the same step must not slip past it.
         let _ =
-            self.wall_offset.compare_exchange(greatest, offset, Ordering::SeqCst, Ordering::SeqCst);
+            self.wall_offset.compare_exchange(known, offset, Ordering::SeqCst, Ordering::SeqCst);
         true
     }
 
@@ -386,3 +388,7 @@ fn millis(duration: Duration) -> i64 {
 
 /// Milliseconds by which two copies may differ, as TLS counts skews in whole seconds.
 const ROUNDING: i64 = 1000;
+
+#[cfg(test)]
+#[path = "gate_model.rs"]
+mod model;

@@ -336,3 +336,10 @@ const SHARD_WORTHWHILE: usize = 4096;
 #[cfg(test)]
 #[path = "register_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "register_records.rs"]
+mod records;
+
+#[cfg(test)]
+pub(crate) use records::Records;

@@ -214,10 +214,27 @@ fn a_wall_clock_set_back_begins_a_window_longer_by_the_step() {
     let wall = |at: u64, step: i64| s((1_700_000_000 + at).saturating_add_signed(step));
     assert!(!gate.observe_wall_clock(wall(10, 0), s(10)));
     assert!(!gate.observe_wall_clock(wall(11, -5), s(11)));
-    assert!(!gate.observe_wall_clock(wall(12, 30), s(12)));
     assert_eq!(gate.admission(s(12)), Admission::Accept);
-    assert!(gate.observe_wall_clock(wall(13, 10), s(13)));
-    assert!(!gate.observe_wall_clock(wall(14, 10), s(14)));
+    assert!(gate.observe_wall_clock(wall(13, -20), s(13)));
+    assert!(!gate.observe_wall_clock(wall(14, -20), s(14)));
     assert_eq!(gate.admission(s(13 + 76 + 19)), Admission::Refuse(Refusal::StartupWindow));
     assert_eq!(gate.admission(s(13 + 76 + 20)), Admission::Accept);
+}
+
+#[test]
+fn a_wall_clock_set_forward_begins_a_window() {
+    // A copy that TLS took while it was fresh, and has not sent its request yet.
+    let gate = gate(10);
+    let wall = |at: u64, step: u64| s(1_700_000_000 + at + step);
+    assert!(!gate.observe_wall_clock(wall(10, 0), s(10)));
+    let mut copy = Flight::new(&ONE, 0, s(10));
+    assert!(gate.observe_wall_clock(wall(11, 30), s(11)));
+    // The original is stale by the clock as it is now, and nothing speaks for it.
+    let mut original = Flight::new(&ONE, -31, s(11));
+    let held = HoldReason::StartupWindow;
+    assert_eq!(gate.early_request(&mut original, true, s(11)), Decision::Hold(held));
+    assert_eq!(gate.handshake_complete(&mut original, held, s(12)), Release::TooEarly);
+    assert_eq!(gate.early_request(&mut copy, true, s(12)), Decision::Hold(held));
+    assert_eq!(gate.admission(s(11 + 75)), Admission::Refuse(Refusal::StartupWindow));
+    assert_eq!(gate.admission(s(11 + 76)), Admission::Accept);
 }

@@ -1,0 +1,51 @@
+//! A small register as what it holds, for a model's state.
+
+use super::*;
+
+/// The records of a register with one shard, sorted, and its clock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Records {
+    held: Vec<(ClaimKey, u32)>,
+    clock: u32,
+}
+
+impl Records {
+    /// Lets each record end at the second that `end` says, if that is sooner.
+    pub(crate) fn shorten(&mut self, end: impl Fn(&ClaimKey) -> u64) {
+        for (key, expires) in &mut self.held {
+            *expires = (*expires).min(end(key) as u32);
+        }
+        self.held.retain(|(_, expires)| *expires > self.clock);
+    }
+}
+
+impl StrikeRegister {
+    /// What it holds.
+    pub(crate) fn records(&self) -> Records {
+        let shard = self.shards[0].lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = |first: &Link| {
+            std::iter::successors(Some(*first), |link| {
+                Some(shard.slab[(*link as usize).checked_sub(1)?].chain_next)
+            })
+        };
+        let links = shard.chains.iter().flat_map(linked).filter(|link| *link != 0);
+        let mut held: Vec<_> = links
+            .map(|link| &shard.slab[link as usize - 1])
+            .map(|record| (record.key, record.expires))
+            .collect();
+        held.sort_by_key(|(key, _)| *key.as_bytes());
+        Records { held, clock: shard.clock }
+    }
+
+    /// A register that holds these.
+    pub(crate) fn with_records(capacity: usize, records: &Records) -> Self {
+        let register = Self::new(capacity);
+        let clock = Duration::from_secs(records.clock.into());
+        for (key, expires) in &records.held {
+            register.claim(*key, Duration::from_secs((*expires).into()), clock);
+        }
+        register.has_room(clock);
+        register.contains(ClaimKey::from_client_random(&[0; 32]), clock);
+        register
+    }
+}
