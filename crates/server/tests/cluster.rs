@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use firstflight_rig::{Listen, Process};
 use firstflight_server::{Content, KeySource, ServerConfig};
-use firstflight_store::{StoreConfig, StoreUrl, Topology};
+use firstflight_store::StoreConfig;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{EarlyData, Session};
 use rig::{
-    Client, PATIENCE, PREFACE, Rig, Upstream, executions, get, http2_request, line, lines, replay,
+    Client, PATIENCE, PREFACE, Rig, Upstream, executions, get, http2_request, line, lines, patient,
+    replay,
 };
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -26,10 +27,7 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let store = Process::redis(Listen::Unix);
-        let url = StoreUrl::parse(&store.url(), 6379).unwrap();
-        let mut config = StoreConfig::new(Topology::Single(url.address));
-        // A busy machine is not what these tests are about.
-        config.budget = Duration::from_secs(1);
+        let config = patient(&store);
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let now = UnixTime::from(std::time::SystemTime::now());
         KeyFile::new(dir.path().join("keys")).write_new(Schedule::default(), now).unwrap();

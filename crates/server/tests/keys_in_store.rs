@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use firstflight_rig::{Listen, Process};
 use firstflight_server::{Content, KeySource, TicketSettings};
 use firstflight_store::ring::SharedRing;
-use firstflight_store::{Store, StoreConfig, StoreUrl, Topology};
+use firstflight_store::{Store, StoreConfig};
 use firstflight_tickets::{KeyEncryption, KeyState, Schedule};
 use firstflight_tls::{EarlyData, Handshake, Session, SteadyClock};
-use rig::{Client, PATIENCE, Rig, Upstream, executions, get, line, replay};
+use rig::{Client, PATIENCE, Rig, Upstream, executions, get, line, patient, replay};
 use tokio::net::TcpStream;
 
 struct Cluster {
@@ -25,10 +25,7 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let store = Process::redis(Listen::Unix);
-        let url = StoreUrl::parse(&store.url(), 6379).unwrap();
-        let mut config = StoreConfig::new(Topology::Single(url.address));
-        // A busy machine is not what these tests are about.
-        config.budget = Duration::from_secs(1);
+        let config = patient(&store);
         let cluster = Self { store, config, dir: Arc::new(tempfile::tempdir().unwrap()) };
         std::fs::write(cluster.key_encryption(), "0123456789abcdef".repeat(4)).unwrap();
         let mode = std::fs::Permissions::from_mode(0o600);
@@ -38,6 +35,14 @@ impl Cluster {
 
     fn key_encryption(&self) -> PathBuf {
         self.dir.path().join("kek")
+    }
+
+    /// Two nodes that issue single-use tickets, once early data is accepted between them.
+    async fn single_use_nodes(&self, upstream: &Upstream) -> (Rig, Rig) {
+        let single_use = |tickets: &mut TicketSettings| tickets.single_use = true;
+        let nodes = (self.node(upstream, single_use).await, self.node(upstream, single_use).await);
+        self.until(&nodes.0, &nodes.1, accepted).await;
+        nodes
     }
 
     async fn node(&self, upstream: &Upstream, change: impl FnOnce(&mut TicketSettings)) -> Rig {
@@ -151,11 +156,7 @@ async fn early_data_is_for_the_zone_that_issued_the_ticket() {
 async fn a_single_use_ticket_is_good_for_one_connection_anywhere() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();
-    let (a, b) = (
-        cluster.node(&upstream, |tickets| tickets.single_use = true).await,
-        cluster.node(&upstream, |tickets| tickets.single_use = true).await,
-    );
-    cluster.until(&a, &b, accepted).await;
+    let (a, b) = cluster.single_use_nodes(&upstream).await;
 
     let session = cluster.session(&a).await;
     let mut client = Client::prepare("http/1.1", Some(&session), &get("/once"));
@@ -180,11 +181,7 @@ async fn a_single_use_ticket_is_good_for_one_connection_anywhere() {
 async fn copies_of_a_single_use_flight_race_and_one_runs() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();
-    let (a, b) = (
-        cluster.node(&upstream, |tickets| tickets.single_use = true).await,
-        cluster.node(&upstream, |tickets| tickets.single_use = true).await,
-    );
-    cluster.until(&a, &b, accepted).await;
+    let (a, b) = cluster.single_use_nodes(&upstream).await;
     for round in 0..5 {
         let target = format!("/race.{round}.");
         let session = cluster.session(&a).await;

@@ -181,11 +181,8 @@ async fn early_data_that_nobody_was_asked_about_is_declined() {
         first_flight(&setup, setup.session(), &[b"PING".to_vec()], 1 << 20).await;
     let mut server = Accepting::new(&setup.acceptor(), socket, true).unwrap().into_stream();
     let server = async {
-        let mut ping = [0; 4];
-        server.read_exact(&mut ping).await.unwrap();
+        echo(&mut server).await;
         assert!(!server.reading_early(), "sent again after the handshake");
-        server.write_all(&ping).await.unwrap();
-        server.flush().await.unwrap();
     };
     let mut pong = [0; 4];
     let (read, ()) = tokio::join!(client.read_exact(&mut pong), server);
@@ -205,10 +202,7 @@ async fn a_ticket_without_early_data_is_resumed_and_the_next_one_allows_it_again
         assert!(facts.resumed);
         assert_eq!(facts.early_data_reason, EarlyDataReason::Withheld);
         let mut server = accepting.into_stream();
-        let mut ping = [0; 4];
-        server.read_exact(&mut ping).await.unwrap();
-        server.write_all(&ping).await.unwrap();
-        server.flush().await.unwrap();
+        echo(&mut server).await;
     };
     let answer = async {
         client.read_exact(&mut [0; 4]).await.unwrap();
@@ -302,15 +296,20 @@ async fn who_fetches_nothing_accepts_a_full_handshake() {
     let server = async {
         let mut server = TlsStream::accept(&acceptor, socket, true).await.unwrap();
         assert!(!server.facts().resumed);
-        let mut ping = [0; 4];
-        server.read_exact(&mut ping).await.unwrap();
-        server.write_all(&ping).await.unwrap();
-        server.flush().await.unwrap();
+        echo(&mut server).await;
     };
     let mut pong = [0; 4];
     let (read, ()) = tokio::join!(client.read_exact(&mut pong), server);
     read.unwrap();
     assert_eq!(client.facts().early_data, EarlyData::Refused);
+}
+
+/// Sends four bytes back.
+async fn echo(server: &mut TlsStream<Watched>) {
+    let mut ping = [0; 4];
+    server.read_exact(&mut ping).await.unwrap();
+    server.write_all(&ping).await.unwrap();
+    server.flush().await.unwrap();
 }
 
 /// A byte a record: six times the length, for a server that keeps what it hears.
