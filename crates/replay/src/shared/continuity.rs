@@ -24,8 +24,9 @@ use super::{Epoch, SharedConfig, Sighting, Unknown, judge};
 ///   does not count by the epoch from before.
 ///
 /// What it cannot see: a gap between two heartbeats that leaves no trace. A store's clock that was
-/// ahead by a record's remaining life for less than [`Continuity::HEARTBEAT`], or an eviction
-/// policy set on a full store, in the first of these.
+/// ahead by a record's remaining life for less than [`Continuity::HEARTBEAT`]; an eviction policy
+/// set on a full store, before the next heartbeat or while no node is connected; a process that is
+/// demoted and promoted again within one, its connections kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Continuity {
     settings: SharedConfig,

@@ -15,13 +15,14 @@
 //!
 //! Three assumptions, all about what happens between two heartbeats: a store's clock that is set
 //! back was ahead for at least one of each connected node, and is seen by the next before the next
-//! claim; a store whose policy is set to evict does so after the next; and a process does not lose
-//! the mastership and get it back within one.
+//! claim; a store whose policy is set to evict does so after the next, with a node connected; and a
+//! process does not lose the mastership and get it back within one.
 //!
 //! In `make test` two things go wrong in each run, in any order, at any moment (one where clocks
-//! disagree across a failover, and where honest clients are looked at): 2.1 million states, a
-//! minute of processor time. `FIRSTFLIGHT_MODEL=deep` lets one more go wrong. The states of either
-//! are printed with `--nocapture`, and so is what the explorer finds without a rule.
+//! disagree across a failover, with three nodes, and where honest clients are looked at): 2.2 million
+//! states, half a minute. `FIRSTFLIGHT_MODEL=deep` lets one more go wrong: some 18 million, and
+//! seven minutes. The states of either are printed with `--nocapture`, and so is what the explorer
+//! finds without a rule.
 
 mod broken;
 mod node;

@@ -314,14 +314,12 @@ impl World {
             && link.is_some_and(|link| link.is_to(&self.stores[link.store]))
     }
 
-    /// A policy that is set on a full store is an assumption of its own: nothing is dropped before
-    /// the next heartbeats.
+    /// A policy that is set on a full store is an assumption of its own: some node is connected,
+    /// and nothing is dropped before the next heartbeats.
     fn all_know_of_evictions(&self, store: usize) -> bool {
         let linked = |node: &&Node| node.link.as_ref().is_some_and(|link| link.store == store);
         let now = monotonic(self.now());
-        self.nodes
-            .iter()
-            .filter(linked)
-            .all(|node| node.continuity.standing(now) == Err(Unknown::Evicting))
+        let knows = |node: &Node| node.continuity.standing(now) == Err(Unknown::Evicting);
+        self.linked_to(store) != 0 && self.nodes.iter().filter(linked).all(knows)
     }
 }
