@@ -36,6 +36,7 @@ cluster: deps-test ## Measures what a shared register costs, results to results/
 
 chaos: deps-test ## Attacks a cluster by 100,000 copies while things go wrong (CHAOS_COPIES=..., RESULTS=...)
 	@CHAOS_COPIES=$(CHAOS_COPIES) scripts/chaos $(RESULTS)
+	FIRSTFLIGHT_MODEL=deep cargo test --locked --package firstflight-replay --test model
 
 test: deps-test fmt lint deny unit fuzz-smoke ## The whole test suite
 	@echo "make test: all passed"
