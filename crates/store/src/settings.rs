@@ -1,7 +1,5 @@
 //! What all tasks of a store share.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::time::{Duration, Instant};
 
 use firstflight_replay::{ClaimKey, SharedConfig};
@@ -34,8 +32,6 @@ pub(crate) struct Settings {
     started: Instant,
     prefix: String,
     claim_prefix: Vec<u8>,
-    /// What a claim's record holds: whose it is, for those who look into the store.
-    token: String,
     unix_micros: fn() -> i64,
 }
 
@@ -68,7 +64,6 @@ impl Settings {
             started: Instant::now(),
             claim_prefix: format!("{}:c:", config.prefix).into_bytes(),
             prefix: config.prefix,
-            token: format!("{:016x}", RandomState::new().build_hasher().finish()),
             unix_micros,
         })
     }
@@ -98,15 +93,11 @@ impl Settings {
         [self.claim_prefix.as_slice(), key.as_bytes()].concat()
     }
 
-    /// The command that claims.
+    /// The command that claims. The record's being there is all that it says; a small number costs
+    /// the store no memory of its own.
     pub(crate) fn claim(&self, key: &[u8]) -> Cmd {
         let mut command = redis::cmd("SET");
-        command
-            .arg(key)
-            .arg(&self.token)
-            .arg("NX")
-            .arg("PX")
-            .arg(millis(self.shared.record_life()));
+        command.arg(key).arg(1).arg("NX").arg("PX").arg(millis(self.shared.record_life()));
         command
     }
 }
