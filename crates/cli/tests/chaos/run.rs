@@ -100,6 +100,11 @@ impl Run {
         look(&self.0.tally.lock().unwrap())
     }
 
+    /// How many flights make a good part of a scenario.
+    pub(crate) fn size(&self) -> usize {
+        (self.0.quota / 20).clamp(20, 100) as usize
+    }
+
     /// Has the honest client speak HTTP/2 from now on.
     pub(crate) fn speak_http2(&self) {
         self.0.http2.store(true, Ordering::SeqCst);

@@ -31,7 +31,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// The product's own: a window of 45 s, or 50 s with sentinels.
+    /// The product's own: a window of 47 s, or 52 s with sentinels.
     pub(crate) const OWN: Self = Self {
         freshness: Duration::from_secs(10),
         clock_margin: Duration::from_secs(6),

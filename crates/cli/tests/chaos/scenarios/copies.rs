@@ -21,52 +21,52 @@ const STEPS: [Step; 6] = [
 ];
 
 fn same_node(_: &mut Cluster, run: &Run) {
-    run.flights(FLIGHTS, &[0]);
+    run.flights(run.size(), &[0]);
     run.copies(1.0, &[0]);
 }
 
 fn other_node(_: &mut Cluster, run: &Run) {
-    run.flights(FLIGHTS, &[0]);
+    run.flights(run.size(), &[0]);
     run.copies(1.0, &[1, 2]);
 }
 
 fn at_once_on_all(_: &mut Cluster, run: &Run) {
     for _ in 0..4 {
-        run.flights(FLIGHTS / 4, &ALL);
+        run.flights(run.size() / 4, &ALL);
         run.copies(0.25, &ALL);
     }
 }
 
 fn after_a_restart(cluster: &mut Cluster, run: &Run) {
-    run.flights(FLIGHTS, &ALL);
+    run.flights(run.size(), &ALL);
     cluster.kill(1);
     run.copies(0.2, &ALL);
     cluster.start_node(1);
     run.copies(0.6, &[1, 0, 2]);
-    run.requests(FLIGHTS, &ALL);
+    run.requests(run.size(), &ALL);
     run.remaining_copies();
 }
 
 fn after_rotation(cluster: &mut Cluster, run: &Run) {
-    run.flights(FLIGHTS / 2, &ALL);
+    run.flights(run.size() / 2, &ALL);
     cluster.rotate();
     run.copies(0.3, &ALL);
-    run.flights(FLIGHTS / 4, &ALL);
+    run.flights(run.size() / 4, &ALL);
     sleep(run.world().kind.spread());
     // By tickets of before and after.
-    run.requests(2 * FLIGHTS, &ALL);
+    run.requests(2 * run.size(), &ALL);
     run.remaining_copies();
 }
 
 fn after_the_window(_: &mut Cluster, run: &Run) {
-    run.flights(FLIGHTS, &ALL);
+    run.flights(run.size(), &ALL);
     sleep(Duration::from_secs(15));
     run.copies(1.0, &ALL);
 }
 
 fn over_http2(_: &mut Cluster, run: &Run) {
     run.speak_http2();
-    run.flights(FLIGHTS, &ALL);
+    run.flights(run.size(), &ALL);
     run.copies(1.0, &ALL);
 }
 
@@ -121,9 +121,6 @@ fn play(cluster: &mut Cluster, plan: &Plan, steps: &[Step]) -> Vec<Run> {
     };
     steps.iter().map(step).collect()
 }
-
-/// Flights of a scenario.
-const FLIGHTS: usize = 20;
 
 /// For a start-up window and a busy machine.
 const START: Duration = Duration::from_secs(150);

@@ -26,7 +26,7 @@ pub(super) fn old_master_returns(plan: &Plan) -> Vec<Row> {
 pub(super) fn acknowledged(plan: &Plan) -> Vec<Row> {
     let mut stage = Stage::sentinels("failover_with_wait", plan, "replicas = 1\n");
     let run = stage.run.clone();
-    run.flights(FLIGHTS, &ALL);
+    run.flights(run.size(), &ALL);
     let storm = run.storm();
     let pipe = lag(sentinels(&stage));
     run.copies(0.2, &ALL);
@@ -51,12 +51,12 @@ fn failover(
     let mut stage = Stage::sentinels(name, plan, "");
     let run = stage.run.clone();
     let pipe = lag(sentinels(&stage));
-    run.flights(FLIGHTS, &ALL);
+    run.flights(run.size(), &ALL);
     let storm = run.storm();
     let stores = &sentinels(&stage).stores;
     let behind =
         replicated(&stores[0], "master_repl_offset") - replicated(&stores[1], "slave_repl_offset");
-    assert!(behind > FLIGHTS as i64 * CLAIM, "the replica lags by {behind} bytes");
+    assert!(behind > run.size() as i64 * CLAIM, "the replica lags by {behind} bytes");
     lose(&mut stage);
     sentinels(&stage).wait_for_master(1);
     drop(pipe);
@@ -113,9 +113,6 @@ fn lag(store: &Sentinels) -> Pipe {
     pipe.cut();
     pipe
 }
-
-/// Flights before the failover, which the replica does not know.
-const FLIGHTS: usize = 20;
 
 /// Bytes that a claim takes at least where it is passed on: name, key, token and times.
 const CLAIM: i64 = 60;

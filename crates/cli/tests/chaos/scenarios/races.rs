@@ -22,7 +22,7 @@ pub(super) fn abreast(plan: &Plan) -> Vec<Row> {
 fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
     let stage = Stage::single(name, plan, &Setup::of(plan));
     let run = stage.run.clone();
-    for number in 0..ROUNDS {
+    for number in 0..run.size() {
         let node = number % ALL.len();
         let held = run.world().recorders[node].hold();
         runtime().block_on(async {
@@ -50,9 +50,6 @@ fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
     assert!(at_once || overtaken > 0, "{name}: the client is told");
     vec![stage.end(&[])]
 }
-
-/// Originals.
-const ROUNDS: usize = 12;
 
 /// Copies of each that race it.
 const COPIES: usize = 6;

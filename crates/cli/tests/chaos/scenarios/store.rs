@@ -101,7 +101,7 @@ fn trouble_on(
     end: impl FnOnce(&mut Stage),
 ) -> Vec<Row> {
     let run = stage.run.clone();
-    run.flights(FLIGHTS, &ALL);
+    run.flights(run.size(), &ALL);
     let storm = run.storm();
     storm.rage(Duration::from_secs(1));
     begin(&mut stage);
@@ -125,6 +125,3 @@ fn open(stage: &mut Stage) {
 fn ask(stage: &mut Stage, words: &[&str]) {
     assert_eq!(stage.process().ask(words), "OK", "{words:?}");
 }
-
-/// Flights before the trouble.
-const FLIGHTS: usize = 20;
