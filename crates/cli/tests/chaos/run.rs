@@ -309,7 +309,7 @@ impl Storm {
 }
 
 /// Copies that race each other.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 64;
 
 /// Between honest requests of a storm.
 const PACE: Duration = Duration::from_millis(40);
