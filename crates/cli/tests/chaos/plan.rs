@@ -37,7 +37,7 @@ impl Plan {
                 copies: total.div_ceil(SCENARIOS) * 21 / 20,
                 extended: true,
                 results,
-                side_by_side: 4,
+                side_by_side: 6,
                 budget: Duration::from_millis(3),
             },
         }
