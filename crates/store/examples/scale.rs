@@ -196,7 +196,7 @@ impl Costs {
         println!("### A register for each region\n");
         println!(
             "| 0-RTT/s in all | regions | nodes a region | claims/s a region | claims a batch | \
-             masters a region | of them busy with heartbeats | records | memory a region | traffic \
+             masters a region | heartbeats keep a master busy | records | memory a region | traffic \
              in a region | between regions |"
         );
         println!("|---|---|---|---|---|---|---|---|---|---|---|");
@@ -218,14 +218,14 @@ impl Costs {
         let records = claims * self.life;
         let traffic = claims * self.bytes.at(batch) + nodes * masters * self.heartbeat_bytes;
         println!(
-            "| {} | {regions} | {} | {} | {batch:.1} | {masters} | {:.1} % | {} | {}B | {}bit/s | 0 |",
+            "| {} | {regions} | {} | {} | {batch:.1} | {masters} | {:.1} % | {} | {} | {} | 0 |",
             short(rate),
             short(nodes),
             short(claims),
             heartbeats * 100.0,
             short(records),
-            short(records * self.record_bytes),
-            short(traffic * 8.0),
+            bytes(records * self.record_bytes),
+            bits(traffic),
         );
     }
 
@@ -239,12 +239,12 @@ impl Costs {
                 // Far away, many claims share a batch.
                 let away = rate * (regions - 1.0) / regions;
                 let batch = (NODE / LANES * CROSS_REGION_RTT).max(1.0);
-                let bytes = away * self.bytes.at(batch);
+                let sent = away * self.bytes.at(batch);
                 println!(
-                    "| {} | {regions} | {}bit/s | {}B |",
+                    "| {} | {regions} | {} | {} |",
                     short(rate),
-                    short(bytes * 8.0),
-                    short(bytes * 86_400.0 * 30.0)
+                    bits(sent),
+                    bytes(sent * 86_400.0 * 30.0)
                 );
             }
         }
@@ -318,17 +318,36 @@ impl Single {
         println!("| tickets issued a second | 10 min | 1 h | 12 h | claims' records instead |");
         println!("|---|---|---|---|---|");
         for rate in RATES {
-            let held = |seconds: f64| short(rate * seconds * self.bytes_a_ticket);
+            let held = |seconds: f64| bytes(rate * seconds * self.bytes_a_ticket);
             println!(
-                "| {} | {}B | {}B | {}B | {}B |",
+                "| {} | {} | {} | {} | {} |",
                 short(rate),
                 held(600.0),
                 held(3600.0),
                 held(43_200.0),
-                short(rate * costs.life * costs.record_bytes),
+                bytes(rate * costs.life * costs.record_bytes),
             );
         }
         println!();
+    }
+}
+
+/// Bytes, by decimal prefixes.
+fn bytes(value: f64) -> String {
+    unit(value, "B")
+}
+
+/// Bytes a second as bits a second.
+fn bits(value: f64) -> String {
+    unit(value * 8.0, "bit/s")
+}
+
+/// Three figures, a prefix, and a unit: 1.23 GB.
+fn unit(value: f64, unit: &str) -> String {
+    let short = short(value);
+    match short.contains(' ') {
+        true => short + unit,
+        false => format!("{short} {unit}"),
     }
 }
 
@@ -349,5 +368,5 @@ fn short(value: f64) -> String {
         _ if scaled.fract() == 0.0 => 0,
         _ => 2,
     };
-    format!("{scaled:.digits$} {prefix}")
+    format!("{scaled:.digits$} {prefix}").trim_end().to_owned()
 }

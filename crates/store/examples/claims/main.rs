@@ -34,9 +34,6 @@ struct Arguments {
     /// How long a claim may take, in milliseconds
     #[arg(long, default_value_t = 1000.0)]
     budget_ms: f64,
-    /// How long a record lives, in seconds; default: what the shared register's times make it
-    #[arg(long)]
-    life_s: Option<u64>,
     /// Load for so many seconds before the measuring begins: for as long as a record lives, and the
     /// store drops as many as it takes
     #[arg(long, default_value_t = 1.0)]
@@ -145,11 +142,6 @@ fn config(arguments: &Arguments) -> Result<StoreConfig, Box<dyn std::error::Erro
     config.replicas = arguments.replicas;
     config.connections = arguments.connections;
     config.budget = Duration::try_from_secs_f64(arguments.budget_ms / 1e3)?;
-    if let Some(life) = arguments.life_s {
-        // A record lives for 2 freshness + 2 clock_margin + 1 s.
-        config.shared.clock_margin = Duration::from_secs(1);
-        config.shared.freshness = Duration::from_millis(life.saturating_sub(3) * 500);
-    }
     Ok(config)
 }
 

@@ -198,7 +198,7 @@ pub(crate) async fn memory(
         let held = watch.entries()?.saturating_sub(before.0);
         let bytes = watch.info()?.number("used_memory") - before.1;
         if steps.last().is_some_and(|(last, _)| held < *last) {
-            return Err("records expire before all are there; give them a longer life".into());
+            return Err("records expire before all are there; ask for fewer".into());
         }
         steps.push((held, bytes as u64));
     }

@@ -13,6 +13,8 @@ use serde::Deserialize;
 pub(crate) struct Record {
     seed: u64,
     cells: Vec<Cell>,
+    #[serde(default)]
+    left_out: Vec<String>,
     samples: Vec<Sample>,
 }
 
@@ -148,8 +150,11 @@ impl Sample {
 
 const REFUSED: &str = "early data refused";
 
-fn head(title: &str) {
+fn head(title: &str, record: &Record) {
     println!("{title}\n");
+    for left_out in &record.left_out {
+        println!("NOT MEASURED: {left_out}");
+    }
     println!(
         "{:<8} {:<15} {:>8} {:>6} {:>9} {:>9} {:>9}  round trips (n)  others",
         "register", "kind", "RTT", "n", "p50 ms", "p95 ms", "p99 ms"
@@ -166,7 +171,10 @@ fn word(holds: bool) -> &'static str {
 
 /// The same server with its own register and with a store on the same host.
 pub(crate) fn near(record: &Record) {
-    head("Store on the same host, unix socket: 0-RTT, time to the first byte of the answer");
+    head(
+        "Store on the same host, unix socket: 0-RTT, time to the first byte of the answer",
+        record,
+    );
     for rtt in record.rtts() {
         for server in ["local", "shared"] {
             if let Some(cell) = record.cell(server, "0-RTT", rtt) {
@@ -194,7 +202,7 @@ const MOST_GROWTH_MS: f64 = 0.15;
 
 /// The store 5 ms from the server.
 pub(crate) fn far(record: &Record) {
-    head("Store 5 ms away: time to the first byte of the answer");
+    head("Store 5 ms away: time to the first byte of the answer", record);
     let Some(&rtt) = record.rtts().last() else { return };
     for server in ["local", "shared"] {
         for kind in ["resumed", "0-RTT"] {
@@ -224,7 +232,7 @@ pub(crate) fn far(record: &Record) {
 
 /// Stores that were killed or stopped while the lab measured.
 pub(crate) fn dead(record: &Record) {
-    head("Store dead from a tenth of the samples on: time to the first byte of the answer");
+    head("Store dead from a tenth of the samples on: time to the first byte of the answer", record);
     let Some(&rtt) = record.rtts().last() else { return };
     for server in DEAD {
         for (kind, which) in
