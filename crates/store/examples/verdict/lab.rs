@@ -220,8 +220,8 @@ pub(crate) fn far(record: &Record) {
         };
         let by_packets = record.round_trips(early, Which::Good);
         println!(
-            "{server}: 0-RTT against 1-RTT at RTT {rtt} ms: {} ({:+.2} RTT), {by_packets} round \
-             trips against {}",
+            "{server}: 0-RTT against 1-RTT at RTT {rtt} ms: {} ({:+.2} RTT); round trips by the \
+             packets: {by_packets} against {}",
             shown(&gained),
             gained.estimate / rtt,
             record.round_trips(resumed, Which::Good),
