@@ -1,12 +1,15 @@
 //! Tables of the lab's records.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use firstflight_statistics::{
-    Interval, ascending, median_interval, paired_difference_of_medians, percentile,
-    percentile_interval, reported_percentile,
+    Interval, ascending, paired_difference_of_medians, percentile, percentile_interval,
+    reported_percentile,
 };
 use serde::Deserialize;
+
+use crate::page::markdown;
 
 /// What is needed of a record (`docs/record.md`).
 #[derive(Deserialize)]
@@ -76,6 +79,14 @@ impl Record {
         }
         let each = counts.iter().map(|(round_trips, count)| format!("{round_trips} ({count})"));
         each.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What most of a cell's samples took.
+    fn most_round_trips(&self, cell: usize) -> Option<u32> {
+        let counts = ascending(
+            self.samples(cell, Which::Good).filter_map(|sample| sample.round_trips).map(f64::from),
+        );
+        percentile(&counts, 0.5).map(|median| median as u32)
     }
 
     /// How much later `to` is than `from`, in milliseconds, block by block.
@@ -165,12 +176,40 @@ fn shown(Interval { low, estimate, high }: &Interval) -> String {
     format!("{estimate:+.3} ms [{low:+.3}, {high:+.3}]")
 }
 
-fn word(holds: bool) -> &'static str {
-    if holds { "holds" } else { "MISSED" }
+/// What was asked, and what was found.
+pub(crate) struct Finding {
+    asked: String,
+    found: String,
+    /// `None` where there are too few samples.
+    holds: Option<bool>,
+}
+
+impl Finding {
+    fn word(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "holds",
+            Some(false) => "MISSED",
+            None => "too few samples",
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "asked: {}: {}: {}", self.asked, self.found, self.word())
+    }
+}
+
+/// Findings in Markdown.
+pub(crate) fn table(findings: &[Finding]) -> String {
+    let row = |finding: &Finding| {
+        [finding.asked.clone(), finding.found.clone(), finding.word().to_owned()]
+    };
+    markdown(["asked", "found", ""], &findings.iter().map(row).collect::<Vec<_>>())
 }
 
 /// The same server with its own register and with a store on the same host.
-pub(crate) fn near(record: &Record) {
+pub(crate) fn near(record: &Record) -> Vec<Finding> {
     head(
         "Store on the same host, unix socket: 0-RTT, time to the first byte of the answer",
         record,
@@ -183,27 +222,28 @@ pub(crate) fn near(record: &Record) {
         }
     }
     println!();
-    for rtt in record.rtts() {
-        let cells = (record.cell("local", "0-RTT", rtt), record.cell("shared", "0-RTT", rtt));
-        let (Some(local), Some(shared)) = cells else { continue };
-        let Some(grown) = record.difference((local, Which::Good), (shared, Which::Good)) else {
-            continue;
-        };
-        println!(
-            "asked: p50 grows by at most {MOST_GROWTH_MS} ms; at RTT {rtt} ms: {}: {}",
-            shown(&grown),
-            word(grown.estimate <= MOST_GROWTH_MS)
-        );
-    }
-    println!();
+    let found = record.rtts().into_iter().filter_map(|rtt| {
+        let local = record.cell("local", "0-RTT", rtt)?;
+        let shared = record.cell("shared", "0-RTT", rtt)?;
+        let grown = record.difference((local, Which::Good), (shared, Which::Good));
+        Some(Finding {
+            asked: format!(
+                "store on the same host, RTT {rtt} ms: 0-RTT's p50 grows by at most \
+                 {MOST_GROWTH_MS} ms"
+            ),
+            found: grown.as_ref().map_or(String::new(), shown),
+            holds: grown.map(|grown| grown.estimate <= MOST_GROWTH_MS),
+        })
+    });
+    found.collect()
 }
 
 const MOST_GROWTH_MS: f64 = 0.15;
 
 /// The store 5 ms from the server.
-pub(crate) fn far(record: &Record) {
+pub(crate) fn far(record: &Record) -> Vec<Finding> {
     head("Store 5 ms away: time to the first byte of the answer", record);
-    let Some(&rtt) = record.rtts().last() else { return };
+    let Some(&rtt) = record.rtts().last() else { return Vec::new() };
     for server in ["local", "shared"] {
         for kind in ["resumed", "0-RTT"] {
             if let Some(cell) = record.cell(server, kind, rtt) {
@@ -212,77 +252,74 @@ pub(crate) fn far(record: &Record) {
         }
     }
     println!();
-    for server in ["local", "shared"] {
-        let cells = (record.cell(server, "resumed", rtt), record.cell(server, "0-RTT", rtt));
-        let (Some(resumed), Some(early)) = cells else { continue };
-        let Some(gained) = record.difference((resumed, Which::Good), (early, Which::Good)) else {
-            continue;
+    let found = ["local", "shared"].into_iter().filter_map(|server| {
+        let resumed = record.cell(server, "resumed", rtt)?;
+        let early = record.cell(server, "0-RTT", rtt)?;
+        let gained = record.difference((resumed, Which::Good), (early, Which::Good));
+        let ahead = record.most_round_trips(resumed)?.checked_sub(record.most_round_trips(early)?);
+        let store = match server {
+            "local" => "no store (to compare)",
+            _ => "store 5 ms away",
         };
-        let by_packets = record.round_trips(early, Which::Good);
-        println!(
-            "{server}: 0-RTT against 1-RTT at RTT {rtt} ms: {} ({:+.2} RTT); round trips by the \
-             packets: {by_packets} against {}",
-            shown(&gained),
-            gained.estimate / rtt,
-            record.round_trips(resumed, Which::Good),
-        );
-    }
-    println!("asked: with the store 5 ms away 0-RTT still ends one round trip ahead of 1-RTT\n");
+        Some(Finding {
+            asked: format!("{store}, RTT {rtt} ms: 0-RTT ends one round trip ahead of 1-RTT"),
+            found: format!(
+                "by the packets {} round trips against {}; by the clock {}",
+                record.round_trips(early, Which::Good),
+                record.round_trips(resumed, Which::Good),
+                gained.as_ref().map_or(String::new(), shown),
+            ),
+            holds: gained.map(|gained| ahead == Some(1) && gained.high < 0.0),
+        })
+    });
+    found.collect()
 }
 
 /// Stores that were killed or stopped while the lab measured.
-pub(crate) fn dead(record: &Record) {
+pub(crate) fn dead(record: &Record) -> Vec<Finding> {
     head("Store dead from a tenth of the samples on: time to the first byte of the answer", record);
-    let Some(&rtt) = record.rtts().last() else { return };
+    let Some(&rtt) = record.rtts().last() else { return Vec::new() };
+    let asked_for = [("resumed", Which::Good), ("0-RTT", Which::Good), ("0-RTT", Which::Refused)];
     for server in DEAD {
-        for (kind, which) in
-            [("resumed", Which::Good), ("0-RTT", Which::Good), ("0-RTT", Which::Refused)]
-        {
+        for (kind, which) in asked_for {
             if let Some(cell) = record.cell(server, kind, rtt) {
                 record.row(cell, which);
             }
         }
     }
     println!();
-    for server in DEAD {
-        let cells = (record.cell(server, "resumed", rtt), record.cell(server, "0-RTT", rtt));
-        let (Some(resumed), Some(early)) = cells else { continue };
+    let found = DEAD.into_iter().filter_map(|server| {
+        let resumed = record.cell(server, "resumed", rtt)?;
+        let early = record.cell(server, "0-RTT", rtt)?;
         let one_rtt = record.times(resumed, Which::Good);
         let refused = record.times(early, Which::Refused);
-        let (Some(asked), Some(found)) =
-            (reported_percentile(&one_rtt, 0.99), reported_percentile(&refused, 0.99))
-        else {
-            println!("{server}: too few samples for p99");
-            continue;
-        };
-        let grown = record.difference((resumed, Which::Good), (early, Which::Refused));
-        println!(
-            "{server}: asked: p99 at most that of 1-RTT, {asked:.3} ms{}, plus the budget of \
-             {BUDGET_MS} ms; found: {found:.3} ms{}: {}; p50 against 1-RTT: {}",
-            interval(percentile_interval(&one_rtt, 0.99)),
-            interval(percentile_interval(&refused, 0.99)),
-            word(found <= asked + BUDGET_MS),
-            grown.as_ref().map_or("-".to_owned(), shown),
-        );
-        let late = |times: &[f64]| -> usize {
-            let Some((_, high)) = median_interval(&one_rtt) else { return 0 };
-            times.iter().filter(|time| **time > high + BUDGET_MS / 2.0).count()
-        };
-        println!(
-            "{server}: later than 1-RTT's p50 by more than half a budget: {} of {} refused, {} of \
-             {} 1-RTT",
-            late(&refused),
-            refused.len(),
-            late(&one_rtt),
-            one_rtt.len()
-        );
-    }
-    println!();
+        let asked = reported_percentile(&one_rtt, 0.99);
+        let found = reported_percentile(&refused, 0.99);
+        let middle = record.difference((resumed, Which::Good), (early, Which::Refused));
+        Some(Finding {
+            asked: format!(
+                "store {server}, RTT {rtt} ms: refused 0-RTT's p99 is at most 1-RTT's, {}, and \
+                 {BUDGET_MS} ms",
+                with_interval(&one_rtt)
+            ),
+            found: format!(
+                "{}; p50 against 1-RTT {}",
+                with_interval(&refused),
+                middle.as_ref().map_or(String::new(), shown)
+            ),
+            holds: asked.zip(found).map(|(asked, found)| found <= asked + BUDGET_MS),
+        })
+    });
+    found.collect()
 }
 
 const DEAD: [&str; 2] = ["killed", "frozen"];
 const BUDGET_MS: f64 = 3.0;
 
-fn interval(of: Option<(f64, f64)>) -> String {
-    of.map_or(String::new(), |(low, high)| format!(" [{low:.3}, {high:.3}]"))
+/// p99 of ascending times.
+fn with_interval(times: &[f64]) -> String {
+    let p99 = reported_percentile(times, 0.99);
+    let between = percentile_interval(times, 0.99);
+    let between = between.map_or(String::new(), |(low, high)| format!(" [{low:.1}, {high:.1}]"));
+    p99.map_or("-".to_owned(), |p99| format!("{p99:.1} ms{between}"))
 }

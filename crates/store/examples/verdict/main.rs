@@ -1,9 +1,15 @@
 //! Tables of what `scripts/cluster` left behind: what was asked, and what was measured.
 //!
-//!     verdict DIRECTORY
+//!     verdict DIRECTORY [PAGE]
+//!
+//! With a PAGE (`docs/scale.md`) its tables are filled in too.
 
 mod claims;
+mod costs;
 mod lab;
+mod page;
+mod scale;
+mod units;
 
 use std::error::Error;
 use std::fs::File;
@@ -13,53 +19,68 @@ use std::path::Path;
 use flate2::read::GzDecoder;
 use serde::de::DeserializeOwned;
 
-use crate::lab::Record;
+use crate::lab::{Finding, Record};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [directory] = arguments.as_slice() else {
-        return Err("usage: verdict DIRECTORY".into());
+    let (directory, page) = match arguments.as_slice() {
+        [directory] => (Path::new(directory), None),
+        [directory, page] => (Path::new(directory), Some(Path::new(page))),
+        _ => return Err("usage: verdict DIRECTORY [PAGE]".into()),
     };
-    let directory = Path::new(directory);
-    if let Some(near) = record(directory, "near")? {
-        lab::near(&near);
-    }
-    if let Some(far) = record(directory, "far")? {
-        lab::far(&far);
-    }
-    if let Some(dead) = record(directory, "dead")? {
-        lab::dead(&dead);
-    }
+    let findings = latency(directory)?;
     for (file, title) in [
         ("claims.jsonl", "Claims"),
         ("wait.jsonl", "Claims with a replica beside the store, and one a millisecond away,"),
     ] {
         let path = directory.join(file);
         if path.exists() {
-            let text = std::fs::read_to_string(path)?;
-            let runs = text.lines().map(serde_json::from_str).collect::<Result<Vec<_>, _>>()?;
-            claims::claims(title, &runs);
+            claims::claims(title, &runs(&path)?);
         }
     }
     let path = directory.join("memory.json");
     if path.exists() {
         claims::memory(&read(&path)?);
     }
-    Ok(())
+    let Some(page) = page else { return Ok(()) };
+    let mut tables = scale::tables(directory)?;
+    tables.push(("latency", lab::table(&findings)));
+    page::fill(page, &tables)
 }
 
-/// A lab's record; `None`: that part was not run.
-fn record(directory: &Path, part: &str) -> Result<Option<Record>, Box<dyn Error>> {
-    let path = directory.join(format!("{part}.json.gz"));
-    path.exists().then(|| read(&path)).transpose()
+/// Prints a record's samples, and says what they mean.
+type Look = fn(&Record) -> Vec<Finding>;
+
+/// Prints what the lab found, part by part.
+fn latency(directory: &Path) -> Result<Vec<Finding>, Box<dyn Error>> {
+    let mut findings = Vec::new();
+    let parts: [(&str, Look); 3] = [("near", lab::near), ("far", lab::far), ("dead", lab::dead)];
+    for (part, look) in parts {
+        let path = directory.join(part).with_extension("json.gz");
+        if path.exists() {
+            let found = look(&read(&path)?);
+            found.iter().for_each(|finding| println!("{finding}"));
+            println!();
+            findings.extend(found);
+        }
+    }
+    Ok(findings)
 }
 
+/// Objects, one a line.
+fn runs<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, Box<dyn Error>> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
+}
+
+/// An object, perhaps compressed.
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Box<dyn Error>> {
     let mut bytes = Vec::new();
-    let file = File::open(path)?;
+    let mut file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     match path.extension().is_some_and(|extension| extension == "gz") {
         true => GzDecoder::new(file).read_to_end(&mut bytes)?,
-        false => { file }.read_to_end(&mut bytes)?,
+        false => file.read_to_end(&mut bytes)?,
     };
     Ok(serde_json::from_slice(&bytes)?)
 }
