@@ -101,12 +101,11 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             return show(&memory, arguments);
         }
         What::Idle { nodes, seconds } => {
-            let others = nodes.saturating_sub(1);
-            let mut kept = Vec::with_capacity(others);
-            for _ in 0..others {
-                kept.push(Store::open(self::config(arguments)?, unix_micros)?);
-            }
-            let idle = measure::idle(arguments, nodes, seconds).await?;
+            let more = || -> Result<Vec<Store>, Box<dyn std::error::Error>> {
+                let open = |_| Ok(Store::open(self::config(arguments)?, unix_micros)?);
+                (1..nodes).map(open).collect()
+            };
+            let idle = measure::idle(arguments, nodes, seconds, more).await?;
             return show(&idle, arguments);
         }
         What::Closed { callers, seconds } => Load::Closed { callers, seconds },

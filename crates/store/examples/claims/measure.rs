@@ -103,7 +103,7 @@ fn figures(
     };
     Claims {
         name: arguments.name.clone(),
-        store: format!("{} {}", program(&after.info), arguments.store),
+        store: program(&after.info, &arguments.store),
         connections: arguments.connections,
         replicas: arguments.replicas,
         load: if rate.is_some() { "open" } else { "closed" }.to_owned(),
@@ -130,10 +130,12 @@ fn figures(
     }
 }
 
-fn program(info: &Info) -> String {
+/// Which store it is, and how it is reached.
+fn program(info: &Info, url: &str) -> String {
+    let way = if url.starts_with("unix:") { "unix socket" } else { "TCP" };
     match info.text("valkey_version") {
-        none if none.is_empty() => format!("Redis {}", info.text("redis_version")),
-        version => format!("Valkey {version}"),
+        none if none.is_empty() => format!("Redis {}, {way}", info.text("redis_version")),
+        version => format!("Valkey {version}, {way}"),
     }
 }
 
@@ -203,7 +205,7 @@ pub(crate) async fn memory(
         steps.push((held, bytes as u64));
     }
     let (held, bytes) = steps[steps.len() - 1];
-    let store = format!("{} {url}", program(&watch.info()?));
+    let store = program(&watch.info()?, url);
     Ok(Memory { store, steps, bytes_an_entry: bytes as f64 / held as f64 })
 }
 
@@ -233,27 +235,46 @@ pub(crate) struct Idle {
     bytes_out_a_node_second: f64,
 }
 
-pub(crate) async fn idle(
+/// The difference between one node, which is there, and `nodes`, for the store has work without any
+/// too. `more` makes the others.
+pub(crate) async fn idle<T>(
     arguments: &Arguments,
     nodes: usize,
     seconds: f64,
+    more: impl FnOnce() -> Result<T, Box<dyn Error>>,
 ) -> Result<Idle, Box<dyn Error>> {
     let mut watch = Watch::open(&arguments.store)?;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = Moment::now(&mut watch, None)?;
-    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-    let after = Moment::now(&mut watch, None)?;
-    let each = |total: f64| total / seconds / nodes as f64;
-    let grown = |field| each(after.info.number(field) - before.info.number(field));
+    let one = growth(&mut watch, seconds).await?;
+    let _others = more()?;
+    // Until all are connected.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let all = growth(&mut watch, seconds).await?;
+    let others = nodes.saturating_sub(1).max(1) as f64;
+    let [commands, cpu, bytes_in, bytes_out] =
+        std::array::from_fn(|place| (all[place] - one[place]) / seconds / others);
     Ok(Idle {
-        store: format!("{} {}", program(&after.info), arguments.store),
+        store: program(&watch.info()?, &arguments.store),
         nodes,
         seconds,
-        commands_a_node_second: grown("total_commands_processed"),
-        store_cpu_us_a_node_second: each((after.store - before.store) * 1e6),
-        bytes_in_a_node_second: grown("total_net_input_bytes"),
-        bytes_out_a_node_second: grown("total_net_output_bytes"),
+        commands_a_node_second: commands,
+        store_cpu_us_a_node_second: cpu,
+        bytes_in_a_node_second: bytes_in,
+        bytes_out_a_node_second: bytes_out,
     })
+}
+
+/// Commands, microseconds of the store's processor, bytes in and bytes out of so many seconds.
+async fn growth(watch: &mut Watch, seconds: f64) -> Result<[f64; 4], Box<dyn Error>> {
+    let before = Moment::now(watch, None)?;
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    let after = Moment::now(watch, None)?;
+    let grown = |field| after.info.number(field) - before.info.number(field);
+    Ok([
+        grown("total_commands_processed"),
+        (after.store - before.store) * 1e6,
+        grown("total_net_input_bytes"),
+        grown("total_net_output_bytes"),
+    ])
 }
 
 impl fmt::Display for Idle {

@@ -28,8 +28,8 @@ pub(crate) struct Run {
 }
 
 pub(crate) fn claims(title: &str, runs: &[Run]) {
-    let store = runs.first().map_or("", |run| run.store.split(" unix").next().unwrap_or_default());
-    println!("{title} at {store}, unix socket, one client thread (CPU and bytes for each claim)\n");
+    let store = runs.first().map_or("", |run| run.store.as_str());
+    println!("{title} at {store}, one client thread (CPU and bytes for each claim)\n");
     println!(
         "{:<16} {:>9} {:>4} {:>8} {:>7} {:>7} {:>7} {:>6} {:>7} {:>7} {:>7}  bytes in, out, to replicas",
         "",

@@ -67,7 +67,7 @@ impl Need {
         let room = BUSY - heartbeats;
         let needs = |masters: f64| {
             let batch = (rate / nodes / LANES / masters * STORE_RTT).max(1.0);
-            (rate / masters * costs.store_us.at(batch) / 1e6 <= room).then_some(batch)
+            (rate / masters * costs.store_us(batch) / 1e6 <= room).then_some(batch)
         };
         (room > 0.0).then_some(())?;
         (1..=MOST_MASTERS)
@@ -96,7 +96,14 @@ fn regions(costs: &Costs) -> String {
         for regions in REGIONS.into_iter().filter(|regions| rate / regions >= LEAST) {
             let claims = rate / regions;
             let nodes = (claims / NODE).ceil();
-            let Some(need) = Need::of(costs, claims, nodes) else { continue };
+            let Some(need) = Need::of(costs, claims, nodes) else {
+                let none = || "-".to_owned();
+                let [rate, nodes, claims] = [rate, nodes, claims].map(short);
+                let rest = [none(), "none is enough".to_owned(), none(), none(), none(), none()];
+                let [a, b, c, d, e, f] = rest;
+                rows.push([rate, regions.to_string(), nodes, claims, a, b, c, d, e, f]);
+                continue;
+            };
             let records = claims * costs.life;
             let traffic =
                 claims * costs.bytes.at(need.batch) + nodes * need.masters * costs.heartbeat_bytes;
