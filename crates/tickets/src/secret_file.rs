@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 /// Why a file with secrets was not read.
 #[derive(Debug)]
-pub(crate) enum SecretFileError {
+pub enum SecretFileError {
     /// The system's reason.
     Read(io::Error),
     /// Others may read or write it; its permission bits.
@@ -20,7 +20,10 @@ pub(crate) enum SecretFileError {
 
 /// The file's text and metadata, once it is certain that only its owner can read it. Symbolic
 /// links are followed.
-pub(crate) fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), SecretFileError> {
+///
+/// # Errors
+/// [`SecretFileError`].
+pub fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), SecretFileError> {
     // Asked before opening, as opening a pipe would wait for its writer.
     if !fs::metadata(path).map_err(SecretFileError::Read)?.is_file() {
         return Err(SecretFileError::Read(io::Error::other("it is not a regular file")));
