@@ -1,0 +1,27 @@
+//! quinn's cryptography on BoringSSL: QUIC's handshake (RFC 9001) for both roles, 0-RTT with its
+//! refusal, address tokens (RFC 9000 section 8.1), and what a server has to know of a first flight
+//! before it answers.
+//!
+//! - [`ServerCrypto`] and [`ClientCrypto`] stand behind quinn's `ServerConfig` and `ClientConfig`.
+//!   Early data is accepted only if somebody says so ([`EarlyDataJudge`]), on the same facts as
+//!   over TCP, and before anything is sent.
+//! - [`FirstFlights`] collects ClientHellos from datagrams that quinn has not seen yet, so that a
+//!   judge who has to ask elsewhere can be asked ahead ([`ServerCrypto::rehearse`]).
+//! - [`AddressTokens`] seals what Retry and NEW_TOKEN carry under the ticket keys.
+//! - [`Steering`] gives the workers of one port their connections by connection id.
+//!
+//! All BoringSSL FFI of TLS over QUIC lives here.
+#![allow(unsafe_code)]
+
+mod client;
+mod first_flight;
+mod server;
+mod steering;
+mod tokens;
+
+pub use client::{ClientCrypto, Remembered, Resumption, ResumptionInbox};
+pub use first_flight::{FirstFlight, FirstFlights, FirstFlightsLimits};
+pub use firstflight_tls::Handshake;
+pub use server::{EarlyDataJudge, Rehearsal, ServerCrypto};
+pub use steering::Steering;
+pub use tokens::{AddressTokens, SpentTokens};
