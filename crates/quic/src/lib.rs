@@ -24,4 +24,4 @@ pub use first_flight::{FirstFlight, FirstFlights, FirstFlightsLimits};
 pub use firstflight_tls::Handshake;
 pub use server::{EarlyDataJudge, Rehearsal, ServerCrypto};
 pub use steering::Steering;
-pub use tokens::{AddressTokens, SpentTokens};
+pub use tokens::{AddressTokens, SpentTokens, TokenSerial};

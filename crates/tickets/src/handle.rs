@@ -111,6 +111,12 @@ impl TicketKeys {
         }
     }
 
+    /// Seals what a QUIC address token says (RFC 9000 section 8.1), bound to `bound_to`, under the
+    /// key that is current at `now`. It is [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
+    pub fn seal_token(&self, content: &[u8], bound_to: &[u8], now: UnixTime) -> Vec<u8> {
+        self.active().sealer(now).seal_token(content, bound_to, self.zone)
+    }
+
     /// Opens a ticket sealed under any key of the ring whose tickets still live at `now`.
     pub fn open(&self, ticket: &[u8], now: UnixTime) -> Opened {
         self.active().open(ticket, now, |key| key.open(ticket))
@@ -119,6 +125,20 @@ impl TicketKeys {
     /// Opens the [`Apart::record`] that was kept under `id`.
     pub fn open_kept(&self, record: &[u8], id: &SessionId, now: UnixTime) -> Opened {
         self.active().open(record, now, |key| key.open_kept(record, id))
+    }
+
+    /// Opens what [`seal_token`](Self::seal_token) made of any zone, as long as a ticket that was
+    /// sealed with it would open; what it says and its zone.
+    pub fn open_token(
+        &self,
+        token: &[u8],
+        bound_to: &[u8],
+        now: UnixTime,
+    ) -> Option<(Vec<u8>, Zone)> {
+        match self.active().open(token, now, |key| key.open_token(token, bound_to)) {
+            Opened::Ticket { content, zone } => Some((content, zone)),
+            _ => None,
+        }
     }
 
     /// The keys as an operator may see them at `now`, the oldest first, with their last use in

@@ -54,6 +54,18 @@ fn two_processes_on_one_file_agree_about_the_current_key_without_talking() {
 }
 
 #[test]
+fn an_address_token_opens_at_every_process_until_its_key_is_dead() {
+    let (_directory, _file, one, other) = two_on_one_file();
+    let token = one.seal_token(b"address", b"nonce", hours(11));
+    let opened = Some((b"address".to_vec(), Zone::NONE));
+    assert_eq!(other.open_token(&token, b"nonce", hours(11)), opened);
+    assert_eq!(other.open_token(&token, b"nonce", hours(23)), opened, "the key is a previous one");
+    assert_eq!(other.open_token(&token, b"nonce", hours(24)), None);
+    assert_eq!(other.open_token(&token, b"other", hours(11)), None);
+    assert_eq!(other.open(&token, hours(11)), Opened::UnknownKey);
+}
+
+#[test]
 fn a_replaced_file_is_picked_up() {
     let (_directory, file, one, other) = two_on_one_file();
     let before = one.seal(b"session", hours(1));

@@ -17,13 +17,15 @@ use crate::zone::Zone;
 /// a key need neither a counter in common nor a limit of tickets a key, as AES-GCM's 96 bits do
 /// (2^32 messages, NIST SP 800-38D section 8.3).
 ///
-/// The ciphertext begins with the [`Zone`] (8 bytes). Three kinds of things are sealed:
+/// The ciphertext begins with the [`Zone`] (8 bytes). Four kinds of things are sealed, and none
+/// opens as another:
 ///
 /// | kind | what follows the zone | where it lives |
 /// |---|---|---|
 /// | 2 | the session | in the ticket |
 /// | 3 | the id of a session kept elsewhere (16 bytes), and as many zeros as the session is longer | in the ticket |
 /// | 4 | such a session; its id is associated data, too | with whoever keeps it |
+/// | 5 | what a QUIC address token says (RFC 9000 section 8.1) | in the token |
 ///
 /// Kind 1 was a session without a zone. It isn't opened any more: early data may only run in the
 /// zone that issued the ticket, which such a ticket doesn't tell, and it costs each client one
@@ -110,6 +112,12 @@ impl TicketKey {
         self.seal_as(KEPT, session, zone, id)
     }
 
+    /// Seals what an address token says, together with `bound_to`, which has to be there again to
+    /// open it. It opens as nothing else.
+    pub(crate) fn seal_token(&self, content: &[u8], bound_to: &[u8], zone: Zone) -> Vec<u8> {
+        self.seal_as(TOKEN, content, zone, bound_to)
+    }
+
     /// Opens a ticket that carries this key's name.
     pub fn open(&self, ticket: &[u8]) -> Opened {
         match ticket.first() {
@@ -131,6 +139,14 @@ impl TicketKey {
     /// Opens what [`seal_kept`](Self::seal_kept) made for `id`.
     pub(crate) fn open_kept(&self, sealed: &[u8], id: &SessionId) -> Opened {
         match self.open_as(KEPT, sealed, id) {
+            Ok((content, zone)) => Opened::Ticket { content, zone },
+            Err(closed) => closed,
+        }
+    }
+
+    /// Opens what [`seal_token`](Self::seal_token) made.
+    pub(crate) fn open_token(&self, token: &[u8], bound_to: &[u8]) -> Opened {
+        match self.open_as(TOKEN, token, bound_to) {
             Ok((content, zone)) => Opened::Ticket { content, zone },
             Err(closed) => closed,
         }
@@ -186,7 +202,7 @@ impl fmt::Debug for TicketKey {
 
 /// The name of the key that something sealed says it is sealed under, if it has our format at all.
 pub(crate) fn key_name(sealed: &[u8]) -> Option<&[u8; NAME]> {
-    if sealed.len() < RING_OVERHEAD || !(SESSION..=KEPT).contains(&sealed[0]) {
+    if sealed.len() < RING_OVERHEAD || !(SESSION..=TOKEN).contains(&sealed[0]) {
         return None;
     }
     sealed[1..].first_chunk()
@@ -199,6 +215,7 @@ pub(crate) fn fill_random(bytes: &mut [u8]) {
 const SESSION: u8 = 2;
 const REFERENCE: u8 = 3;
 const KEPT: u8 = 4;
+const TOKEN: u8 = 5;
 const NAME: usize = 16;
 const SECRET: usize = 32;
 const NONCE: usize = 24;

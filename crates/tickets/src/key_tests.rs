@@ -38,6 +38,25 @@ fn a_reference_and_what_it_refers_to() {
 }
 
 #[test]
+fn rfc9000_8_1_a_token_is_no_ticket_and_no_ticket_a_token() {
+    let key = TicketKey::random();
+    let zone = Zone::named("eu-west");
+    let token = key.seal_token(b"address", b"nonce", zone);
+    assert_eq!(key.open_token(&token, b"nonce"), ticket(b"address", zone));
+    assert_eq!(key.open_token(&token, b"other"), Opened::Forged, "bound to another nonce");
+    assert_eq!(key.open(&token), Opened::UnknownKey, "no ticket");
+    for kind in [SESSION, REFERENCE] {
+        let mut renamed = token.clone();
+        renamed[0] = kind;
+        assert_eq!(key.open(&renamed), Opened::Forged);
+    }
+    let mut session = key.seal(b"session", zone);
+    assert_eq!(key.open_token(&session, b""), Opened::UnknownKey);
+    session[0] = TOKEN;
+    assert_eq!(key.open_token(&session, b""), Opened::Forged);
+}
+
+#[test]
 fn a_kind_made_another_is_forged() {
     let key = TicketKey::random();
     let mut changed = key.seal(&[1; 16], ZONE);
@@ -93,7 +112,7 @@ fn debug_shows_no_secret() {
 
 proptest! {
     #[test]
-    fn garbage_never_opens(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..5) {
+    fn garbage_never_opens(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..6) {
         let key = TicketKey::random();
         if kind > 0 && bytes.len() >= 17 {
             bytes[0] = kind;
@@ -102,5 +121,7 @@ proptest! {
         prop_assert!(matches!(key.open(&bytes), Opened::UnknownKey | Opened::Forged));
         let kept = key.open_kept(&bytes, &[0; 16]);
         prop_assert!(matches!(kept, Opened::UnknownKey | Opened::Forged));
+        let token = key.open_token(&bytes, &[0; 16]);
+        prop_assert!(matches!(token, Opened::UnknownKey | Opened::Forged));
     }
 }
