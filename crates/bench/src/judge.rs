@@ -7,8 +7,8 @@ use firstflight_link::{Batch, CapturedPacket, Direction as Way};
 use firstflight_report::{Fault, Sample};
 use firstflight_tls::Version;
 use firstflight_wire::{
-    Direction, FastOpen, FirstResponse, FlowFacts, Label, LabelKind, LastResponse, Observer,
-    Packet, TlsVersion, Trace,
+    Direction, FastOpen, FirstResponse, FlowFacts, Label, LabelKind, LabelTransport, LastResponse,
+    Observer, Packet, TlsVersion, Trace,
 };
 
 use crate::Kind;
@@ -93,7 +93,7 @@ impl Judge {
         let flow = self.flow(taken);
         let mut sample = described(taken, flow, origin_ns);
         sample.fault = match (&taken.outcome, flow) {
-            (Err(why), Some(flow)) if flow.facts.tcp.dropped > 0 => {
+            (Err(why), Some(flow)) if flow.facts.transport.dropped() > 0 => {
                 Some(Fault::Disturbed(format!("{}: {why}", flow.dropped())))
             }
             (Err(why), _) => Some(Fault::Failed(why.clone())),
@@ -116,7 +116,7 @@ pub(crate) fn described(taken: &Taken, flow: Option<&Flow>, origin_ns: u64) -> S
         sample.lateness_us = *lateness_ns as f64 / 1e3;
         sample.round_trips = facts.round_trips();
         sample.label = facts.label().ok().map(|label| label.to_string());
-        sample.dropped = facts.tcp.dropped;
+        sample.dropped = facts.transport.dropped();
         if let FirstResponse::Seen { delivered: Some(delivered), .. } = facts.first_response {
             // Both delays lie between these moments: the tap stamps a packet before it delays it,
             // and again when it hands it over.
@@ -165,7 +165,7 @@ impl Flow {
     }
 
     fn dropped(&self) -> String {
-        let count = self.facts.tcp.dropped;
+        let count = self.facts.transport.dropped();
         format!("{count} packets dropped by {}", self.dropped_by.unwrap_or("the link"))
     }
 }
@@ -176,9 +176,9 @@ const SPOILED_NS: u64 = 1_000_000;
 /// Why a connection does not enter the figures of its cell; `may_lose`: its network drops or
 /// overtakes packets on purpose.
 fn fault(flow: &Flow, asked: &Asked, may_lose: bool) -> Option<Fault> {
-    let tcp = &flow.facts.tcp;
-    let again = tcp.client_retransmissions + tcp.server_retransmissions + tcp.syn_retransmissions;
-    if !may_lose && (again > 0 || tcp.dropped > 0) {
+    let transport = &flow.facts.transport;
+    let (again, dropped) = (transport.sent_again(), transport.dropped());
+    if !may_lose && (again > 0 || dropped > 0) {
         return Some(Fault::Spoiled(format!("{again} packets sent twice")));
     }
     if flow.lateness_ns > SPOILED_NS {
@@ -186,7 +186,7 @@ fn fault(flow: &Flow, asked: &Asked, may_lose: bool) -> Option<Fault> {
         return Some(Fault::Spoiled(format!("a packet {late:.1} ms late on the link")));
     }
     let wrong = wrong(&flow.facts, asked)?;
-    Some(match tcp.dropped {
+    Some(match dropped {
         0 => Fault::Mislabelled(wrong),
         _ => Fault::Disturbed(format!("{}: {wrong}", flow.dropped())),
     })
@@ -201,7 +201,7 @@ pub(crate) fn wanted(asked: &Asked) -> Label {
         Kind::Refused => LabelKind::EarlyRefused,
     };
     let tfo = if asked.tfo { FastOpen::Used } else { FastOpen::Off };
-    Label { version: tls_version(asked.version), kind, tfo }
+    Label { version: tls_version(asked.version), kind, transport: LabelTransport::Tcp(tfo) }
 }
 
 /// What a connection is instead of what was asked for; `None`: it is what was asked for.

@@ -80,7 +80,7 @@ pub(crate) async fn attack(
         ));
         let attempts = network.attacker().resend(&Resend {
             server: address,
-            flight: &facts.first_flight,
+            flight: facts.first_flight.stream().unwrap_or_default(),
             tries: config.replays,
             concurrent: AT_ONCE,
             quiet: QUIET,

@@ -1,36 +1,44 @@
 //! What a connection's packets show, in the terms of the RFCs.
 
+mod first_flight;
+mod label;
+mod quic;
 mod response;
 mod tcp;
 mod tls;
+mod transport;
 
-use std::fmt;
 use std::net::SocketAddr;
 
 use serde::Serialize;
 
+pub use first_flight::FirstFlight;
+pub use label::{Label, LabelKind, LabelTransport, Unlabelled};
+pub use quic::{AddressToken, BeforeValidation, Closed, QuicFacts, TokenOrigin};
 pub use response::{FirstResponse, LastResponse};
 pub use tcp::{FastOpen, Stall, TcpFacts, Traffic};
 pub use tls::{CertificateFacts, EarlyData, EarlyFacts, Kind, NamedGroup, TlsFacts, TlsVersion};
+pub use transport::TransportFacts;
 
 use crate::Packet;
 
-/// Everything that was seen of one TCP connection. Times are nanoseconds of the tap's clock.
+/// Everything that was seen of one connection, over TCP or QUIC. Times are nanoseconds of the tap's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowFacts {
-    /// The client's address and port.
+    /// The client's address and port; over QUIC those that it began with.
     pub client: SocketAddr,
     /// The server's address and port.
     pub server: SocketAddr,
-    /// When the first SYN reached the tap.
+    /// When the first SYN, or the client's first datagram, reached the tap.
     pub started: u64,
     /// When the last packet reached the tap.
     pub ended: u64,
-    /// The TCP part.
-    pub tcp: TcpFacts,
+    /// What was seen below TLS.
+    pub transport: TransportFacts,
     /// The TLS part; `None` if the client's bytes are no ClientHello.
     pub tls: Option<TlsFacts>,
-    /// When the SYN-ACK was first delivered to the client: what curl calls connect.
+    /// When the SYN-ACK was first delivered to the client: what curl calls connect. Over QUIC,
+    /// when the server's first datagram was that is neither Retry nor Version Negotiation.
     pub connected: Option<u64>,
     /// When the client could send application data without early data, False Start aside: the
     /// delivery to it of the server's Finished and all before it. `None` if that was not
@@ -41,33 +49,15 @@ pub struct FlowFacts {
     /// The last response byte, and what it cost in round trips.
     pub last_response: LastResponse,
     /// Bytes of plain text between the two: application data of TLS, over HTTP/2 the frames of
-    /// answers. Decrypted, or in TLS 1.2 by the length where the cipher suite is an AEAD one.
+    /// answers, and over HTTP/3 likewise. Decrypted, or in TLS 1.2 by the length where the cipher suite is an AEAD one.
     pub response_bytes: Option<u64>,
-    /// The TCP payload that the client sent before any payload of the server was delivered to
-    /// it, in stream order: what a replaying attacker would send again. Not serialized.
+    /// What the client sent before anything of the server was delivered to it: what a replaying
+    /// attacker would send again. Not serialized.
     #[serde(skip)]
-    pub first_flight: Vec<u8>,
+    pub first_flight: FirstFlight,
 }
 
 impl FlowFacts {
-    /// The connection's label, from its packets alone.
-    ///
-    /// # Errors
-    /// Says what is missing when the packets and secrets do not decide it.
-    pub fn label(&self) -> Result<Label, Unlabelled> {
-        let tls = self.tls.as_ref().ok_or(Unlabelled::NotTls)?;
-        let version = tls.version.ok_or(Unlabelled::NoServerHello)?;
-        let kind = match (tls.early.verdict, tls.kind) {
-            (EarlyData::Unknown(why), _) => return Err(Unlabelled::EarlyData(why)),
-            (EarlyData::Accepted, _) => LabelKind::EarlyAccepted,
-            (EarlyData::Refused, _) => LabelKind::EarlyRefused,
-            (EarlyData::NotOffered, Some(Kind::Full)) => LabelKind::Full,
-            (EarlyData::NotOffered, Some(Kind::Resumed)) => LabelKind::Resumed,
-            (EarlyData::NotOffered, None) => return Err(Unlabelled::Unfinished),
-        };
-        Ok(Label { version, kind, tfo: self.tcp.fast_open })
-    }
-
     /// Whether `packet` is one of this connection: of its ends and within its time, for a later
     /// connection may have the same ends. Where many connections are looked for, sort the packets
     /// by [`Packet::ends`] first.
@@ -110,63 +100,4 @@ pub enum Unknown {
     /// The server never answered the ClientHello.
     #[error("the server sent no ServerHello; check that it accepts the client's version")]
     NoServerHello,
-}
-
-/// What a connection was, in the terms of the lab's cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Label {
-    /// The negotiated version.
-    pub version: TlsVersion,
-    /// The handshake's kind, with what became of early data.
-    pub kind: LabelKind,
-    /// TCP Fast Open.
-    pub tfo: FastOpen,
-}
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            LabelKind::Full => "full",
-            LabelKind::Resumed => "resumed",
-            LabelKind::EarlyAccepted => "early data accepted",
-            LabelKind::EarlyRefused => "early data refused",
-        };
-        let tfo = match self.tfo {
-            FastOpen::Used => "TFO used",
-            FastOpen::FellBack => "TFO fallen back",
-            FastOpen::Off => "TFO off",
-        };
-        write!(f, "{} {kind}, {tfo}", self.version)
-    }
-}
-
-/// The kinds that the lab tells apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LabelKind {
-    /// A full handshake without early data.
-    Full,
-    /// A resumed one without early data.
-    Resumed,
-    /// Early data sent and accepted.
-    EarlyAccepted,
-    /// Early data sent and refused, whether the handshake was resumed or full.
-    EarlyRefused,
-}
-
-/// Why a connection has no label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Unlabelled {
-    /// No ClientHello was seen.
-    #[error("no ClientHello was seen; check that the client speaks TLS on this port")]
-    NotTls,
-    /// No ServerHello with a known version was seen.
-    #[error("no ServerHello was seen; check that the server accepts the client's version")]
-    NoServerHello,
-    /// The handshake ended before its kind showed.
-    #[error("the handshake ended too early to be labelled; see how the connection closed")]
-    Unfinished,
-    /// Early data was sent and its fate is not known.
-    #[error("whether the early data was accepted is unknown: {0}")]
-    EarlyData(Unknown),
 }

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use crate::client_side::{self, ClientSide};
 use crate::facts::{
-    EarlyData, EarlyFacts, FirstResponse, FlowFacts, Kind, LastResponse, Stall, TcpFacts, TlsFacts,
-    TlsVersion, Unknown,
+    EarlyData, EarlyFacts, FirstFlight, FirstResponse, FlowFacts, Kind, LastResponse, Stall,
+    TcpFacts, TlsFacts, TlsVersion, TransportFacts, Unknown,
 };
 use crate::flow::Flow;
 use crate::handshake::ClientHello;
@@ -79,14 +79,17 @@ impl<'a> Judge<'a> {
             server: self.ends.1,
             started: self.flow.started,
             ended: self.flow.ended,
-            tcp: TcpFacts { stall: stall(&self.flow.packets), ..self.flow.tcp.clone() },
+            transport: TransportFacts::Tcp(TcpFacts {
+                stall: stall(&self.flow.packets),
+                ..self.flow.tcp.clone()
+            }),
             tls,
             connected: self.connected(),
             setup_done: self.setup_done(),
             first_response,
             last_response,
             response_bytes: self.response_bytes(last_response),
-            first_flight: self.client.bytes[..self.first_flight].to_vec(),
+            first_flight: FirstFlight::Stream(self.client.bytes[..self.first_flight].to_vec()),
         }
     }
 

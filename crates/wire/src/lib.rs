@@ -37,12 +37,13 @@ mod server_side;
 
 pub use event::Event;
 pub use facts::{
-    CertificateFacts, EarlyData, EarlyFacts, FastOpen, FirstResponse, FlowFacts, Kind, Label,
-    LabelKind, LastResponse, NamedGroup, Stall, TcpFacts, TlsFacts, TlsVersion, Traffic, Unknown,
-    Unlabelled,
+    AddressToken, BeforeValidation, CertificateFacts, Closed, EarlyData, EarlyFacts, FastOpen,
+    FirstFlight, FirstResponse, FlowFacts, Kind, Label, LabelKind, LabelTransport, LastResponse,
+    NamedGroup, QuicFacts, Stall, TcpFacts, TlsFacts, TlsVersion, TokenOrigin, Traffic,
+    TransportFacts, Unknown, Unlabelled,
 };
 pub use keylog::KeyLog;
 pub use observer::{Limits, Observer};
 pub use options::{FastOpenOption, TcpOptions};
 pub use packet::{Direction, Packet, TcpFlags};
-pub use trace::{Carried, Part, Trace, TracedPacket};
+pub use trace::{Carried, Part, TcpHeader, Trace, TracedPacket};

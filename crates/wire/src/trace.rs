@@ -18,7 +18,7 @@ pub struct Trace {
     pub client: SocketAddr,
     /// The server's address and port.
     pub server: SocketAddr,
-    /// When the first SYN reached the tap.
+    /// When the first SYN, or the client's first datagram, reached the tap.
     pub started: u64,
     /// The packets in the order in which they reached the tap.
     pub packets: Vec<TracedPacket>,
@@ -35,7 +35,25 @@ pub struct TracedPacket {
     pub arrived: u64,
     /// When the tap handed it to its receiver, in nanoseconds; `None` if the tap dropped it.
     pub delivered: Option<u64>,
-    /// The flags of its TCP header.
+    /// What its TCP header says; `None` over QUIC, where a packet is a datagram.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpHeader>,
+    /// Its payload's length in bytes.
+    pub payload_bytes: u32,
+    /// Some of it had been sent before, SYN and FIN included. Data of a SYN, or early data, that
+    /// the server did not take is none when it comes again.
+    pub retransmission: bool,
+    /// Its causal depth, as `FirstResponse` and `LastResponse` count it; `None` where it does
+    /// not count.
+    pub round_trips: Option<u32>,
+    /// What it carries, in the order of its bytes; never empty.
+    pub carries: Vec<Carried>,
+}
+
+/// The TCP header of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TcpHeader {
+    /// Its flags.
     pub flags: TcpFlags,
     /// The TCP options of a SYN or SYN-ACK.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,16 +63,6 @@ pub struct TracedPacket {
     pub sequence: Option<u64>,
     /// What it acknowledges, counted from the other side's SYN.
     pub acknowledged: Option<u64>,
-    /// Its payload's length in bytes.
-    pub payload_bytes: u32,
-    /// Some of it had been sent before, SYN and FIN included. Data of a SYN that the server did
-    /// not take is none when it comes again.
-    pub retransmission: bool,
-    /// Its causal depth, as `FirstResponse` and `LastResponse` count it; `None` where it does
-    /// not count.
-    pub round_trips: Option<u32>,
-    /// What it carries, in the order of its bytes; never empty.
-    pub carries: Vec<Carried>,
 }
 
 /// An event and how much of it a packet carries.
@@ -113,10 +121,12 @@ fn traced(packet: &Stored, round_trips: Option<u32>, said: &[Said]) -> TracedPac
         direction: packet.direction,
         arrived: packet.arrived,
         delivered: packet.delivered,
-        flags: packet.flags,
-        options: packet.options,
-        sequence: packet.position,
-        acknowledged: packet.acknowledged,
+        tcp: Some(TcpHeader {
+            flags: packet.flags,
+            options: packet.options,
+            sequence: packet.position,
+            acknowledged: packet.acknowledged,
+        }),
         payload_bytes: packet.wire_len,
         retransmission: packet.again,
         round_trips,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
 use firstflight_tls::{EarlyData, Offer, Session, Version};
-use firstflight_wire::{FastOpen, Label, LabelKind};
+use firstflight_wire::{FastOpen, Label, LabelKind, LabelTransport};
 
 use crate::connectors::Connectors;
 use crate::exchange::Times;
@@ -179,7 +179,7 @@ fn read(answer: &Answer, asked: &Asked) -> Result<Got, String> {
             first_byte: since(marks.first_byte).ok_or("the answer has no first byte")?,
             total: since(marks.end).ok_or("the answer has no end")?,
         },
-        label: Label { version: tls_version(version), kind, tfo },
+        label: Label { version: tls_version(version), kind, transport: LabelTransport::Tcp(tfo) },
         min_rtt: tcp.map(|tcp| tcp.min_rtt).filter(|rtt| !rtt.is_zero()),
         bytes: answer.body.len(),
         server: header(answer, http::header::SERVER.as_str()),

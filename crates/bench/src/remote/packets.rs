@@ -117,7 +117,11 @@ impl Packets {
     }
 
     fn learn(&mut self, judge: &Judge) {
-        let rtts = judge.flows().filter(|flow| flow.facts.tcp.syn_retransmissions == 0);
+        let at_once = |flow: &&Flow| match flow.facts.tcp() {
+            Some(tcp) => tcp.syn_retransmissions == 0,
+            None => flow.facts.transport.sent_again() == 0,
+        };
+        let rtts = judge.flows().filter(at_once);
         let rtts = rtts.filter_map(|flow| flow.facts.connected?.checked_sub(flow.facts.started));
         self.least_rtt_ns = rtts.filter(|rtt| *rtt > 0).chain(self.least_rtt_ns).min();
     }
@@ -155,11 +159,8 @@ fn fault(taken: &Taken, flow: Option<&Flow>, asked: &Asked, missed: u64) -> Opti
 
 /// Packets that show a loss: sent again by this side, or by the other one into a gap.
 fn lost(flow: &Flow) -> u32 {
-    let tcp = &flow.facts.tcp;
-    tcp.syn_retransmissions
-        + tcp.client_retransmissions
-        + tcp.server_retransmissions
-        + tcp.out_of_order
+    let transport = &flow.facts.transport;
+    transport.sent_again() + transport.out_of_order()
 }
 
 /// Writes a connection's packets and secrets beside the record.

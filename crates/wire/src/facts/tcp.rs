@@ -54,7 +54,7 @@ pub struct Traffic {
     pub packets: u32,
     /// Bytes of frames, from the Ethernet header on, whatever a snap length cut off.
     pub wire_bytes: u64,
-    /// Bytes of TCP payload, each copy counted.
+    /// Bytes of TCP or UDP payload, each copy counted.
     pub payload_bytes: u64,
 }
 

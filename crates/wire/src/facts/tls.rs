@@ -159,11 +159,12 @@ pub struct EarlyFacts {
     /// The first ClientHello has the `early_data` extension.
     pub extension: bool,
     /// Early records seen: those that its secret opens, and those sent before the server's
-    /// first byte was delivered.
+    /// first byte was delivered. Over QUIC: 0-RTT packets, opened or not.
     pub records: u32,
-    /// Their length on the wire, record headers included.
+    /// Their length on the wire, record or packet headers included.
     pub wire_bytes: u64,
-    /// Their content's length; `None` unless `CLIENT_EARLY_TRAFFIC_SECRET` opened one.
+    /// Their content's length; `None` unless `CLIENT_EARLY_TRAFFIC_SECRET` opened one. Over QUIC:
+    /// the bytes of STREAM frames, each counted once.
     pub plain_bytes: Option<u64>,
 }
 
@@ -171,7 +172,7 @@ pub struct EarlyFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EarlyData {
-    /// None was sent: the extension, or records under it, are missing.
+    /// None was sent: the extension, or records under it, are missing; over QUIC, 0-RTT packets.
     NotOffered,
     /// The EncryptedExtensions have `early_data`.
     Accepted,

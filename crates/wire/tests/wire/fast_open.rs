@@ -1,6 +1,6 @@
 //! TCP Fast Open: every row of the table one round trip shorter, or not when it falls back.
 
-use firstflight_wire::{FastOpen, FastOpenOption, LabelKind, TlsVersion};
+use firstflight_wire::{FastOpen, FastOpenOption, LabelKind, LabelTransport, TlsVersion};
 
 use crate::path::{MS, Path, Tfo};
 use crate::peers::{Made, World};
@@ -16,8 +16,8 @@ fn check(world: &World, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
         Tfo::Left => (FastOpen::FellBack, 0),
         Tfo::Lost => (FastOpen::FellBack, 1),
     };
-    assert_eq!(label.tfo, used);
-    let tcp = facts.tcp;
+    assert_eq!(label.transport, LabelTransport::Tcp(used));
+    let tcp = facts.tcp().unwrap();
     let option = match tfo {
         Tfo::Off => None,
         Tfo::Asked => Some(FastOpenOption::CookieRequest),
@@ -91,8 +91,8 @@ fn rfc7413_a_first_flight_beyond_the_syn_takes_one_more() {
     let mut world = Made::default().world().meet();
     world.request = vec![b'x'; 5000];
     let facts = world.facts(&Path::new(20 * MS).tfo(Tfo::Taken));
-    assert_eq!(facts.label().unwrap().tfo, FastOpen::Used);
-    assert_eq!(facts.tcp.syn_data, 1400);
+    assert_eq!(facts.label().unwrap().transport, LabelTransport::Tcp(FastOpen::Used));
+    assert_eq!(facts.tcp().unwrap().syn_data, 1400);
     assert_eq!(facts.round_trips(), Some(2));
 }
 
@@ -104,7 +104,7 @@ fn the_first_flight_is_the_same_however_it_was_sent() {
         let facts = world.facts(&Path::new(20 * MS).tfo(tfo));
         let early = facts.tls.unwrap().early;
         assert_eq!(early.plain_bytes, Some(3000));
-        assert!(facts.first_flight.len() as u64 > early.wire_bytes);
-        assert_eq!(facts.first_flight[0], 22);
+        assert!(facts.first_flight.bytes() as u64 > early.wire_bytes);
+        assert_eq!(facts.first_flight.stream().unwrap()[0], 22);
     }
 }

@@ -137,6 +137,6 @@ fn random_bytes_as_client_hello_are_no_tls() {
     }
     let facts = observer.finish().remove(0);
     assert!(facts.tls.is_none());
-    assert!(facts.first_flight.len() <= most);
+    assert!(facts.first_flight.bytes() <= most);
     assert!(facts.label().unwrap_err().to_string().contains("ClientHello"));
 }

@@ -65,8 +65,8 @@ fn an_unfinished_connection_waits_until_all_are_taken() {
     feed(&mut observer, &[captured.clone(), captured]);
     assert!(observer.take_finished().is_empty());
     let facts = observer.finish().remove(0);
-    assert_eq!((facts.tcp.syn_retransmissions, facts.tcp.dropped), (1, 2));
-    assert!(facts.tls.is_none() && !facts.tcp.syn_ack && facts.round_trips().is_none());
+    assert_eq!((facts.tcp().unwrap().syn_retransmissions, facts.tcp().unwrap().dropped), (1, 2));
+    assert!(facts.tls.is_none() && !facts.tcp().unwrap().syn_ack && facts.round_trips().is_none());
 }
 
 #[test]

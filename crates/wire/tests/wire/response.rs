@@ -90,7 +90,7 @@ fn a_long_response_ends_with_its_last_record() {
     assert_eq!((round_trips, facts.response_bytes), (2, Some(300_000)));
     assert!(arrived > first + 200_000);
     assert_eq!(delivered, Some(arrived + 10 * MS));
-    assert!(facts.tcp.to_client.payload_bytes > 300_000);
+    assert!(facts.tcp().unwrap().to_client.payload_bytes > 300_000);
 }
 
 #[test]
@@ -224,24 +224,25 @@ fn packets_and_bytes_are_counted_each_way() {
     let path = Path { drop_to_server: vec![0], ..Path::new(20 * MS) };
     let capture = world.capture(&path);
     let facts = judge(&capture, &world.key_log());
-    for (direction, traffic) in
-        [(Direction::ToServer, facts.tcp.to_server), (Direction::ToClient, facts.tcp.to_client)]
-    {
+    for (direction, traffic) in [
+        (Direction::ToServer, facts.tcp().unwrap().to_server),
+        (Direction::ToClient, facts.tcp().unwrap().to_client),
+    ] {
         let frames = capture.iter().filter(|p| p.direction == direction);
         let bytes: usize = frames.clone().map(|p| p.frame.len()).sum();
         assert_eq!(traffic.packets as usize, frames.count());
         assert_eq!(traffic.wire_bytes as usize, bytes);
     }
     // The lost flight and its copy.
-    assert!(facts.tcp.to_server.payload_bytes > 2 * (300 + REQUEST.len() as u64));
+    assert!(facts.tcp().unwrap().to_server.payload_bytes > 2 * (300 + REQUEST.len() as u64));
     let expected = TcpOptions {
         mss: Some(1400),
         window_scale: Some(7),
         sack_permitted: true,
         ..TcpOptions::default()
     };
-    assert_eq!(facts.tcp.client_options, expected);
-    assert_eq!(facts.tcp.server_options, Some(expected));
+    assert_eq!(facts.tcp().unwrap().client_options, expected);
+    assert_eq!(facts.tcp().unwrap().server_options, Some(expected));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! TLS 1.3 over TCP without Fast Open: full, resumed, early data, retry.
 
 use firstflight_wire::{
-    EarlyData, FastOpen, FirstResponse, Kind, Label, LabelKind, TlsVersion, Unknown, Unlabelled,
+    EarlyData, FastOpen, FirstResponse, Kind, Label, LabelKind, LabelTransport, TlsVersion,
+    Unknown, Unlabelled,
 };
 use rustls::CipherSuite;
 use rustls::crypto::ring::kx_group;
@@ -10,7 +11,7 @@ use crate::path::{MS, Path};
 use crate::peers::{Made, REQUEST, judge};
 
 fn label(kind: LabelKind) -> Result<Label, Unlabelled> {
-    Ok(Label { version: TlsVersion::Tls13, kind, tfo: FastOpen::Off })
+    Ok(Label { version: TlsVersion::Tls13, kind, transport: LabelTransport::Tcp(FastOpen::Off) })
 }
 
 #[test]
@@ -18,14 +19,21 @@ fn rfc8446_2_a_full_handshake_takes_three_round_trips() {
     let facts = Made::default().world().facts(&Path::new(20 * MS));
     assert_eq!(facts.label(), label(LabelKind::Full));
     assert_eq!(facts.round_trips(), Some(3));
-    let tls = facts.tls.unwrap();
+    let tls = facts.tls.as_ref().unwrap();
     assert_eq!(tls.server_name.as_deref(), Some("first.test"));
     assert_eq!(tls.alpn.as_deref(), Some("http/1.1"));
     assert_eq!(tls.alpn_offered, ["http/1.1"]);
     assert_eq!((tls.kind, tls.client_finished), (Some(Kind::Full), Some(true)));
     assert_eq!((tls.early.extension, tls.early.records), (false, 0));
-    assert!(facts.tcp.client_fin && facts.tcp.server_fin && facts.tcp.syn_ack);
-    assert_eq!((facts.tcp.client_retransmissions, facts.tcp.server_retransmissions), (0, 0));
+    assert!(
+        facts.tcp().unwrap().client_fin
+            && facts.tcp().unwrap().server_fin
+            && facts.tcp().unwrap().syn_ack
+    );
+    assert_eq!(
+        (facts.tcp().unwrap().client_retransmissions, facts.tcp().unwrap().server_retransmissions),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -62,7 +70,7 @@ fn rfc8446_2_3_early_data_takes_two_round_trips() {
         let facts = made.world().meet().facts(&Path::new(20 * MS));
         assert_eq!(facts.label(), label(LabelKind::EarlyAccepted));
         assert_eq!(facts.round_trips(), Some(2));
-        let tls = facts.tls.unwrap();
+        let tls = facts.tls.as_ref().unwrap();
         assert_eq!(tls.cipher_suite, Some(suite.into()));
         assert_eq!((tls.early.extension, tls.early.records), (true, 1));
         assert_eq!(tls.early.plain_bytes, Some(REQUEST.len() as u64));
@@ -78,7 +86,7 @@ fn the_first_flight_is_what_an_attacker_would_send_again() {
     let capture = world.capture(&Path::new(20 * MS));
     let facts = judge(&capture, &world.key_log());
     // Two records and the early data, up to its last byte and not further.
-    let flight = &facts.first_flight;
+    let flight = facts.first_flight.stream().unwrap();
     let hello = 5 + usize::from(u16::from_be_bytes([flight[3], flight[4]]));
     let early = facts.tls.as_ref().unwrap().early.wire_bytes as usize;
     let change_cipher_spec = 6;
@@ -98,7 +106,7 @@ fn rfc8446_4_2_10_refused_early_data_takes_three_round_trips() {
     let facts = world.facts(&Path::new(20 * MS));
     assert_eq!(facts.label(), label(LabelKind::EarlyRefused));
     assert_eq!(facts.round_trips(), Some(3));
-    let tls = facts.tls.unwrap();
+    let tls = facts.tls.as_ref().unwrap();
     assert_eq!((tls.kind, tls.client_finished), (Some(Kind::Resumed), Some(true)));
     assert_eq!((tls.early.records, tls.early.plain_bytes), (1, Some(REQUEST.len() as u64)));
 }
@@ -195,6 +203,6 @@ fn rfc8446_5_1_small_segments_and_long_requests_change_nothing() {
         assert_eq!(facts.round_trips(), Some(2));
         let early = facts.tls.unwrap().early;
         assert_eq!(early.plain_bytes, Some(9000));
-        assert!(facts.first_flight.len() as u64 > early.wire_bytes);
+        assert!(facts.first_flight.bytes() as u64 > early.wire_bytes);
     }
 }

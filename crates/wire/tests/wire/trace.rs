@@ -12,8 +12,10 @@ fn trace(world: &World, path: &Path) -> Trace {
 
 /// The packets that count, as direction, depth and words.
 fn words(trace: &Trace) -> Vec<String> {
-    let counting =
-        trace.packets.iter().filter(|packet| packet.payload_bytes > 0 || packet.flags.syn);
+    let counting = trace
+        .packets
+        .iter()
+        .filter(|packet| packet.payload_bytes > 0 || packet.tcp.unwrap().flags.syn);
     counting
         .map(|packet| {
             let arrow = if packet.direction == Direction::ToServer { '>' } else { '<' };
@@ -112,7 +114,8 @@ fn rfc7413_the_flight_in_the_syn_and_again_when_it_was_left_or_lost() {
         let words = words(&trace);
         assert_eq!(words[0], syn);
         assert_eq!(words.iter().skip(1).find(|line| line.ends_with(flight)).cloned(), later);
-        let options: Vec<_> = trace.packets.iter().filter_map(|packet| packet.options).collect();
+        let options: Vec<_> =
+            trace.packets.iter().filter_map(|packet| packet.tcp?.options).collect();
         assert_eq!(options[0].fast_open, Some(FastOpenOption::Cookie(8)));
         assert_eq!(options.len(), if tfo == Tfo::Lost { 3 } else { 2 }, "SYNs and SYN-ACKs");
         assert!(options[1..].iter().all(|of_syn| of_syn.fast_open.is_none()));

@@ -15,7 +15,10 @@ fn a_lost_request_is_counted_but_takes_no_further_round_trip() {
         let path = Path { drop_to_server: vec![lost], ..Path::new(20 * MS) };
         let facts = world.facts(&path);
         assert_eq!(facts.round_trips(), Some(3), "packet {lost}");
-        assert_eq!((facts.tcp.client_retransmissions, facts.tcp.dropped), (1, 1));
+        assert_eq!(
+            (facts.tcp().unwrap().client_retransmissions, facts.tcp().unwrap().dropped),
+            (1, 1)
+        );
         let FirstResponse::Seen { arrived, .. } = facts.first_response else { panic!() };
         assert!(arrived - facts.started > 200 * MS, "nothing was lost");
     }
@@ -23,7 +26,7 @@ fn a_lost_request_is_counted_but_takes_no_further_round_trip() {
 
 #[test]
 fn what_a_dropped_packet_holds_up_is_told() {
-    let stall = |path: &Path| Made::default().world().meet().facts(path).tcp.stall;
+    let stall = |path: &Path| Made::default().world().meet().facts(path).transport.stall();
     let path = Path::new(20 * MS);
     assert_eq!(stall(&path), None);
     for (path, direction, retry) in [
@@ -58,8 +61,8 @@ fn a_client_hello_that_no_middlebox_lets_through_has_no_label() {
     feed(&mut observer, &capture);
     let facts = observer.finish().remove(0);
     assert_eq!(facts.label(), Err(Unlabelled::NoServerHello));
-    assert_eq!((facts.tcp.dropped, facts.tcp.client_retransmissions), (6, 4));
-    let stall = facts.tcp.stall.unwrap();
+    assert_eq!((facts.tcp().unwrap().dropped, facts.tcp().unwrap().client_retransmissions), (6, 4));
+    let stall = facts.tcp().unwrap().stall.unwrap();
     assert_eq!((stall.dropped, stall.recovered), (hello[0].arrived, None));
     assert!(facts.tls.unwrap().early.extension);
     assert_eq!((facts.first_response, facts.setup_done), (FirstResponse::None, None));
@@ -80,7 +83,10 @@ fn a_lost_response_is_timed_by_its_delivered_copy() {
         let facts = Made::default().world().facts(&path);
         assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
         assert_eq!(facts.round_trips(), Some(3), "packet {lost}");
-        assert_eq!((facts.tcp.server_retransmissions, facts.tcp.dropped), (1, 1));
+        assert_eq!(
+            (facts.tcp().unwrap().server_retransmissions, facts.tcp().unwrap().dropped),
+            (1, 1)
+        );
         let FirstResponse::Seen { arrived, delivered, .. } = facts.first_response else {
             panic!("no response");
         };
@@ -101,7 +107,7 @@ fn loss_of_early_data_keeps_its_label() {
         let facts = world.facts(&path);
         assert_eq!(facts.label().unwrap().kind, LabelKind::EarlyAccepted);
         assert_eq!(facts.round_trips(), Some(round_trips));
-        assert_eq!(facts.tcp.client_retransmissions, count);
+        assert_eq!(facts.tcp().unwrap().client_retransmissions, count);
         assert_eq!(facts.tls.unwrap().early.plain_bytes, Some(5000));
     }
 }
@@ -114,8 +120,8 @@ fn packets_out_of_order_are_put_in_order() {
     let facts = world.facts(&path);
     assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
     assert_eq!(facts.round_trips(), Some(3));
-    assert!(facts.tcp.out_of_order > 3);
-    assert_eq!(facts.tcp.server_retransmissions, 0);
+    assert!(facts.tcp().unwrap().out_of_order > 3);
+    assert_eq!(facts.tcp().unwrap().server_retransmissions, 0);
 }
 
 #[test]
