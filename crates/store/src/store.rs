@@ -149,6 +149,33 @@ impl Store {
         Ok(Taken { value: bytes(reply.value)?, counts: reply.verdict.and(owner.settled) })
     }
 
+    /// Sets a bit of a record that is kept for `life` more at least, within the budget. Whether it
+    /// was set before.
+    ///
+    /// # Errors
+    /// [`StoreError`]. The bit may be set all the same.
+    pub async fn set_bit(&self, key: &str, bit: u32, life: Duration) -> Result<bool, StoreError> {
+        let settings = &self.0.settings;
+        let key = settings.key(key);
+        let owner = self.0.masters.owner(key.as_bytes()).map_err(StoreError::Unknown)?;
+        if let Some(why) = owner.master.resting() {
+            return Err(StoreError::Unknown(why));
+        }
+        let command = redis::cmd("SETBIT").arg(&key).arg(bit).arg(1).to_owned();
+        let reply = owner.master.request(&command, settings.budget, false).await?;
+        if let Some(error) = error_of(&reply.value) {
+            return Err(error);
+        }
+        let before = integer(&reply.value).ok_or_else(garbled)?;
+        // Nobody waits for this one: if it is lost, the record's next bit sets its end.
+        let store = self.clone();
+        tokio::spawn(async move {
+            let command = redis::cmd("PEXPIRE").arg(&key).arg(millis(life)).to_owned();
+            let _ = store.request(&key, &command).await;
+        });
+        Ok(before != 0)
+    }
+
     /// The members of a small set.
     ///
     /// # Errors

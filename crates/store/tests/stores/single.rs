@@ -207,7 +207,7 @@ async fn who_is_to_log_in_logs_in() {
     let redis = Process::redis(Listen::Unix);
     // As docs/cluster.md has it.
     let rules = "~firstflight:* +set +get +getdel +pttl +time +info +wait +sadd +srem +smembers \
-                 +select";
+                 +setbit +pexpire +select";
     let mut words = vec!["acl", "setuser", "ff", "on", ">s3cret word"];
     words.extend(rules.split(' '));
     assert_eq!(redis.ask(&words), "OK");
@@ -296,6 +296,14 @@ async fn all_records(store: &Store) {
     assert_eq!(store.take("a").await.unwrap().value, None);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(store.get("b").await, Ok(None));
+    assert_eq!(store.set_bit("bits", 32_767, hour).await, Ok(false));
+    assert_eq!(store.set_bit("bits", 32_767, hour).await, Ok(true));
+    assert_eq!(store.set_bit("bits", 32_766, hour).await, Ok(false));
+    assert_eq!(store.get("bits").await.unwrap().unwrap()[4095], 3);
+    store.set_bit("bits", 0, Duration::from_millis(50)).await.unwrap();
+    while store.get("bits").await.unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     store.add("set", "x").await.unwrap();
     store.add("set", "y").await.unwrap();
     store.remove("set", "x").await.unwrap();
@@ -310,6 +318,8 @@ async fn nobody_at_all() {
     assert_eq!(store.claim(fresh()).await, unknown(Unknown::Absent));
     assert!(began.elapsed() < Duration::from_millis(400), "not even tried");
     assert!(matches!(store.get("a").await, Err(StoreError::Absent(_))));
+    let bit = store.set_bit("a", 0, Duration::from_secs(1)).await;
+    assert_eq!(bit, Err(StoreError::Unknown(Unknown::Absent)));
 }
 
 async fn nodes_that_count_by_other_times_do_not_count() {
