@@ -14,14 +14,25 @@
 #![allow(unsafe_code)]
 
 mod client;
+mod client_hello;
 mod first_flight;
+mod header;
+mod initial;
+mod late;
+mod method;
+mod packet;
+mod parameters;
+mod reset;
 mod server;
+mod session;
 mod steering;
+mod suite;
 mod tokens;
 
 pub use client::{ClientCrypto, Remembered, Resumption, ResumptionInbox};
 pub use first_flight::{FirstFlight, FirstFlights, FirstFlightsLimits};
 pub use firstflight_tls::Handshake;
+pub use reset::ResetKey;
 pub use server::{EarlyDataJudge, Rehearsal, ServerCrypto};
 pub use steering::Steering;
 pub use tokens::{AddressTokens, SpentTokens, TokenSerial};

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use boring::ssl::{AlpnError, Ssl, SslContext, SslSessionCacheMode};
+use boring::ssl::{AlpnError, Ssl, SslContext, SslContextBuilder, SslSessionCacheMode};
 use boring_sys as ffi;
 use foreign_types::ForeignType;
 
@@ -66,35 +66,8 @@ impl Acceptor {
     /// # Errors
     /// [`TlsError`] with the setting that the library does not take.
     pub fn new(config: AcceptorConfig) -> Result<Self, TlsError> {
-        let mut builder = context::builder(
-            config.min_version,
-            config.max_version,
-            &config.ciphers,
-            config.key_log,
-        )?;
-        config.identity.install(&mut builder)?;
-        // Sessions live in tickets only: a cache in the process would answer for one node alone.
-        builder.set_session_cache_mode(SslSessionCacheMode::OFF);
-        let early_data = config.early_data && config.sealer.is_some();
-        match config.sealer {
-            Some(sealer) => ticket::install(&mut builder, sealer, config.tickets)?,
-            None => {
-                builder.set_options(boring::ssl::SslOptions::NO_TICKET);
-            }
-        }
-        if !config.alpn.is_empty() {
-            let ours = context::alpn_wire(&config.alpn);
-            builder.set_alpn_select_callback(move |_, theirs| select_alpn(&ours, theirs));
-        }
-        let lifetime = u32::try_from(config.ticket_lifetime.as_secs()).unwrap_or(u32::MAX);
-        // SAFETY: the context is valid; these calls only store numbers in it.
-        unsafe {
-            ffi::SSL_CTX_set_timeout(builder.as_ptr(), lifetime);
-            ffi::SSL_CTX_set_session_psk_dhe_timeout(builder.as_ptr(), lifetime);
-        }
-        // SAFETY: the context is valid.
-        unsafe { ffi::SSL_CTX_set_early_data_enabled(builder.as_ptr(), early_data.into()) };
-        Ok(Self { context: builder.build(), early_data })
+        let (context, early_data) = server_context(config, |_| ())?;
+        Ok(Self { context, early_data })
     }
 
     /// Whether early data is accepted unless a connection declines it.
@@ -117,6 +90,42 @@ impl Acceptor {
         }
         Machine::new(ssl, Role::Server { restore_early_data: self.early_data })
     }
+}
+
+/// The context of a server, and whether it takes early data. `shape` has the last word on it.
+///
+/// # Errors
+/// [`TlsError`] with the setting that the library does not take.
+pub fn server_context(
+    config: AcceptorConfig,
+    shape: impl FnOnce(&mut SslContextBuilder),
+) -> Result<(SslContext, bool), TlsError> {
+    let mut builder =
+        context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
+    config.identity.install(&mut builder)?;
+    // Sessions live in tickets only: a cache in the process would answer for one node alone.
+    builder.set_session_cache_mode(SslSessionCacheMode::OFF);
+    let early_data = config.early_data && config.sealer.is_some();
+    match config.sealer {
+        Some(sealer) => ticket::install(&mut builder, sealer, config.tickets)?,
+        None => {
+            builder.set_options(boring::ssl::SslOptions::NO_TICKET);
+        }
+    }
+    if !config.alpn.is_empty() {
+        let ours = context::alpn_wire(&config.alpn);
+        builder.set_alpn_select_callback(move |_, theirs| select_alpn(&ours, theirs));
+    }
+    let lifetime = u32::try_from(config.ticket_lifetime.as_secs()).unwrap_or(u32::MAX);
+    // SAFETY: the context is valid; these calls only store numbers in it.
+    unsafe {
+        ffi::SSL_CTX_set_timeout(builder.as_ptr(), lifetime);
+        ffi::SSL_CTX_set_session_psk_dhe_timeout(builder.as_ptr(), lifetime);
+    }
+    // SAFETY: the context is valid.
+    unsafe { ffi::SSL_CTX_set_early_data_enabled(builder.as_ptr(), early_data.into()) };
+    shape(&mut builder);
+    Ok((builder.build(), early_data))
 }
 
 /// Our first protocol that the client offers too; none in common ends the handshake, as RFC 7301

@@ -2,7 +2,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use boring::ssl::{
-    Ssl, SslContext, SslRef, SslSession, SslSessionCacheMode, SslSignatureAlgorithm, SslVerifyMode,
+    Ssl, SslContext, SslContextBuilder, SslRef, SslSession, SslSessionCacheMode,
+    SslSignatureAlgorithm, SslVerifyMode,
 };
 use boring_sys as ffi;
 use foreign_types::ForeignType;
@@ -90,7 +91,7 @@ pub struct Connector {
 }
 
 /// Where the tickets of one connection are put as they come in.
-pub(crate) type Inbox = Arc<Mutex<Vec<Session>>>;
+pub type Inbox = Arc<Mutex<Vec<Session>>>;
 
 static INBOX: Slot<Inbox> =
     Slot::new(|| Ssl::new_ex_index().expect("an index for the sessions of a connection"));
@@ -102,54 +103,7 @@ impl Connector {
     /// [`TlsError`] with the setting that the library does not take, or the file of authorities
     /// that cannot be read.
     pub fn new(config: ConnectorConfig) -> Result<Self, TlsError> {
-        let mut builder = context::builder(
-            config.min_version,
-            config.max_version,
-            &config.ciphers,
-            config.key_log,
-        )?;
-        match &config.trust {
-            Trust::Anyone => builder.set_verify(SslVerifyMode::NONE),
-            Trust::System => {
-                builder.set_verify(SslVerifyMode::PEER);
-                builder
-                    .set_default_verify_paths()
-                    .map_err(TlsError::setup("the machine's certificate authorities"))?;
-            }
-            Trust::File(path) => {
-                builder.set_verify(SslVerifyMode::PEER);
-                std::fs::metadata(path).map_err(|source| TlsError::File {
-                    what: "certificate authorities",
-                    path: path.clone(),
-                    source,
-                })?;
-                builder.set_ca_file(path).map_err(|stack| TlsError::Pem {
-                    what: "certificate authority",
-                    path: path.clone(),
-                    reason: crate::error::reasons(&stack),
-                })?;
-            }
-        }
-        if !config.alpn.is_empty() {
-            builder
-                .set_alpn_protos(&context::alpn_wire(&config.alpn))
-                .map_err(TlsError::setup("the application protocols"))?;
-        }
-        if config.ed25519 {
-            builder
-                .set_verify_algorithm_prefs(&WITH_ED25519)
-                .map_err(TlsError::setup("the signature algorithms"))?;
-        }
-        // The jar keeps sessions, not the library: a ticket is used once and by one process.
-        builder
-            .set_session_cache_mode(SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL);
-        builder.set_new_session_callback(|ssl: &mut SslRef, session: SslSession| {
-            if let Some(inbox) = ssl.ex_data(*INBOX) {
-                let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
-                inbox.push(Session::new(session));
-            }
-        });
-        Ok(Self { context: builder.build() })
+        Ok(Self { context: client_context(config, |_| ())? })
     }
 
     /// A new connection.
@@ -157,25 +111,88 @@ impl Connector {
     /// # Errors
     /// [`TlsError::BadHost`], or [`TlsError::BadSession`] when the session cannot be used here.
     pub fn machine(&self, offer: &Offer) -> Result<Machine, TlsError> {
-        let mut ssl = Ssl::new(&self.context).map_err(TlsError::setup("a new connection"))?;
-        let bad_host = |_| TlsError::BadHost(offer.host.clone());
-        match offer.host.parse() {
-            Ok(address) => ssl.param_mut().set_ip(address).map_err(bad_host)?,
-            Err(_) => {
-                ssl.set_hostname(&offer.host).map_err(bad_host)?;
-                ssl.param_mut().set_host(&offer.host).map_err(bad_host)?;
-            }
-        }
-        let inbox = Inbox::default();
-        ssl.set_ex_data(*INBOX, inbox.clone());
-        if let Some(session) = &offer.session {
-            // SAFETY: the session was made by the same library in this process, either by a
-            // handshake or from bytes; both give it the X.509 method that every context here has.
-            unsafe { ssl.set_session(session.as_boring()) }
-                .map_err(|stack| TlsError::BadSession(crate::error::reasons(&stack)))?;
-        }
-        // SAFETY: the connection is valid.
-        unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), offer.early_data.into()) };
+        let (ssl, inbox) = client_connection(&self.context, offer)?;
         Machine::new(ssl, Role::Client { inbox })
     }
+}
+
+/// The context of a client. `shape` has the last word on it.
+///
+/// # Errors
+/// As [`Connector::new`].
+pub fn client_context(
+    config: ConnectorConfig,
+    shape: impl FnOnce(&mut SslContextBuilder),
+) -> Result<SslContext, TlsError> {
+    let mut builder =
+        context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
+    match &config.trust {
+        Trust::Anyone => builder.set_verify(SslVerifyMode::NONE),
+        Trust::System => {
+            builder.set_verify(SslVerifyMode::PEER);
+            builder
+                .set_default_verify_paths()
+                .map_err(TlsError::setup("the machine's certificate authorities"))?;
+        }
+        Trust::File(path) => {
+            builder.set_verify(SslVerifyMode::PEER);
+            std::fs::metadata(path).map_err(|source| TlsError::File {
+                what: "certificate authorities",
+                path: path.clone(),
+                source,
+            })?;
+            builder.set_ca_file(path).map_err(|stack| TlsError::Pem {
+                what: "certificate authority",
+                path: path.clone(),
+                reason: crate::error::reasons(&stack),
+            })?;
+        }
+    }
+    if !config.alpn.is_empty() {
+        builder
+            .set_alpn_protos(&context::alpn_wire(&config.alpn))
+            .map_err(TlsError::setup("the application protocols"))?;
+    }
+    if config.ed25519 {
+        builder
+            .set_verify_algorithm_prefs(&WITH_ED25519)
+            .map_err(TlsError::setup("the signature algorithms"))?;
+    }
+    // The jar keeps sessions, not the library: a ticket is used once and by one process.
+    builder.set_session_cache_mode(SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL);
+    builder.set_new_session_callback(|ssl: &mut SslRef, session: SslSession| {
+        if let Some(inbox) = ssl.ex_data(*INBOX) {
+            let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            inbox.push(Session::new(session));
+        }
+    });
+    shape(&mut builder);
+    Ok(builder.build())
+}
+
+/// A client's connection, and where its tickets will be.
+///
+/// # Errors
+/// As [`Connector::machine`].
+pub fn client_connection(context: &SslContext, offer: &Offer) -> Result<(Ssl, Inbox), TlsError> {
+    let mut ssl = Ssl::new(context).map_err(TlsError::setup("a new connection"))?;
+    let bad_host = |_| TlsError::BadHost(offer.host.clone());
+    match offer.host.parse() {
+        Ok(address) => ssl.param_mut().set_ip(address).map_err(bad_host)?,
+        Err(_) => {
+            ssl.set_hostname(&offer.host).map_err(bad_host)?;
+            ssl.param_mut().set_host(&offer.host).map_err(bad_host)?;
+        }
+    }
+    let inbox = Inbox::default();
+    ssl.set_ex_data(*INBOX, inbox.clone());
+    if let Some(session) = &offer.session {
+        // SAFETY: the session was made by the same library in this process, either by a
+        // handshake or from bytes; both give it the X.509 method that every context here has.
+        unsafe { ssl.set_session(session.as_boring()) }
+            .map_err(|stack| TlsError::BadSession(crate::error::reasons(&stack)))?;
+    }
+    // SAFETY: the connection is valid.
+    unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), offer.early_data.into()) };
+    Ok((ssl, inbox))
 }

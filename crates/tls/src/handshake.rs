@@ -2,7 +2,7 @@ use boring::ssl::SslRef;
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
-use crate::{EarlyData, EarlyDataReason, Version};
+use crate::{EarlyData, EarlyDataReason, Version, ticket};
 
 /// What a handshake negotiated, as far as it has come.
 #[derive(Clone, Debug)]
@@ -35,6 +35,12 @@ pub struct Handshake {
 }
 
 impl Handshake {
+    /// What a server's connection has negotiated so far.
+    pub(crate) fn of_server(ssl: &SslRef) -> Self {
+        let reason = reason(ssl);
+        Self::read(ssl, server_early_data(ssl, reason), reason)
+    }
+
     pub(crate) fn read(ssl: &SslRef, early_data: EarlyData, reason: EarlyDataReason) -> Self {
         let mut client_random = [0; 32];
         ssl.client_random(&mut client_random);
@@ -59,5 +65,28 @@ impl Handshake {
             hello_retry_request: retried,
             complete: ssl.is_init_finished(),
         }
+    }
+}
+
+/// Why early data was accepted or not, on either role.
+pub(crate) fn reason(ssl: &SslRef) -> EarlyDataReason {
+    // SAFETY: the pointer is valid while `ssl` is, and the call only reads.
+    let reason = unsafe { ffi::SSL_get_early_data_reason(ssl.as_ptr()) };
+    ticket::explain(ssl, EarlyDataReason::from_ffi(reason))
+}
+
+/// What became of early data on a server.
+pub(crate) fn server_early_data(ssl: &SslRef, reason: EarlyDataReason) -> EarlyData {
+    // SAFETY: the pointer is valid while `ssl` is, and the call only reads.
+    let accepted = unsafe { ffi::SSL_early_data_accepted(ssl.as_ptr()) == 1 };
+    match reason {
+        _ if accepted => EarlyData::Accepted,
+        EarlyDataReason::NoSessionOffered
+        | EarlyDataReason::PeerDeclined
+        | EarlyDataReason::Unknown
+        | EarlyDataReason::ProtocolVersion => EarlyData::NotOffered,
+        // The library does not say whether a client that it turned down for another reason had
+        // offered early data or only the session; both are `Refused` here.
+        _ => EarlyData::Refused,
     }
 }

@@ -1,14 +1,17 @@
 use std::io;
 use std::sync::PoisonError;
 
-use boring::ssl::{Error, ErrorCode, Ssl, SslStream};
+use boring::error::ErrorStack;
+use boring::ssl::{Error, ErrorCode, Ssl, SslRef, SslStream};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
 use crate::buffers::Wire;
 use crate::connector::Inbox;
 use crate::error::reasons;
-use crate::{EarlyData, EarlyDataReason, Handshake, OpenedTicket, Session, TlsError, ticket};
+use crate::{
+    EarlyData, EarlyDataReason, Handshake, OpenedTicket, Session, TlsError, handshake, ticket,
+};
 
 /// What a step of the [`Machine`] came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -180,17 +183,13 @@ impl Machine {
     /// the client's ticket, told once. The handshake answers `NeedsInput` until
     /// [`Machine::provide_session`] was called; nothing of it was sent before.
     pub fn needed_session(&mut self) -> Option<Vec<u8>> {
-        ticket::redemption(self.stream.ssl())?.needed.take()
+        ticket::needed(self.stream.ssl())
     }
 
     /// What came of fetching: [`OpenedTicket::Ignored`] for nothing, and then, as for another
     /// [`OpenedTicket::Elsewhere`], the handshake goes on as a full one.
     pub fn provide_session(&mut self, session: OpenedTicket) {
-        let session = match session {
-            OpenedTicket::Elsewhere(_) => OpenedTicket::Ignored,
-            found => found,
-        };
-        ticket::redeem(self.stream.ssl_mut(), |redemption| redemption.provided = Some(session));
+        ticket::provide(self.stream.ssl_mut(), session);
     }
 
     /// Whether early data can still be written (client) or read (server).
@@ -242,28 +241,11 @@ impl Machine {
                 (true, false) => EarlyData::Pending,
             };
         }
-        match self.reason() {
-            _ if accepted => EarlyData::Accepted,
-            EarlyDataReason::NoSessionOffered
-            | EarlyDataReason::PeerDeclined
-            | EarlyDataReason::Unknown
-            | EarlyDataReason::ProtocolVersion => EarlyData::NotOffered,
-            // The library does not say whether a client that it turned down for another reason had
-            // offered early data or only the session; both are `Refused` here.
-            _ => EarlyData::Refused,
-        }
+        handshake::server_early_data(self.stream.ssl(), self.reason())
     }
 
     fn reason(&self) -> EarlyDataReason {
-        let ssl = self.stream.ssl();
-        // SAFETY: the pointer is valid while the stream is, and the call only reads.
-        let reason = unsafe { ffi::SSL_get_early_data_reason(ssl.as_ptr()) };
-        match EarlyDataReason::from_ffi(reason) {
-            EarlyDataReason::Disabled if ticket::redemption(ssl).is_some_and(|r| r.withheld) => {
-                EarlyDataReason::Withheld
-            }
-            reason => reason,
-        }
+        handshake::reason(self.stream.ssl())
     }
 
     /// Runs one operation of the library until it is done or needs the peer.
@@ -353,20 +335,25 @@ impl Machine {
                 None => TlsError::ClosedInHandshake,
             };
         };
-        let has = |reason| stack.errors().iter().any(|e| e.reason() == Some(reason));
-        if has("WRONG_VERSION_ON_EARLY_DATA") {
-            return TlsError::RetryWithoutEarlyData;
-        }
-        if has("CERTIFICATE_VERIFY_FAILED") {
-            let why = match self.stream.ssl().verify_result() {
-                Err(why) => why.error_string().to_owned(),
-                Ok(()) => "verification failed".to_owned(),
-            };
-            return TlsError::Certificate(why);
-        }
-        match complete {
-            true => TlsError::Connection(reasons(stack)),
-            false => TlsError::Handshake(reasons(stack)),
-        }
+        failure(self.stream.ssl(), stack, complete)
+    }
+}
+
+/// What an error of the library means on this connection.
+pub(crate) fn failure(ssl: &SslRef, stack: &ErrorStack, complete: bool) -> TlsError {
+    let has = |reason| stack.errors().iter().any(|e| e.reason() == Some(reason));
+    if has("WRONG_VERSION_ON_EARLY_DATA") {
+        return TlsError::RetryWithoutEarlyData;
+    }
+    if has("CERTIFICATE_VERIFY_FAILED") {
+        let why = match ssl.verify_result() {
+            Err(why) => why.error_string().to_owned(),
+            Ok(()) => "verification failed".to_owned(),
+        };
+        return TlsError::Certificate(why);
+    }
+    match complete {
+        true => TlsError::Connection(reasons(stack)),
+        false => TlsError::Handshake(reasons(stack)),
     }
 }

@@ -8,8 +8,8 @@ use boring::ssl::{Ssl, SslContext, SslContextBuilder, SslContextRef, SslRef};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
-use crate::TlsError;
 use crate::context::Slot;
+use crate::{EarlyDataReason, TlsError, session_der};
 
 /// Seals and opens session tickets, for all versions of TLS.
 pub trait TicketSealer: Send + Sync {
@@ -53,26 +53,28 @@ impl fmt::Debug for OpenedTicket {
 
 /// What a connection's ticket has come to, where that is more than its session.
 #[derive(Default)]
-pub(crate) struct Redemption {
+struct Redemption {
     /// By what to fetch the session, as long as nobody was told.
-    pub(crate) needed: Option<Vec<u8>>,
+    needed: Option<Vec<u8>>,
     /// What was fetched.
-    pub(crate) provided: Option<OpenedTicket>,
+    provided: Option<OpenedTicket>,
     /// Whether early data was switched off for the ticket's sake.
-    pub(crate) withheld: bool,
+    withheld: bool,
+    /// Whether early data is declined on this connection by way of its ticket.
+    declined: bool,
 }
 
 static REDEMPTION: Slot<Mutex<Redemption>> =
     LazyLock::new(|| Ssl::new_ex_index().expect("an index for a ticket's redemption"));
 
 /// The redemption of a connection; `None`: its ticket was plain, or it had none.
-pub(crate) fn redemption(ssl: &SslRef) -> Option<MutexGuard<'_, Redemption>> {
+fn redemption(ssl: &SslRef) -> Option<MutexGuard<'_, Redemption>> {
     let redemption = ssl.ex_data(*REDEMPTION)?;
     Some(redemption.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Changes the redemption of a connection, which begins here if there was none.
-pub(crate) fn redeem(ssl: &mut SslRef, change: impl FnOnce(&mut Redemption)) {
+fn redeem(ssl: &mut SslRef, change: impl FnOnce(&mut Redemption)) {
     match ssl.ex_data_mut(*REDEMPTION) {
         Some(known) => change(known.get_mut().unwrap_or_else(PoisonError::into_inner)),
         None => {
@@ -80,6 +82,42 @@ pub(crate) fn redeem(ssl: &mut SslRef, change: impl FnOnce(&mut Redemption)) {
             change(&mut redemption);
             ssl.set_ex_data(*REDEMPTION, Mutex::new(redemption));
         }
+    }
+}
+
+/// By what to fetch the session of a connection's ticket, told once; see
+/// [`crate::Machine::needed_session`].
+pub fn needed(ssl: &SslRef) -> Option<Vec<u8>> {
+    redemption(ssl)?.needed.take()
+}
+
+/// What came of fetching; see [`crate::Machine::provide_session`].
+pub fn provide(ssl: &mut SslRef, session: OpenedTicket) {
+    let session = match session {
+        OpenedTicket::Elsewhere(_) => OpenedTicket::Ignored,
+        found => found,
+    };
+    redeem(ssl, |redemption| redemption.provided = Some(session));
+}
+
+/// Declines early data on a connection over QUIC whose ClientHello has not been looked at. The
+/// library's switch would not do: it also leaves the early-data context out of the tickets that the
+/// connection issues. So whatever session its ticket holds is resumed as one without early data.
+pub fn decline(ssl: &mut SslRef) {
+    redeem(ssl, |redemption| redemption.declined = true);
+}
+
+/// The library's reason, where it was our doing.
+pub(crate) fn explain(ssl: &SslRef, reason: EarlyDataReason) -> EarlyDataReason {
+    let Some(redemption) = redemption(ssl) else { return reason };
+    match reason {
+        EarlyDataReason::Disabled | EarlyDataReason::UnsupportedForSession
+            if redemption.withheld =>
+        {
+            EarlyDataReason::Withheld
+        }
+        EarlyDataReason::UnsupportedForSession if redemption.declined => EarlyDataReason::Disabled,
+        reason => reason,
     }
 }
 
@@ -176,12 +214,20 @@ unsafe extern "C" fn open(
             None => sealer_of(ssl).map_or(OpenedTicket::Ignored, |sealer| sealer.open(ticket)),
         };
         let session = match opened {
-            OpenedTicket::Session(session) => session,
+            OpenedTicket::Session(session) => match declined(connection) {
+                true => session_der::without_early_data(&session),
+                false => Some(session),
+            },
             OpenedTicket::WithoutEarlyData(session) => {
-                // The library looks at the flag after this; the machine puts it back.
-                ffi::SSL_set_early_data_enabled(ssl, 0);
                 redeem(connection, |redemption| redemption.withheld = true);
-                session
+                match ffi::SSL_is_quic(ssl) {
+                    1 => session_der::without_early_data(&session),
+                    _ => {
+                        // The library looks at the flag after this; the machine puts it back.
+                        ffi::SSL_set_early_data_enabled(ssl, 0);
+                        Some(session)
+                    }
+                }
             }
             OpenedTicket::Elsewhere(id) => {
                 redeem(connection, |redemption| redemption.needed = Some(id));
@@ -189,11 +235,15 @@ unsafe extern "C" fn open(
             }
             OpenedTicket::Ignored => return Answer::ssl_ticket_aead_ignore_ticket,
         };
-        if session.len() > max_out_len {
+        let Some(session) = session.filter(|session| session.len() <= max_out_len) else {
             return Answer::ssl_ticket_aead_ignore_ticket;
-        }
+        };
         slice::from_raw_parts_mut(out, session.len()).copy_from_slice(&session);
         *out_len = session.len();
         Answer::ssl_ticket_aead_success
     }
+}
+
+fn declined(ssl: &SslRef) -> bool {
+    redemption(ssl).is_some_and(|redemption| redemption.declined)
 }

@@ -1,0 +1,119 @@
+use std::mem::MaybeUninit;
+
+use boring_sys as ffi;
+use quinn_proto::crypto;
+
+use crate::suite::{Secret, Suite};
+
+/// Bytes of ciphertext that the mask is made of, in all suites.
+pub(crate) const SAMPLE: usize = 16;
+
+/// Header protection in one direction (RFC 9001 section 5.4). It stays the same over key updates.
+pub(crate) enum HeaderKey {
+    /// RFC 9001 section 5.4.3. Boxed: it is 244 bytes long.
+    Aes(Box<AesKey>),
+    /// RFC 9001 section 5.4.4.
+    ChaCha20([u8; 32]),
+}
+
+/// A key schedule of AES for encryption alone.
+pub(crate) struct AesKey(ffi::AES_KEY);
+
+impl AesKey {
+    fn new(key: &[u8]) -> Self {
+        let mut schedule = MaybeUninit::uninit();
+        // SAFETY: the key is readable for its length, the schedule is ours; on success it is whole.
+        unsafe {
+            let bits = key.len() as u32 * 8;
+            let failed = ffi::AES_set_encrypt_key(key.as_ptr(), bits, schedule.as_mut_ptr());
+            assert_eq!(failed, 0, "AES takes keys of 128 and 256 bits");
+            Self(schedule.assume_init())
+        }
+    }
+}
+
+impl Drop for AesKey {
+    fn drop(&mut self) {
+        let at: *mut ffi::AES_KEY = &mut self.0;
+        // SAFETY: the schedule is ours and writable.
+        unsafe { ffi::OPENSSL_cleanse(at.cast(), size_of::<ffi::AES_KEY>()) };
+    }
+}
+
+impl HeaderKey {
+    pub(crate) fn new(secret: &Secret) -> Self {
+        let mut key = [0; 32];
+        secret.expand("quic hp", &mut key[..secret.suite.key_len()]);
+        match secret.suite {
+            Suite::ChaCha20Poly1305 => Self::ChaCha20(key),
+            Suite::Aes128Gcm | Suite::Aes256Gcm => {
+                let schedule = AesKey::new(&key[..secret.suite.key_len()]);
+                // SAFETY: the bytes are ours and writable.
+                unsafe { ffi::OPENSSL_cleanse(key.as_mut_ptr().cast(), key.len()) };
+                Self::Aes(Box::new(schedule))
+            }
+        }
+    }
+
+    fn mask(&self, sample: &[u8; SAMPLE]) -> [u8; 5] {
+        let mut out = [0; SAMPLE];
+        match self {
+            // SAFETY: one block in, one block out, and a whole key schedule.
+            Self::Aes(key) => unsafe {
+                ffi::AES_encrypt(sample.as_ptr(), out.as_mut_ptr(), &key.0);
+            },
+            Self::ChaCha20(key) => {
+                let counter = u32::from_le_bytes([sample[0], sample[1], sample[2], sample[3]]);
+                // SAFETY: five bytes in and out, 32 bytes of key, 12 bytes of nonce.
+                unsafe {
+                    ffi::CRYPTO_chacha_20(
+                        out.as_mut_ptr(),
+                        [0_u8; 5].as_ptr(),
+                        5,
+                        key.as_ptr(),
+                        sample[4..].as_ptr(),
+                        counter,
+                    );
+                }
+            }
+        }
+        [out[0], out[1], out[2], out[3], out[4]]
+    }
+
+    /// The mask for a packet whose packet number begins at `pn_offset`. `None`: the packet is too
+    /// short for a sample (RFC 9001 section 5.4.2).
+    fn mask_for(&self, pn_offset: usize, packet: &[u8]) -> Option<[u8; 5]> {
+        let sample = packet.get(pn_offset + 4..)?.first_chunk()?;
+        Some(self.mask(sample))
+    }
+}
+
+/// How many bits of the first byte are protected: reserved bits (and key phase) and the length of
+/// the packet number.
+fn protected_bits(first: u8) -> u8 {
+    if first & 0x80 != 0 { 0x0f } else { 0x1f }
+}
+
+impl crypto::HeaderKey for HeaderKey {
+    fn decrypt(&self, pn_offset: usize, packet: &mut [u8]) {
+        let Some(mask) = self.mask_for(pn_offset, packet) else { return };
+        packet[0] ^= mask[0] & protected_bits(packet[0]);
+        let pn_len = usize::from(packet[0] & 0x03) + 1;
+        for (byte, mask) in packet[pn_offset..pn_offset + pn_len].iter_mut().zip(&mask[1..]) {
+            *byte ^= mask;
+        }
+    }
+
+    fn encrypt(&self, pn_offset: usize, packet: &mut [u8]) {
+        let Some(mask) = self.mask_for(pn_offset, packet) else { return };
+        let pn_len = usize::from(packet[0] & 0x03) + 1;
+        packet[0] ^= mask[0] & protected_bits(packet[0]);
+        for (byte, mask) in packet[pn_offset..pn_offset + pn_len].iter_mut().zip(&mask[1..]) {
+            *byte ^= mask;
+        }
+    }
+
+    fn sample_size(&self) -> usize {
+        SAMPLE
+    }
+}

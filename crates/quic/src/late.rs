@@ -1,0 +1,102 @@
+use std::sync::{Arc, OnceLock};
+
+use bytes::BytesMut;
+use quinn_proto::crypto::{self, CryptoError};
+
+use crate::header::{HeaderKey, SAMPLE};
+use crate::packet::{PacketKey, TAG};
+use crate::suite::{Secret, Suite};
+
+/// The client's 1-RTT secret on a server: the library gives it when the client's Finished has been
+/// verified, quinn wants keys for both directions when the server's own flight is made. Nothing is
+/// lost by that: RFC 9001 section 5.7 forbids to process 1-RTT packets before.
+pub(crate) type LateSecret = Arc<OnceLock<Secret>>;
+
+/// Opens packets once the secret is there, and none before.
+pub(crate) struct LatePacketKey {
+    suite: Suite,
+    secret: LateSecret,
+    /// How many key updates lie between the secret and this key.
+    generation: u32,
+    key: OnceLock<PacketKey>,
+}
+
+impl LatePacketKey {
+    pub(crate) fn new(suite: Suite, secret: LateSecret, generation: u32) -> Self {
+        Self { suite, secret, generation, key: OnceLock::new() }
+    }
+
+    fn key(&self) -> Option<&PacketKey> {
+        let secret = self.secret.get()?;
+        Some(self.key.get_or_init(|| {
+            let secret = (0..self.generation).fold(secret.clone(), |secret, _| secret.next());
+            PacketKey::new(&secret)
+        }))
+    }
+}
+
+impl crypto::PacketKey for LatePacketKey {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        // Only packets that come in are opened by a late key.
+        if let Some(key) = self.key() {
+            key.encrypt(packet, buf, header_len);
+        }
+    }
+
+    fn decrypt(
+        &self,
+        packet: u64,
+        header: &[u8],
+        payload: &mut BytesMut,
+    ) -> Result<(), CryptoError> {
+        self.key().ok_or(CryptoError)?.decrypt(packet, header, payload)
+    }
+
+    fn tag_len(&self) -> usize {
+        TAG
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.suite.confidentiality_limit()
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        self.suite.integrity_limit()
+    }
+}
+
+/// The same for header protection: before the secret is there, a packet is left as it is, and fails
+/// to open.
+pub(crate) struct LateHeaderKey {
+    secret: LateSecret,
+    key: OnceLock<HeaderKey>,
+}
+
+impl LateHeaderKey {
+    pub(crate) fn new(secret: LateSecret) -> Self {
+        Self { secret, key: OnceLock::new() }
+    }
+
+    fn key(&self) -> Option<&HeaderKey> {
+        let secret = self.secret.get()?;
+        Some(self.key.get_or_init(|| HeaderKey::new(secret)))
+    }
+}
+
+impl crypto::HeaderKey for LateHeaderKey {
+    fn decrypt(&self, pn_offset: usize, packet: &mut [u8]) {
+        if let Some(key) = self.key() {
+            key.decrypt(pn_offset, packet);
+        }
+    }
+
+    fn encrypt(&self, pn_offset: usize, packet: &mut [u8]) {
+        if let Some(key) = self.key() {
+            key.encrypt(pn_offset, packet);
+        }
+    }
+
+    fn sample_size(&self) -> usize {
+        SAMPLE
+    }
+}

@@ -1,0 +1,74 @@
+//! What of the transport parameters binds early data.
+
+use std::collections::BTreeMap;
+
+/// The parameters that a server may not lower for a client that sends early data on the strength of
+/// an older connection (RFC 9000 section 7.4.1, RFC 9221 section 3, RFC 9287 section 3.1). All
+/// others are new on each connection, or do not bind.
+const BINDING: [u64; 9] = [
+    0x04,   // initial_max_data
+    0x05,   // initial_max_stream_data_bidi_local
+    0x06,   // initial_max_stream_data_bidi_remote
+    0x07,   // initial_max_stream_data_uni
+    0x08,   // initial_max_streams_bidi
+    0x09,   // initial_max_streams_uni
+    0x0e,   // active_connection_id_limit
+    0x20,   // max_datagram_frame_size
+    0x2ab2, // grease_quic_bit
+];
+
+/// The early-data context of a server with these transport parameters: what has to be the same when
+/// a ticket comes back. The library compares whole contexts, so higher limits refuse once, too.
+pub(crate) fn early_data_context(wire: &[u8]) -> Vec<u8> {
+    let mut binding = BTreeMap::new();
+    let mut rest = wire;
+    while let Some((id, value, after)) = parameter(rest) {
+        if BINDING.contains(&id) {
+            binding.insert(id, value);
+        }
+        rest = after;
+    }
+    let mut context = b"firstflight 1".to_vec();
+    for (id, value) in binding {
+        context.extend(id.to_be_bytes());
+        context.extend((value.len() as u64).to_be_bytes());
+        context.extend(value);
+    }
+    context
+}
+
+/// The first parameter (RFC 9000 section 18): id, value, and what comes after it.
+fn parameter(wire: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+    let (id, rest) = varint(wire)?;
+    let (length, rest) = varint(rest)?;
+    let (value, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    Some((id, value, rest))
+}
+
+/// RFC 9000 section 16.
+fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let length = 1 << (bytes.first()? >> 6);
+    let (bytes, rest) = bytes.split_at_checked(length)?;
+    let first = u64::from(bytes[0] & 0x3f);
+    let value = bytes[1..].iter().fold(first, |value, byte| value << 8 | u64::from(*byte));
+    Some((value, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc9000_7_4_1_only_what_binds_early_data_counts_and_its_order_does_not() {
+        let limits = |wire: &[u8]| early_data_context(wire);
+        let some = limits(&[0x04, 0x02, 0x44, 0x00, 0x08, 0x01, 0x10]);
+        assert_eq!(some, limits(&[0x08, 0x01, 0x10, 0x04, 0x02, 0x44, 0x00]));
+        // initial_source_connection_id and max_ack_delay.
+        assert_eq!(
+            some,
+            limits(&[0x0f, 0x01, 0xaa, 0x08, 0x01, 0x10, 0x04, 0x02, 0x44, 0x00, 0x0b, 0x01, 0x05])
+        );
+        assert_ne!(some, limits(&[0x04, 0x02, 0x44, 0x00, 0x08, 0x01, 0x0f]));
+        assert_ne!(some, limits(&[0x04, 0x02, 0x44, 0x00]));
+    }
+}

@@ -1,0 +1,65 @@
+use std::fmt;
+
+use boring_sys as ffi;
+use quinn_proto::crypto::{CryptoError, HmacKey};
+
+/// The key of stateless resets (RFC 9000 section 10.3.2): HMAC-SHA-256. Nodes and processes that
+/// share it can end each other's connections after a crash.
+#[derive(Clone)]
+pub struct ResetKey([u8; 32]);
+
+const DIGEST: usize = 32;
+
+impl ResetKey {
+    /// From 32 secret bytes.
+    pub fn new(key: [u8; 32]) -> Self {
+        Self(key)
+    }
+}
+
+impl fmt::Debug for ResetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResetKey(..)")
+    }
+}
+
+impl Drop for ResetKey {
+    fn drop(&mut self) {
+        // SAFETY: the bytes are ours and writable.
+        unsafe { ffi::OPENSSL_cleanse(self.0.as_mut_ptr().cast(), self.0.len()) };
+    }
+}
+
+impl HmacKey for ResetKey {
+    fn sign(&self, data: &[u8], signature_out: &mut [u8]) {
+        let (mut out, mut length) = ([0_u8; DIGEST], 0);
+        // SAFETY: key and data are readable for their lengths, the output has the digest's room.
+        unsafe {
+            ffi::HMAC(
+                ffi::EVP_sha256(),
+                self.0.as_ptr().cast(),
+                self.0.len(),
+                data.as_ptr(),
+                data.len(),
+                out.as_mut_ptr(),
+                &mut length,
+            );
+        }
+        signature_out.copy_from_slice(&out);
+    }
+
+    fn signature_len(&self) -> usize {
+        DIGEST
+    }
+
+    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
+        let mut right = [0; DIGEST];
+        self.sign(data, &mut right);
+        // SAFETY: both are readable for the length.
+        let same = signature.len() == DIGEST
+            && unsafe {
+                ffi::CRYPTO_memcmp(right.as_ptr().cast(), signature.as_ptr().cast(), DIGEST) == 0
+            };
+        if same { Ok(()) } else { Err(CryptoError) }
+    }
+}

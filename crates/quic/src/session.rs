@@ -1,0 +1,324 @@
+use std::sync::Arc;
+
+use boring::error::ErrorStack;
+use boring::ssl::Ssl;
+use boring_sys as ffi;
+use firstflight_tls::{KeyLog, seam};
+use foreign_types::ForeignType;
+use quinn_proto::crypto::{self, ExportKeyingMaterialError, KeyPair, Keys};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{Side, TransportError, TransportErrorCode};
+
+use crate::header::HeaderKey;
+use crate::initial::key_pairs;
+use crate::late::{LateHeaderKey, LatePacketKey, LateSecret};
+use crate::method::{self, Given, Level};
+use crate::packet::PacketKey;
+use crate::suite::Secret;
+
+/// The alerts that this crate raises by itself (RFC 8446 section 6).
+pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
+pub(crate) const INTERNAL_ERROR: u8 = 80;
+
+/// How far a step of the library came.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// As far as the bytes go: more are needed, or the handshake is complete, or early data may
+    /// flow.
+    Done,
+    /// The session of the ticket lies elsewhere.
+    NeedsSession,
+    /// The server has refused early data.
+    EarlyDataRefused,
+}
+
+/// One connection of the library, in the terms in which quinn asks: CRYPTO bytes in, CRYPTO bytes
+/// and keys out. Both roles are built on it.
+pub(crate) struct Handshaking {
+    pub(crate) ssl: Ssl,
+    side: Side,
+    /// The level of the bytes that quinn brings. It changes when quinn has been given the keys for
+    /// the next one and has come to ask again.
+    reading: Level,
+    /// The level of the bytes that quinn takes.
+    writing: Level,
+    /// The peer's 1-RTT secret of generation 0, as soon as it is known.
+    late: LateSecret,
+    /// What next_1rtt_keys goes on from.
+    phase: Option<Phase>,
+    key_log: Option<Arc<dyn KeyLog>>,
+}
+
+/// The 1-RTT secrets of the newest key phase that quinn has keys for.
+struct Phase {
+    local: Secret,
+    /// `None`: not known yet, see [`Handshaking::late`].
+    remote: Option<Secret>,
+    generation: u32,
+}
+
+impl Handshaking {
+    /// On a fresh connection, which is given its role and our transport parameters.
+    pub(crate) fn new(
+        mut ssl: Ssl,
+        side: Side,
+        parameters: &[u8],
+        key_log: Option<Arc<dyn KeyLog>>,
+    ) -> Self {
+        method::prepare(&mut ssl);
+        // SAFETY: the connection is valid and its handshake has not begun.
+        unsafe {
+            match side {
+                Side::Server => ffi::SSL_set_accept_state(ssl.as_ptr()),
+                Side::Client => ffi::SSL_set_connect_state(ssl.as_ptr()),
+            }
+        }
+        // SAFETY: the connection is valid, the parameters are readable and copied.
+        let done = unsafe {
+            ffi::SSL_set_quic_transport_params(ssl.as_ptr(), parameters.as_ptr(), parameters.len())
+        };
+        assert_eq!(done, 1, "copying fails only without memory");
+        Self {
+            ssl,
+            side,
+            reading: Level::Initial,
+            writing: Level::Initial,
+            late: LateSecret::default(),
+            phase: None,
+            key_log,
+        }
+    }
+
+    /// Takes CRYPTO bytes.
+    pub(crate) fn provide(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+        // SAFETY: the connection is valid, and the call only reads.
+        let expected = unsafe { ffi::SSL_quic_read_level(self.ssl.as_ptr()) };
+        // The library knows what it wants to read, quinn where the bytes came from. Bytes from a
+        // level that the library has left behind are nobody's (RFC 9001 section 4.1.3).
+        if expected != self.reading.to_ffi() {
+            return Err(error(UNEXPECTED_MESSAGE, "handshake bytes at a level that has ended"));
+        }
+        // SAFETY: the connection is valid, the bytes are readable and copied.
+        let done = unsafe {
+            ffi::SSL_provide_quic_data(self.ssl.as_ptr(), expected, bytes.as_ptr(), bytes.len())
+        };
+        if done == 1 { Ok(()) } else { Err(self.failure()) }
+    }
+
+    /// Lets the library work on what it was given.
+    pub(crate) fn advance(&mut self) -> Result<Step, TransportError> {
+        let ssl = self.ssl.as_ptr();
+        if self.is_complete() {
+            // SAFETY: the connection is valid, and its handshake complete.
+            return match unsafe { ffi::SSL_process_quic_post_handshake(ssl) } {
+                1 => Ok(Step::Done),
+                _ => Err(self.failure()),
+            };
+        }
+        // SAFETY: the connection is valid.
+        let (result, code) = unsafe {
+            let result = ffi::SSL_do_handshake(ssl);
+            (result, ffi::SSL_get_error(ssl, result))
+        };
+        if result == 1 {
+            return Ok(Step::Done);
+        }
+        match code {
+            ffi::SSL_ERROR_WANT_READ => Ok(Step::Done),
+            ffi::SSL_ERROR_PENDING_TICKET => Ok(Step::NeedsSession),
+            ffi::SSL_ERROR_EARLY_DATA_REJECTED => Ok(Step::EarlyDataRefused),
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// Writes the lines for the key log that have come up.
+    pub(crate) fn log_keys(&self) {
+        let Some(log) = &self.key_log else { return };
+        let lines = std::mem::take(&mut method::given(&self.ssl).key_lines);
+        for line in lines {
+            log.line(&line);
+        }
+    }
+
+    /// Whether the peer's Finished has been verified.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.ssl.is_init_finished()
+    }
+
+    pub(crate) fn in_early_data(&self) -> bool {
+        // SAFETY: the connection is valid, and the call only reads.
+        unsafe { ffi::SSL_in_early_data(self.ssl.as_ptr()) == 1 }
+    }
+
+    /// Moves the messages of the current level to `out`, and gives the keys of the next level once
+    /// they are known.
+    pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
+        let mut given = method::given(&self.ssl);
+        out.append(&mut given.messages[self.writing as usize]);
+        let keys = match self.writing {
+            Level::Initial => {
+                let (read, write) = take(&mut given, Level::Handshake, true)?;
+                self.reading = Level::Handshake;
+                self.writing = Level::Handshake;
+                key_pairs(&write, &read?)
+            }
+            Level::Handshake => {
+                let both = self.side == Side::Client;
+                let (read, write) = take(&mut given, Level::Application, both)?;
+                self.writing = Level::Application;
+                drop(given);
+                self.one_rtt_keys(read, write)
+            }
+            Level::Early | Level::Application => {
+                if let Some(read) = given.read[Level::Application as usize].take() {
+                    // The client's Finished is verified: its 1-RTT packets can be opened.
+                    let _ = self.late.set(read);
+                }
+                drop(given);
+                if self.is_complete() {
+                    self.reading = Level::Application;
+                }
+                return None;
+            }
+        };
+        if self.is_complete() {
+            self.reading = Level::Application;
+        }
+        Some(keys)
+    }
+
+    /// The first 1-RTT keys. A server's library gives the secret to read with only after the
+    /// client's Finished.
+    fn one_rtt_keys(&mut self, read: Option<Secret>, write: Secret) -> Keys {
+        let keys = match &read {
+            Some(read) => key_pairs(&write, read),
+            None => Keys {
+                header: KeyPair {
+                    local: Box::new(HeaderKey::new(&write)),
+                    remote: Box::new(LateHeaderKey::new(self.late.clone())),
+                },
+                packet: KeyPair {
+                    local: Box::new(PacketKey::new(&write)),
+                    remote: self.late_packet_key(&write, 0),
+                },
+            },
+        };
+        self.phase = Some(Phase { local: write, remote: read, generation: 0 });
+        keys
+    }
+
+    fn late_packet_key(&self, local: &Secret, generation: u32) -> Box<dyn crypto::PacketKey> {
+        Box::new(LatePacketKey::new(local.suite, self.late.clone(), generation))
+    }
+
+    /// The keys of the next key phase (RFC 9001 section 6).
+    pub(crate) fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
+        let phase = self.phase.as_mut()?;
+        phase.local = phase.local.next();
+        // The secret that came late is of generation 0; it has to catch up once.
+        phase.remote = match (phase.remote.take(), self.late.get()) {
+            (Some(remote), _) => Some(remote.next()),
+            (None, Some(late)) => {
+                Some((0..=phase.generation).fold(late.clone(), |secret, _| secret.next()))
+            }
+            (None, None) => None,
+        };
+        phase.generation += 1;
+        let phase = self.phase.as_ref()?;
+        Some(KeyPair {
+            local: Box::new(PacketKey::new(&phase.local)),
+            remote: match &phase.remote {
+                Some(remote) => Box::new(PacketKey::new(remote)),
+                None => self.late_packet_key(&phase.local, phase.generation),
+            },
+        })
+    }
+
+    /// The 0-RTT keys, of which a client has those to write and a server those to read.
+    pub(crate) fn early_keys(
+        &self,
+    ) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
+        let given = method::given(&self.ssl);
+        let secrets = match self.side {
+            Side::Client => &given.write,
+            Side::Server => &given.read,
+        };
+        let secret = secrets[Level::Early as usize].as_ref()?;
+        Some((Box::new(HeaderKey::new(secret)), Box::new(PacketKey::new(secret))))
+    }
+
+    /// The peer's transport parameters as the wire has them, once they have come.
+    pub(crate) fn peer_parameters(&self) -> Option<&[u8]> {
+        let (mut at, mut length) = (std::ptr::null(), 0);
+        // SAFETY: the connection is valid; the parameters belong to it and stay until it goes.
+        unsafe {
+            ffi::SSL_get_peer_quic_transport_params(self.ssl.as_ptr(), &mut at, &mut length);
+            (length > 0).then(|| std::slice::from_raw_parts(at, length))
+        }
+    }
+
+    /// RFC 8446 section 7.5.
+    pub(crate) fn export(
+        &self,
+        output: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        // SAFETY: the connection is valid, all buffers are valid for their lengths.
+        let done = unsafe {
+            ffi::SSL_export_keying_material(
+                self.ssl.as_ptr(),
+                output.as_mut_ptr(),
+                output.len(),
+                label.as_ptr().cast(),
+                label.len(),
+                context.as_ptr(),
+                context.len(),
+                1,
+            )
+        };
+        if done == 1 {
+            return Ok(());
+        }
+        drop(ErrorStack::get());
+        Err(ExportKeyingMaterialError)
+    }
+
+    /// Why the library has failed, as what QUIC tells the peer (RFC 9001 section 4.8).
+    fn failure(&self) -> TransportError {
+        let stack = ErrorStack::get();
+        let alert = method::given(&self.ssl).alert.unwrap_or(INTERNAL_ERROR);
+        error(alert, &seam::failure(&self.ssl, &stack).to_string())
+    }
+}
+
+/// The secrets of a level, to read with and to write with, once the latter is there, or both are.
+fn take(given: &mut Given, level: Level, both: bool) -> Option<(Option<Secret>, Secret)> {
+    let level = level as usize;
+    if both && given.read[level].is_none() {
+        return None;
+    }
+    let write = given.write[level].take()?;
+    Some((given.read[level].take(), write))
+}
+
+/// An alert with a sentence.
+pub(crate) fn error(alert: u8, reason: &str) -> TransportError {
+    TransportError {
+        code: TransportErrorCode::crypto(alert),
+        frame: None,
+        reason: reason.to_owned(),
+    }
+}
+
+/// The parameters as the wire has them.
+pub(crate) fn to_wire(parameters: &TransportParameters) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(128);
+    parameters.write(&mut bytes);
+    bytes
+}
+
+/// A peer's parameters.
+pub(crate) fn from_wire(side: Side, wire: &[u8]) -> Result<TransportParameters, TransportError> {
+    TransportParameters::read(side, &mut std::io::Cursor::new(wire)).map_err(TransportError::from)
+}
