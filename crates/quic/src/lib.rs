@@ -16,6 +16,8 @@
 mod client;
 mod client_hello;
 mod first_flight;
+#[doc(hidden)]
+pub mod foreign;
 mod header;
 mod initial;
 mod late;
