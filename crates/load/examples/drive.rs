@@ -1,20 +1,27 @@
-//! `firstflight_load` from the command line, as plainly as `bare_loop`: closed loop, one thread,
-//! the result as a line of JSON. `scripts/bench` compares the two.
+//! `firstflight_load` from the command line, as plainly as `bare_loop` and `bare_quic`: closed loop,
+//! one thread, the result as a line of JSON. `scripts/bench` compares them.
 //!
-//!     drive ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [SERVER_PID]
+//!     drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [SERVER_PID]
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use firstflight_load::{Exchange, Kind, Limit, LoadConfig, Model, run};
+use firstflight_load::{Exchange, Kind, Limit, LoadConfig, Model, Transport, run};
 use firstflight_tls::{CipherPolicy, Trust};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [address, kind, connections, seconds, pid @ ..] = arguments.as_slice() else {
-        return Err("usage: drive ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [PID]".into());
+    let [transport, address, kind, connections, seconds, pid @ ..] = arguments.as_slice() else {
+        return Err(
+            "usage: drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [PID]".into()
+        );
     };
     let config = LoadConfig {
+        transport: match transport.as_str() {
+            "tcp" => Transport::Tcp,
+            "quic" => Transport::Quic,
+            other => return Err(format!("unknown transport {other:?}").into()),
+        },
         kind: match kind.as_str() {
             "full" => Kind::Full,
             "resumed" => Kind::Resumed,

@@ -1,4 +1,5 @@
-use crate::Exchange;
+use crate::quic::Frames;
+use crate::{Exchange, Transport};
 
 /// An answer on its way in: has it begun, is it whole, what does it say? Sans-IO; the body is
 /// counted and not kept.
@@ -29,19 +30,22 @@ enum Form {
     Head(Vec<u8>),
     /// Its body.
     Body { status: u16, left: Option<u64> },
+    /// An HTTP/3 answer, which ends with its stream.
+    Frames(Frames),
 }
 
 impl Answer {
     /// Nothing has come yet.
-    pub fn expect(exchange: &Exchange) -> Self {
-        let form = match exchange {
-            Exchange::PingPong => Form::Pong(0),
-            Exchange::Get { .. } => Form::Head(Vec::new()),
+    pub fn expect(exchange: &Exchange, transport: Transport) -> Self {
+        let form = match (exchange, transport) {
+            (Exchange::PingPong, _) => Form::Pong(0),
+            (Exchange::Get { .. }, Transport::Tcp) => Form::Head(Vec::new()),
+            (Exchange::Get { .. }, Transport::Quic) => Form::Frames(Frames::default()),
         };
         Self { form, bytes: 0 }
     }
 
-    /// Takes bytes of the connection.
+    /// Takes bytes of the connection, or of the request's stream.
     ///
     /// # Errors
     /// [`BadAnswer`] when they are no answer, or more than it promised to be.
@@ -73,17 +77,19 @@ impl Answer {
                 }
             }
             Form::Body { left, .. } => take(left, bytes.len() as u64),
+            Form::Frames(frames) => frames.feed(bytes),
         }
     }
 
     /// What it said, if it is whole. `ended`: nothing more will come.
     pub fn whole(&self, ended: bool) -> Option<Answered> {
-        let status = match self.form {
-            Form::Pong(here) => (here == PONG.len()).then_some(None),
+        let status = match &self.form {
+            Form::Pong(here) => (*here == PONG.len()).then_some(None),
             Form::Head(_) => None,
             Form::Body { status, left } => {
-                (left.map_or(ended, |left| left == 0)).then_some(Some(status))
+                (left.map_or(ended, |left| left == 0)).then_some(Some(*status))
             }
+            Form::Frames(frames) => frames.status().filter(|_| ended).map(Some),
         }?;
         Some(Answered { status, bytes: self.bytes })
     }
@@ -177,7 +183,7 @@ mod tests {
     use super::*;
 
     fn get() -> Answer {
-        Answer::expect(&Exchange::get("h", "/"))
+        Answer::expect(&Exchange::get("h", "/"), Transport::Tcp)
     }
 
     fn fed(answer: &mut Answer, text: &str) -> Result<(), BadAnswer> {
@@ -186,14 +192,16 @@ mod tests {
 
     #[test]
     fn pong_is_whole_at_its_fourth_byte() {
-        let mut answer = Answer::expect(&Exchange::PingPong);
+        let mut answer = Answer::expect(&Exchange::PingPong, Transport::Tcp);
         assert!(!answer.begun());
         fed(&mut answer, "PO").unwrap();
         assert!(answer.begun() && answer.whole(true).is_none());
         fed(&mut answer, "NG").unwrap();
         assert_eq!(answer.whole(false), Some(Answered { status: None, bytes: 4 }));
         assert!(fed(&mut answer, "!").is_err());
-        assert!(fed(&mut Answer::expect(&Exchange::PingPong), "HTTP/1.1 400").is_err());
+        assert!(
+            fed(&mut Answer::expect(&Exchange::PingPong, Transport::Tcp), "HTTP/1.1 400").is_err()
+        );
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub struct LoadConfig {
     pub addresses: Vec<SocketAddr>,
     /// Its name or address, for SNI and for its certificate.
     pub host: String,
+    /// What carries TLS.
+    pub transport: Transport,
     /// Which handshakes.
     pub kind: Kind,
     /// The only TLS version that is offered.
@@ -21,7 +23,7 @@ pub struct LoadConfig {
     pub ciphers: CipherPolicy,
     /// Whom to believe.
     pub trust: Trust,
-    /// Whether to ask for TCP Fast Open.
+    /// Whether to ask for TCP Fast Open; over TCP alone.
     pub fast_open: bool,
     /// What is asked on each connection.
     pub exchange: Exchange,
@@ -47,6 +49,7 @@ impl LoadConfig {
             addresses,
             exchange: Exchange::get(&host, "/"),
             host,
+            transport: Transport::Tcp,
             kind: Kind::Full,
             version: Version::Tls13,
             ciphers: CipherPolicy::default(),
@@ -76,6 +79,12 @@ impl LoadConfig {
         if self.kind == Kind::ZeroRtt && self.version != Version::Tls13 {
             return usage("0-RTT needs TLS 1.3; choose that version, or another kind");
         }
+        if self.transport == Transport::Quic && self.version != Version::Tls13 {
+            return usage("QUIC has TLS 1.3 alone; choose that version, or TCP");
+        }
+        if self.transport == Transport::Quic && self.fast_open {
+            return usage("QUIC has no TCP Fast Open; leave it out, or choose TCP");
+        }
         if self.timeout.is_zero() {
             return usage("a timeout of nothing lets no connection end; give a longer one");
         }
@@ -99,6 +108,27 @@ impl LoadConfig {
                 "there are more threads than connections may be in flight; give each at least one",
             ),
             _ => self.exchange.check(),
+        }
+    }
+}
+
+/// What carries TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Transport {
+    /// A TCP connection each.
+    #[serde(rename = "tcp")]
+    Tcp,
+    /// QUIC version 1 (RFC 9000), from a few UDP sockets.
+    #[serde(rename = "quic")]
+    Quic,
+}
+
+impl Transport {
+    /// The transport as tables print it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Quic => "QUIC",
         }
     }
 }
@@ -131,14 +161,16 @@ impl Kind {
 /// What is asked and answered on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// An HTTP/1.1 GET with `Connection: close` (ALPN `http/1.1`), read to the end of the body.
+    /// A GET, read to the end of the body: over TCP by HTTP/1.1 with `Connection: close` (ALPN
+    /// `http/1.1`), over QUIC by HTTP/3 (ALPN `h3`).
     Get {
         /// The `Host` field: the name, with the port if it is not 443.
         authority: String,
         /// Path and query, from the slash on.
         path: String,
     },
-    /// `PING`, answered by `PONG`, straight on TLS and without ALPN.
+    /// `PING`, answered by `PONG`: over TCP straight on TLS and without ALPN, over QUIC on a stream
+    /// (ALPN `firstflight-ping-pong`).
     PingPong,
 }
 
@@ -169,10 +201,12 @@ impl Exchange {
         }
     }
 
-    pub(crate) fn alpn(&self) -> Vec<Vec<u8>> {
-        match self {
-            Self::Get { .. } => vec![b"http/1.1".to_vec()],
-            Self::PingPong => Vec::new(),
+    pub(crate) fn alpn(&self, transport: Transport) -> Vec<Vec<u8>> {
+        match (self, transport) {
+            (Self::Get { .. }, Transport::Tcp) => vec![b"http/1.1".to_vec()],
+            (Self::Get { .. }, Transport::Quic) => vec![b"h3".to_vec()],
+            (Self::PingPong, Transport::Tcp) => Vec::new(),
+            (Self::PingPong, Transport::Quic) => vec![b"firstflight-ping-pong".to_vec()],
         }
     }
 
@@ -270,7 +304,7 @@ mod tests {
     fn what_cannot_work_is_named_beforehand() {
         config().check().unwrap();
         type Spoil = fn(&mut LoadConfig);
-        let bad: [(Spoil, &str); 9] = [
+        let bad: [(Spoil, &str); 11] = [
             (|c| c.addresses.clear(), "address"),
             (|c| c.threads = 0, "threads"),
             (|c| c.threads = 17, "threads"),
@@ -280,6 +314,8 @@ mod tests {
             (|c| c.exchange = Exchange::get("h", "/a b"), "%20"),
             (|c| c.exchange = Exchange::get("h\r\nX: y", "/"), "Host"),
             (|c| (c.kind, c.version) = (Kind::ZeroRtt, Version::Tls12), "TLS 1.3"),
+            (|c| (c.transport, c.version) = (Transport::Quic, Version::Tls12), "QUIC"),
+            (|c| (c.transport, c.fast_open) = (Transport::Quic, true), "Fast Open"),
         ];
         for (spoil, word) in bad {
             let mut config = config();

@@ -2,14 +2,15 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 use firstflight_client::TcpFacts;
-use firstflight_tls::{EarlyData, Machine, Progress, Session, TlsError, Version};
+use firstflight_tls::{EarlyData, Machine, Progress, Session, TlsError};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpFastOpenConnect;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::answer::{Answer, Answered};
 use crate::failure::Failure;
-use crate::{ErrorKind, Exchange};
+use crate::tally::Finished;
+use crate::{ErrorKind, Exchange, Transport};
 
 /// What all connections of a thread use in turn, so that none of them keeps buffers of its own.
 pub(crate) struct Shared {
@@ -53,21 +54,6 @@ pub(crate) enum Step {
     Done,
 }
 
-/// What a completed connection was.
-pub(crate) struct Finished {
-    pub(crate) version: Option<Version>,
-    pub(crate) group: &'static str,
-    pub(crate) resumed: bool,
-    /// `None`: not offered.
-    pub(crate) early_accepted: Option<bool>,
-    /// Whether the server took data in the SYN.
-    pub(crate) fast_open: bool,
-    pub(crate) bytes: u64,
-    pub(crate) setup: Duration,
-    pub(crate) first_byte: Duration,
-    pub(crate) total: Duration,
-}
-
 impl Connection {
     /// Dials, and sends the first flight where the socket takes it at once (on loopback it does,
     /// and with Fast Open it is what makes the SYN leave).
@@ -84,7 +70,7 @@ impl Connection {
             machine,
             intended,
             requested: 0,
-            answer: Answer::expect(&shared.exchange),
+            answer: Answer::expect(&shared.exchange, Transport::Tcp),
             tickets: Vec::new(),
             has_tickets: false,
             said_goodbye: false,

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::{self, Latency, ms};
 use crate::tally::Tally;
-use crate::{Arrivals, ErrorCount, ErrorKind, Handshakes, Kind, Limit, LoadConfig, Model};
+use crate::{
+    Arrivals, ErrorCount, ErrorKind, Handshakes, Kind, Limit, LoadConfig, Model, Transport,
+};
 
 /// What a load run came to: plain data for a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,6 +14,8 @@ pub struct LoadResult {
     /// `open` (connections begin at intended times, latency counts from them) or `closed` (a new
     /// one begins when another has ended; waiting in line does not show in its latency).
     pub model: String,
+    /// What carried TLS.
+    pub transport: Transport,
     /// What was asked for.
     pub kind: Kind,
     /// `get` or `ping-pong`.
@@ -106,6 +110,7 @@ impl LoadResult {
         };
         let mut result = Self {
             model: config.model.name().to_owned(),
+            transport: config.transport,
             kind: config.kind,
             exchange: config.exchange.name().to_owned(),
             version: config.version.name().to_owned(),
@@ -220,7 +225,7 @@ fn errors(tally: &Tally) -> Vec<ErrorCount> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Finished;
+    use crate::tally::Finished;
 
     fn finished(resumed: bool, early_accepted: Option<bool>) -> Finished {
         Finished {

@@ -12,10 +12,12 @@ use nix::unistd::Pid;
 
 use crate::cpu::Watched;
 use crate::latency::{ms, reported};
+use crate::ledger::Driver;
+use crate::quic::QuicWorker;
 use crate::source::{ClosedLoop, OpenLoop, Source};
 use crate::tally::Tally;
 use crate::worker::Worker;
-use crate::{Limit, LoadConfig, LoadError, LoadResult, Model, Schedule, SchedulePlan};
+use crate::{Limit, LoadConfig, LoadError, LoadResult, Model, Schedule, SchedulePlan, Transport};
 
 /// How a run stands, for a live line.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,8 +139,28 @@ fn work(
     let _ = set_timerslack(1);
     let share = Share::of(config, index);
     let wanted = share.tickets(config);
-    let mut worker = Worker::new(config, tally, stop, (2 * wanted).max(LEAST_KEPT))?;
-    worker.warm_up(wanted)?;
+    let most_tickets = (2 * wanted).max(LEAST_KEPT);
+    match config.transport {
+        Transport::Tcp => {
+            let worker = Worker::new(config, tally, stop, most_tickets)?;
+            conclude(worker, config, share, said, started)
+        }
+        Transport::Quic => {
+            let worker = QuicWorker::new(config, tally, stop, most_tickets)?;
+            conclude(worker, config, share, said, started)
+        }
+    }
+}
+
+/// Warms up, waits for the start and runs.
+fn conclude<'a>(
+    mut worker: impl Driver<'a>,
+    config: &LoadConfig,
+    share: Share,
+    said: &Sender<Event>,
+    started: &Receiver<Instant>,
+) -> Result<(), LoadError> {
+    worker.warm_up(share.tickets(config))?;
     if said.send(Event::Ready).is_err() {
         return Ok(());
     }

@@ -5,7 +5,6 @@ use firstflight_tls::Version;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::connection::Finished;
 use crate::latency;
 use crate::{Kind, LoadError};
 
@@ -32,6 +31,8 @@ pub enum ErrorKind {
     Certificate,
     /// TLS failed in another way.
     Tls,
+    /// QUIC failed, by what this side found.
+    Quic,
     /// The peer closed before the answer was whole.
     Truncated,
     /// The answer is none.
@@ -55,6 +56,7 @@ impl ErrorKind {
             Self::TlsAlert => "TLS alert",
             Self::Certificate => "certificate",
             Self::Tls => "TLS",
+            Self::Quic => "QUIC",
             Self::Truncated => "truncated",
             Self::BadAnswer => "bad answer",
             Self::HttpStatus => "HTTP status",
@@ -85,6 +87,21 @@ pub struct Handshakes {
     pub early_accepted: u64,
     /// Early data refused, whether or not the session was then resumed.
     pub early_refused: u64,
+}
+
+/// What a completed connection was.
+pub(crate) struct Finished {
+    pub(crate) version: Option<Version>,
+    pub(crate) group: &'static str,
+    pub(crate) resumed: bool,
+    /// `None`: not offered.
+    pub(crate) early_accepted: Option<bool>,
+    /// Whether the server took data in the SYN.
+    pub(crate) fast_open: bool,
+    pub(crate) bytes: u64,
+    pub(crate) setup: Duration,
+    pub(crate) first_byte: Duration,
+    pub(crate) total: Duration,
 }
 
 /// All that is counted while a thread works.

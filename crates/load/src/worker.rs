@@ -1,45 +1,32 @@
-use std::collections::VecDeque;
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{Connector, ConnectorConfig, Offer};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use firstflight_tls::{Connector, ConnectorConfig, Offer, Session};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
 use socket2::SockAddr;
 
-use crate::connection::{BUFFER, Connection, Finished, Shared, Step};
+use crate::connection::{BUFFER, Connection, Shared, Step};
+use crate::deadlines::Deadlines;
+use crate::events::{EventQueue, TIMER};
 use crate::failure::Failure;
+use crate::ledger::{Assignment, Driver, Ledger, Role};
 use crate::source::{Purpose, Source};
-use crate::tally::{Tally, nanos};
-use crate::tickets::Tickets;
-use crate::{Kind, LoadConfig, LoadError, cpu};
+use crate::tally::Tally;
+use crate::{Kind, LoadConfig, LoadError, Transport};
 
 /// One thread's event loop with its connections, tickets and counts.
 pub(crate) struct Worker<'a> {
-    config: &'a LoadConfig,
-    tally: &'a Mutex<Tally>,
-    stop: &'a AtomicBool,
+    ledger: Ledger<'a, Session>,
     connector: Connector,
     offer: Offer,
     shared: Shared,
     addresses: Vec<SockAddr>,
-    /// By address.
-    tickets: Vec<Tickets>,
-    turn: usize,
-    epoll: Epoll,
-    timer: TimerFd,
-    /// What the timer is set to.
-    armed: Option<Instant>,
+    queue: EventQueue,
     slots: Vec<Slot>,
     free: Vec<usize>,
     timeouts: Deadlines,
     goodbyes: Deadlines,
-    window_end: Option<Instant>,
-    start: Instant,
-    warm_up_failure: Option<Failure>,
 }
 
 /// A place for a connection. The generation tells events of the one before from those of this.
@@ -57,25 +44,46 @@ struct Place {
     says_goodbye: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    WarmUp,
-    Refill,
-    Measured,
-}
-
 /// How long a server may take to close after its answer, before we do. It closes first so that the
 /// ports are kept waiting (TIME_WAIT) on its side.
 const GOODBYE: Duration = Duration::from_millis(250);
 
-/// At least so often a thread looks whether it should stop.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// How many connections are begun before events are looked at again.
 const BURST: usize = 4;
 
-/// Marks the timer among the events.
-const TIMER: u64 = u64::MAX;
+impl<'a> Driver<'a> for Worker<'a> {
+    type Ticket = Session;
+
+    fn ledger(&mut self) -> &mut Ledger<'a, Session> {
+        &mut self.ledger
+    }
+
+    fn drive(&mut self, source: &mut Source) -> Result<(), LoadError> {
+        let mut events = [EpollEvent::empty(); 256];
+        loop {
+            let now = Instant::now();
+            if self.ledger.is_stopped() {
+                source.stop(now);
+            }
+            self.expire(now, source);
+            self.begin_due(BURST, source)?;
+            if source.is_over(now) && self.free.len() == self.slots.len() {
+                return Ok(());
+            }
+            let deadlines = [self.timeouts.next(), self.goodbyes.next()];
+            let due = source.next_due(Instant::now());
+            let count = self.queue.wait(&deadlines, due, &mut events)?;
+            for event in &events[..count] {
+                if event.data() != TIMER {
+                    self.happened(event, source)?;
+                }
+                // Between events too, so that many of them do not make the next arrival late; one,
+                // so that on a busy core those begun get on.
+                self.begin_due(1, source)?;
+            }
+        }
+    }
+}
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(
@@ -88,20 +96,12 @@ impl<'a> Worker<'a> {
             min_version: config.version,
             max_version: config.version,
             ciphers: config.ciphers.clone(),
-            alpn: config.exchange.alpn(),
+            alpn: config.exchange.alpn(Transport::Tcp),
             ..ConnectorConfig::new(config.trust.clone())
         })?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
-        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC)
-            .map_err(io::Error::from)?;
-        // Edge-triggered: it need not be read.
-        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, TIMER);
-        epoll.add(&timer, event).map_err(io::Error::from)?;
         let early_data = config.kind == Kind::ZeroRtt;
         Ok(Self {
-            config,
-            tally,
-            stop,
+            ledger: Ledger::new(config, tally, stop, most_tickets),
             connector,
             offer: Offer { host: config.host.clone(), session: None, early_data },
             shared: Shared {
@@ -113,125 +113,12 @@ impl<'a> Worker<'a> {
                 plain_text: vec![0; BUFFER].into(),
             },
             addresses: config.addresses.iter().copied().map(SockAddr::from).collect(),
-            tickets: config
-                .addresses
-                .iter()
-                .map(|_| Tickets::new(early_data, most_tickets))
-                .collect(),
-            turn: 0,
-            epoll,
-            timer,
-            armed: None,
+            queue: EventQueue::new()?,
             slots: Vec::new(),
             free: Vec::new(),
             timeouts: Deadlines::new(config.timeout),
             goodbyes: Deadlines::new(GOODBYE),
-            window_end: None,
-            start: Instant::now(),
-            warm_up_failure: None,
         })
-    }
-
-    /// Has each server answer once, and collects `wanted` tickets of each where the run needs them.
-    pub(crate) fn warm_up(&mut self, wanted: usize) -> Result<(), LoadError> {
-        for index in 0..self.addresses.len() {
-            let address = self.config.addresses[index];
-            self.fetch_tickets(index, 1)?;
-            if let Some(failure) = self.warm_up_failure.take() {
-                return Err(LoadError::WarmUp { address, reason: failure.reason });
-            }
-            if self.config.kind == Kind::Full || self.stop.load(Ordering::Relaxed) {
-                continue;
-            }
-            let each = self.tickets[index].supply();
-            if each == 0 {
-                let what = match self.config.kind {
-                    Kind::ZeroRtt => "tickets that allow early data",
-                    _ => "tickets",
-                };
-                return Err(LoadError::NoTickets { address, what });
-            }
-            let lacking = wanted.saturating_sub(each).div_ceil(each);
-            self.fetch_tickets(index, lacking)?;
-            self.warm_up_failure = None;
-        }
-        Ok(())
-    }
-
-    /// Runs a source to its end.
-    pub(crate) fn run(
-        &mut self,
-        mut source: Source,
-        start: Instant,
-        window_end: Option<Instant>,
-    ) -> Result<(), LoadError> {
-        self.start = start;
-        self.window_end = window_end;
-        let before = cpu::of_this_thread();
-        self.drive(&mut source)?;
-        let mut tally = self.tally();
-        tally.cpu = cpu::of_this_thread().saturating_sub(before);
-        tally.not_begun = source.not_begun();
-        Ok(())
-    }
-
-    fn fetch_tickets(&mut self, address: usize, connections: usize) -> Result<(), LoadError> {
-        self.drive(&mut Source::WarmUp { address, left: connections, open: 0 })
-    }
-
-    fn drive(&mut self, source: &mut Source) -> Result<(), LoadError> {
-        let mut events = [EpollEvent::empty(); 256];
-        loop {
-            let now = Instant::now();
-            if self.stop.load(Ordering::Relaxed) {
-                source.stop(now);
-            }
-            self.expire(now, source);
-            self.begin_due(BURST, source)?;
-            if source.is_over(now) && self.free.len() == self.slots.len() {
-                return Ok(());
-            }
-            let count = self.wait(source, &mut events)?;
-            for event in &events[..count] {
-                if event.data() != TIMER {
-                    self.happened(event, source)?;
-                }
-                // Between events too, so that many of them do not make the next arrival late; one,
-                // so that on a busy core those begun get on.
-                self.begin_due(1, source)?;
-            }
-        }
-    }
-
-    fn wait(&mut self, source: &Source, events: &mut [EpollEvent]) -> Result<usize, LoadError> {
-        let now = Instant::now();
-        let mut patience = LOOK;
-        for deadline in [self.timeouts.next(), self.goodbyes.next()].into_iter().flatten() {
-            patience = patience.min(deadline.saturating_duration_since(now) + MILLISECOND);
-        }
-        if let Some(due) = source.next_due(now) {
-            match due.checked_duration_since(now).filter(|left| !left.is_zero()) {
-                None => patience = Duration::ZERO,
-                Some(left) if left < patience => self.arm(due, left)?,
-                Some(_) => {}
-            }
-        }
-        let patience = EpollTimeout::try_from(patience).unwrap_or(EpollTimeout::ZERO);
-        match self.epoll.wait(events, patience) {
-            Ok(count) => Ok(count),
-            Err(nix::errno::Errno::EINTR) => Ok(0),
-            Err(error) => Err(io::Error::from(error).into()),
-        }
-    }
-
-    /// Sets the timer, which is finer than the milliseconds of epoll's own patience.
-    fn arm(&mut self, due: Instant, left: Duration) -> Result<(), LoadError> {
-        if self.armed != Some(due) {
-            let expiration = Expiration::OneShot(TimeSpec::from(left));
-            self.timer.set(expiration, TimerSetTimeFlags::empty()).map_err(io::Error::from)?;
-            self.armed = Some(due);
-        }
-        Ok(())
     }
 
     fn begin_due(&mut self, most: usize, source: &mut Source) -> Result<(), LoadError> {
@@ -249,27 +136,9 @@ impl<'a> Worker<'a> {
         source: &mut Source,
         now: Instant,
     ) -> Result<(), LoadError> {
-        let (mut role, address, intended) = match purpose {
-            Purpose::WarmUp { address } => (Role::WarmUp, address, now),
-            Purpose::Measured { intended } => {
-                self.turn = (self.turn + 1) % self.addresses.len();
-                (Role::Measured, self.turn, intended)
-            }
-        };
-        self.offer.session = None;
-        if role == Role::Measured && self.config.kind != Kind::Full {
-            self.offer.session = self.tickets[address].take();
-            if self.offer.session.is_none() {
-                role = Role::Refill;
-                source.refilled();
-                self.tally().without_ticket += 1;
-            }
-        }
-        if role == Role::Measured {
-            let mut tally = self.tally();
-            tally.begun += 1;
-            tally.lateness.saturating_record(nanos(now.saturating_duration_since(intended)));
-        }
+        let Assignment { role, address, intended, ticket } =
+            self.ledger.assign(purpose, source, now);
+        self.offer.session = ticket;
         let begun =
             self.connector.machine(&self.offer).map_err(Failure::from).and_then(|machine| {
                 Connection::begin(machine, &self.addresses[address], intended, &self.shared)
@@ -280,8 +149,7 @@ impl<'a> Worker<'a> {
                 self.place(connection, address, role, writable, now)
             }
             Err(failure) => {
-                self.count(role, Err(failure));
-                source.ended(false, false, now);
+                self.ledger.ended(role, address, Err(failure), Vec::new(), source);
                 Ok(())
             }
         }
@@ -301,7 +169,7 @@ impl<'a> Worker<'a> {
         });
         let slot = &mut self.slots[index];
         let event = interest(writable, index, slot.generation);
-        self.epoll.add(&connection.socket, event).map_err(io::Error::from)?;
+        self.queue.add(&connection.socket, event)?;
         self.timeouts.push(now, index, slot.generation);
         slot.place = Some(Place {
             connection,
@@ -339,8 +207,8 @@ impl<'a> Worker<'a> {
         };
         if writable != place.watches_writable {
             place.watches_writable = writable;
-            let mut event = interest(writable, index, generation);
-            self.epoll.modify(&place.connection.socket, &mut event).map_err(io::Error::from)?;
+            let event = interest(writable, index, generation);
+            self.queue.modify(&place.connection.socket, event)?;
         }
         Ok(())
     }
@@ -368,46 +236,16 @@ impl<'a> Worker<'a> {
         slot.generation = slot.generation.wrapping_add(1);
         let Some(mut place) = slot.place.take() else { return };
         self.free.push(index);
-        if self.config.fast_open && failure.is_none() {
+        if self.shared.fast_open && failure.is_none() {
             place.connection.look_at_fast_open();
         }
         let (ended, tickets) = match failure {
             Some(failure) => (Err(failure), Vec::new()),
             None => place.connection.finish(),
         };
-        let (well, any) = (ended.is_ok(), !tickets.is_empty());
-        self.tickets[place.address].put(tickets);
-        self.count(place.role, ended);
-        source.ended(well, any, Instant::now());
-    }
-
-    fn count(&mut self, role: Role, ended: Result<Finished, Failure>) {
-        if role == Role::WarmUp {
-            match ended {
-                Ok(_) => self.tally().warm_up += 1,
-                Err(failure) => self.warm_up_failure = Some(failure),
-            }
-            return;
-        }
-        let now = Instant::now();
-        let mut tally = self.tally();
-        match ended {
-            Ok(_) if role == Role::Refill => tally.refills += 1,
-            Ok(finished) => {
-                let in_window = self.window_end.is_none_or(|end| now < end);
-                tally.complete(self.config.kind, &finished, in_window);
-            }
-            Err(failure) => tally.fail(failure.kind, || failure.reason),
-        }
-        tally.last_end = now.saturating_duration_since(self.start);
-    }
-
-    fn tally(&self) -> MutexGuard<'a, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.ended(place.role, place.address, ended, tickets, source);
     }
 }
-
-const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn interest(writable: bool, index: usize, generation: u32) -> EpollEvent {
     let flags = match writable {
@@ -419,39 +257,4 @@ fn interest(writable: bool, index: usize, generation: u32) -> EpollEvent {
 
 fn unpack(data: u64) -> (usize, u32) {
     ((data & u64::from(u32::MAX)) as usize, (data >> 32) as u32)
-}
-
-/// Deadlines that all lie equally far ahead when they are set, so that they come in order.
-struct Deadlines {
-    after: Duration,
-    queue: VecDeque<(Instant, usize, u32)>,
-}
-
-impl Deadlines {
-    fn new(after: Duration) -> Self {
-        Self { after, queue: VecDeque::new() }
-    }
-
-    fn push(&mut self, now: Instant, index: usize, generation: u32) {
-        self.queue.push_back((now + self.after, index, generation));
-    }
-
-    /// The next one that is over at `now`; those that are stale go without a word.
-    fn pop(&mut self, now: Instant, stale: impl Fn(usize, u32) -> bool) -> Option<usize> {
-        while let Some(&(deadline, index, generation)) = self.queue.front() {
-            let stale = stale(index, generation);
-            if !stale && deadline > now {
-                return None;
-            }
-            self.queue.pop_front();
-            if !stale {
-                return Some(index);
-            }
-        }
-        None
-    }
-
-    fn next(&self) -> Option<Instant> {
-        self.queue.front().map(|(deadline, ..)| *deadline)
-    }
 }

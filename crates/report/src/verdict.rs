@@ -79,7 +79,8 @@ pub fn verdicts(record: &Record, ours: &str) -> Vec<Verdict> {
 }
 
 fn load(load: &Load) -> Verdict {
-    let name = format!("{} completes {} connections under load", load.server, load.kind);
+    let over = if load.http == "3" { " over HTTP/3" } else { "" };
+    let name = format!("{} completes {} connections{over} under load", load.server, load.kind);
     let mut verdict = Verdict::new("load", &name);
     verdict.checked = 1;
     if load.completed == 0 {

@@ -177,7 +177,7 @@ fn a_run_is_asked_for_labels_replays_and_control() {
     let mut record = synthetic::record(7);
     let asked = verdicts(&record, "firstflight");
     let groups: Vec<&str> = asked.iter().map(|verdict| verdict.group.as_str()).collect();
-    assert_eq!(groups, ["labels", "replay", "control", "load", "load", "load", "load"]);
+    assert_eq!(groups, ["labels", "replay", "control", "load", "load", "load", "load", "load"]);
     assert!(asked.iter().all(Verdict::passed));
     record.replays[0].executed = 1;
     assert!(!verdicts(&record, "firstflight")[1].passed());

@@ -12,6 +12,7 @@ use clap::Args;
 use firstflight_client::Target;
 use firstflight_load::{
     Arrivals, Exchange, Kind, Latency, Limit, LoadConfig, LoadProgress, LoadResult, Model,
+    Transport,
 };
 use firstflight_report::{Load, LoadLatency};
 use firstflight_tls::{CipherPolicy, Trust, Version};
@@ -60,6 +61,7 @@ pub(crate) struct Aim<'a> {
     pub(crate) version: Version,
     pub(crate) groups: Option<String>,
     pub(crate) tfo: bool,
+    pub(crate) transport: Transport,
     pub(crate) seed: u64,
     pub(crate) timeout: Duration,
 }
@@ -103,6 +105,7 @@ impl LoadArgs {
     fn config(&self, aim: &Aim<'_>, kind: Kind) -> LoadConfig {
         let connections = self.connections.unwrap_or(1) as usize;
         LoadConfig {
+            transport: aim.transport,
             kind,
             version: aim.version,
             ciphers: CipherPolicy { groups: aim.groups.clone(), ..CipherPolicy::default() },
@@ -197,6 +200,11 @@ fn record(target: &Target, result: &LoadResult) -> Load {
     Load {
         server: target.authority(),
         model: result.model.clone(),
+        http: match result.transport {
+            Transport::Tcp => "1.1",
+            Transport::Quic => "3",
+        }
+        .to_owned(),
         kind: result.kind.name().to_owned(),
         threads: result.threads,
         connections: closed.then_some(result.connections),

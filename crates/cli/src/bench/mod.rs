@@ -190,6 +190,7 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
         version: one("--tls", axes.tls.as_deref())?.unwrap_or(Version::Tls13),
         groups: one("--group", axes.group.as_deref())?.map(|group| group.name().to_owned()),
         tfo: one("--tfo", axes.tfo.as_deref())?.unwrap_or(false),
+        transport: firstflight_load::Transport::Tcp,
         seed,
         timeout: args.connection.max_time,
     };

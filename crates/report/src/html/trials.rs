@@ -24,6 +24,7 @@ pub(super) fn loads(record: &Record) -> Option<Section> {
         &[
             "server",
             "model",
+            "HTTP",
             "kind",
             ">completed",
             "handshakes",
@@ -44,6 +45,7 @@ pub(super) fn loads(record: &Record) -> Option<Section> {
         more.rows.push(vec![
             load.server.clone(),
             sheets::model(load),
+            load.http.clone(),
             load.kind.clone(),
             crate::figure::count(load.completed as f64),
             list(&load.handshakes),
@@ -65,7 +67,7 @@ pub(super) fn loads(record: &Record) -> Option<Section> {
 fn rates(record: &Record) -> Vec<(String, Markup)> {
     let mut groups: Vec<BarGroup> = Vec::new();
     for load in record.loads.iter().filter(|load| load.rate_wanted.is_none()) {
-        let name = format!("{}, {}", load.server, sheets::model(load));
+        let name = format!("{}, HTTP/{}, {}", load.server, load.http, sheets::model(load));
         let bar = Bar {
             name: load.kind.clone(),
             class: kind_class(&load.kind),

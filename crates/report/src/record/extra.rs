@@ -181,6 +181,9 @@ pub struct Load {
     /// `open` (connections begin at intended times, latency counts from them) or `closed` (a new
     /// one begins when another has ended; waiting in line does not show in its latency).
     pub model: String,
+    /// HTTP version: `1.1` (over TCP) or `3` (over QUIC).
+    #[serde(default = "http_one")]
+    pub http: String,
     /// `full`, `resumed` or `0-RTT`.
     pub kind: String,
     /// Threads of the client.
@@ -214,6 +217,11 @@ pub struct Load {
     /// What a reader of the figures has to know, a sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
+}
+
+/// What records said nothing of before there was another.
+fn http_one() -> String {
+    "1.1".to_owned()
 }
 
 /// Latency of a load run in milliseconds; percentiles only where the samples suffice.

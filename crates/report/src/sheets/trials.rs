@@ -62,6 +62,7 @@ pub(crate) fn loads(record: &Record) -> Option<Sheet> {
         &[
             "server",
             "model",
+            "HTTP",
             "kind",
             ">/s",
             ">p50",
@@ -79,6 +80,7 @@ pub(crate) fn loads(record: &Record) -> Option<Sheet> {
         sheet.rows.push(vec![
             load.server.clone(),
             model(load),
+            load.http.clone(),
             load.kind.clone(),
             count(load.rate.round()),
             of(|latency| Some(latency.p50_ms)),
@@ -89,19 +91,25 @@ pub(crate) fn loads(record: &Record) -> Option<Sheet> {
             load.server_us.map_or("-".to_owned(), microseconds),
         ]);
         for (error, times) in &load.errors {
-            sheet.notes.push(format!("{} {}: {times} \u{d7} {error}", load.server, load.kind));
+            sheet.notes.push(format!("{}: {times} \u{d7} {error}", name(load)));
         }
         for warning in &load.warnings {
-            sheet.notes.push(format!("{} {}: {warning}", load.server, load.kind));
+            sheet.notes.push(format!("{}: {warning}", name(load)));
         }
         if load.not_begun > 0 {
             let late = load.not_begun;
-            sheet
-                .notes
-                .push(format!("{} {}: {late} were due and not begun", load.server, load.kind));
+            sheet.notes.push(format!("{}: {late} were due and not begun", name(load)));
         }
     }
     sheet.filled()
+}
+
+/// A load among others: `server full`, or `server HTTP/3 full`.
+pub(crate) fn name(load: &Load) -> String {
+    match load.http.as_str() {
+        "3" => format!("{} HTTP/3 {}", load.server, load.kind),
+        _ => format!("{} {}", load.server, load.kind),
+    }
 }
 
 /// A load's model in words: `open, 2,000/s on 2 threads`.

@@ -82,6 +82,7 @@ pub(super) fn loads() -> Vec<Load> {
     let load = |kind: &str, rate: f64, wanted: Option<f64>| Load {
         server: "firstflight".to_owned(),
         model: if wanted.is_some() { "open" } else { "closed" }.to_owned(),
+        http: "1.1".to_owned(),
         kind: kind.to_owned(),
         threads: 1,
         connections: if wanted.is_some() { None } else { Some(64) },
@@ -106,6 +107,7 @@ pub(super) fn loads() -> Vec<Load> {
         load("full", 4930.0, None),
         load("resumed", 7710.5, None),
         load("0-RTT", 7420.0, None),
+        Load { http: "3".to_owned(), ..load("0-RTT", 5310.0, None) },
         failing,
     ]
 }
