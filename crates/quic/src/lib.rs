@@ -15,10 +15,7 @@
 
 mod client;
 mod client_hello;
-mod client_session;
 mod first_flight;
-#[doc(hidden)]
-pub mod foreign;
 mod header;
 mod initial;
 mod late;
@@ -26,10 +23,7 @@ mod method;
 mod packet;
 mod parameters;
 mod reset;
-#[cfg(test)]
-mod rfc9001_tests;
 mod server;
-mod server_session;
 mod session;
 mod steering;
 mod suite;
