@@ -15,7 +15,10 @@
 
 mod client;
 mod client_hello;
+mod client_session;
 mod first_flight;
+#[doc(hidden)]
+pub mod foreign;
 mod header;
 mod initial;
 mod late;
@@ -23,7 +26,10 @@ mod method;
 mod packet;
 mod parameters;
 mod reset;
+#[cfg(test)]
+mod rfc9001_tests;
 mod server;
+mod server_session;
 mod session;
 mod steering;
 mod suite;

@@ -1,0 +1,172 @@
+use std::any::Any;
+use std::sync::{Arc, PoisonError};
+
+use boring_sys as ffi;
+use bytes::Bytes;
+use firstflight_tls::{EarlyData, EarlyDataReason, Handshake, KeyLog, seam};
+use foreign_types::ForeignType;
+use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectionId, Side, TransportError};
+
+use crate::client::{Prepared, Resumption, ResumptionInbox};
+use crate::initial;
+use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
+
+/// A client's connection.
+pub(crate) struct ClientSession {
+    tls: Handshaking,
+    sessions: seam::Inbox,
+    inbox: ResumptionInbox,
+    /// The server's transport parameters of the connection that is resumed.
+    remembered: Option<TransportParameters>,
+    /// Whether early data was offered.
+    offered: bool,
+    /// Why the server refused it.
+    refused: Option<EarlyDataReason>,
+    told: bool,
+}
+
+impl ClientSession {
+    /// Makes the ClientHello at once: quinn asks for early keys before anything else.
+    pub(crate) fn new(
+        prepared: Prepared,
+        params: &TransportParameters,
+        inbox: ResumptionInbox,
+        log: Option<Arc<dyn KeyLog>>,
+    ) -> Result<Self, TransportError> {
+        let Prepared { ssl, sessions, parameters } = prepared;
+        if parameters.is_none() {
+            // Without the limits of the server nothing can be sent early.
+            // SAFETY: the connection is valid and its handshake has not begun.
+            unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), 0) };
+        }
+        let mut session = Self {
+            tls: Handshaking::new(ssl, Side::Client, &session::to_wire(params), log),
+            sessions,
+            inbox,
+            remembered: parameters,
+            offered: false,
+            refused: None,
+            told: false,
+        };
+        session.advance()?;
+        session.offered = session.tls.in_early_data();
+        session.tls.log_keys();
+        Ok(session)
+    }
+
+    fn advance(&mut self) -> Result<(), TransportError> {
+        loop {
+            match self.tls.advance()? {
+                Step::Done => return Ok(()),
+                Step::NeedsSession => {
+                    return Err(session::error(INTERNAL_ERROR, "a client has no tickets to open"));
+                }
+                Step::EarlyDataRefused => {
+                    self.refused = Some(seam::early_data_reason(&self.tls.ssl));
+                    // SAFETY: the connection is just now signalling the refusal, the only state in
+                    // which the library allows this call.
+                    unsafe { ffi::SSL_reset_early_data_reject(self.tls.ssl.as_ptr()) };
+                }
+            }
+        }
+    }
+
+    /// Puts tickets that have come in where the caller finds them.
+    fn collect(&self) {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if sessions.is_empty() {
+            return;
+        }
+        let wire = self.tls.peer_parameters().unwrap_or_default();
+        let transport_parameters = Bytes::copy_from_slice(wire);
+        for session in sessions.drain(..) {
+            let transport_parameters = transport_parameters.clone();
+            self.inbox.add(Resumption { session, transport_parameters });
+        }
+    }
+
+    fn accepted(&self) -> bool {
+        // SAFETY: the connection is valid, and the call only reads.
+        unsafe { ffi::SSL_early_data_accepted(self.tls.ssl.as_ptr()) == 1 }
+    }
+
+    fn facts(&self) -> Handshake {
+        let early_data = match (self.offered, self.refused) {
+            (false, _) => EarlyData::NotOffered,
+            (true, Some(_)) => EarlyData::Refused,
+            (true, None) if self.tls.is_complete() && self.accepted() => EarlyData::Accepted,
+            (true, None) => EarlyData::Pending,
+        };
+        let reason = self.refused.unwrap_or_else(|| seam::early_data_reason(&self.tls.ssl));
+        seam::client_facts(&self.tls.ssl, early_data, reason)
+    }
+}
+
+impl crypto::Session for ClientSession {
+    fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
+        initial::initial_keys(dst_cid, side)
+    }
+
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        if !self.told {
+            return None;
+        }
+        Some(Box::new(self.facts()))
+    }
+
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        None
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        self.tls.early_keys()
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        Some(self.refused.is_none() && self.accepted())
+    }
+
+    fn is_handshaking(&self) -> bool {
+        !self.tls.is_complete()
+    }
+
+    fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
+        self.tls.provide(buf)?;
+        self.advance()?;
+        self.tls.log_keys();
+        self.collect();
+        let news = !self.told && self.tls.is_complete();
+        self.told |= news;
+        Ok(news)
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        match self.tls.peer_parameters() {
+            Some(wire) => session::from_wire(Side::Client, wire).map(Some),
+            None => Ok(self.remembered),
+        }
+    }
+
+    fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
+        self.tls.write(buf)
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        self.tls.next_1rtt_keys()
+    }
+
+    fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
+        initial::is_valid_retry(orig_dst_cid, header, payload)
+    }
+
+    fn export_keying_material(
+        &self,
+        output: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        self.tls.export(output, label, context)
+    }
+}

@@ -1,0 +1,179 @@
+//! A ClientHello from the pieces that CRYPTO frames bring, in any order.
+
+use std::collections::BTreeMap;
+
+/// The pieces that came so far. Where they overlap, the first counts.
+#[derive(Default)]
+pub(super) struct Assembly {
+    /// What is whole from the beginning on.
+    whole: Vec<u8>,
+    /// Pieces that begin after a gap, without overlaps.
+    apart: BTreeMap<usize, Vec<u8>>,
+}
+
+/// Why no ClientHello comes of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Hopeless;
+
+impl Assembly {
+    /// Adds a piece. True: the ClientHello is whole. `limit`: its greatest length, with its header.
+    pub(super) fn add(
+        &mut self,
+        offset: u64,
+        piece: &[u8],
+        limit: usize,
+    ) -> Result<bool, Hopeless> {
+        if self.is_whole() {
+            return Ok(true);
+        }
+        let offset = usize::try_from(offset).map_err(|_| Hopeless)?;
+        let end = offset.checked_add(piece.len()).ok_or(Hopeless)?;
+        if end > limit {
+            return Err(Hopeless);
+        }
+        self.fill(offset, piece);
+        if self.apart.len() > MOST_PIECES {
+            return Err(Hopeless);
+        }
+        match (self.whole.first(), self.length()) {
+            (Some(&kind), _) if kind != CLIENT_HELLO => Err(Hopeless),
+            (_, Some(length)) if length > limit => Err(Hopeless),
+            _ => Ok(self.is_whole()),
+        }
+    }
+
+    /// The message with its header, once it is whole.
+    pub(super) fn message(&self) -> Option<&[u8]> {
+        self.length().and_then(|length| self.whole.get(..length))
+    }
+
+    /// Whether nothing came.
+    pub(super) fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.apart.is_empty()
+    }
+
+    /// Keeps what of a piece is new.
+    fn fill(&mut self, offset: usize, piece: &[u8]) {
+        let end = offset + piece.len();
+        let mut at = offset.max(self.whole.len());
+        while at < end {
+            // The piece that lies at `at`, or the next one after it.
+            let before = self.apart.range(..=at).next_back();
+            if let Some((begin, known)) = before
+                && begin + known.len() > at
+            {
+                at = begin + known.len();
+                continue;
+            }
+            let next = self.apart.range(at..).next().map_or(end, |(begin, _)| end.min(*begin));
+            self.apart.insert(at, piece[at - offset..next - offset].to_vec());
+            at = next;
+        }
+        while let Some(piece) = self.apart.remove(&self.whole.len()) {
+            self.whole.extend_from_slice(&piece);
+        }
+    }
+
+    /// The message's length with its header (RFC 8446 section 4), if that much came.
+    fn length(&self) -> Option<usize> {
+        let [_, a, b, c] = *self.whole.first_chunk()?;
+        Some(4 + usize::from(a) * 0x1_0000 + usize::from(b) * 0x100 + usize::from(c))
+    }
+
+    fn is_whole(&self) -> bool {
+        self.message().is_some()
+    }
+}
+
+const CLIENT_HELLO: u8 = 1;
+
+/// Pieces that may wait for others. Browsers scatter a ClientHello on purpose, in a dozen pieces.
+const MOST_PIECES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hello(length: usize) -> Vec<u8> {
+        let mut hello = vec![CLIENT_HELLO, 0, (length >> 8) as u8, length as u8];
+        hello.extend((0..length).map(|at| at as u8));
+        hello
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_in_any_order_with_overlaps_and_repetitions(
+            length in 0usize..600,
+            cuts in prop::collection::vec((0usize..600, 0usize..600), 0..20),
+            seed in any::<u64>(),
+        ) {
+            let hello = hello(length);
+            let mut pieces = cuts
+                .iter()
+                .map(|(from, to)| (from.min(to) % hello.len(), *from.max(to)))
+                .map(|(from, to)| (from, to.clamp(from, hello.len())))
+                .collect::<Vec<_>>();
+            // Together they cover all of it.
+            pieces.extend((0..hello.len()).step_by(97).map(|at| (at, hello.len().min(at + 97))));
+            pieces.sort_by_key(|(from, to)| (seed ^ (*from as u64) << 32 ^ *to as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut assembly = Assembly::default();
+            let mut missing = vec![true; hello.len()];
+            for (from, to) in pieces {
+                missing[from..to].fill(false);
+                let whole = assembly.add(from as u64, &hello[from..to], 1000);
+                prop_assert_eq!(whole, Ok(!missing.contains(&true)));
+            }
+            prop_assert_eq!(assembly.message(), Some(&hello[..]));
+        }
+
+        #[test]
+        fn the_first_bytes_count_and_memory_is_bounded(
+            pieces in prop::collection::vec(
+                (0usize..300, prop::collection::vec(any::<u8>(), 0..80)), 0..100,
+            ),
+        ) {
+            let mut assembly = Assembly::default();
+            let mut first = [None; 400];
+            for (offset, piece) in pieces {
+                // A ClientHello that never ends.
+                let kept = assembly.add(offset as u64 + 4, &piece, 500);
+                for (at, byte) in piece.iter().enumerate() {
+                    first[offset + at].get_or_insert(*byte);
+                }
+                let held: usize = assembly.apart.values().map(Vec::len).sum();
+                prop_assert_eq!(held, first.iter().flatten().count());
+                prop_assert_eq!(kept.is_err(), assembly.apart.len() > MOST_PIECES);
+            }
+            for (begin, piece) in &assembly.apart {
+                for (at, byte) in piece.iter().enumerate() {
+                    prop_assert_eq!(first[begin + at - 4], Some(*byte));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_become_a_client_hello() {
+        let add = |offset, piece: &[u8]| Assembly::default().add(offset, piece, 1000);
+        assert_eq!(add(0, &[2, 0, 0, 1, 0]), Err(Hopeless), "a ServerHello");
+        assert_eq!(add(0, &[1, 0, 3, 229]), Err(Hopeless), "longer than the limit");
+        assert_eq!(add(0, &[1, 0, 3, 228]), Ok(false));
+        assert_eq!(add(999, &[0]), Ok(false));
+        assert_eq!(add(1000, &[0]), Err(Hopeless), "beyond the limit");
+        assert_eq!(add(u64::MAX, &[0]), Err(Hopeless));
+        assert_eq!(add(0, &[]), Ok(false));
+    }
+
+    #[test]
+    fn bytes_after_the_client_hello_do_not_belong_to_it() {
+        let mut assembly = Assembly::default();
+        let hello = hello(20);
+        let more = [&hello[..], b"more"].concat();
+        assert_eq!(assembly.add(0, &more, 1000), Ok(true));
+        assert_eq!(assembly.message(), Some(&hello[..]));
+        assert_eq!(assembly.add(5, b"late", 1000), Ok(true));
+        assert_eq!(assembly.message(), Some(&hello[..]));
+    }
+}

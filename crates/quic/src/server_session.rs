@@ -1,0 +1,170 @@
+use std::any::Any;
+use std::sync::Arc;
+
+use boring::ssl::Ssl;
+use firstflight_tls::{EarlyDataReason, OpenedTicket, seam};
+use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectionId, Side, TransportError};
+
+use crate::initial;
+use crate::parameters::early_data_context;
+use crate::server::{EarlyDataJudge, ServerCrypto};
+use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
+
+/// A server's connection.
+pub(crate) struct ServerSession {
+    crypto: Arc<ServerCrypto>,
+    tls: Handshaking,
+    parameters: Vec<u8>,
+    early_data_context: Vec<u8>,
+    fetched: Option<OpenedTicket>,
+    /// Who decides about early data, until it is decided.
+    judge: Option<EarlyDataJudge>,
+    /// What was heard until then, for a handshake that has to begin again.
+    heard: Vec<u8>,
+    told: bool,
+}
+
+impl ServerSession {
+    pub(crate) fn new(
+        crypto: Arc<ServerCrypto>,
+        params: &TransportParameters,
+        judge: Option<EarlyDataJudge>,
+        fetched: Option<OpenedTicket>,
+    ) -> Self {
+        let parameters = session::to_wire(params);
+        let early_data_context = early_data_context(&parameters);
+        crypto.remember_context(&early_data_context);
+        let mut ssl = crypto.connection(&early_data_context).expect("it fails only without memory");
+        prepare(&mut ssl, judge.is_some(), fetched.as_ref());
+        let tls = Handshaking::new(ssl, Side::Server, &parameters, crypto.key_log.clone());
+        Self {
+            crypto,
+            tls,
+            parameters,
+            early_data_context,
+            fetched,
+            judge,
+            heard: Vec::new(),
+            told: false,
+        }
+    }
+
+    fn advance(&mut self) -> Result<(), TransportError> {
+        loop {
+            match self.tls.advance()? {
+                Step::Done | Step::EarlyDataRefused => return Ok(()),
+                // Nobody has fetched it: what remains is a full handshake.
+                Step::NeedsSession => seam::provide(&mut self.tls.ssl, OpenedTicket::Ignored),
+            }
+        }
+    }
+
+    /// Has early data decided about, once the ClientHello has been looked at.
+    fn decide(&mut self) -> Result<(), TransportError> {
+        if seam::early_data_reason(&self.tls.ssl) == EarlyDataReason::Unknown {
+            return Ok(());
+        }
+        let (judge, heard) = (self.judge.take(), std::mem::take(&mut self.heard));
+        match judge {
+            Some(judge) if self.tls.in_early_data() => {
+                match judge(&seam::server_facts(&self.tls.ssl)) {
+                    true => Ok(()),
+                    false => self.begin_again(&heard),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same first bytes to a fresh connection that refuses early data. With the old one go its
+    /// flight, its secrets and its lines for the key log.
+    fn begin_again(&mut self, heard: &[u8]) -> Result<(), TransportError> {
+        let mut ssl = (self.crypto.connection(&self.early_data_context))
+            .map_err(|error| session::error(INTERNAL_ERROR, &error.to_string()))?;
+        prepare(&mut ssl, false, self.fetched.as_ref());
+        let log = self.crypto.key_log.clone();
+        self.tls = Handshaking::new(ssl, Side::Server, &self.parameters, log);
+        self.tls.provide(heard)?;
+        self.advance()
+    }
+}
+
+/// Declines early data or not, and hands the fetched session over.
+fn prepare(ssl: &mut Ssl, early_data: bool, fetched: Option<&OpenedTicket>) {
+    if !early_data {
+        seam::decline(ssl);
+    }
+    if let Some(session) = fetched {
+        seam::provide(ssl, session.clone());
+    }
+}
+
+impl crypto::Session for ServerSession {
+    fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
+        initial::initial_keys(dst_cid, side)
+    }
+
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        if !self.told {
+            return None;
+        }
+        Some(Box::new(seam::server_facts(&self.tls.ssl)))
+    }
+
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        None
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        self.tls.early_keys()
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        None
+    }
+
+    fn is_handshaking(&self) -> bool {
+        !self.tls.is_complete()
+    }
+
+    fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
+        self.tls.provide(buf)?;
+        if self.judge.is_some() {
+            self.heard.extend_from_slice(buf);
+        }
+        self.advance()?;
+        self.decide()?;
+        self.tls.log_keys();
+        let news = !self.told && self.tls.ssl.selected_alpn_protocol().is_some();
+        self.told |= news;
+        Ok(news)
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        self.tls.peer_parameters().map(|wire| session::from_wire(Side::Server, wire)).transpose()
+    }
+
+    fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
+        self.tls.write(buf)
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        self.tls.next_1rtt_keys()
+    }
+
+    fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {
+        // A server is sent none.
+        false
+    }
+
+    fn export_keying_material(
+        &self,
+        output: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        self.tls.export(output, label, context)
+    }
+}
