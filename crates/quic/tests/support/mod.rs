@@ -1,9 +1,11 @@
 //! Two endpoints of quinn-proto on our cryptography, joined by a wire in simulated time.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
 
 mod pair;
+pub mod sessions;
+pub mod tcp;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,13 +19,16 @@ use firstflight_tls::{
 pub use pair::{Answer, Pair};
 use quinn_proto::crypto::{self, AeadKey, CryptoError, HandshakeTokenKey};
 use quinn_proto::{
-    ClientConfig, Connection, EndpointConfig, ServerConfig, TransportConfig, VarInt,
+    ClientConfig, Connection, EndpointConfig, HashedConnectionIdGenerator, ServerConfig,
+    TransportConfig, VarInt,
 };
 
 /// Marks tickets with its key and hides nothing.
 pub struct MarkSealer {
     pub key: u8,
     pub opens: Opens,
+    /// The sessions that it has sealed.
+    pub sealed: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 /// What the sealer says of a ticket that is its own.
@@ -41,6 +46,7 @@ impl TicketSealer for MarkSealer {
     }
 
     fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
+        self.sealed.lock().unwrap().push(session.to_vec());
         Some([&[self.key], session].concat())
     }
 
@@ -60,10 +66,14 @@ impl TicketSealer for MarkSealer {
 #[derive(Clone)]
 pub struct Setup {
     pub ciphers: CipherPolicy,
+    /// Instead of those of `ciphers`.
+    pub server_groups: Option<String>,
     pub server_alpn: Vec<Vec<u8>>,
     pub client_alpn: Vec<Vec<u8>>,
     pub sealer_key: u8,
     pub opens: Opens,
+    /// The sessions that its servers have sealed.
+    pub sealed: Arc<Mutex<Vec<Vec<u8>>>>,
     pub early_data: bool,
     pub trust: Trust,
     pub streams: u32,
@@ -75,10 +85,12 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             ciphers: CipherPolicy::default(),
+            server_groups: None,
             server_alpn: vec![b"test".to_vec()],
             client_alpn: vec![b"test".to_vec()],
             sealer_key: 1,
             opens: Opens::Plainly,
+            sealed: Arc::default(),
             early_data: true,
             trust: Trust::Anyone,
             streams: 100,
@@ -92,9 +104,16 @@ impl Setup {
     pub fn server(&self) -> Arc<ServerCrypto> {
         let mut config = AcceptorConfig::new(identity());
         config.ciphers = self.ciphers.clone();
+        if let Some(groups) = &self.server_groups {
+            config.ciphers.groups = Some(groups.clone());
+        }
         config.alpn = self.server_alpn.clone();
         config.early_data = self.early_data;
-        config.sealer = Some(Arc::new(MarkSealer { key: self.sealer_key, opens: self.opens }));
+        config.sealer = Some(Arc::new(MarkSealer {
+            key: self.sealer_key,
+            opens: self.opens,
+            sealed: self.sealed.clone(),
+        }));
         config.key_log = self.server_log.clone();
         ServerCrypto::new(config).unwrap()
     }
@@ -150,6 +169,8 @@ pub fn resuming(resumption: Resumption) -> Remembered {
 pub fn endpoint_config() -> Arc<EndpointConfig> {
     let mut config = EndpointConfig::new(Arc::new(ResetKey::new([7; 32])));
     config.supported_versions(vec![1]);
+    // Ids from a key, so that an endpoint which has lost its memory knows its own.
+    config.cid_generator(|| Box::new(HashedConnectionIdGenerator::from_key(0)));
     Arc::new(config)
 }
 
