@@ -21,15 +21,14 @@ fn early_data(rehearsal: Rehearsal) -> Option<Handshake> {
 /// The facts that a judge is given when this ClientHello comes in; `None`: it is not asked.
 fn judged(crypto: &Arc<ServerCrypto>, hello: &[u8]) -> Option<Handshake> {
     let seen = Arc::new(Mutex::new(None));
-    let keep = seen.clone();
+    let keep = Arc::clone(&seen);
     let judge = Box::new(move |facts: &Handshake| {
         *keep.lock().unwrap() = Some(facts.clone());
         true
     });
     let mut server = server(crypto.for_connection(judge, None));
     let _ = server.read(hello);
-    let facts = seen.lock().unwrap().take();
-    facts
+    seen.lock().unwrap().take()
 }
 
 fn remembered(setup: &Setup) -> Remembered {
