@@ -74,6 +74,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "on|off", default_value = "on")]
     http2: Switch,
 
+    /// Leave out HTTP/3, and with it the UDP sockets.
+    #[arg(long)]
+    no_http3: bool,
+
     #[command(flatten)]
     tls: TlsArgs,
 
@@ -252,12 +256,15 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
     limits.connections = given.max_connections.unwrap_or(limits.connections);
     limits.upstream_timeout = given.upstream_timeout.unwrap_or(limits.upstream_timeout);
     limits.drain_timeout = given.drain_timeout.unwrap_or(limits.drain_timeout);
+    let mut http3 = file.http3;
+    http3.enabled &= !args.no_http3;
     Ok(ServerConfig {
         listen,
         backlog: args.backlog,
         certificate,
         content,
         tls: tls_settings(args.tls, args.http2 == Switch::On),
+        http3,
         early_data,
         store: file.store,
         tickets,

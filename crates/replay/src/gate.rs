@@ -220,6 +220,35 @@ impl Gate {
         }
     }
 
+    /// Settles a flight's claim before TLS answers its ClientHello, over QUIC: an early request may
+    /// be lost on the way and sent again after the handshake, where nothing tells it from a new
+    /// one. So no flight is accepted there that has no record, whether or not a request came with
+    /// it. Call it once for each flight whose early data TLS would accept.
+    ///
+    /// `Err`: let TLS refuse early data, and drop the flight; it is executed nowhere. The record
+    /// of its claim stays all the same, so that no copy runs early beside what the client sends
+    /// again. `Ok` may be a claim that another connection has ([`Flight::claim_won`]): refusing
+    /// would have the client send again what a copy has executed, so its requests, early or not,
+    /// have to come to [`early_request`](Self::early_request), and then to their 425.
+    pub fn claim_ahead(&self, flight: &mut Flight, now: Duration) -> Result<(), HoldReason> {
+        let at = millis(now);
+        let claim = self.register.claim(flight.key, self.expiry(flight), now);
+        // Asked after the claim: who executes a flight without a record closes the gate first.
+        match (claim, self.closed(at)) {
+            (Claim::Lost, _) => {
+                flight.standing = Standing::Lost;
+                Ok(())
+            }
+            (_, Some(refusal)) => Err(refusal.into()),
+            (Claim::Full, None) => Err(HoldReason::RegisterFull),
+            (Claim::Won, None) if !self.may_claim_early(flight, at) => Err(HoldReason::TicketAge),
+            (Claim::Won, None) => {
+                flight.standing = Standing::Owned;
+                Ok(())
+            }
+        }
+    }
+
     /// Decides over a request that was held for `reason`, now that the handshake of its
     /// connection is complete. Call it once for each held request.
     pub fn handshake_complete(

@@ -238,3 +238,49 @@ fn a_wall_clock_set_forward_begins_a_window() {
     assert_eq!(gate.admission(s(11 + 75)), Admission::Refuse(Refusal::StartupWindow));
     assert_eq!(gate.admission(s(11 + 76)), Admission::Accept);
 }
+
+#[test]
+fn rfc9001_9_2_a_flight_over_quic_is_claimed_before_it_is_accepted() {
+    let gate = gate(10);
+    let mut first = Flight::new(&ONE, 0, s(1));
+    let mut copy = Flight::new(&ONE, -1, s(2));
+    assert_eq!(gate.claim_ahead(&mut first, s(1)), Ok(()));
+    assert_eq!(gate.claim_ahead(&mut copy, s(2)), Ok(()));
+    assert_eq!((first.claim_won(), copy.claim_won()), (Some(true), Some(false)));
+    assert_eq!(gate.early_request(&mut first, true, s(2)), Decision::Execute);
+    assert_eq!(gate.early_request(&mut copy, true, s(2)), Decision::Hold(HoldReason::Replayed));
+    assert_eq!(gate.handshake_complete(&mut copy, HoldReason::Replayed, s(3)), Release::TooEarly);
+    // A policy holds it on every connection, so no copy can have run.
+    let held = gate.early_request(&mut copy, false, s(3));
+    assert_eq!(held, Decision::Hold(HoldReason::Policy));
+    assert_eq!(gate.handshake_complete(&mut copy, HoldReason::Policy, s(3)), Release::Execute);
+}
+
+#[test]
+fn rfc9001_9_2_what_cannot_be_recorded_or_is_not_fresh_is_refused_beforehand() {
+    let mut flight = Flight::new(&ONE, 0, s(1));
+    assert_eq!(gate(0).claim_ahead(&mut flight, s(1)), Err(HoldReason::RegisterFull));
+    let gate = gate(10);
+    for (random, skew) in [(ONE, 11), (TWO, -11)] {
+        let mut stale = Flight::new(&random, skew, s(1));
+        assert_eq!(gate.claim_ahead(&mut stale, s(1)), Err(HoldReason::TicketAge));
+        assert_eq!(stale.claim_won(), None);
+        // Its client sends again, so no copy of it may run when it is fresh.
+        let mut copy = Flight::new(&random, 0, s(12));
+        assert_eq!(gate.claim_ahead(&mut copy, s(12)), Ok(()));
+        assert_eq!(copy.claim_won(), Some(false));
+    }
+}
+
+#[test]
+fn rfc8446_8_2_over_quic_too_nothing_is_accepted_in_a_recording_window() {
+    let gate = shared_keys();
+    let mut early = Flight::new(&ONE, 0, s(1075));
+    assert_eq!(gate.claim_ahead(&mut early, s(1075)), Err(HoldReason::StartupWindow));
+    let mut copy = Flight::new(&ONE, -2, s(1077));
+    assert_eq!(gate.claim_ahead(&mut copy, s(1077)), Ok(()));
+    assert_eq!(copy.claim_won(), Some(false), "the refused one has left a record");
+    let mut later = Flight::new(&TWO, 0, s(1077));
+    assert_eq!(gate.claim_ahead(&mut later, s(1077)), Ok(()));
+    assert_eq!(later.claim_won(), Some(true));
+}

@@ -56,7 +56,8 @@ pub(crate) async fn accept(server: &Shared, socket: Socket) -> Result<Accepted, 
     Ok(Accepted { stream: accepting.into_stream(), facts, flight, early_data })
 }
 
-fn early_data(facts: &Handshake, refused: Option<Refused>) -> &'static str {
+/// Why early data was accepted or not, as the access log has it.
+pub(crate) fn early_data(facts: &Handshake, refused: Option<Refused>) -> &'static str {
     use EarlyDataReason::{Disabled, SessionNotResumed, Withheld};
     match (refused, facts.early_data_reason) {
         // Not resumed for the store's sake: a single-use ticket's session was not to be had.

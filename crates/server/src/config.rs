@@ -24,6 +24,8 @@ pub struct ServerConfig {
     pub content: Content,
     /// Versions, ciphers, tickets.
     pub tls: TlsSettings,
+    /// HTTP/3.
+    pub http3: Http3Settings,
     /// Early data.
     pub early_data: EarlyDataSettings,
     /// The store that the cluster's nodes share; `None`: this process is alone, and its strike
@@ -84,6 +86,21 @@ pub struct TlsSettings {
     pub http2: bool,
     /// Where TLS secrets are written (`SSLKEYLOGFILE`). Default nowhere.
     pub key_log: Option<PathBuf>,
+}
+
+/// HTTP/3, over UDP on the same addresses and ports. It needs TLS 1.3 allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http3Settings {
+    /// Whether it is served. Default yes.
+    pub enabled: bool,
+    /// For how long clients of HTTP/1.1 and HTTP/2 may remember that HTTP/3 is to be had (RFC 7838);
+    /// `None`: they are not told. Default one day.
+    pub alt_svc: Option<Duration>,
+    /// Bytes of a UDP payload before the path has shown that it takes more, 1200 to 1452. Default
+    /// 1200, the least that every path for QUIC takes (RFC 9000 section 14).
+    pub initial_mtu: u16,
+    /// How long an address token is good; `None`: as long as a ticket, the default.
+    pub token_lifetime: Option<Duration>,
 }
 
 /// Early data, the gate and the policy before it.
@@ -150,6 +167,7 @@ impl ServerConfig {
             certificate: CertificateSource::SelfSigned { names: Vec::new(), save: None },
             content,
             tls: TlsSettings::default(),
+            http3: Http3Settings::default(),
             early_data: EarlyDataSettings::default(),
             store: None,
             tickets: TicketSettings::default(),
@@ -169,6 +187,17 @@ impl Default for TlsSettings {
             tickets: 2,
             http2: true,
             key_log: None,
+        }
+    }
+}
+
+impl Default for Http3Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            alt_svc: Some(Duration::from_secs(24 * 3600)),
+            initial_mtu: 1200,
+            token_lifetime: None,
         }
     }
 }

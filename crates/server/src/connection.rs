@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use firstflight_replay::{Decision, Flight, HoldReason, Release};
 use firstflight_tls::{Handshake, share};
+use http::HeaderValue;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -26,11 +27,24 @@ pub(crate) struct Connection {
     pub(crate) client: SocketAddr,
     pub(crate) facts: Handshake,
     pub(crate) early_data: &'static str,
+    /// What answers say about HTTP/3.
+    pub(crate) alt_svc: Option<HeaderValue>,
     flight: Option<Mutex<Flight>>,
     complete: watch::Receiver<bool>,
     /// Requests that came so far, and those whose answer has not ended.
     pub(crate) seen: AtomicU64,
     pub(crate) running: AtomicUsize,
+}
+
+/// On what terms a connection was accepted.
+pub(crate) struct Terms {
+    pub(crate) facts: Handshake,
+    /// Why TLS accepted early data or not, as the access log has it.
+    pub(crate) early_data: &'static str,
+    /// The flight, if TLS accepted early data.
+    pub(crate) flight: Option<Flight>,
+    /// What answers say about HTTP/3.
+    pub(crate) alt_svc: Option<HeaderValue>,
 }
 
 /// What becomes of a request.
@@ -49,6 +63,7 @@ pub(crate) async fn serve(
     server: Arc<Shared>,
     tcp: TcpStream,
     client: SocketAddr,
+    alt_svc: Option<HeaderValue>,
     mut stop: watch::Receiver<Stop>,
 ) {
     let accepted_at = Instant::now();
@@ -69,16 +84,8 @@ pub(crate) async fn serve(
         Err(_) => return debug!("{client}: no TLS handshake within {limit:?}"),
     };
     let (completed, complete) = watch::channel(stream.is_complete());
-    let connection = Arc::new(Connection {
-        server,
-        client,
-        facts,
-        early_data,
-        flight: flight.map(Mutex::new),
-        complete,
-        seen: AtomicU64::new(0),
-        running: AtomicUsize::new(0),
-    });
+    let terms = Terms { facts, early_data, flight, alt_svc };
+    let connection = Arc::new(Connection::new(server, client, terms, complete));
     let ended_well = match &connection.server.service {
         Service::PingPong => {
             ping_pong::serve(&connection, stream, &completed, accepted_at, stop).await
@@ -101,6 +108,26 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<Stop>, stage: Stop) {
 }
 
 impl Connection {
+    /// `complete`: whether the client's Finished is verified.
+    pub(crate) fn new(
+        server: Arc<Shared>,
+        client: SocketAddr,
+        terms: Terms,
+        complete: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            server,
+            client,
+            facts: terms.facts,
+            early_data: terms.early_data,
+            alt_svc: terms.alt_svc,
+            flight: terms.flight.map(Mutex::new),
+            complete,
+            seen: AtomicU64::new(0),
+            running: AtomicUsize::new(0),
+        }
+    }
+
     /// The gate's first word on a request that came whole as early data.
     pub(crate) fn arrive(&self, may_run_early: bool) -> Option<Decision> {
         let mut flight = self.flight.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,6 +165,14 @@ impl Connection {
     /// Whether the client's Finished is verified.
     pub(crate) fn is_complete(&self) -> bool {
         *self.complete.borrow()
+    }
+
+    /// Whether another connection has the flight's claim.
+    pub(crate) fn lost_claim(&self) -> bool {
+        let flight = self.flight.as_ref().map(|flight| flight.lock());
+        flight.is_some_and(|flight| {
+            flight.unwrap_or_else(PoisonError::into_inner).claim_won() == Some(false)
+        })
     }
 
     pub(crate) fn is_busy(&self) -> bool {

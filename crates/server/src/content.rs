@@ -4,8 +4,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body;
 use http_body_util::{BodyExt, Empty, Full};
-use hyper::body::Incoming;
 use tower_http::services::ServeDir;
 use tower_http::services::fs::DefaultServeDirFallback;
 use tower_service::Service as _;
@@ -48,11 +48,15 @@ impl Service {
     }
 
     /// Answers a request. `None`: the client went away and needs no answer.
-    pub(crate) async fn answer(
+    pub(crate) async fn answer<B>(
         &self,
-        request: Request<Incoming>,
+        request: Request<B>,
         forwarding: Forwarding<'_>,
-    ) -> Option<Response<AnswerBody>> {
+    ) -> Option<Response<AnswerBody>>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BodyError>,
+    {
         match self {
             Self::Files(files) => {
                 let Ok(answer) = files.clone().call(request).await;

@@ -24,6 +24,12 @@ pub enum ServerError {
          with --listen"
     )]
     AddressInUse(SocketAddr),
+    /// Another process has the port for UDP.
+    #[error(
+        "{0} is in use already for UDP, by which HTTP/3 goes; stop the program that listens there, \
+         choose another port with --listen, or leave HTTP/3 out with --no-http3"
+    )]
+    UdpInUse(SocketAddr),
     /// A port below 1024 without the right to it.
     #[error(
         "listening on {0} is not permitted; choose a port from 1024 on or give the program \

@@ -101,6 +101,19 @@ impl Gatekeeper {
         }
     }
 
+    /// The same at once, where no store has to be asked: claims the flight, whether or not a
+    /// request comes with it.
+    pub(crate) fn settle_at_once(&self, facts: &Handshake) -> Result<Flight, Refused> {
+        let mut flight = Flight::new(&facts.client_random, facts.ticket_age_skew, self.now());
+        self.gate.claim_ahead(&mut flight, self.now()).map_err(Refused::Unclaimed)?;
+        Ok(flight)
+    }
+
+    /// Whether flights are claimed in a store.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     pub(crate) fn early_request(&self, flight: &mut Flight, may_run_early: bool) -> Decision {
         self.gate.early_request(flight, may_run_early, self.now())
     }
@@ -153,6 +166,8 @@ pub(crate) enum Refused {
     SwitchedOff,
     /// By the gate with a register of its own.
     Gate(Refusal),
+    /// By the same over QUIC, where the claim comes before acceptance.
+    Unclaimed(HoldReason),
     /// By the rules of the shared register.
     Shared(SharedRefusal),
 }
@@ -164,6 +179,7 @@ impl Refused {
             Self::SwitchedOff => "disabled",
             Self::Gate(Refusal::StartupWindow) => "startup_window",
             Self::Gate(Refusal::RegisterFull) => "register_full",
+            Self::Unclaimed(reason) => reason_name(reason),
             Self::Shared(SharedRefusal::TicketAge) => "ticket_age",
             Self::Shared(SharedRefusal::Store(why)) => match why {
                 Unknown::Absent => "store_absent",

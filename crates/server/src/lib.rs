@@ -1,4 +1,4 @@
-//! Serves HTTP over TLS with early data that runs at most once: files, proxy, ping-pong.
+//! Serves HTTP over TLS and QUIC with early data that runs at most once: files, proxy, ping-pong.
 //!
 //! [`Server::bind`] checks a [`ServerConfig`] and listens, [`Server::run`] serves until it is told
 //! to stop. Every request that came as early data passes the gate (`firstflight-replay`) before
@@ -23,6 +23,7 @@ mod ping_pong;
 mod policy;
 mod prompt_files;
 mod proxy;
+mod quic;
 mod record;
 mod server;
 mod service;
@@ -31,8 +32,8 @@ mod socket;
 
 pub use access_log::LogFormat;
 pub use config::{
-    AccessLogSettings, CertificateSource, Content, EarlyDataSettings, KeySource, ServerConfig,
-    TicketSettings, TlsSettings,
+    AccessLogSettings, CertificateSource, Content, EarlyDataSettings, Http3Settings, KeySource,
+    ServerConfig, TicketSettings, TlsSettings,
 };
 pub use config_file::{ConfigFile, parse_duration};
 pub use error::ServerError;

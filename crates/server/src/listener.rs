@@ -1,20 +1,49 @@
-//! Listening sockets: address reuse, a long backlog, TCP Fast Open.
+//! Listening sockets: address reuse, a long backlog, TCP Fast Open; UDP beside them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 
 use nix::sys::socket::setsockopt;
 use nix::{setsockopt_impl, sockopt_impl};
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
-use crate::ServerError;
+use crate::{ServerError, quic};
 
-/// Listens on `address`.
+/// One address that is listened on.
+pub(crate) struct Port {
+    /// With the port that the system chose, where none was asked for.
+    pub(crate) address: SocketAddr,
+    pub(crate) tcp: TcpListener,
+    /// For HTTP/3, a socket a worker; empty without it.
+    pub(crate) udp: Vec<UdpSocket>,
+}
+
+/// Listens on `address`, over UDP too if HTTP/3 is to be served.
 ///
 /// # Errors
-/// [`ServerError::AddressInUse`], [`ServerError::AddressForbidden`] or [`ServerError::Listen`].
-pub(crate) fn listen(address: SocketAddr, backlog: u32) -> Result<TcpListener, ServerError> {
+/// [`ServerError::AddressInUse`], [`ServerError::UdpInUse`], [`ServerError::AddressForbidden`] or
+/// [`ServerError::Listen`].
+pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<Port, ServerError> {
+    let mut tries = 0;
+    loop {
+        let tcp = listen_tcp(address, backlog)?;
+        let bound = tcp.local_addr().unwrap_or(address);
+        let udp = match http3 {
+            true => quic::bind(bound),
+            false => Ok(Vec::new()),
+        };
+        tries += 1;
+        match udp {
+            Ok(udp) => return Ok(Port { address: bound, tcp, udp }),
+            // The system chose a port that is free for TCP alone.
+            Err(ServerError::UdpInUse(_)) if address.port() == 0 && tries < PORT_TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn listen_tcp(address: SocketAddr, backlog: u32) -> Result<TcpListener, ServerError> {
     bind(address, backlog).map_err(|reason| match reason.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
         io::ErrorKind::PermissionDenied => ServerError::AddressForbidden(address),
@@ -51,3 +80,6 @@ sockopt_impl!(
 /// As many as a burst brings within one round trip; above it the kernel falls back to the
 /// ordinary handshake.
 const FAST_OPEN_QUEUE: i32 = 1024;
+
+/// Ports to try where the system may choose.
+const PORT_TRIES: usize = 20;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -63,11 +63,15 @@ impl Proxy {
     }
 
     /// Forwards a request. `None`: the client went away in the middle.
-    pub(crate) async fn forward(
+    pub(crate) async fn forward<B>(
         &self,
-        request: Request<Incoming>,
+        request: Request<B>,
         forwarding: Forwarding<'_>,
-    ) -> Option<Response<AnswerBody>> {
+    ) -> Option<Response<AnswerBody>>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BodyError>,
+    {
         let had_early_data = request.headers().contains_key(EARLY_DATA);
         let early = forwarding.before_completion;
         let Some((mut parts, body)) = self.translate(request, forwarding.connection) else {
@@ -120,11 +124,15 @@ impl Proxy {
     }
 
     /// The request as the upstream is to see it. `None`: it names no host or target.
-    fn translate(
+    fn translate<B>(
         &self,
-        request: Request<Incoming>,
+        request: Request<B>,
         connection: &Connection,
-    ) -> Option<(http::request::Parts, AnswerBody)> {
+    ) -> Option<(http::request::Parts, AnswerBody)>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BodyError>,
+    {
         let (mut parts, body) = request.into_parts();
         let host = match (parts.uri.authority(), parts.headers.get(header::HOST)) {
             (Some(authority), _) => HeaderValue::from_str(authority.as_str()).ok()?,
@@ -147,7 +155,7 @@ impl Proxy {
         parts.headers.insert(header::HOST, host);
         parts.headers.append(header::VIA, via);
         set_forwarded(&mut parts.headers, connection.client);
-        Some((parts, body.map_err(BodyError::from).boxed_unsync()))
+        Some((parts, body.map_err(Into::into).boxed_unsync()))
     }
 }
 
@@ -271,6 +279,7 @@ fn via(version: http::Version) -> HeaderValue {
     HeaderValue::from_static(match version {
         http::Version::HTTP_10 => "1.0 firstflight",
         http::Version::HTTP_2 => "2.0 firstflight",
+        http::Version::HTTP_3 => "3.0 firstflight",
         _ => "1.1 firstflight",
     })
 }

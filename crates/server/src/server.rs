@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use firstflight_quic::ServerCrypto;
 use firstflight_replay::SharedConfig;
 use firstflight_store::Store;
-use firstflight_tls::{Acceptor, AcceptorConfig, KeyLog, KeyLogFile, SteadyClock};
+use firstflight_tls::{Acceptor, AcceptorConfig, KeyLog, KeyLogFile, SteadyClock, Version};
+use http::HeaderValue;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -18,12 +20,14 @@ use crate::access_log::AccessLog;
 use crate::content::Service;
 use crate::gatekeeper::Gatekeeper;
 use crate::keys::TicketRing;
+use crate::quic::Front;
 use crate::{Content, Limits, ServerConfig, ServerError, certificate, connection, listener};
 
 /// A server that listens. Connections are accepted once it runs.
 pub struct Server {
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Option<HeaderValue>)>,
     addresses: Vec<SocketAddr>,
+    front: Option<Arc<Front>>,
     shared: Arc<Shared>,
 }
 
@@ -67,21 +71,33 @@ impl Server {
         let store = open_store(&config)?;
         let ring = TicketRing::open(&config.tickets, store.as_ref().map(|(store, _)| store))?;
         let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
-        let listeners = config
+        let http3 = config.http3.enabled && config.tls.max_version >= Version::Tls13;
+        let ports = config
             .listen
             .iter()
-            .map(|address| listener::listen(*address, config.backlog))
+            .map(|address| listener::listen(*address, config.backlog, http3))
             .collect::<Result<Vec<_>, _>>()?;
-        let addresses = listeners
-            .iter()
-            .zip(&config.listen)
-            .map(|(listener, asked)| listener.local_addr().unwrap_or(*asked))
-            .collect::<Vec<_>>();
+        let addresses = ports.iter().map(|port| port.address).collect::<Vec<_>>();
         let identity = certificate::identity(&config.certificate, &addresses)?;
-        let acceptor = acceptor(&config, identity, ring.clone())?;
+        let acceptor_config = acceptor(&config, identity, ring.clone())?;
+        let quic = match http3 {
+            true => Some(ServerCrypto::new(for_quic(&acceptor_config, &config.content))?),
+            false => None,
+        };
+        let acceptor = Acceptor::new(acceptor_config)?;
         ring.begin().await;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
+        let (tcp, udp): (Vec<_>, Vec<_>) =
+            ports.into_iter().map(|port| (port.tcp, (port.address, port.udp))).unzip();
+        let front = match quic {
+            Some(crypto) => Some(Arc::new(Front::open(udp, crypto, &ring, &config)?)),
+            None => None,
+        };
+        let listeners = tcp.into_iter().zip(&addresses).map(|(tcp, address)| {
+            (tcp, front.as_ref().and_then(|_| alt_svc(&config, address.port())))
+        });
+        let listeners = listeners.collect();
         let shared = Shared {
             acceptor,
             gatekeeper,
@@ -91,7 +107,7 @@ impl Server {
             access_log,
             ring,
         };
-        Ok(Self { listeners, addresses, shared: Arc::new(shared) })
+        Ok(Self { listeners, addresses, front, shared: Arc::new(shared) })
     }
 
     /// The addresses listened on, with the ports that the system chose.
@@ -110,8 +126,12 @@ impl Server {
         let (stop, stopped) = watch::channel(Stop::No);
         let places = Arc::new(Semaphore::new(self.shared.limits.connections as usize));
         let mut tasks = JoinSet::new();
-        for listener in self.listeners {
-            tasks.spawn(accept(listener, self.shared.clone(), places.clone(), stopped.clone()));
+        for (listener, alt_svc) in self.listeners {
+            let (shared, places, stop) = (self.shared.clone(), places.clone(), stopped.clone());
+            tasks.spawn(accept(listener, alt_svc, shared, places, stop));
+        }
+        if let Some(front) = &self.front {
+            front.run(&self.shared, &places, &stopped, &mut tasks);
         }
         tasks.spawn(housekeeping(self.shared.clone()));
         tasks.spawn(self.shared.ring.clone().follow());
@@ -122,6 +142,9 @@ impl Server {
         info!("stopping: no new connections, running requests are finished");
         // The listeners close here.
         tasks.shutdown().await;
+        if let Some(front) = &self.front {
+            front.close_door();
+        }
         stop.send_replace(Stop::Finish);
         let all = self.shared.limits.connections;
         let drained = timeout(self.shared.limits.drain_timeout, places.acquire_many(all)).await;
@@ -129,6 +152,9 @@ impl Server {
             warn!("requests still running after the drain timeout are broken off");
             stop.send_replace(Stop::Now);
             let _ = timeout(LAST_WORDS, places.acquire_many(all)).await;
+        }
+        if let Some(front) = &self.front {
+            front.close().await;
         }
         let shared = self.shared.clone();
         let written = tokio::task::spawn_blocking(move || {
@@ -159,11 +185,27 @@ fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, Se
     Ok(Some((Store::open(store, SteadyClock::unix_micros)?, shared)))
 }
 
+/// What answers over TCP say about HTTP/3 (RFC 7838 section 3).
+fn alt_svc(config: &ServerConfig, port: u16) -> Option<HeaderValue> {
+    let age = config.http3.alt_svc?.as_secs();
+    HeaderValue::from_str(&format!("h3=\":{port}\"; ma={age}")).ok()
+}
+
+/// The same for QUIC. Certificate, ring and key log are shared; a ticket is good for one of both
+/// alone, as the library sees to.
+fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
+    let alpn: &[u8] = match content {
+        Content::PingPong => b"firstflight-ping-pong",
+        _ => b"h3",
+    };
+    AcceptorConfig { alpn: vec![alpn.to_vec()], ..config.clone() }
+}
+
 fn acceptor(
     config: &ServerConfig,
     identity: firstflight_tls::Identity,
     ring: Arc<TicketRing>,
-) -> Result<Acceptor, ServerError> {
+) -> Result<AcceptorConfig, ServerError> {
     let tls = &config.tls;
     if tls.min_version > tls.max_version {
         return Err(ServerError::Setting(format!(
@@ -182,7 +224,7 @@ fn acceptor(
         (_, false) => &["http/1.1"],
     };
     let lifetime = ring.lifetime();
-    Ok(Acceptor::new(AcceptorConfig {
+    Ok(AcceptorConfig {
         min_version: tls.min_version,
         max_version: tls.max_version,
         ciphers: tls.ciphers.clone(),
@@ -194,12 +236,13 @@ fn acceptor(
         ticket_lifetime: lifetime,
         key_log,
         ..AcceptorConfig::new(identity)
-    })?)
+    })
 }
 
 /// Accepts connections while there are places.
 async fn accept(
     listener: TcpListener,
+    alt_svc: Option<HeaderValue>,
     shared: Arc<Shared>,
     places: Arc<Semaphore>,
     stop: watch::Receiver<Stop>,
@@ -209,7 +252,13 @@ async fn accept(
         let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, client)) => {
-                let serving = connection::serve(shared.clone(), stream, client, stop.clone());
+                let serving = connection::serve(
+                    shared.clone(),
+                    stream,
+                    client,
+                    alt_svc.clone(),
+                    stop.clone(),
+                );
                 tokio::spawn(async move {
                     serving.await;
                     drop(place);

@@ -5,13 +5,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use firstflight_replay::Decision;
 use firstflight_tls::HandshakeDriver;
 use http::{Method, Request, Response, StatusCode, Version, header};
+use http_body::Body;
 use hyper::body::Incoming;
 
 use crate::connection::{Connection, Verdict};
-use crate::content::plain;
+use crate::content::{BodyError, plain};
 use crate::proxy::Forwarding;
 use crate::record::{Record, RecordedBody};
 use crate::socket::Socket;
@@ -40,49 +42,63 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         // Here, not in the future: the library calls this while it parses, so at this moment the
         // stream still knows whether all that it gave so far was early data.
-        let decision = match self.driver.reading_early() {
-            true => {
-                let uri = request.uri();
-                let policy = &self.connection.server.gatekeeper.policy;
-                let may_run = policy.may_run_early(request.method(), uri.path(), uri.query());
-                self.connection.arrive(may_run)
-            }
-            false => None,
-        };
-        let target = request.uri().path_and_query().map_or("*", |target| target.as_str());
-        let protocol = version_name(request.version());
-        let early = decision.is_some();
-        let method = request.method().as_str();
-        let mut record = Record::begin(&self.connection, method, target, protocol, early);
-        self.connection.note(decision, &mut record);
+        let (decision, record) = begin(&self.connection, &request, self.driver.reading_early());
         let (connection, driver) = (self.connection.clone(), self.driver.clone());
-        Box::pin(respond(connection, driver, request, decision, record))
+        Box::pin(async move {
+            let complete = || driver.is_complete();
+            let answer = respond(&connection, complete, request, decision, record).await;
+            answer.map(|answer| advertise(&connection, answer)).ok_or(Gone)
+        })
     }
 }
 
-async fn respond(
-    connection: Arc<Connection>,
-    driver: HandshakeDriver<Socket>,
-    request: Request<Incoming>,
+/// The gate's first word on a request, and the beginning of its record. `early`: it came as early
+/// data.
+pub(crate) fn begin<B>(
+    connection: &Arc<Connection>,
+    request: &Request<B>,
+    early: bool,
+) -> (Option<Decision>, Record) {
+    let decision = match early {
+        true => {
+            let uri = request.uri();
+            let policy = &connection.server.gatekeeper.policy;
+            let may_run = policy.may_run_early(request.method(), uri.path(), uri.query());
+            connection.arrive(may_run)
+        }
+        false => None,
+    };
+    let target = request.uri().path_and_query().map_or("*", |target| target.as_str());
+    let protocol = version_name(request.version());
+    let method = request.method().as_str();
+    let mut record = Record::begin(connection, method, target, protocol, decision.is_some());
+    connection.note(decision, &mut record);
+    (decision, record)
+}
+
+/// Carries the gate's word out and answers. `None`: nobody is left to be answered.
+pub(crate) async fn respond<B>(
+    connection: &Connection,
+    complete: impl Fn() -> bool,
+    request: Request<B>,
     decision: Option<Decision>,
     mut record: Record,
-) -> Result<Response<RecordedBody>, Gone> {
+) -> Option<Response<RecordedBody>>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BodyError>,
+{
     let head = request.method() == Method::HEAD;
     let answer = match connection.admit(decision, &mut record).await {
-        Verdict::Gone => return Err(Gone),
+        Verdict::Gone => return None,
         Verdict::TooEarly => plain(StatusCode::TOO_EARLY),
         // A tunnel is none of our jobs.
         Verdict::Run if request.method() == Method::CONNECT => plain(StatusCode::NOT_IMPLEMENTED),
         Verdict::Run => {
             record.executed();
-            let forwarding = Forwarding {
-                connection: &connection,
-                before_completion: decision.is_some() && !driver.is_complete(),
-            };
-            match connection.server.service.answer(request, forwarding).await {
-                Some(answer) => answer,
-                None => return Err(Gone),
-            }
+            let before_completion = decision.is_some() && !complete();
+            let forwarding = Forwarding { connection, before_completion };
+            connection.server.service.answer(request, forwarding).await?
         }
     };
     record.status(answer.status().as_u16());
@@ -91,7 +107,17 @@ async fn respond(
         || answer.status() == StatusCode::NO_CONTENT;
     let announced = answer.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-    Ok(answer.map(|body| RecordedBody::new(body, record, announced, bodyless)))
+    Some(answer.map(|body| RecordedBody::new(body, record, announced, bodyless)))
+}
+
+/// Says that the same is to be had over HTTP/3 (RFC 7838). What an upstream says of itself is of
+/// no use to this server's clients.
+fn advertise<B>(connection: &Connection, mut answer: Response<B>) -> Response<B> {
+    match &connection.alt_svc {
+        Some(alt_svc) => answer.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
+        None => answer.headers_mut().remove(header::ALT_SVC),
+    };
+    answer
 }
 
 impl fmt::Display for Gone {
@@ -106,6 +132,7 @@ fn version_name(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "HTTP/1.0",
         Version::HTTP_2 => "HTTP/2",
+        Version::HTTP_3 => "HTTP/3",
         _ => "HTTP/1.1",
     }
 }

@@ -22,6 +22,12 @@
 //! upstream_timeout = "60s"
 //! drain_timeout = "30s"
 //!
+//! [http3]
+//! enabled = true
+//! alt_svc = "24h"               # how long clients may remember it; or false
+//! initial_mtu = 1200            # up to 1452
+//! token_lifetime = "12h"        # default: the tickets'
+//!
 //! [store]                       # without it this process is alone
 //! url = "redis://127.0.0.1:6379"
 //! mode = "single"               # single, sentinel, cluster
@@ -36,6 +42,7 @@
 //! single_use = false
 //! ```
 
+mod http3;
 mod password;
 mod store;
 mod tickets;
@@ -51,10 +58,14 @@ use firstflight_tls::{Connector, ConnectorConfig, Trust};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use self::http3::Http3Section;
 use self::store::StoreSection;
 use self::tickets::TicketSection;
 use crate::keys::TicketRing;
-use crate::{EarlyDataSettings, Limits, Mode, Policy, ServerError, TicketSettings, WhenNotAllowed};
+use crate::{
+    EarlyDataSettings, Http3Settings, Limits, Mode, Policy, ServerError, TicketSettings,
+    WhenNotAllowed,
+};
 
 /// What a configuration file says; what it leaves out has its default.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +74,8 @@ pub struct ConfigFile {
     pub early_data: EarlyDataSettings,
     /// The section `[limits]`.
     pub limits: Limits,
+    /// The section `[http3]`.
+    pub http3: Http3Settings,
     /// The section `[store]`; `None`: there is none.
     pub store: Option<StoreConfig>,
     /// The section `[tickets]`.
@@ -117,6 +130,7 @@ impl ConfigFile {
         let tickets = document.tickets.into_inner();
         let has_store = document.store.is_some();
         let tickets = tickets.settings(&tickets_at, has_store).map_err(at_wrong)?;
+        let http3 = document.http3.settings().map_err(at_wrong)?;
         let store = match document.store {
             Some(store) => {
                 let at = store.span();
@@ -125,7 +139,7 @@ impl ConfigFile {
             }
             None => None,
         };
-        Ok(Self { early_data, limits, store, tickets })
+        Ok(Self { early_data, limits, http3, store, tickets })
     }
 }
 
@@ -165,6 +179,8 @@ struct Document {
     early_data: EarlyDataSection,
     #[serde(default = "nothing")]
     limits: Spanned<LimitsSection>,
+    #[serde(default)]
+    http3: Http3Section,
     store: Option<Spanned<StoreSection>>,
     #[serde(default = "nothing")]
     tickets: Spanned<TicketSection>,

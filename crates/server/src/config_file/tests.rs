@@ -80,6 +80,18 @@ fn tickets_are_described_by_their_section() {
 }
 
 #[test]
+fn http3_is_described_by_its_section() {
+    let http3 = |text: &str| parse(text).unwrap().http3;
+    assert_eq!(http3(""), Http3Settings::default());
+    assert!(!http3("[http3]\nenabled = false").enabled);
+    assert_eq!(http3("[http3]\nalt_svc = true"), Http3Settings::default());
+    assert_eq!(http3("[http3]\nalt_svc = false").alt_svc, None);
+    let full = http3("[http3]\nalt_svc = \"1h\"\ninitial_mtu = 1400\ntoken_lifetime = \"1h\"");
+    let hour = Some(Duration::from_secs(3600));
+    assert_eq!((full.alt_svc, full.initial_mtu, full.token_lifetime), (hour, 1400, hour));
+}
+
+#[test]
 fn passwords_are_read_from_their_files_and_shown_nowhere() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("password");
@@ -167,6 +179,12 @@ fn errors_name_file_line_and_allowed_values() {
         ("[limits]\nconnections = 0", 1, "1 and more"),
         ("[early_data.paths]\n\"/a\" = \"strict\"\n\"/a?b\" = \"strict\"", 3, "\"/api\""),
         ("[early_data.paths]\n\"/a\" = \"Strict\"", 2, "`strict`"),
+        ("[http3]\nalt_svc = 3", 2, "true, false or a length of time"),
+        ("[http3]\nalt_svc = \"long\"", 2, "10s"),
+        ("[http3]\ninitial_mtu = 1199", 2, "1200 to 1452"),
+        ("[http3]\nenabled = true\ninitial_mtu = 9000", 3, "1200 to 1452"),
+        ("[http3]\ntoken_lifetime = \"0s\"", 2, "more than 0s"),
+        ("[http3]\nmtu = 1400", 2, "`initial_mtu`"),
         ("[early_data\n", 1, ""),
     ] {
         let error = parse(text).unwrap_err();

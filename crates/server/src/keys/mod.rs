@@ -22,7 +22,7 @@ use shared::SharedKeys;
 
 /// Seals and opens the tickets of all connections.
 pub(crate) struct TicketRing {
-    keys: TicketKeys,
+    keys: Arc<TicketKeys>,
     /// The keys' other side, if they come from the store.
     shared: Option<SharedKeys>,
     /// Sessions that lie in the store instead of in their tickets; `None`: there is no store.
@@ -64,7 +64,7 @@ impl TicketRing {
         let zone = settings.zone.as_deref().map_or(Zone::NONE, Zone::named);
         let sessions = store.map(|store| Sessions::new(store.clone(), keys.schedule().lifetime()));
         Ok(Arc::new(Self {
-            keys: keys.in_zone(zone),
+            keys: Arc::new(keys.in_zone(zone)),
             shared,
             sessions,
             single_use: settings.single_use,
@@ -103,6 +103,11 @@ impl TicketRing {
     /// Whether tickets may have been used before this process began.
     pub(crate) fn may_predate_start(&self) -> bool {
         self.keys.may_predate_start()
+    }
+
+    /// The keys, for what else is sealed under them.
+    pub(crate) fn keys(&self) -> &Arc<TicketKeys> {
+        &self.keys
     }
 
     /// How long a ticket is good.
@@ -177,7 +182,7 @@ fn session_for(keys: &TicketKeys, content: Vec<u8>, zone: Zone) -> OpenedTicket 
 }
 
 /// The time by which TLS ages tickets too.
-fn now() -> UnixTime {
+pub(crate) fn now() -> UnixTime {
     UnixTime(u64::try_from(SteadyClock::unix_micros() / 1_000_000).unwrap_or(0))
 }
 

@@ -2,6 +2,8 @@
 //! clients.
 #![allow(dead_code, unreachable_pub)] // Each test program uses its part.
 
+pub mod quic;
+
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -1,0 +1,69 @@
+//! One connection over QUIC: its handshake, and which protocol is spoken.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use quinn::{ConnectionError, Incoming, VarInt};
+use tokio::sync::watch;
+use tokio::time::timeout_at;
+
+use super::accept::{Accepted, accept};
+use super::{Front, http3, ping_pong};
+use crate::connection::{Connection, Terms, stopped};
+use crate::content::Service;
+use crate::server::{Shared, Stop};
+
+/// Serves one connection to its end.
+///
+/// # Errors
+/// Why it ended before it was one.
+pub(crate) async fn serve(
+    server: Arc<Shared>,
+    front: Arc<Front>,
+    incoming: Incoming,
+    mut stop: watch::Receiver<Stop>,
+) -> Result<(), ConnectionError> {
+    let deadline = Instant::now() + server.limits.header_timeout;
+    let client = incoming.remote_address();
+    let accepted = tokio::select! {
+        accepted = timeout_at(deadline.into(), accept(&server, &front, incoming)) => accepted,
+        () = stopped(&mut stop, Stop::Now) => return Ok(()),
+    };
+    let Ok(accepted) = accepted else { return Err(ConnectionError::TimedOut) };
+    let Accepted { connecting, facts, flight, early_data } = accepted?;
+    let Ok((quic, handshake)) = connecting.into_0rtt() else {
+        unreachable!("a server may always send before the client's Finished");
+    };
+    let (completed, complete) = watch::channel(false);
+    let terms = Terms { facts, early_data, flight, alt_svc: None };
+    let connection = Arc::new(Connection::new(server, client, terms, complete));
+    let handshaking = async {
+        // It says whether early data was accepted, which is a client's question; and ends as well
+        // when the connection does.
+        handshake.await;
+        if quic.close_reason().is_none() {
+            completed.send_replace(true);
+        }
+        std::future::pending::<()>().await;
+    };
+    let served = async {
+        match connection.server.service {
+            Service::PingPong => ping_pong::serve(&connection, &quic, deadline, &mut stop).await,
+            _ => http3::serve(&connection, &quic, deadline, &mut stop).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = handshaking => {}
+        () = served => {}
+    }
+    // Nothing more is to be sent, or to be waited for.
+    quic.close(VarInt::from_u32(super::H3_NO_ERROR), b"");
+    Ok(())
+}
+
+/// Waits for the next stage of stopping; `finishing`: the connection comes to its end anyway.
+pub(super) async fn next_stop(stop: &mut watch::Receiver<Stop>, finishing: bool) -> Stop {
+    stopped(stop, if finishing { Stop::Now } else { Stop::Finish }).await;
+    *stop.borrow()
+}

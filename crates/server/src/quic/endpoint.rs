@@ -1,0 +1,68 @@
+//! What quinn is told: windows, sizes, timeouts, tokens.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+use firstflight_quic::Steering;
+use quinn::congestion::CubicConfig;
+use quinn::{
+    Endpoint, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TokioRuntime, TransportConfig,
+    VarInt,
+};
+
+use crate::{Http3Settings, Limits};
+
+/// The transport parameters and their like, the same on every connection: early data is bound to
+/// them, so they change only with the configuration.
+pub(crate) fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
+    let mut congestion = CubicConfig::default();
+    congestion.initial_window(INITIAL_WINDOW);
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(limits.streams.into())
+        .max_concurrent_uni_streams(UNI_STREAMS.into())
+        .stream_receive_window(STREAM_WINDOW.into())
+        .receive_window(CONNECTION_WINDOW.into())
+        .send_window(SEND_WINDOW)
+        .max_idle_timeout(Some(
+            IdleTimeout::try_from(limits.idle_timeout)
+                .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
+        ))
+        .initial_mtu(settings.initial_mtu)
+        .congestion_controller_factory(Arc::new(congestion))
+        // Nothing here speaks in datagrams.
+        .datagram_receive_buffer_size(None);
+    transport
+}
+
+/// An endpoint on one of a port's sockets.
+///
+/// # Errors
+/// The socket's.
+pub(crate) fn open(
+    socket: UdpSocket,
+    server: ServerConfig,
+    mut config: EndpointConfig,
+    steering: Steering,
+    worker: u8,
+) -> io::Result<Endpoint> {
+    config.cid_generator(move || steering.connection_ids(worker));
+    let runtime = Arc::new(TokioRuntime);
+    let socket = runtime.wrap_udp_socket(socket)?;
+    Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
+}
+
+/// RFC 9002 section 7.2: ten datagrams, limited to the larger of 14,720 or twice a datagram. The
+/// library's default is what fits ten of the smallest.
+const INITIAL_WINDOW: u64 = 14_720;
+
+/// Control and QPACK streams are three; the rest is for streams of types that nobody knows.
+const UNI_STREAMS: u32 = 16;
+
+/// What an upload may be ahead of its upstream. At 260 ms of round trip half a megabyte is 2 MB/s.
+const STREAM_WINDOW: u32 = 512 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// What may wait for a client's acknowledgement, and is kept in memory so long.
+const SEND_WINDOW: u64 = 1024 * 1024;

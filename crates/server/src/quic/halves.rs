@@ -1,0 +1,208 @@
+//! The two halves of a stream, as the HTTP/3 library sees them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h3::error::Code;
+use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
+use quinn::{ConnectionError, ReadError, VarInt, WriteError};
+
+use super::streams::StreamState;
+
+/// The sending half of a stream.
+pub(crate) struct Send {
+    stream: quinn::SendStream,
+    writing: Option<WriteBuf<Bytes>>,
+    /// Of a request's stream.
+    state: Option<Arc<StreamState>>,
+}
+
+impl Send {
+    pub(super) fn new(stream: quinn::SendStream, state: Option<Arc<StreamState>>) -> Self {
+        Self { stream, writing: None, state }
+    }
+}
+
+impl quic::SendStream<Bytes> for Send {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        while let Some(data) = &mut self.writing {
+            if !data.has_remaining() {
+                self.writing = None;
+                break;
+            }
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data.chunk()));
+            let written = written.map_err(write_error)?;
+            data.advance(written);
+            if let Some(state) = &self.state {
+                state.add_written(written);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn send_data<T: Into<WriteBuf<Bytes>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
+        if self.writing.is_some() {
+            return Err(StreamErrorIncoming::ConnectionErrorIncoming {
+                connection_error: ConnectionErrorIncoming::InternalError(
+                    "written while another write is under way".to_owned(),
+                ),
+            });
+        }
+        self.writing = Some(data.into());
+        Ok(())
+    }
+
+    fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        if let Some(state) = &self.state {
+            state.is_whole();
+        }
+        Poll::Ready(self.stream.finish().map_err(|error| unknown(error.to_string())))
+    }
+
+    fn reset(&mut self, code: u64) {
+        let _ = self.stream.reset(varint(code));
+    }
+
+    fn send_id(&self) -> StreamId {
+        id(self.stream.id())
+    }
+}
+
+impl Drop for Send {
+    fn drop(&mut self) {
+        // The transport ends what is dropped, and half an answer would look like a whole one.
+        if self.state.as_ref().is_some_and(|state| state.is_broken()) {
+            let _ = self.stream.reset(varint(Code::H3_INTERNAL_ERROR.value()));
+        }
+    }
+}
+
+/// The receiving half of a stream.
+pub(crate) struct Recv {
+    stream: quinn::RecvStream,
+    /// Of a request's stream, until its head is there, and how much may still come before it.
+    head: Option<(Arc<StreamState>, u64)>,
+    ended: bool,
+}
+
+impl Recv {
+    pub(super) fn new(stream: quinn::RecvStream, head: Option<(Arc<StreamState>, u64)>) -> Self {
+        Self { stream, head, ended: false }
+    }
+
+    /// Counts what came before the head. False: too much.
+    fn count(&mut self, read: u64) -> bool {
+        let Some((state, left)) = &mut self.head else { return true };
+        if state.has_head() {
+            self.head = None;
+            return true;
+        }
+        match left.checked_sub(read) {
+            Some(rest) => *left = rest,
+            None => state.break_off(),
+        }
+        !state.is_broken()
+    }
+}
+
+impl quic::RecvStream for Recv {
+    type Buf = Bytes;
+
+    fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        let chunk = std::pin::pin!(self.stream.read_chunk(CHUNK, true)).poll(cx);
+        match ready!(chunk) {
+            Ok(Some(chunk)) if self.count(chunk.bytes.len() as u64) => {
+                let bytes = match self.head {
+                    // Of a copy, so that a byte does not keep its whole datagram in memory.
+                    Some(_) => Bytes::copy_from_slice(&chunk.bytes),
+                    None => chunk.bytes,
+                };
+                Poll::Ready(Ok(Some(bytes)))
+            }
+            Ok(Some(_)) => {
+                self.stop_sending(Code::H3_EXCESSIVE_LOAD.value());
+                Poll::Ready(Err(unknown("the request's head is too large".to_owned())))
+            }
+            Ok(None) => {
+                self.ended = true;
+                Poll::Ready(Ok(None))
+            }
+            Err(error) => {
+                self.ended = true;
+                Poll::Ready(Err(read_error(error)))
+            }
+        }
+    }
+
+    fn stop_sending(&mut self, code: u64) {
+        let _ = self.stream.stop(varint(code));
+        self.ended = true;
+    }
+
+    fn recv_id(&self) -> StreamId {
+        id(self.stream.id())
+    }
+}
+
+impl Drop for Recv {
+    fn drop(&mut self) {
+        if !self.ended {
+            // RFC 9114 section 4.1: the answer does not need the rest of the request.
+            let _ = self.stream.stop(varint(Code::H3_NO_ERROR.value()));
+        }
+    }
+}
+
+fn id(id: quinn::StreamId) -> StreamId {
+    let id = u64::from(VarInt::from(id));
+    StreamId::try_from(id).expect("both are a stream id of 62 bits")
+}
+
+pub(super) fn varint(code: u64) -> VarInt {
+    VarInt::from_u64(code).unwrap_or(VarInt::MAX)
+}
+
+pub(super) fn unknown(what: String) -> StreamErrorIncoming {
+    StreamErrorIncoming::Unknown(what.into())
+}
+
+pub(super) fn lost(error: ConnectionError) -> StreamErrorIncoming {
+    StreamErrorIncoming::ConnectionErrorIncoming { connection_error: connection_error(error) }
+}
+
+pub(super) fn connection_error(error: ConnectionError) -> ConnectionErrorIncoming {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            ConnectionErrorIncoming::ApplicationClose { error_code: close.error_code.into() }
+        }
+        ConnectionError::TimedOut => ConnectionErrorIncoming::Timeout,
+        other => ConnectionErrorIncoming::Undefined(Arc::new(other)),
+    }
+}
+
+fn read_error(error: ReadError) -> StreamErrorIncoming {
+    match error {
+        ReadError::Reset(code) => StreamErrorIncoming::StreamTerminated { error_code: code.into() },
+        ReadError::ConnectionLost(error) => lost(error),
+        other => unknown(other.to_string()),
+    }
+}
+
+fn write_error(error: WriteError) -> StreamErrorIncoming {
+    match error {
+        WriteError::Stopped(code) => {
+            StreamErrorIncoming::StreamTerminated { error_code: code.into() }
+        }
+        WriteError::ConnectionLost(error) => lost(error),
+        other => unknown(other.to_string()),
+    }
+}
+
+/// Bytes read from a stream at once.
+const CHUNK: usize = 64 * 1024;

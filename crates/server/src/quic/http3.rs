@@ -1,0 +1,175 @@
+//! HTTP/3 on one connection: its requests, its time limits and its end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use h3::error::{Code, ConnectionError};
+use h3::server::RequestResolver;
+use quinn::VarInt;
+use tokio::sync::watch;
+use tokio::time::{sleep_until, timeout, timeout_at};
+use tracing::debug;
+
+use super::connection::next_stop;
+use super::request;
+use super::streams::{Link, LinkWatch, Over};
+use crate::connection::Connection;
+use crate::server::Stop;
+
+/// Serves HTTP/3 until the connection ends. `deadline`: for handshake and first request.
+pub(super) async fn serve(
+    connection: &Arc<Connection>,
+    quic: &quinn::Connection,
+    deadline: Instant,
+    stop: &mut watch::Receiver<Stop>,
+) {
+    let header_size = connection.server.limits.header_size as u64;
+    let link = Link::new(quic.clone(), header_size + HEAD_ROOM);
+    let watch = link.watch();
+    let mut builder = h3::server::builder();
+    // Early data is bound to these too (RFC 9114 section 7.2.4.2): they follow from the
+    // configuration alone, without random ones that nobody knows.
+    builder.max_field_section_size(header_size).send_grease(false);
+    let Ok(Ok(http)) = timeout_at(deadline.into(), builder.build(link)).await else { return };
+    let mut session = Session {
+        connection: connection.clone(),
+        quic: quic.clone(),
+        http,
+        watch,
+        requests: FuturesUnordered::new(),
+        deadline,
+        idle_since: Instant::now(),
+        finishing: false,
+        abandoned: 0,
+    };
+    if let Err(error) = session.run(stop).await {
+        debug!("{}: {error}", connection.client);
+    }
+}
+
+struct Session {
+    connection: Arc<Connection>,
+    quic: quinn::Connection,
+    http: h3::server::Connection<Link, Bytes>,
+    watch: Arc<LinkWatch>,
+    requests: FuturesUnordered<BoxFuture<'static, Over>>,
+    deadline: Instant,
+    /// Since when no request has been running, while none is.
+    idle_since: Instant,
+    /// Whether a GOAWAY was sent.
+    finishing: bool,
+    /// Requests that the client gave up before it had the answer.
+    abandoned: u64,
+}
+
+impl Session {
+    async fn run(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
+        loop {
+            self.goodbye().await?;
+            let limit = self.limit();
+            // All requests that are there are taken before the first is answered, so that their
+            // answers share packets.
+            tokio::select! {
+                biased;
+                request = self.http.accept() => match request? {
+                    Some(request) => self.take(request),
+                    None => return Ok(()),
+                },
+                Some(over) = self.requests.next(), if !self.requests.is_empty() => {
+                    self.idle_since = Instant::now();
+                    self.abandoned += u64::from(over == Over::Abandoned);
+                    if self.is_abused() {
+                        self.close(Code::H3_EXCESSIVE_LOAD);
+                        return Ok(());
+                    }
+                }
+                now = next_stop(stop, self.finishing) => match now {
+                    Stop::Now => return Ok(()),
+                    _ => self.finish(0).await?,
+                },
+                () = sleep_until(limit.into()) => {
+                    if self.finishing || !self.connection.is_complete() {
+                        return Ok(());
+                    }
+                    self.finish(0).await?;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, request: RequestResolver<Link, Bytes>) {
+        let Some(watch) = self.watch.take_accepted() else { return };
+        let serving = request::serve(self.connection.clone(), self.quic.clone(), request, watch);
+        self.requests.push(Box::pin(serving));
+    }
+
+    /// Ends a connection that takes no further requests.
+    async fn goodbye(&mut self) -> Result<(), ConnectionError> {
+        let seen = self.connection.seen.load(Ordering::Relaxed);
+        if self.finishing || seen == 0 {
+            return Ok(());
+        }
+        if !self.connection.server.keep_alive {
+            return self.finish(0).await;
+        }
+        if self.connection.is_complete() && self.connection.lost_claim() {
+            // Requests of the flight may still come in. To reject them would tell the client that
+            // nobody has executed them.
+            return self.finish(self.connection.server.limits.streams).await;
+        }
+        Ok(())
+    }
+
+    /// Sends a GOAWAY (RFC 9114 section 5.2) that lets as many further requests through.
+    async fn finish(&mut self, further: u32) -> Result<(), ConnectionError> {
+        self.finishing = true;
+        self.idle_since = Instant::now();
+        self.watch.reject_from(self.watch.next_id() + 4 * u64::from(further));
+        // The library names the last request plus so many.
+        match timeout(FAREWELL, self.http.shutdown(further as usize + 1)).await {
+            Ok(sent) => sent,
+            // A client that does not even take that.
+            Err(_) => {
+                self.close(Code::H3_NO_ERROR);
+                Ok(())
+            }
+        }
+    }
+
+    /// When the connection ends as things are.
+    fn limit(&self) -> Instant {
+        let limits = &self.connection.server.limits;
+        let seen = self.connection.seen.load(Ordering::Relaxed);
+        let first = (!self.connection.is_complete() || seen == 0).then_some(self.deadline);
+        let idle = self
+            .requests
+            .is_empty()
+            .then(|| self.idle_since + if self.finishing { FAREWELL } else { limits.idle_timeout });
+        let never = Instant::now() + Duration::from_secs(3600);
+        [first, idle].into_iter().flatten().min().unwrap_or(never)
+    }
+
+    /// Whether a client makes work of requests that it gives up (as CVE-2023-44487 over HTTP/2).
+    fn is_abused(&self) -> bool {
+        let seen = self.connection.seen.load(Ordering::Relaxed);
+        self.abandoned > ABANDONED && self.abandoned * 2 > seen
+    }
+
+    fn close(&self, code: Code) {
+        self.quic.close(VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX), b"");
+    }
+}
+
+/// What frames that are no head may take before the head.
+const HEAD_ROOM: u64 = 4096;
+
+/// How long a client has for the last words of an idle or stopped connection.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Requests that a client may give up without further questions.
+const ABANDONED: u64 = 100;

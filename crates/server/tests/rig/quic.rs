@@ -1,0 +1,260 @@
+//! A client of HTTP/3 that does one thing at a time, and a wire that remembers and holds back.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use firstflight_quic::{ClientCrypto, Remembered, ResetKey, ResumptionInbox};
+use firstflight_tls::{ConnectorConfig, Handshake, Trust};
+use h3::client::{RequestStream, SendRequest};
+use h3::error::StreamError;
+use h3_quinn::{BidiStream, OpenStreams};
+use http::{HeaderMap, Method, Request, StatusCode};
+use quinn::{ClientConfig, Endpoint, EndpointConfig, TransportConfig, ZeroRttAccepted};
+use tokio::net::UdpSocket;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::PATIENCE;
+
+/// A connection with HTTP/3 on it.
+pub struct Quic {
+    pub endpoint: Endpoint,
+    pub connection: quinn::Connection,
+    inbox: ResumptionInbox,
+    accepted: Option<ZeroRttAccepted>,
+    pub requests: SendRequest<OpenStreams, Bytes>,
+    /// Ends when the connection does.
+    pub driver: JoinHandle<h3::error::ConnectionError>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub trailers: Option<HeaderMap>,
+}
+
+pub type Stream = RequestStream<BidiStream<Bytes>, Bytes>;
+
+/// A configuration for one connection, and where its tickets will be.
+pub fn config(alpn: &str, remembered: Remembered) -> (ClientConfig, ResumptionInbox) {
+    let crypto = ClientCrypto::new(ConnectorConfig {
+        alpn: vec![alpn.as_bytes().to_vec()],
+        ..ConnectorConfig::new(Trust::Anyone)
+    });
+    let (crypto, tokens, inbox) = crypto.unwrap().for_connection("localhost", remembered).unwrap();
+    let mut config = ClientConfig::new(crypto);
+    let mut transport = TransportConfig::default();
+    // Where the kernel merges datagrams, nobody can count them.
+    transport.enable_segmentation_offload(false);
+    config.transport_config(Arc::new(transport)).token_store(tokens);
+    (config, inbox)
+}
+
+pub fn endpoint() -> Endpoint {
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let config = EndpointConfig::new(Arc::new(ResetKey::new([1; 32])));
+    Endpoint::new(config, None, socket, Arc::new(quinn::TokioRuntime)).unwrap()
+}
+
+impl Quic {
+    /// Connects, with early data if there is a session for it; the handshake may go on.
+    pub async fn connect(address: SocketAddr, remembered: Remembered) -> Self {
+        let early = remembered.early_data;
+        let (config, inbox) = config("h3", remembered);
+        let endpoint = endpoint();
+        let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
+        let (connection, accepted) = match early {
+            true => {
+                let (connection, accepted) =
+                    connecting.into_0rtt().unwrap_or_else(|_| panic!("early data is possible"));
+                (connection, Some(accepted))
+            }
+            false => (timeout(PATIENCE, connecting).await.unwrap().unwrap(), None),
+        };
+        let quic = h3_quinn::Connection::new(connection.clone());
+        let (mut driver, requests) =
+            h3::client::builder().send_grease(false).build(quic).await.unwrap();
+        let driver =
+            tokio::spawn(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
+        Self { endpoint, connection, inbox, accepted, requests, driver }
+    }
+
+    /// Whether the server accepted early data, once the handshake is complete.
+    pub async fn accepted(&mut self) -> bool {
+        let accepted = self.accepted.take().expect("early data was sent, and not asked for yet");
+        timeout(PATIENCE, accepted).await.expect("the handshake ends")
+    }
+
+    pub fn handshake(&self) -> Handshake {
+        *self.connection.handshake_data().unwrap().downcast::<Handshake>().unwrap()
+    }
+
+    /// What a later connection needs to send early data, and not to be doubted for its address.
+    pub async fn remember(&self) -> Remembered {
+        let waiting = async {
+            let (mut resumptions, mut tokens) = (Vec::new(), Vec::new());
+            while resumptions.is_empty() || tokens.is_empty() {
+                resumptions.extend(self.inbox.take_resumptions());
+                tokens.extend(self.inbox.take_tokens());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Remembered { resumption: resumptions.pop(), token: tokens.pop(), early_data: true }
+        };
+        timeout(PATIENCE, waiting).await.expect("a ticket and a token come")
+    }
+
+    /// Sends a request's head and, without a body, its end.
+    pub async fn begin(&mut self, request: Request<()>, ends: bool) -> Stream {
+        let mut stream = self.requests.send_request(request).await.unwrap();
+        if ends {
+            stream.finish().await.unwrap();
+        }
+        stream
+    }
+
+    pub async fn ask(&mut self, method: Method, target: &str) -> Result<Reply, StreamError> {
+        let stream = self.begin(request(method, target), true).await;
+        reply(stream).await
+    }
+
+    pub async fn get(&mut self, target: &str) -> Reply {
+        self.ask(Method::GET, target).await.unwrap()
+    }
+
+    /// Ends the connection, and waits until the server has been told.
+    pub async fn close(self) {
+        self.connection.close(0x100_u32.into(), b"");
+        let _ = timeout(Duration::from_secs(2), self.endpoint.wait_idle()).await;
+    }
+}
+
+pub fn request(method: Method, target: &str) -> Request<()> {
+    let uri = format!("https://localhost{target}");
+    Request::builder().method(method).uri(uri).body(()).unwrap()
+}
+
+/// Reads an answer to its end.
+pub async fn reply(mut stream: Stream) -> Result<Reply, StreamError> {
+    let reading = async {
+        let (head, ()) = stream.recv_response().await?.into_parts();
+        let mut body = Vec::new();
+        while let Some(mut data) = stream.recv_data().await? {
+            body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        let trailers = stream.recv_trailers().await?;
+        Ok(Reply { status: head.status, headers: head.headers, body: body.into(), trailers })
+    };
+    timeout(PATIENCE, reading).await.expect("the server answers")
+}
+
+/// A session and a token from a full handshake.
+pub async fn remembered(address: SocketAddr) -> Remembered {
+    let mut client = Quic::connect(address, Remembered::default()).await;
+    assert!(client.get("/?session").await.status.is_success());
+    let remembered = client.remember().await;
+    client.close().await;
+    remembered
+}
+
+/// A wire between one client and the server.
+pub struct Wire {
+    pub address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    back: Arc<UdpSocket>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+#[derive(Default)]
+struct State {
+    /// All that the client sent, and that the server sent.
+    up: Vec<Vec<u8>>,
+    down: Vec<Vec<u8>>,
+    /// Whether what comes is kept back.
+    hold_up: bool,
+    hold_down: bool,
+}
+
+impl Wire {
+    pub async fn to(server: SocketAddr) -> Self {
+        let front = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        let back = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        back.connect(server).await.unwrap();
+        let address = front.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State::default()));
+        let client = Arc::new(Mutex::new(None));
+        let up = {
+            let (front, back, state, client) =
+                (front.clone(), back.clone(), state.clone(), client.clone());
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 65_536];
+                while let Ok((count, from)) = front.recv_from(&mut buffer).await {
+                    *client.lock().unwrap() = Some(from);
+                    let hold = {
+                        let mut state = state.lock().unwrap();
+                        state.up.push(buffer[..count].to_vec());
+                        state.hold_up
+                    };
+                    if !hold {
+                        let _ = back.send(&buffer[..count]).await;
+                    }
+                }
+            })
+        };
+        let down = {
+            let (back, state) = (back.clone(), state.clone());
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 65_536];
+                loop {
+                    // An error is an ICMP message of a datagram before.
+                    let Ok(count) = back.recv(&mut buffer).await else { continue };
+                    let hold = {
+                        let mut state = state.lock().unwrap();
+                        state.down.push(buffer[..count].to_vec());
+                        state.hold_down
+                    };
+                    let to = *client.lock().unwrap();
+                    if let (false, Some(to)) = (hold, to) {
+                        let _ = front.send_to(&buffer[..count], to).await;
+                    }
+                }
+            })
+        };
+        Self { address, state, back, tasks: [up, down] }
+    }
+
+    /// Loses what the server sends from now on, or not.
+    pub fn lose_down(&self, lose: bool) {
+        self.state.lock().unwrap().hold_down = lose;
+    }
+
+    /// Loses what the client sends from now on, or not.
+    pub fn lose_up(&self, lose: bool) {
+        self.state.lock().unwrap().hold_up = lose;
+    }
+
+    /// What the client has sent so far.
+    pub fn up(&self) -> Vec<Vec<u8>> {
+        self.state.lock().unwrap().up.clone()
+    }
+
+    /// What the server has sent so far.
+    pub fn down(&self) -> Vec<Vec<u8>> {
+        self.state.lock().unwrap().down.clone()
+    }
+
+    /// Sends to the server in the client's place.
+    pub async fn inject(&self, datagram: &[u8]) {
+        self.back.send(datagram).await.unwrap();
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
