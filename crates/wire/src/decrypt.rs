@@ -1,4 +1,5 @@
-//! Opens TLS 1.3 records with their traffic secrets (RFC 8446 sections 5.2 and 7.3).
+//! Opens TLS 1.3 records with their traffic secrets (RFC 8446 sections 5.2 and 7.3), with what
+//! QUIC needs of that.
 
 use aes_gcm::{Aes128Gcm, Aes256Gcm};
 use chacha20poly1305::ChaCha20Poly1305;
@@ -29,7 +30,7 @@ impl Suite {
         }
     }
 
-    fn cipher(self) -> Cipher {
+    pub(crate) fn cipher(self) -> Cipher {
         match self {
             Self::Aes128GcmSha256 => Cipher::Aes128Gcm,
             Self::Aes256GcmSha384 => Cipher::Aes256Gcm,
@@ -37,7 +38,7 @@ impl Suite {
         }
     }
 
-    fn secret_len(self) -> usize {
+    pub(crate) fn secret_len(self) -> usize {
         match self {
             Self::Aes128GcmSha256 | Self::ChaCha20Poly1305Sha256 => 32,
             Self::Aes256GcmSha384 => 48,
@@ -191,7 +192,7 @@ impl RecordKeys {
 
 /// HKDF-Expand-Label with an empty context (RFC 8446 section 7.1). The secret has the length of
 /// the suite's hash, so neither step can fail; an empty result would be refused as a key.
-fn expand_label(suite: Suite, secret: &[u8], label: &str, len: usize) -> Vec<u8> {
+pub(crate) fn expand_label(suite: Suite, secret: &[u8], label: &str, len: usize) -> Vec<u8> {
     let mut info = (len as u16).to_be_bytes().to_vec();
     info.push((6 + label.len()) as u8);
     info.extend_from_slice(b"tls13 ");

@@ -68,11 +68,83 @@ pub enum Event {
         /// Its description's number; `None` if it is encrypted.
         description: Option<u8>,
     },
-    /// A record that no secret opened.
+    /// A record, or over QUIC a packet, that no secret opened.
     Encrypted {
         /// Its length with its header.
         bytes: u64,
     },
+    /// A QUIC packet; its frames follow.
+    Packet {
+        /// Its kind.
+        kind: PacketKind,
+        /// Its number; `None` if no secret opened it.
+        number: Option<u64>,
+    },
+    /// A Retry packet (RFC 9000 section 17.2.5).
+    Retry {
+        /// Its token's length.
+        token_bytes: u64,
+    },
+    /// A Version Negotiation packet (RFC 9000 section 17.2.1).
+    VersionNegotiation,
+    /// A CRYPTO frame with a part of a message that never became whole.
+    Crypto {
+        /// The length of its data.
+        bytes: u64,
+    },
+    /// A STREAM frame.
+    Stream {
+        /// The stream's number.
+        id: u64,
+        /// The length of its data.
+        bytes: u64,
+        /// It is the stream's last.
+        fin: bool,
+        /// It is in a 0-RTT packet.
+        early: bool,
+    },
+    /// A NEW_TOKEN frame.
+    NewToken {
+        /// The token's length.
+        bytes: u64,
+    },
+    /// A CONNECTION_CLOSE frame.
+    Close {
+        /// The error's number.
+        code: u64,
+        /// It is an error of the application's protocol.
+        by_application: bool,
+    },
+    /// Another frame of QUIC.
+    Frame {
+        /// Its type (RFC 9000 section 12.4).
+        frame: u64,
+    },
+}
+
+/// The kinds of protected QUIC packets (RFC 9000 section 17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PacketKind {
+    /// Initial.
+    Initial,
+    /// 0-RTT.
+    ZeroRtt,
+    /// Handshake.
+    Handshake,
+    /// 1-RTT.
+    OneRtt,
+}
+
+impl fmt::Display for PacketKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Initial => "Initial",
+            Self::ZeroRtt => "0-RTT",
+            Self::Handshake => "Handshake",
+            Self::OneRtt => "1-RTT",
+        })
+    }
 }
 
 impl Event {
@@ -154,6 +226,25 @@ impl fmt::Display for Event {
             },
             Self::Alert { description: None } => f.write_str("alert, encrypted"),
             Self::Encrypted { bytes } => write!(f, "encrypted {bytes} B"),
+            Self::Packet { kind, number: Some(number) } => write!(f, "{kind} packet {number}"),
+            Self::Packet { kind, number: None } => write!(f, "{kind} packet"),
+            Self::Retry { token_bytes } => write!(f, "Retry, token {token_bytes} B"),
+            Self::VersionNegotiation => f.write_str("Version Negotiation"),
+            Self::Crypto { bytes } => write!(f, "CRYPTO {bytes} B"),
+            Self::Stream { id, bytes, fin, early } => {
+                let early = if early { "early data, " } else { "" };
+                let fin = if fin { ", FIN" } else { "" };
+                write!(f, "{early}stream {id} {bytes} B{fin}")
+            }
+            Self::NewToken { bytes } => write!(f, "NEW_TOKEN {bytes} B"),
+            Self::Close { code, by_application } => {
+                let whose = if by_application { "application" } else { "transport" };
+                write!(f, "CONNECTION_CLOSE, {whose} error {code:#x}")
+            }
+            Self::Frame { frame } => match frame_name(frame) {
+                Some(name) => f.write_str(name),
+                None => write!(f, "frame {frame:#x}"),
+            },
         }
     }
 }
@@ -198,6 +289,28 @@ fn alert_name(description: u8) -> Option<&'static str> {
         115 => "unknown_psk_identity",
         116 => "certificate_required",
         120 => "no_application_protocol",
+        _ => return None,
+    })
+}
+
+/// The frames that have no event of their own (RFC 9000 section 12.4, RFC 9221).
+fn frame_name(frame: u64) -> Option<&'static str> {
+    Some(match frame {
+        0x01 => "PING",
+        0x04 => "RESET_STREAM",
+        0x05 => "STOP_SENDING",
+        0x10 => "MAX_DATA",
+        0x11 => "MAX_STREAM_DATA",
+        0x12 | 0x13 => "MAX_STREAMS",
+        0x14 => "DATA_BLOCKED",
+        0x15 => "STREAM_DATA_BLOCKED",
+        0x16 | 0x17 => "STREAMS_BLOCKED",
+        0x18 => "NEW_CONNECTION_ID",
+        0x19 => "RETIRE_CONNECTION_ID",
+        0x1a => "PATH_CHALLENGE",
+        0x1b => "PATH_RESPONSE",
+        0x1e => "HANDSHAKE_DONE",
+        0x30 | 0x31 => "DATAGRAM",
         _ => return None,
     })
 }

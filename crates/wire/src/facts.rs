@@ -21,6 +21,7 @@ pub use tls::{CertificateFacts, EarlyData, EarlyFacts, Kind, NamedGroup, TlsFact
 pub use transport::TransportFacts;
 
 use crate::Packet;
+use crate::packet::Content;
 
 /// Everything that was seen of one connection, over TCP or QUIC. Times are nanoseconds of the tap's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -59,11 +60,25 @@ pub struct FlowFacts {
 
 impl FlowFacts {
     /// Whether `packet` is one of this connection: of its ends and within its time, for a later
-    /// connection may have the same ends. Where many connections are looked for, sort the packets
-    /// by [`Packet::ends`] first.
+    /// connection may have the same ends; over QUIC from any of the client's addresses, and to one
+    /// of its connection IDs. Where many connections are looked for, sort the packets by
+    /// [`Packet::ends`] first.
     pub fn owns(&self, packet: &Packet<'_>) -> bool {
-        (self.started..=self.ended).contains(&packet.arrived)
-            && packet.ends() == Some((self.client, self.server))
+        if !(self.started..=self.ended).contains(&packet.arrived) {
+            return false;
+        }
+        match (Content::from_frame(packet.frame), &self.transport) {
+            (Some(Content::Tcp(segment)), TransportFacts::Tcp(_)) => {
+                segment.ends(packet.direction) == (self.client, self.server)
+            }
+            (Some(Content::Udp(udp)), TransportFacts::Quic(quic)) => {
+                let (client, server) = udp.ends(packet.direction);
+                server == self.server
+                    && quic.client_addresses.contains(&client)
+                    && quic.leads_here(packet.direction, udp.payload)
+            }
+            _ => false,
+        }
     }
 
     /// Round trips from the first packet to the first response byte, where they are known.

@@ -57,7 +57,8 @@ impl<'a> Judge<'a> {
             Read { hello, client, server }
         });
         let said = read.as_ref().ok().map(|read| &read.server);
-        let depths = round_trips::depths(packets, |packet| weight(packet, said));
+        let depths =
+            round_trips::depths(packets.iter().map(|packet| packet.step(weight(packet, said))));
         let delivered = delivered(packets);
         Self { flow, ends, client, server, first_flight, read, depths, delivered }
     }

@@ -1,4 +1,4 @@
-//! Judges TCP and TLS connections from their packets: labels, early data, round trips.
+//! Judges TCP, QUIC and TLS connections from their packets: labels, early data, round trips.
 //!
 //! Sans-IO: an [`Observer`] is fed the [`Packet`]s of a tap in the middle of the path and the
 //! lines of an NSS key log (`SSLKEYLOGFILE`), and gives one [`FlowFacts`] for each connection.
@@ -29,13 +29,14 @@ mod judge;
 mod keylog;
 mod legacy;
 mod presentation;
+mod quic;
 mod reassembly;
 mod record;
 mod round_trips;
 mod sayings;
 mod server_side;
 
-pub use event::Event;
+pub use event::{Event, PacketKind};
 pub use facts::{
     AddressToken, BeforeValidation, CertificateFacts, Closed, EarlyData, EarlyFacts, FastOpen,
     FirstFlight, FirstResponse, FlowFacts, Kind, Label, LabelKind, LabelTransport, LastResponse,

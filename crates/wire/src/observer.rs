@@ -5,7 +5,8 @@ use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 
 use crate::flow::Flow;
-use crate::packet::Segment;
+use crate::packet::{Content, Segment};
+use crate::quic::Connections;
 use crate::{Direction, FlowFacts, KeyLog, Packet, Trace};
 
 /// How much an [`Observer`] may keep. What does not fit is left out, and the facts say so.
@@ -15,7 +16,8 @@ pub struct Limits {
     pub connections: usize,
     /// Payload bytes kept of each direction of a connection.
     pub bytes_per_direction: usize,
-    /// Packets kept of a connection: so many that are SYNs or have payload, and as many others.
+    /// Packets kept of a connection: so many that are SYNs or have payload, and as many others;
+    /// over QUIC so many datagrams.
     pub packets_per_connection: usize,
     /// Bytes kept of all connections together.
     pub total_bytes: usize,
@@ -36,10 +38,11 @@ impl Default for Limits {
     }
 }
 
-/// Watches the packets of a tap and judges each TCP connection whose first SYN it saw.
+/// Watches the packets of a tap and judges each TCP connection whose first SYN it saw, and each
+/// QUIC connection whose first Initial packet.
 ///
-/// Packets are given in the order in which the tap got or delivered them; frames that are not
-/// TCP, and packets of connections that began earlier, are passed over.
+/// Packets are given in the order in which the tap got or delivered them; frames that are neither
+/// TCP nor QUIC, and packets of connections that began earlier, are passed over.
 #[derive(Debug)]
 pub struct Observer {
     limits: Limits,
@@ -47,6 +50,8 @@ pub struct Observer {
     flows: HashMap<(SocketAddr, SocketAddr), Flow>,
     /// Connections whose addresses a later one has taken over.
     superseded: Vec<((SocketAddr, SocketAddr), Flow)>,
+    quic: Connections,
+    /// Of TCP's connections.
     memory: usize,
     not_followed: u64,
 }
@@ -70,6 +75,7 @@ impl Observer {
             limits,
             flows: HashMap::new(),
             superseded: Vec::new(),
+            quic: Connections::default(),
             memory: 0,
             not_followed: 0,
         }
@@ -83,18 +89,35 @@ impl Observer {
 
     /// Takes one packet in.
     pub fn packet(&mut self, packet: &Packet<'_>) {
-        let Some(segment) = Segment::from_frame(packet.frame) else {
-            return;
-        };
+        match Content::from_frame(packet.frame) {
+            Some(Content::Tcp(segment)) => self.segment(packet, &segment),
+            Some(Content::Udp(udp)) => {
+                let (room, full) = (self.room(), self.is_full());
+                let passed_over = self.quic.datagram(packet, &udp, &self.limits, room, full);
+                self.not_followed += u64::from(passed_over);
+            }
+            None => {}
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.connections() >= self.limits.connections
+    }
+
+    /// Bytes of memory that may yet be used.
+    fn room(&self) -> usize {
+        self.limits.total_bytes.saturating_sub(self.memory + self.quic.memory)
+    }
+
+    fn segment(&mut self, packet: &Packet<'_>, segment: &Segment<'_>) {
         let key = segment.ends(packet.direction);
         let opens = packet.direction == Direction::ToServer
             && segment.flags.syn
             && segment.ack.is_none()
             && !segment.flags.rst;
-        let connections = self.flows.len() + self.superseded.len();
-        let full = connections >= self.limits.connections;
+        let (full, room) = (self.is_full(), self.room());
         let flow = match self.flows.entry(key) {
-            Entry::Occupied(known) if opens && known.get().is_superseded_by(&segment) => {
+            Entry::Occupied(known) if opens && known.get().is_superseded_by(segment) => {
                 if full {
                     // The old one must not take in what belongs to the new one: both are lost.
                     self.not_followed += 2;
@@ -114,14 +137,14 @@ impl Observer {
             }
             Entry::Vacant(free) => free.insert(Flow::new(packet.arrived)),
         };
-        let (before, room) = (flow.memory, self.limits.total_bytes.saturating_sub(self.memory));
-        flow.segment(packet, &segment, &self.limits, room);
+        let before = flow.memory;
+        flow.segment(packet, segment, &self.limits, room);
         self.memory += flow.memory - before;
     }
 
     /// Connections that are kept, closed ones included.
     pub fn connections(&self) -> usize {
-        self.flows.len() + self.superseded.len()
+        self.flows.len() + self.superseded.len() + self.quic.len()
     }
 
     /// Connections that were lost because the limit on them was reached.
@@ -135,7 +158,8 @@ impl Observer {
     }
 
     /// Judges the connections that are closed, in the order in which they began, and forgets
-    /// them. Their secrets must have been added before.
+    /// them. Their secrets must have been added before; without them a QUIC connection does not
+    /// show that it is closed.
     pub fn take_finished(&mut self) -> Vec<FlowFacts> {
         without_traces(self.take_finished_traced(|_| false))
     }
@@ -145,7 +169,7 @@ impl Observer {
         &mut self,
         wanted: impl FnMut(&FlowFacts) -> bool,
     ) -> Vec<(FlowFacts, Option<Trace>)> {
-        self.take(Flow::is_closed, wanted)
+        self.take(true, wanted)
     }
 
     /// Judges all connections, open ones as far as they went, and forgets them.
@@ -158,25 +182,26 @@ impl Observer {
         &mut self,
         wanted: impl FnMut(&FlowFacts) -> bool,
     ) -> Vec<(FlowFacts, Option<Trace>)> {
-        self.take(|_| true, wanted)
+        self.take(false, wanted)
     }
 
     fn take(
         &mut self,
-        ready: impl Fn(&Flow) -> bool,
+        closed: bool,
         mut wanted: impl FnMut(&FlowFacts) -> bool,
     ) -> Vec<(FlowFacts, Option<Trace>)> {
         let mut taken = std::mem::take(&mut self.superseded);
-        taken.extend(self.flows.extract_if(|_, flow| ready(flow)));
+        taken.extend(self.flows.extract_if(|_, flow| !closed || flow.is_closed()));
         self.memory -= taken.iter().map(|(_, flow)| flow.memory).sum::<usize>();
-        taken.sort_by_key(|((client, _), flow)| (flow.started, *client));
-        let judged = taken.into_iter().map(|(ends, mut flow)| {
+        let mut judged = self.quic.take(closed, &self.keys, &self.limits, &mut wanted);
+        judged.extend(taken.into_iter().map(|(ends, mut flow)| {
             let judge = flow.settle(ends, &self.keys);
             let facts = judge.facts();
             let trace = wanted(&facts).then(|| Trace::new(&judge));
             (facts, trace)
-        });
-        judged.collect()
+        }));
+        judged.sort_by_key(|(facts, _)| (facts.started, facts.client));
+        judged
     }
 }
 

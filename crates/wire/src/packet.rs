@@ -1,4 +1,4 @@
-//! A captured frame, and the TCP segment read out of it.
+//! A captured frame, and the TCP segment or UDP datagram read out of it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -46,9 +46,13 @@ pub struct TcpFlags {
 }
 
 impl Packet<'_> {
-    /// The client's and the server's address and port; `None` if the frame holds no TCP header.
+    /// The client's and the server's address and port; `None` if the frame holds neither a
+    /// TCP header nor a UDP one.
     pub fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
-        Some(Segment::from_frame(self.frame)?.ends(self.direction))
+        Some(match Content::from_frame(self.frame)? {
+            Content::Tcp(segment) => segment.ends(self.direction),
+            Content::Udp(udp) => udp.ends(self.direction),
+        })
     }
 }
 
@@ -69,28 +73,68 @@ pub(crate) struct Segment<'a> {
     pub(crate) frame_len: u32,
 }
 
-impl<'a> Segment<'a> {
-    /// Reads the segment in `frame`; `None` if it holds no whole, unfragmented TCP header.
+/// The UDP datagram inside a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Udp<'a> {
+    source: SocketAddr,
+    destination: SocketAddr,
+    /// The payload bytes that the capture holds.
+    pub(crate) payload: &'a [u8],
+    /// The payload's length on the wire; more than `payload` holds if the capture cut it.
+    pub(crate) wire_len: u32,
+    /// The frame's length on the wire.
+    pub(crate) frame_len: u32,
+}
+
+/// What is inside a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content<'a> {
+    Tcp(Segment<'a>),
+    Udp(Udp<'a>),
+}
+
+impl<'a> Content<'a> {
+    /// Reads `frame`; `None` if it holds no whole, unfragmented header of TCP or UDP.
     pub(crate) fn from_frame(frame: &'a [u8]) -> Option<Self> {
         let sliced = LaxSlicedPacket::from_ethernet(frame).ok()?;
-        let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else {
-            return None;
-        };
         let (from, to, cut) = addresses_and_cut(sliced.net.as_ref()?)?;
-        let payload = tcp.payload();
-        Some(Self {
-            source: SocketAddr::new(from, tcp.source_port()),
-            destination: SocketAddr::new(to, tcp.destination_port()),
-            seq: tcp.sequence_number(),
-            ack: tcp.ack().then(|| tcp.acknowledgment_number()),
-            flags: TcpFlags { syn: tcp.syn(), ack: tcp.ack(), fin: tcp.fin(), rst: tcp.rst() },
-            options: TcpOptions::read(tcp.options()),
-            payload,
-            wire_len: u32::try_from(payload.len()).ok()?.checked_add(cut)?,
-            frame_len: u32::try_from(frame.len()).ok()?.checked_add(cut)?,
+        let frame_len = u32::try_from(frame.len()).ok()?.checked_add(cut)?;
+        let wire_len = |payload: &[u8]| u32::try_from(payload.len()).ok()?.checked_add(cut);
+        Some(match sliced.transport.as_ref()? {
+            TransportSlice::Tcp(tcp) => Self::Tcp(Segment {
+                source: SocketAddr::new(from, tcp.source_port()),
+                destination: SocketAddr::new(to, tcp.destination_port()),
+                seq: tcp.sequence_number(),
+                ack: tcp.ack().then(|| tcp.acknowledgment_number()),
+                flags: TcpFlags { syn: tcp.syn(), ack: tcp.ack(), fin: tcp.fin(), rst: tcp.rst() },
+                options: TcpOptions::read(tcp.options()),
+                payload: tcp.payload(),
+                wire_len: wire_len(tcp.payload())?,
+                frame_len,
+            }),
+            TransportSlice::Udp(udp) => Self::Udp(Udp {
+                source: SocketAddr::new(from, udp.source_port()),
+                destination: SocketAddr::new(to, udp.destination_port()),
+                payload: udp.payload(),
+                wire_len: wire_len(udp.payload())?,
+                frame_len,
+            }),
+            _ => return None,
         })
     }
+}
 
+impl Udp<'_> {
+    /// The client's end and the server's.
+    pub(crate) fn ends(&self, direction: Direction) -> (SocketAddr, SocketAddr) {
+        match direction {
+            Direction::ToServer => (self.source, self.destination),
+            Direction::ToClient => (self.destination, self.source),
+        }
+    }
+}
+
+impl Segment<'_> {
     /// The client's end and the server's.
     pub(crate) fn ends(&self, direction: Direction) -> (SocketAddr, SocketAddr) {
         match direction {
@@ -135,6 +179,13 @@ mod tests {
 
     use super::*;
 
+    fn tcp(frame: &[u8]) -> Option<Segment<'_>> {
+        match Content::from_frame(frame)? {
+            Content::Tcp(segment) => Some(segment),
+            Content::Udp(_) => None,
+        }
+    }
+
     fn frame(payload: &[u8]) -> Vec<u8> {
         let builder = PacketBuilder::ethernet2([1; 6], [2; 6])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
@@ -148,7 +199,7 @@ mod tests {
     #[test]
     fn a_snap_length_cuts_the_payload_but_not_its_length() {
         let whole = frame(&[9; 100]);
-        let cut = Segment::from_frame(&whole[..whole.len() - 60]).unwrap();
+        let cut = tcp(&whole[..whole.len() - 60]).unwrap();
         assert_eq!((cut.payload.len(), cut.wire_len), (40, 100));
         assert_eq!(cut.frame_len as usize, whole.len());
     }
@@ -157,7 +208,7 @@ mod tests {
     fn ethernet_padding_is_not_payload() {
         let mut padded = frame(b"");
         padded.resize(60, 0);
-        let segment = Segment::from_frame(&padded).unwrap();
+        let segment = tcp(&padded).unwrap();
         assert_eq!((segment.payload.len(), segment.wire_len), (0, 0));
     }
 
@@ -171,12 +222,12 @@ mod tests {
             .ack(9)
             .write(&mut six, b"abc")
             .unwrap();
-        let segment = Segment::from_frame(&six).unwrap();
+        let segment = tcp(&six).unwrap();
         assert_eq!((segment.payload, segment.wire_len), (&b"abc"[..], 3));
         assert_eq!((segment.seq, segment.ack, segment.flags.syn), (7, Some(9), false));
         assert_eq!(segment.destination, SocketAddr::from(([2; 16], 443)));
         let mut fragment = frame(b"abc");
         fragment[14 + 6] |= 0x20;
-        assert_eq!(Segment::from_frame(&fragment), None);
+        assert_eq!(tcp(&fragment), None);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::round_trips::{Step, Weight};
 use crate::{Direction, TcpFlags, TcpOptions};
 
 /// A packet. Positions are counted from the SYN, which is 0, so that data begins at 1; they do
@@ -42,6 +43,17 @@ impl Stored {
     /// Where its payload begins.
     pub(crate) fn data_start(&self) -> u64 {
         self.range.start.max(1)
+    }
+
+    /// What it is to the count of round trips.
+    pub(crate) fn step(&self, weight: Weight) -> Step<()> {
+        Step {
+            direction: self.direction,
+            arrived: self.arrived,
+            delivered: self.delivered,
+            weight,
+            ranges: vec![((), self.range.clone())],
+        }
     }
 
     /// Whether it has payload, kept or not.
@@ -100,7 +112,15 @@ impl Stream {
         self.bytes.len() as u64 + 1
     }
 
-    fn append(&mut self, start: u64, index: usize, payload: &[u8]) {
+    /// The indices of the packets that first brought bytes of `range`.
+    pub(crate) fn packets_of(&self, range: Range<usize>) -> impl Iterator<Item = usize> {
+        let first = self.parts.partition_point(|(start, _)| *start <= range.start);
+        let last = self.parts.partition_point(|(start, _)| *start < range.end);
+        self.parts[first.saturating_sub(1).min(last)..last].iter().map(|(_, packet)| *packet)
+    }
+
+    /// Adds what is new of a packet's payload that begins at `start`, not beyond the end.
+    pub(crate) fn append(&mut self, start: u64, index: usize, payload: &[u8]) {
         let known = (self.end() - start) as usize;
         if let Some(new) = payload.get(known..).filter(|new| !new.is_empty()) {
             self.parts.push((self.bytes.len(), index));
@@ -156,6 +176,11 @@ impl Coverage {
             self.ranges.remove(0);
         }
         seen
+    }
+
+    /// How many positions were seen.
+    pub(crate) fn len(&self) -> u64 {
+        self.ranges.iter().map(|known| known.end - known.start).sum()
     }
 
     /// Forgets all from `position` on.

@@ -5,35 +5,44 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
 use crate::Direction;
-use crate::reassembly::Stored;
 
-/// The depth of each of `packets`, which are in the order of their arrival at the tap; `None`
-/// where a packet does not count. `weight` says what each does to those after it.
-pub(crate) fn depths(packets: &[Stored], weight: impl Fn(&Stored) -> Weight) -> Vec<Option<u32>> {
+/// A packet as the count sees it. `K` tells apart what is numbered on its own, as the streams of
+/// QUIC are.
+pub(crate) struct Step<K> {
+    pub(crate) direction: Direction,
+    pub(crate) arrived: u64,
+    pub(crate) delivered: Option<u64>,
+    pub(crate) weight: Weight,
+    /// What it carries; nothing in an acknowledgement.
+    pub(crate) ranges: Vec<(K, Range<u64>)>,
+}
+
+/// The depth of each of `steps`, which are in the order of their arrival at the tap; `None` where
+/// a packet does not count.
+pub(crate) fn depths<K: Ord + Copy>(steps: impl Iterator<Item = Step<K>>) -> Vec<Option<u32>> {
     let (mut to_client, mut to_server) = (Side::default(), Side::default());
-    let mut depths = Vec::with_capacity(packets.len());
-    for packet in packets {
-        let weight = weight(packet);
-        if weight == Weight::Nothing {
+    let mut depths = Vec::new();
+    for step in steps {
+        if step.weight == Weight::Nothing {
             depths.push(None);
             continue;
         }
-        let depth = match packet.direction {
+        let depth = match step.direction {
             Direction::ToServer => {
-                let fresh = 1 + to_client.reached(packet.arrived);
-                to_server.first_sent(&packet.range, fresh)
+                let fresh = 1 + to_client.reached(step.arrived);
+                to_server.first_sent(&step.ranges, fresh)
             }
             Direction::ToClient => {
-                let fresh = to_server.reached(packet.arrived);
-                to_client.first_sent(&packet.range, fresh)
+                let fresh = to_server.reached(step.arrived);
+                to_client.first_sent(&step.ranges, fresh)
             }
         };
-        if let (Some(delivered), Weight::Cause) = (packet.delivered, weight) {
-            let side = match packet.direction {
+        if let (Some(delivered), Weight::Cause) = (step.delivered, step.weight) {
+            let side = match step.direction {
                 Direction::ToServer => &mut to_server,
                 Direction::ToClient => &mut to_client,
             };
-            side.under_way.push(Reverse((delivered.max(packet.arrived), depth)));
+            side.under_way.push(Reverse((delivered.max(step.arrived), depth)));
         }
         depths.push(Some(depth));
     }
@@ -52,17 +61,22 @@ pub(crate) enum Weight {
 }
 
 /// One direction.
-#[derive(Default)]
-struct Side {
+struct Side<K> {
     /// Packets between tap and receiver: when each is delivered, and its depth.
     under_way: BinaryHeap<Reverse<(u64, u32)>>,
     /// The deepest packet delivered so far.
     deepest: u32,
-    /// The depth at which each part of the sequence space was first sent: start to end, depth.
-    sent: BTreeMap<u64, (u64, u32)>,
+    /// The depth at which each part of a sequence space was first sent: start to end, depth.
+    sent: BTreeMap<(K, u64), (u64, u32)>,
 }
 
-impl Side {
+impl<K> Default for Side<K> {
+    fn default() -> Self {
+        Self { under_way: BinaryHeap::new(), deepest: 0, sent: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord + Copy> Side<K> {
     /// The deepest packet that its receiver has at `now`.
     fn reached(&mut self, now: u64) -> u32 {
         while let Some(Reverse((delivered, depth))) = self.under_way.peek()
@@ -74,18 +88,26 @@ impl Side {
         self.deepest
     }
 
-    /// The depth of a packet with `range`: `fresh` if anything in it is new, else that of the
-    /// original.
-    fn first_sent(&mut self, range: &Range<u64>, fresh: u32) -> u32 {
-        if range.is_empty() {
-            // An acknowledgement is of its own time.
-            return fresh;
+    /// The depth of a packet with `ranges`: `fresh` if anything in them is new, or if there is
+    /// nothing, for an acknowledgement is of its own time; else that of the original.
+    fn first_sent(&mut self, ranges: &[(K, Range<u64>)], fresh: u32) -> u32 {
+        let filled = || ranges.iter().filter(|(_, range)| !range.is_empty());
+        let originals: Vec<_> =
+            filled().map(|(space, range)| self.first_sent_part(*space, range, fresh)).collect();
+        match originals.iter().copied().collect::<Option<Vec<u32>>>() {
+            Some(originals) => originals.into_iter().max().unwrap_or(fresh),
+            None => fresh,
         }
+    }
+
+    /// The depth of what is in `range`; `None`, and it is noted, if some of it is new.
+    fn first_sent_part(&mut self, space: K, range: &Range<u64>, fresh: u32) -> Option<u32> {
         let mut at = range.start;
         let mut original = 0;
         let mut new = Vec::new();
-        let before = self.sent.range(..=at).next_back().map_or(at, |(start, _)| *start);
-        for (&start, &(end, depth)) in self.sent.range(before..range.end) {
+        let before = self.sent.range((space, 0)..=(space, at)).next_back();
+        let before = before.map_or(at, |((_, start), _)| *start);
+        for (&(_, start), &(end, depth)) in self.sent.range((space, before)..(space, range.end)) {
             if end <= at {
                 continue;
             }
@@ -99,10 +121,10 @@ impl Side {
             new.push(at..range.end);
         }
         if new.is_empty() {
-            return original;
+            return Some(original);
         }
-        self.sent.extend(new.into_iter().map(|part| (part.start, (part.end, fresh))));
-        fresh
+        self.sent.extend(new.into_iter().map(|part| ((space, part.start), (part.end, fresh))));
+        None
     }
 }
 
@@ -110,6 +132,7 @@ impl Side {
 mod tests {
     use super::Direction::{ToClient, ToServer};
     use super::*;
+    use crate::reassembly::Stored;
 
     /// Packets as (direction, arrived, delivered, from, to).
     fn packets(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<Stored> {
@@ -125,7 +148,7 @@ mod tests {
     }
 
     fn count(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<u32> {
-        let depths = depths(&packets(list), |_| Weight::Cause);
+        let depths = depths(packets(list).iter().map(|packet| packet.step(Weight::Cause)));
         depths.into_iter().map(Option::unwrap).collect()
     }
 
@@ -193,7 +216,8 @@ mod tests {
             ToServer if packet.counts() => Weight::Cause,
             ToServer => Weight::Nothing,
         };
-        assert_eq!(depths(&list, weight), [Some(1), Some(1), None, Some(1)]);
+        let steps = list.iter().map(|packet| packet.step(weight(packet)));
+        assert_eq!(depths(steps), [Some(1), Some(1), None, Some(1)]);
     }
 
     #[test]
@@ -210,5 +234,28 @@ mod tests {
             (ToClient, 51, Some(61), 3000, 4000),
         ];
         assert_eq!(count(&list), [1, 1, 2, 2, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn what_is_numbered_apart_is_no_copy_of_each_other() {
+        let step = |direction, arrived, ranges: &[(u8, Range<u64>)]| Step {
+            direction,
+            arrived,
+            delivered: Some(arrived + 10),
+            weight: Weight::Cause,
+            ranges: ranges.to_vec(),
+        };
+        let steps = [
+            step(ToServer, 0, &[(0, 0..300), (4, 0..50)]),
+            step(ToClient, 10, &[(0, 0..100)]),
+            // Both again, one of them again, one of another number, one and more of it.
+            step(ToServer, 21, &[(0, 0..300), (4, 0..50)]),
+            step(ToServer, 22, &[(4, 10..20)]),
+            step(ToServer, 23, &[(8, 0..50)]),
+            step(ToServer, 24, &[(4, 0..60), (0, 0..10)]),
+            step(ToServer, 25, &[]),
+        ];
+        let expected = [1, 1, 1, 1, 2, 2, 2].map(Some);
+        assert_eq!(depths(steps.into_iter()), expected);
     }
 }

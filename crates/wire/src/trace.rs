@@ -164,7 +164,7 @@ fn carried(packet: &Stored, said: &[Said]) -> Vec<Carried> {
 }
 
 /// What of `said` lies in `bytes` of the stream.
-fn parts(bytes: Range<u64>, said: &[Said]) -> impl Iterator<Item = Carried> {
+pub(crate) fn parts(bytes: Range<u64>, said: &[Said]) -> impl Iterator<Item = Carried> {
     let first = said.partition_point(|said| said.span.end as u64 <= bytes.start);
     said[first..]
         .iter()

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use super::{Stall, Traffic};
+use crate::Direction;
+use crate::quic::Long;
 
 /// What was seen of a QUIC connection. What lies in protected packets is known as far as the
 /// secrets open them: `unopened` counts the others.
@@ -64,9 +66,28 @@ pub struct QuicFacts {
     pub server_closed: Option<Closed>,
     /// Packets that no secret opened.
     pub unopened: u32,
-    /// The connection IDs by which its packets are known, for [`super::FlowFacts::owns`].
+    /// The connection IDs by which each side's packets are known, by `Direction`.
     #[serde(skip)]
-    pub(crate) connection_ids: Vec<Vec<u8>>,
+    pub(crate) connection_ids: [Vec<Vec<u8>>; 2],
+}
+
+impl QuicFacts {
+    /// Whether a CONNECTION_CLOSE of either side was seen.
+    pub fn is_closed(&self) -> bool {
+        self.client_closed.is_some() || self.server_closed.is_some()
+    }
+
+    /// Whether a datagram's connection ID is one of this connection, or there is none to go by.
+    pub(crate) fn leads_here(&self, direction: Direction, datagram: &[u8]) -> bool {
+        let ids = &self.connection_ids[direction as usize];
+        match Long::read(datagram) {
+            Some(long) => ids.iter().any(|id| id == long.destination) || ids.is_empty(),
+            None => {
+                let behind = datagram.get(1..).unwrap_or_default();
+                ids.iter().any(|id| behind.starts_with(id)) || ids.is_empty()
+            }
+        }
+    }
 }
 
 /// An address token in an Initial packet (RFC 9000 section 8.1).

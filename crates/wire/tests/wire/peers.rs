@@ -210,7 +210,7 @@ pub(crate) fn judge_and_trace(capture: &[Captured], key_log: &str) -> (FlowFacts
 }
 
 #[derive(Default)]
-struct Keys(Mutex<String>);
+pub(crate) struct Keys(pub(crate) Mutex<String>);
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

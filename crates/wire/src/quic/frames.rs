@@ -1,0 +1,195 @@
+//! Frames (RFC 9000 section 19).
+
+use super::header::Input;
+
+/// A frame, as far as it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame<'a> {
+    /// So many bytes of it.
+    Padding(usize),
+    Ping,
+    Ack {
+        largest: u64,
+    },
+    Crypto {
+        offset: u64,
+        data: &'a [u8],
+    },
+    NewToken {
+        token: &'a [u8],
+    },
+    Stream {
+        id: u64,
+        offset: u64,
+        data: &'a [u8],
+        fin: bool,
+    },
+    NewConnectionId {
+        id: &'a [u8],
+    },
+    /// PATH_CHALLENGE or PATH_RESPONSE, by its type.
+    Path(u64),
+    Close {
+        code: u64,
+        by_application: bool,
+    },
+    /// Any other, by its type.
+    Other(u64),
+}
+
+impl Frame<'_> {
+    /// Whether a packet with such frames alone only probes a path (RFC 9000 section 9.1).
+    pub(crate) fn is_probing(&self) -> bool {
+        matches!(self, Self::Padding(_) | Self::Path(_) | Self::NewConnectionId { .. })
+    }
+}
+
+pub(crate) const PING: u64 = 0x01;
+pub(crate) const NEW_CONNECTION_ID: u64 = 0x18;
+
+/// The frames of a packet, up to the first that cannot be read.
+pub(crate) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+    let mut input = Input(bytes);
+    std::iter::from_fn(move || {
+        let frame = (!input.0.is_empty()).then(|| next(&mut input)).flatten();
+        if frame.is_none() {
+            input.0 = &[];
+        }
+        frame
+    })
+}
+
+fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
+    let kind = input.varint()?;
+    Some(match kind {
+        0x00 => {
+            let more = input.0.iter().take_while(|byte| **byte == 0).count();
+            input.take(more)?;
+            Frame::Padding(1 + more)
+        }
+        PING => Frame::Ping,
+        0x02 | 0x03 => acknowledgement(input, kind == 0x03)?,
+        0x06 => Frame::Crypto { offset: input.varint()?, data: input.varint_vec()? },
+        0x07 => Frame::NewToken { token: input.varint_vec()? },
+        0x08..=0x0f => {
+            let id = input.varint()?;
+            let offset = if kind & 0x04 != 0 { input.varint()? } else { 0 };
+            let data = match kind & 0x02 {
+                0 => input.take(input.0.len())?,
+                _ => input.varint_vec()?,
+            };
+            Frame::Stream { id, offset, data, fin: kind & 0x01 != 0 }
+        }
+        NEW_CONNECTION_ID => {
+            numbers(input, 2)?;
+            let len = usize::from(input.u8()?);
+            let id = input.take(len)?;
+            input.take(16)?;
+            Frame::NewConnectionId { id }
+        }
+        0x1a | 0x1b => {
+            input.take(8)?;
+            Frame::Path(kind)
+        }
+        0x1c | 0x1d => {
+            let code = input.varint()?;
+            numbers(input, if kind == 0x1c { 1 } else { 0 })?;
+            input.varint_vec()?;
+            Frame::Close { code, by_application: kind == 0x1d }
+        }
+        // DATAGRAM (RFC 9221).
+        0x30 => {
+            input.take(input.0.len())?;
+            Frame::Other(kind)
+        }
+        0x31 => {
+            input.varint_vec()?;
+            Frame::Other(kind)
+        }
+        _ => {
+            numbers(input, fields(kind)?)?;
+            Frame::Other(kind)
+        }
+    })
+}
+
+/// How many numbers a frame has that is made of nothing else; `None` if it is not known.
+fn fields(kind: u64) -> Option<usize> {
+    Some(match kind {
+        // HANDSHAKE_DONE, and IMMEDIATE_ACK (draft-ietf-quic-ack-frequency).
+        0x1e | 0x1f => 0,
+        // MAX_DATA, MAX_STREAMS, DATA_BLOCKED, STREAMS_BLOCKED, RETIRE_CONNECTION_ID.
+        0x10 | 0x12 | 0x13 | 0x14 | 0x16 | 0x17 | 0x19 => 1,
+        // STOP_SENDING, MAX_STREAM_DATA, STREAM_DATA_BLOCKED.
+        0x05 | 0x11 | 0x15 => 2,
+        // RESET_STREAM.
+        0x04 => 3,
+        // ACK_FREQUENCY, and RESET_STREAM_AT (draft-ietf-quic-reliable-stream-reset).
+        0xaf | 0x24 => 4,
+        _ => return None,
+    })
+}
+
+fn acknowledgement<'a>(input: &mut Input<'a>, with_marks: bool) -> Option<Frame<'a>> {
+    let largest = input.varint()?;
+    input.varint()?;
+    let ranges = input.varint()?;
+    input.varint()?;
+    for _ in 0..ranges {
+        numbers(input, 2)?;
+    }
+    numbers(input, if with_marks { 3 } else { 0 })?;
+    Some(Frame::Ack { largest })
+}
+
+fn numbers(input: &mut Input<'_>, count: usize) -> Option<()> {
+    (0..count).try_for_each(|_| input.varint().map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn rfc9000_19_frames_are_read_one_behind_the_other() {
+        let bytes = [
+            &[0, 0, 0, 1][..],
+            &[2, 9, 0, 1, 3, 2, 2],
+            &[3, 9, 0, 0, 3, 1, 1, 1],
+            &[6, 5, 2, 0xaa, 0xbb],
+            &[7, 1, 0xcc],
+            &[0x0e, 4, 7, 1, 0xdd],
+            &[0x18, 1, 0, 2, 0xee, 0xff],
+            &[0; 16],
+            &[0x10, 0x40, 0x80, 0x1e, 0x1d, 0x41, 0x00, 0],
+            &[0x09, 0, 0x99],
+        ]
+        .concat();
+        let found: Vec<_> = frames(&bytes).collect();
+        let expected = [
+            Frame::Padding(3),
+            Frame::Ping,
+            Frame::Ack { largest: 9 },
+            Frame::Ack { largest: 9 },
+            Frame::Crypto { offset: 5, data: &[0xaa, 0xbb] },
+            Frame::NewToken { token: &[0xcc] },
+            Frame::Stream { id: 4, offset: 7, data: &[0xdd], fin: false },
+            Frame::NewConnectionId { id: &[0xee, 0xff] },
+            Frame::Other(0x10),
+            Frame::Other(0x1e),
+            Frame::Close { code: 0x100, by_application: true },
+            Frame::Stream { id: 0, offset: 0, data: &[0x99], fin: true },
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(frames(&[0x40, 0x99, 1, 1, 1]).count(), 0, "of an unknown frame nothing");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_frames_up_to_somewhere(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(frames(&bytes).count() <= bytes.len());
+        }
+    }
+}

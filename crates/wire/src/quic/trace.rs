@@ -1,0 +1,119 @@
+//! A connection datagram by datagram.
+
+use std::ops::Range;
+
+use super::frames::{Frame, NEW_CONNECTION_ID, PING, frames};
+use super::header::{Kind, Part as PacketPart};
+use super::judge::Judge;
+use super::opening::Slot;
+use crate::Direction;
+use crate::event::{Event, PacketKind};
+use crate::trace::{Carried, Part, Trace, TracedPacket, parts};
+
+impl Judge<'_> {
+    /// What each datagram carried.
+    pub(crate) fn trace(&self) -> Trace {
+        let mut packets: Vec<_> = self
+            .flow
+            .datagrams
+            .iter()
+            .zip(&self.tally.loads)
+            .zip(&self.depths)
+            .map(|((datagram, load), depth)| TracedPacket {
+                direction: datagram.direction,
+                arrived: datagram.arrived,
+                delivered: datagram.delivered,
+                tcp: None,
+                payload_bytes: datagram.wire_len,
+                retransmission: load.again,
+                round_trips: *depth,
+                carries: Vec::new(),
+            })
+            .collect();
+        for slot in &self.opening.slots {
+            let packet = &mut packets[slot.datagram];
+            self.say(slot, packet.direction, &mut packet.carries);
+        }
+        for packet in &mut packets {
+            if packet.carries.is_empty() {
+                let bytes = packet.payload_bytes.into();
+                packet.carries.push(whole(Event::Payload { bytes }));
+            }
+        }
+        Trace {
+            client: self.flow.client,
+            server: self.flow.server,
+            started: self.flow.started,
+            packets,
+            left_out: self.flow.left_out,
+        }
+    }
+
+    fn say(&self, slot: &Slot<'_>, direction: Direction, carries: &mut Vec<Carried>) {
+        let packet = match &slot.part {
+            PacketPart::Retry { token, .. } => {
+                let token_bytes = token.len() as u64;
+                return carries.push(whole(Event::Retry { token_bytes }));
+            }
+            PacketPart::VersionNegotiation => {
+                return carries.push(whole(Event::VersionNegotiation));
+            }
+            PacketPart::Other { len } => {
+                return carries.push(whole(Event::Encrypted { bytes: *len as u64 }));
+            }
+            PacketPart::Protected(packet) => packet,
+        };
+        let kind = match packet.kind {
+            Kind::Initial => PacketKind::Initial,
+            Kind::ZeroRtt => PacketKind::ZeroRtt,
+            Kind::Handshake => PacketKind::Handshake,
+            Kind::OneRtt => PacketKind::OneRtt,
+        };
+        let number = slot.opened.as_ref().map(|opened| opened.number);
+        carries.push(whole(Event::Packet { kind, number }));
+        let Some(opened) = &slot.opened else {
+            let bytes = packet.bytes.len() as u64;
+            return carries.push(whole(Event::Encrypted { bytes }));
+        };
+        for frame in frames(&opened.frames) {
+            self.say_frame(direction, packet.kind, frame, carries);
+        }
+    }
+
+    fn say_frame(
+        &self,
+        direction: Direction,
+        kind: Kind,
+        frame: Frame<'_>,
+        carries: &mut Vec<Carried>,
+    ) {
+        let event = match frame {
+            Frame::Padding(_) => return,
+            Frame::Crypto { offset, data } => {
+                let said = &self.opening.handshake.level(direction, kind).said;
+                let bytes = Range { start: offset, end: offset.saturating_add(data.len() as u64) };
+                let before = carries.len();
+                carries.extend(parts(bytes, said));
+                if carries.len() > before {
+                    return;
+                }
+                Event::Crypto { bytes: data.len() as u64 }
+            }
+            Frame::Stream { id, data, fin, .. } => {
+                let early = kind == Kind::ZeroRtt;
+                Event::Stream { id, bytes: data.len() as u64, fin, early }
+            }
+            Frame::Ack { .. } => Event::Ack,
+            Frame::NewToken { token } => Event::NewToken { bytes: token.len() as u64 },
+            Frame::Close { code, by_application } => Event::Close { code, by_application },
+            Frame::Ping => Event::Frame { frame: PING },
+            Frame::NewConnectionId { .. } => Event::Frame { frame: NEW_CONNECTION_ID },
+            Frame::Path(frame) | Frame::Other(frame) => Event::Frame { frame },
+        };
+        carries.push(whole(event));
+    }
+}
+
+fn whole(event: Event) -> Carried {
+    Carried { event, part: Part::Whole }
+}
