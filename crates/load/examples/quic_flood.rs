@@ -1,5 +1,6 @@
 //! Forged Initial packets beside honest clients: what a server of ours has to bear, and whether it
-//! still serves. Before, during and after the flood, as lines of text and, with `--json`, as JSON.
+//! still serves. Before, during and after the flood, as a table and, with `--json`, as JSON.
+//! `scripts/flood` runs it on several servers.
 //!
 //!     quic_flood ADDRESS SERVER_PID SECONDS [--rate FORGED] [--honest PER_SECOND]
 //!         [--forge hello,ticket,half,token] [--json FILE]
@@ -7,7 +8,8 @@
 use std::time::Duration;
 
 use firstflight_load::{
-    Exchange, FloodConfig, FloodPart, FloodTrial, Forgery, Kind, LoadConfig, Model, Transport,
+    Exchange, FloodConfig, FloodPart, FloodResult, FloodTrial, Forgery, Kind, LoadConfig, Model,
+    Transport,
 };
 use firstflight_tls::{CipherPolicy, Trust};
 
@@ -45,6 +47,19 @@ fn main() -> Result<(), Failed> {
         part: Duration::from_secs_f64(seconds.parse()?),
     };
     let parts = trial.run()?;
+    println!(
+        "{:<7} {:>7} {:<7}  {:>15}  {:>15}  {:>7}  {:>21}  {:>8}  {:>24}  {:>6}",
+        "part",
+        "answered",
+        "of",
+        "full: p50, p99",
+        "0-RTT: p50, p99",
+        "refused",
+        "MiB: begin, most, end",
+        "forged/s",
+        "Retry, handshakes, other",
+        "back"
+    );
     parts.iter().for_each(say);
     if let Some(file) = json {
         std::fs::write(file, serde_json::to_string_pretty(&parts)?)?;
@@ -61,32 +76,38 @@ fn forgery(name: &str) -> Result<Forgery, String> {
 
 fn say(part: &FloodPart) {
     let (due, answered) = part.honest_connections();
-    println!("{}: {answered} of {due} honest connections answered", part.name);
+    let mut times = String::new();
     for run in &part.honest {
-        let Some(total) = &run.total else { continue };
-        let p99 = total.p99_ms.map_or("-".to_owned(), |ms| format!("{ms:.2}"));
-        println!(
-            "  {:<6} p50 {:.2} ms, p99 {p99} ms, max {:.2} ms; refused early data {}, failed {}",
-            run.kind.name(),
-            total.p50_ms,
-            total.max_ms,
-            run.handshakes.early_refused,
-            run.failed(),
+        let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
+        let total = run.total.as_ref();
+        times += &format!(
+            "  {:>7}{:>8}",
+            ms(total.map(|total| total.p50_ms)),
+            ms(total.and_then(|total| total.p99_ms))
         );
     }
-    if let Some(flood) = &part.flood {
-        println!(
-            "  forged {:.0}/s, {} MB sent, {} MB read back; {} Retry, {} handshakes, {} other",
-            flood.rate,
-            flood.bytes_sent / 1_000_000,
-            flood.bytes_received / 1_000_000,
-            flood.retries,
-            flood.handshakes,
-            flood.others,
-        );
-    }
+    let refused: u64 = part.honest.iter().map(|run| run.handshakes.early_refused).sum();
+    let mib = |kib: u64| format!("{:.1}", kib as f64 / 1024.0);
     println!(
-        "  server's memory: {} KiB, at most {}, then {}",
-        part.resident_begin_kib, part.resident_most_kib, part.resident_end_kib
+        "{:<7} {:>7}/{:<7}{times}  {refused:>7}  {:>7}{:>7}{:>7}  {}",
+        part.name,
+        answered,
+        due,
+        mib(part.resident_begin_kib),
+        mib(part.resident_most_kib),
+        mib(part.resident_end_kib),
+        part.flood.as_ref().map_or(String::new(), came_back),
     );
+}
+
+/// The forged connections a second, and what the server sent back, as far as it was read.
+fn came_back(flood: &FloodResult) -> String {
+    format!(
+        "{:>8.0}  {:>8}{:>8}{:>8}  {:>6.2}",
+        flood.rate,
+        flood.retries,
+        flood.handshakes,
+        flood.others,
+        flood.bytes_received as f64 / flood.bytes_sent as f64,
+    )
 }

@@ -33,9 +33,7 @@ fn extensions(host: &str, source_id: &[u8], ticket: bool, random: &mut impl Rng)
     let mut share = vec![0, 36, 0x00, 0x1d, 0, 32];
     filled(&mut share, 32, random);
     extension(KEY_SHARE, &share);
-    let mut parameters = vec![INITIAL_SOURCE_CONNECTION_ID, source_id.len() as u8];
-    parameters.extend_from_slice(source_id);
-    extension(QUIC_TRANSPORT_PARAMETERS, &parameters);
+    extension(QUIC_TRANSPORT_PARAMETERS, &transport_parameters(source_id));
     if ticket {
         extension(PSK_KEY_EXCHANGE_MODES, &[1, 1]);
         extension(EARLY_DATA, &[]);
@@ -56,6 +54,21 @@ const PSK_KEY_EXCHANGE_MODES: u16 = 45;
 const KEY_SHARE: u16 = 51;
 const QUIC_TRANSPORT_PARAMETERS: u16 = 57;
 const INITIAL_SOURCE_CONNECTION_ID: u8 = 0x0f;
+
+/// Windows and streams as clients have them (RFC 9000 section 18.2): servers turn down those who
+/// allow none.
+fn transport_parameters(source_id: &[u8]) -> Vec<u8> {
+    let mut parameters = vec![INITIAL_SOURCE_CONNECTION_ID, source_id.len() as u8];
+    parameters.extend_from_slice(source_id);
+    // initial_max_data to initial_max_streams_uni: a mebibyte each, or 100 streams.
+    for window in 0x04..=0x07 {
+        parameters.extend_from_slice(&[window, 4, 0x80, 0x10, 0, 0]);
+    }
+    for streams in [0x08, 0x09] {
+        parameters.extend_from_slice(&[streams, 2, 0x40, 100]);
+    }
+    parameters
+}
 
 /// Bytes of a ticket, about as long as real ones.
 const TICKET: usize = 192;
