@@ -98,6 +98,7 @@ fn say(part: &FloodPart) {
         mib(part.resident_end_kib),
         part.flood.as_ref().map_or(String::new(), came_back),
     );
+    part.starved.iter().for_each(|why| println!("  {why}"));
 }
 
 /// The forged connections a second, and what the server sent back, as far as it was read.

@@ -29,6 +29,8 @@ pub struct FloodPart {
     pub name: String,
     /// The honest clients, kind by kind.
     pub honest: Vec<LoadResult>,
+    /// Why runs of honest clients did not even begin: their first connections were not answered.
+    pub starved: Vec<String>,
     /// The forged connections; during the flood only.
     pub flood: Option<FloodResult>,
     /// The server's resident memory when the part began, in KiB.
@@ -55,7 +57,7 @@ impl FloodTrial {
     /// Runs the three parts.
     ///
     /// # Errors
-    /// [`LoadError`] where a run cannot begin, which during the flood may be its doing.
+    /// [`LoadError`] where a run cannot begin, but for want of an answer.
     pub fn run(&self) -> Result<Vec<FloodPart>, LoadError> {
         [("before", false), ("during", true), ("after", false)]
             .into_iter()
@@ -78,9 +80,19 @@ impl FloodTrial {
             over.store(true, Ordering::Relaxed);
             (honest, flood, joined(watch))
         });
+        let mut starved = Vec::new();
+        let mut runs = Vec::new();
+        for run in honest {
+            match run {
+                Ok(run) => runs.push(run),
+                Err(error @ LoadError::WarmUp { .. }) => starved.push(error.to_string()),
+                Err(error) => return Err(error),
+            }
+        }
         Ok(FloodPart {
             name: name.to_owned(),
-            honest: honest.into_iter().collect::<Result<_, _>>()?,
+            honest: runs,
+            starved,
             flood: flood.transpose()?,
             resident_begin_kib: begin,
             resident_most_kib: most?,
