@@ -13,6 +13,7 @@
 //! All BoringSSL FFI of TLS over QUIC lives here.
 #![allow(unsafe_code)]
 
+mod burst;
 mod client;
 mod client_hello;
 mod client_session;
@@ -35,6 +36,7 @@ mod steering;
 mod suite;
 mod tokens;
 
+pub use burst::Burst;
 pub use client::{ClientCrypto, Remembered, Resumption, ResumptionInbox};
 pub use first_flight::{FirstFlight, FirstFlights, FirstFlightsLimits};
 pub use firstflight_tls::Handshake;

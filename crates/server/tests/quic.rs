@@ -4,8 +4,8 @@ mod rig;
 
 use firstflight_quic::Remembered;
 use http::{Method, StatusCode};
-use rig::Rig;
-use rig::quic::{Quic, reply, request};
+use rig::quic::{Quic, Wire, remembered, reply, request};
+use rig::{Rig, executions, line};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_served_as_over_tcp() {
@@ -37,4 +37,47 @@ async fn files_are_served_as_over_tcp() {
         );
         assert_eq!((&line["early"], &line["tls_version"]), (&false.into(), &"TLSv1.3".into()));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_kilobytes_arrive_in_the_servers_first_flight() {
+    let rig = Rig::files(|_| {}).await;
+    std::fs::write(rig.dir.path().join("root/10k"), vec![b'x'; 10 * 1024]).unwrap();
+    let remembered = remembered(rig.address).await;
+    let wire = Wire::to(rig.address).await;
+    wire.hold_down();
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let stream = client.begin(request(Method::GET, "/10k"), true).await;
+    // All of it comes, with a ticket and a token for the next time, though the server hears no more
+    // of the client than its first flight. (That it leaves at once is tested with a clock of its
+    // own, in the crate quic.)
+    wire.until_down(10 * 1024 + 2500).await;
+    wire.lose_up(true);
+    wire.release_down().await;
+    assert_eq!(reply(stream).await.unwrap().body.len(), 10 * 1024);
+    client.remember().await;
+    let down = wire.down();
+    let bytes = down.iter().map(Vec::len).sum::<usize>();
+    assert!(bytes < 14_720 && down.iter().all(|datagram| datagram.len() <= 1200), "{bytes}");
+    wire.lose_up(false);
+    client.close().await;
+    let log = rig.stop().await;
+    let line = line(&log, "/10k");
+    assert_eq!((&line["early"], &line["claim"]), (&true.into(), &"won".into()), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_arrives_although_the_handshakes_packets_are_lost() {
+    let rig = Rig::files(|_| {}).await;
+    let remembered = remembered(rig.address).await;
+    let wire = Wire::to(rig.address).await;
+    wire.hold_down();
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let stream = client.begin(request(Method::GET, "/?lost"), true).await;
+    wire.until_down(2000).await;
+    wire.drop_kept();
+    assert_eq!(&reply(stream).await.unwrap().body[..], b"hello\n");
+    client.close().await;
+    let log = rig.stop().await;
+    assert_eq!(executions(&log, "lost"), 1);
 }

@@ -4,8 +4,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 
-use firstflight_quic::Steering;
-use quinn::congestion::CubicConfig;
+use firstflight_quic::{Burst, Steering};
 use quinn::{
     Endpoint, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TokioRuntime, TransportConfig,
     VarInt,
@@ -16,8 +15,6 @@ use crate::{Http3Settings, Limits};
 /// The transport parameters and their like, the same on every connection: early data is bound to
 /// them, so they change only with the configuration.
 pub(crate) fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
-    let mut congestion = CubicConfig::default();
-    congestion.initial_window(INITIAL_WINDOW);
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(limits.streams.into())
@@ -30,7 +27,7 @@ pub(crate) fn transport(settings: &Http3Settings, limits: &Limits) -> TransportC
                 .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
         ))
         .initial_mtu(settings.initial_mtu)
-        .congestion_controller_factory(Arc::new(congestion))
+        .congestion_controller_factory(Arc::new(Burst::default()))
         // Nothing here speaks in datagrams.
         .datagram_receive_buffer_size(None);
     transport
@@ -52,10 +49,6 @@ pub(crate) fn open(
     let socket = runtime.wrap_udp_socket(socket)?;
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }
-
-/// RFC 9002 section 7.2: ten datagrams, limited to the larger of 14,720 or twice a datagram. The
-/// library's default is what fits ten of the smallest.
-const INITIAL_WINDOW: u64 = 14_720;
 
 /// Control and QPACK streams are three; the rest is for streams of types that nobody knows.
 const UNI_STREAMS: u32 = 16;

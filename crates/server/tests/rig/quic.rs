@@ -165,6 +165,7 @@ pub async fn remembered(address: SocketAddr) -> Remembered {
 pub struct Wire {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
+    front: Arc<UdpSocket>,
     back: Arc<UdpSocket>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -177,6 +178,9 @@ struct State {
     /// Whether what comes is kept back.
     hold_up: bool,
     hold_down: bool,
+    /// What of the server's is kept back.
+    kept: Vec<Vec<u8>>,
+    client: Option<SocketAddr>,
 }
 
 impl Wire {
@@ -186,16 +190,14 @@ impl Wire {
         back.connect(server).await.unwrap();
         let address = front.local_addr().unwrap();
         let state = Arc::new(Mutex::new(State::default()));
-        let client = Arc::new(Mutex::new(None));
         let up = {
-            let (front, back, state, client) =
-                (front.clone(), back.clone(), state.clone(), client.clone());
+            let (front, back, state) = (front.clone(), back.clone(), state.clone());
             tokio::spawn(async move {
                 let mut buffer = vec![0; 65_536];
                 while let Ok((count, from)) = front.recv_from(&mut buffer).await {
-                    *client.lock().unwrap() = Some(from);
                     let hold = {
                         let mut state = state.lock().unwrap();
+                        state.client = Some(from);
                         state.up.push(buffer[..count].to_vec());
                         state.hold_up
                     };
@@ -206,35 +208,66 @@ impl Wire {
             })
         };
         let down = {
-            let (back, state) = (back.clone(), state.clone());
+            let (front, back, state) = (front.clone(), back.clone(), state.clone());
             tokio::spawn(async move {
                 let mut buffer = vec![0; 65_536];
                 loop {
                     // An error is an ICMP message of a datagram before.
                     let Ok(count) = back.recv(&mut buffer).await else { continue };
-                    let hold = {
+                    let (hold, to) = {
                         let mut state = state.lock().unwrap();
                         state.down.push(buffer[..count].to_vec());
-                        state.hold_down
+                        if state.hold_down {
+                            state.kept.push(buffer[..count].to_vec());
+                        }
+                        (state.hold_down, state.client)
                     };
-                    let to = *client.lock().unwrap();
                     if let (false, Some(to)) = (hold, to) {
                         let _ = front.send_to(&buffer[..count], to).await;
                     }
                 }
             })
         };
-        Self { address, state, back, tasks: [up, down] }
+        Self { address, state, front, back, tasks: [up, down] }
     }
 
-    /// Loses what the server sends from now on, or not.
-    pub fn lose_down(&self, lose: bool) {
-        self.state.lock().unwrap().hold_down = lose;
+    /// Keeps back what the server sends from now on.
+    pub fn hold_down(&self) {
+        self.state.lock().unwrap().hold_down = true;
     }
 
     /// Loses what the client sends from now on, or not.
     pub fn lose_up(&self, lose: bool) {
         self.state.lock().unwrap().hold_up = lose;
+    }
+
+    /// Delivers what was kept back of the server's, and what comes.
+    pub async fn release_down(&self) {
+        let (kept, client) = {
+            let mut state = self.state.lock().unwrap();
+            state.hold_down = false;
+            (std::mem::take(&mut state.kept), state.client.unwrap())
+        };
+        for datagram in kept {
+            self.front.send_to(&datagram, client).await.unwrap();
+        }
+    }
+
+    /// Loses what was kept back, and delivers what comes.
+    pub fn drop_kept(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.kept.clear();
+        state.hold_down = false;
+    }
+
+    /// Waits until the server has sent so many bytes.
+    pub async fn until_down(&self, bytes: usize) {
+        let waiting = async {
+            while self.down().iter().map(Vec::len).sum::<usize>() < bytes {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, waiting).await.expect("the server sends so much");
     }
 
     /// What the client has sent so far.
