@@ -1,3 +1,4 @@
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use boring::ssl::{Ssl, SslContext};
@@ -8,6 +9,7 @@ use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, Side, TokenStore};
 
 use crate::client_session::ClientSession;
+use crate::early_bytes::EarlyBytes;
 use crate::initial::VERSION_1;
 use crate::{method, session};
 
@@ -48,6 +50,7 @@ pub struct ResumptionInbox(Arc<Mutex<Inbox>>);
 struct Inbox {
     resumptions: Vec<Resumption>,
     tokens: Vec<Bytes>,
+    early_bytes: EarlyBytes,
 }
 
 impl ResumptionInbox {
@@ -63,6 +66,16 @@ impl ResumptionInbox {
 
     pub(crate) fn add(&self, resumption: Resumption) {
         self.lock().resumptions.push(resumption);
+    }
+
+    /// How many bytes of streams have left under 0-RTT keys, accepted or not, those that were sent
+    /// again included.
+    pub fn early_bytes(&self) -> usize {
+        self.lock().early_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn early_counter(&self) -> EarlyBytes {
+        self.lock().early_bytes.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {

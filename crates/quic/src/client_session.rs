@@ -10,6 +10,7 @@ use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
 
 use crate::client::{Prepared, Resumption, ResumptionInbox};
+use crate::early_bytes::Counting;
 use crate::initial;
 use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
 
@@ -121,7 +122,8 @@ impl crypto::Session for ClientSession {
     }
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
-        self.tls.early_keys()
+        let (header, packet) = self.tls.early_keys()?;
+        Some((header, Box::new(Counting::new(packet, self.inbox.early_counter()))))
     }
 
     fn early_data_accepted(&self) -> Option<bool> {

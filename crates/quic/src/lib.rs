@@ -17,6 +17,7 @@ mod burst;
 mod client;
 mod client_hello;
 mod client_session;
+mod early_bytes;
 mod first_flight;
 #[doc(hidden)]
 pub mod foreign;
