@@ -93,7 +93,7 @@ pub(crate) struct FetchArgs {
     /// Put the first write into the SYN where the kernel has a cookie (RFC 7413)
     #[arg(long, help_heading = CONNECTION)]
     tcp_fastopen: bool,
-    /// Seconds for name, TCP and TLS together
+    /// Seconds for name, TCP and TLS, or name and QUIC, together
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds,
           help_heading = CONNECTION)]
     connect_timeout: Duration,
@@ -101,11 +101,20 @@ pub(crate) struct FetchArgs {
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds, help_heading = CONNECTION)]
     max_time: Option<Duration>,
     /// Offer HTTP/1.1 alone
-    #[arg(long = "http1.1", conflicts_with = "http2", help_heading = CONNECTION)]
+    #[arg(long = "http1.1", group = "http", help_heading = CONNECTION)]
     http1_1: bool,
     /// Offer HTTP/2 before HTTP/1.1 (the default)
-    #[arg(long, help_heading = CONNECTION)]
+    #[arg(long, group = "http", help_heading = CONNECTION)]
     http2: bool,
+    /// Use HTTP/3 over QUIC, or TCP where that is there first: TCP is tried once QUIC has failed
+    /// or taken 200 ms. Only one of them sends the request, but for early data with a safe method:
+    /// sent over QUIC it is sent again if TCP wins; with another method it waits for the winner.
+    /// Alt-Svc is not followed
+    #[arg(long, group = "http", help_heading = CONNECTION)]
+    http3: bool,
+    /// Use HTTP/3 over QUIC and nothing else
+    #[arg(long, group = "http", help_heading = CONNECTION)]
+    http3_only: bool,
 
     /// Do not verify the server's certificate
     #[arg(short = 'k', long, conflicts_with = "cacert", help_heading = TLS)]
@@ -138,8 +147,8 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "LIST", help_heading = TLS)]
     curves: Option<String>,
 
-    /// Keep sessions in this file, encrypted; each ticket is used once, also by several calls at a
-    /// time
+    /// Keep sessions in this file, encrypted, and QUIC's address tokens; each is used once, also by
+    /// several calls at a time
     #[arg(long, value_name = "FILE", help_heading = FLIGHT)]
     ssl_sessions: Option<PathBuf>,
     /// Key of that file, made on first use (default: firstflight/session-key in
@@ -231,7 +240,12 @@ impl FetchArgs {
             tls13_ciphers: self.tls13_ciphers.clone(),
             groups: self.curves.clone(),
         };
-        config.http = if self.http1_1 { HttpVersions::One } else { HttpVersions::Two };
+        config.http = match (self.http3, self.http3_only, self.http1_1) {
+            (true, ..) => HttpVersions::ThreeFirst,
+            (_, true, _) => HttpVersions::Three,
+            (_, _, true) => HttpVersions::One,
+            _ => HttpVersions::Two,
+        };
         config.fast_open = self.tcp_fastopen;
         config.early_data = match (self.tls_earlydata, self.early_data_any_method) {
             (false, _) => EarlyPolicy::Never,
@@ -475,7 +489,7 @@ fn after_help() -> String {
         "Besides: %header{NAME}, %{header_json}, %{json}, %{stdout}, %{stderr}, %{onerror}.\n\n\
          Exit codes: 0 done, 2 wrong usage or session jar, 3 malformed URL, 6 name, 7 connect, \
          16 HTTP/2, 18 short body, 22 status (-f), 23 write, 28 timeout, 35 TLS, 47 redirections, \
-         52 no answer, 55 send, 56 receive, 60 certificate, 77 --cacert.\n\n\
+         52 no answer, 55 send, 56 receive, 60 certificate, 77 --cacert, 95 HTTP/3, 96 QUIC.\n\n\
          Environment: SSLKEYLOGFILE, FIRSTFLIGHT_SESSIONS_PASSPHRASE, XDG_CONFIG_HOME.",
     );
     text

@@ -96,7 +96,7 @@ pub async fn connect_tls(
 }
 
 /// RFC 8305 section 5, Connection Attempt Delay.
-const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 async fn dial(address: SocketAddr, fast_open: bool) -> Result<TcpConnected, ClientError> {
     let failed = |source| ClientError::Connect { address, source };

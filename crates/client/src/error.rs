@@ -72,6 +72,29 @@ pub enum ClientError {
     /// The peers disagree about HTTP/2.
     #[error("HTTP/2 failed: {0}")]
     Http2(String),
+    /// No connection over QUIC came about.
+    #[error("no QUIC connection to {address}: {reason}")]
+    Quic {
+        /// The last address that was tried.
+        address: SocketAddr,
+        /// Why not, as a phrase.
+        reason: String,
+    },
+    /// TLS failed over QUIC.
+    #[error("{sentence}")]
+    QuicTls {
+        /// What TLS says of it.
+        sentence: String,
+        /// Whether the server's certificate was not accepted.
+        certificate: bool,
+    },
+    /// The peers disagree about HTTP/3.
+    #[error("HTTP/3 failed: {0}")]
+    Http3(String),
+    /// The server says that it has not begun with the request, so that it may be sent again on
+    /// another connection.
+    #[error("the server takes no more requests on this connection; try again")]
+    NotBegun,
     /// An error status, where the caller wanted that to be an error.
     #[error("the server answered {0}")]
     Status(u16),
@@ -105,6 +128,10 @@ impl ClientError {
             Self::EmptyReply => 52,
             Self::Send(_) => 55,
             Self::Receive(_) => 56,
+            Self::Http3(_) | Self::NotBegun => 95,
+            Self::Quic { .. } => 96,
+            Self::QuicTls { certificate: true, .. } => 60,
+            Self::QuicTls { .. } => 35,
             Self::Tls(error) => tls_exit_code(error),
         }
     }

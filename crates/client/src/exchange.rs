@@ -113,6 +113,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         Ok(Self { wire, sender, driver: Driver { connection: Some(connection), tasks } })
     }
 
+    /// The version of HTTP that is spoken.
+    pub fn version(&self) -> Version {
+        match self.sender {
+            Sender::One(_) => Version::HTTP_11,
+            Sender::Two(_) => Version::HTTP_2,
+        }
+    }
+
     /// The stream below.
     pub fn wire(&self) -> Wire<S> {
         self.wire.clone()
@@ -124,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
     /// [`ClientError`]: TLS errors as they are, a close without a byte as
     /// [`ClientError::EmptyReply`].
     pub async fn send(&mut self, request: &Request) -> Result<(Head, Incoming), ClientError> {
-        let request = request.to_http(matches!(self.sender, Sender::Two(_)))?;
+        let request = request.to_http(self.version())?;
         self.wire.rearm();
         let reply: Reply = match &mut self.sender {
             Sender::One(sender) => Box::pin(sender.send_request(request)),
@@ -137,7 +145,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
             Version::HTTP_2 => {
                 // The first bytes were the server's settings.
                 self.wire.note_answer(Instant::now());
-                write_head(parts.status, &parts.headers)
+                write_head("HTTP/2", parts.status, &parts.headers)
             }
             _ => self.wire.take_head(),
         };
@@ -268,9 +276,9 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
     }
 }
 
-/// An HTTP/2 head in the form of HTTP/1.1, as curl prints it.
-fn write_head(status: http::StatusCode, headers: &HeaderMap) -> Vec<u8> {
-    let mut head = format!("HTTP/2 {} \r\n", status.as_u16()).into_bytes();
+/// A head of HTTP/2 or HTTP/3 in the form of HTTP/1.1, as curl prints it.
+pub(crate) fn write_head(version: &str, status: http::StatusCode, headers: &HeaderMap) -> Vec<u8> {
+    let mut head = format!("{version} {} \r\n", status.as_u16()).into_bytes();
     for (name, value) in headers {
         head.extend_from_slice(name.as_str().as_bytes());
         head.extend_from_slice(b": ");

@@ -4,36 +4,44 @@
 //! - [`connect_tcp`] and [`connect_tls`]: one connection with the instants of its phases, for who
 //!   measures;
 //! - [`Exchange`]: HTTP/1.1 or HTTP/2 on such a connection, the request in its first write;
-//! - [`Jar`]: sessions on disk, encrypted, each handed out once;
+//! - [`connect_quic`], [`Http3`] and [`http3_get`]: the same over QUIC;
+//! - [`Jar`]: sessions and address tokens on disk, encrypted, each handed out once;
 //! - [`Client`]: all of it together with curl's meaning of names, times and exit codes.
 //!
 //! Everything runs on the calling thread's current-thread runtime, in whatever network namespace
 //! that thread is.
 
 mod client;
+mod config;
 mod connect;
 mod early;
 mod error;
 mod exchange;
 mod jar;
 mod listener;
+mod quic;
 mod report;
 mod request;
 mod resolve;
 mod target;
 mod tcp_info;
 mod timings;
+mod transfer;
 mod transport;
 mod verbose;
 mod write_out;
 
-pub use client::{Client, ClientConfig, HttpVersions};
+pub use client::Client;
+pub use config::{ClientConfig, HttpVersions};
 pub use connect::{Connected, TcpConnected, connect_tcp, connect_tls};
 pub use early::{EarlyPolicy, is_safe};
 pub use error::ClientError;
 pub use exchange::{Answer, Exchange, http_get};
-pub use jar::{Jar, JarError, JarKey, Origin, Ticket, TrustId, Wanted};
+pub use jar::{Found, Jar, JarError, JarKey, Origin, Ticket, Token, TrustId, Wanted};
 pub use listener::{Event, Head, Listener};
+pub use quic::{
+    Http3, Http3Answer, QuicConnected, QuicFacts, QuicLink, Receiving, connect_quic, http3_get,
+};
 pub use report::Report;
 pub use request::Request;
 pub use resolve::{Family, Resolver};

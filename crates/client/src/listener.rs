@@ -45,7 +45,7 @@ pub struct Head {
     /// The fields.
     pub headers: HeaderMap,
     /// The head as text with its empty line: as it came for HTTP/1.1 (with any informational
-    /// heads before it), written in the same form for HTTP/2.
+    /// heads before it), written in the same form for HTTP/2 and HTTP/3.
     pub raw: Vec<u8>,
 }
 
@@ -71,6 +71,19 @@ pub enum Event<'a> {
         /// Whether TCP Fast Open was asked for.
         fast_open: bool,
     },
+    /// QUIC is connected: the handshake is complete.
+    QuicConnected {
+        /// The name or address that was asked for.
+        host: &'a str,
+        /// The far end.
+        peer: SocketAddr,
+        /// Our end.
+        local: Option<SocketAddr>,
+        /// Whether an address token was sent along.
+        token: bool,
+    },
+    /// TCP is tried beside QUIC, or instead.
+    TryingTcp(&'a str),
     /// A session from the jar is offered.
     Resuming {
         /// Whether the request goes as early data.
@@ -88,6 +101,8 @@ pub enum Event<'a> {
     Redirected(&'a str),
     /// New sessions were put into the jar.
     SessionsKept(usize),
+    /// New address tokens were put into the jar.
+    TokensKept(usize),
     /// Something is odd, and it goes on.
     Warning(&'a str),
     /// The connection was closed.

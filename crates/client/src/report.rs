@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use firstflight_tls::{EarlyData, Handshake};
 
-use crate::{ClientError, Head, Marks, Request, TcpFacts, Timings};
+use crate::{ClientError, Head, Marks, QuicFacts, Request, TcpFacts, Timings};
 
 /// What a transfer came to, also one that failed: whatever was reached is filled in. Where a
 /// transfer took several requests, this is about the last one, and the counters are about all.
@@ -32,10 +32,12 @@ pub struct Report {
     pub local: Option<SocketAddr>,
     /// What TLS negotiated.
     pub facts: Option<Handshake>,
-    /// Bytes written as early data.
+    /// Bytes written as early data, over QUIC with the settings of HTTP/3.
     pub early_bytes: usize,
-    /// What the kernel says about the connection.
+    /// What the kernel says about the connection, over TCP.
     pub tcp: Option<TcpFacts>,
+    /// What QUIC says about it, over QUIC.
+    pub quic: Option<QuicFacts>,
     /// Bytes of body received.
     pub size_download: u64,
     /// Bytes of body sent.
@@ -52,6 +54,8 @@ pub struct Report {
     pub retries: u32,
     /// New sessions that came in.
     pub sessions: usize,
+    /// New address tokens that came in.
+    pub tokens: usize,
     /// Where the body was written, if a file.
     pub file_name: Option<String>,
     /// What went wrong.
@@ -74,6 +78,7 @@ impl Report {
             facts: None,
             early_bytes: 0,
             tcp: None,
+            quic: None,
             size_download: 0,
             size_upload: 0,
             size_header: 0,
@@ -82,6 +87,7 @@ impl Report {
             num_redirects: 0,
             retries: 0,
             sessions: 0,
+            tokens: 0,
             file_name: None,
             error: None,
         }
@@ -111,13 +117,16 @@ impl Report {
         }
     }
 
-    /// Round trips as the kernel's clock sees them: the time from the moment of dialling (the SYN,
-    /// or with TCP Fast Open the first write right after it) to the first byte of the answer,
-    /// divided by the least round-trip time that the kernel measured on the connection. The
-    /// server's own time is in it, so it is an upper bound; the packets are the judge. `None`
-    /// without an answer or a measured round trip.
+    /// Round trips as the client itself sees them: the time from the moment of dialling (the SYN,
+    /// with TCP Fast Open the first write right after it, or QUIC's first datagram) to the first
+    /// byte of the answer, divided by the least round-trip time that the kernel, or QUIC, measured
+    /// on the connection. The server's own time is in it, so it is an upper bound; the packets are
+    /// the judge. `None` without an answer or a measured round trip.
     pub fn round_trips(&self) -> Option<f64> {
-        let min_rtt = self.tcp?.min_rtt;
+        let min_rtt = match (self.quic, self.tcp) {
+            (Some(quic), _) => quic.min_rtt,
+            (None, tcp) => tcp?.min_rtt,
+        };
         let elapsed = self.marks.first_byte?.checked_duration_since(self.marks.dialled?)?;
         (min_rtt > Duration::ZERO).then(|| elapsed.as_secs_f64() / min_rtt.as_secs_f64())
     }

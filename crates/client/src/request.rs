@@ -86,8 +86,13 @@ impl Request {
     }
 
     /// The request as the HTTP library takes it: in origin form with `Host` for HTTP/1.1
-    /// (RFC 9112 section 3.2.1), as a whole URI for HTTP/2 (RFC 9113 section 8.3.1).
-    pub(crate) fn to_http(&self, http2: bool) -> Result<http::Request<Full<Bytes>>, ClientError> {
+    /// (RFC 9112 section 3.2.1), as a whole URI for HTTP/2 and HTTP/3 (RFC 9113 section 8.3.1,
+    /// RFC 9114 section 4.3.1).
+    pub(crate) fn to_http(
+        &self,
+        version: Version,
+    ) -> Result<http::Request<Full<Bytes>>, ClientError> {
+        let framed = version >= Version::HTTP_2;
         let host = match self.headers.get(HOST) {
             Some(host) => host.to_str().unwrap_or_default().to_owned(),
             None => self.target.authority(),
@@ -97,7 +102,7 @@ impl Request {
             url: self.target.to_string(),
             reason: error.to_string(),
         };
-        let uri = match http2 {
+        let uri = match framed {
             true => Uri::builder()
                 .scheme(self.target.scheme().name())
                 .authority(host.as_str())
@@ -108,8 +113,8 @@ impl Request {
         };
         let mut request = http::Request::builder().method(self.method.clone()).uri(uri);
         let mut headers = HeaderMap::with_capacity(self.headers.len() + 1);
-        match http2 {
-            true => request = request.version(Version::HTTP_2),
+        match framed {
+            true => request = request.version(version),
             false => {
                 let value = HeaderValue::from_str(&host).map_err(|error| bad(error.into()))?;
                 headers.insert(HOST, value);
@@ -125,13 +130,19 @@ impl Request {
         *request.headers_mut() = headers;
         Ok(request)
     }
-    /// The head as HTTP/1.1 writes it; HTTP/2's in the same form, as curl prints it.
-    pub(crate) fn head_text(&self, http2: bool) -> Result<Vec<u8>, ClientError> {
-        let request = self.to_http(http2)?;
-        let version = if http2 { "2" } else { "1.1" };
+
+    /// The head as HTTP/1.1 writes it; that of later versions in the same form, as curl prints it.
+    pub(crate) fn head_text(&self, version: Version) -> Result<Vec<u8>, ClientError> {
+        let request = self.to_http(version)?;
+        let framed = version >= Version::HTTP_2;
+        let version = match version {
+            Version::HTTP_3 => "3",
+            Version::HTTP_2 => "2",
+            _ => "1.1",
+        };
         let path = self.target.path_and_query();
         let mut text = format!("{} {path} HTTP/{version}\r\n", self.method).into_bytes();
-        if let (true, Some(authority)) = (http2, request.uri().authority()) {
+        if let (true, Some(authority)) = (framed, request.uri().authority()) {
             text.extend_from_slice(format!("Host: {authority}\r\n").as_bytes());
         }
         for (name, value) in request.headers() {
@@ -182,13 +193,13 @@ mod tests {
 
     #[test]
     fn rfc9112_3_2_1_origin_form_and_rfc9113_8_3_1_whole_uri() {
-        let one = request().to_http(false).unwrap();
+        let one = request().to_http(Version::HTTP_11).unwrap();
         assert_eq!(
             (one.uri().to_string().as_str(), &one.headers()[HOST]),
             ("/x?y", &"a.test:8443".parse().unwrap())
         );
         assert_eq!(one.headers()[AUTHORIZATION], "Basic dXNlcjpwdw==");
-        let two = request().to_http(true).unwrap();
+        let two = request().to_http(Version::HTTP_2).unwrap();
         assert_eq!(two.uri().to_string(), "https://a.test:8443/x?y");
         assert!(!two.headers().contains_key(HOST));
     }

@@ -7,9 +7,10 @@ pub struct Marks {
     pub start: Instant,
     /// The name was resolved.
     pub resolved: Option<Instant>,
-    /// Connecting began: the SYN left, or was left to the first write (TCP Fast Open).
+    /// Connecting began: the SYN left, or was left to the first write (TCP Fast Open, QUIC).
     pub dialled: Option<Instant>,
-    /// TCP was connected; with TCP Fast Open and a cookie, this is the moment of dialling.
+    /// TCP was connected; with TCP Fast Open and a cookie, this is the moment of dialling. Over
+    /// QUIC the handshake was complete.
     pub connected: Option<Instant>,
     /// The TLS handshake was complete. With early data this comes after the request was sent.
     pub secured: Option<Instant>,
@@ -43,7 +44,7 @@ impl Marks {
 pub struct Timings {
     /// Until the name was resolved.
     pub namelookup: f64,
-    /// Until TCP was connected.
+    /// Until TCP was connected, or QUIC's handshake complete.
     pub connect: f64,
     /// Until the TLS handshake was complete, also with early data.
     pub appconnect: f64,

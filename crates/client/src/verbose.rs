@@ -20,6 +20,12 @@ impl<W: Write> Verbose<W> {
                 let how = if *fast_open { ", TCP Fast Open asked for" } else { "" };
                 self.note(&format!("Connected to {host} ({peer}){from}{how}"));
             }
+            Event::QuicConnected { host, peer, local, token } => {
+                let from = local.map_or_else(String::new, |local| format!(" from {local}"));
+                let how = if *token { ", an address token sent along" } else { "" };
+                self.note(&format!("Connected to {host} ({peer}){from} over QUIC{how}"));
+            }
+            Event::TryingTcp(why) => self.note(&format!("Trying TCP: {why}")),
             Event::Resuming { early_data } => self.note(match early_data {
                 true => "TLS: offering a session, and the request as early data",
                 false => "TLS: offering a session",
@@ -31,6 +37,9 @@ impl<W: Write> Verbose<W> {
             Event::Redirected(to) => self.note(&format!("Following the redirection to {to}")),
             Event::SessionsKept(count) => {
                 self.note(&format!("TLS: {count} new session(s) put into the jar"));
+            }
+            Event::TokensKept(count) => {
+                self.note(&format!("QUIC: {count} new address token(s) put into the jar"));
             }
             Event::Warning(text) => self.note(&format!("Warning: {text}")),
             Event::Closed => self.note("Connection closed"),

@@ -162,7 +162,9 @@ const VARIABLES: &[(&str, &str, Get)] = &[
     ("exitcode", "the exit code", |r| Value::Number(r.exit_code().into())),
     ("filename_effective", "the file that was written", |r| text(r.file_name.clone())),
     ("http_code", "the status, 000 without one", |r| Value::Code(r.status())),
-    ("http_version", "1.1, 2, or 0 without an answer", |r| Value::Text(http_version(r).to_owned())),
+    ("http_version", "1.1, 2, 3, or 0 without an answer", |r| {
+        Value::Text(http_version(r).to_owned())
+    }),
     ("local_ip", "our address", |r| text(r.local.map(|a| a.ip().to_string()))),
     ("local_port", "our port", |r| Value::Number(r.local.map_or(0, |a| a.port().into()))),
     ("method", "the method of the last request", |r| Value::Text(r.method.clone())),
@@ -195,7 +197,9 @@ const VARIABLES: &[(&str, &str, Get)] = &[
         "seconds until the TLS handshake was complete, also with early data",
         |r| Value::Seconds(r.timings().appconnect),
     ),
-    ("time_connect", "seconds until TCP was connected", |r| Value::Seconds(r.timings().connect)),
+    ("time_connect", "seconds until TCP was connected, or QUIC's handshake complete", |r| {
+        Value::Seconds(r.timings().connect)
+    }),
     ("time_namelookup", "seconds until the name was resolved", |r| {
         Value::Seconds(r.timings().namelookup)
     }),
@@ -220,12 +224,19 @@ const VARIABLES: &[(&str, &str, Get)] = &[
     ("early_data_reason", "own: why", |r| {
         text(r.facts.as_ref().map(|facts| facts.early_data_reason.name().to_owned()))
     }),
+    ("quic_rtt", "own: QUIC's smoothed RTT in seconds", |r| {
+        Value::Seconds(r.quic.map_or(0.0, |quic| quic.rtt.as_secs_f64()))
+    }),
+    ("quic_token", "own: 1 if an address token was sent along", |r| {
+        Value::Number(r.quic.is_some_and(|quic| quic.token_sent).into())
+    }),
+    ("quic_tokens", "own: new address tokens received", |r| Value::Number(r.tokens as i64)),
     ("retries", "own: requests sent again (425, or a fresh connection without early data)", |r| {
         Value::Number(r.retries.into())
     }),
     (
         "round_trips",
-        "own: time from the SYN to the first byte in units of the kernel's least RTT",
+        "own: time from dialling to the first byte in units of the least RTT measured",
         |r| r.round_trips().map_or(Value::Absent, Value::Tenths),
     ),
     ("tcp_fastopen", "own: 1 if the kernel says that data in the SYN was acknowledged", |r| {
@@ -265,6 +276,7 @@ fn speed(report: &Report, size: u64) -> Value {
 
 fn http_version(report: &Report) -> &'static str {
     match report.head.as_ref().map(|head| head.version) {
+        Some(Version::HTTP_3) => "3",
         Some(Version::HTTP_2) => "2",
         Some(Version::HTTP_11) => "1.1",
         Some(Version::HTTP_10) => "1.0",

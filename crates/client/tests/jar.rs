@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use firstflight_client::{Jar, JarError, JarKey, Origin, Ticket, TrustId, Wanted};
+use firstflight_client::{Found, Jar, JarError, JarKey, Origin, Ticket, Token, TrustId, Wanted};
 use firstflight_tls::{Session, Trust, Version};
 use proptest::prelude::*;
 use support::{Home, Manner, Server};
@@ -36,6 +36,34 @@ fn rfc8446_c_4_each_ticket_comes_out_once() {
 }
 
 #[test]
+fn address_tokens_and_sessions_for_quic_come_back_as_they_were() {
+    let home = Home::new();
+    let trust = TrustId::of(&Trust::Anyone).unwrap();
+    let parameters = bytes::Bytes::from_static(&[1, 2, 0x40, 3]);
+    let mut quic = tickets(2);
+    for ticket in &mut quic {
+        ticket.alpn = Some(b"h3".to_vec());
+        ticket.transport_parameters = Some(parameters.clone());
+    }
+    let token = |text: &'static str| Token::new(origin(), trust.clone(), text.into());
+    // A token is kept also where there is no session.
+    home.jar().put(&[], &[token("first")], &mut Vec::new()).unwrap();
+    home.jar().put(&quic[..1], &[token("second")], &mut Vec::new()).unwrap();
+    assert_eq!((home.jar().count().unwrap(), home.jar().count_tokens().unwrap()), (1, 2));
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        found.push(take_all(&home.jar()));
+    }
+    assert!(found.iter().all(|found| found.tcp.is_none()), "{found:?}");
+    let tokens: Vec<_> =
+        found.iter().filter_map(|found| Some(found.token.as_ref()?.bytes.clone())).collect();
+    assert_eq!(tokens, ["second", "first"]);
+    let ticket = found[0].quic.as_ref().unwrap();
+    assert_eq!(ticket.transport_parameters.as_ref(), Some(&parameters));
+    assert!(found[1].quic.is_none());
+}
+
+#[test]
 fn a_jar_of_another_key_is_refused_and_kept() {
     let home = filled(3);
     let before = fs::read(home.path("jar")).unwrap();
@@ -56,7 +84,7 @@ fn a_jar_of_another_key_is_refused_and_kept() {
 fn a_passphrase_opens_what_it_closed() {
     let home = Home::new();
     let with = |phrase: &str| open(&home, JarKey::Passphrase(phrase.into()));
-    with("secret").unwrap().put(&tickets(1), &mut Vec::new()).unwrap();
+    with("secret").unwrap().put(&tickets(1), &[], &mut Vec::new()).unwrap();
     assert_eq!(with("secret").unwrap().count().unwrap(), 1);
     assert!(matches!(with("guess").unwrap_err(), JarError::OtherKey(_)));
 }
@@ -108,7 +136,7 @@ fn processes_share_a_jar_without_loss_or_doubles() {
         }
         let mut own = tickets(1);
         own[0].origin.host = format!("child{}.test", std::process::id());
-        jar.put(&own, &mut Vec::new()).unwrap();
+        jar.put(&own, &[], &mut Vec::new()).unwrap();
         return;
     }
     let home = filled(15);
@@ -140,7 +168,7 @@ fn one_key_is_made_when_many_begin_at_once() {
     let home = Home::new();
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| home.jar().put(&tickets(1), &mut Vec::new()).unwrap());
+            scope.spawn(|| home.jar().put(&tickets(1), &[], &mut Vec::new()).unwrap());
         }
     });
     assert_eq!(home.jar().count().unwrap(), 1, "the same ticket is kept once");
@@ -177,20 +205,24 @@ fn open(home: &Home, key: JarKey) -> Result<Jar, JarError> {
 
 fn filled(count: usize) -> Home {
     let home = Home::new();
-    home.jar().put(&tickets(count), &mut Vec::new()).unwrap();
+    home.jar().put(&tickets(count), &[], &mut Vec::new()).unwrap();
     home
 }
 
 fn take(jar: &Jar) -> Option<Vec<u8>> {
+    Some(take_all(jar).tcp?.session.to_bytes().unwrap())
+}
+
+fn take_all(jar: &Jar) -> Found {
     let wanted = Wanted {
         origin: &origin(),
         trust: &TrustId::of(&Trust::Anyone).unwrap(),
-        alpn: &[b"http/1.1".to_vec()],
+        tcp: Some(&[b"http/1.1".to_vec()]),
+        quic: Some(&[b"h3".to_vec()]),
         versions: (Version::Tls12, Version::Tls13),
         early_data: true,
     };
-    let ticket = jar.take(&wanted, &mut Vec::new()).unwrap()?;
-    Some(ticket.session.to_bytes().unwrap())
+    jar.take(&wanted, &mut Vec::new()).unwrap()
 }
 
 fn origin() -> Origin {
@@ -212,6 +244,7 @@ fn tickets(count: usize) -> Vec<Ticket> {
             trust: trust.clone(),
             alpn: Some(b"http/1.1".to_vec()),
             session: session.clone(),
+            transport_parameters: None,
         })
         .collect()
 }

@@ -7,13 +7,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use firstflight_tls::{Session, Version};
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
 pub use key::JarKey;
 use key::Keeper;
-use store::{Contents, Entry};
+use store::{Contents, Entry, TokenEntry};
 
 /// What can be wrong with a session jar, each in one sentence that names the mend. The jar is left
 /// as it was.
@@ -104,21 +105,73 @@ pub struct Ticket {
     pub alpn: Option<Vec<u8>>,
     /// The session itself.
     pub session: Session,
+    /// The server's transport parameters as the wire has them, where the connection was QUIC's
+    /// (RFC 9000 section 7.4.1). Sessions of TCP have none, and the two do not cross.
+    pub transport_parameters: Option<Bytes>,
 }
 
-/// What kind of ticket a connection can use.
+/// An address token of a NEW_TOKEN frame: with it in its first packet a client is taken for one
+/// that can be reached, and is sent a whole answer at once (RFC 9000 section 8.1.3). Kept also
+/// where there is no session.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Whom it belongs to.
+    pub origin: Origin,
+    /// How that one was verified.
+    pub trust: TrustId,
+    /// When it came, in seconds since the Unix epoch.
+    pub received: u64,
+    /// The token itself.
+    pub bytes: Bytes,
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Whoever has it can spend it.
+        f.debug_struct("Token").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl Token {
+    /// One that came just now.
+    pub fn new(origin: Origin, trust: TrustId, bytes: Bytes) -> Self {
+        Self { origin, trust, received: now(), bytes }
+    }
+}
+
+/// What carries TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Tcp,
+    Quic,
+}
+
+/// What a transfer can use.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     /// Whom the connection goes to.
     pub origin: &'a Origin,
     /// How it will be verified.
     pub trust: &'a TrustId,
-    /// The application protocols that it offers.
-    pub alpn: &'a [Vec<u8>],
+    /// The application protocols that it offers over TCP; `None`: it does not use TCP.
+    pub tcp: Option<&'a [Vec<u8>]>,
+    /// The same for QUIC.
+    pub quic: Option<&'a [Vec<u8>]>,
     /// Oldest and newest version that it speaks.
     pub versions: (Version, Version),
-    /// Whether one that allows early data is preferred.
+    /// Whether a ticket that allows early data is preferred.
     pub early_data: bool,
+}
+
+/// What a jar had for a transfer.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// For a connection over TCP.
+    pub tcp: Option<Ticket>,
+    /// For one over QUIC.
+    pub quic: Option<Ticket>,
+    /// For the first packet of one over QUIC.
+    pub token: Option<Token>,
 }
 
 /// Sessions in a file, encrypted as a whole, which several processes may use at a time: each
@@ -152,55 +205,68 @@ impl Jar {
         Ok(jar)
     }
 
-    /// Takes the newest fitting ticket out of the jar. Sessions that turn out to be garbled are
-    /// dropped, with a sentence about each in `warnings`.
+    /// Takes out the newest fitting ticket for each carrier that is wanted, and for QUIC the newest
+    /// address token. What turns out to be garbled is dropped, with a sentence about each in
+    /// `warnings`.
     ///
     /// # Errors
     /// [`JarError`].
-    pub fn take(
-        &self,
-        wanted: &Wanted<'_>,
-        warnings: &mut Vec<String>,
-    ) -> Result<Option<Ticket>, JarError> {
+    pub fn take(&self, wanted: &Wanted<'_>, warnings: &mut Vec<String>) -> Result<Found, JarError> {
         let _lock = self.lock()?;
         let mut contents = self.read()?;
-        let before = contents.len();
+        let before = (contents.len(), contents.tokens());
         self.warn_of_garbled(&mut contents, warnings);
         contents.expire(now());
-        let found = loop {
-            let Some(entry) = contents.take(wanted) else { break None };
-            match entry.open() {
-                Ok(ticket) => break Some(ticket),
-                Err(reason) => warnings.push(format!(
-                    "a session for {} in {} is garbled ({reason}) and was dropped",
-                    wanted.origin.host,
-                    self.path.display()
-                )),
+        let mut garbled = |what: &str, reason: String| {
+            warnings.push(format!(
+                "{what} for {} in {} is garbled ({reason}) and was dropped",
+                wanted.origin.host,
+                self.path.display()
+            ));
+        };
+        let mut ticket = |carrier, alpn: Option<&[Vec<u8>]>| {
+            let alpn = alpn?;
+            loop {
+                match contents.take(wanted, carrier, alpn)?.open() {
+                    Ok(ticket) => return Some(ticket),
+                    Err(reason) => garbled("a session", reason),
+                }
             }
         };
-        if contents.len() != before {
+        let (tcp, quic) = (ticket(Carrier::Tcp, wanted.tcp), ticket(Carrier::Quic, wanted.quic));
+        let mut token = None;
+        while let (Some(_), None) = (wanted.quic, &token) {
+            let Some(entry) = contents.take_token(wanted.origin, wanted.trust) else { break };
+            match entry.open(wanted.origin) {
+                Ok(open) => token = Some(open),
+                Err(reason) => garbled("an address token", reason),
+            }
+        }
+        if (contents.len(), contents.tokens()) != before {
             self.write(&contents)?;
         }
-        Ok(found)
+        Ok(Found { tcp, quic, token })
     }
 
-    /// Puts tickets in: new ones, or one that was not used after all. The jar is bounded; the
-    /// newest stay.
+    /// Puts tickets and address tokens in: new ones, or those that were not used after all. The
+    /// jar is bounded; the newest stay.
     ///
     /// # Errors
     /// [`JarError`].
-    pub fn put(&self, tickets: &[Ticket], warnings: &mut Vec<String>) -> Result<(), JarError> {
-        if tickets.is_empty() {
+    pub fn put(
+        &self,
+        tickets: &[Ticket],
+        tokens: &[Token],
+        warnings: &mut Vec<String>,
+    ) -> Result<(), JarError> {
+        if tickets.is_empty() && tokens.is_empty() {
             return Ok(());
         }
         let _lock = self.lock()?;
         let mut contents = self.read()?;
         self.warn_of_garbled(&mut contents, warnings);
-        for ticket in tickets {
-            if let Some(entry) = Entry::seal(ticket) {
-                contents.add(entry);
-            }
-        }
+        tickets.iter().filter_map(Entry::seal).for_each(|entry| contents.add(entry));
+        tokens.iter().filter_map(TokenEntry::seal).for_each(|token| contents.add_token(token));
         contents.expire(now());
         self.write(&contents)
     }
@@ -214,11 +280,20 @@ impl Jar {
         Ok(self.read()?.len())
     }
 
+    /// How many address tokens it holds, of all origins.
+    ///
+    /// # Errors
+    /// [`JarError`].
+    pub fn count_tokens(&self) -> Result<usize, JarError> {
+        let _lock = self.lock()?;
+        Ok(self.read()?.tokens())
+    }
+
     fn warn_of_garbled(&self, contents: &mut Contents, warnings: &mut Vec<String>) {
         match contents.drop_garbled() {
             0 => {}
             count => warnings.push(format!(
-                "{count} garbled session(s) in {} were dropped",
+                "{count} garbled session(s) or token(s) in {} were dropped",
                 self.path.display()
             )),
         }

@@ -1,14 +1,17 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use firstflight_tls::{Session, Version};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
-use super::{Origin, Ticket, TrustId, Wanted};
+use super::{Carrier, Origin, Ticket, Token, TrustId, Wanted};
 
 /// What a jar holds, without files and clocks.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     entries: Vec<Entry>,
+    tokens: Vec<TokenEntry>,
     garbled: usize,
 }
 
@@ -27,51 +30,87 @@ pub(super) struct Entry {
     expires: u64,
     /// The session's bytes in base64.
     session: String,
+    /// The server's transport parameters in base64; only a session for QUIC has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    transport_parameters: Option<String>,
+}
+
+/// An address token as the jar keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct TokenEntry {
+    host: String,
+    port: u16,
+    trust: String,
+    /// Seconds since the Unix epoch.
+    received: u64,
+    /// The token's bytes in base64.
+    token: String,
 }
 
 /// The file's form: a version, so that a later one is recognised, and entries, each read for
-/// itself.
+/// itself. The first form had neither tokens nor sessions for QUIC.
 #[derive(Serialize, Deserialize)]
-struct Form<T> {
+struct Form<S, T> {
     version: u32,
-    sessions: Vec<T>,
+    sessions: Vec<S>,
+    #[serde(default = "Vec::new")]
+    tokens: Vec<T>,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// Tickets kept for one origin.
+/// Tickets kept for one origin and one carrier.
 const MAX_OF_ORIGIN: usize = 16;
 
 /// Tickets kept in all.
 const MAX_ALL: usize = 512;
 
+/// Address tokens kept for one origin.
+const MAX_TOKENS_OF_ORIGIN: usize = 4;
+
+/// Address tokens kept in all.
+const MAX_TOKENS: usize = 256;
+
 /// Bytes of a session in base64 beyond which it is not kept.
 const MAX_SESSION: usize = 64 * 1024;
 
-/// No ticket is kept for longer than a week, whatever it says (RFC 8446 section 4.6.1); in seconds.
+/// Bytes of an address token, or of transport parameters, in base64, beyond which it is not kept.
+const MAX_FIELD: usize = 4096;
+
+/// No ticket is kept for longer than a week, whatever it says (RFC 8446 section 4.6.1), and no
+/// token, which does not say (RFC 9000 section 8.1.3); in seconds.
 const MAX_AGE: u64 = 7 * 24 * 60 * 60;
 
 impl Contents {
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let form: Form<serde_json::Value> =
+        let form: Form<Json, Json> =
             serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if form.version != VERSION {
-            return Err(format!("it is of form {}, and only {VERSION} is known", form.version));
+        if !(1..=VERSION).contains(&form.version) {
+            return Err(format!("it is of form {}, and {VERSION} is the last known", form.version));
         }
-        let all = form.sessions.len();
-        let entries: Vec<Entry> =
-            form.sessions.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect();
-        Ok(Self { garbled: all - entries.len(), entries })
+        let all = form.sessions.len() + form.tokens.len();
+        let entries: Vec<Entry> = readable(form.sessions);
+        let tokens: Vec<TokenEntry> = readable(form.tokens);
+        Ok(Self { garbled: all - entries.len() - tokens.len(), entries, tokens })
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let form = Form { version: VERSION, sessions: self.entries.iter().collect() };
+        let form = Form {
+            version: VERSION,
+            sessions: self.entries.iter().collect(),
+            tokens: self.tokens.iter().collect(),
+        };
         serde_json::to_vec(&form).expect("strings and numbers can always be written")
     }
 
-    /// Entries as the file has them, also those that could not be read.
+    /// Sessions as the file has them, also those that could not be read.
     pub(super) fn len(&self) -> usize {
         self.entries.len() + self.garbled
+    }
+
+    /// Address tokens.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens.len()
     }
 
     /// Forgets the entries that could not be read; how many there were.
@@ -81,12 +120,15 @@ impl Contents {
 
     pub(super) fn expire(&mut self, now: u64) {
         self.entries.retain(|entry| now < entry.expires.min(entry.issued.saturating_add(MAX_AGE)));
+        self.tokens.retain(|token| now < token.received.saturating_add(MAX_AGE));
     }
 
     /// Adds an entry; the same session is kept once, and the oldest make room.
     pub(super) fn add(&mut self, entry: Entry) {
         self.entries.retain(|old| old.session != entry.session);
-        let same = |old: &Entry| old.is_of(&entry.scheme, &entry.host, entry.port);
+        let same = |old: &Entry| {
+            old.is_of(&entry.scheme, &entry.host, entry.port) && old.carrier() == entry.carrier()
+        };
         while self.entries.iter().filter(|old| same(old)).count() >= MAX_OF_ORIGIN {
             self.drop_oldest(same);
         }
@@ -97,12 +139,57 @@ impl Contents {
     }
 
     /// Takes out the newest that fits, with early data before without if that is wanted.
-    pub(super) fn take(&mut self, wanted: &Wanted<'_>) -> Option<Entry> {
-        let (index, _) =
-            self.entries.iter().enumerate().filter(|(_, entry)| entry.fits(wanted)).max_by_key(
-                |(index, entry)| (wanted.early_data && entry.early_data, entry.issued, *index),
-            )?;
+    pub(super) fn take(
+        &mut self,
+        wanted: &Wanted<'_>,
+        carrier: Carrier,
+        alpn: &[Vec<u8>],
+    ) -> Option<Entry> {
+        let (index, _) = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.carrier() == carrier && entry.fits(wanted, alpn))
+            .max_by_key(|(index, entry)| {
+                (wanted.early_data && entry.early_data, entry.issued, *index)
+            })?;
         Some(self.entries.remove(index))
+    }
+
+    /// Adds an address token; the same one is kept once, and the oldest make room.
+    pub(super) fn add_token(&mut self, token: TokenEntry) {
+        self.tokens.retain(|old| old.token != token.token);
+        let same = |old: &TokenEntry| old.host == token.host && old.port == token.port;
+        while self.tokens.iter().filter(|old| same(old)).count() >= MAX_TOKENS_OF_ORIGIN {
+            self.drop_oldest_token(same);
+        }
+        while self.tokens.len() >= MAX_TOKENS {
+            self.drop_oldest_token(|_| true);
+        }
+        self.tokens.push(token);
+    }
+
+    /// Takes out the newest token for an origin.
+    pub(super) fn take_token(&mut self, origin: &Origin, trust: &TrustId) -> Option<TokenEntry> {
+        let fits = |token: &TokenEntry| {
+            token.host == origin.host && token.port == origin.port && token.trust == trust.0
+        };
+        let (index, _) = self
+            .tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| fits(token))
+            .max_by_key(|(index, token)| (token.received, *index))?;
+        Some(self.tokens.remove(index))
+    }
+
+    fn drop_oldest_token(&mut self, among: impl Fn(&TokenEntry) -> bool) {
+        let tokens = self.tokens.iter().enumerate();
+        let oldest =
+            tokens.filter(|(_, token)| among(token)).min_by_key(|(_, token)| token.received);
+        if let Some(index) = oldest.map(|(index, _)| index) {
+            self.tokens.remove(index);
+        }
     }
 
     fn drop_oldest(&mut self, among: impl Fn(&Entry) -> bool) {
@@ -126,6 +213,11 @@ impl Entry {
         if session.len() > MAX_SESSION {
             return None;
         }
+        let transport_parameters =
+            ticket.transport_parameters.as_ref().map(|bytes| STANDARD_NO_PAD.encode(bytes));
+        if transport_parameters.as_ref().is_some_and(|text| text.len() > MAX_FIELD) {
+            return None;
+        }
         let (issued, lifetime) = ticket.session.issued_and_lifetime();
         let alpn = match &ticket.alpn {
             Some(alpn) => Some(String::from_utf8(alpn.clone()).ok()?),
@@ -142,30 +234,43 @@ impl Entry {
             issued,
             expires: issued.saturating_add(u64::from(lifetime).min(MAX_AGE)),
             session,
+            transport_parameters,
         })
     }
 
     /// The ticket again, or what is wrong with it.
     pub(super) fn open(self) -> Result<Ticket, String> {
-        let bytes = STANDARD_NO_PAD.decode(&self.session).map_err(|error| error.to_string())?;
+        let bytes = decode(&self.session)?;
         let session = Session::from_bytes(&bytes).map_err(|error| error.to_string())?;
+        let transport_parameters = match &self.transport_parameters {
+            Some(text) => Some(decode(text)?.into()),
+            None => None,
+        };
         Ok(Ticket {
             origin: Origin { scheme: self.scheme, host: self.host, port: self.port },
             trust: TrustId(self.trust),
             alpn: self.alpn.map(String::into_bytes),
             session,
+            transport_parameters,
         })
+    }
+
+    fn carrier(&self) -> Carrier {
+        match self.transport_parameters {
+            Some(_) => Carrier::Quic,
+            None => Carrier::Tcp,
+        }
     }
 
     fn is_of(&self, scheme: &str, host: &str, port: u16) -> bool {
         self.scheme == scheme && self.host == host && self.port == port
     }
 
-    fn fits(&self, wanted: &Wanted<'_>) -> bool {
+    fn fits(&self, wanted: &Wanted<'_>, alpn: &[Vec<u8>]) -> bool {
         let origin = wanted.origin;
         let (oldest, newest) = wanted.versions;
         let alpn_fits = match &self.alpn {
-            Some(alpn) => wanted.alpn.iter().any(|offered| offered == alpn.as_bytes()),
+            Some(own) => alpn.iter().any(|offered| offered == own.as_bytes()),
             None => true,
         };
         self.is_of(&origin.scheme, &origin.host, origin.port)
@@ -175,116 +280,38 @@ impl Entry {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn entry(host: &str, trust: &str, issued: u64, early_data: bool) -> Entry {
-        Entry {
-            scheme: "https".into(),
-            host: host.into(),
-            port: 443,
-            trust: trust.into(),
-            alpn: Some("h2".into()),
-            version: "TLSv1.3".into(),
-            early_data,
-            issued,
-            expires: issued + 7200,
-            session: format!("{host}{issued}{early_data}"),
-        }
-    }
-
-    fn take(contents: &mut Contents, host: &str, trust: &str, early_data: bool) -> Option<Entry> {
-        contents.take(&Wanted {
-            origin: &Origin { scheme: "https".into(), host: host.into(), port: 443 },
-            trust: &TrustId(trust.into()),
-            alpn: &[b"h2".to_vec()],
-            versions: (Version::Tls12, Version::Tls13),
-            early_data,
+impl TokenEntry {
+    /// `None` when it is too large to be kept.
+    pub(super) fn seal(token: &Token) -> Option<Self> {
+        let text = STANDARD_NO_PAD.encode(&token.bytes);
+        (text.len() <= MAX_FIELD).then(|| Self {
+            host: token.origin.host.clone(),
+            port: token.origin.port,
+            trust: token.trust.0.clone(),
+            received: token.received,
+            token: text,
         })
     }
 
-    #[test]
-    fn rfc8446_c_4_a_ticket_is_taken_once_newest_first() {
-        let mut contents = Contents::default();
-        contents.add(entry("a", "system", 1, true));
-        contents.add(entry("a", "system", 3, false));
-        contents.add(entry("a", "system", 2, true));
-        assert_eq!(take(&mut contents, "a", "system", true).unwrap().issued, 2);
-        assert_eq!(take(&mut contents, "a", "system", false).unwrap().issued, 3);
-        assert_eq!(take(&mut contents, "a", "system", false).unwrap().issued, 1);
-        assert!(take(&mut contents, "a", "system", false).is_none());
-    }
-
-    #[test]
-    fn a_session_goes_only_where_its_server_was_verified_alike() {
-        let mut contents = Contents::default();
-        contents.add(entry("a", "anyone", 1, true));
-        assert!(take(&mut contents, "a", "system", true).is_none());
-        assert!(take(&mut contents, "b", "anyone", true).is_none());
-        assert!(take(&mut contents, "a", "anyone", true).is_some());
-    }
-
-    #[test]
-    fn rfc8446_4_6_1_no_ticket_outlives_its_lifetime_or_a_week() {
-        let mut contents = Contents::default();
-        contents.add(entry("a", "system", 1000, true));
-        contents.add(Entry { expires: u64::MAX, ..entry("b", "system", 1000, true) });
-        contents.expire(1000 + 7200);
-        assert!(take(&mut contents, "a", "system", true).is_none());
-        contents.expire(1000 + MAX_AGE - 1);
-        assert_eq!(contents.len(), 1);
-        contents.expire(1000 + MAX_AGE);
-        assert_eq!(contents.len(), 0);
-    }
-
-    #[test]
-    fn one_garbled_entry_does_not_take_the_others_along() {
-        let good = serde_json::to_value(entry("a", "system", 1, true)).unwrap();
-        let form = Form { version: VERSION, sessions: vec![serde_json::json!({"host": 7}), good] };
-        let mut contents = Contents::from_bytes(&serde_json::to_vec(&form).unwrap()).unwrap();
-        assert_eq!(contents.len(), 2);
-        assert_eq!(contents.drop_garbled(), 1);
-        assert!(take(&mut contents, "a", "system", true).is_some());
-    }
-
-    #[test]
-    fn another_form_is_not_guessed_at() {
-        let reason = Contents::from_bytes(br#"{"version":2,"sessions":[]}"#).unwrap_err();
-        assert!(reason.contains("form 2"), "{reason}");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = Contents::from_bytes(&bytes);
-        }
-
-        #[test]
-        fn any_session_is_opened_or_refused(session in "[A-Za-z0-9+/]{0,400}") {
-            let _ = Entry { session, ..entry("a", "system", 1, true) }.open();
-        }
-
-        #[test]
-        fn the_jar_is_bounded_and_keeps_the_newest(
-            hosts in proptest::collection::vec((0..60u8, 0..1000u64), 1..900)
-        ) {
-            let mut contents = Contents::default();
-            let mut newest = std::collections::HashMap::new();
-            for (at, (host, _)) in hosts.iter().enumerate() {
-                contents.add(entry(&host.to_string(), "system", at as u64, true));
-                newest.insert(*host, at as u64);
-            }
-            prop_assert!(contents.len() <= MAX_ALL);
-            let again = Contents::from_bytes(&contents.to_bytes()).unwrap();
-            prop_assert_eq!(&again.entries, &contents.entries);
-            let last = hosts.last().unwrap().0;
-            let got = take(&mut contents, &last.to_string(), "system", true).unwrap();
-            prop_assert_eq!(got.issued, newest[&last]);
-            let of_last = contents.entries.iter().filter(|e| e.host == last.to_string()).count();
-            prop_assert!(of_last < MAX_OF_ORIGIN);
-        }
+    /// The token again, or what is wrong with it.
+    pub(super) fn open(self, origin: &Origin) -> Result<Token, String> {
+        Ok(Token {
+            origin: origin.clone(),
+            trust: TrustId(self.trust),
+            received: self.received,
+            bytes: decode(&self.token)?.into(),
+        })
     }
 }
+
+fn decode(text: &str) -> Result<Vec<u8>, String> {
+    STANDARD_NO_PAD.decode(text).map_err(|error| error.to_string())
+}
+
+fn readable<T: DeserializeOwned>(entries: Vec<Json>) -> Vec<T> {
+    entries.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect()
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

@@ -1,0 +1,147 @@
+use std::future::pending;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use firstflight_quic::Resumption;
+use firstflight_tls::Handshake;
+
+use super::{Http3, QuicConnected, QuicFacts, QuicLink, Receiving};
+use crate::{ClientError, Head, Marks, Request};
+
+/// What [`http3_get`] got.
+pub struct Http3Answer {
+    /// The head.
+    pub head: Head,
+    /// The body.
+    pub body: Vec<u8>,
+    /// The instants of all phases.
+    pub marks: Marks,
+    /// What TLS negotiated.
+    pub facts: Option<Handshake>,
+    /// Bytes sent as early data, accepted or not.
+    pub early_bytes: usize,
+    /// What QUIC says about the connection.
+    pub quic: QuicFacts,
+    /// The connection, for the sessions and address tokens that have come.
+    pub link: QuicLink,
+    /// Ended before the connection, it would be an error (RFC 9114 section 6.2.1).
+    http3: Http3,
+}
+
+impl Http3Answer {
+    /// Waits for a session and an address token, at most `patience`, and closes the connection.
+    pub async fn close(self, patience: Duration) -> (Vec<Resumption>, Vec<Bytes>) {
+        self.link.wait_for_gifts(patience).await;
+        let gifts = (self.link.take_resumptions(), self.link.take_tokens());
+        self.link.close().await;
+        drop(self.http3);
+        gifts
+    }
+}
+
+/// Makes one request on a fresh connection and reads the whole answer, at most `limit` bytes of
+/// body. In early data the request is part of it; refused, it is sent again after the handshake,
+/// on the same connection.
+///
+/// # Errors
+/// [`ClientError`], as [`QuicLink::complete`], [`Http3::send`] and [`Http3::read_body`].
+pub async fn http3_get(
+    connected: QuicConnected,
+    request: &Request,
+    limit: usize,
+) -> Result<Http3Answer, ClientError> {
+    let QuicConnected { mut link, mut marks } = connected;
+    let launched = launch(&mut link, request).await?;
+    marks.sent = Some(launched.sent.unwrap_or_else(Instant::now));
+    let (mut http3, mut receiving) = match launched.on_its_way {
+        Some(both) => both,
+        None => start(&link, request).await?,
+    };
+    let head = http3.head(&mut receiving).await?;
+    marks.first_byte = Some(Instant::now());
+    let mut body = Vec::new();
+    while let Some(bytes) = http3.read_body(&mut receiving).await? {
+        if body.len() + bytes.len() > limit {
+            return Err(ClientError::WeirdReply(format!("the body is over {limit} bytes")));
+        }
+        body.extend_from_slice(&bytes);
+    }
+    marks.end = Some(Instant::now());
+    link.handle().mark(&mut marks);
+    let (facts, quic, early_bytes) = (link.facts(), link.quic_facts(), link.early_bytes());
+    Ok(Http3Answer { head, body, marks, facts, early_bytes, quic, link, http3 })
+}
+
+/// A connection whose handshake is complete.
+pub(crate) struct Launched {
+    /// The request, if it was early data that was accepted.
+    pub(crate) on_its_way: Option<(Http3, Receiving)>,
+    /// When it was handed over, if that was before the handshake was complete.
+    pub(crate) sent: Option<Instant>,
+}
+
+/// Sends the request as early data, if that is possible, and waits for the handshake. Where early
+/// data is refused, nothing of the request has reached the server's application (RFC 9001 section
+/// 4.6.2), and it has to be sent again.
+pub(crate) async fn launch(
+    link: &mut QuicLink,
+    request: &Request,
+) -> Result<Launched, ClientError> {
+    let early = link.is_early();
+    let connection = link.connection().cloned().filter(|_| early);
+    let Some(connection) = connection else {
+        link.complete().await?;
+        return Ok(Launched { on_its_way: None, sent: None });
+    };
+    let sent = Some(Instant::now());
+    let mut begin = pin!(async {
+        let mut http3 = Http3::open(connection).await?;
+        let receiving = http3.send(request).await?;
+        Ok::<_, ClientError>((http3, receiving))
+    });
+    let mut begun = None;
+    let going = async {
+        if begun.is_none() {
+            begun = Some(begin.as_mut().await?);
+        }
+        match &mut begun {
+            Some((http3, _)) => http3.drive(pending::<Result<(), ClientError>>()).await,
+            None => Ok(()),
+        }
+    };
+    let outcome = tokio::select! {
+        // The library closes a connection whose control stream fails, as that of refused early
+        // data does: once that is known it must not be polled any more.
+        biased;
+        accepted = link.complete() => Ok(accepted?),
+        failed = going => Err(failed),
+    };
+    match outcome {
+        Ok(false) => Ok(Launched { on_its_way: None, sent }),
+        Ok(true) => {
+            let both = match begun {
+                Some(both) => both,
+                // The remembered limits were too narrow for all of it.
+                None => begin.await?,
+            };
+            Ok(Launched { on_its_way: Some(both), sent })
+        }
+        // If the connection failed, that is the reason.
+        Err(failed) => {
+            link.complete().await?;
+            failed.map(|()| Launched { on_its_way: None, sent })
+        }
+    }
+}
+
+/// Sends the request on a connection whose handshake is complete.
+pub(crate) async fn start(
+    link: &QuicLink,
+    request: &Request,
+) -> Result<(Http3, Receiving), ClientError> {
+    let Some(connection) = link.connection() else { return Err(ClientError::EmptyReply) };
+    let mut http3 = Http3::open(connection.clone()).await?;
+    let receiving = http3.send(request).await?;
+    Ok((http3, receiving))
+}

@@ -1,0 +1,178 @@
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use h3::client::{Connection, RequestStream, SendRequest};
+use h3::error::{Code, StreamError};
+use http::{HeaderMap, Method, Version, header};
+
+use super::failure;
+use crate::exchange::write_head;
+use crate::{ClientError, Head, Request};
+
+/// HTTP/3 on one connection, driven by whoever waits for it: no task is spawned.
+pub struct Http3 {
+    quic: quinn::Connection,
+    sender: SendRequest<h3_quinn::OpenStreams, Bytes>,
+    driver: Driver,
+}
+
+/// An answer on its way.
+pub struct Receiving {
+    stream: RequestStream<h3_quinn::RecvStream, Bytes>,
+    method: Method,
+    /// Bytes of body that are still to come, where the head says how many.
+    missing: Option<u64>,
+    answered: bool,
+}
+
+/// A longer head is not taken.
+const MAX_HEAD: u64 = 256 * 1024;
+
+impl Http3 {
+    /// Gets ready: our settings are written (RFC 9114 section 7.2.4), nothing is waited for.
+    ///
+    /// # Errors
+    /// [`ClientError`] when the connection has failed already.
+    pub async fn open(quic: quinn::Connection) -> Result<Self, ClientError> {
+        let (connection, sender) = h3::client::builder()
+            .max_field_section_size(MAX_HEAD)
+            // It would be early data that means nothing.
+            .send_grease(false)
+            .build(h3_quinn::Connection::new(quic.clone()))
+            .await
+            .map_err(|error| match quic.close_reason() {
+                Some(reason) => failure::in_transfer(&reason, false),
+                None => ClientError::Http3(error.to_string()),
+            })?;
+        let driver = Driver { connection: Some(connection), upload: None };
+        Ok(Self { quic, sender, driver })
+    }
+
+    /// Hands a request over, head and body: it leaves as the connection lets it, beside whatever
+    /// is waited for next.
+    ///
+    /// # Errors
+    /// [`ClientError::Http3`]; [`ClientError::NotBegun`] when the server takes no more requests.
+    pub async fn send(&mut self, request: &Request) -> Result<Receiving, ClientError> {
+        let message = request.to_http(Version::HTTP_3)?.map(drop);
+        let sent = self.driver.drive(self.sender.send_request(message)).await;
+        let (mut up, stream) = sent.map_err(|error| self.failure(&error, false))?.split();
+        let body = request.body.clone();
+        self.driver.upload = Some(Box::pin(async move {
+            if !body.is_empty() {
+                up.send_data(body).await?;
+            }
+            up.finish().await
+        }));
+        // What fits leaves with the head; the first poll writes it.
+        self.driver.drive(std::future::ready(())).await;
+        let method = request.method.clone();
+        Ok(Receiving { stream, method, missing: None, answered: false })
+    }
+
+    /// Waits for the head of an answer.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::NotBegun`] when the server says that it has not begun with
+    /// the request.
+    pub async fn head(&mut self, receiving: &mut Receiving) -> Result<Head, ClientError> {
+        let result = self.driver.drive(receiving.stream.recv_response()).await;
+        let (parts, ()) = result.map_err(|error| self.failure(&error, false))?.into_parts();
+        receiving.answered = true;
+        receiving.missing = body_length(&receiving.method, parts.status.as_u16(), &parts.headers);
+        let raw = write_head("HTTP/3", parts.status, &parts.headers);
+        let (status, headers) = (parts.status, parts.headers);
+        Ok(Head { version: Version::HTTP_3, status, headers, raw })
+    }
+
+    /// The next bytes of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should.
+    pub async fn read_body(
+        &mut self,
+        receiving: &mut Receiving,
+    ) -> Result<Option<Bytes>, ClientError> {
+        let result = self.driver.drive(receiving.stream.recv_data()).await;
+        let bytes = match result {
+            Ok(None) => None,
+            Ok(Some(mut buf)) => Some(buf.copy_to_bytes(buf.remaining())),
+            Err(error) => return Err(self.failure(&error, receiving.answered)),
+        };
+        match (&bytes, &mut receiving.missing) {
+            (Some(bytes), Some(missing)) => *missing = missing.saturating_sub(bytes.len() as u64),
+            (None, Some(1..)) => {
+                return Err(ClientError::PartialBody { missing: "before the end" });
+            }
+            _ => {}
+        }
+        Ok(bytes)
+    }
+
+    /// Runs the connection beside `future`.
+    pub(crate) async fn drive<F: Future>(&mut self, future: F) -> F::Output {
+        self.driver.drive(future).await
+    }
+
+    fn failure(&self, error: &StreamError, answered: bool) -> ClientError {
+        if failure::not_begun(error) {
+            return ClientError::NotBegun;
+        }
+        match self.quic.close_reason() {
+            // What we closed ourselves we did for the reason that the library names.
+            Some(quinn::ConnectionError::LocallyClosed) | None => failure::of_request(error),
+            Some(reason) => failure::in_transfer(&reason, answered),
+        }
+    }
+}
+
+impl Receiving {
+    /// Tells the server that the rest of the answer is not wanted.
+    pub fn cancel(&mut self) {
+        self.stream.stop_sending(Code::H3_REQUEST_CANCELLED);
+    }
+}
+
+/// RFC 9114 section 4.1.2: a body of another length than the head says is no answer.
+fn body_length(method: &Method, status: u16, headers: &HeaderMap) -> Option<u64> {
+    if *method == Method::HEAD || matches!(status, 100..=199 | 204 | 304) {
+        return None;
+    }
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+type Upload = Pin<Box<dyn Future<Output = Result<(), StreamError>> + Send>>;
+
+/// Polls the connection and the request's body beside what waits for them.
+struct Driver {
+    connection: Option<Connection<h3_quinn::Connection, Bytes>>,
+    upload: Option<Upload>,
+}
+
+impl Driver {
+    async fn drive<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            self.poll(cx);
+            future.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        // A server may answer without the whole body (RFC 9114 section 4.1); where it does not
+        // answer either, that is what fails.
+        if let Some(upload) = &mut self.upload
+            && upload.as_mut().poll(cx).is_ready()
+        {
+            self.upload = None;
+        }
+        if let Some(connection) = &mut self.connection
+            && let Poll::Ready(_) = connection.poll_close(cx)
+        {
+            self.connection = None;
+        }
+    }
+}

@@ -1,0 +1,353 @@
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use firstflight_quic::{ClientCrypto, Remembered, Resumption, ResumptionInbox};
+use firstflight_tls::Handshake;
+use h3::error::Code;
+use quinn::{ClientConfig, Connecting, Connection, Endpoint, VarInt, ZeroRttAccepted};
+
+use super::socket::Watched;
+use super::{failure, settings};
+use crate::{ClientError, Marks};
+
+/// A QUIC connection and when it came about.
+pub struct QuicConnected {
+    /// The connection. In early data nothing has been sent yet: what is written before the caller
+    /// waits for the first time leaves together with the ClientHello.
+    pub link: QuicLink,
+    /// Instants; `connected` and `secured`, which are one over QUIC, only if the handshake is
+    /// complete.
+    pub marks: Marks,
+}
+
+/// A QUIC connection of a client, alone on its socket, in early data or past it. Closed with
+/// H3_NO_ERROR when it is dropped.
+pub struct QuicLink {
+    handle: QuicHandle,
+    state: State,
+}
+
+/// What QUIC says about a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuicFacts {
+    /// The smoothed round-trip time.
+    pub rtt: Duration,
+    /// The least one.
+    pub min_rtt: Duration,
+    /// Whether an address token was sent along (RFC 9000 section 8.1.3).
+    pub token_sent: bool,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Packets that were taken for lost.
+    pub lost: u64,
+}
+
+/// Looks at a connection, whoever uses it.
+#[derive(Clone)]
+pub(crate) struct QuicHandle(Arc<Core>);
+
+struct Core {
+    /// Set as soon as something can be written.
+    connection: OnceLock<Connection>,
+    secured: OnceLock<Instant>,
+    /// The connection's tasks end when this is gone.
+    endpoint: Endpoint,
+    socket: Arc<Watched>,
+    inbox: ResumptionInbox,
+    gifts: Mutex<Gifts>,
+    peer: SocketAddr,
+    dialled: Instant,
+    token_sent: bool,
+    resumes: bool,
+    early: bool,
+}
+
+/// Sessions and address tokens.
+type Gifts = (Vec<Resumption>, Vec<Bytes>);
+
+enum State {
+    Connecting(Connecting),
+    Early(ZeroRttAccepted),
+    /// Whether early data was accepted.
+    Complete(bool),
+    Failed,
+}
+
+/// Connects to one address by QUIC; `host` is the server's name or address, for SNI and for the
+/// certificate. Returns when the handshake is complete, or, if the remembered session allows early
+/// data and it is asked for, as soon as early data can be written.
+///
+/// # Errors
+/// [`ClientError::Connect`] when the network refuses the address, [`ClientError::Tls`], or
+/// [`ClientError::Quic`], for example when nothing has answered for 30 s.
+pub async fn connect_quic(
+    crypto: &Arc<ClientCrypto>,
+    host: &str,
+    remembered: Remembered,
+    address: SocketAddr,
+) -> Result<QuicConnected, ClientError> {
+    let start = Instant::now();
+    let mut link = QuicLink::dial(crypto, host, remembered, address)?;
+    if !link.is_early() {
+        link.complete().await?;
+    }
+    let mut marks = Marks { resolved: Some(start), ..Marks::new(start) };
+    link.handle.mark(&mut marks);
+    Ok(QuicConnected { link, marks })
+}
+
+impl QuicLink {
+    /// Begins: the ClientHello leaves when the caller waits for the first time.
+    pub(crate) fn dial(
+        crypto: &Arc<ClientCrypto>,
+        host: &str,
+        remembered: Remembered,
+        address: SocketAddr,
+    ) -> Result<Self, ClientError> {
+        let unreachable = |source| ClientError::Connect { address, source };
+        let (token_sent, resumes) = (remembered.token.is_some(), remembered.resumption.is_some());
+        let (tls, tokens, inbox) = crypto.for_connection(host, remembered)?;
+        let mut config = ClientConfig::new(tls);
+        config.transport_config(settings::transport()).token_store(tokens);
+        let socket = Watched::open(address).map_err(unreachable)?;
+        let endpoint = settings::endpoint(socket.clone()).map_err(unreachable)?;
+        let dialled = Instant::now();
+        let connecting = endpoint
+            .connect_with(config, address, host)
+            .map_err(|error| ClientError::Quic { address, reason: error.to_string() })?;
+        let mut known = OnceLock::new();
+        let state = match connecting.into_0rtt() {
+            Ok((connection, accepted)) => {
+                known = connection.into();
+                State::Early(accepted)
+            }
+            Err(connecting) => State::Connecting(connecting),
+        };
+        let handle = QuicHandle(Arc::new(Core {
+            connection: known,
+            secured: OnceLock::new(),
+            endpoint,
+            socket,
+            inbox,
+            gifts: Mutex::default(),
+            peer: address,
+            dialled,
+            token_sent,
+            resumes,
+            early: matches!(state, State::Early(_)),
+        }));
+        Ok(Self { handle, state })
+    }
+
+    /// Waits until the handshake is complete; whether early data was accepted. May be called
+    /// again, also after it was dropped on its way.
+    ///
+    /// # Errors
+    /// As [`connect_quic`].
+    pub async fn complete(&mut self) -> Result<bool, ClientError> {
+        let core = self.handle.0.clone();
+        let step = async {
+            match &mut self.state {
+                State::Complete(accepted) => Ok((None, *accepted)),
+                State::Connecting(connecting) => Ok((Some(connecting.await?), false)),
+                State::Early(accepted) => match (accepted.await, core.connection.get()) {
+                    (accepted, Some(connection)) if core.is_open() => {
+                        Ok((Some(connection.clone()), accepted))
+                    }
+                    (_, connection) => Err(connection
+                        .and_then(Connection::close_reason)
+                        .unwrap_or(quinn::ConnectionError::LocallyClosed)),
+                },
+                State::Failed => Err(quinn::ConnectionError::LocallyClosed),
+            }
+        };
+        let result = tokio::select! {
+            biased;
+            result = step => result.map_err(|error| failure::in_handshake(&error, core.peer)),
+            source = core.socket.refused() => {
+                Err(ClientError::Connect { address: core.peer, source })
+            }
+        };
+        match result {
+            Ok((connection, accepted)) => {
+                if let Some(connection) = connection {
+                    let _ = core.connection.set(connection);
+                    let _ = core.secured.set(Instant::now());
+                    core.socket.stop_watching();
+                    self.state = State::Complete(accepted);
+                }
+                Ok(accepted)
+            }
+            Err(error) => {
+                self.state = State::Failed;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether early data can be written: the handshake is not complete.
+    pub fn is_early(&self) -> bool {
+        matches!(self.state, State::Early(_))
+    }
+
+    /// quinn's connection, to speak another protocol on than HTTP; `None` while nothing can be
+    /// written.
+    pub fn connection(&self) -> Option<&Connection> {
+        self.handle.0.connection.get()
+    }
+
+    /// What TLS has negotiated.
+    pub fn facts(&self) -> Option<Handshake> {
+        self.handle.facts()
+    }
+
+    /// What QUIC says about the connection.
+    pub fn quic_facts(&self) -> QuicFacts {
+        self.handle.quic_facts()
+    }
+
+    /// Bytes sent as early data, accepted or not: what 0-RTT packets carried in streams.
+    pub fn early_bytes(&self) -> usize {
+        self.handle.early_bytes()
+    }
+
+    /// The sessions that came in since the last call.
+    pub fn take_resumptions(&self) -> Vec<Resumption> {
+        self.handle.take_resumptions()
+    }
+
+    /// The address tokens that came in since the last call.
+    pub fn take_tokens(&self) -> Vec<Bytes> {
+        self.handle.take_tokens()
+    }
+
+    /// Waits for a session and an address token to come, at most `patience`, and no longer than
+    /// servers take to send them: they leave together with the confirmation of the handshake.
+    pub async fn wait_for_gifts(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut confirmed = None;
+        while Instant::now() < deadline && self.handle.0.is_open() {
+            if self.handle.has_both_gifts() {
+                return;
+            }
+            let done = self.connection().is_some_and(|c| c.stats().frame_rx.handshake_done > 0);
+            if done && confirmed.get_or_insert_with(Instant::now).elapsed() > STRAGGLERS {
+                return;
+            }
+            tokio::time::sleep(GIFT_POLL).await;
+        }
+    }
+
+    /// Closes the connection with H3_NO_ERROR; returns when that has left, and does not wait for
+    /// what the network still brings.
+    pub async fn close(self) {
+        let socket = self.handle.0.socket.clone();
+        let before = socket.sent();
+        if self.handle.0.is_open() {
+            drop(self);
+            let _ = tokio::time::timeout(SETTLE, socket.sent_after(before)).await;
+        }
+    }
+
+    pub(crate) fn handle(&self) -> QuicHandle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for QuicLink {
+    fn drop(&mut self) {
+        self.handle.0.endpoint.close(VarInt::from_u32(Code::H3_NO_ERROR.value() as u32), b"");
+    }
+}
+
+impl QuicHandle {
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        self.0.endpoint.local_addr().ok()
+    }
+
+    /// Over QUIC to be connected is to have completed the handshake.
+    pub(crate) fn mark(&self, marks: &mut Marks) {
+        marks.dialled = Some(self.0.dialled);
+        marks.connected = self.0.secured.get().copied();
+        marks.secured = marks.connected;
+    }
+
+    pub(crate) fn facts(&self) -> Option<Handshake> {
+        let facts = self.0.connection.get()?.handshake_data()?;
+        facts.downcast::<Handshake>().ok().map(|facts| *facts)
+    }
+
+    pub(crate) fn quic_facts(&self) -> QuicFacts {
+        let token_sent = self.0.token_sent;
+        let Some(connection) = self.0.connection.get() else {
+            return QuicFacts { token_sent, ..QuicFacts::default() };
+        };
+        let stats = connection.stats();
+        QuicFacts {
+            rtt: stats.path.rtt,
+            min_rtt: stats.path.min_rtt,
+            token_sent,
+            datagrams_sent: stats.udp_tx.datagrams,
+            datagrams_received: stats.udp_rx.datagrams,
+            lost: stats.path.lost_packets,
+        }
+    }
+
+    pub(crate) fn early_bytes(&self) -> usize {
+        self.0.inbox.early_bytes()
+    }
+
+    /// Whether a session was offered.
+    pub(crate) fn resumes(&self) -> bool {
+        self.0.resumes
+    }
+
+    /// Whether early data could be written before the handshake was complete.
+    pub(crate) fn offered_early_data(&self) -> bool {
+        self.0.early
+    }
+
+    pub(crate) fn take_resumptions(&self) -> Vec<Resumption> {
+        std::mem::take(&mut self.gifts().0)
+    }
+
+    pub(crate) fn take_tokens(&self) -> Vec<Bytes> {
+        std::mem::take(&mut self.gifts().1)
+    }
+
+    fn has_both_gifts(&self) -> bool {
+        let gifts = self.gifts();
+        !gifts.0.is_empty() && !gifts.1.is_empty()
+    }
+
+    /// What has come and was not taken.
+    fn gifts(&self) -> MutexGuard<'_, Gifts> {
+        let mut gifts = self.0.gifts.lock().unwrap_or_else(PoisonError::into_inner);
+        gifts.0.extend(self.0.inbox.take_resumptions());
+        gifts.1.extend(self.0.inbox.take_tokens());
+        gifts
+    }
+}
+
+impl Core {
+    fn is_open(&self) -> bool {
+        self.connection.get().is_some_and(|connection| connection.close_reason().is_none())
+    }
+}
+
+/// How long the last packet may take to leave.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How often to look for sessions and tokens: nobody tells when they come.
+const GIFT_POLL: Duration = Duration::from_millis(1);
+
+/// How much later than the confirmation of the handshake what left with it may arrive.
+const STRAGGLERS: Duration = Duration::from_millis(20);

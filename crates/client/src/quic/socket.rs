@@ -1,0 +1,136 @@
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
+use tokio::sync::Notify;
+
+/// A UDP socket that is connected to one address, so that the kernel hands over what ICMP says of
+/// it. quinn swallows such errors, since one address of many must not end all connections; here
+/// there is but one, and "port unreachable" is an answer for which nobody has to wait.
+#[derive(Debug)]
+pub(super) struct Watched {
+    inner: Arc<dyn AsyncUdpSocket>,
+    /// The same socket, to ask for its error.
+    errors: UdpSocket,
+    watching: AtomicBool,
+    refused: Mutex<Option<io::Error>>,
+    changed: Notify,
+    sent: AtomicU64,
+}
+
+impl Watched {
+    /// Binds to a port of the system's choice and connects to `peer`.
+    pub(super) fn open(peer: SocketAddr) -> io::Result<Arc<Self>> {
+        let any: SocketAddr = match peer {
+            SocketAddr::V4(_) => ([0; 4], 0).into(),
+            SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(peer)?;
+        let errors = socket.try_clone()?;
+        Ok(Arc::new(Self {
+            inner: TokioRuntime.wrap_udp_socket(socket)?,
+            errors,
+            watching: AtomicBool::new(true),
+            refused: Mutex::new(None),
+            changed: Notify::new(),
+            sent: AtomicU64::new(0),
+        }))
+    }
+
+    /// Waits until the network refuses the peer.
+    pub(super) async fn refused(&self) -> io::Error {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(error) = self.lock().take() {
+                return error;
+            }
+            changed.await;
+        }
+    }
+
+    /// The peer has answered: from now on the connection judges by itself.
+    pub(super) fn stop_watching(&self) {
+        self.watching.store(false, Ordering::Relaxed);
+    }
+
+    /// How often something was handed to the kernel.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until something was handed over after `sent` had that value.
+    pub(super) async fn sent_after(&self, before: u64) {
+        loop {
+            let changed = self.changed.notified();
+            if self.sent() > before {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn watch(&self) {
+        if !self.watching.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.errors.take_error() {
+            // A probe for a larger MTU failed, which is what probes are for.
+            Ok(Some(error)) if error.raw_os_error() != Some(libc::EMSGSIZE) => {
+                *self.lock() = Some(error);
+                self.changed.notify_waiters();
+            }
+            _ => {}
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<io::Error>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsyncUdpSocket for Watched {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.inner.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        // Else the kernel would hand the error to this sending, where it is lost.
+        self.watch();
+        self.inner.try_send(transmit)?;
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        self.watch();
+        self.inner.poll_recv(cx, buffers, meta)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.inner.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}

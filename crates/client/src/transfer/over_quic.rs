@@ -1,0 +1,220 @@
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use firstflight_quic::{Remembered, Resumption};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::deliver::QuicBody;
+use super::{Outcome, Transfer};
+use crate::connect::ATTEMPT_DELAY;
+use crate::early::{is_safe, too_early};
+use crate::quic::{Launched, QuicHandle, QuicLink, launch, start};
+use crate::{ClientError, Event, Head, Http3, Receiving, Request};
+
+/// A connection over QUIC whose handshake is complete.
+pub(super) struct Won {
+    link: QuicLink,
+    launched: Launched,
+}
+
+/// How long a handshake may take, as with curl.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long to wait for a ticket and a token that did not come with the answer: two round trips,
+/// within these.
+const GIFT_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+impl Transfer<'_> {
+    /// Connects to the first of `addresses` that answers, as over TCP: the next one is tried when
+    /// one fails or has not answered for 250 ms (RFC 8305 section 5). Session, token and the
+    /// request as early data go to the first alone, and not, where the method is not safe, if that
+    /// is not the only way (`alone`), nor is another address tried then unless the network says
+    /// that nothing can have arrived.
+    pub(super) async fn dial_quic(
+        &self,
+        request: &Request,
+        early: bool,
+        alone: bool,
+        addresses: &[SocketAddr],
+    ) -> Result<Won, ClientError> {
+        let safe = is_safe(&request.method);
+        let mut remembered = Some(self.remembered(early && (safe || alone)));
+        let committed = Cell::new(false);
+        let mut waiting = addresses.iter();
+        let mut attempts = FuturesUnordered::new();
+        let mut last = None;
+        loop {
+            if let Some(&address) = waiting.next() {
+                let remembered = remembered.take().unwrap_or_default();
+                attempts.push(self.reach_quic(request, remembered, address, &committed));
+            }
+            let patience = match waiting.len() {
+                0 => Duration::MAX,
+                _ if committed.get() && !safe => Duration::MAX,
+                _ => ATTEMPT_DELAY,
+            };
+            match tokio::time::timeout(patience, attempts.next()).await {
+                Ok(Some(Ok(won))) => return Ok(won),
+                Ok(Some(Err(error))) => {
+                    let arrived = !matches!(error, ClientError::Connect { .. });
+                    if committed.get() && !safe && arrived {
+                        return Err(error);
+                    }
+                    last = Some(error);
+                }
+                Err(_) => continue,
+                Ok(None) => {}
+            }
+            if attempts.is_empty() && waiting.len() == 0 {
+                return Err(last.unwrap_or_else(|| ClientError::Resolve {
+                    host: request.target.host().to_owned(),
+                    reason: "no address is left to try".to_owned(),
+                }));
+            }
+        }
+    }
+
+    /// One address. `committed` is set when the request leaves as early data.
+    async fn reach_quic(
+        &self,
+        request: &Request,
+        remembered: Remembered,
+        address: SocketAddr,
+        committed: &Cell<bool>,
+    ) -> Result<Won, ClientError> {
+        let Some(crypto) = &self.client.quic else {
+            return Err(ClientError::Usage("QUIC is switched off".to_owned()));
+        };
+        let mut link = QuicLink::dial(crypto, request.target.host(), remembered, address)?;
+        self.links.borrow_mut().push(link.handle());
+        committed.set(committed.get() || link.is_early());
+        match tokio::time::timeout(HANDSHAKE, launch(&mut link, request)).await {
+            Ok(launched) => Ok(Won { launched: launched?, link }),
+            Err(_) => Err(ClientError::Quic {
+                address,
+                reason: format!("no answer over UDP for {} s", HANDSHAKE.as_secs()),
+            }),
+        }
+    }
+
+    fn remembered(&self, early_data: bool) -> Remembered {
+        let resumption = self.in_use.quic.as_ref().and_then(|ticket| {
+            Some(Resumption {
+                session: ticket.session.clone(),
+                transport_parameters: ticket.transport_parameters.clone()?,
+            })
+        });
+        let token = self.in_use.token.as_ref().map(|token| token.bytes.clone());
+        Remembered { resumption, token, early_data }
+    }
+
+    /// The exchange on a connection over QUIC, and its end.
+    pub(super) async fn over_quic(
+        &mut self,
+        won: Won,
+        request: &Request,
+    ) -> Result<Outcome, ClientError> {
+        let Won { link, launched } = won;
+        self.note_link(&link, request);
+        self.report.marks.sent = launched.sent;
+        let was_early = launched.on_its_way.is_some();
+        let mut http3 = None;
+        let result = match self.ask(&link, launched, request).await {
+            Ok((head, open, receiving)) => {
+                let open = http3.insert(open);
+                self.answer(head, open, receiving, request, was_early).await
+            }
+            Err(error) => Err(error),
+        };
+        self.note_quic(&link.handle());
+        if result.is_ok() {
+            self.report.marks.end = Some(Instant::now());
+            if self.client.config.jar.is_some() {
+                let patience = 2 * link.quic_facts().rtt;
+                let patience = patience.clamp(GIFT_PATIENCE.0, GIFT_PATIENCE.1);
+                link.wait_for_gifts(patience).await;
+            }
+        }
+        link.close().await;
+        drop(http3);
+        self.listener.event(&Event::Closed);
+        result
+    }
+
+    /// The head of the answer to the request, which is sent unless it is on its way.
+    async fn ask(
+        &mut self,
+        link: &QuicLink,
+        launched: Launched,
+        request: &Request,
+    ) -> Result<(Head, Http3, Receiving), ClientError> {
+        self.note_request(request, http::Version::HTTP_3)?;
+        let (mut http3, mut receiving) = match launched.on_its_way {
+            Some(both) => both,
+            None => {
+                self.report.marks.sent.get_or_insert_with(Instant::now);
+                start(link, request).await?
+            }
+        };
+        let head = http3.head(&mut receiving).await?;
+        self.report.marks.first_byte = Some(Instant::now());
+        Ok((head, http3, receiving))
+    }
+
+    /// What is known of a connection once its handshake is complete.
+    fn note_link(&mut self, link: &QuicLink, request: &Request) {
+        let handle = link.handle();
+        handle.mark(&mut self.report.marks);
+        self.report.peer = Some(handle.peer());
+        self.report.local = handle.local();
+        self.report.num_connects += 1;
+        self.listener.event(&Event::QuicConnected {
+            host: request.target.host(),
+            peer: handle.peer(),
+            local: handle.local(),
+            token: handle.quic_facts().token_sent,
+        });
+        if handle.resumes() {
+            let early_data = handle.offered_early_data();
+            self.listener.event(&Event::Resuming { early_data });
+        }
+        if let Some(facts) = link.facts() {
+            self.listener.event(&Event::Secured(&facts));
+        }
+    }
+
+    /// Takes over into the report what the connection knows of itself.
+    fn note_quic(&mut self, handle: &QuicHandle) {
+        self.report.facts = handle.facts();
+        self.report.early_bytes = handle.early_bytes();
+        self.report.quic = Some(handle.quic_facts());
+        self.report.tcp = None;
+    }
+
+    /// The same of the last connection where none came about.
+    pub(super) fn note_failed_link(&mut self) {
+        let Some(handle) = self.links.get_mut().last().cloned() else { return };
+        self.report.peer = Some(handle.peer());
+        self.report.local = handle.local();
+        handle.mark(&mut self.report.marks);
+        self.note_quic(&handle);
+    }
+
+    /// A 425 over QUIC is answered on a fresh connection: a server that has seen the flight before
+    /// answers so to all of this one.
+    async fn answer(
+        &mut self,
+        head: Head,
+        http3: &mut Http3,
+        mut receiving: Receiving,
+        request: &Request,
+        was_early: bool,
+    ) -> Result<Outcome, ClientError> {
+        if self.report.retries == 0 && too_early(head.status, was_early) {
+            self.listener.event(&Event::ResponseHead(&head.raw));
+            return Ok(Outcome::Again("425: too early; on a fresh connection"));
+        }
+        self.deliver(head, QuicBody(http3, &mut receiving), request).await
+    }
+}

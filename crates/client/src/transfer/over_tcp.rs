@@ -1,0 +1,214 @@
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use firstflight_tls::{EarlyData, Offer, TlsError, TlsStream, Version};
+use tokio::net::TcpStream;
+
+use super::deliver::{TcpBody, discard};
+use super::{Limit, Outcome, Transfer};
+use crate::connect::connect_tcp;
+use crate::early::too_early;
+use crate::transport::tls_error;
+use crate::{ClientError, Event, Exchange, Request, Scheme, Stream, TcpConnected, TcpFacts, Wire};
+
+/// How long to wait for a ticket that did not come with the answer: two round trips, within these.
+const TICKET_PATIENCE: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(250));
+
+/// How TCP was connected.
+pub(super) struct TcpWay {
+    peer: SocketAddr,
+    local: Option<SocketAddr>,
+    dialled: Instant,
+    connected: Instant,
+}
+
+impl TcpWay {
+    pub(super) fn of(tcp: &TcpConnected) -> Self {
+        let local = tcp.stream.local_addr().ok();
+        Self { peer: tcp.peer, local, dialled: tcp.dialled, connected: tcp.connected }
+    }
+}
+
+impl Transfer<'_> {
+    /// TCP, TLS. With early data nothing of the latter has been sent when this returns.
+    pub(super) async fn establish(
+        &mut self,
+        request: &Request,
+        early: bool,
+        addresses: &[SocketAddr],
+    ) -> Result<Stream<TcpStream>, ClientError> {
+        let tcp = connect_tcp(addresses, self.client.config.fast_open).await?;
+        self.note_tcp(&TcpWay::of(&tcp), request);
+        if request.target.scheme() == Scheme::Http {
+            return Ok(Stream::Plain(tcp.stream));
+        }
+        let offer = self.offer(request, early);
+        self.note_offer(&offer);
+        match TlsStream::connect(&self.client.connector, tcp.stream, &offer).await {
+            Ok(stream) => {
+                self.note_secured(&stream);
+                Ok(Stream::Tls(Box::new(stream)))
+            }
+            Err(error) => self.explain(Err(error.into())),
+        }
+    }
+
+    /// What TLS over TCP offers. From now on the ticket is taken for seen.
+    pub(super) fn offer(&self, request: &Request, early: bool) -> Offer {
+        self.in_use.tcp_sent.set(true);
+        let session = self.in_use.tcp.as_ref().map(|ticket| ticket.session.clone());
+        Offer { host: request.target.host().to_owned(), session, early_data: early }
+    }
+
+    pub(super) fn note_tcp(&mut self, tcp: &TcpWay, request: &Request) {
+        self.report.marks.dialled = Some(tcp.dialled);
+        self.report.marks.connected = Some(tcp.connected);
+        self.report.peer = Some(tcp.peer);
+        self.report.local = tcp.local;
+        self.report.num_connects += 1;
+        self.listener.event(&Event::Connected {
+            host: request.target.host(),
+            peer: tcp.peer,
+            local: self.report.local,
+            fast_open: self.client.config.fast_open,
+        });
+    }
+
+    pub(super) fn note_offer(&mut self, offer: &Offer) {
+        if let Some(session) = &offer.session {
+            let early_data = offer.early_data && session.early_data_capable();
+            self.listener.event(&Event::Resuming { early_data });
+        }
+    }
+
+    pub(super) fn note_secured(&mut self, stream: &TlsStream<TcpStream>) {
+        if stream.is_complete() {
+            self.report.marks.secured = Some(Instant::now());
+            self.listener.event(&Event::Secured(&stream.facts()));
+        }
+    }
+
+    /// The exchange on a connection over TCP, and its end.
+    pub(super) async fn over_tcp(
+        &mut self,
+        stream: Stream<TcpStream>,
+        request: &Request,
+        connecting: &Limit,
+    ) -> Result<Outcome, ClientError> {
+        let http2 = match &stream {
+            Stream::Tls(tls) => tls.facts().alpn.as_deref() == Some(b"h2"),
+            Stream::Plain(_) => false,
+        };
+        let wire = Wire::new(stream);
+        self.wire = Some(wire.clone());
+        let mut exchange = Exchange::open(wire.clone(), http2).await?;
+        let result = self.exchange(&mut exchange, request, connecting).await;
+        self.note_wire();
+        match &result {
+            Err(_) => return self.explain(result),
+            Ok(_) => self.report.marks.end = Some(Instant::now()),
+        }
+        let mut sessions = exchange.close(self.ticket_patience(&wire)).await;
+        self.sessions.append(&mut sessions);
+        self.listener.event(&Event::Closed);
+        result
+    }
+
+    /// The request, and once more if it was too early; the answer to the listener.
+    async fn exchange(
+        &mut self,
+        exchange: &mut Exchange<TcpStream>,
+        request: &Request,
+        connecting: &Limit,
+    ) -> Result<Outcome, ClientError> {
+        let wire = exchange.wire();
+        let mut second = false;
+        loop {
+            self.note_request(request, exchange.version())?;
+            let was_complete = wire.is_complete();
+            let handshake_late = async {
+                match connecting.at.filter(|_| !was_complete) {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+                if wire.is_complete() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let answer = tokio::select! {
+                biased;
+                answer = exchange.send(request) => answer,
+                () = handshake_late => return Err(connecting.late()),
+            };
+            let (head, mut body) = match answer {
+                // The server was closing after its 425. A request that may be repeated goes once
+                // more (RFC 9110 section 9.2.2).
+                Err(_) if second && !wire.answered() && request.method.is_idempotent() => {
+                    return Ok(Outcome::Again("the connection of the 425 was closed"));
+                }
+                answer => answer?,
+            };
+            if let (false, Some(facts)) = (was_complete, wire.facts()) {
+                self.listener.event(&Event::Secured(&facts));
+            }
+            let was_early = !was_complete
+                && wire.facts().is_some_and(|facts| facts.early_data == EarlyData::Accepted);
+            if self.report.retries == 0 && too_early(head.status, was_early) {
+                self.listener.event(&Event::ResponseHead(&head.raw));
+                let whole = discard(TcpBody(exchange, &mut body)).await;
+                if !whole || !exchange.is_reusable().await {
+                    return Ok(Outcome::Again("425: too early; on a fresh connection"));
+                }
+                self.report.retries += 1;
+                let why = "425: too early; on the same connection after the handshake";
+                self.listener.event(&Event::Retrying(why));
+                second = true;
+                continue;
+            }
+            return self.deliver(head, TcpBody(exchange, &mut body), request).await;
+        }
+    }
+
+    /// Takes over into the report what the connection knows of itself.
+    pub(super) fn note_wire(&mut self) {
+        let Some(wire) = &self.wire else { return };
+        let passed = wire.passed();
+        let marks = &mut self.report.marks;
+        marks.sent = passed.sent.or(marks.sent);
+        marks.secured = marks.secured.or(passed.secured);
+        marks.first_byte = passed.first_byte.or(marks.first_byte);
+        self.report.facts = wire.facts();
+        self.report.early_bytes = wire.early_bytes();
+        self.report.tcp = wire.with_socket(TcpFacts::of);
+        self.report.quic = None;
+    }
+
+    /// With TCP Fast Open a refused connection is met by the first write; it is still that.
+    pub(super) fn explain<T>(&self, result: Result<T, ClientError>) -> Result<T, ClientError> {
+        use std::io::ErrorKind as Kind;
+        result.map_err(|error| match (error, self.report.peer) {
+            (ClientError::Tls(TlsError::Io(source)), Some(address)) => match source.kind() {
+                Kind::ConnectionRefused | Kind::HostUnreachable | Kind::NetworkUnreachable => {
+                    ClientError::Connect { address, source }
+                }
+                // An error of TLS may have been carried through the stream.
+                _ => match tls_error(source) {
+                    Ok(error) => ClientError::Tls(error),
+                    Err(source) => ClientError::Tls(TlsError::Io(source)),
+                },
+            },
+            (error, _) => error,
+        })
+    }
+
+    fn ticket_patience(&self, wire: &Wire<TcpStream>) -> Duration {
+        let tls13 = wire.facts().is_some_and(|facts| facts.version == Some(Version::Tls13));
+        match (&self.client.config.jar, &self.report.tcp) {
+            (Some(_), Some(tcp)) if tls13 && self.sessions.is_empty() => {
+                (2 * tcp.rtt).clamp(TICKET_PATIENCE.0, TICKET_PATIENCE.1)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+}

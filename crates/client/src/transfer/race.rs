@@ -1,0 +1,98 @@
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use firstflight_tls::{Offer, TlsStream};
+use tokio::net::TcpStream;
+
+use super::Transfer;
+use super::over_quic::Won;
+use super::over_tcp::TcpWay;
+use crate::connect::connect_tcp;
+use crate::{ClientError, Event, Request, Stream};
+
+/// Who could send first.
+pub(super) enum Winner {
+    Quic(Box<Won>),
+    /// And why TCP was tried.
+    Tcp(Box<Reached>, String),
+}
+
+/// A connection over TCP on which nothing of the request has been sent.
+pub(super) struct Reached {
+    way: TcpWay,
+    offer: Offer,
+    stream: TlsStream<TcpStream>,
+}
+
+/// QUIC's start, as with curl.
+const HEAD_START: Duration = Duration::from_millis(200);
+
+impl Transfer<'_> {
+    /// QUIC and TCP side by side. The first on which a request can be sent wins: QUIC when its
+    /// handshake is complete; TCP when that of TLS is, or, with early data, when TCP is connected.
+    /// The other one is closed.
+    pub(super) async fn race(
+        &self,
+        request: &Request,
+        early: bool,
+        addresses: &[SocketAddr],
+    ) -> Result<Winner, ClientError> {
+        let mut quic = pin!(self.dial_quic(request, early, false, addresses));
+        let mut tcp = pin!(self.reach_tcp(request, early, addresses));
+        let by_quic = |won| Winner::Quic(Box::new(won));
+        let by_tcp = |reached, why: String| Winner::Tcp(Box::new(reached), why);
+        match tokio::time::timeout(HEAD_START, quic.as_mut()).await {
+            Ok(Ok(won)) => return Ok(by_quic(won)),
+            Ok(Err(failed)) => return Ok(by_tcp(tcp.await?, failed.to_string())),
+            Err(_) => {}
+        }
+        tokio::select! {
+            biased;
+            won = quic.as_mut() => match won {
+                Ok(won) => Ok(by_quic(won)),
+                Err(failed) => Ok(by_tcp(tcp.await?, failed.to_string())),
+            },
+            reached = tcp.as_mut() => match reached {
+                Ok(reached) => {
+                    let start = HEAD_START.as_millis();
+                    Ok(by_tcp(reached, format!("no connection over QUIC within {start} ms")))
+                }
+                Err(failed) => quic.await.map(by_quic).map_err(|_| failed),
+            },
+        }
+    }
+
+    async fn reach_tcp(
+        &self,
+        request: &Request,
+        early: bool,
+        addresses: &[SocketAddr],
+    ) -> Result<Reached, ClientError> {
+        let tcp = connect_tcp(addresses, self.client.config.fast_open).await?;
+        let (way, offer) = (TcpWay::of(&tcp), self.offer(request, early));
+        let stream = TlsStream::connect(&self.client.connector, tcp.stream, &offer).await?;
+        Ok(Reached { way, offer, stream })
+    }
+
+    /// Goes on with the connection over TCP that won. If the request left as early data over QUIC,
+    /// it is sent a second time from here on; only those with a safe method are.
+    pub(super) fn take_over(
+        &mut self,
+        reached: Box<Reached>,
+        request: &Request,
+        why: &str,
+    ) -> Stream<TcpStream> {
+        let Reached { way, offer, stream } = *reached;
+        self.listener.event(&Event::TryingTcp(why));
+        if self.links.get_mut().iter().any(|link| link.early_bytes() > 0) {
+            self.report.retries += 1;
+            let why = "TCP is there first, and it had left as early data over QUIC";
+            self.listener.event(&Event::Retrying(why));
+        }
+        self.note_tcp(&way, request);
+        self.note_offer(&offer);
+        self.note_secured(&stream);
+        Stream::Tls(Box::new(stream))
+    }
+}
