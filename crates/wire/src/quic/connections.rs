@@ -151,9 +151,8 @@ impl Connections {
             }
         }
         match between {
-            [] if direction == Direction::ToServer && self.lengths.contains_key(&ends.1) => {
-                Place::Stray
-            }
+            // A client that has moved.
+            [] if self.lengths.contains_key(&ends.1) => Place::Stray,
             [] => Place::Nowhere,
             [only] => Place::Known(*only),
             several => {
@@ -251,16 +250,15 @@ impl Connections {
             // Each round may open packets that give out further IDs.
             for _ in 0..MOST_ROUNDS {
                 let given = Judge::new(flow, keys).opening.given_out;
-                let mut new = Vec::new();
                 for (direction, ids) in BOTH.into_iter().zip(given) {
-                    let ids = ids.into_iter().filter(|id| flow.learn(direction, id));
-                    new.extend(ids.map(|id| (direction, id)));
+                    for id in ids {
+                        if flow.learn(direction, &id) && direction == Direction::ToServer {
+                            self.given_out(number, flow.server, &id);
+                        }
+                    }
                 }
-                if !self.adopt(flow, &new, limits) {
+                if !self.adopt(flow, limits) {
                     break;
-                }
-                for (_, id) in new.iter().filter(|(to, _)| *to == Direction::ToServer) {
-                    self.given_out(number, flow.server, id);
                 }
                 flow.datagrams.sort_by_key(|datagram| datagram.arrived);
             }
@@ -268,21 +266,18 @@ impl Connections {
         Judge::new(flow, keys)
     }
 
-    /// Gives a connection the strays with these connection IDs, and says whether there are any.
-    fn adopt(
-        &mut self,
-        flow: &mut QuicFlow,
-        ids: &[(Direction, Vec<u8>)],
-        limits: &Limits,
-    ) -> bool {
+    /// Gives a connection the strays that have its connection IDs, and says whether there are any.
+    fn adopt(&mut self, flow: &mut QuicFlow, limits: &Limits) -> bool {
         let before = self.strays.len();
+        let mut addresses: BTreeSet<_> = flow.datagrams.iter().map(|kept| kept.client).collect();
         self.strays.retain(|(server, datagram, frame_len)| {
             let behind = datagram.payload.get(1..).unwrap_or_default();
-            let leads = |(to, id): &(Direction, Vec<u8>)| {
-                *to == datagram.direction && behind.starts_with(id)
-            };
-            let own = *server == flow.server && ids.iter().any(leads);
+            let ids = &flow.ids[datagram.direction as usize];
+            let leads = ids.iter().any(|id| behind.starts_with(id))
+                || (ids.is_empty() && addresses.contains(&datagram.client));
+            let own = *server == flow.server && leads;
             if own {
+                addresses.insert(datagram.client);
                 flow.add(datagram.clone(), *frame_len, limits, usize::MAX);
             }
             !own

@@ -44,8 +44,14 @@ impl<'a> Judge<'a> {
     pub(crate) fn verdict(&self) -> EarlyData {
         let handshake = &self.opening.handshake;
         let offered = handshake.hello.as_ref().is_some_and(|hello| hello.early_data);
-        if !offered || self.tally.early_packets == 0 {
+        if !offered {
             return EarlyData::NotOffered;
+        }
+        if self.tally.early_packets == 0 {
+            return match self.is_cut() {
+                true => EarlyData::Unknown(Unknown::CaptureGap),
+                false => EarlyData::NotOffered,
+            };
         }
         if handshake.retries > 0 {
             return EarlyData::Refused;
@@ -70,10 +76,14 @@ impl<'a> Judge<'a> {
         ];
         let mut closed = closed.into_iter();
         let why = closed.find_map(|(direction, kind)| self.opening.why_closed(direction, kind));
-        let gap = self.flow.blind_from.is_some()
-            || self.flow.datagrams.iter().any(|datagram| !datagram.is_whole())
-            || self.tally.answers.values().any(|pieces| pieces.has_gap());
+        let gap = self.is_cut() || self.tally.answers.values().any(|pieces| pieces.has_gap());
         why.or(self.opening.handshake.broken).or(gap.then_some(Unknown::CaptureGap))
+    }
+
+    /// Whether the capture lacks some of what was sent.
+    fn is_cut(&self) -> bool {
+        let whole = self.flow.datagrams.iter().all(|datagram| datagram.is_whole());
+        self.flow.blind_from.is_some() || !whole
     }
 
     /// The depth and arrival of a datagram, or why its depth is not known.

@@ -36,6 +36,8 @@ pub(crate) struct Way {
     pub(crate) moves_to: Option<SocketAddr>,
     /// How many requests there are, one after the other.
     pub(crate) requests: usize,
+    /// How long the client rests before each request after the first.
+    pub(crate) rest: u64,
     /// How long the server thinks before it answers.
     pub(crate) pause: u64,
 }
@@ -53,10 +55,13 @@ impl Way {
             update_keys: false,
             moves_to: None,
             requests: 1,
+            rest: 0,
             pause: 0,
         }
     }
 }
+
+pub(crate) const DRAFT_29: u32 = 0xff00_001d;
 
 pub(crate) const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 77, 1, 2), 443);
 
@@ -83,7 +88,9 @@ struct End {
 impl End {
     fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
         let mut config = EndpointConfig::default();
-        config.supported_versions(vec![1]).grease_quic_bit(false);
+        // The client begins with a draft if it is told to.
+        let versions = if server.is_some() { vec![1] } else { vec![1, DRAFT_29] };
+        config.supported_versions(versions).grease_quic_bit(false);
         let endpoint = Endpoint::new(Arc::new(config), server, true, Some([seed; 32]));
         let (handle, connection) = (None, None);
         Self { endpoint, handle, connection, writing: Vec::new(), got: 0, connected: false }
@@ -135,6 +142,8 @@ pub(crate) struct Run<'a> {
     client: SocketAddr,
     asked: usize,
     answered: usize,
+    /// When the client asks again.
+    asks: Option<u64>,
     /// When the client closes, once it has all.
     closes: Option<u64>,
     done: bool,
@@ -158,6 +167,7 @@ pub(crate) fn run(way: &Way, talk: &Talk<'_>, seed: u8, base: Instant) -> Vec<Ca
         client: way.client,
         asked: 0,
         answered: 0,
+        asks: None,
         closes: None,
         done: false,
         thinking: Vec::new(),
@@ -197,7 +207,7 @@ impl Run<'_> {
             if closed && first.is_none() {
                 return;
             }
-            let waits = timers.chain(first).chain(thought).chain(self.closes);
+            let waits = timers.chain(first).chain(thought).chain(self.closes).chain(self.asks);
             let Some(next) = waits.min() else { return };
             self.now = next.max(self.now);
             assert!(self.now < 100_000 * MS, "the simulated connection never ends");
@@ -326,7 +336,11 @@ impl Run<'_> {
             }
         }
         self.answered += answered;
-        if ask || (answered > 0 && self.answered < self.way.requests) {
+        if answered > 0 && self.answered < self.way.requests {
+            self.asks = Some(self.now + self.way.rest);
+        }
+        if ask || self.asks.is_some_and(|time| time <= self.now) {
+            self.asks = None;
             self.ask();
         }
         let done = self.answered == self.way.requests && self.ends[0].connected;
