@@ -12,6 +12,7 @@ mod frames;
 mod header;
 mod http3;
 mod judge;
+mod keys;
 mod opening;
 mod pieces;
 mod protection;

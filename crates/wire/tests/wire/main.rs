@@ -8,6 +8,7 @@ mod path;
 mod pcapng;
 mod peers;
 mod quic;
+mod quic_end;
 mod quic_many;
 mod quic_path;
 mod quic_peers;

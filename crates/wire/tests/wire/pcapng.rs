@@ -7,6 +7,8 @@ use firstflight_wire::{Direction, KeyLog};
 
 use crate::path::{Captured, MS, Path, Tfo};
 use crate::peers::{Made, judge};
+use crate::quic_path::Way;
+use crate::quic_peers::QuicWorld;
 
 /// 2026-01-01 and a bit, in nanoseconds since 1970.
 const EPOCH: u64 = 1_767_225_600_000_000_000;
@@ -90,6 +92,29 @@ fn rfc5246_tls12_opens_by_its_master_secret() {
         let fields = ["http.request.method", "http.response.code"];
         assert_eq!(tshark(&file, "http", &fields), ["GET|", "|200"]);
     }
+}
+
+#[test]
+fn rfc9001_quic_opens_by_its_secrets() {
+    let world = QuicWorld::ping_pong().meet();
+    let capture = world.capture(&Way { retry: true, ..Way::new(20 * MS) });
+    let file = write(&capture, &world.key_log());
+    // "PING" by early data before and after the Retry, and "PONG".
+    let early = tshark(&file, "quic.long.packet_type == 1", &["quic.stream_data"]);
+    assert_eq!(early, ["50494e47", "50494e47"]);
+    let answers = tshark(&file, "quic.stream_data == 50:4f:4e:47", &["udp.srcport"]);
+    assert_eq!(answers, ["443"]);
+    let accepted = "tls.handshake.type == 8 && tls.handshake.extension.type == 42";
+    assert_eq!(tshark(&file, accepted, &["frame.number"]).len(), 1);
+    assert_eq!(tshark(&file, "quic.retry_token", &["frame.number"]).len(), 1);
+    let closed = "quic.frame_type == 0x1d";
+    assert_eq!(tshark(&file, closed, &["quic.cc.error_code.app"]), ["256"]);
+    // Without them all but the Initial packets stays closed.
+    let file = write(&capture, "");
+    assert!(
+        tshark(&file, "quic.stream_data || tls.handshake.type == 8", &["udp.srcport"]).is_empty()
+    );
+    assert!(!tshark(&file, "tls.handshake.type == 1", &["udp.srcport"]).is_empty());
 }
 
 #[test]

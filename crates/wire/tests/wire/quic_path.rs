@@ -10,11 +10,12 @@ use bytes::BytesMut;
 use etherparse::PacketBuilder;
 use firstflight_wire::Direction;
 use quinn_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
-    Event, ServerConfig, StreamEvent, StreamId, Transmit,
+    ClientConfig, Connection, DatagramEvent, Dir, Event, ServerConfig, StreamEvent, StreamId,
+    Transmit,
 };
 
 use crate::path::{Captured, MS};
+use crate::quic_end::End;
 
 /// The path and what happens on it.
 #[derive(Clone)]
@@ -73,59 +74,6 @@ pub(crate) struct Talk<'a> {
     pub(crate) response: &'a [u8],
     /// What the server sends on a stream of its own, unasked.
     pub(crate) greeting: &'a [u8],
-}
-
-/// One end: its connection, and what it still has to write.
-struct End {
-    endpoint: Endpoint,
-    handle: Option<ConnectionHandle>,
-    connection: Option<Connection>,
-    writing: Vec<(StreamId, Vec<u8>)>,
-    got: usize,
-    connected: bool,
-}
-
-impl End {
-    fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
-        let mut config = EndpointConfig::default();
-        // The client begins with a draft if it is told to.
-        let versions = if server.is_some() { vec![1] } else { vec![1, DRAFT_29] };
-        config.supported_versions(versions).grease_quic_bit(false);
-        let endpoint = Endpoint::new(Arc::new(config), server, true, Some([seed; 32]));
-        let (handle, connection) = (None, None);
-        Self { endpoint, handle, connection, writing: Vec::new(), got: 0, connected: false }
-    }
-
-    fn write(&mut self) {
-        let Some(connection) = &mut self.connection else { return };
-        self.writing.retain_mut(|(stream, left)| {
-            let mut out = connection.send_stream(*stream);
-            while !left.is_empty() {
-                match out.write(left) {
-                    Ok(written) => drop(left.drain(..written)),
-                    Err(_) => return true,
-                }
-            }
-            out.finish().unwrap();
-            false
-        });
-    }
-
-    /// Reads what is there of a stream; whether it has ended.
-    fn read(&mut self, stream: StreamId) -> bool {
-        let Some(connection) = &mut self.connection else { return false };
-        let mut incoming = connection.recv_stream(stream);
-        let Ok(mut chunks) = incoming.read(true) else { return false };
-        let ended = loop {
-            match chunks.next(usize::MAX) {
-                Ok(Some(chunk)) => self.got += chunk.bytes.len(),
-                Ok(None) => break true,
-                Err(_) => break false,
-            }
-        };
-        let _ = chunks.finalize();
-        ended
-    }
 }
 
 pub(crate) struct Run<'a> {

@@ -5,6 +5,8 @@ use rustls::crypto::ring::kx_group;
 
 use crate::path::{MS, Path, Tfo, feed};
 use crate::peers::{Made, World, judge_and_trace};
+use crate::quic_path::Way;
+use crate::quic_peers::{QuicWorld, judge_quic};
 
 fn trace(world: &World, path: &Path) -> Trace {
     judge_and_trace(&world.capture(path), &world.key_log()).1
@@ -186,4 +188,49 @@ fn every_packet_is_in_the_trace_and_none_is_made_unasked() {
     feed(&mut observer, &capture);
     let taken = observer.take_finished_traced(|facts| facts.client.port() == 1);
     assert!(taken[0].1.is_none());
+}
+
+#[test]
+fn rfc9001_4_quic_datagram_by_datagram() {
+    let world = QuicWorld::ping_pong().sends_tokens().meet();
+    let way = Way { retry: true, ..Way::new(20 * MS) };
+    let (_, trace) = judge_quic(&world.capture(&way), &world.key_log());
+    let words = |packet: &firstflight_wire::TracedPacket| {
+        packet.carries.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    // The token of the first connection is as good as a Retry's.
+    assert_eq!(
+        words(&trace.packets[0]),
+        ["Initial packet 0", "ClientHello", "0-RTT packet 0", "early data, stream 0 4 B, FIN"]
+    );
+    let answer = words(&trace.packets[1]);
+    assert_eq!(
+        answer[..7],
+        [
+            "Initial packet 0",
+            "ACK",
+            "ServerHello",
+            "Handshake packet 0",
+            "EncryptedExtensions (early data accepted)",
+            "Finished",
+            "1-RTT packet 0"
+        ]
+    );
+    assert_eq!(answer[answer.len() - 1], "stream 0 4 B, FIN");
+    assert!(answer.contains(&"NEW_TOKEN 46 B".to_owned()), "{answer:?}");
+    assert_eq!((trace.packets[1].round_trips, trace.packets[1].tcp), (Some(1), None));
+    let closing = words(&trace.packets[trace.packets.len() - 2]);
+    assert_eq!(closing[closing.len() - 1], "CONNECTION_CLOSE, application error 0x100");
+
+    let world = QuicWorld::ping_pong();
+    let capture = world.capture(&way);
+    let (_, trace) = judge_quic(&capture, &world.key_log());
+    let retry = words(&trace.packets[1]);
+    assert!(retry[0].starts_with("Retry, token ") && retry.len() == 1, "{retry:?}");
+    let again = &trace.packets[2];
+    assert_eq!((again.retransmission, again.round_trips), (false, Some(2)));
+    // Without secrets only Initial packets are read.
+    let (_, blind) = judge_quic(&capture, "");
+    let closed = &words(&blind.packets[3])[3..5];
+    assert!(closed[0] == "Handshake packet" && closed[1].starts_with("encrypted "), "{closed:?}");
 }
