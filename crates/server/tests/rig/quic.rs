@@ -27,6 +27,8 @@ pub struct Quic {
     pub requests: SendRequest<OpenStreams, Bytes>,
     /// Ends when the connection does.
     pub driver: JoinHandle<h3::error::ConnectionError>,
+    /// Where it has one of its own.
+    wire: Option<Wire>,
 }
 
 /// An answer.
@@ -61,6 +63,16 @@ pub fn endpoint() -> Endpoint {
     Endpoint::new(config, None, socket, Arc::new(quinn::TokioRuntime)).unwrap()
 }
 
+async fn http(
+    connection: &quinn::Connection,
+) -> (JoinHandle<h3::error::ConnectionError>, SendRequest<OpenStreams, Bytes>) {
+    let quic = h3_quinn::Connection::new(connection.clone());
+    let (mut driver, requests) =
+        h3::client::builder().send_grease(false).build(quic).await.unwrap();
+    let closed = async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await };
+    (tokio::spawn(closed), requests)
+}
+
 impl Quic {
     /// Connects, with early data if there is a session for it; the handshake may go on.
     pub async fn connect(address: SocketAddr, remembered: Remembered) -> Self {
@@ -76,12 +88,30 @@ impl Quic {
             }
             false => (timeout(PATIENCE, connecting).await.unwrap().unwrap(), None),
         };
-        let quic = h3_quinn::Connection::new(connection.clone());
-        let (mut driver, requests) =
-            h3::client::builder().send_grease(false).build(quic).await.unwrap();
-        let driver =
-            tokio::spawn(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
-        Self { endpoint, connection, inbox, accepted, requests, driver }
+        let (driver, requests) = http(&connection).await;
+        Self { endpoint, connection, inbox, accepted, requests, driver, wire: None }
+    }
+
+    /// Sends a request early that the server refuses, and begins HTTP/3 when it knows.
+    pub async fn refused(address: SocketAddr, remembered: Remembered, target: &str) -> Self {
+        let wire = Wire::to(address).await;
+        wire.hold_down();
+        let (config, inbox) = config("h3", remembered);
+        let endpoint = endpoint();
+        let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+        let (connection, accepted) =
+            connecting.into_0rtt().unwrap_or_else(|_| panic!("early data is possible"));
+        // The library would close the connection along with what was refused.
+        let mut control = connection.open_uni().await.unwrap();
+        control.write_all(&[0, 4, 0]).await.unwrap();
+        let (mut send, _recv) = connection.open_bi().await.unwrap();
+        send.write_all(&head("GET", target)).await.unwrap();
+        send.finish().unwrap();
+        wire.until_down(1200).await;
+        wire.release_down().await;
+        assert!(!timeout(PATIENCE, accepted).await.expect("the handshake ends"), "refused");
+        let (driver, requests) = http(&connection).await;
+        Self { endpoint, connection, inbox, accepted: None, requests, driver, wire: Some(wire) }
     }
 
     /// Whether the server accepted early data, once the handshake is complete.
@@ -136,6 +166,20 @@ impl Quic {
 pub fn request(method: Method, target: &str) -> Request<()> {
     let uri = format!("https://localhost{target}");
     Request::builder().method(method).uri(uri).body(()).unwrap()
+}
+
+/// A HEADERS frame, with literals of names in QPACK's static table (RFC 9204 section 4.5.4).
+pub fn head(method: &str, target: &str) -> Vec<u8> {
+    let mut block = vec![0, 0, 0xd7];
+    for (name, value) in [(0x50, "localhost"), (0x51, target), (0x5f, method)] {
+        block.push(name);
+        if name == 0x5f {
+            block.push(0);
+        }
+        block.push(u8::try_from(value.len()).unwrap());
+        block.extend(value.as_bytes());
+    }
+    [vec![1, u8::try_from(block.len()).unwrap()], block].concat()
 }
 
 /// Reads an answer to its end.
@@ -278,6 +322,12 @@ impl Wire {
     /// What the server has sent so far.
     pub fn down(&self) -> Vec<Vec<u8>> {
         self.state.lock().unwrap().down.clone()
+    }
+
+    /// What comes of the server for a short while; nothing may mean that it is slow.
+    pub async fn down_within_moments(&self) -> Vec<Vec<u8>> {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        self.down()
     }
 
     /// Sends to the server in the client's place.
