@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
+use tokio::io::Interest;
 use tokio::sync::Notify;
 
 /// A UDP socket that is connected to one address, so that the kernel hands over what ICMP says of
@@ -15,8 +16,8 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(super) struct Watched {
     inner: Arc<dyn AsyncUdpSocket>,
-    /// The same socket, to ask for its error.
-    errors: UdpSocket,
+    /// The same socket, to hear of its errors: they do not make it readable.
+    errors: tokio::net::UdpSocket,
     watching: AtomicBool,
     refused: Mutex<Option<io::Error>>,
     changed: Notify,
@@ -32,7 +33,8 @@ impl Watched {
         };
         let socket = UdpSocket::bind(any)?;
         socket.connect(peer)?;
-        let errors = socket.try_clone()?;
+        socket.set_nonblocking(true)?;
+        let errors = tokio::net::UdpSocket::from_std(socket.try_clone()?)?;
         Ok(Arc::new(Self {
             inner: TokioRuntime.wrap_udp_socket(socket)?,
             errors,
@@ -50,7 +52,13 @@ impl Watched {
             if let Some(error) = self.lock().take() {
                 return error;
             }
-            changed.await;
+            let heard = self.errors.async_io(Interest::ERROR, || {
+                self.error().ok_or_else(|| io::ErrorKind::WouldBlock.into())
+            });
+            tokio::select! {
+                heard = heard => return heard.unwrap_or_else(|error| error),
+                () = changed => {}
+            }
         }
     }
 
@@ -75,18 +83,11 @@ impl Watched {
         }
     }
 
-    fn watch(&self) {
-        if !self.watching.load(Ordering::Relaxed) {
-            return;
-        }
-        match self.errors.take_error() {
-            // A probe for a larger MTU failed, which is what probes are for.
-            Ok(Some(error)) if error.raw_os_error() != Some(libc::EMSGSIZE) => {
-                *self.lock() = Some(error);
-                self.changed.notify_waiters();
-            }
-            _ => {}
-        }
+    /// What the kernel has been told, if that means anything.
+    fn error(&self) -> Option<io::Error> {
+        let error = self.errors.take_error().ok()??;
+        // A probe for a larger MTU may fail, which is what probes are for.
+        (error.raw_os_error() != Some(libc::EMSGSIZE)).then_some(error)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<io::Error>> {
@@ -101,7 +102,12 @@ impl AsyncUdpSocket for Watched {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         // Else the kernel would hand the error to this sending, where it is lost.
-        self.watch();
+        if self.watching.load(Ordering::Relaxed)
+            && let Some(error) = self.error()
+        {
+            *self.lock() = Some(error);
+            self.changed.notify_waiters();
+        }
         self.inner.try_send(transmit)?;
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_waiters();
@@ -114,7 +120,6 @@ impl AsyncUdpSocket for Watched {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        self.watch();
         self.inner.poll_recv(cx, buffers, meta)
     }
 

@@ -96,11 +96,7 @@ pub struct QuicServer {
 
 impl QuicServer {
     pub async fn start(manner: QuicManner) -> Self {
-        Self::start_on(([127, 0, 0, 1], 0).into(), manner).await
-    }
-
-    pub async fn start_on(address: SocketAddr, manner: QuicManner) -> Self {
-        let socket = std::net::UdpSocket::bind(address).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let endpoint = Endpoint::new(
             EndpointConfig::new(Arc::new(ResetKey::new([7; 32]))),
             None,
@@ -283,11 +279,12 @@ pub struct Relay {
 
 impl Relay {
     pub async fn start(server: SocketAddr) -> Self {
-        Self::start_on(([127, 0, 0, 1], 0).into(), server).await
+        Self::start_on(([127, 0, 0, 1], 0).into(), server).await.expect("a free port")
     }
 
-    pub async fn start_on(address: SocketAddr, server: SocketAddr) -> Self {
-        let front = UdpSocket::bind(address).await.unwrap();
+    /// `None` when the port is taken.
+    pub async fn start_on(address: SocketAddr, server: SocketAddr) -> Option<Self> {
+        let front = UdpSocket::bind(address).await.ok()?;
         let relay = Self {
             address: front.local_addr().unwrap(),
             open: Arc::new(AtomicBool::new(true)),
@@ -314,7 +311,7 @@ impl Relay {
                 let _ = back.send_to(&datagram[..length], server).await;
             }
         });
-        relay
+        Some(relay)
     }
 
     /// The client's datagrams since the last call.
