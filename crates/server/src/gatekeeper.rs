@@ -109,11 +109,6 @@ impl Gatekeeper {
         Ok(flight)
     }
 
-    /// Whether flights are claimed in a store.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.shared.is_some()
-    }
-
     pub(crate) fn early_request(&self, flight: &mut Flight, may_run_early: bool) -> Decision {
         self.gate.early_request(flight, may_run_early, self.now())
     }
@@ -170,6 +165,9 @@ pub(crate) enum Refused {
     Unclaimed(HoldReason),
     /// By the rules of the shared register.
     Shared(SharedRefusal),
+    /// Over QUIC with a shared register: the flight that quinn reads is not the one that was
+    /// claimed, or none was seen.
+    Unseen,
 }
 
 impl Refused {
@@ -180,6 +178,7 @@ impl Refused {
             Self::Gate(Refusal::StartupWindow) => "startup_window",
             Self::Gate(Refusal::RegisterFull) => "register_full",
             Self::Unclaimed(reason) => reason_name(reason),
+            Self::Unseen => "unseen",
             Self::Shared(SharedRefusal::TicketAge) => "ticket_age",
             Self::Shared(SharedRefusal::Store(why)) => match why {
                 Unknown::Absent => "store_absent",

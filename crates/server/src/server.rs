@@ -133,7 +133,7 @@ impl Server {
         if let Some(front) = &self.front {
             front.run(&self.shared, &places, &stopped, &mut tasks);
         }
-        tasks.spawn(housekeeping(self.shared.clone()));
+        tasks.spawn(housekeeping(self.shared.clone(), self.front.clone()));
         tasks.spawn(self.shared.ring.clone().follow());
         for address in &self.addresses {
             info!("serving on {address}");
@@ -274,12 +274,15 @@ async fn accept(
 }
 
 /// What has to be looked at about once a second.
-async fn housekeeping(shared: Arc<Shared>) {
+async fn housekeeping(shared: Arc<Shared>, front: Option<Arc<Front>>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         shared.gatekeeper.watch_clock();
+        if let Some(front) = &front {
+            front.look();
+        }
         // Files of keys may lie on a slow disk.
         let ring = shared.ring.clone();
         let _ = tokio::task::spawn_blocking(move || ring.refresh()).await;

@@ -16,6 +16,8 @@ pub(super) struct Http3Section {
     alt_svc: Option<AltSvc>,
     initial_mtu: Option<Spanned<u16>>,
     token_lifetime: Option<Spanned<Length>>,
+    retry_above: Option<usize>,
+    refuse_above: Option<Spanned<usize>>,
 }
 
 /// For how long clients may remember: a length of time, the default for `true`, `false` for not at
@@ -44,6 +46,13 @@ impl Http3Section {
             }
             life => life.map(|life| life.into_inner().0),
         };
+        let refuse_above = match self.refuse_above {
+            Some(above) if *above.get_ref() == 0 => {
+                let reason = "0 handshakes at a time would serve nobody; allowed is 1 and more";
+                return Err(Misplaced(above.span(), reason.to_owned()));
+            }
+            above => above.map_or(default.refuse_above, Spanned::into_inner),
+        };
         Ok(Http3Settings {
             enabled: self.enabled.unwrap_or(default.enabled),
             alt_svc: match self.alt_svc {
@@ -52,6 +61,8 @@ impl Http3Section {
             },
             initial_mtu,
             token_lifetime: token_lifetime.or(default.token_lifetime),
+            retry_above: self.retry_above.unwrap_or(default.retry_above),
+            refuse_above,
         })
     }
 }

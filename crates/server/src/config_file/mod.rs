@@ -27,6 +27,8 @@
 //! alt_svc = "24h"               # how long clients may remember it; or false
 //! initial_mtu = 1200            # up to 1452
 //! token_lifetime = "12h"        # default: the tickets'
+//! retry_above = 1000            # handshakes in progress
+//! refuse_above = 5000
 //!
 //! [store]                       # without it this process is alone
 //! url = "redis://127.0.0.1:6379"

@@ -87,6 +87,8 @@ fn http3_is_described_by_its_section() {
     assert_eq!(http3("[http3]\nalt_svc = true"), Http3Settings::default());
     assert_eq!(http3("[http3]\nalt_svc = false").alt_svc, None);
     let full = http3("[http3]\nalt_svc = \"1h\"\ninitial_mtu = 1400\ntoken_lifetime = \"1h\"");
+    let rush = http3("[http3]\nretry_above = 0\nrefuse_above = 7");
+    assert_eq!((rush.retry_above, rush.refuse_above), (0, 7));
     let hour = Some(Duration::from_secs(3600));
     assert_eq!((full.alt_svc, full.initial_mtu, full.token_lifetime), (hour, 1400, hour));
 }
@@ -184,6 +186,7 @@ fn errors_name_file_line_and_allowed_values() {
         ("[http3]\ninitial_mtu = 1199", 2, "1200 to 1452"),
         ("[http3]\nenabled = true\ninitial_mtu = 9000", 3, "1200 to 1452"),
         ("[http3]\ntoken_lifetime = \"0s\"", 2, "more than 0s"),
+        ("[http3]\nrefuse_above = 0", 2, "1 and more"),
         ("[http3]\nmtu = 1400", 2, "`initial_mtu`"),
         ("[early_data\n", 1, ""),
     ] {

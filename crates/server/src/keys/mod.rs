@@ -15,6 +15,7 @@ use crate::{KeySource, ServerError, TicketSettings};
 
 mod sessions;
 mod shared;
+mod tokens;
 
 pub(crate) use sessions::Redeemed;
 use sessions::Sessions;

@@ -17,7 +17,7 @@ use super::{now, session_for};
 
 /// Sessions in the store.
 pub(super) struct Sessions {
-    store: Store,
+    pub(super) store: Store,
     queue: mpsc::Sender<Deposit>,
     trouble: Arc<Trouble>,
 }

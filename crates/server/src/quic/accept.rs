@@ -7,6 +7,8 @@ use firstflight_replay::Flight;
 use quinn::{Connecting, ConnectionError, Incoming};
 
 use super::Front;
+use super::ahead::Ahead;
+use super::arrivals::{Arrivals, Arrived};
 use crate::accept::early_data;
 use crate::gatekeeper::Refused;
 use crate::server::Shared;
@@ -24,25 +26,57 @@ pub(crate) struct Accepted {
 
 /// What the judge has decided.
 #[derive(Default)]
-struct Verdict {
+pub(super) struct Verdict {
     flight: Option<Flight>,
     refused: Option<Refused>,
 }
 
+impl Verdict {
+    /// Notes what became of the flight's claim. Whether TLS is to accept the early data.
+    pub(super) fn note(&mut self, claim: Result<Flight, Refused>) -> bool {
+        match claim {
+            Ok(flight) => self.flight = Some(flight),
+            Err(why) => self.refused = Some(why),
+        }
+        self.flight.is_some()
+    }
+}
+
 /// Accepts a connection. The flight's claim is settled before TLS answers its ClientHello: over
 /// QUIC what is lost of early data is sent again after the handshake, so a flight may not be
-/// accepted that has no record.
+/// accepted that has no record. `arrivals`: with a store, what came in on the endpoint.
+///
+/// `None`: its client was asked to show its address by a Retry.
 ///
 /// # Errors
 /// The handshake's.
 pub(crate) async fn accept(
     server: &Arc<Shared>,
     front: &Front,
+    arrivals: Option<&Arrivals>,
     incoming: Incoming,
-) -> Result<Accepted, ConnectionError> {
+) -> Result<Option<Accepted>, ConnectionError> {
     let verdict = Arc::new(Mutex::new(Verdict::default()));
-    let judge = judge(server.clone(), verdict.clone());
-    let config = front.server_config(front.crypto.for_connection(judge, None));
+    let (mut session, mut withheld) = (None, None);
+    let judge = match arrivals {
+        None => judge(server.clone(), verdict.clone()),
+        Some(arrivals) => {
+            let arrived = arrivals.of(&incoming).await;
+            // First the token, then the claim: a client that is sent away has to find its flight
+            // unclaimed when it comes back.
+            if is_spent(server, front, &incoming, arrived.as_ref()).await {
+                let _ = incoming.retry();
+                return Ok(None);
+            }
+            let ahead = match arrived {
+                Some(arrived) => Ahead::settle(server, &front.crypto, &arrived.client_hello).await,
+                None => Ahead::unseen(),
+            };
+            (session, withheld) = (ahead.session.clone(), ahead.withheld);
+            ahead.judge(verdict.clone())
+        }
+    };
+    let config = front.server_config(front.crypto.for_connection(judge, session));
     let mut connecting = incoming.accept_with(Arc::new(config))?;
     let facts = connecting.handshake_data().await?;
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;
@@ -50,23 +84,33 @@ pub(crate) async fn accept(
         std::mem::take(&mut *verdict.lock().unwrap_or_else(PoisonError::into_inner));
     let early_data = match refused {
         Some(refused) => refused.name(),
-        None => early_data(&facts, None),
+        None => early_data(&facts, withheld),
     };
-    Ok(Accepted { connecting, facts: *facts, flight, early_data })
+    Ok(Some(Accepted { connecting, facts: *facts, flight, early_data }))
 }
 
 /// Claims the flight in this process's own register, while TLS asks.
 fn judge(server: Arc<Shared>, verdict: Arc<Mutex<Verdict>>) -> EarlyDataJudge {
     Box::new(move |facts| {
-        if server.gatekeeper.is_shared() {
-            return false;
-        }
-        let settled = server.gatekeeper.settle_at_once(facts);
-        let mut verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
-        match settled {
-            Ok(flight) => verdict.flight = Some(flight),
-            Err(why) => verdict.refused = Some(why),
-        }
-        verdict.flight.is_some()
+        let claim = server.gatekeeper.settle_at_once(facts);
+        verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim)
     })
+}
+
+/// Whether a connection came with a NEW_TOKEN token that another node has accepted before, or that
+/// cannot be looked for because nothing is known of its first packet.
+async fn is_spent(
+    server: &Shared,
+    front: &Front,
+    incoming: &Incoming,
+    arrived: Option<&Arrived>,
+) -> bool {
+    if !incoming.remote_address_validated() || !incoming.may_retry() {
+        return false;
+    }
+    match arrived.and_then(|arrived| front.tokens.serial(&arrived.token)) {
+        // What the store can't say this process's own log has said already.
+        Some(token) => server.ring.spend_everywhere(token).await.unwrap_or(false),
+        None => true,
+    }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use quinn::{ConnectionError, Incoming, VarInt};
+use quinn::{ConnectionError, VarInt};
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::accept::{Accepted, accept};
-use super::{Front, http3, ping_pong};
+use super::{Beginning, Front, http3, ping_pong};
 use crate::connection::{Connection, Terms, stopped};
 use crate::content::Service;
 use crate::server::{Shared, Stop};
@@ -20,27 +20,33 @@ use crate::server::{Shared, Stop};
 pub(crate) async fn serve(
     server: Arc<Shared>,
     front: Arc<Front>,
-    incoming: Incoming,
+    beginning: Beginning,
     mut stop: watch::Receiver<Stop>,
 ) -> Result<(), ConnectionError> {
     let deadline = Instant::now() + server.limits.header_timeout;
+    let Beginning { incoming, handshaking, arrivals } = beginning;
     let client = incoming.remote_address();
+    let arrivals = arrivals.as_deref();
+    let accepting = accept(&server, &front, arrivals, incoming);
     let accepted = tokio::select! {
-        accepted = timeout_at(deadline.into(), accept(&server, &front, incoming)) => accepted,
+        accepted = timeout_at(deadline.into(), accepting) => accepted,
         () = stopped(&mut stop, Stop::Now) => return Ok(()),
     };
     let Ok(accepted) = accepted else { return Err(ConnectionError::TimedOut) };
-    let Accepted { connecting, facts, flight, early_data } = accepted?;
+    // Else it was asked for its address.
+    let Some(accepted) = accepted? else { return Ok(()) };
+    let Accepted { connecting, facts, flight, early_data } = accepted;
     let Ok((quic, handshake)) = connecting.into_0rtt() else {
         unreachable!("a server may always send before the client's Finished");
     };
     let (completed, complete) = watch::channel(false);
     let terms = Terms { facts, early_data, flight, alt_svc: None };
     let connection = Arc::new(Connection::new(server, client, terms, complete));
-    let handshaking = async {
+    let handshake = async {
         // It says whether early data was accepted, which is a client's question; and ends as well
         // when the connection does.
         handshake.await;
+        drop(handshaking);
         if quic.close_reason().is_none() {
             completed.send_replace(true);
         }
@@ -54,7 +60,7 @@ pub(crate) async fn serve(
     };
     tokio::select! {
         biased;
-        () = handshaking => {}
+        () = handshake => {}
         () = served => {}
     }
     // Nothing more is to be sent, or to be waited for.

@@ -10,6 +10,7 @@ use quinn::{
     VarInt,
 };
 
+use super::arrivals::Arrivals;
 use crate::{Http3Settings, Limits};
 
 /// The transport parameters and their like, the same on every connection: early data is bound to
@@ -33,7 +34,8 @@ pub(crate) fn transport(settings: &Http3Settings, limits: &Limits) -> TransportC
     transport
 }
 
-/// An endpoint on one of a port's sockets.
+/// An endpoint on one of a port's sockets, for the worker with this number. What comes in is shown
+/// to `arrivals` first.
 ///
 /// # Errors
 /// The socket's.
@@ -41,12 +43,15 @@ pub(crate) fn open(
     socket: UdpSocket,
     server: ServerConfig,
     mut config: EndpointConfig,
-    steering: Steering,
-    worker: u8,
+    (steering, worker): (Steering, u8),
+    arrivals: Option<&Arc<Arrivals>>,
 ) -> io::Result<Endpoint> {
     config.cid_generator(move || steering.connection_ids(worker));
     let runtime = Arc::new(TokioRuntime);
-    let socket = runtime.wrap_udp_socket(socket)?;
+    let mut socket = runtime.wrap_udp_socket(socket)?;
+    if let Some(arrivals) = arrivals {
+        socket = arrivals.watch(socket);
+    }
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }
 

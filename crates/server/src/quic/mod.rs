@@ -9,18 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_quic::{AddressTokens, ResetKey, ServerCrypto, SpentTokens, Steering};
-use quinn::{Endpoint, EndpointConfig, ServerConfig, ValidationTokenConfig, VarInt, crypto};
+use quinn::{
+    Endpoint, EndpointConfig, Incoming, ServerConfig, ValidationTokenConfig, VarInt, crypto,
+};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::debug;
+
+use arrivals::Arrivals;
+use door::{Door, Entry, Handshaking};
 
 use crate::keys::TicketRing;
 use crate::server::{Shared, Stop};
 use crate::{ServerError, keys};
 
 mod accept;
+mod ahead;
+mod arrivals;
 mod body;
 mod connection;
+mod door;
 mod endpoint;
 mod halves;
 mod http3;
@@ -31,10 +39,20 @@ mod streams;
 
 /// All that listens on UDP.
 pub(crate) struct Front {
-    endpoints: Vec<Endpoint>,
+    workers: Vec<Worker>,
+    door: Arc<Door>,
     crypto: Arc<ServerCrypto>,
+    tokens: AddressTokens,
     /// What all connections are told, with cryptography that refuses early data.
     config: ServerConfig,
+}
+
+/// An endpoint, on one of a port's sockets.
+#[derive(Clone)]
+struct Worker {
+    endpoint: Endpoint,
+    /// What comes in on it, where flights are claimed in a store.
+    arrivals: Option<Arc<Arrivals>>,
 }
 
 /// Binds a port's sockets, inside a tokio runtime.
@@ -65,25 +83,32 @@ impl Front {
         let (http3, limits) = (&settings.http3, &settings.limits);
         let tokens = AddressTokens::new(ring.keys().clone(), keys::now);
         let refusing = crypto.for_connection(Box::new(|_| false), None);
-        let mut config = ServerConfig::new(refusing, Arc::new(tokens));
+        let mut config = ServerConfig::new(refusing, Arc::new(tokens.clone()));
         config.transport_config(Arc::new(endpoint::transport(http3, limits)));
         let mut validation = ValidationTokenConfig::default();
         validation
             .lifetime(http3.token_lifetime.unwrap_or(ring.lifetime()))
             .log(Arc::new(SpentTokens::new(SPENT_TOKENS, keys::now)))
             .sent(TOKENS);
-        config.validation_token_config(validation);
+        config
+            .validation_token_config(validation)
+            .max_incoming(INCOMING)
+            .incoming_buffer_size(INCOMING_BYTES)
+            .incoming_buffer_size_total(ALL_INCOMING_BYTES);
         let mut random = [0; 32];
         getrandom::fill(&mut random).expect("the system gives random bytes");
         let steering = steering();
         let endpoints = EndpointConfig::new(Arc::new(ResetKey::new(random)));
-        let mut front = Self { endpoints: Vec::new(), crypto, config };
+        let door = Door::new(http3.retry_above, http3.refuse_above);
+        let mut front = Self { workers: Vec::new(), door, crypto, tokens, config };
         for (address, sockets) in ports {
             for (worker, socket) in (0..).zip(sockets) {
                 let (server, endpoints) = (front.config.clone(), endpoints.clone());
-                let opened = endpoint::open(socket, server, endpoints, steering, worker);
-                let opened = opened.map_err(|reason| ServerError::Listen { address, reason })?;
-                front.endpoints.push(opened);
+                let arrivals = settings.store.as_ref().map(|_| Arrivals::new());
+                let steering = (steering, worker);
+                let opened = endpoint::open(socket, server, endpoints, steering, arrivals.as_ref());
+                let endpoint = opened.map_err(|reason| ServerError::Listen { address, reason })?;
+                front.workers.push(Worker { endpoint, arrivals });
             }
         }
         Ok(front)
@@ -104,27 +129,40 @@ impl Front {
         stop: &watch::Receiver<Stop>,
         tasks: &mut tokio::task::JoinSet<()>,
     ) {
-        for endpoint in self.endpoints.clone() {
+        for worker in self.workers.clone() {
             let front = self.clone();
-            tasks.spawn(front.accept(endpoint, server.clone(), places.clone(), stop.clone()));
+            tasks.spawn(front.accept(worker, server.clone(), places.clone(), stop.clone()));
         }
     }
 
     async fn accept(
         self: Arc<Self>,
-        endpoint: Endpoint,
+        worker: Worker,
         server: Arc<Shared>,
         places: Arc<Semaphore>,
         stop: watch::Receiver<Stop>,
     ) {
-        while let Some(incoming) = endpoint.accept().await {
+        while let Some(incoming) = worker.endpoint.accept().await {
+            let handshaking = match self.door.enter(incoming.remote_address_validated()) {
+                Entry::Handshake(handshaking) => handshaking,
+                Entry::Retry => {
+                    // An address that was not shown may always be asked for.
+                    let _ = incoming.retry();
+                    continue;
+                }
+                Entry::Ignore => {
+                    incoming.ignore();
+                    continue;
+                }
+            };
             // There is no backlog to wait in, and a client that is refused has TCP.
             let Ok(place) = places.clone().try_acquire_owned() else {
                 incoming.refuse();
                 continue;
             };
             let client = incoming.remote_address();
-            let serving = connection::serve(server.clone(), self.clone(), incoming, stop.clone());
+            let beginning = Beginning { incoming, handshaking, arrivals: worker.arrivals.clone() };
+            let serving = connection::serve(server.clone(), self.clone(), beginning, stop.clone());
             tokio::spawn(async move {
                 if let Err(error) = serving.await {
                     debug!("{client}: {error}");
@@ -134,25 +172,37 @@ impl Front {
         }
     }
 
+    /// Says when a rush of connections is over. Call it about once a second.
+    pub(crate) fn look(&self) {
+        self.door.look();
+    }
+
     /// Takes no new connections.
     pub(crate) fn close_door(&self) {
-        for endpoint in &self.endpoints {
+        for Worker { endpoint, .. } in &self.workers {
             endpoint.set_server_config(None);
         }
     }
 
     /// Ends what is left, and sees that the last words leave.
     pub(crate) async fn close(&self) {
-        for endpoint in &self.endpoints {
+        for Worker { endpoint, .. } in &self.workers {
             endpoint.close(VarInt::from_u32(H3_NO_ERROR), b"");
         }
         let idle = async {
-            for endpoint in &self.endpoints {
+            for Worker { endpoint, .. } in &self.workers {
                 endpoint.wait_idle().await;
             }
         };
         let _ = timeout(LAST_WORDS, idle).await;
     }
+}
+
+/// A connection that begins.
+struct Beginning {
+    incoming: Incoming,
+    handshaking: Handshaking,
+    arrivals: Option<Arc<Arrivals>>,
 }
 
 /// RFC 9114 section 8.1.
@@ -161,6 +211,15 @@ const H3_NO_ERROR: u32 = 0x100;
 /// Tokens in NEW_TOKEN frames that a connection brings: as many as tickets, one for each connection
 /// that it may begin.
 const TOKENS: u32 = 2;
+
+/// Connections at a time that wait for the store's word on their flights, for each worker. What
+/// comes beyond is ignored, and comes again by itself.
+const INCOMING: usize = 4096;
+
+/// Bytes of 0-RTT that such a connection may send meanwhile, more than a client's first window,
+/// and all of them together.
+const INCOMING_BYTES: u64 = 64 * 1024;
+const ALL_INCOMING_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Bytes in which spent tokens are noted, a bit each.
 const SPENT_TOKENS: usize = 4 << 20;

@@ -2,6 +2,7 @@
 //! clients.
 #![allow(dead_code, unreachable_pub)] // Each test program uses its part.
 
+pub mod cluster;
 pub mod quic;
 
 use std::collections::HashMap;

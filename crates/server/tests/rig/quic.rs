@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use firstflight_quic::{ClientCrypto, Remembered, ResetKey, ResumptionInbox};
-use firstflight_tls::{ConnectorConfig, Handshake, Trust};
+use firstflight_tls::{CipherPolicy, ConnectorConfig, Handshake, Trust};
 use h3::client::{RequestStream, SendRequest};
 use h3::error::StreamError;
 use h3_quinn::{BidiStream, OpenStreams};
@@ -44,8 +44,17 @@ pub type Stream = RequestStream<BidiStream<Bytes>, Bytes>;
 
 /// A configuration for one connection, and where its tickets will be.
 pub fn config(alpn: &str, remembered: Remembered) -> (ClientConfig, ResumptionInbox) {
+    config_with(alpn, remembered, CipherPolicy::default())
+}
+
+fn config_with(
+    alpn: &str,
+    remembered: Remembered,
+    ciphers: CipherPolicy,
+) -> (ClientConfig, ResumptionInbox) {
     let crypto = ClientCrypto::new(ConnectorConfig {
         alpn: vec![alpn.as_bytes().to_vec()],
+        ciphers,
         ..ConnectorConfig::new(Trust::Anyone)
     });
     let (crypto, tokens, inbox) = crypto.unwrap().for_connection("localhost", remembered).unwrap();
@@ -76,8 +85,22 @@ async fn http(
 impl Quic {
     /// Connects, with early data if there is a session for it; the handshake may go on.
     pub async fn connect(address: SocketAddr, remembered: Remembered) -> Self {
+        Self::connect_with(address, remembered, CipherPolicy::default()).await
+    }
+
+    /// The same with a ClientHello that fits into one datagram, without post-quantum keys.
+    pub async fn connect_small(address: SocketAddr, remembered: Remembered) -> Self {
+        let groups = Some("X25519".to_owned());
+        Self::connect_with(address, remembered, CipherPolicy { groups, ..Default::default() }).await
+    }
+
+    async fn connect_with(
+        address: SocketAddr,
+        remembered: Remembered,
+        ciphers: CipherPolicy,
+    ) -> Self {
         let early = remembered.early_data;
-        let (config, inbox) = config("h3", remembered);
+        let (config, inbox) = config_with("h3", remembered, ciphers);
         let endpoint = endpoint();
         let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
         let (connection, accepted) = match early {

@@ -1,0 +1,80 @@
+//! A flight's claim in a shared register, settled before quinn reads the ClientHello: the store is
+//! asked across the network, and TLS asks its judge within a call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use firstflight_quic::{EarlyDataJudge, Handshake, Rehearsal, ServerCrypto};
+use firstflight_replay::{Flight, SharedRefusal};
+use firstflight_tls::{OpenedTicket, SteadyClock};
+use tracing::debug;
+
+use super::accept::Verdict;
+use crate::gatekeeper::Refused;
+use crate::server::Shared;
+
+/// What was settled of a connection before it begins.
+pub(super) struct Ahead {
+    /// The flight's client random and what became of its claim; `None`: there is no flight.
+    claim: Option<([u8; 32], Result<Flight, Refused>)>,
+    /// The session of its single-use ticket, if it has one.
+    pub(super) session: Option<OpenedTicket>,
+    /// Why early data is refused whatever the ClientHello says, if so.
+    pub(super) withheld: Option<Refused>,
+}
+
+impl Ahead {
+    /// Nothing is known of the connection's ClientHello: early data is refused.
+    pub(super) fn unseen() -> Self {
+        Self { claim: None, session: None, withheld: None }
+    }
+
+    /// Rehearses a ClientHello, and claims the flight in the store if TLS would accept its early
+    /// data.
+    pub(super) async fn settle(
+        server: &Shared,
+        crypto: &ServerCrypto,
+        client_hello: &[u8],
+    ) -> Self {
+        let rehearse = |session| {
+            let heard_at = SteadyClock::unix_micros();
+            let rehearsal = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
+                debug!("rehearsing a ClientHello: {error}");
+                Rehearsal::Nothing
+            });
+            (rehearsal, heard_at)
+        };
+        let gatekeeper = &server.gatekeeper;
+        let mut ahead = Self::unseen();
+        ahead.withheld = gatekeeper.admission().err();
+        let (mut rehearsal, mut heard_at) = rehearse(None);
+        let mut redeemed = false;
+        if let Rehearsal::NeedsSession(id) = &rehearsal {
+            let ticket = server.ring.redeem(id).await;
+            if let Some(why) = ticket.withheld {
+                ahead.withheld = Some(Refused::Shared(SharedRefusal::Store(why)));
+            }
+            // Who has taken a session out of the store has its flight for himself.
+            redeemed = matches!(ticket.session, OpenedTicket::Session(_));
+            ahead.session = Some(ticket.session.clone());
+            (rehearsal, heard_at) = rehearse(Some(ticket.session));
+        }
+        if let (None, Rehearsal::EarlyData(facts)) = (ahead.withheld, rehearsal) {
+            let claim = gatekeeper.settle(&facts, heard_at, redeemed).await;
+            ahead.claim = Some((facts.client_random, claim));
+        }
+        ahead
+    }
+
+    /// The judge of the connection, which leaves its verdict. It accepts the flight that was
+    /// settled and no other: anybody can send Initial packets, and quinn may have read another
+    /// ClientHello than was rehearsed.
+    pub(super) fn judge(self, verdict: Arc<Mutex<Verdict>>) -> EarlyDataJudge {
+        Box::new(move |facts: &Handshake| {
+            let claim = match self.claim {
+                Some((random, claim)) if random == facts.client_random => claim,
+                _ => Err(self.withheld.unwrap_or(Refused::Unseen)),
+            };
+            verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim)
+        })
+    }
+}

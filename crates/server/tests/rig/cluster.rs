@@ -1,0 +1,97 @@
+//! Nodes that share a real store and their ticket keys.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use firstflight_rig::{Listen, Process};
+use firstflight_server::{Content, KeySource, ServerConfig};
+use firstflight_store::StoreConfig;
+use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use firstflight_tls::{EarlyData, Session};
+use tokio::net::TcpStream;
+
+use super::{Client, PATIENCE, PREFACE, Rig, Upstream, get, http2_request, patient};
+
+/// A store, and what its nodes have in common.
+pub struct Cluster {
+    pub store: Process,
+    config: StoreConfig,
+    dir: Arc<tempfile::TempDir>,
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        let store = Process::redis(Listen::Unix);
+        let config = patient(&store);
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let now = UnixTime::from(std::time::SystemTime::now());
+        KeyFile::new(dir.path().join("keys")).write_new(Schedule::default(), now).unwrap();
+        Self { store, config, dir }
+    }
+
+    pub fn budget(mut self, budget: Duration) -> Self {
+        self.config.budget = budget;
+        self
+    }
+
+    pub async fn node(&self, upstream: &Upstream) -> Rig {
+        self.start(Content::Upstream(upstream.url()), |_| {}).await
+    }
+
+    pub async fn start(&self, content: Content, change: impl FnOnce(&mut ServerConfig)) -> Rig {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let keys = self.dir.path().join("keys");
+        Rig::start(dir, content, |config| {
+            config.store = Some(self.config.clone());
+            config.tickets.keys = KeySource::File(keys);
+            change(config);
+        })
+        .await
+    }
+
+    /// Waits until the node runs flights early, in a store that has recorded for a day.
+    pub async fn runs_early(&self, node: &Rig, alpn: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.age();
+            let session = node.session(alpn).await;
+            if early_data(node, &session, alpn).await == EarlyData::Accepted {
+                return;
+            }
+            assert!(Instant::now() < end, "the node runs nothing early");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Makes the store's epoch a day older, if there is one: its age is read off the life that it
+    /// has left.
+    pub fn age(&self) {
+        if let Some(left) = self.epoch() {
+            self.store.ask(&["PEXPIRE", EPOCH, &(left - DAY.as_millis()).to_string()]);
+        }
+    }
+
+    /// How long the epoch's record still lives, in milliseconds.
+    pub fn epoch(&self) -> Option<u128> {
+        self.store.ask(&["PTTL", EPOCH]).parse().ok()
+    }
+}
+
+const EPOCH: &str = "firstflight:epoch";
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// What becomes of the early data of one request for `/probe`.
+pub async fn early_data(node: &Rig, session: &Session, alpn: &str) -> EarlyData {
+    let mut client = Client::prepare(alpn, Some(session), &request(alpn, "/probe"));
+    let mut tcp = TcpStream::connect(node.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.machine.facts().early_data
+}
+
+pub fn request(alpn: &str, target: &str) -> Vec<u8> {
+    match alpn {
+        "h2" => [PREFACE, &http2_request(1, "GET", target)].concat(),
+        "ping-pong" => b"PING".to_vec(),
+        _ => get(target),
+    }
+}
