@@ -7,6 +7,8 @@ use crate::{Cell, Record};
 pub enum Axis {
     /// Which experiment.
     Experiment,
+    /// The client.
+    Client,
     /// The server under test.
     Server,
     /// `ping-pong` or `get`.
@@ -15,12 +17,16 @@ pub enum Axis {
     Profile,
     /// Its round-trip time in milliseconds.
     Rtt,
+    /// What TLS runs over: TCP or QUIC.
+    Transport,
     /// TLS version.
     Tls,
     /// Full, resumed, 0-RTT or refused.
     Kind,
     /// TCP Fast Open.
     Tfo,
+    /// An address token from an earlier connection; QUIC's.
+    Token,
     /// HTTP version.
     Http,
     /// Key-share group.
@@ -33,15 +39,18 @@ pub enum Axis {
 
 impl Axis {
     /// All of them, from the outermost inwards.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Experiment,
+        Self::Client,
         Self::Server,
         Self::Workload,
         Self::Profile,
         Self::Rtt,
+        Self::Transport,
         Self::Tls,
         Self::Kind,
         Self::Tfo,
+        Self::Token,
         Self::Http,
         Self::Group,
         Self::Certificate,
@@ -52,13 +61,16 @@ impl Axis {
     pub fn name(self) -> &'static str {
         match self {
             Self::Experiment => "experiment",
+            Self::Client => "client",
             Self::Server => "server",
             Self::Workload => "workload",
             Self::Profile => "profile",
             Self::Rtt => "rtt",
+            Self::Transport => "transport",
             Self::Tls => "tls",
             Self::Kind => "kind",
             Self::Tfo => "tfo",
+            Self::Token => "token",
             Self::Http => "http",
             Self::Group => "group",
             Self::Certificate => "certificate",
@@ -75,13 +87,16 @@ impl Axis {
     pub fn of(self, cell: &Cell) -> String {
         match self {
             Self::Experiment => cell.experiment.clone(),
+            Self::Client => cell.client.clone(),
             Self::Server => cell.server.clone(),
             Self::Workload => cell.workload.clone(),
             Self::Profile => cell.profile.clone(),
             Self::Rtt => cell.rtt_ms.to_string(),
+            Self::Transport => cell.transport.clone(),
             Self::Tls => cell.tls.clone(),
             Self::Kind => cell.kind.clone(),
             Self::Tfo => if cell.tfo { "on" } else { "off" }.to_owned(),
+            Self::Token => if cell.token { "on" } else { "off" }.to_owned(),
             Self::Http => cell.http.clone(),
             Self::Group => cell.group.clone(),
             Self::Certificate => cell.certificate.clone(),
@@ -108,8 +123,11 @@ impl Axis {
                     "unknown kind {value:?}; allowed are full, resumed, 0rtt and refused"
                 )),
             },
-            Self::Tfo if lower != "on" && lower != "off" => {
-                Err(format!("tfo is on or off, not {value:?}"))
+            Self::Tfo | Self::Token if lower != "on" && lower != "off" => {
+                Err(format!("{} is on or off, not {value:?}", self.name()))
+            }
+            Self::Transport if lower != "tcp" && lower != "quic" => {
+                Err(format!("transport is tcp or quic, not {value:?}"))
             }
             Self::Rtt => match lower.trim_end_matches("ms").trim().parse::<f64>() {
                 Ok(ms) => Ok(ms.to_string()),
@@ -125,11 +143,21 @@ impl Axis {
 
 /// Whether two cells are at the same place on all axes but these.
 pub fn same_but_for(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
-    // The profile and its round-trip time are one.
-    let network = axes.iter().any(|axis| matches!(axis, Axis::Profile | Axis::Rtt));
+    // The profile and its round-trip time are one, and HTTP/3 is what runs over QUIC.
+    let one_of = |those: [Axis; 2]| axes.iter().any(|axis| those.contains(axis));
+    let network = one_of([Axis::Profile, Axis::Rtt]);
+    let carrier = one_of([Axis::Transport, Axis::Http]);
+    // A first visitor has no token, and over TCP nobody has one.
+    let first = axes.contains(&Axis::Kind) && (one.kind == "full" || other.kind == "full");
+    let tokens_differ = first || (carrier && one.over_quic() != other.over_quic());
     Axis::ALL.into_iter().all(|axis| {
         axes.contains(&axis)
-            || (network && matches!(axis, Axis::Profile | Axis::Rtt))
+            || match axis {
+                Axis::Profile | Axis::Rtt => network,
+                Axis::Transport | Axis::Http => carrier,
+                Axis::Token => tokens_differ,
+                _ => false,
+            }
             || axis.of(one) == axis.of(other)
     })
 }
@@ -173,6 +201,9 @@ pub fn names(record: &Record) -> Vec<String> {
 fn worded(varying: &[Axis], cell: &Cell) -> String {
     let shown = |axis: Axis| varying.contains(&axis) && !axis.of(cell).is_empty();
     let mut words = vec![cell.server.clone()];
+    if shown(Axis::Client) {
+        words.push(format!("by {}", cell.client));
+    }
     if shown(Axis::Experiment) && cell.experiment != cell.workload {
         words.push(cell.experiment.clone());
     }
@@ -187,9 +218,40 @@ fn worded(varying: &[Axis], cell: &Cell) -> String {
             .map(|axis| axis.of(cell)),
     );
     let path = path(cell);
-    let tfo = if cell.tfo { " + TFO" } else { "" };
     let control = if cell.control { " (A/A)" } else { "" };
-    format!("{} at {path}, TLS {} {}{tfo}{control}", words.join(" "), cell.tls, cell.kind)
+    format!("{} at {path}, {} {}{control}", words.join(" "), protocol(cell), kind(cell))
+}
+
+/// What secures a cell's connections: `TLS 1.3`, or `QUIC`, which has TLS 1.3 inside.
+pub fn protocol(cell: &Cell) -> String {
+    match version(cell).as_str() {
+        QUIC => QUIC.to_owned(),
+        version => format!("TLS {version}"),
+    }
+}
+
+/// The same in a column of versions: `1.2`, `1.3`, `QUIC`.
+pub(crate) fn version(cell: &Cell) -> String {
+    named_version(&cell.transport, &cell.tls)
+}
+
+/// The same of a transport and a TLS version.
+pub(crate) fn named_version(transport: &str, tls: &str) -> String {
+    if transport == "quic" { QUIC.to_owned() } else { tls.to_owned() }
+}
+
+pub(crate) const QUIC: &str = "QUIC";
+
+/// A cell's kind with what the client brings to shorten it: `0-RTT + TFO`, `0-RTT + token`.
+pub fn kind(cell: &Cell) -> String {
+    with(&cell.kind, cell.tfo, cell.token)
+}
+
+/// A kind with TCP Fast Open or an address token.
+pub(crate) fn with(kind: &str, tfo: bool, token: bool) -> String {
+    let tfo = if tfo { " + TFO" } else { "" };
+    let token = if token { " + token" } else { "" };
+    format!("{kind}{tfo}{token}")
 }
 
 /// A cell's network in words: `20 ms`, or `cable (28 ms)`.

@@ -20,6 +20,7 @@ pub fn samples(record: &Record, out: impl Write) -> io::Result<()> {
         "time_ms",
         "total_ms",
         "wire_ms",
+        "wire_total_ms",
         "round_trips",
         "total_round_trips",
         "label",
@@ -45,6 +46,7 @@ pub fn samples(record: &Record, out: impl Write) -> io::Result<()> {
             some(sample.time_ms),
             some(sample.total_ms),
             some(sample.wire_ms),
+            some(sample.wire_total_ms),
             some(sample.round_trips),
             some(sample.total_round_trips),
             some(sample.label.as_ref()),
@@ -70,8 +72,16 @@ pub fn cells(record: &Record, out: impl Write) -> io::Result<()> {
         head.extend(FIGURES.map(|figure| format!("{time}_{figure}_ms")));
     }
     head.extend(
-        ["wire_p50_ms", "round_trips", "total_round_trips", "model_ms", "residual_ms", "flagged"]
-            .map(str::to_owned),
+        [
+            "wire_p50_ms",
+            "wire_total_p50_ms",
+            "round_trips",
+            "total_round_trips",
+            "model_ms",
+            "residual_ms",
+            "flagged",
+        ]
+        .map(str::to_owned),
     );
     csv.write_record(&head)?;
     for cell in &record.cells {
@@ -89,6 +99,7 @@ pub fn cells(record: &Record, out: impl Write) -> io::Result<()> {
         }
         row.extend([
             some(summary.and_then(|summary| summary.wire_p50_ms)),
+            some(summary.and_then(|summary| summary.wire_total_p50_ms)),
             some(summary.and_then(|summary| summary.round_trips)),
             some(summary.and_then(|summary| summary.total_round_trips)),
             some(residual.map(|residual| residual.model_ms)),

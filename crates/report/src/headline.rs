@@ -1,6 +1,6 @@
 //! What a run says in a sentence or two.
 
-use crate::axes::path;
+use crate::axes::{Axis, path, same_but_for};
 use crate::figure::milliseconds;
 use crate::{Cell, Record};
 
@@ -12,6 +12,8 @@ pub(crate) struct Saving<'a> {
     pub early_ms: f64,
     /// With TFO, where it was measured.
     pub early_tfo_ms: Option<f64>,
+    /// Over QUIC, where it was measured beside TCP.
+    pub early_quic_ms: Option<f64>,
 }
 
 impl Saving<'_> {
@@ -26,10 +28,12 @@ impl Saving<'_> {
 }
 
 /// What 0-RTT saves on each network at the record's first server, from the longest path down: for
-/// HTTP where that was measured, for ping-pong otherwise.
+/// HTTP where that was measured, for ping-pong otherwise; over TCP where that was.
 pub(crate) fn savings(record: &Record) -> Vec<Saving<'_>> {
     let cells = || record.cells.iter().filter(|cell| !cell.control && cell.tls == "1.3");
-    let early = || cells().filter(|cell| cell.kind == "0-RTT" && !cell.tfo);
+    let tcp = cells().any(|cell| cell.kind == "0-RTT" && !cell.over_quic());
+    let early =
+        || cells().filter(|c| c.kind == "0-RTT" && !c.tfo && !c.token && c.over_quic() != tcp);
     let server = record.servers.first().map(|server| server.name.as_str());
     let server = server.filter(|name| early().any(|cell| cell.server == *name));
     let server = server.or_else(|| early().next().map(|cell| cell.server.as_str()));
@@ -42,7 +46,8 @@ pub(crate) fn savings(record: &Record) -> Vec<Saving<'_>> {
         let other = |kind: &str, tfo: bool| {
             cells().find(|other| {
                 other.kind == kind
-                    && other.tfo == tfo
+                    && (other.tfo, other.token) == (tfo, false)
+                    && other.over_quic() == cell.over_quic()
                     && (&other.experiment, &other.server, &other.workload, &other.profile)
                         == (&cell.experiment, &cell.server, &cell.workload, &cell.profile)
                     && (&other.http, &other.group, &other.certificate, other.response_bytes)
@@ -53,7 +58,12 @@ pub(crate) fn savings(record: &Record) -> Vec<Saving<'_>> {
         let Some(full) = other("full", false) else { continue };
         let (Some(full_ms), Some(early_ms)) = (p50(full), p50(cell)) else { continue };
         let early_tfo_ms = other("0-RTT", true).and_then(p50);
-        savings.push(Saving { early: cell, full_ms, early_ms, early_tfo_ms });
+        let quic = cells().find(|other| {
+            let axes = [Axis::Transport, Axis::Http, Axis::Tfo, Axis::Token];
+            tcp && other.over_quic() && other.kind == "0-RTT" && same_but_for(other, cell, &axes)
+        });
+        let early_quic_ms = quic.and_then(p50);
+        savings.push(Saving { early: cell, full_ms, early_ms, early_tfo_ms, early_quic_ms });
     }
     savings.sort_by(|a, b| b.early.rtt_ms.total_cmp(&a.early.rtt_ms));
     savings
@@ -96,13 +106,16 @@ fn main_sentence(saving: &Saving<'_>) -> String {
     let tfo = saving
         .early_tfo_ms
         .map_or(String::new(), |ms| format!(", and after {} with TCP Fast Open", milliseconds(ms)));
+    let quic = saving
+        .early_quic_ms
+        .map_or(String::new(), |ms| format!(", and after {} over QUIC", milliseconds(ms)));
     let trips = match saving.early.counts_in_round_trips() {
         true => format!(" or {:.1} round trips", trips.abs()),
         false => String::new(),
     };
     format!(
         "{}, 0-RTT brings the first byte of a new connection after {} instead of {}: {}{trips} \
-         {less}{tfo}.",
+         {less}{tfo}{quic}.",
         on(saving.early),
         milliseconds(saving.early_ms),
         milliseconds(saving.full_ms),
@@ -125,9 +138,9 @@ fn attack(record: &Record) -> String {
         .replays
         .iter()
         .map(|replay| match replay.executed {
-            0 => format!("{} executed none of {}", replay.server, replay.tries),
-            all if all == replay.tries => format!("{} executed all {all}", replay.server),
-            some => format!("{} executed {some} of {}", replay.server, replay.tries),
+            0 => format!("{} executed none of {}", replay.name(), replay.tries),
+            all if all == replay.tries => format!("{} executed all {all}", replay.name()),
+            some => format!("{} executed {some} of {}", replay.name(), replay.tries),
         })
         .collect();
     format!("Of first flights that an attacker resent, {}.", parts.join(", "))

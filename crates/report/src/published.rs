@@ -1,5 +1,7 @@
 //! What others published of the same measurements, to stand beside ours.
 
+use crate::axes::QUIC;
+
 /// The ping-pong matrix (C++ and OpenSSL 1.1.1): means in milliseconds, full, full + TFO, resumed,
 /// resumed + TFO; up to TLS 1.2 and TLS 1.3 in turn.
 #[expect(clippy::approx_constant, reason = "6.28 ms were measured, not computed")]
@@ -17,6 +19,12 @@ const CURL: [(f64, [[f64; 3]; 3]); 2] = [
     (260.0, [[0.62, 0.92, 0.92], [0.62, 0.90, 0.90], [0.59, 0.59, 0.59]]),
 ];
 
+/// The same over HTTP/3.
+const CURL_3: [(f64, [[f64; 3]; 3]); 2] = [
+    (18.0, [[0.032, 0.051, 0.053], [0.031, 0.051, 0.052], [0.032, 0.033, 0.051]]),
+    (260.0, [[0.30, 0.62, 0.62], [0.29, 0.62, 0.62], [0.29, 0.29, 0.62]]),
+];
+
 /// The production blueprint of 2026 on a LAN, milliseconds: min, p50, p95, max.
 const BLUEPRINT: [(&str, [f64; 4]); 2] =
     [("full", [3.5, 4.8, 7.2, 12.0]), ("0-RTT", [0.8, 1.2, 2.4, 5.1])];
@@ -24,17 +32,23 @@ const BLUEPRINT: [(&str, [f64; 4]); 2] =
 /// The published mean of a ping-pong cell in milliseconds.
 pub(crate) fn ping_pong(rtt_ms: f64, tls: &str, kind: &str, tfo: bool) -> Option<f64> {
     let (_, versions) = PING_PONG.iter().find(|(rtt, _)| *rtt == rtt_ms)?;
-    let column = match kind {
-        "full" => 0,
-        "resumed" => 2,
+    let column = match (tls, kind) {
+        (QUIC, _) => return None,
+        (_, "full") => 0,
+        (_, "resumed") => 2,
         _ => return None,
     };
     Some(versions[usize::from(tls == "1.3")][column + usize::from(tfo)])
 }
 
 /// curl's TLS set-up, first byte and total in milliseconds.
-pub(crate) fn curl(rtt_ms: f64, kind: &str) -> Option<[f64; 3]> {
-    let (_, kinds) = CURL.iter().find(|(rtt, _)| *rtt == rtt_ms)?;
+pub(crate) fn curl(rtt_ms: f64, http: &str, kind: &str) -> Option<[f64; 3]> {
+    let figures = match http {
+        "2" => &CURL,
+        "3" => &CURL_3,
+        _ => return None,
+    };
+    let (_, kinds) = figures.iter().find(|(rtt, _)| *rtt == rtt_ms)?;
     let place = ["full", "resumed", "0-RTT"].iter().position(|name| *name == kind)?;
     Some(kinds[place].map(|seconds| seconds * 1e3))
 }
@@ -54,8 +68,10 @@ mod tests {
         assert_eq!(ping_pong(20.0, "1.3", "resumed", true), Some(42.53));
         assert_eq!(ping_pong(20.0, "1.3", "0-RTT", false), None, "they had no such column");
         assert_eq!(ping_pong(0.02, "1.3", "full", false), None);
-        assert_eq!(curl(18.0, "0-RTT"), Some([41.0, 41.0, 42.0]));
-        assert_eq!(curl(20.0, "full"), None);
+        assert_eq!(curl(18.0, "2", "0-RTT"), Some([41.0, 41.0, 42.0]));
+        assert_eq!(curl(260.0, "3", "0-RTT"), Some([290.0, 290.0, 620.0]), "a page in two");
+        assert_eq!(curl(20.0, "2", "full"), None);
+        assert_eq!(curl(18.0, "1.1", "full"), None);
         assert_eq!(blueprint("0-RTT"), Some([0.8, 1.2, 2.4, 5.1]));
     }
 }

@@ -45,12 +45,14 @@ pub fn verdicts(record: &Record, ours: &str) -> Vec<Verdict> {
     }
 
     verdicts.extend(record.replays.iter().filter(|replay| replay.server == ours).map(|replay| {
-        let mut verdict = Verdict::new("replay", &format!("{ours} executes no replay"));
+        let mut verdict = Verdict::new("replay", &format!("{} executes no replay", replay.name()));
         verdict.checked = replay.tries;
         if replay.executed > 0 {
             verdict.findings.push(format!(
-                "{ours} executed {} of {} resent flights",
-                replay.executed, replay.tries
+                "{} executed {} of {} resent flights",
+                replay.name(),
+                replay.executed,
+                replay.tries
             ));
         }
         if replay.originals < replay.flights {

@@ -163,7 +163,7 @@ fn mistakes_are_named_with_their_place() {
     assert_eq!(refusal("p97(0rtt) > 5").0, 1);
     assert!(refusal("p97(0rtt) > 5").1.contains("allowed are min, p50, p95"));
     assert_eq!(refusal("p50(0rtt, sever=x) > 5").0, 11);
-    assert!(refusal("p50(0rtt, sever=x) > 5").1.contains("experiment, server, workload"));
+    assert!(refusal("p50(0rtt, sever=x) > 5").1.contains("experiment, client, server, workload"));
     assert!(refusal("p50(early) > 5").1.contains("full, resumed, 0rtt and refused"));
     assert_eq!(
         refusal("p50(0rtt) > 5min"),

@@ -40,6 +40,8 @@ fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
         "packets",
         "latency",
         "bars",
+        "page",
+        "loss",
         "published",
         "blueprint",
         "matrix",
@@ -177,17 +179,21 @@ fn a_run_is_asked_for_labels_replays_and_control() {
     let mut record = synthetic::record(7);
     let asked = verdicts(&record, "firstflight");
     let groups: Vec<&str> = asked.iter().map(|verdict| verdict.group.as_str()).collect();
-    assert_eq!(groups, ["labels", "replay", "control", "load", "load", "load", "load", "load"]);
+    let expected =
+        ["labels", "replay", "replay", "control", "load", "load", "load", "load", "load"];
+    assert_eq!(groups, expected);
     assert!(asked.iter().all(Verdict::passed));
     record.replays[0].executed = 1;
     assert!(!verdicts(&record, "firstflight")[1].passed());
     record.replays[0].originals = 3;
     assert!(verdicts(&record, "firstflight")[1].undecided.is_some());
     assert!(!verdicts(&record, "nginx")[1].passed(), "whose replays are judged is the caller's");
+    record.replays[2].executed = 1;
+    assert!(!verdicts(&record, "firstflight")[2].passed(), "over QUIC too");
     record.control.as_mut().unwrap().differing = 3;
-    assert!(!verdicts(&record, "firstflight")[2].passed());
-    record.loads[0].completed = 0;
     assert!(!verdicts(&record, "firstflight")[3].passed());
+    record.loads[0].completed = 0;
+    assert!(!verdicts(&record, "firstflight")[4].passed());
 }
 
 fn some_verdicts() -> Vec<Verdict> {

@@ -57,13 +57,24 @@ fn schema_1_is_converted() {
 }
 
 #[test]
+fn schema_2_is_read_as_over_tcp() {
+    let record = read(&committed("results/2026-11-21-vm/lab.json.gz")).unwrap();
+    assert_eq!(record.schema, SCHEMA);
+    for cell in &record.cells {
+        assert_eq!((&*cell.client, &*cell.transport, cell.token), ("firstflight", "tcp", false));
+    }
+    assert!(!record.costs.is_empty() && record.costs.iter().all(|cost| cost.transport == "tcp"));
+    assert_eq!(record.replays[0].name(), record.replays[0].server);
+}
+
+#[test]
 fn what_is_no_record_is_refused_with_a_reason() {
     let refusal = |json: &str| parse(json.as_bytes()).unwrap_err().to_string();
     assert!(refusal("{").contains("EOF"));
     assert!(refusal("{}").contains("missing field `schema`"));
     assert_eq!(
         refusal(r#"{"schema": 99}"#),
-        "it has schema 99, this program reads 1 to 2: read it with the version that wrote it"
+        "it has schema 99, this program reads 1 to 3: read it with the version that wrote it"
     );
     let mut lost = record();
     lost.samples[0].cell = 12;

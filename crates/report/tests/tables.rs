@@ -53,8 +53,15 @@ fn sample(cell: usize, fault: Option<Fault>) -> Sample {
 }
 
 fn replay(server: &str, executed: usize) -> Replay {
-    let server = server.to_owned();
-    Replay { server, flights: 10, tries: 1000, executed, bytes_per_try: 1720.5, originals: 10 }
+    Replay {
+        server: server.to_owned(),
+        transport: "tcp".to_owned(),
+        flights: 10,
+        tries: 1000,
+        executed,
+        bytes_per_try: 1720.5,
+        originals: 10,
+    }
 }
 
 fn record() -> Record {

@@ -142,9 +142,8 @@ impl<'a> Asked<'a> {
         Ok(match first.function {
             Function::Replays => self
                 .record
-                .replays
-                .iter()
-                .map(|replay| replay.server.as_str())
+                .attacked()
+                .into_iter()
                 .filter(|server| first.selector.matches_server(server))
                 .map(Subject::Server)
                 .collect(),
@@ -203,11 +202,13 @@ impl<'a> Asked<'a> {
             };
             // A filter may name another server than the subject's.
             let named = figure.selector.axes().next().is_some();
-            let replay = record.replays.iter().find(|replay| match named {
+            // A row for each transport.
+            let rows = record.replays.iter().filter(|replay| match named {
                 true => figure.selector.matches_server(&replay.server),
                 false => replay.server == server,
             });
-            return Ok(replay.map(|replay| replay.executed as f64));
+            let executed: Vec<usize> = rows.map(|replay| replay.executed).collect();
+            return Ok((!executed.is_empty()).then(|| executed.iter().sum::<usize>() as f64));
         }
         let Subject::Cell(_, subject) = subject else { return Ok(None) };
         let found = record.cells.iter().enumerate();
@@ -364,8 +365,7 @@ impl<'a> Asked<'a> {
     fn nothing(&self, figure: &Figure) -> CheckError {
         let there = match figure.function {
             Function::Replays => {
-                let servers: Vec<&str> =
-                    self.record.replays.iter().map(|replay| replay.server.as_str()).collect();
+                let servers = self.record.attacked();
                 match servers.is_empty() {
                     true => "no attack in it".to_owned(),
                     false => format!("server {}", servers.join(", ")),

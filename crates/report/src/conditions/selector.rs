@@ -57,7 +57,7 @@ impl Selector {
             return Err(format!("unknown filter {name:?}; allowed are {}, time", names.join(", ")));
         };
         if function == Function::Replays && axis != Axis::Server {
-            return Err("replays knows server= alone: the attack is made once a server".to_owned());
+            return Err("replays knows server= alone: the attack is made on a server, over all that it speaks".to_owned());
         }
         if self.filters.iter().any(|(other, _)| *other == axis) {
             return Err(format!("{} stands here twice; keep one", axis.name()));

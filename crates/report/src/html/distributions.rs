@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Section, latency::legend, panels};
-use crate::axes::path;
+use crate::axes::{self, QUIC, path};
 use crate::drawing::{Curve, CurveChart, Shape, distribution, kind_class};
 use crate::sheets::{Group, columns, groups};
 use crate::{Cell, Record};
@@ -20,14 +20,21 @@ pub(super) fn section(record: &Record) -> Option<Section> {
             }
         }
         for network in networks {
-            let Some((curves, beyond)) = curves(&group, network, &times) else { continue };
-            if drawings.len() == MOST {
-                left_out += 1;
-                continue;
+            let newest = group.newest();
+            for version in &newest {
+                let drawn = curves(&group, network, version, &times);
+                let Some((curves, beyond)) = drawn else { continue };
+                if drawings.len() == MOST {
+                    left_out += 1;
+                    continue;
+                }
+                let mut caption = format!("{}, {}", group.heading, path(network));
+                if newest.len() > 1 && version == QUIC {
+                    caption = format!("{caption}, {QUIC}");
+                }
+                let id = format!("spread-{}", drawings.len());
+                drawings.push((caption.clone(), draw(&id, &caption, &curves, beyond)));
             }
-            let caption = format!("{}, {}", group.heading, path(network));
-            let id = format!("spread-{}", drawings.len());
-            drawings.push((caption.clone(), draw(&id, &caption, &curves, beyond)));
         }
     }
     if drawings.is_empty() {
@@ -65,13 +72,17 @@ fn times(record: &Record) -> Vec<Vec<f64>> {
     times
 }
 
-/// The curves of one network, and whether they are what lies beyond the round trips.
-fn curves(group: &Group<'_>, network: &Cell, times: &[Vec<f64>]) -> Option<(Vec<Curve>, bool)> {
-    let version = group.cells.iter().map(|(_, cell)| cell.tls.as_str()).max()?;
+/// The curves of one network and version, and whether they are what lies beyond the round trips.
+fn curves(
+    group: &Group<'_>,
+    network: &Cell,
+    version: &str,
+    times: &[Vec<f64>],
+) -> Option<(Vec<Curve>, bool)> {
     let cells: Vec<(usize, &Cell)> = group
         .cells
         .iter()
-        .filter(|(_, c)| c.profile == network.profile && c.tls == version)
+        .filter(|(_, c)| c.profile == network.profile && axes::version(c) == version)
         .filter(|(place, _)| times[*place].len() >= FEWEST)
         .copied()
         .collect();
@@ -86,7 +97,7 @@ fn curves(group: &Group<'_>, network: &Cell, times: &[Vec<f64>]) -> Option<(Vec<
     let mut curves = Vec::new();
     for column in columns(group) {
         for (place, cell) in &cells {
-            if cell.kind != column.kind || cell.tfo != column.tfo {
+            if !column.has(cell) {
                 continue;
             }
             let less = if beyond { network_ms(cell).unwrap_or(0.0) } else { 0.0 };
@@ -94,7 +105,7 @@ fn curves(group: &Group<'_>, network: &Cell, times: &[Vec<f64>]) -> Option<(Vec<
             curves.push(Curve {
                 name: column.name(),
                 class: kind_class(&column.kind),
-                dashed: column.tfo,
+                dashed: column.helped(),
                 shape: Shape::Steps,
                 points: distribution(&times, POINTS),
             });

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Section, panels};
+use crate::axes::{self, QUIC};
 use crate::drawing::{Curve, CurveChart, Shape, kind_class};
 use crate::sheets::{Group, columns, groups};
 use crate::{Cell, Record};
@@ -10,28 +11,10 @@ use crate::{Cell, Record};
 pub(super) fn section(record: &Record) -> Option<Section> {
     let mut drawings = Vec::new();
     for group in groups(record) {
-        let mut versions: Vec<&str> =
-            group.cells.iter().map(|(_, cell)| cell.tls.as_str()).collect();
-        versions.sort_unstable();
-        versions.dedup();
-        // Where TLS 1.3 was measured, older versions are in the tables.
-        let Some(version) = versions.last() else { continue };
-        let curves = curves(&group, version);
-        let measured = curves.iter().filter(|curve| curve.shape == Shape::Marks);
-        let points = measured.map(|curve| curve.points.len()).max().unwrap_or(0);
-        if points < 2 {
-            continue;
-        }
-        let caption = format!("{}, TLS {version}", group.heading);
-        let id = format!("rtt-{}", drawings.len());
-        drawings.push((caption.clone(), draw(&id, &caption, &curves)));
-        if points > 2 {
-            let caption = format!("{caption}, in round trips");
-            let id = format!("rtt-{}", drawings.len());
-            drawings.push((caption.clone(), draw_trips(&id, &caption, &curves)));
-        }
-        if drawings.len() >= MOST {
-            break;
+        for version in group.newest() {
+            if drawings.len() < MOST {
+                draw_version(&group, &version, &mut drawings);
+            }
         }
     }
     if drawings.is_empty() {
@@ -49,6 +32,27 @@ pub(super) fn section(record: &Record) -> Option<Section> {
     Some(Section { id: "latency", title, short: "Latency", body })
 }
 
+/// The drawings of one version, if it was measured at several round-trip times.
+fn draw_version(group: &Group<'_>, version: &str, drawings: &mut Vec<(String, Markup)>) {
+    let curves = curves(group, version);
+    let measured = curves.iter().filter(|curve| curve.shape == Shape::Marks);
+    let points = measured.map(|curve| curve.points.len()).max().unwrap_or(0);
+    if points < 2 {
+        return;
+    }
+    let caption = match version {
+        QUIC => format!("{}, {QUIC}", group.heading),
+        tls => format!("{}, TLS {tls}", group.heading),
+    };
+    let id = format!("rtt-{}", drawings.len());
+    drawings.push((caption.clone(), draw(&id, &caption, &curves)));
+    if points > 2 {
+        let caption = format!("{caption}, in round trips");
+        let id = format!("rtt-{}", drawings.len());
+        drawings.push((caption.clone(), draw_trips(&id, &caption, &curves)));
+    }
+}
+
 /// What colours and dashes mean.
 pub(super) fn legend(record: &Record) -> Markup {
     let kinds = ["full", "resumed", "0-RTT", "refused"];
@@ -61,13 +65,16 @@ pub(super) fn legend(record: &Record) -> Markup {
             @if record.cells.iter().any(|cell| cell.tfo) {
                 li { span.dash {} "with TCP Fast Open" }
             }
+            @if record.cells.iter().any(|cell| cell.token) {
+                li { span.dash {} "with an address token (QUIC)" }
+            }
         }
     }
 }
 
 fn curves(group: &Group<'_>, version: &str) -> Vec<Curve> {
     let cells: Vec<&Cell> = (group.cells.iter().map(|(_, cell)| *cell))
-        .filter(|cell| cell.tls == version && cell.rtt_ms > 0.0)
+        .filter(|cell| axes::version(cell) == version && cell.rtt_ms > 0.0)
         .collect();
     let rtts = || cells.iter().map(|cell| cell.rtt_ms);
     let low = rtts().fold(f64::INFINITY, f64::min);
@@ -85,7 +92,7 @@ fn curves(group: &Group<'_>, version: &str) -> Vec<Curve> {
     for column in columns(group) {
         let mut points: Vec<(f64, f64)> = cells
             .iter()
-            .filter(|cell| cell.kind == column.kind && cell.tfo == column.tfo)
+            .filter(|cell| column.has(cell))
             .filter_map(|c| c.summary.as_ref().map(|s| (c.rtt_ms, s.first_byte.p50_ms)))
             .filter(|(_, ms)| *ms > 0.0)
             .collect();
@@ -93,7 +100,7 @@ fn curves(group: &Group<'_>, version: &str) -> Vec<Curve> {
         curves.push(Curve {
             name: column.name(),
             class: kind_class(&column.kind),
-            dashed: column.tfo,
+            dashed: column.helped(),
             shape: Shape::Marks,
             points,
         });

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Section, folded, panels, table};
-use crate::axes::path;
+use crate::axes::{kind, path};
 use crate::drawing::{Bar, BarChart, BarGroup, kind_class};
 use crate::figure::bare;
 use crate::sheets::{self, Group, columns, groups, network_column, rows};
@@ -53,7 +53,7 @@ fn grid(group: &Group<'_>) -> Markup {
                             @if begins { (network_name(group, &row.profile, row.rtt_ms)) }
                             @else { span.hidden { (network_name(group, &row.profile, row.rtt_ms)) } }
                         }
-                        td { (row.tls) }
+                        td { (row.version) }
                         @for column in &columns {
                             td.n { @if let Some((_, cell)) = group.at(row, column) { (field(cell)) } }
                         }
@@ -108,7 +108,8 @@ pub(super) fn bars(record: &Record) -> Option<Section> {
             }
         }
         for (profile, rtt_ms) in networks {
-            let caption = format!("{}, {rtt_ms} ms RTT", group.first().server);
+            let first = group.first();
+            let caption = format!("{}, HTTP/{}, {rtt_ms} ms RTT", first.server, first.http);
             let id = format!("bars-{}", drawings.len());
             drawings.push((caption.clone(), draw_bars(&id, &caption, group, profile)));
         }
@@ -124,7 +125,7 @@ pub(super) fn bars(record: &Record) -> Option<Section> {
 fn draw_bars(id: &str, caption: &str, group: &Group<'_>, profile: &str) -> Markup {
     let mut cells: Vec<&Cell> =
         group.cells.iter().map(|(_, cell)| *cell).filter(|c| c.profile == profile).collect();
-    cells.sort_by_key(|cell| columns(group).iter().position(|column| column.kind == cell.kind));
+    cells.sort_by_key(|cell| columns(group).iter().position(|column| column.has(cell)));
     let groups: Vec<BarGroup> = ["TLS set-up", "first byte", "total"]
         .iter()
         .enumerate()
@@ -142,11 +143,31 @@ fn draw_bars(id: &str, caption: &str, group: &Group<'_>, profile: &str) -> Marku
 fn bar(cell: &Cell, place: usize) -> Option<Bar> {
     let ours = sheets::times(cell.summary.as_ref()?)[place]?;
     Some(Bar {
-        name: format!("{}{}", cell.kind, if cell.tfo { "+TFO" } else { "" }),
+        name: kind(cell).replace(" + ", "+"),
         class: kind_class(&cell.kind),
         value: ours,
-        published: published::curl(cell.rtt_ms, &cell.kind).map(|theirs| theirs[place]),
+        published: published::curl(cell.rtt_ms, &cell.http, &cell.kind).map(|theirs| theirs[place]),
     })
+}
+
+/// Pages over QUIC from packets.
+pub(super) fn page(record: &Record) -> Option<Section> {
+    let sheet = sheets::page(record)?;
+    let body = html! {
+        p { (sheet.lead) }
+        (table(&sheet))
+    };
+    Some(Section { id: "page", title: sheet.title, short: "Page", body })
+}
+
+/// Loss over TCP and QUIC.
+pub(super) fn loss(record: &Record) -> Option<Section> {
+    let sheet = sheets::loss(record)?;
+    let body = html! {
+        p { (sheet.lead) }
+        (table(&sheet))
+    };
+    Some(Section { id: "loss", title: sheet.title, short: "Loss", body })
 }
 
 /// The blueprint's percentiles.

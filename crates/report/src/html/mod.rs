@@ -26,6 +26,8 @@ pub fn render(record: &Record) -> String {
         waterfalls::section(record),
         latency::section(record),
         matrix::bars(record),
+        matrix::page(record),
+        matrix::loss(record),
         matrix::ping_pong(record),
         matrix::blueprint(record),
         matrix::section(record),

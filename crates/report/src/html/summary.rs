@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Section, folded, table};
-use crate::axes::{names, path};
+use crate::axes::{kind, names, path, version};
 use crate::drawing::{Strip, kind_class};
 use crate::figure::{bare, count, signed};
 use crate::headline::{Saving, savings, sentences};
@@ -38,6 +38,7 @@ fn cards(savings: &[Saving<'_>]) -> Markup {
                         ("full", "k-full", Some(saving.full_ms)),
                         ("0-RTT", "k-early", Some(saving.early_ms)),
                         ("0-RTT + TFO", "k-early", saving.early_tfo_ms),
+                        ("0-RTT, QUIC", "k-early", saving.early_quic_ms),
                     ];
                     @for (name, class, ms) in bars {
                         @if let Some(ms) = ms {
@@ -94,7 +95,7 @@ fn facts(record: &Record) -> Markup {
             }
             @for replay in &record.replays {
                 li.good[replay.executed == 0].bad[replay.executed > 0] {
-                    (replay.server) " executed " (count(replay.executed as f64)) " of "
+                    (replay.name()) " executed " (count(replay.executed as f64)) " of "
                     (count(replay.tries as f64)) " replayed flights"
                 }
             }
@@ -206,11 +207,10 @@ fn all_residuals(cells: &[&crate::Cell]) -> Sheet {
     for cell in cells {
         let Some(summary) = &cell.summary else { continue };
         let Some(residual) = &summary.residual else { continue };
-        let tfo = if cell.tfo { " + TFO" } else { "" };
         sheet.rows.push(vec![
-            format!("{} {} {}{tfo}", cell.server, cell.workload, cell.kind),
+            format!("{} {} {}", cell.server, cell.workload, kind(cell)),
             path(cell),
-            cell.tls.clone(),
+            version(cell),
             bare(residual.model_ms),
             bare(summary.first_byte.p50_ms),
             signed(residual.residual_ms),

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Section, folded, panels, table};
+use crate::axes::{QUIC, named_version};
 use crate::drawing::{Bar, BarChart, BarGroup, kind_class};
 use crate::sheets::{self, Sheet};
 use crate::{Cost, Record};
@@ -96,31 +97,29 @@ fn rates(record: &Record) -> Vec<(String, Markup)> {
 
 pub(super) fn costs(record: &Record) -> Option<Section> {
     let sheet = sheets::costs(record)?;
-    let mut captions: Vec<(&str, &str, &str)> = Vec::new();
+    let place = |cost: &Cost| (cost.server.clone(), cost.workload.clone(), version(cost));
+    let mut captions: Vec<(String, String, String)> = Vec::new();
     for cost in &record.costs {
-        let caption = (cost.server.as_str(), cost.workload.as_str(), cost.tls.as_str());
+        let caption = place(cost);
         if !captions.contains(&caption) {
             captions.push(caption);
         }
     }
     let drawings: Vec<_> = captions
         .into_iter()
-        .filter(|(_, _, tls)| *tls == "1.3")
+        .filter(|(_, _, version)| version == "1.3" || version == QUIC)
         .take(MOST)
         .enumerate()
-        .map(|(place, (server, workload, tls))| {
-            let caption = format!("{server}, {workload}, TLS {tls}: \u{b5}s a connection");
-            let of: Vec<&Cost> = (record.costs.iter())
-                .filter(|c| {
-                    (c.server.as_str(), c.workload.as_str(), c.tls.as_str())
-                        == (server, workload, tls)
-                })
-                .collect();
+        .map(|(number, whose)| {
+            let of: Vec<&Cost> = record.costs.iter().filter(|c| place(c) == whose).collect();
+            let (server, workload, version) = whose;
+            let tls = if version == QUIC { "" } else { "TLS " };
+            let caption = format!("{server}, {workload}, {tls}{version}: \u{b5}s a connection");
             let groups =
                 [("client", bars(&of, |c| c.client_us)), ("server", bars(&of, |c| c.server_us))]
                     .map(|(name, bars)| BarGroup { name: name.to_owned(), bars });
             let chart = BarChart {
-                id: &format!("cost-{place}"),
+                id: &format!("cost-{number}"),
                 title: &caption,
                 description: "Processor time of client and server by kind of handshake; the table \
                               below has the figures.",
@@ -136,6 +135,10 @@ pub(super) fn costs(record: &Record) -> Option<Section> {
         (table(&sheet))
     };
     Some(Section { id: "costs", title: sheet.title, short: "Costs", body })
+}
+
+fn version(cost: &Cost) -> String {
+    named_version(&cost.transport, &cost.tls)
 }
 
 fn bars(costs: &[&Cost], of: fn(&Cost) -> f64) -> Vec<Bar> {

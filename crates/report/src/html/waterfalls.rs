@@ -3,7 +3,7 @@
 use maud::html;
 
 use super::{Section, folded, panels};
-use crate::axes::path;
+use crate::axes::{kind, path, protocol};
 use crate::drawing::WaterfallChart;
 use crate::figure::bare;
 use crate::sheets::Sheet;
@@ -17,9 +17,7 @@ pub(super) fn section(record: &Record) -> Option<Section> {
     let mut tables = Vec::new();
     for waterfall in &record.waterfalls {
         let cell = &record.cells[waterfall.cell];
-        let tfo = if cell.tfo { " + TFO" } else { "" };
-        let caption =
-            format!("{}, TLS {} {}{tfo}, {}", cell.server, cell.tls, cell.kind, path(cell));
+        let caption = format!("{}, {} {}, {}", cell.server, protocol(cell), kind(cell), path(cell));
         let chart = WaterfallChart {
             id: &format!("packets-{}", drawings.len()),
             title: &caption,
@@ -34,7 +32,7 @@ pub(super) fn section(record: &Record) -> Option<Section> {
             "arrow is a packet. Charts of one network share their time axis. Dotted arrows carry no "
             "data. Packets after the last byte of the answer are left out." }
         ul.legend aria-label="Legend" {
-            li { span.dot.p-tcp {} "TCP" } li { span.dot.p-tls {} "TLS handshake" }
+            li { span.dot.p-tcp {} "TCP, QUIC" } li { span.dot.p-tls {} "TLS handshake" }
             li { span.dot.p-early {} "early data" } li { span.dot.p-data {} "application data" }
             li { span.dot.p-dropped {} "dropped" }
         }

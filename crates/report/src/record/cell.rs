@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Cell {
     /// Which experiment it belongs to, by name.
     pub experiment: String,
+    /// The client, by name: `firstflight`, or another make that is measured from its packets alone.
+    #[serde(default = "ours")]
+    pub client: String,
     /// The server under test, by name.
     pub server: String,
     /// `ping-pong` or `get`.
@@ -16,13 +19,20 @@ pub struct Cell {
     pub profile: String,
     /// Round-trip time of the profile.
     pub rtt_ms: f64,
+    /// What TLS runs over: `tcp` or `quic`.
+    #[serde(default = "tcp")]
+    pub transport: String,
     /// TLS version: `1.0` to `1.3`.
     pub tls: String,
     /// `full`, `resumed`, `0-RTT` or `refused` (early data that the server is made to refuse).
     pub kind: String,
     /// Whether TCP Fast Open was asked for.
     pub tfo: bool,
-    /// HTTP version: `1.1` or `2`; empty for ping-pong.
+    /// Whether the client brought an address token from an earlier connection (QUIC; RFC 9000
+    /// section 8.1.3).
+    #[serde(default)]
+    pub token: bool,
+    /// HTTP version: `1.1`, `2` or `3`; empty for ping-pong.
     pub http: String,
     /// The group of the client's key share, such as `X25519`.
     pub group: String,
@@ -39,11 +49,26 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// Whether its connections ran over QUIC.
+    pub fn over_quic(&self) -> bool {
+        self.transport == "quic"
+    }
+
     /// Whether a difference in times says something as round trips: below a tenth of a millisecond
     /// computing is most of it.
     pub(crate) fn counts_in_round_trips(&self) -> bool {
         self.rtt_ms >= 0.1
     }
+}
+
+/// What went without saying before schema 3.
+pub(super) fn ours() -> String {
+    "firstflight".to_owned()
+}
+
+/// What went without saying before schema 3.
+pub(super) fn tcp() -> String {
+    "tcp".to_owned()
 }
 
 /// The figures of a cell, over its good samples.
@@ -61,6 +86,9 @@ pub struct Summary {
     pub total: Option<Figures>,
     /// The first byte as the packets have it, without client and kernel: median.
     pub wire_p50_ms: Option<f64>,
+    /// The last byte likewise.
+    #[serde(default)]
+    pub wire_total_p50_ms: Option<f64>,
     /// Round trips from the first packet to the first byte of the answer, counted from packets;
     /// what all but one in twenty samples took, `None` if fewer agree.
     pub round_trips: Option<u32>,

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cell::tcp;
 use super::{Figures, Interval};
 
 /// What one cell saves against another that differs from it in one respect.
@@ -54,6 +55,9 @@ pub struct Cost {
     pub server: String,
     /// `ping-pong` or `get`.
     pub workload: String,
+    /// What TLS runs over: `tcp` or `quic`.
+    #[serde(default = "tcp")]
+    pub transport: String,
     /// TLS version.
     pub tls: String,
     /// `full`, `resumed` or `0-RTT`.
@@ -83,6 +87,9 @@ pub struct Cost {
 pub struct Replay {
     /// The server.
     pub server: String,
+    /// What the flights were sent over: `tcp` or `quic`.
+    #[serde(default = "tcp")]
+    pub transport: String,
     /// Captured first flights.
     pub flights: usize,
     /// Tries over all flights.
@@ -93,6 +100,16 @@ pub struct Replay {
     pub bytes_per_try: f64,
     /// How often the flights' own requests were executed: once each, or the counting is wrong.
     pub originals: usize,
+}
+
+impl Replay {
+    /// The server in words: `envoy`, or `envoy over QUIC`.
+    pub fn name(&self) -> String {
+        match self.transport.as_str() {
+            "quic" => format!("{} over QUIC", self.server),
+            _ => self.server.clone(),
+        }
+    }
 }
 
 /// What a middlebox did to connections of one kind.
@@ -154,7 +171,7 @@ pub struct WaterfallPacket {
     pub delivered_ms: Option<f64>,
     /// What is in it, such as `ClientHello`, `early data 312 B`.
     pub what: Vec<String>,
-    /// Payload of TCP in bytes.
+    /// Payload of TCP or UDP in bytes.
     pub payload: u32,
     /// Whether it was sent before.
     pub again: bool,

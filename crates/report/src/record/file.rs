@@ -74,8 +74,8 @@ pub fn write(record: &Record, path: &Path) -> Result<(), RecordError> {
     }
 }
 
-/// Reads a record back, compressed or not, whatever its name says. Records of schema 1 are
-/// converted.
+/// Reads a record back, compressed or not, whatever its name says. Records of schema 1 and
+/// 2 are converted.
 ///
 /// # Errors
 /// [`RecordError`] with the file.
@@ -103,6 +103,8 @@ pub fn parse(json: &[u8]) -> Result<Record, ParseError> {
     let Version { schema } = serde_json::from_slice(json)?;
     let record = match schema {
         1 => old::convert(serde_json::from_slice(json)?),
+        // It had TCP alone, and said nothing of what goes without saying there.
+        2 => Record { schema: SCHEMA, ..serde_json::from_slice(json)? },
         SCHEMA => serde_json::from_slice(json)?,
         other => return Err(ParseError::Schema(other)),
     };

@@ -22,7 +22,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The version of the record's form; raised when a field changes its meaning.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// One run, whole. Times are milliseconds and rates Mbit/s unless a field's name says otherwise.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -101,6 +101,17 @@ impl Record {
     /// Samples that packets lost on purpose kept out of their cells.
     pub fn disturbed(&self) -> usize {
         self.samples.iter().filter(|s| matches!(s.fault, Some(Fault::Disturbed(_)))).count()
+    }
+
+    /// The servers that were attacked, each once, over whatever it was.
+    pub fn attacked(&self) -> Vec<&str> {
+        let mut servers: Vec<&str> = Vec::new();
+        for replay in &self.replays {
+            if !servers.contains(&&*replay.server) {
+                servers.push(&replay.server);
+            }
+        }
+        servers
     }
 
     /// The profile of this name.

@@ -134,13 +134,16 @@ fn convert_cell(cell: OldCell, sum: f64, samples: usize) -> Cell {
     let get = cell.workload == "get";
     Cell {
         experiment: cell.workload.clone(),
+        client: super::cell::ours(),
         server: cell.server,
         workload: cell.workload,
         profile: format!("{} ms", cell.rtt_ms),
         rtt_ms: cell.rtt_ms,
+        transport: super::cell::tcp(),
         tls: cell.tls,
         kind: cell.kind,
         tfo: cell.tfo,
+        token: false,
         http: if get { "1.1".to_owned() } else { String::new() },
         group: "X25519".to_owned(),
         certificate: "ecdsa-p256".to_owned(),

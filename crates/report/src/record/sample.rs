@@ -21,6 +21,9 @@ pub struct Sample {
     pub total_ms: Option<f64>,
     /// From the first packet to the first byte of the answer on the wire, both delays included.
     pub wire_ms: Option<f64>,
+    /// The same to its last byte.
+    #[serde(default)]
+    pub wire_total_ms: Option<f64>,
     /// Round trips to the first byte of the answer, counted from packets.
     pub round_trips: Option<u32>,
     /// Round trips to its last byte.

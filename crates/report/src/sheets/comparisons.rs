@@ -1,7 +1,7 @@
 //! Ours beside published figures, and cells beside each other.
 
 use super::Sheet;
-use crate::axes::{names, path};
+use crate::axes::{kind, names, path};
 use crate::figure::{bare, signed};
 use crate::published;
 use crate::{Cell, Effect, Interval, Record, Summary};
@@ -22,15 +22,15 @@ pub(crate) fn ping_pong(record: &Record) -> Option<Sheet> {
         }
         for row in super::rows(&group) {
             let fields = COLUMNS.map(|(kind, tfo)| {
-                let theirs = published::ping_pong(row.rtt_ms, &row.tls, kind, tfo)?;
-                let column = super::matrix::Column { kind: kind.to_owned(), tfo };
+                let theirs = published::ping_pong(row.rtt_ms, &row.version, kind, tfo)?;
+                let column = super::matrix::Column { kind: kind.to_owned(), tfo, token: false };
                 let (_, cell) = group.at(&row, &column)?;
                 let ours = cell.summary.as_ref()?;
                 let trips = ours.round_trips.map_or("?".to_owned(), |trips| trips.to_string());
                 Some(format!("{} / {} ({trips})", bare(ours.first_byte.mean_ms), bare(theirs)))
             });
             if fields.iter().any(Option::is_some) {
-                let mut line = vec![row.rtt_ms.to_string(), row.tls.clone()];
+                let mut line = vec![row.rtt_ms.to_string(), row.version.clone()];
                 line.extend(fields.map(Option::unwrap_or_default));
                 sheet.rows.push(line);
             }
@@ -43,20 +43,23 @@ pub(crate) fn ping_pong(record: &Record) -> Option<Sheet> {
 pub(crate) fn curl(record: &Record) -> Option<Sheet> {
     let mut sheet = Sheet::new(
         "TLS set-up, first byte and total beside curl's",
-        "Medians in ms of a 10 KiB page by HTTP/2, ours / published (curl 8.12, read off its bars).",
-        &["network", "server", "kind", ">TLS set-up", ">first byte", ">total"],
+        "Medians in ms of a 10 KiB page, ours / published (curl 8.12, read off its bars), and our \
+         round trips to the first byte and to the last. Of address tokens nothing is published.",
+        &["network", "server", "HTTP", "kind", ">TLS set-up", ">first byte", ">total", ">RT"],
     );
     for cell in in_experiment(record, "curl") {
         let Some(summary) = &cell.summary else { continue };
-        let published = published::curl(cell.rtt_ms, &cell.kind);
+        let published = published::curl(cell.rtt_ms, &cell.http, &cell.kind);
         let ours = times(summary);
         let fields = (0..3).map(|place| match (ours[place], published) {
             (Some(ours), Some(theirs)) => format!("{} / {}", bare(ours), bare(theirs[place])),
             (Some(ours), None) => bare(ours),
             (None, _) => "-".to_owned(),
         });
-        let mut row = vec![path(cell), cell.server.clone(), cell.kind.clone()];
+        let mut row = vec![path(cell), cell.server.clone(), cell.http.clone(), kind(cell)];
         row.extend(fields);
+        let trips = [summary.round_trips, summary.total_round_trips];
+        row.push(trips.map(|trips| trips.map_or("?".to_owned(), |n| n.to_string())).join(", "));
         sheet.rows.push(row);
     }
     sheet.filled()

@@ -31,8 +31,8 @@ pub(crate) fn figures(group: &Group<'_>) -> Sheet {
         let some = |value: Option<f64>| value.map_or("-".to_owned(), bare);
         sheet.rows.push(vec![
             crate::axes::path(cell),
-            cell.tls.clone(),
-            format!("{}{}", cell.kind, if cell.tfo { " + TFO" } else { "" }),
+            crate::axes::version(cell),
+            crate::axes::kind(cell),
             summary.samples.to_string(),
             bare(figures.min_ms),
             bare(figures.p50_ms),

@@ -1,7 +1,7 @@
 //! The matrix: a row for each network and version, a column for each kind of handshake.
 
 use super::{Head, Sheet};
-use crate::axes::{Axis, path, varying};
+use crate::axes::{Axis, QUIC, path, varying, version, with};
 use crate::figure::bare;
 use crate::{Cell, Record};
 
@@ -18,14 +18,24 @@ impl<'a> Group<'a> {
         self.cells[0].1
     }
 
+    /// The versions of which there are drawings: the newest TLS over TCP, and QUIC. Where they were
+    /// measured, older ones are in the tables.
+    pub(crate) fn newest(&self) -> Vec<String> {
+        let mut versions: Vec<String> = self.cells.iter().map(|(_, cell)| version(cell)).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        let quic =
+            versions.iter().position(|version| version == QUIC).map(|at| versions.remove(at));
+        versions.pop().into_iter().chain(quic).collect()
+    }
+
     /// The cell there.
     pub(crate) fn at(&self, row: &Row, column: &Column) -> Option<(usize, &'a Cell)> {
         let here = |cell: &Cell| {
             cell.profile == row.profile
                 && cell.rtt_ms == row.rtt_ms
-                && cell.tls == row.tls
-                && cell.kind == column.kind
-                && cell.tfo == column.tfo
+                && version(cell) == row.version
+                && column.has(cell)
         };
         self.cells.iter().find(|(_, cell)| here(cell)).copied()
     }
@@ -36,7 +46,8 @@ impl<'a> Group<'a> {
 pub(crate) struct Row {
     pub profile: String,
     pub rtt_ms: f64,
-    pub tls: String,
+    /// As in [`version`].
+    pub version: String,
 }
 
 /// A column of a matrix.
@@ -44,19 +55,31 @@ pub(crate) struct Row {
 pub(crate) struct Column {
     pub kind: String,
     pub tfo: bool,
+    pub token: bool,
 }
 
 impl Column {
     /// In words.
     pub(crate) fn name(&self) -> String {
-        format!("{}{}", self.kind, if self.tfo { " + TFO" } else { "" })
+        with(&self.kind, self.tfo, self.token)
+    }
+
+    /// Whether a cell belongs there.
+    pub(crate) fn has(&self, cell: &Cell) -> bool {
+        (&*cell.kind, cell.tfo, cell.token) == (&*self.kind, self.tfo, self.token)
+    }
+
+    /// Whether its connections bring what a first visitor has not, beside a ticket.
+    pub(crate) fn helped(&self) -> bool {
+        self.tfo || self.token
     }
 }
 
 /// The matrices of a record, without the second arms of A/A controls.
 pub(crate) fn groups(record: &Record) -> Vec<Group<'_>> {
-    const OUTER: [Axis; 7] = [
+    const OUTER: [Axis; 8] = [
         Axis::Experiment,
+        Axis::Client,
         Axis::Server,
         Axis::Workload,
         Axis::Http,
@@ -92,28 +115,31 @@ pub(crate) fn groups(record: &Record) -> Vec<Group<'_>> {
 pub(crate) fn rows(group: &Group<'_>) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for (_, cell) in &group.cells {
-        let row = Row { profile: cell.profile.clone(), rtt_ms: cell.rtt_ms, tls: cell.tls.clone() };
+        let row =
+            Row { profile: cell.profile.clone(), rtt_ms: cell.rtt_ms, version: version(cell) };
         if !rows.contains(&row) {
             rows.push(row);
         }
     }
     rows.sort_by(|a, b| {
         let network = b.rtt_ms.total_cmp(&a.rtt_ms).then_with(|| a.profile.cmp(&b.profile));
-        network.then_with(|| a.tls.cmp(&b.tls))
+        network.then_with(|| a.version.cmp(&b.version))
     });
     rows
 }
 
-/// Kinds in their order, each without and with TFO.
+/// Kinds in their order, each without and with TFO or an address token.
 pub(crate) fn columns(group: &Group<'_>) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();
     for (_, cell) in &group.cells {
-        let column = Column { kind: cell.kind.clone(), tfo: cell.tfo };
+        let column = Column { kind: cell.kind.clone(), tfo: cell.tfo, token: cell.token };
         if !columns.contains(&column) {
             columns.push(column);
         }
     }
-    columns.sort_by_key(|column| (kind_order(&column.kind), column.kind.clone(), column.tfo));
+    columns.sort_by_key(|column| {
+        (kind_order(&column.kind), column.kind.clone(), column.tfo, column.token)
+    });
     columns
 }
 
@@ -144,7 +170,7 @@ pub(crate) fn matrix(group: &Group<'_>, narrow: bool) -> Sheet {
             Some((_, cell)) if network != "RTT" => path(cell),
             _ => row.rtt_ms.to_string(),
         };
-        let mut fields = vec![place, row.tls.clone()];
+        let mut fields = vec![place, row.version.clone()];
         fields.extend(columns.iter().map(|column| match group.at(&row, column) {
             None => String::new(),
             Some((_, cell)) => field(cell, narrow),
@@ -177,6 +203,9 @@ fn heading(varying: &[Axis], cell: &Cell) -> String {
         other => other.to_owned(),
     };
     let mut words = vec![format!("{}, {what}", cell.server)];
+    if varying.contains(&Axis::Client) {
+        words.push(format!("by {}", cell.client));
+    }
     if varying.contains(&Axis::Http) && !cell.http.is_empty() {
         words.push(format!("HTTP/{}", cell.http));
     }

@@ -2,7 +2,9 @@
 
 mod comparisons;
 mod figures;
+mod loss;
 mod matrix;
+mod page;
 mod setting;
 mod trials;
 
@@ -11,7 +13,9 @@ pub(crate) use comparisons::{
     residuals, times,
 };
 pub(crate) use figures::figures;
+pub(crate) use loss::loss;
 pub(crate) use matrix::{Group, columns, groups, matrix, network_column, rows};
+pub(crate) use page::page;
 pub(crate) use setting::{calibrations, captures, profiles, servers};
 pub(crate) use trials::{costs, loads, middleboxes, model, replays};
 
@@ -70,6 +74,8 @@ pub(crate) fn others(record: &Record) -> Vec<Sheet> {
     let sheets = [
         ping_pong(record),
         curl(record),
+        page(record),
+        loss(record),
         blueprint(record),
         effects(record),
         control(record),

@@ -1,6 +1,7 @@
 //! What was tried beside the matrix: replays, middleboxes, load, costs.
 
 use super::Sheet;
+use crate::axes::named_version;
 use crate::figure::{bare, count, microseconds};
 use crate::{Load, Record};
 
@@ -14,7 +15,7 @@ pub(crate) fn replays(record: &Record) -> Option<Sheet> {
     );
     for replay in &record.replays {
         sheet.rows.push(vec![
-            replay.server.clone(),
+            replay.name(),
             replay.flights.to_string(),
             count(replay.tries as f64),
             count(replay.executed as f64),
@@ -143,7 +144,7 @@ pub(crate) fn costs(record: &Record) -> Option<Sheet> {
         let mut row = vec![
             cost.server.clone(),
             cost.workload.clone(),
-            cost.tls.clone(),
+            named_version(&cost.transport, &cost.tls),
             cost.kind.clone(),
             microseconds(cost.client_us),
             microseconds(cost.server_us),

@@ -9,6 +9,7 @@ use firstflight_statistics as statistics;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+mod quic;
 mod trials;
 
 use trials::{costs, loads, middleboxes, replay, waterfall};
@@ -26,13 +27,15 @@ pub(crate) fn record(seed: u64) -> Record {
     run.effects();
     run.control();
     run.trials();
+    run.quic();
     run.waterfalls();
+    run.quic_waterfall();
     run.record
 }
 
-struct Run {
+pub(super) struct Run {
     rng: StdRng,
-    record: Record,
+    pub(super) record: Record,
 }
 
 impl Run {
@@ -92,7 +95,7 @@ impl Run {
     }
 
     /// Samples of a cell, and its figures.
-    fn measure(&mut self, mut cell: Cell, samples: usize) {
+    pub(super) fn measure(&mut self, mut cell: Cell, samples: usize) {
         let place = self.record.cells.len();
         let trips = cell.expected_round_trips.unwrap_or(3);
         let (mut setups, mut firsts, mut totals) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,6 +117,7 @@ impl Run {
                 time_ms: Some(time_ms),
                 total_ms: Some(total_ms),
                 wire_ms: Some(time_ms - 0.2),
+                wire_total_ms: Some(total_ms - 0.2),
                 round_trips: Some(trips),
                 total_round_trips: Some(trips),
                 label: Some(format!("TLS {} {}", cell.tls, cell.kind)),
@@ -135,6 +139,7 @@ impl Run {
             setup: Some(figures(setups)),
             total: Some(figures(totals)),
             wire_p50_ms: Some(first_byte.p50_ms - 0.2),
+            wire_total_p50_ms: None,
             round_trips: Some(trips),
             total_round_trips: Some(trips),
             residual: Some(Residual { model_ms, residual_ms, flagged: residual_ms > 0.6 }),
@@ -235,7 +240,7 @@ impl Run {
     }
 }
 
-fn cell(
+pub(super) fn cell(
     experiment: &str,
     server: &str,
     workload: &str,
@@ -252,10 +257,12 @@ fn cell(
     let get = workload == "get";
     Cell {
         experiment: experiment.to_owned(),
+        client: "firstflight".to_owned(),
         server: server.to_owned(),
         workload: workload.to_owned(),
         profile: format!("{rtt_ms} ms"),
         rtt_ms,
+        transport: "tcp".to_owned(),
         tls: tls.to_owned(),
         kind: kind.to_owned(),
         tfo,
@@ -367,6 +374,8 @@ fn setting(seed: u64) -> Record {
             experiment("curl", "curl's bars"),
             experiment("blueprint", "The blueprint's percentiles"),
             experiment("matrix", "Chosen by hand"),
+            experiment("third-party", "Another client"),
+            experiment("loss", "Lost packets"),
         ],
         captures: vec![Capture {
             file: "captures/firstflight-0-RTT.pcapng".to_owned(),

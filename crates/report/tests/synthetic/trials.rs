@@ -5,8 +5,15 @@ use firstflight_report::{
 };
 
 pub(super) fn replay(server: &str, executed: usize) -> Replay {
-    let server = server.to_owned();
-    Replay { server, flights: 10, tries: 1000, executed, bytes_per_try: 1720.5, originals: 10 }
+    Replay {
+        server: server.to_owned(),
+        transport: "tcp".to_owned(),
+        flights: 10,
+        tries: 1000,
+        executed,
+        bytes_per_try: 1720.5,
+        originals: 10,
+    }
 }
 
 pub(super) fn middleboxes() -> Vec<MiddleboxOutcome> {
