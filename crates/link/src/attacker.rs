@@ -2,9 +2,13 @@
 //!
 //! It stands beside the server, without delay, and cannot finish a handshake: it has no keys.
 
+mod datagrams;
+
+pub use datagrams::ResendDatagrams;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -13,7 +17,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::{LinkError, Namespace};
 
-/// What to resend, and how.
+/// What to resend over TCP, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Resend<'a> {
     /// Any address of the server.
@@ -69,7 +73,7 @@ impl Attacker {
         &self.namespace
     }
 
-    /// Resends a first flight and returns what became of each try.
+    /// Resends a first flight over TCP and returns what became of each try.
     ///
     /// Each try sends the flight, listens until the server is quiet, closes its side (some servers
     /// only then execute what they hold), and listens once more. A try whose server neither closes
@@ -110,15 +114,23 @@ fn wait(tries: &[Try], now: Instant) -> Result<bool, LinkError> {
         State::Open { stream, deadline, .. } => Some((stream, *deadline)),
         State::Ended(_) => None,
     });
-    let (mut descriptors, deadlines): (Vec<_>, Vec<_>) = open
-        .map(|(stream, deadline)| (PollFd::new(stream.as_fd(), PollFlags::POLLIN), deadline))
-        .unzip();
+    let (mut descriptors, deadlines): (Vec<_>, Vec<_>) =
+        open.map(|(stream, deadline)| (readable(stream.as_fd()), deadline)).unzip();
     let Some(first) = deadlines.into_iter().min() else {
         return Ok(false);
     };
+    wait_for(&mut descriptors, first, now).map(|()| true)
+}
+
+fn readable(socket: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::new(socket, PollFlags::POLLIN)
+}
+
+/// Waits until one of the descriptors has something, or until `first`.
+fn wait_for(descriptors: &mut [PollFd<'_>], first: Instant, now: Instant) -> Result<(), LinkError> {
     let limit = TimeSpec::from_duration(first.saturating_duration_since(now));
-    match ppoll(&mut descriptors, Some(limit), None) {
-        Ok(_) | Err(Errno::EINTR) => Ok(true),
+    match ppoll(descriptors, Some(limit), None) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(LinkError::system("listen to the attacked server", errno)),
     }
 }

@@ -38,7 +38,7 @@ mod tun;
 mod wake;
 mod wiring;
 
-pub use attacker::{Attacker, Attempt, Ending, Resend};
+pub use attacker::{Attacker, Attempt, Ending, Resend, ResendDatagrams};
 pub use cells::{CellSpec, Distribution, Middlebox, TooBig};
 pub use chain::{Chains, Exit};
 pub use children::Process;

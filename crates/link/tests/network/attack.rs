@@ -1,12 +1,12 @@
 //! The attacker: its bytes reach the server exactly, and each way to end is told apart.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use firstflight_link::{Attempt, Ending, Network, Resend};
+use firstflight_link::{Attempt, Ending, Network, Resend, ResendDatagrams};
 use libtest_mimic::Trial;
 
 use crate::{Outcome, network, trial};
@@ -15,6 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("the_attacker_resends_byte_for_byte", resends_byte_for_byte),
         trial("the_attacker_tells_how_servers_end", tells_how_servers_end),
+        trial("the_attacker_resends_datagrams_from_ports_of_its_own", resends_datagrams),
     ]
 }
 
@@ -38,6 +39,48 @@ fn resends_byte_for_byte() -> Outcome {
             assert_eq!(from, IpAddr::from([10, 77, 200, 1]));
         }
     }
+    assert!(network.tap().take().packets.is_empty(), "the attack is not on the link");
+    Ok(())
+}
+
+fn resends_datagrams() -> Outcome {
+    let network = network([200_000, 2_000]);
+    let flight: Vec<Vec<u8>> = [(1_200, 3u8), (1_452, 5), (40, 7)]
+        .map(|(length, step)| (0..length).map(|n| (n as u8).wrapping_mul(step)).collect())
+        .to_vec();
+    let server = SocketAddr::from((network.path(0)?.server, PORT));
+    let resend = ResendDatagrams {
+        server,
+        flight: &flight,
+        tries: 25,
+        concurrent: 10,
+        quiet: Duration::from_millis(100),
+    };
+    let refused = Ending::Failed(ErrorKind::ConnectionRefused);
+    let endings = network.attacker().resend_datagrams(&resend)?;
+    assert!(endings.iter().all(|attempt| attempt.ending == refused), "{endings:?}");
+
+    let socket = network.server().run(|| UdpSocket::bind(server))??;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let reader = std::thread::spawn(move || {
+        let mut came: HashMap<SocketAddr, Vec<Vec<u8>>> = HashMap::new();
+        let mut buffer = [0; 2_048];
+        for _ in 0..25 * 3 {
+            let (length, from) = socket.recv_from(&mut buffer).unwrap();
+            let of_it = came.entry(from).or_default();
+            of_it.push(buffer[..length].to_vec());
+            if of_it.len() == 3 {
+                socket.send_to(b"executed", from).unwrap();
+            }
+        }
+        came
+    });
+    let attempts = network.attacker().resend_datagrams(&resend)?;
+    assert_eq!(attempts, vec![Attempt { bytes_received: 8, ending: Ending::Silent }; 25]);
+    let came = reader.join().unwrap();
+    assert_eq!(came.len(), 25, "a port for each try");
+    assert!(came.values().all(|datagrams| *datagrams == flight), "byte for byte, in order");
+    assert!(came.keys().all(|from| from.ip() == IpAddr::from([10, 77, 200, 1])));
     assert!(network.tap().take().packets.is_empty(), "the attack is not on the link");
     Ok(())
 }
