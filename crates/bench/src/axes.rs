@@ -23,6 +23,26 @@ pub enum Workload {
     Get,
 }
 
+/// What TLS runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// QUIC, which has TLS 1.3 inside (RFC 9001).
+    Quic,
+}
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Client {
+    /// Ours.
+    Firstflight,
+    /// ngtcp2's `gtlsclient`. HTTP/3 alone; all of its times are the packets'.
+    Ngtcp2,
+    /// aioquic, with address tokens. HTTP/3 alone; all of its times are the packets'.
+    Aioquic,
+}
+
 /// The HTTP version of a GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Http {
@@ -30,6 +50,8 @@ pub enum Http {
     One,
     /// HTTP/2.
     Two,
+    /// HTTP/3, over QUIC alone (RFC 9114).
+    Three,
 }
 
 /// The one group that the client has a key share for and offers.
@@ -78,6 +100,15 @@ impl Http {
         match self {
             Self::One => b"http/1.1",
             Self::Two => b"h2",
+            Self::Three => b"h3",
+        }
+    }
+
+    /// What it runs over.
+    pub fn transport(self) -> Transport {
+        match self {
+            Self::One | Self::Two => Transport::Tcp,
+            Self::Three => Transport::Quic,
         }
     }
 }
@@ -139,7 +170,9 @@ macro_rules! names {
 
 names!(Kind, "kind", [Full = "full", Resumed = "resumed", ZeroRtt = "0-RTT", Refused = "refused"]);
 names!(Workload, "workload", [PingPong = "ping-pong", Get = "get"]);
-names!(Http, "HTTP version", [One = "1.1", Two = "2"]);
+names!(Transport, "transport", [Tcp = "tcp", Quic = "quic"]);
+names!(Client, "client", [Firstflight = "firstflight", Ngtcp2 = "ngtcp2", Aioquic = "aioquic"]);
+names!(Http, "HTTP version", [One = "1.1", Two = "2", Three = "3"]);
 names!(
     Group,
     "key-share group",

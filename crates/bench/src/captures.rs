@@ -16,7 +16,7 @@ use crate::figures::version;
 use crate::judge::{Flow, Judge, wire_packet};
 use crate::plan::Plan;
 use crate::sampler::Taken;
-use crate::{BenchError, Kind, Workload};
+use crate::{BenchError, Client, Http, Kind, Transport, Workload};
 
 /// Which samples' packets are written to files, their secrets with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -237,8 +237,8 @@ impl Kept {
     }
 }
 
-/// The cells of which a typical sample is shown: all kinds of TLS 1.3 and TLS 1.2 without TCP Fast
-/// Open, at the first server, on the path that is nearest to [`SHOWN_RTT_MS`]; of an experiment
+/// The cells of which a typical sample is shown: all kinds of TLS 1.3 over TCP and over QUIC, and
+/// TLS 1.2 without TCP Fast Open, at the first server, on the path that is nearest to [`SHOWN_RTT_MS`]; of an experiment
 /// with GETs if there is one.
 fn shown(plan: &Plan) -> Vec<usize> {
     let get = |cell: &&crate::PlannedCell| cell.asked.workload == Workload::Get;
@@ -246,7 +246,8 @@ fn shown(plan: &Plan) -> Vec<usize> {
         return Vec::new();
     };
     let same = |cell: &&crate::PlannedCell| {
-        (cell.experiment, cell.server) == (first.experiment, first.server)
+        (cell.experiment, cell.client, cell.server)
+            == (first.experiment, first.client, first.server)
             && cell.asked.workload == first.asked.workload
     };
     let distance = |path: &usize| (plan.paths[*path].rtt_ms().max(0.01) / SHOWN_RTT_MS).ln().abs();
@@ -258,8 +259,9 @@ fn shown(plan: &Plan) -> Vec<usize> {
         same(&cell)
             && Some(cell.path) == path
             && cell.twin_of.is_none()
-            && (asked.http, asked.group, asked.certificate, asked.size)
-                == (as_first.http, as_first.group, as_first.certificate, as_first.size)
+            && (asked.http == as_first.http || asked.over_quic())
+            && (asked.group, asked.certificate, asked.size)
+                == (as_first.group, as_first.certificate, as_first.size)
             && match asked.version {
                 Version::Tls13 => true,
                 Version::Tls12 => !asked.tfo,
@@ -298,14 +300,20 @@ fn words(plan: &Plan, cell: usize) -> Vec<String> {
         planned.server.name().to_owned(),
         asked.workload.name().to_owned(),
         plan.paths[planned.path].name().to_owned(),
-        format!("TLS {}", version(asked.version)),
+        match asked.transport {
+            Transport::Tcp => format!("TLS {}", version(asked.version)),
+            Transport::Quic => "QUIC".to_owned(),
+        },
         asked.kind.name().to_owned(),
     ];
     let mut say = |said: bool, word: &str| words.extend(said.then(|| word.to_owned()));
     say(asked.kind == Kind::Refused, "early data");
     say(asked.tfo, "TFO");
+    say(asked.token, "token");
+    say(planned.client != Client::Firstflight, planned.client.name());
     if asked.workload == Workload::Get {
-        say(asked.http == crate::Http::Two, "h2");
+        say(asked.http == Http::Two, "h2");
+        say(asked.http == Http::Three, "h3");
         say(asked.size != crate::Size::OneKib, asked.size.name());
     }
     say(asked.group != crate::Group::X25519, asked.group.name());

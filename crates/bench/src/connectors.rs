@@ -1,9 +1,10 @@
-//! The client's TLS contexts: one for each version, group and application protocol.
+//! The client's TLS contexts: one for each transport, version, group and application protocol.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use firstflight_quic::ClientCrypto;
 use firstflight_tls::{CipherPolicy, Connector, ConnectorConfig, KeyLogLines, Trust, Version};
 
 use crate::servers::Asked;
@@ -14,7 +15,7 @@ use crate::{BenchError, Certificate, Group, Http, Workload};
 struct Key {
     version: Version,
     group: Group,
-    /// `None` for ping-pong, which has no ALPN.
+    /// `None` for ping-pong, which over TCP has no ALPN.
     http: Option<Http>,
     /// Whether Ed25519 is among the signatures that the client takes.
     ed25519: bool,
@@ -25,33 +26,65 @@ pub(crate) struct Connectors {
     trust: Trust,
     key_log: Arc<KeyLogLines>,
     made: RefCell<HashMap<Key, Connector>>,
+    made_for_quic: RefCell<HashMap<Key, Arc<ClientCrypto>>>,
 }
 
 impl Connectors {
     /// Contexts that believe these certificates and log their secrets there.
     pub(crate) fn new(trust: Trust, key_log: &Arc<KeyLogLines>) -> Self {
-        Self { trust, key_log: key_log.clone(), made: RefCell::default() }
+        let (made, made_for_quic) = (RefCell::default(), RefCell::default());
+        Self { trust, key_log: key_log.clone(), made, made_for_quic }
     }
 
-    /// The context for such a connection.
+    /// The context for such a connection over TCP.
     pub(crate) fn get(&self, asked: &Asked) -> Result<Connector, BenchError> {
-        let http = (asked.workload == Workload::Get).then_some(asked.http);
-        let ed25519 = asked.certificate == Certificate::Ed25519;
-        let key = Key { version: asked.version, group: asked.group, http, ed25519 };
+        let key = Key::of(asked);
         if let Some(connector) = self.made.borrow().get(&key) {
             return Ok(connector.clone());
         }
-        let mut config = ConnectorConfig::new(self.trust.clone());
-        (config.min_version, config.max_version) = (key.version, key.version);
-        config.ciphers = CipherPolicy { groups: Some(groups(key)), ..CipherPolicy::default() };
+        let mut config = self.config(key);
         config.alpn = key.http.map(|http| http.alpn().to_vec()).into_iter().collect();
-        config.ed25519 = ed25519;
-        config.key_log = Some(self.key_log.clone());
         let connector = Connector::new(config)?;
         self.made.borrow_mut().insert(key, connector.clone());
         Ok(connector)
     }
+
+    /// The context for such a connection over QUIC.
+    pub(crate) fn quic(&self, asked: &Asked) -> Result<Arc<ClientCrypto>, BenchError> {
+        let key = Key::of(asked);
+        if let Some(crypto) = self.made_for_quic.borrow().get(&key) {
+            return Ok(crypto.clone());
+        }
+        let mut config = self.config(key);
+        config.alpn = vec![key.http.map_or(PING_PONG, Http::alpn).to_vec()];
+        let crypto = ClientCrypto::new(config)?;
+        self.made_for_quic.borrow_mut().insert(key, crypto.clone());
+        Ok(crypto)
+    }
+
+    fn config(&self, key: Key) -> ConnectorConfig {
+        let mut config = ConnectorConfig::new(self.trust.clone());
+        (config.min_version, config.max_version) = (key.version, key.version);
+        config.ciphers = CipherPolicy { groups: Some(groups(key)), ..CipherPolicy::default() };
+        config.ed25519 = key.ed25519;
+        config.key_log = Some(self.key_log.clone());
+        config
+    }
 }
+
+impl Key {
+    fn of(asked: &Asked) -> Self {
+        Self {
+            version: asked.version,
+            group: asked.group,
+            http: (asked.workload == Workload::Get).then_some(asked.http),
+            ed25519: asked.certificate == Certificate::Ed25519,
+        }
+    }
+}
+
+/// What PING and PONG over QUIC are called, where a protocol has to be named (RFC 9001 section 8.1).
+const PING_PONG: &[u8] = b"firstflight-ping-pong";
 
 /// The groups that the client offers: the cell's alone, so that no server chooses another one.
 /// Before TLS 1.3 the list also says which curves a certificate may have (RFC 8422 section 5.1.1).

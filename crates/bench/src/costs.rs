@@ -12,7 +12,7 @@ use crate::figures::version;
 use crate::plan::{Plan, Slot};
 use crate::sampler::{Job, LONGEST, Sampler};
 use crate::servers::{Asked, Running};
-use crate::{BenchError, Kind, ServerKind};
+use crate::{BenchError, Client, Kind, ServerKind};
 
 /// Connections that are counted together.
 const CONNECTIONS: usize = 50;
@@ -20,16 +20,19 @@ const CONNECTIONS: usize = 50;
 /// How long a server may still work on a connection that its client has closed.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// A row for each server, workload, version, kind, group and certificate of the plan.
+/// A row for each server, workload, transport, version, kind, group and certificate of the plan.
 pub(crate) async fn count(
     plan: &Plan,
     servers: &[Running],
-    sampler: &Sampler,
+    sampler: &Sampler<'_>,
     shortest: IpAddr,
 ) -> Result<Vec<Cost>, BenchError> {
     let mut rows: Vec<(ServerKind, Asked)> = Vec::new();
-    for cell in plan.cells.iter().filter(|cell| cell.asked.kind != Kind::Refused) {
-        let asked = Asked { tfo: false, ..cell.asked };
+    let counted = |cell: &&crate::PlannedCell| {
+        cell.asked.kind != Kind::Refused && cell.client == Client::Firstflight
+    };
+    for cell in plan.cells.iter().filter(counted) {
+        let asked = Asked { tfo: false, token: false, ..cell.asked };
         if !rows.iter().any(|(server, row)| *server == cell.server && same_row(row, &asked)) {
             rows.push((cell.server, asked));
         }
@@ -45,8 +48,10 @@ pub(crate) async fn count(
 
 /// Whether two cells share a row: what is left is the size of the answer and the HTTP version.
 fn same_row(a: &Asked, b: &Asked) -> bool {
-    let key =
-        |asked: &Asked| (asked.workload, asked.version, asked.kind, asked.group, asked.certificate);
+    let key = |asked: &Asked| {
+        let Asked { workload, transport, version, kind, group, certificate, .. } = *asked;
+        (workload, transport, version, kind, group, certificate)
+    };
     key(a) == key(b)
 }
 
@@ -54,7 +59,7 @@ fn same_row(a: &Asked, b: &Asked) -> bool {
 async fn row(
     server: &Running,
     asked: &Asked,
-    sampler: &Sampler,
+    sampler: &Sampler<'_>,
     address: IpAddr,
 ) -> Result<Option<Cost>, BenchError> {
     // A ticket to begin with; each connection brings the next one's.
@@ -62,6 +67,7 @@ async fn row(
     tokio::time::sleep(SETTLE).await;
     let job = Job {
         slot: Slot { cell: 0, block: 0 },
+        client: Client::Firstflight,
         server: server.kind,
         asked: *asked,
         address,
@@ -86,6 +92,7 @@ async fn row(
     Ok((done > 0).then(|| Cost {
         server: server.kind.name().to_owned(),
         workload: asked.workload.name().to_owned(),
+        transport: asked.transport.name().to_owned(),
         tls: version(asked.version).to_owned(),
         kind: asked.kind.name().to_owned(),
         group: asked.group.name().to_owned(),

@@ -98,11 +98,13 @@ fn pairs(cells: &[Cell]) -> Vec<(usize, usize, String)> {
 /// A cell's place on the axes that effects are about; everything else has to be the same.
 #[derive(Clone, PartialEq)]
 struct Coordinates<'a> {
-    rest: (&'a str, &'a str, &'a str, u64),
+    rest: (&'a str, &'a str, &'a str, &'a str, u64),
     server: &'a str,
+    transport: &'a str,
     tls: &'a str,
     kind: &'a str,
     tfo: bool,
+    token: bool,
     http: &'a str,
     group: &'a str,
     certificate: &'a str,
@@ -111,11 +113,19 @@ struct Coordinates<'a> {
 impl<'a> Coordinates<'a> {
     fn of(cell: &'a Cell) -> Self {
         Self {
-            rest: (&cell.experiment, &cell.workload, &cell.profile, cell.response_bytes),
+            rest: (
+                &cell.experiment,
+                &cell.client,
+                &cell.workload,
+                &cell.profile,
+                cell.response_bytes,
+            ),
             server: &cell.server,
+            transport: &cell.transport,
             tls: &cell.tls,
             kind: &cell.kind,
             tfo: cell.tfo,
+            token: cell.token,
             http: &cell.http,
             group: &cell.group,
             certificate: &cell.certificate,
@@ -129,10 +139,29 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
         (moved == *b).then(|| format!("{to} instead of {from}"))
     };
     match () {
+        // What one transport has and the other has not goes with it.
+        () if a.transport != b.transport => {
+            let Coordinates { transport, http, token, .. } = *b;
+            let moved = Coordinates { transport, http, token, ..a.clone() };
+            match http {
+                "" => by(moved, "TCP", "QUIC"),
+                _ => by(moved, &format!("HTTP/{}", a.http), "HTTP/3"),
+            }
+            .filter(|_| transport == "quic")
+        }
         () if a.kind != b.kind => {
             let rank = |kind| KINDS.iter().position(|known| *known == kind);
             let forwards = rank(a.kind)? < rank(b.kind)?;
-            by(Coordinates { kind: b.kind, ..a.clone() }, a.kind, b.kind).filter(|_| forwards)
+            // A first visitor has no token.
+            let token = if a.kind == "full" { b.token } else { a.token };
+            let moved = Coordinates { kind: b.kind, token, ..a.clone() };
+            let with = if token && !a.token { " with an address token" } else { "" };
+            by(moved, a.kind, &format!("{}{with}", b.kind)).filter(|_| forwards)
+        }
+        () if a.token != b.token => {
+            by(Coordinates { token: true, ..a.clone() }, "without", "token")
+                .filter(|_| !a.token)
+                .map(|_| "with an address token instead of without".to_owned())
         }
         () if a.tfo != b.tfo => {
             by(Coordinates { tfo: true, ..a.clone() }, "without", "TCP Fast Open")
@@ -202,6 +231,33 @@ mod tests {
         ];
         let expected: Vec<_> = expected.map(|(a, b, what)| (a, b, what.to_owned())).to_vec();
         assert_eq!(what, expected);
+    }
+
+    #[test]
+    fn quic_is_compared_with_tcp_and_tokens_with_none() {
+        let quic = |kind: &str, token: bool| Cell {
+            transport: "quic".to_owned(),
+            http: "3".to_owned(),
+            token,
+            ..cell(kind, false)
+        };
+        let tcp = |kind: &str, tfo: bool| Cell {
+            transport: "tcp".to_owned(),
+            http: "2".to_owned(),
+            ..cell(kind, tfo)
+        };
+        let cells = [tcp("0-RTT", false), tcp("0-RTT", true), quic("full", false)];
+        let cells = [&cells[..], &[quic("0-RTT", false), quic("0-RTT", true)]].concat();
+        let found: Vec<(usize, usize, String)> = pairs(&cells);
+        let expected = [
+            (0, 1, "with TCP Fast Open instead of without"),
+            (0, 3, "HTTP/3 instead of HTTP/2"),
+            (0, 4, "HTTP/3 instead of HTTP/2"),
+            (2, 3, "0-RTT instead of full"),
+            (2, 4, "0-RTT with an address token instead of full"),
+            (3, 4, "with an address token instead of without"),
+        ];
+        assert_eq!(found, expected.map(|(a, b, what)| (a, b, what.to_owned())));
     }
 
     #[test]

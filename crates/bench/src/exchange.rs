@@ -4,15 +4,19 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use firstflight_client::{ClientError, Connected, Request, Target, connect_tls, http_get};
-use firstflight_tls::{Connector, Offer, Session};
+use firstflight_tls::{Handshake, Offer, Session};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::connectors::Connectors;
+use crate::over_quic;
 use crate::servers::{Asked, HOST};
+use crate::tickets::Ticket;
 use crate::{Http, Workload};
 
 /// The client's times of one connection, from just before the connect call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Times {
     /// Until the handshake was complete.
     pub setup: Option<Duration>,
@@ -22,21 +26,55 @@ pub(crate) struct Times {
     pub total: Duration,
 }
 
+/// What a connection brings along.
+#[derive(Clone, Default)]
+pub(crate) struct Brought {
+    /// The server's name.
+    pub host: String,
+    /// What it resumes.
+    pub ticket: Option<Ticket>,
+    /// Whether to send the request as early data.
+    pub early_data: bool,
+    /// An address token; QUIC only.
+    pub token: Option<Bytes>,
+}
+
+/// What came of a connection.
+pub(crate) struct Talked {
+    pub times: Times,
+    /// What TLS says of itself, over QUIC; for trials alone, for what a sample was is for its packets to say.
+    pub facts: Option<Handshake>,
+    /// For later connections.
+    pub tickets: Vec<Ticket>,
+    /// Address tokens for later connections from the same address.
+    pub tokens: Vec<Bytes>,
+}
+
 /// Makes the connection; `local` is set as soon as there is a socket.
 pub(crate) async fn talk(
-    connector: &Connector,
-    offer: &Offer,
+    connectors: &Connectors,
+    brought: Brought,
     address: SocketAddr,
     asked: &Asked,
     target: &str,
     local: &mut Option<SocketAddr>,
-) -> Result<(Times, Vec<Session>), ClientError> {
-    let connected = connect_tls(connector, offer, address, asked.tfo).await?;
+) -> Result<Talked, ClientError> {
+    let usage = |error: crate::BenchError| ClientError::Usage(error.to_string());
+    if asked.over_quic() {
+        let crypto = connectors.quic(asked).map_err(usage)?;
+        return over_quic::talk(&crypto, brought, address, asked, target, local).await;
+    }
+    let connector = connectors.get(asked).map_err(usage)?;
+    let session = brought.ticket.map(|ticket| ticket.session().clone());
+    let offer = Offer { host: brought.host, session, early_data: brought.early_data };
+    let connected = connect_tls(&connector, &offer, address, asked.tfo).await?;
     *local = connected.stream.socket().local_addr().ok();
-    match asked.workload {
+    let (times, sessions) = match asked.workload {
         Workload::PingPong => ping(connected).await,
         Workload::Get => get(connected, asked, target).await,
-    }
+    }?;
+    let tickets = sessions.into_iter().map(Ticket::Tcp).collect();
+    Ok(Talked { times, facts: None, tickets, tokens: Vec::new() })
 }
 
 async fn ping(connected: Connected) -> Result<(Times, Vec<Session>), ClientError> {
@@ -99,7 +137,7 @@ async fn get(
 }
 
 /// Our largest answer, and room for a server that has another one.
-const LARGEST: usize = 4 << 20;
+pub(crate) const LARGEST: usize = 4 << 20;
 
 /// How long a connection may take to end.
 const GOODBYE: Duration = Duration::from_secs(2);

@@ -44,13 +44,16 @@ fn named(planned: &PlannedCell, path: &PlannedPath, experiment: &str) -> Cell {
     let get = asked.workload == Workload::Get;
     Cell {
         experiment: experiment.to_owned(),
+        client: planned.client.name().to_owned(),
         server: planned.server.name().to_owned(),
         workload: asked.workload.name().to_owned(),
         profile: path.name().to_owned(),
         rtt_ms: path.rtt_ms(),
+        transport: asked.transport.name().to_owned(),
         tls: version(asked.version).to_owned(),
         kind: asked.kind.name().to_owned(),
         tfo: asked.tfo,
+        token: asked.token,
         http: if get { asked.http.name().to_owned() } else { String::new() },
         group: asked.group.name().to_owned(),
         certificate: asked.certificate.name().to_owned(),
@@ -102,6 +105,7 @@ fn summary(good: &[&Weighed]) -> Option<Summary> {
         first_byte: figures(of(|sample| sample.time_ms))?,
         total: figures(of(|sample| sample.total_ms)),
         wire_p50_ms: percentile(&ascending(of(|sample| sample.wire_ms)), 0.5),
+        wire_total_p50_ms: percentile(&ascending(of(|sample| sample.wire_total_ms)), 0.5),
         round_trips: usual(good.iter().map(|weighed| weighed.sample.round_trips)),
         total_round_trips: usual(good.iter().map(|weighed| weighed.sample.total_round_trips)),
         residual: None,
@@ -160,6 +164,9 @@ fn serialisation_ms(good: &[&Weighed], path: &PlannedPath) -> f64 {
 /// What a connection of this cell costs both sides, from the row that is most like it.
 fn cost(planned: &PlannedCell, costs: &[Cost]) -> Option<f64> {
     let asked = &planned.asked;
+    if planned.client != crate::Client::Firstflight {
+        return None;
+    }
     // Refused early data costs what a resumed handshake does, and a little.
     let kind = match asked.kind {
         crate::Kind::Refused => crate::Kind::Resumed,
@@ -168,6 +175,7 @@ fn cost(planned: &PlannedCell, costs: &[Cost]) -> Option<f64> {
     let row = costs.iter().find(|row| {
         row.server == planned.server.name()
             && row.workload == asked.workload.name()
+            && row.transport == asked.transport.name()
             && row.tls == version(asked.version)
             && row.kind == kind.name()
             && row.group == asked.group.name()

@@ -8,13 +8,13 @@ use firstflight_report::{Fault, Sample};
 use firstflight_tls::Version;
 use firstflight_wire::{
     Direction, FastOpen, FirstResponse, FlowFacts, Label, LabelKind, LabelTransport, LastResponse,
-    Observer, Packet, TlsVersion, Trace,
+    Observer, Packet, QuicFacts, TlsVersion, TokenOrigin, Trace,
 };
 
-use crate::Kind;
 use crate::plan::Plan;
 use crate::sampler::Taken;
 use crate::servers::Asked;
+use crate::{Kind, Transport};
 
 /// The connections of a stretch of a run, by their two ends.
 pub(crate) struct Judge {
@@ -78,6 +78,12 @@ impl Judge {
     /// The connection of a sample: that between its ends which began when it did, for ports come
     /// back.
     pub(crate) fn flow(&self, taken: &Taken) -> Option<&Flow> {
+        if let Some(random) = &taken.client_random {
+            let is_it = |flow: &&Flow| {
+                flow.facts.tls.as_ref().is_some_and(|tls| tls.client_random[..] == random[..])
+            };
+            return self.flows().find(is_it);
+        }
         let flows = self.flows.get(&(taken.local?, taken.server))?;
         flows.iter().min_by_key(|flow| flow.facts.started.abs_diff(taken.began_ns))
     }
@@ -122,11 +128,18 @@ pub(crate) fn described(taken: &Taken, flow: Option<&Flow>, origin_ns: u64) -> S
             // and again when it hands it over.
             sample.wire_ms = Some(milliseconds(delivered.saturating_sub(facts.started)));
         }
-        if let LastResponse::Seen { round_trips, .. } = facts.last_response {
+        if let LastResponse::Seen { round_trips, delivered, .. } = facts.last_response {
             sample.total_round_trips = Some(round_trips);
+            let took = |delivered: u64| milliseconds(delivered.saturating_sub(facts.started));
+            sample.wire_total_ms = delivered.map(took);
         }
     }
-    if let Ok(times) = &taken.outcome {
+    if taken.client_random.is_some() {
+        // To the delivery by the link: what the client then does is not in it.
+        let setup = flow.and_then(|flow| Some((flow.facts.setup_done?, flow.facts.started)));
+        sample.setup_ms = setup.map(|(done, started)| milliseconds(done.saturating_sub(started)));
+        (sample.time_ms, sample.total_ms) = (sample.wire_ms, sample.wire_total_ms);
+    } else if let Ok(times) = &taken.outcome {
         sample.setup_ms = times.setup.map(|setup| setup.as_secs_f64() * 1e3);
         sample.time_ms = Some(times.first_byte.as_secs_f64() * 1e3);
         sample.total_ms = Some(times.total.as_secs_f64() * 1e3);
@@ -201,7 +214,11 @@ pub(crate) fn wanted(asked: &Asked) -> Label {
         Kind::Refused => LabelKind::EarlyRefused,
     };
     let tfo = if asked.tfo { FastOpen::Used } else { FastOpen::Off };
-    Label { version: tls_version(asked.version), kind, transport: LabelTransport::Tcp(tfo) }
+    let transport = match asked.transport {
+        Transport::Tcp => LabelTransport::Tcp(tfo),
+        Transport::Quic => LabelTransport::Quic,
+    };
+    Label { version: tls_version(asked.version), kind, transport }
 }
 
 /// What a connection is instead of what was asked for; `None`: it is what was asked for.
@@ -217,8 +234,22 @@ pub(crate) fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
     if tls.hello_retry_requests > 0 {
         return Some(format!("{label}, after a HelloRetryRequest"));
     }
+    if let Some(wrong) = facts.quic().and_then(|quic| wrong_token(quic, asked)) {
+        return Some(format!("{label}, {wrong}"));
+    }
     let group = tls.group.filter(|_| asked.version == Version::Tls13)?.to_string();
     (group != asked.group.name()).then(|| format!("{label}, group {group}"))
+}
+
+/// How a connection showed its address, if that is not what was asked for.
+fn wrong_token(quic: &QuicFacts, asked: &Asked) -> Option<&'static str> {
+    let brought = quic.token.is_some_and(|token| token.origin == TokenOrigin::NewToken);
+    match (quic.retries, brought) {
+        (1.., _) => Some("after a Retry"),
+        (0, false) if asked.token => Some("without an address token"),
+        (0, true) if !asked.token => Some("with an address token"),
+        _ => None,
+    }
 }
 
 /// A version in the terms of the packets.

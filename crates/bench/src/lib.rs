@@ -7,6 +7,7 @@
 mod axes;
 mod calibration;
 mod captures;
+mod combinations;
 mod connectors;
 mod costs;
 mod counters;
@@ -20,15 +21,17 @@ mod lab;
 mod machine;
 mod measure;
 mod middlebox;
+mod over_quic;
 mod paths;
 mod plan;
 pub mod remote;
 mod replay;
 mod sampler;
 mod servers;
+mod third_party;
 mod tickets;
 
-pub use axes::{Certificate, Group, Http, Kind, Size, Workload};
+pub use axes::{Certificate, Client, Group, Http, Kind, Size, Transport, Workload};
 pub use captures::Captures;
 pub use error::BenchError;
 pub use experiment::{Axes, BuiltIn, Experiment};

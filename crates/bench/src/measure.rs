@@ -22,7 +22,8 @@ use crate::paths::{Family, PlannedPath};
 use crate::plan::{Plan, Slot};
 use crate::sampler::{Job, LONGEST, Pace, Sampler, Taken};
 use crate::servers::{Ability, Running, Site};
-use crate::{BenchError, ServerKind, costs, replay};
+use crate::third_party::ThirdParty;
+use crate::{BenchError, Client, ServerKind, Transport, costs, replay};
 
 /// A run in progress.
 pub(crate) struct Bench<'a> {
@@ -68,7 +69,14 @@ impl<'a> Bench<'a> {
             .map_err(|source| BenchError::System { what: "start the client", source })?;
         let key_log = Arc::new(KeyLogLines::default());
         let shortest = self.shortest()?;
-        let sampler = Sampler::new(&self.site.trust, &key_log, shortest);
+        let others = ThirdParty {
+            namespace: self.network.client(),
+            trust: self.site.trust.clone(),
+            directory: self.site.directory.join("clients"),
+            key_log: &key_log,
+            connections: Default::default(),
+        };
+        let sampler = Sampler::new(&self.site.trust, &key_log, shortest, others);
         runtime.block_on(self.warm_up(&sampler))?;
         progress(Progress::Calibrating);
         let echo = Echo::start(self.network)?;
@@ -90,9 +98,10 @@ impl<'a> Bench<'a> {
         };
         let middleboxes = self.middleboxes(&runtime, &sampler, &key_log, progress)?;
         let mut quarries = Vec::new();
-        for server in self.servers.iter().filter(|_| self.config.flights > 0) {
+        let attacked = self.servers.iter().filter(|_| self.config.flights > 0);
+        for whom in attacked.flat_map(|server| Transport::ALL.map(|over| (server, over))) {
             let attack =
-                replay::attack(server, &sampler, self.network, &key_log, self.config, progress);
+                replay::attack(whom, &sampler, self.network, &key_log, self.config, progress);
             quarries.extend(runtime.block_on(attack)?);
         }
         Ok(Measured { samples, link, costs, middleboxes, quarries, album })
@@ -101,7 +110,7 @@ impl<'a> Bench<'a> {
     fn samples(
         &self,
         runtime: &Runtime,
-        sampler: &Sampler,
+        sampler: &Sampler<'_>,
         key_log: &KeyLogLines,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<(Vec<Weighed>, Album<'a>), BenchError> {
@@ -180,26 +189,30 @@ impl<'a> Bench<'a> {
         Ok(stretches)
     }
 
-    /// The samples of a path in their order: those at servers that serve one connection at a time,
-    /// a queue for each, and all others.
+    /// The samples of a path in their order: those at servers that serve one connection at a time
+    /// and those of other makes' clients, a queue for each, and all others.
     fn jobs(&self, path: usize) -> Result<(Vec<Vec<Job>>, Vec<Job>), BenchError> {
         let address = self.address(path)?;
-        let mut alone: Vec<(ServerKind, Vec<Job>)> = Vec::new();
+        let mut alone: Vec<((Client, ServerKind), Vec<Job>)> = Vec::new();
         let mut others = Vec::new();
         for slot in self.plan.order(path) {
             let cell = &self.plan.cells[slot.cell];
             let job = Job {
                 slot,
+                client: cell.client,
                 server: cell.server,
                 asked: cell.asked,
                 address,
                 limit: self.plan.paths[path].limit(cell.asked.size.bytes(), LONGEST),
             };
             let running = self.servers.iter().find(|running| running.kind == cell.server);
-            if running.is_some_and(|running| !running.abilities.can(Ability::SideBySide)) {
-                match alone.iter_mut().find(|(server, _)| *server == cell.server) {
+            let serves_one = running.is_some_and(|one| !one.abilities.can(Ability::SideBySide));
+            // Another make's client has one place for what it keeps.
+            if serves_one || cell.client != Client::Firstflight {
+                let whose = (cell.client, cell.server);
+                match alone.iter_mut().find(|(other, _)| *other == whose) {
                     Some((_, queue)) => queue.push(job),
-                    None => alone.push((cell.server, vec![job])),
+                    None => alone.push((whose, vec![job])),
                 }
             } else {
                 others.push(job);
@@ -209,7 +222,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Fetches the first tickets and, on every path, the TCP Fast Open cookie.
-    async fn warm_up(&self, sampler: &Sampler) -> Result<(), BenchError> {
+    async fn warm_up(&self, sampler: &Sampler<'_>) -> Result<(), BenchError> {
         let shortest = self.shortest()?;
         let mut listeners = Vec::new();
         for cell in &self.plan.cells {
@@ -243,7 +256,7 @@ impl<'a> Bench<'a> {
     fn middleboxes(
         &self,
         runtime: &Runtime,
-        sampler: &Sampler,
+        sampler: &Sampler<'_>,
         key_log: &KeyLogLines,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Vec<MiddleboxOutcome>, BenchError> {

@@ -14,7 +14,9 @@ use crate::judge::{Judge, client_port, described};
 use crate::plan::Slot;
 use crate::sampler::{Job, Pace, Sampler, Taken};
 use crate::servers::{Asked, Running};
-use crate::{BenchError, Certificate, Group, Http, Kind, ServerKind, Size, Workload};
+use crate::{
+    BenchError, Certificate, Client, Group, Http, Kind, ServerKind, Size, Transport, Workload,
+};
 
 /// Which middleboxes are tried, and how.
 #[derive(Clone, Debug)]
@@ -70,9 +72,11 @@ const TRIED: [(Kind, bool, Group); 6] = [
 fn asked((kind, tfo, group): (Kind, bool, Group)) -> Asked {
     Asked {
         workload: Workload::Get,
+        transport: Transport::Tcp,
         version: Version::Tls13,
         kind,
         tfo,
+        token: false,
         http: Http::One,
         size: Size::OneKib,
         group,
@@ -87,7 +91,7 @@ pub(crate) struct Trials<'a> {
     pub first_path: usize,
     pub network: &'a Network,
     pub servers: &'a [Running],
-    pub sampler: &'a Sampler,
+    pub sampler: &'a Sampler<'a>,
     pub key_log: &'a KeyLogLines,
 }
 
@@ -106,6 +110,7 @@ impl Trials<'_> {
             for (cell, row) in rows.iter().enumerate() {
                 jobs.push(Job {
                     slot: Slot { cell, block },
+                    client: Client::Firstflight,
                     server: row.server,
                     asked: row.asked,
                     address: self.address(row.path)?,

@@ -5,15 +5,18 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
+use crate::combinations::{combinations, impossible};
 use crate::paths::{Family, PlannedPath};
 use crate::servers::Asked;
-use crate::{Axes, Experiment, Group, Http, Kind, ServerKind, Workload};
+use crate::{Client, Experiment, Group, Kind, ServerKind};
 
 /// One cell of the plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedCell {
     /// The experiment, by its place in the plan.
     pub experiment: usize,
+    /// Who connects.
+    pub client: Client,
     /// The server under test.
     pub server: ServerKind,
     /// The network, by its place in the plan.
@@ -27,8 +30,12 @@ pub struct PlannedCell {
 }
 
 /// Round trips until the first byte of the answer that the protocols need, connection set-up
-/// included (RFC 8446 section 2, RFC 5246 section 7.3, RFC 7413 section 2).
+/// included (RFC 8446 section 2, RFC 5246 section 7.3, RFC 7413 section 2, RFC 9001 section 4).
 pub(crate) fn round_trips(asked: &Asked) -> u32 {
+    if asked.over_quic() {
+        // The ClientHello is in the first packet: there is nothing to set up before it.
+        return if asked.kind == Kind::ZeroRtt { 1 } else { 2 };
+    }
     let handshake = match (asked.version, asked.kind) {
         (Version::Tls13, Kind::ZeroRtt) => 0,
         (Version::Tls13, _) | (_, Kind::Resumed) => 1,
@@ -115,15 +122,19 @@ impl Plan {
         experiment: &Experiment,
         cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
     ) {
-        for &server in &experiment.axes.servers {
-            for asked in combinations(&experiment.axes) {
+        let axes = &experiment.axes;
+        let clients =
+            axes.clients.iter().flat_map(|client| axes.servers.iter().map(move |s| (client, s)));
+        for (&client, &server) in clients {
+            for asked in combinations(axes) {
                 let why = impossible(&asked)
                     .map(str::to_owned)
+                    .or_else(|| client.cannot(&asked).map(|why| format!("{client} {why}")))
                     .or_else(|| cannot(server, &asked).map(|why| format!("{server} {why}")));
                 match why {
                     Some(why) if self.left_out.contains(&why) => {}
                     Some(why) => self.left_out.push(why),
-                    None => self.add_on_each_path(index, experiment, server, asked),
+                    None => self.add_on_each_path(index, experiment, (client, server), asked),
                 }
             }
         }
@@ -133,13 +144,14 @@ impl Plan {
         &mut self,
         index: usize,
         experiment: &Experiment,
-        server: ServerKind,
+        (client, server): (Client, ServerKind),
         asked: Asked,
     ) {
         for profile in &experiment.profiles {
             let path = self.paths.iter().position(|path| path.name() == profile.name);
             self.cells.push(PlannedCell {
                 experiment: index,
+                client,
                 server,
                 path: path.expect("every profile of an experiment has its path"),
                 asked,
@@ -168,7 +180,7 @@ impl Plan {
             let there = || mine.iter().copied().filter(|cell| self.cells[*cell].path == path);
             let plain = |cell: &usize| {
                 let asked = &self.cells[*cell].asked;
-                asked.kind == Kind::ZeroRtt && !asked.tfo
+                asked.kind == Kind::ZeroRtt && !asked.tfo && !asked.token
             };
             if let Some(cell) = there().find(plain).or_else(|| there().next()) {
                 let twin = PlannedCell { twin_of: Some(cell), ..self.cells[cell].clone() };
@@ -196,69 +208,12 @@ pub(crate) fn blocks(cells: &[usize], samples: &dyn Fn(usize) -> usize, seed: u6
     order
 }
 
-/// Every combination of an experiment's axes but for the server. What bears on a GET alone is not
-/// varied for ping-pong.
-pub(crate) fn combinations(axes: &Axes) -> Vec<Asked> {
-    let mut all: Vec<Asked> = Vec::new();
-    for &workload in &axes.workloads {
-        for &version in &axes.versions {
-            for &kind in &axes.kinds {
-                for &tfo in &axes.tfo {
-                    for &group in &axes.groups {
-                        for &certificate in &axes.certificates {
-                            for &http in &axes.http {
-                                all.extend(axes.sizes.iter().map(|&size| Asked {
-                                    workload,
-                                    version,
-                                    kind,
-                                    tfo,
-                                    http,
-                                    size,
-                                    group,
-                                    certificate,
-                                }));
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-    let Some(first) = all.first().copied() else { return all };
-    for asked in all.iter_mut().filter(|asked| asked.workload == Workload::PingPong) {
-        (asked.http, asked.size) = (first.http, first.size);
-    }
-    let mut once: Vec<Asked> = Vec::new();
-    for asked in all {
-        if !once.contains(&asked) {
-            once.push(asked);
-        }
-    }
-    once
-}
-
-/// Why the protocols have no such connection.
-pub(crate) fn impossible(asked: &Asked) -> Option<&'static str> {
-    let old = asked.version != Version::Tls13;
-    if old && asked.kind.is_early() {
-        return Some("0-RTT before TLS 1.3: early data is TLS 1.3's (RFC 8446 section 2.3)");
-    }
-    if old && asked.group == Group::X25519MlKem768 {
-        return Some("X25519MLKEM768 before TLS 1.3: post-quantum groups are TLS 1.3's alone");
-    }
-    let before_12 = matches!(asked.version, Version::Tls10 | Version::Tls11);
-    if before_12 && asked.workload == Workload::Get && asked.http == Http::Two {
-        return Some("HTTP/2 before TLS 1.2: RFC 9113 section 9.2 needs TLS 1.2");
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use firstflight_link::Profile;
 
     use super::*;
-    use crate::{BuiltIn, Certificate, Size};
+    use crate::{Axes, BuiltIn, Certificate, Http, Size, Transport, Workload};
 
     fn can(_: ServerKind, _: &Asked) -> Option<String> {
         None
@@ -291,10 +246,10 @@ mod tests {
     fn the_matrix_has_every_cell_that_exists_and_says_what_it_leaves_out() {
         let plan = Plan::new(&[matrix()], &no_ping_pong_at_nginx, 7);
         // (3 old versions x 2 kinds + 3 kinds) x TFO, at two paths; ping-pong at one server, GET
-        // at two.
-        assert_eq!(plan.cells.len(), 9 * 2 * 2 * 3);
+        // at two. Over QUIC ping-pong alone, since HTTP/3 was not asked for: 3 kinds, two paths.
+        assert_eq!(plan.cells.len(), 9 * 2 * 2 * 3 + 3 * 2);
         assert_eq!(plan.paths[0].rtt_ms(), 200.0, "longest first");
-        assert_eq!(plan.left_out.len(), 2, "{:?}", plan.left_out);
+        assert_eq!(plan.left_out.len(), 3, "{:?}", plan.left_out);
         assert!(plan.left_out.contains(&"nginx without ping-pong".to_owned()));
     }
 
@@ -311,8 +266,10 @@ mod tests {
             };
             plan.cells.iter().filter(ours).count()
         };
-        assert_eq!(count(Workload::PingPong), 2 * 3 * 2);
-        assert_eq!(count(Workload::Get), 2 * 3 * 2 * 2 * 3);
+        // TCP without and with TFO, and QUIC.
+        assert_eq!(count(Workload::PingPong), 2 * 3 * (2 + 1));
+        // HTTP/1.1 and 2 without and with TFO, and HTTP/3, in three sizes.
+        assert_eq!(count(Workload::Get), 2 * 3 * (2 * 2 + 1) * 3);
     }
 
     #[test]
@@ -320,14 +277,20 @@ mod tests {
         let expected = |version, kind, tfo| {
             round_trips(&Asked {
                 workload: Workload::Get,
+                transport: Transport::Tcp,
                 version,
                 kind,
                 tfo,
+                token: false,
                 http: Http::One,
                 size: Size::OneKib,
                 group: Group::X25519,
                 certificate: Certificate::EcdsaP256,
             })
+        };
+        let over_quic = |kind| {
+            let experiment = Axes { kinds: vec![kind], http: vec![Http::Three], ..Axes::one() };
+            round_trips(&combinations(&experiment)[0])
         };
         for old in [Version::Tls10, Version::Tls11, Version::Tls12] {
             assert_eq!(expected(old, Kind::Full, false), 4);
@@ -340,6 +303,7 @@ mod tests {
         assert_eq!(expected(Version::Tls13, Kind::ZeroRtt, false), 2);
         assert_eq!(expected(Version::Tls13, Kind::ZeroRtt, true), 1);
         assert_eq!(expected(Version::Tls13, Kind::Refused, false), 3);
+        assert_eq!(Kind::ALL.map(over_quic), [2, 2, 1, 2]);
     }
 
     #[test]
@@ -386,9 +350,9 @@ mod tests {
             assert_eq!((cell.path, cell.asked, cell.samples), (twin.path, twin.asked, 6));
             assert_eq!((cell.asked.kind, cell.asked.tfo), (Kind::ZeroRtt, false));
         }
-        assert_eq!(plan.cells.len(), 5 * 18 + 2);
+        assert_eq!(plan.cells.len(), 5 * (18 + 3) + 2);
         let few = BuiltIn::PingPong.experiment(&[ServerKind::Firstflight], Some(5)).unwrap();
         let plan = Plan::new(&[few], &can, 1);
-        assert_eq!(plan.cells.len(), 5 * 18, "too few for an interval");
+        assert_eq!(plan.cells.len(), 5 * (18 + 3), "too few for an interval");
     }
 }

@@ -5,115 +5,166 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use firstflight_link::{Network, Resend};
+use firstflight_link::{Attempt, Network, Resend, ResendDatagrams};
 use firstflight_report::Replay;
 use firstflight_tls::{KeyLogLines, Version};
-use firstflight_wire::{EarlyData, FlowFacts};
+use firstflight_wire::{EarlyData, FirstFlight, FlowFacts};
 
 use crate::Workload;
 use crate::judge::Judge;
 use crate::lab::{LabConfig, Progress};
 use crate::sampler::Sampler;
 use crate::servers::{Ability, Asked, Running};
-use crate::{BenchError, Certificate, Group, Http, Kind, ServerKind, Size};
+use crate::{BenchError, Certificate, Group, Http, Kind, ServerKind, Size, Transport};
 
 /// What the attack is tried on: the smallest GET by early data.
-const ASKED: Asked = Asked {
-    workload: Workload::Get,
-    version: Version::Tls13,
-    kind: Kind::ZeroRtt,
-    tfo: false,
-    http: Http::One,
-    size: Size::OneKib,
-    group: Group::X25519,
-    certificate: Certificate::EcdsaP256,
-};
+fn asked(transport: Transport) -> Asked {
+    Asked {
+        workload: Workload::Get,
+        transport,
+        version: Version::Tls13,
+        kind: Kind::ZeroRtt,
+        tfo: false,
+        token: false,
+        http: match transport {
+            Transport::Tcp => Http::One,
+            Transport::Quic => Http::Three,
+        },
+        size: Size::OneKib,
+        group: Group::X25519,
+        certificate: Certificate::EcdsaP256,
+    }
+}
 
 /// What keeps a server from being attacked, or the attack from being counted.
-fn why_not(server: &Running) -> Option<&'static str> {
-    let lack = server.abilities.cannot(&ASKED);
+fn why_not(server: &Running, transport: Transport) -> Option<&'static str> {
+    let lack = server.abilities.cannot(&asked(transport));
     lack.or_else(|| server.abilities.why_not(Ability::Counts))
 }
 
-/// The servers on which the attack is left out, a sentence each.
+/// The servers on which the attack is left out, a sentence each. That one speaks no HTTP/3 goes
+/// without saying here.
 pub(crate) fn uncountable(servers: &[Running], flights: usize) -> Vec<String> {
-    let servers = servers.iter().filter(|_| flights > 0);
-    let sentence =
-        |server: &Running| Some(format!("the attack on {}: {}", server.kind, why_not(server)?));
-    servers.filter_map(sentence).collect()
+    let mut sentences = Vec::new();
+    for server in servers.iter().filter(|_| flights > 0) {
+        let over = |transport| why_not(server, transport);
+        sentences.extend(
+            over(Transport::Tcp).map(|why| format!("the attack on {}: {why}", server.kind)),
+        );
+        let quic = over(Transport::Quic).filter(|_| server.abilities.can(Ability::Http3));
+        sentences.extend(quic.map(|why| format!("the attack on {} over QUIC: {why}", server.kind)));
+    }
+    sentences
 }
 
 /// A captured flight, and the mark by which the logs know its request.
 pub(crate) struct Quarry {
     server: ServerKind,
+    transport: Transport,
     mark: String,
     bytes_received: u64,
     tries: usize,
 }
 
 impl Quarry {
-    /// Whether it was captured at this server.
-    pub(crate) fn is_of(&self, server: ServerKind) -> bool {
-        self.server == server
+    /// Whether it was captured at this server, over this.
+    fn is_of(&self, server: ServerKind, transport: Transport) -> bool {
+        (self.server, self.transport) == (server, transport)
+    }
+
+    fn add(&mut self, attempts: &[Attempt]) {
+        self.tries += attempts.len();
+        self.bytes_received += attempts.iter().map(|attempt| attempt.bytes_received).sum::<u64>();
     }
 }
 
 /// Captures flights at a server and resends each; the logs are read later, when they are whole.
 pub(crate) async fn attack(
-    server: &Running,
-    sampler: &Sampler,
+    (server, transport): (&Running, Transport),
+    sampler: &Sampler<'_>,
     network: &Network,
     key_log: &KeyLogLines,
     config: &LabConfig,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Quarry>, BenchError> {
     let mut quarries = Vec::new();
-    if why_not(server).is_some() {
+    if why_not(server, transport).is_some() {
         return Ok(quarries);
     }
+    let mut later = Vec::new();
     for flight in 0..config.flights {
-        let mark = format!("flight={}-{flight}-", server.kind);
-        let facts = capture(server, sampler, network, key_log, &mark).await?;
-        let address = SocketAddr::from((
-            facts.server.ip(),
-            server.kind.port(Workload::Get, ASKED.certificate),
-        ));
-        let attempts = network.attacker().resend(&Resend {
-            server: address,
-            flight: facts.first_flight.stream().unwrap_or_default(),
-            tries: config.replays,
-            concurrent: AT_ONCE,
-            quiet: QUIET,
-        })?;
-        quarries.push(Quarry {
-            server: server.kind,
-            mark,
-            bytes_received: attempts.iter().map(|attempt| attempt.bytes_received).sum(),
-            tries: attempts.len(),
-        });
+        let mark = format!("flight={}-{transport}-{flight}-", server.kind);
+        let asked = asked(transport);
+        let facts = capture((server, &asked), sampler, network, key_log, &mark).await?;
+        let port = server.kind.port(Workload::Get, asked.certificate);
+        let address = SocketAddr::from((facts.server.ip(), port));
+        let (now, then) = match transport {
+            Transport::Tcp => (config.replays, 0),
+            Transport::Quic => (config.replays / 2, config.replays - config.replays / 2),
+        };
+        let mut quarry =
+            Quarry { server: server.kind, transport, mark, bytes_received: 0, tries: 0 };
+        quarry.add(&resend(network, address, &facts, now)?);
+        quarries.push(quarry);
+        later.extend((then > 0).then_some((flight, address, facts, then)));
         progress(Progress::Replaying {
             done: flight + 1,
             total: config.flights,
             server: server.kind,
         });
     }
+    if !later.is_empty() {
+        tokio::time::sleep(FORGOTTEN).await;
+    }
+    for (flight, address, facts, tries) in later {
+        quarries[flight].add(&resend(network, address, &facts, tries)?);
+    }
     Ok(quarries)
 }
 
-/// The replays at each server that was attacked. Call it when the servers have ended, so that their
-/// logs are whole.
+/// Sends a first flight again, as often as asked for.
+fn resend(
+    network: &Network,
+    server: SocketAddr,
+    facts: &FlowFacts,
+    tries: usize,
+) -> Result<Vec<Attempt>, BenchError> {
+    let (concurrent, quiet) = (AT_ONCE, QUIET);
+    let attacker = network.attacker();
+    Ok(match &facts.first_flight {
+        FirstFlight::Stream(flight) => {
+            attacker.resend(&Resend { server, flight, tries, concurrent, quiet })?
+        }
+        FirstFlight::Datagrams(flight) => attacker.resend_datagrams(&ResendDatagrams {
+            server,
+            flight,
+            tries,
+            concurrent,
+            quiet,
+        })?,
+    })
+}
+
+/// The replays at each server that was attacked, over TCP and over QUIC. Call it when the servers
+/// have ended, so that their logs are whole.
 pub(crate) fn count_all(
     servers: &[Running],
     quarries: &[Quarry],
 ) -> Result<Vec<Replay>, BenchError> {
+    let all = servers.iter().flat_map(|server| Transport::ALL.map(|over| (server, over)));
     let attacked =
-        servers.iter().filter(|server| quarries.iter().any(|quarry| quarry.is_of(server.kind)));
-    attacked.map(|server| count(server, quarries)).collect()
+        all.filter(|(server, over)| quarries.iter().any(|q| q.is_of(server.kind, *over)));
+    attacked.map(|(server, over)| count(server, over, quarries)).collect()
 }
 
-fn count(server: &Running, quarries: &[Quarry]) -> Result<Replay, BenchError> {
+fn count(
+    server: &Running,
+    transport: Transport,
+    quarries: &[Quarry],
+) -> Result<Replay, BenchError> {
     let mut replay = Replay {
         server: server.kind.name().to_owned(),
+        transport: transport.name().to_owned(),
         flights: 0,
         tries: 0,
         executed: 0,
@@ -121,7 +172,7 @@ fn count(server: &Running, quarries: &[Quarry]) -> Result<Replay, BenchError> {
         originals: 0,
     };
     let mut bytes = 0;
-    for quarry in quarries.iter().filter(|quarry| quarry.is_of(server.kind)) {
+    for quarry in quarries.iter().filter(|quarry| quarry.is_of(server.kind, transport)) {
         let executions = server.executions(&quarry.mark)?.unwrap_or_default();
         // Without the original in the log, a 0 would mean nothing.
         let Some(again) = executions.checked_sub(1) else {
@@ -144,13 +195,18 @@ fn count(server: &Running, quarries: &[Quarry]) -> Result<Replay, BenchError> {
 /// How many tries race each other.
 const AT_ONCE: usize = 50;
 
+/// How long servers may remember a QUIC connection that has ended. Until then they take a copy of
+/// its first flight for packets of its own, by the connection ID, and look no further; quic-go does
+/// so for 5 s.
+const FORGOTTEN: Duration = Duration::from_secs(6);
+
 /// How long a server may be silent before a try gives up on it.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// One request by early data, and its first flight from the packets.
 async fn capture(
-    server: &Running,
-    sampler: &Sampler,
+    (server, asked): (&Running, &Asked),
+    sampler: &Sampler<'_>,
     network: &Network,
     key_log: &KeyLogLines,
     mark: &str,
@@ -159,7 +215,7 @@ async fn capture(
         |reason: String| BenchError::NoFlight { server: server.kind.name().to_owned(), reason };
     network.tap().take();
     let taken =
-        sampler.early_get(server.kind, &ASKED, &format!("{}?{mark}", ASKED.size.path())).await?;
+        sampler.early_get(server.kind, asked, &format!("{}?{mark}", asked.size.path())).await?;
     let judge = Judge::new(&network.tap().take(), &key_log.take(), &HashSet::new());
     let flow = judge.flow(&taken).ok_or_else(|| failed("no packets".to_owned()))?;
     let facts = flow.facts.clone();

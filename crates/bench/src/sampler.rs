@@ -7,17 +7,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use firstflight_client::ClientError;
 use firstflight_link::monotonic_ns;
-use firstflight_tls::{KeyLogLines, Offer, Session, Trust};
+use firstflight_tls::{KeyLogLines, Trust};
 use futures_util::StreamExt;
 
 use crate::connectors::Connectors;
-use crate::exchange::{Times, talk};
+use crate::exchange::{Brought, Times, talk};
 use crate::plan::Slot;
 use crate::servers::{Asked, HOST};
-use crate::tickets::{Issuer, TicketPool};
-use crate::{BenchError, Kind, ServerKind, Workload};
+use crate::third_party::ThirdParty;
+use crate::tickets::{Issuer, Stock, TicketPool};
+use crate::{BenchError, Client, Kind, ServerKind, Workload};
 
 /// A connection as the client saw it; what it was is for the packets to say.
 pub(crate) struct Taken {
@@ -26,6 +28,9 @@ pub(crate) struct Taken {
     pub began_ns: u64,
     /// The client's end, which finds the packets.
     pub local: Option<SocketAddr>,
+    /// What finds the packets of a client of another make: its client random. Such a client's times
+    /// are the packets', and those of `outcome` say nothing.
+    pub client_random: Option<Vec<u8>>,
     pub server: SocketAddr,
     pub outcome: Result<Times, String>,
 }
@@ -44,6 +49,7 @@ pub(crate) enum Pace {
 #[derive(Clone)]
 pub(crate) struct Job {
     pub slot: Slot,
+    pub client: Client,
     pub server: ServerKind,
     pub asked: Asked,
     /// The server's address on the path.
@@ -53,17 +59,33 @@ pub(crate) struct Job {
 }
 
 /// The client side of a run.
-pub(crate) struct Sampler {
+pub(crate) struct Sampler<'a> {
     connectors: Connectors,
     tickets: RefCell<TicketPool<Issuer>>,
+    /// Address tokens, by the listener and the address of it that was called: they are bound to
+    /// the client's address, and each path has its own.
+    tokens: RefCell<Stock<(Issuer, IpAddr), Bytes>>,
     /// Over which address tickets are fetched when they run out: the shortest path.
     shortest: IpAddr,
+    others: ThirdParty<'a>,
 }
 
-impl Sampler {
-    pub(crate) fn new(trust: &Path, key_log: &Arc<KeyLogLines>, shortest: IpAddr) -> Self {
+impl<'a> Sampler<'a> {
+    /// Ours, and beside it clients of other makes.
+    pub(crate) fn new(
+        trust: &Path,
+        key_log: &Arc<KeyLogLines>,
+        shortest: IpAddr,
+        others: ThirdParty<'a>,
+    ) -> Self {
         let connectors = Connectors::new(Trust::File(trust.to_owned()), key_log);
-        Self { connectors, tickets: RefCell::default(), shortest }
+        Self {
+            connectors,
+            tickets: RefCell::default(),
+            tokens: RefCell::default(),
+            shortest,
+            others,
+        }
     }
 
     /// Takes samples in their order; `done` is called after each.
@@ -84,21 +106,20 @@ impl Sampler {
         futures_util::stream::iter(samples).buffer_unordered(at_a_time).collect().await
     }
 
-    /// One full connection outside the figures, which leaves tickets and the TCP Fast Open cookie.
+    /// One full connection outside the figures, which leaves tickets, the TCP Fast Open cookie and,
+    /// over QUIC, address tokens.
     pub(crate) async fn warm_up(
         &self,
         server: ServerKind,
         asked: &Asked,
         address: IpAddr,
     ) -> Result<(), BenchError> {
-        let asked = Asked { kind: Kind::Full, tfo: true, ..*asked };
+        let asked = Asked { kind: Kind::Full, tfo: !asked.over_quic(), token: false, ..*asked };
         let address = SocketAddr::from((address, server.port(asked.workload, asked.certificate)));
-        let offer = Offer { host: HOST.to_owned(), ..Offer::default() };
-        let (result, _) = self.connect(&asked, &offer, address, target(&asked), LONGEST).await;
-        let (_, sessions) = result
-            .map_err(|source| BenchError::WarmUp { server: server.name().to_owned(), source })?;
-        self.tickets.borrow_mut().put(Issuer::of(server, &asked), sessions);
-        Ok(())
+        let brought = Brought { host: HOST.to_owned(), ..Brought::default() };
+        let asked = (server, &asked);
+        let (result, _) = self.connect(asked, brought, address, target(asked.1), LONGEST).await;
+        result.map(drop).map_err(|source| failed(server, source))
     }
 
     /// A GET of `target` by early data, over the shortest path: the attacker's quarry.
@@ -108,85 +129,123 @@ impl Sampler {
         asked: &Asked,
         target: &str,
     ) -> Result<Taken, BenchError> {
-        let offer = self.offer(server, asked).await?;
+        let offer = self.offer(server, asked, self.shortest).await?;
         let port = server.port(Workload::Get, asked.certificate);
         let address = SocketAddr::from((self.shortest, port));
         let began_ns = monotonic_ns();
-        let (result, local) = self.connect(asked, &offer, address, target, LONGEST).await;
-        let (times, sessions) = result
-            .map_err(|source| BenchError::WarmUp { server: server.name().to_owned(), source })?;
-        self.tickets.borrow_mut().put(Issuer::of(server, asked), sessions);
+        let (result, local) = self.connect((server, asked), offer, address, target, LONGEST).await;
+        let times = result.map_err(|source| failed(server, source))?;
         let slot = Slot { cell: 0, block: 0 };
-        Ok(Taken { slot, began_ns, local, server: address, outcome: Ok(times) })
+        Ok(Taken {
+            slot,
+            began_ns,
+            local,
+            client_random: None,
+            server: address,
+            outcome: Ok(times),
+        })
+    }
+
+    /// A connection by a client of another make.
+    async fn sample_of_another(&self, job: &Job, server: SocketAddr) -> Taken {
+        let began_ns = monotonic_ns();
+        let random = self.others.connect(job.client, &job.asked, server, job.limit).await;
+        let (client_random, outcome) = match random {
+            Ok(random) => (Some(random), Ok(Times::default())),
+            Err(why) => (None, Err(why)),
+        };
+        Taken { slot: job.slot, began_ns, local: None, client_random, server, outcome }
     }
 
     pub(crate) async fn sample(&self, job: &Job) -> Taken {
-        let Job { slot, server, asked, address, limit } = job;
-        let address = SocketAddr::from((*address, server.port(asked.workload, asked.certificate)));
-        let failed = |began_ns, local, error: String| Taken {
-            slot: *slot,
-            began_ns,
-            local,
-            server: address,
-            outcome: Err(error),
-        };
-        let offer = match self.offer(*server, asked).await {
+        let Job { slot, server, asked, address: ip, limit, .. } = job;
+        let address = SocketAddr::from((*ip, server.port(asked.workload, asked.certificate)));
+        if job.client != Client::Firstflight {
+            return self.sample_of_another(job, address).await;
+        }
+        let offer = match self.offer(*server, asked, *ip).await {
             Ok(offer) => offer,
-            Err(error) => return failed(monotonic_ns(), None, error.to_string()),
+            Err(error) => {
+                return Taken {
+                    slot: *slot,
+                    began_ns: monotonic_ns(),
+                    local: None,
+                    client_random: None,
+                    server: address,
+                    outcome: Err(error.to_string()),
+                };
+            }
         };
         let began_ns = monotonic_ns();
-        let (result, local) = self.connect(asked, &offer, address, target(asked), *limit).await;
-        match result {
-            Ok((times, sessions)) => {
-                self.tickets.borrow_mut().put(Issuer::of(*server, asked), sessions);
-                Taken { slot: *slot, began_ns, local, server: address, outcome: Ok(times) }
-            }
-            Err(error) => failed(began_ns, local, error.to_string()),
-        }
+        let (result, local) =
+            self.connect((*server, asked), offer, address, target(asked), *limit).await;
+        let outcome = result.map_err(|error| error.to_string());
+        Taken { slot: *slot, began_ns, local, client_random: None, server: address, outcome }
     }
 
-    /// What a connection of this kind brings along; fetches a ticket first if there is none.
-    async fn offer(&self, server: ServerKind, asked: &Asked) -> Result<Offer, BenchError> {
-        let mut offer = Offer { host: HOST.to_owned(), ..Offer::default() };
+    /// What a connection of this kind to this address brings along; fetches a ticket or a token
+    /// first if there is none.
+    async fn offer(
+        &self,
+        server: ServerKind,
+        asked: &Asked,
+        address: IpAddr,
+    ) -> Result<Brought, BenchError> {
+        let mut brought = Brought { host: HOST.to_owned(), ..Brought::default() };
         if asked.kind == Kind::Full {
-            return Ok(offer);
+            return Ok(brought);
         }
-        offer.early_data = asked.kind.is_early();
+        brought.early_data = asked.kind.is_early();
         let issuer = Issuer::of(server, asked);
-        let mut session = self.tickets.borrow_mut().take(&issuer, asked.version);
-        if session.is_none() {
-            self.warm_up(server, asked, self.shortest).await?;
-            session = self.tickets.borrow_mut().take(&issuer, asked.version);
+        if asked.token {
+            let token = || self.tokens.borrow_mut().pop(&(issuer, address));
+            brought.token = token();
+            if brought.token.is_none() {
+                self.warm_up(server, asked, address).await?;
+                brought.token = token();
+            }
         }
-        offer.session = match (session, asked.kind) {
-            (Some(session), Kind::Refused) => Some(session.issued_earlier(TOO_OLD_S)?),
-            (session, _) => session,
+        let ticket = || self.tickets.borrow_mut().take(&issuer, asked.version);
+        let mut taken = ticket();
+        if taken.is_none() {
+            self.warm_up(server, asked, self.shortest).await?;
+            taken = ticket();
+        }
+        brought.ticket = match (taken, asked.kind) {
+            (Some(ticket), Kind::Refused) => Some(ticket.issued_earlier(TOO_OLD_S)?),
+            (ticket, _) => ticket,
         };
-        Ok(offer)
+        Ok(brought)
     }
 
-    /// Connects, asks, and reads to the end of the answer. The local address is there as soon as
-    /// the socket was.
+    /// Connects, asks, reads to the end of the answer, and keeps what is for later connections. The
+    /// local address is there as soon as the socket was.
     async fn connect(
         &self,
-        asked: &Asked,
-        offer: &Offer,
+        (server, asked): (ServerKind, &Asked),
+        brought: Brought,
         address: SocketAddr,
         target: &str,
         limit: Duration,
-    ) -> (Result<(Times, Vec<Session>), ClientError>, Option<SocketAddr>) {
-        let connector = match self.connectors.get(asked) {
-            Ok(connector) => connector,
-            Err(error) => return (Err(ClientError::Usage(error.to_string())), None),
-        };
+    ) -> (Result<Times, ClientError>, Option<SocketAddr>) {
         let mut local = None;
-        let whole = talk(&connector, offer, address, asked, target, &mut local);
+        let whole = talk(&self.connectors, brought, address, asked, target, &mut local);
         let result = match tokio::time::timeout(limit, whole).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::Timeout { phase: "the whole sample", after: limit }),
         };
-        (result, local)
+        let times = result.map(|talked| {
+            let issuer = Issuer::of(server, asked);
+            self.tickets.borrow_mut().put(issuer, talked.tickets);
+            self.tokens.borrow_mut().put((issuer, address.ip()), talked.tokens);
+            talked.times
+        });
+        (times, local)
     }
+}
+
+fn failed(server: ServerKind, source: ClientError) -> BenchError {
+    BenchError::WarmUp { server: server.name().to_owned(), source }
 }
 
 /// Longer than any handshake of a plan takes, and an end to one that hangs.

@@ -23,7 +23,11 @@ pub(crate) struct AxesArgs {
     #[arg(long, value_name = "off,on", value_delimiter = ',', value_parser = on_off)]
     pub(crate) tfo: Option<Vec<bool>>,
 
-    /// HTTP versions: 1.1, 2
+    /// Address tokens from earlier connections (QUIC; not on a first visit): off, on
+    #[arg(long, value_name = "off,on", value_delimiter = ',', value_parser = on_off)]
+    pub(crate) token: Option<Vec<bool>>,
+
+    /// HTTP versions: 1.1, 2, 3 (over QUIC; `bench` drives it under load alone)
     #[arg(long, value_name = "VERSION,...", value_delimiter = ',')]
     pub(crate) http: Option<Vec<Http>>,
 
@@ -38,6 +42,7 @@ impl AxesArgs {
         self.tls.is_some()
             || self.kind.is_some()
             || self.tfo.is_some()
+            || self.token.is_some()
             || self.http.is_some()
             || self.group.is_some()
     }

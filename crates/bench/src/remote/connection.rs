@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
-use firstflight_tls::{EarlyData, Offer, Session, Version};
+use firstflight_tls::{EarlyData, Offer, Version};
 use firstflight_wire::{FastOpen, Label, LabelKind, LabelTransport};
 
 use crate::connectors::Connectors;
@@ -13,7 +13,7 @@ use crate::exchange::Times;
 use crate::judge::{tls_version, wanted};
 use crate::sampler::TOO_OLD_S;
 use crate::servers::Asked;
-use crate::tickets::TicketPool;
+use crate::tickets::{Ticket, TicketPool};
 use crate::{Http, Kind};
 
 /// Calls one address of one server.
@@ -87,29 +87,28 @@ impl Caller {
         if asked.kind == Kind::Full {
             return Ok(offer);
         }
-        let session = match self.ticket(asked) {
-            Some(session) => Some(session),
+        let ticket = match self.ticket(asked) {
+            Some(ticket) => Some(ticket),
             None => {
                 let full = Asked { kind: Kind::Full, ..*asked };
                 self.call(&full, &offer, &mut None).await?;
                 self.ticket(asked)
             }
         };
-        let session = session.ok_or("the server gave no ticket, so nothing can be resumed")?;
-        if asked.kind.is_early() && !session.early_data_capable() {
+        let ticket = ticket.ok_or("the server gave no ticket, so nothing can be resumed")?;
+        if asked.kind.is_early() && !ticket.session().early_data_capable() {
             return Err("the server's tickets allow no early data".to_owned());
         }
         offer.early_data = asked.kind.is_early();
-        offer.session = Some(match asked.kind {
-            Kind::Refused => {
-                session.issued_earlier(TOO_OLD_S).map_err(|error| error.to_string())?
-            }
-            _ => session,
-        });
+        let ticket = match asked.kind {
+            Kind::Refused => ticket.issued_earlier(TOO_OLD_S).map_err(|error| error.to_string())?,
+            _ => ticket,
+        };
+        offer.session = Some(ticket.session().clone());
         Ok(offer)
     }
 
-    fn ticket(&self, asked: &Asked) -> Option<Session> {
+    fn ticket(&self, asked: &Asked) -> Option<Ticket> {
         self.tickets.borrow_mut().take(&(asked.version, asked.http), asked.version)
     }
 
@@ -144,7 +143,8 @@ impl Caller {
         let mut sessions = std::mem::take(&mut answer.sessions);
         let patience = if sessions.is_empty() { TICKETS } else { Duration::ZERO };
         sessions.extend(answer.exchange.close(patience).await);
-        self.tickets.borrow_mut().put((asked.version, asked.http), sessions);
+        let tickets = sessions.into_iter().map(Ticket::Tcp).collect();
+        self.tickets.borrow_mut().put((asked.version, asked.http), tickets);
         Ok(got)
     }
 }

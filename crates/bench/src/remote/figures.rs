@@ -11,7 +11,7 @@ use super::{Cell, RemoteConfig, Seen};
 use crate::effects::{control, effects};
 use crate::figures::{figures, usual, version};
 use crate::plan::round_trips;
-use crate::{counters, machine};
+use crate::{Client, counters, machine};
 
 /// Puts together what a run has found.
 pub(super) fn record(
@@ -51,13 +51,16 @@ pub(super) fn record(
     let host = caller.target.host().to_owned();
     let cell = |(index, cell): (usize, &Cell)| RecordCell {
         experiment: NAME.to_owned(),
+        client: Client::Firstflight.name().to_owned(),
         server: host.clone(),
         workload: cell.asked.workload.name().to_owned(),
         profile: PATH.to_owned(),
         rtt_ms,
+        transport: cell.asked.transport.name().to_owned(),
         tls: version(cell.asked.version).to_owned(),
         kind: cell.asked.kind.name().to_owned(),
         tfo: cell.asked.tfo,
+        token: cell.asked.token,
         http: cell.asked.http.name().to_owned(),
         group: cell.asked.group.name().to_owned(),
         certificate: String::new(),
@@ -112,6 +115,7 @@ fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Summary> {
         first_byte: figures(of(|sample| sample.time_ms))?,
         total: figures(of(|sample| sample.total_ms)),
         wire_p50_ms: figures(of(|sample| sample.wire_ms)).map(|wire| wire.p50_ms),
+        wire_total_p50_ms: figures(of(|sample| sample.wire_total_ms)).map(|wire| wire.p50_ms),
         round_trips: usual(good.iter().map(|sample| sample.round_trips)),
         total_round_trips: usual(good.iter().map(|sample| sample.total_round_trips)),
         residual: None,

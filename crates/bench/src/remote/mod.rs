@@ -21,10 +21,11 @@ use firstflight_report::{Fault, Record, Sample};
 use firstflight_tls::{KeyLogLines, Trust, Version};
 use futures_util::StreamExt;
 
+use crate::combinations::{combinations, impossible};
 use crate::connectors::Connectors;
 use crate::judge::described;
 use crate::lab::Progress;
-use crate::plan::{LEAST_FOR_CONTROL, Slot, blocks, combinations, impossible};
+use crate::plan::{LEAST_FOR_CONTROL, Slot, blocks};
 use crate::sampler::Taken;
 use crate::servers::Asked;
 use crate::{Axes, BenchError, Group, Http, Kind, Workload};
@@ -59,6 +60,8 @@ pub struct RemoteConfig {
     pub kinds: Vec<Kind>,
     /// Without and with TCP Fast Open.
     pub tfo: Vec<bool>,
+    /// Without and with an address token; HTTP/3 only.
+    pub tokens: Vec<bool>,
     /// HTTP versions.
     pub http: Vec<Http>,
     /// Key-share groups.
@@ -91,6 +94,7 @@ impl RemoteConfig {
             versions: vec![Version::Tls13],
             kinds: vec![Kind::Full, Kind::Resumed, Kind::ZeroRtt],
             tfo: vec![false],
+            tokens: vec![false],
             http: vec![Http::One],
             groups: vec![Group::X25519],
             samples: 100,
@@ -110,6 +114,7 @@ impl RemoteConfig {
             versions: self.versions.clone(),
             kinds: self.kinds.clone(),
             tfo: self.tfo.clone(),
+            tokens: self.tokens.clone(),
             http: self.http.clone(),
             groups: self.groups.clone(),
             ..Axes::one()
@@ -266,6 +271,7 @@ async fn trial(
     let (mut cells, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
     for asked in config.asked() {
         let why = match impossible(&asked) {
+            _ if asked.over_quic() => Some(NO_QUIC.to_owned()),
             Some(why) => Some(why.to_owned()),
             None => match caller.try_out(&asked).await {
                 Ok(got) => {
@@ -293,6 +299,11 @@ async fn trial(
     Ok((cells, left_out, first))
 }
 
+/// A kernel joins datagrams of one connection before a capture sees them, and only it knows where
+/// one ends.
+const NO_QUIC: &str = "HTTP/3: datagrams cannot be told apart in a capture on a real path; \
+                       measure it in the lab, or under load (--rate, --connections)";
+
 /// A connection as the client saw it.
 struct Shot {
     taken: Taken,
@@ -307,7 +318,8 @@ async fn shoot(caller: &Caller, slot: Slot, asked: &Asked) -> Shot {
         Err(why) => Err(why),
     };
     let outcome = got.as_ref().map(|got| got.times).map_err(String::clone);
-    let taken = Taken { slot, began_ns, local, server: caller.address, outcome };
+    let server = caller.address;
+    let taken = Taken { slot, began_ns, local, client_random: None, server, outcome };
     Shot { taken, got: got.ok() }
 }
 

@@ -239,6 +239,7 @@ mod tests {
         let mut taken = Taken {
             slot: crate::Slot { cell: 0, block: 0 },
             began_ns: monotonic_ns(),
+            client_random: None,
             local: None,
             server: ([127, 0, 0, 1], 443).into(),
             outcome: Ok(times),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstflight_tls::Version;
 
-use crate::{Certificate, Group, Http, Kind, Size, Workload};
+use crate::{Certificate, Group, Http, Kind, Size, Transport, Workload};
 
 /// One thing that a server can or cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +21,14 @@ pub enum Ability {
     FastOpen,
     /// To speak HTTP/2.
     Http2,
+    /// To speak HTTP/3, over QUIC.
+    Http3,
+    /// To resume a session over QUIC.
+    ResumesQuic,
+    /// To take early data over QUIC (RFC 9001 section 4.6).
+    EarlyDataQuic,
+    /// To give address tokens and to know them again (RFC 9000 section 8.1.3).
+    AddressTokens,
     /// To serve the page of a size.
     Serves(Size),
     /// To exchange keys in a group.
@@ -43,6 +51,10 @@ impl fmt::Display for Ability {
             Self::EarlyData => f.write_str("early data"),
             Self::FastOpen => f.write_str("TCP Fast Open"),
             Self::Http2 => f.write_str("HTTP/2"),
+            Self::Http3 => f.write_str("HTTP/3"),
+            Self::ResumesQuic => f.write_str("resumption over QUIC"),
+            Self::EarlyDataQuic => f.write_str("early data over QUIC"),
+            Self::AddressTokens => f.write_str("address tokens"),
             Self::Serves(size) => write!(f, "answers of {size}"),
             Self::Exchanges(group) => write!(f, "{group}"),
             Self::Presents(certificate) => write!(f, "{certificate} certificates"),
@@ -57,12 +69,16 @@ impl fmt::Display for Ability {
 pub struct Asked {
     /// PING or GET.
     pub workload: Workload,
+    /// What TLS runs over.
+    pub transport: Transport,
     /// TLS version.
     pub version: Version,
     /// Full, resumed or 0-RTT.
     pub kind: Kind,
     /// With TCP Fast Open.
     pub tfo: bool,
+    /// With an address token from an earlier connection; QUIC only.
+    pub token: bool,
     /// HTTP version; bears on a GET alone.
     pub http: Http,
     /// How much; bears on a GET alone.
@@ -76,22 +92,38 @@ pub struct Asked {
 impl Asked {
     /// The abilities that it takes.
     pub fn needs(&self) -> Vec<Ability> {
-        let mut needs = vec![
-            Ability::Speaks(self.version),
-            Ability::Exchanges(self.group),
-            Ability::Presents(self.certificate),
-        ];
+        let mut needs = vec![Ability::Exchanges(self.group), Ability::Presents(self.certificate)];
         match self.workload {
-            Workload::PingPong => needs.push(Ability::PingPong),
+            Workload::PingPong => {
+                needs.push(Ability::PingPong);
+                needs.extend(self.over_quic().then_some(Ability::Http3));
+            }
             Workload::Get => {
                 needs.push(Ability::Serves(self.size));
-                needs.extend((self.http == Http::Two).then_some(Ability::Http2));
+                needs.extend(match self.http {
+                    Http::One => None,
+                    Http::Two => Some(Ability::Http2),
+                    Http::Three => Some(Ability::Http3),
+                });
             }
         }
-        needs.extend((self.kind != Kind::Full).then_some(Ability::Resumes(self.version)));
-        needs.extend(self.kind.is_early().then_some(Ability::EarlyData));
+        let (resumes, early) = match self.transport {
+            Transport::Tcp => {
+                needs.insert(0, Ability::Speaks(self.version));
+                (Ability::Resumes(self.version), Ability::EarlyData)
+            }
+            Transport::Quic => (Ability::ResumesQuic, Ability::EarlyDataQuic),
+        };
+        needs.extend((self.kind != Kind::Full).then_some(resumes));
+        needs.extend(self.kind.is_early().then_some(early));
         needs.extend(self.tfo.then_some(Ability::FastOpen));
+        needs.extend(self.token.then_some(Ability::AddressTokens));
         needs
+    }
+
+    /// Whether it runs over QUIC.
+    pub fn over_quic(&self) -> bool {
+        self.transport == Transport::Quic
     }
 }
 
@@ -160,9 +192,11 @@ mod tests {
 
     const ASKED: Asked = Asked {
         workload: Workload::Get,
+        transport: Transport::Tcp,
         version: Version::Tls13,
         kind: Kind::ZeroRtt,
         tfo: true,
+        token: false,
         http: Http::Two,
         size: Size::TenKib,
         group: Group::P256,
@@ -176,6 +210,22 @@ mod tests {
             assert_eq!(Abilities::without(&[(need, "because")]).cannot(&ASKED), Some("because"));
         }
         assert_eq!(ASKED.needs().len(), 8);
+        let over_quic = Asked {
+            transport: Transport::Quic,
+            tfo: false,
+            token: true,
+            http: Http::Three,
+            ..ASKED
+        };
+        let tcp_only = [Ability::EarlyData, Ability::Resumes(Version::Tls13), Ability::FastOpen];
+        assert!(tcp_only.iter().all(|need| !over_quic.needs().contains(need)));
+        for need in over_quic.needs() {
+            assert_eq!(
+                Abilities::without(&[(need, "because")]).cannot(&over_quic),
+                Some("because")
+            );
+        }
+        assert_eq!(over_quic.needs().len(), 7);
     }
 
     #[test]

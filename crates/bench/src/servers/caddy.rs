@@ -48,6 +48,9 @@ impl Server for Caddy {
 }
 
 fn config(post: &Post<'_>) -> serde_json::Value {
+    // Over UDP it answers from the address that the kernel thinks best, so it needs each by name.
+    let listen: Vec<String> =
+        post.addresses.iter().map(|address| format!("{address}:{}", post.port)).collect();
     json!({
         "admin": { "disabled": true, "config": { "persist": false } },
         "logging": { "logs": {
@@ -59,8 +62,8 @@ fn config(post: &Post<'_>) -> serde_json::Value {
         } },
         "apps": {
             "http": { "grace_period": "1s", "servers": { "lab": {
-                "listen": [format!("0.0.0.0:{}", post.port)],
-                "protocols": ["h1", "h2"],
+                "listen": listen,
+                "protocols": ["h1", "h2", "h3"],
                 "automatic_https": { "disable": true },
                 "logs": { "default_logger_name": "lab" },
                 "tls_connection_policies": [{

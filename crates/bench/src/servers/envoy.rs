@@ -68,15 +68,50 @@ fn program() -> Option<PathBuf> {
 }
 
 fn config(post: &Post<'_>) -> Value {
-    json!({ "static_resources": { "listeners": [{
-        "name": "lab",
-        "address": { "socket_address": { "address": "0.0.0.0", "port_value": post.port } },
-        "tcp_fast_open_queue_length": 1024,
-        "filter_chains": [{
-            "transport_socket": transport_socket(post),
-            "filters": [{ "name": "http", "typed_config": http(post) }],
-        }],
-    }] } })
+    let address = |protocol: &str| {
+        json!({ "socket_address": {
+            "protocol": protocol,
+            "address": "0.0.0.0",
+            "port_value": post.port,
+        } })
+    };
+    let chain = |socket: Value, codec: &str| {
+        json!([{
+            "transport_socket": socket,
+            "filters": [{ "name": "http", "typed_config": http(post, codec) }],
+        }])
+    };
+    json!({ "static_resources": { "listeners": [
+        {
+            "name": "lab",
+            "address": address("TCP"),
+            "tcp_fast_open_queue_length": 1024,
+            "filter_chains": chain(transport_socket(post), "AUTO"),
+        },
+        {
+            "name": "lab-quic",
+            "address": address("UDP"),
+            "udp_listener_config": { "quic_options": {} },
+            "filter_chains": chain(quic_socket(post), "HTTP3"),
+        },
+    ] } })
+}
+
+fn certificates(post: &Post<'_>) -> Value {
+    json!([{
+        "certificate_chain": { "filename": post.identity.cert },
+        "private_key": { "filename": post.identity.key },
+    }])
+}
+
+fn quic_socket(post: &Post<'_>) -> Value {
+    json!({ "name": "quic", "typed_config": {
+        "@type": format!("{TYPES}.transport_sockets.quic.v3.QuicDownstreamTransport"),
+        "downstream_tls_context": { "common_tls_context": {
+            "alpn_protocols": ["h3"],
+            "tls_certificates": certificates(post),
+        } },
+    } })
 }
 
 fn transport_socket(post: &Post<'_>) -> Value {
@@ -90,10 +125,7 @@ fn transport_socket(post: &Post<'_>) -> Value {
                 "cipher_suites": CIPHERS,
                 "ecdh_curves": ["X25519MLKEM768", "X25519", "P-256"],
             },
-            "tls_certificates": [{
-                "certificate_chain": { "filename": post.identity.cert },
-                "private_key": { "filename": post.identity.key },
-            }],
+            "tls_certificates": certificates(post),
         },
     } })
 }
@@ -106,7 +138,7 @@ const CIPHERS: [&str; 4] = [
     "ECDHE-RSA-AES128-SHA",
 ];
 
-fn http(post: &Post<'_>) -> Value {
+fn http(post: &Post<'_>, codec: &str) -> Value {
     let routes: Vec<Value> = post
         .sizes
         .iter()
@@ -125,7 +157,7 @@ fn http(post: &Post<'_>) -> Value {
             "{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"
         ),
         "stat_prefix": "lab",
-        "codec_type": "AUTO",
+        "codec_type": codec,
         "access_log": [{ "name": "file", "typed_config": {
             "@type": format!("{TYPES}.access_loggers.file.v3.FileAccessLog"),
             "path": post.log,

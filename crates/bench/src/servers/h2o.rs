@@ -26,6 +26,7 @@ impl Server for H2o {
     fn lacks(&self) -> Vec<Lack> {
         vec![
             NO_PING_PONG,
+            (Ability::Http3, "h2o speaks HTTP/3 since 2.3"),
             (Ability::EarlyData, "h2o on OpenSSL issues tickets without early data"),
             (Ability::Presents(Certificate::Ed25519), "h2o reads no Ed25519 keys"),
         ]

@@ -2,7 +2,7 @@ use std::fs::{self, File};
 use std::process::Command;
 
 use super::program::library;
-use super::{Found, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
 use crate::{BenchError, Size};
 
 /// HAProxy with `allow-0rtt` and TCP Fast Open, one thread. It answers by itself, without an
@@ -30,7 +30,7 @@ impl Server for Haproxy {
     }
 
     fn lacks(&self) -> Vec<Lack> {
-        vec![NO_PING_PONG]
+        vec![NO_PING_PONG, (Ability::Http3, "Debian builds HAProxy without QUIC")]
     }
 
     fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {

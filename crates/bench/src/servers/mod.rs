@@ -16,14 +16,17 @@ mod running;
 mod site;
 mod survey;
 mod trial;
+mod trial_quic;
 
 use std::fs::{self, File};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub use abilities::{Abilities, Ability, Asked, Lack};
 pub use command::CommandServer;
 pub use kind::{SERVERS, ServerKind};
+pub(crate) use program::find;
 pub(crate) use running::{Running, Wanted};
 pub(crate) use site::{HOST, Site};
 pub use survey::{Surveyed, survey};
@@ -58,6 +61,9 @@ struct Post<'a> {
     workload: Workload,
     identity: &'a Identity,
     port: u16,
+    /// Its addresses, one for each path. All servers answer on all; a server of datagrams that
+    /// listens on 0.0.0.0 has to answer from the address that it was called by, and not all do.
+    addresses: Vec<Ipv4Addr>,
     sizes: &'a [Size],
     directory: PathBuf,
     /// Where it logs a line for each request.

@@ -1,7 +1,7 @@
 use std::process::Command;
 
 use super::program::library;
-use super::{Found, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
 use crate::BenchError;
 
 /// nginx as Debian or anybody else has built it, with 0-RTT and TCP Fast Open on. One process and
@@ -25,7 +25,7 @@ impl Server for Nginx {
     }
 
     fn lacks(&self) -> Vec<Lack> {
-        vec![NO_PING_PONG]
+        vec![NO_PING_PONG, (Ability::Http3, "nginx speaks HTTP/3 since 1.25")]
     }
 
     fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {

@@ -29,6 +29,7 @@ impl Server for Openssl {
             (Ability::EarlyData, "s_server refuses -early_data together with -WWW (files)"),
             (Ability::FastOpen, "s_server has TCP Fast Open (-tfo) since OpenSSL 3.2 only"),
             (Ability::Http2, "s_server speaks HTTP/1.0 alone"),
+            (Ability::Http3, "s_server speaks no HTTP/3"),
             (Ability::SideBySide, "s_server serves one connection at a time"),
             (Ability::Counts, "s_server logs files without the rest of the request"),
         ]

@@ -44,7 +44,7 @@ impl Found {
 
 /// The first executable file of this name in `PATH`, or where Debian puts servers, where ordinary
 /// users do not look.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     env::split_paths(&path).chain(usual).map(|place| place.join(name)).find(|path| is_program(path))

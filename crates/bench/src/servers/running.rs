@@ -145,6 +145,7 @@ impl Running {
             workload,
             identity: site.identity(certificate),
             port: self.kind.port(workload, certificate),
+            addresses: network.paths().iter().map(|path| path.server).collect(),
             sizes: wanted.sizes,
             log: directory.join("requests"),
             directory,

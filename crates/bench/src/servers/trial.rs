@@ -10,7 +10,7 @@ use firstflight_tls::{
 };
 use tokio::net::TcpStream;
 
-use super::{Ability, HOST};
+use super::{Ability, HOST, trial_quic};
 use crate::{BenchError, Group, Http, Size};
 
 /// A listener under trial. Its functions block, and are to be called in a namespace from which the
@@ -93,6 +93,7 @@ impl Trial {
             found.push((Ability::Http2, chosen.as_deref() == Some(Http::Two.alpn())));
             found.push((Ability::FastOpen, self.fast_open(newest).await));
             found.push((Ability::SideBySide, self.side_by_side(newest).await));
+            found.extend(trial_quic::all(self.address, &self.trust).await);
             Ok(found)
         })
     }
@@ -190,7 +191,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
 }
 
 /// How long a connection of the trial may take: there is no delay.
-const LONGEST: Duration = Duration::from_secs(5);
+pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
 /// How soon a server answers that serves several connections at a time.
 const SOON: Duration = Duration::from_secs(1);

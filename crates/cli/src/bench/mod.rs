@@ -150,6 +150,7 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
         versions: axes.tls.clone().unwrap_or(asked_for.versions),
         kinds: axes.kind.clone().unwrap_or(asked_for.kinds),
         tfo: axes.tfo.clone().unwrap_or(asked_for.tfo),
+        tokens: axes.token.clone().unwrap_or(asked_for.tokens),
         http: axes.http.clone().unwrap_or(asked_for.http),
         groups: axes.group.clone().unwrap_or(asked_for.groups),
         samples: args.samples as usize,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::{Captures, Certificate, LabConfig, Size, Workload};
+use firstflight_bench::{Captures, Certificate, Client, LabConfig, Size, Transport, Workload};
 use firstflight_link::Backend;
 
 use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
@@ -20,7 +20,7 @@ use select::{Selection, select};
 /// Measures what each kind of TLS handshake costs, on networks that it emulates on this machine,
 /// and attacks the servers by resending captured first flights.
 ///
-/// Connects over the networks to this program's own server and to others, labels every connection
+/// Connects over the networks, by TCP and by QUIC, to this program's own server and to others, labels every connection
 /// and counts its round trips from its packets, and writes a report, captures that open decrypted,
 /// and every sample. Without flags it runs the experiments ping-pong, get, curl and blueprint. Any
 /// flag of axes, networks or servers' pages makes a matrix of one's own instead. Needs no root
@@ -30,11 +30,12 @@ use select::{Selection, select};
 /// a replay, if the A/A control differs beyond chance, or if a --fail-if is true.
 #[derive(Args)]
 pub(crate) struct LabArgs {
-    /// Experiments: ping-pong, get, curl, blueprint, refused, post-quantum, middlebox
+    /// Experiments: ping-pong, get, curl, blueprint, refused, post-quantum, loss, third-party,
+    /// middlebox
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     experiment: Option<Vec<String>>,
 
-    /// Samples a cell [default: 100; blueprint: 1000]
+    /// Samples a cell [default: 100; blueprint: 1000, loss: 400, third-party: 50]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     samples: Option<u32>,
 
@@ -93,6 +94,14 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
     workload: Option<Vec<Workload>>,
 
+    /// What TLS runs over: tcp, quic [default: what --http and --tls leave, and both without them]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
+    transport: Option<Vec<Transport>>,
+
+    /// Clients: firstflight, ngtcp2 (its gtlsclient, HTTP/3 only; all its times are the packets')
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
+    client: Option<Vec<Client>>,
+
     /// Certificates: ecdsa-p256, rsa-2048, ed25519
     #[arg(long, value_name = "TYPE,...", value_delimiter = ',', help_heading = AXES)]
     certificate: Option<Vec<Certificate>>,
@@ -134,6 +143,8 @@ impl LabArgs {
             || self.profile.is_some()
             || self.rtt.is_some()
             || self.workload.is_some()
+            || self.transport.is_some()
+            || self.client.is_some()
             || self.certificate.is_some()
             || self.size.is_some()
     }

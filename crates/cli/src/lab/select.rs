@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use firstflight_bench::{
-    Axes, BuiltIn, Certificate, Experiment, Group, Http, Kind, MiddleboxConfig, ServerKind, Size,
-    Workload,
+    Axes, BuiltIn, Certificate, Client, Experiment, Group, Http, Kind, MiddleboxConfig, ServerKind,
+    Size, Transport, Workload,
 };
 use firstflight_link::Profile;
 use firstflight_tls::Version;
@@ -59,12 +59,15 @@ fn matrix(
     samples: Option<usize>,
 ) -> anyhow::Result<Experiment> {
     let axes = &args.axes;
+    let (transports, http) = carriers(args);
     Ok(Experiment {
         name: "matrix".to_owned(),
         title: "axes chosen by hand".to_owned(),
         profiles: profiles(args)?,
         axes: Axes {
             servers,
+            clients: args.client.clone().unwrap_or_else(|| vec![Client::Firstflight]),
+            transports,
             workloads: args.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
             versions: axes.tls.clone().unwrap_or_else(|| Version::ALL.to_vec()),
             kinds: axes
@@ -72,7 +75,8 @@ fn matrix(
                 .clone()
                 .unwrap_or_else(|| vec![Kind::Full, Kind::Resumed, Kind::ZeroRtt]),
             tfo: axes.tfo.clone().unwrap_or_else(|| vec![false, true]),
-            http: axes.http.clone().unwrap_or_else(|| vec![Http::One]),
+            tokens: axes.token.clone().unwrap_or_else(|| vec![false]),
+            http,
             groups: axes.group.clone().unwrap_or_else(|| vec![Group::X25519]),
             certificates: args.certificate.clone().unwrap_or_else(|| vec![Certificate::EcdsaP256]),
             sizes: args.size.clone().unwrap_or_else(|| vec![Size::OneKib]),
@@ -80,6 +84,37 @@ fn matrix(
         samples: samples.unwrap_or(100),
         control: true,
     })
+}
+
+/// What TLS runs over, and the HTTP versions: what one flag leaves open follows from the other.
+fn carriers(args: &LabArgs) -> (Vec<Transport>, Vec<Http>) {
+    let http = |transports: &[Transport]| {
+        let usual = |transport: &Transport| match transport {
+            Transport::Tcp => Http::One,
+            Transport::Quic => Http::Three,
+        };
+        transports.iter().map(usual).collect()
+    };
+    match (&args.transport, &args.axes.http) {
+        (Some(transports), Some(http)) => (transports.clone(), http.clone()),
+        (Some(transports), None) => (transports.clone(), http(transports)),
+        (None, Some(http)) => {
+            let used = |one: &Transport| http.iter().any(|http| http.transport() == *one);
+            (Transport::ALL.into_iter().filter(used).collect(), http.clone())
+        }
+        (None, None) => {
+            let tls_13 = |tls: &Vec<Version>| tls.contains(&Version::Tls13);
+            // Somebody else's client speaks HTTP/3 alone, and QUIC has TLS 1.3 inside.
+            let ours = args.client.as_ref().is_none_or(|all| all.contains(&Client::Firstflight));
+            let used = |one: &Transport| match one {
+                Transport::Tcp => ours,
+                Transport::Quic => args.axes.tls.as_ref().is_none_or(tls_13),
+            };
+            let transports: Vec<Transport> = Transport::ALL.into_iter().filter(used).collect();
+            let http = http(&transports);
+            (transports, http)
+        }
+    }
 }
 
 /// The networks: by name, by round-trip time, or from a file.

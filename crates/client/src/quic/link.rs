@@ -200,6 +200,11 @@ impl QuicLink {
         self.handle.0.connection.get()
     }
 
+    /// Our end.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.handle.local()
+    }
+
     /// What TLS has negotiated.
     pub fn facts(&self) -> Option<Handshake> {
         self.handle.facts()

@@ -1,0 +1,76 @@
+//! What a listener does over QUIC, found by doing it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use firstflight_client::ClientError;
+use firstflight_tls::{EarlyData, Trust, Version};
+
+use super::trial::LONGEST;
+use super::{Ability, Asked, HOST};
+use crate::connectors::Connectors;
+use crate::exchange::{Brought, Talked, talk};
+use crate::tickets::Ticket;
+use crate::{Certificate, Group, Http, Kind, Size, Transport, Workload};
+
+/// A GET of the smallest page.
+const ASKED: Asked = Asked {
+    workload: Workload::Get,
+    transport: Transport::Quic,
+    version: Version::Tls13,
+    kind: Kind::Full,
+    tfo: false,
+    token: false,
+    http: Http::Three,
+    size: Size::OneKib,
+    group: Group::X25519,
+    certificate: Certificate::EcdsaP256,
+};
+
+/// Tries HTTP/3, and where there is some, resumption, early data and address tokens.
+pub(super) async fn all(address: SocketAddr, trust: &Path) -> Vec<(Ability, bool)> {
+    let key_log = Arc::default();
+    let connectors = Connectors::new(Trust::File(trust.to_owned()), &key_log);
+    let get = |ticket: Option<Ticket>, early_data| {
+        let brought = Brought { host: HOST.to_owned(), ticket, early_data, token: None };
+        get(&connectors, brought, address)
+    };
+    let first = match get(None, false).await {
+        Ok(first) => first,
+        Err(why) => {
+            tracing::debug!(%address, %why, "no HTTP/3");
+            return vec![(Ability::Http3, false)];
+        }
+    };
+    let (mut tickets, tokens) = (first.tickets, !first.tokens.is_empty());
+    let (mut resumed, mut early) = (false, false);
+    if let Some(ticket) = tickets.pop() {
+        let second = get(Some(ticket), false).await;
+        let second = second.inspect(|second| {
+            resumed = second.facts.as_ref().is_some_and(|facts| facts.resumed);
+        });
+        tickets.extend(second.into_iter().flat_map(|second| second.tickets));
+    }
+    if let Some(ticket) = tickets.pop().filter(|ticket| ticket.session().early_data_capable()) {
+        let facts = get(Some(ticket), true).await.ok().and_then(|third| third.facts);
+        early = facts.is_some_and(|facts| facts.early_data == EarlyData::Accepted);
+    }
+    vec![
+        (Ability::Http3, true),
+        (Ability::ResumesQuic, resumed),
+        (Ability::EarlyDataQuic, early),
+        (Ability::AddressTokens, tokens),
+    ]
+}
+
+async fn get(
+    connectors: &Connectors,
+    brought: Brought,
+    address: SocketAddr,
+) -> Result<Talked, ClientError> {
+    let mut local = None;
+    let whole = talk(connectors, brought, address, &ASKED, ASKED.size.path(), &mut local);
+    let timeout = ClientError::Timeout { phase: "a connection of the trial", after: LONGEST };
+    tokio::time::timeout(LONGEST, whole).await.unwrap_or(Err(timeout))
+}
