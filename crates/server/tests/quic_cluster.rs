@@ -6,7 +6,8 @@ mod rig;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use firstflight_quic::Remembered;
+use firstflight_quic::foreign::{crypto_frame, initial_packet};
+use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits, Remembered};
 use firstflight_server::{Content, ServerConfig};
 use http::{Method, StatusCode};
 use rig::cluster::Cluster;
@@ -331,4 +332,73 @@ async fn above_its_bound_a_server_answers_no_more_strangers() {
         assert_eq!(client.get("/").await.status, StatusCode::OK);
     }
     rig.stop().await;
+}
+
+/// The connection id of a first flight, and its ClientHello.
+fn client_hello(datagrams: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
+    let mut flights = FirstFlights::new(FirstFlightsLimits::default());
+    let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    let id = datagrams.iter().find_map(|sent| flights.see(remote, sent, Duration::ZERO));
+    let id = id.expect("a whole ClientHello");
+    match flights.take(remote, &id) {
+        FirstFlight::Whole { client_hello, .. } => (id.to_vec(), client_hello),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A Retry's token from a server that asks everybody, for another port than it will be used from.
+async fn retry_token(server: SocketAddr, flight: &[Vec<u8>]) -> Vec<u8> {
+    let socket = send(server, &flight[..1]).await;
+    let mut retry = vec![0; 2000];
+    let count = timeout(PATIENCE, socket.recv(&mut retry)).await.unwrap().unwrap();
+    let retry = &retry[..count];
+    assert_eq!(retry[0] & 0xf0, 0xf0, "a Retry");
+    let source = 6 + usize::from(retry[5]);
+    retry[source + 1 + usize::from(retry[source])..count - 16].to_vec()
+}
+
+/// The attacker has a ClientHello of his own read beside quinn, which drops its packet for the
+/// token of another port, and has quinn read a copy of the victim's. His own flight is fresh, so
+/// its claim is won.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = two(&cluster, &upstream).await;
+    let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
+    let c = cluster.start(Content::Upstream(upstream.url()), strict).await;
+    for round in 0..3 {
+        let target = format!("/victim?{round}.");
+        let wire = Wire::to(b.address).await;
+        let victims = Remembered { token: None, ..remembered(b.address).await };
+        let mut victim = Quic::connect(wire.address, victims).await;
+        assert_eq!(victim.get(&target).await.status, StatusCode::OK);
+        assert!(victim.accepted().await);
+        let copy = wire.up();
+        victim.close().await;
+        let attackers = Remembered { token: None, ..remembered(a.address).await };
+        let own = first_flight(a.address, attackers, "/attacker").await;
+        let token = retry_token(c.address, &own).await;
+        let (id, _) = client_hello(&copy);
+        let (_, own) = client_hello(&own);
+        let mut payload = crypto_frame(0, &own);
+        payload.resize(payload.len().max(1200), 0);
+        let mut attack = vec![initial_packet(&id, &token, 0, &payload)];
+        attack.extend(copy);
+        let socket = send(a.address, &attack).await;
+        // First it closes what came with the token, then it begins a handshake with the copy.
+        let mut answer = vec![0; 2000];
+        let mut longest = 0;
+        while longest < 1200 {
+            let answered = timeout(PATIENCE, socket.recv(&mut answer)).await;
+            longest = longest.max(answered.expect("the copy is answered").unwrap());
+        }
+    }
+    a.stop().await;
+    b.stop().await;
+    c.stop().await;
+    for round in 0..3 {
+        assert_eq!(upstream.seen(&format!("/victim?{round}.")).len(), 1, "round {round}");
+    }
+    assert!(upstream.seen("/attacker").is_empty());
 }
