@@ -5,6 +5,7 @@ mod bench;
 mod clients;
 mod doctor;
 mod help;
+mod http3;
 mod keys;
 mod keys_examples;
 mod keys_fleet;

@@ -98,7 +98,11 @@ impl Peer {
             command
                 .current_dir(dir)
                 .args(arguments)
-                .arg(if program == "haproxy" { "-f" } else { "-c" })
+                .arg(match program {
+                    "haproxy" => "-f",
+                    "caddy" => "--config",
+                    _ => "-c",
+                })
                 .arg(dir.join("peer.conf"))
                 .stdin(Stdio::null())
                 .stdout(log.try_clone().unwrap())
@@ -128,7 +132,7 @@ pub(crate) fn certificate(dir: &Path) -> PathBuf {
 }
 
 /// Where Debian puts servers, which ordinary users' PATH does not have.
-fn found(program: &str) -> PathBuf {
+pub(crate) fn found(program: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path)
