@@ -402,3 +402,39 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     }
     assert!(upstream.seen("/attacker").is_empty());
 }
+
+/// ngtcp2's client: another stack's Initial packets, read, retried and claimed.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_stacks_client_is_asked_for_its_address_and_runs_early() {
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
+    let node = cluster.start(Content::Upstream(upstream.url()), strict).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let ask = async |target: &str| {
+        let mut client = std::process::Command::new("timeout");
+        client.args(["30", "gtlsclient", "--exit-on-all-streams-close", "--no-quic-dump"]);
+        // Of its tokens this version says that it cannot read the files it has written.
+        for flag in ["session-file", "tp-file"] {
+            client.arg(format!("--{flag}={}", file(flag)));
+        }
+        client.arg("127.0.0.1").arg(node.address.port().to_string());
+        client.arg(format!("https://localhost{target}"));
+        let output = tokio::task::spawn_blocking(move || client.output()).await.unwrap().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned()
+            + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let said = ask("/stranger").await;
+    assert!(said.contains("Retry"), "{said}");
+    let said = ask("/resumed").await;
+    assert!(said.contains("Retry"), "{said}");
+    let log = node.stop().await;
+    assert_eq!(line(&log, "/stranger")["early_data"], "no_session_offered");
+    let line = line(&log, "/resumed");
+    assert_eq!((&line["early_data"], &line["executed"]), (&"accepted".into(), &true.into()));
+    assert_eq!(upstream.seen("/resumed").len(), 1);
+}
