@@ -1,18 +1,13 @@
-//! The socket below an endpoint, and a second reader of the first packets that come in on it: a
-//! flight is claimed in the store before quinn reads its ClientHello.
+//! A second reader of the first packets that come in on a socket: a flight is claimed in the store
+//! before quinn reads its ClientHello.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits};
-use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncUdpSocket, ConnectionId, Incoming, UdpPoller};
+use quinn::{ConnectionId, Incoming};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -40,14 +35,6 @@ impl Arrivals {
         let flights = FirstFlights::new(FirstFlightsLimits::default());
         let state = Mutex::new(State { flights, waiting: HashMap::new() });
         Arc::new(Self { state, began: Instant::now() })
-    }
-
-    /// The socket, each of whose datagrams is shown here before quinn has it.
-    pub(super) fn watch(
-        self: &Arc<Self>,
-        socket: Arc<dyn AsyncUdpSocket>,
-    ) -> Arc<dyn AsyncUdpSocket> {
-        Arc::new(Watched { socket, arrivals: self.clone() })
     }
 
     /// The ClientHello of a connection that begins. One that takes several datagrams is waited for
@@ -85,7 +72,8 @@ impl Arrivals {
         }
     }
 
-    fn see(&self, remote: SocketAddr, datagram: &[u8]) {
+    /// Looks at a datagram that comes in.
+    pub(super) fn see(&self, remote: SocketAddr, datagram: &[u8]) {
         if !FirstFlights::may_begin(datagram) {
             return;
         }
@@ -99,61 +87,6 @@ impl Arrivals {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A socket whose datagrams are shown to [`Arrivals`].
-struct Watched {
-    socket: Arc<dyn AsyncUdpSocket>,
-    arrivals: Arc<Arrivals>,
-}
-
-impl AsyncUdpSocket for Watched {
-    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        self.socket.clone().create_io_poller()
-    }
-
-    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.socket.try_send(transmit)
-    }
-
-    fn poll_recv(
-        &self,
-        cx: &mut Context<'_>,
-        bufs: &mut [IoSliceMut<'_>],
-        meta: &mut [RecvMeta],
-    ) -> Poll<io::Result<usize>> {
-        let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
-        for (buffer, meta) in bufs.iter().zip(meta.iter()).take(count) {
-            let received = buffer.get(..meta.len).unwrap_or_default();
-            // The kernel may have joined datagrams of one length (GRO).
-            for datagram in received.chunks(meta.stride.max(1)) {
-                self.arrivals.see(meta.addr, datagram);
-            }
-        }
-        Poll::Ready(Ok(count))
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
-    }
-
-    fn max_transmit_segments(&self) -> usize {
-        self.socket.max_transmit_segments()
-    }
-
-    fn max_receive_segments(&self) -> usize {
-        self.socket.max_receive_segments()
-    }
-
-    fn may_fragment(&self) -> bool {
-        self.socket.may_fragment()
-    }
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 

@@ -11,6 +11,8 @@ use quinn::{
 };
 
 use super::arrivals::Arrivals;
+use super::socket::WorkerSocket;
+use super::strays::Strays;
 use crate::{Http3Settings, Limits};
 
 /// The transport parameters and their like, the same on every connection: early data is bound to
@@ -34,8 +36,8 @@ pub(crate) fn transport(settings: &Http3Settings, limits: &Limits) -> TransportC
     transport
 }
 
-/// An endpoint on one of a port's sockets, for the worker with this number. What comes in is shown
-/// to `arrivals` first.
+/// An endpoint on one of a port's sockets, for the worker with this number. What comes in is sorted
+/// and shown to `arrivals` first, where these are.
 ///
 /// # Errors
 /// The socket's.
@@ -44,13 +46,15 @@ pub(crate) fn open(
     server: ServerConfig,
     mut config: EndpointConfig,
     (steering, worker): (Steering, u8),
-    arrivals: Option<&Arc<Arrivals>>,
+    strays: Option<Arc<Strays>>,
+    arrivals: Option<Arc<Arrivals>>,
 ) -> io::Result<Endpoint> {
     config.cid_generator(move || steering.connection_ids(worker));
     let runtime = Arc::new(TokioRuntime);
     let mut socket = runtime.wrap_udp_socket(socket)?;
-    if let Some(arrivals) = arrivals {
-        socket = arrivals.watch(socket);
+    if strays.is_some() || arrivals.is_some() {
+        let sorting = strays.map(|strays| (strays, worker));
+        socket = Arc::new(WorkerSocket { socket, sorting, arrivals });
     }
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }

@@ -18,6 +18,7 @@ use tracing::debug;
 
 use arrivals::Arrivals;
 use door::{Door, Entry, Handshaking};
+use strays::Strays;
 
 use crate::keys::TicketRing;
 use crate::server::{Shared, Stop};
@@ -35,6 +36,8 @@ mod http3;
 mod ping_pong;
 mod ports;
 mod request;
+mod socket;
+mod strays;
 mod streams;
 
 /// All that listens on UDP.
@@ -102,11 +105,18 @@ impl Front {
         let door = Door::new(http3.retry_above, http3.refuse_above);
         let mut front = Self { workers: Vec::new(), door, crypto, tokens, config };
         for (address, sockets) in ports {
+            let strays = (sockets.len() > 1).then(|| Arc::new(Strays::new(steering)));
             for (worker, socket) in (0..).zip(sockets) {
                 let (server, endpoints) = (front.config.clone(), endpoints.clone());
                 let arrivals = settings.store.as_ref().map(|_| Arrivals::new());
-                let steering = (steering, worker);
-                let opened = endpoint::open(socket, server, endpoints, steering, arrivals.as_ref());
+                let opened = endpoint::open(
+                    socket,
+                    server,
+                    endpoints,
+                    (steering, worker),
+                    strays.clone(),
+                    arrivals.clone(),
+                );
                 let endpoint = opened.map_err(|reason| ServerError::Listen { address, reason })?;
                 front.workers.push(Worker { endpoint, arrivals });
             }

@@ -1,0 +1,96 @@
+//! The socket below an endpoint: what comes in is sorted by workers and shown to the second reader
+//! of first flights before quinn has it.
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, UdpPoller};
+
+use super::arrivals::Arrivals;
+use super::strays::Strays;
+
+/// A socket of a worker.
+pub(super) struct WorkerSocket {
+    pub(super) socket: Arc<dyn AsyncUdpSocket>,
+    /// Which worker's it is, where there are several.
+    pub(super) sorting: Option<(Arc<Strays>, u8)>,
+    /// Who reads first flights, where they are claimed in a store.
+    pub(super) arrivals: Option<Arc<Arrivals>>,
+}
+
+impl WorkerSocket {
+    fn poll_datagrams(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let Some((strays, worker)) = &self.sorting else {
+            return self.socket.poll_recv(cx, bufs, meta);
+        };
+        match strays.poll_take(*worker, cx, bufs, meta) {
+            0 => {}
+            taken => return Poll::Ready(Ok(taken)),
+        }
+        let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
+        for (buffer, meta) in bufs.iter_mut().zip(meta).take(count) {
+            strays.sort(*worker, buffer, meta);
+        }
+        Poll::Ready(Ok(count))
+    }
+}
+
+impl AsyncUdpSocket for WorkerSocket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.socket.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.socket.try_send(transmit)
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let count = ready!(self.poll_datagrams(cx, bufs, meta))?;
+        let Some(arrivals) = &self.arrivals else { return Poll::Ready(Ok(count)) };
+        for (buffer, meta) in bufs.iter().zip(meta.iter()).take(count) {
+            let received = buffer.get(..meta.len).unwrap_or_default();
+            // The kernel may have joined datagrams of one length (GRO).
+            for datagram in received.chunks(meta.stride.max(1)) {
+                arrivals.see(meta.addr, datagram);
+            }
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.socket.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.socket.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.socket.may_fragment()
+    }
+}
+
+impl fmt::Debug for WorkerSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerSocket").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
