@@ -8,7 +8,7 @@ use firstflight_statistics::{
 use crate::judge::Bytes;
 use crate::paths::PlannedPath;
 use crate::plan::{Plan, PlannedCell, round_trips};
-use crate::{Experiment, Workload};
+use crate::{Client, Experiment, Workload};
 
 /// A sample and what its packets weigh.
 pub(crate) struct Weighed {
@@ -55,7 +55,11 @@ fn named(planned: &PlannedCell, path: &PlannedPath, experiment: &str) -> Cell {
         tfo: asked.tfo,
         token: asked.token,
         http: if get { asked.http.name().to_owned() } else { String::new() },
-        group: asked.group.name().to_owned(),
+        // Other makes' clients offer what they like.
+        group: match planned.client {
+            Client::Firstflight => asked.group.name().to_owned(),
+            _ => String::new(),
+        },
         certificate: asked.certificate.name().to_owned(),
         response_bytes: if get { asked.size.bytes() as u64 } else { PONG },
         control: planned.twin_of.is_some(),
@@ -164,7 +168,7 @@ fn serialisation_ms(good: &[&Weighed], path: &PlannedPath) -> f64 {
 /// What a connection of this cell costs both sides, from the row that is most like it.
 fn cost(planned: &PlannedCell, costs: &[Cost]) -> Option<f64> {
     let asked = &planned.asked;
-    if planned.client != crate::Client::Firstflight {
+    if planned.client != Client::Firstflight {
         return None;
     }
     // Refused early data costs what a resumed handshake does, and a little.

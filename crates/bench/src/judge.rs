@@ -11,10 +11,10 @@ use firstflight_wire::{
     Observer, Packet, QuicFacts, TlsVersion, TokenOrigin, Trace,
 };
 
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedCell};
 use crate::sampler::Taken;
 use crate::servers::Asked;
-use crate::{Kind, Transport};
+use crate::{Client, Kind, Transport};
 
 /// The connections of a stretch of a run, by their two ends.
 pub(crate) struct Judge {
@@ -104,7 +104,7 @@ impl Judge {
             }
             (Err(why), _) => Some(Fault::Failed(why.clone())),
             (Ok(_), None) => Some(Fault::Mislabelled("no packets".to_owned())),
-            (Ok(_), Some(flow)) => fault(flow, &cell.asked, plan.paths[cell.path].may_lose()),
+            (Ok(_), Some(flow)) => fault(flow, cell, plan.paths[cell.path].may_lose()),
         };
         sample
     }
@@ -188,7 +188,7 @@ const SPOILED_NS: u64 = 1_000_000;
 
 /// Why a connection does not enter the figures of its cell; `may_lose`: its network drops or
 /// overtakes packets on purpose.
-fn fault(flow: &Flow, asked: &Asked, may_lose: bool) -> Option<Fault> {
+fn fault(flow: &Flow, cell: &PlannedCell, may_lose: bool) -> Option<Fault> {
     let transport = &flow.facts.transport;
     let (again, dropped) = (transport.sent_again(), transport.dropped());
     if !may_lose && (again > 0 || dropped > 0) {
@@ -198,7 +198,11 @@ fn fault(flow: &Flow, asked: &Asked, may_lose: bool) -> Option<Fault> {
         let late = flow.lateness_ns as f64 / 1e6;
         return Some(Fault::Spoiled(format!("a packet {late:.1} ms late on the link")));
     }
-    let wrong = wrong(&flow.facts, asked)?;
+    let wrong = match cell.client {
+        Client::Firstflight => wrong(&flow.facts, &cell.asked)?,
+        // What groups another make's client has key shares for is its own affair.
+        _ => wrong_but_for_group(&flow.facts, &cell.asked)?,
+    };
     Some(match dropped {
         0 => Fault::Mislabelled(wrong),
         _ => Fault::Disturbed(format!("{}: {wrong}", flow.dropped())),
@@ -223,6 +227,14 @@ pub(crate) fn wanted(asked: &Asked) -> Label {
 
 /// What a connection is instead of what was asked for; `None`: it is what was asked for.
 pub(crate) fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
+    wrong_but_for_group(facts, asked).or_else(|| {
+        let group = facts.tls.as_ref()?.group.filter(|_| asked.version == Version::Tls13)?;
+        let (group, label) = (group.to_string(), facts.label().ok()?);
+        (group != asked.group.name()).then(|| format!("{label}, group {group}"))
+    })
+}
+
+fn wrong_but_for_group(facts: &FlowFacts, asked: &Asked) -> Option<String> {
     let label = match facts.label() {
         Err(why) => return Some(why.to_string()),
         Ok(label) => label,
@@ -234,11 +246,8 @@ pub(crate) fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
     if tls.hello_retry_requests > 0 {
         return Some(format!("{label}, after a HelloRetryRequest"));
     }
-    if let Some(wrong) = facts.quic().and_then(|quic| wrong_token(quic, asked)) {
-        return Some(format!("{label}, {wrong}"));
-    }
-    let group = tls.group.filter(|_| asked.version == Version::Tls13)?.to_string();
-    (group != asked.group.name()).then(|| format!("{label}, group {group}"))
+    let wrong = facts.quic().and_then(|quic| wrong_token(quic, asked))?;
+    Some(format!("{label}, {wrong}"))
 }
 
 /// How a connection showed its address, if that is not what was asked for.

@@ -27,7 +27,10 @@ pub enum Ability {
     ResumesQuic,
     /// To take early data over QUIC (RFC 9001 section 4.6).
     EarlyDataQuic,
-    /// To give address tokens and to know them again (RFC 9000 section 8.1.3).
+    /// To refuse early data over QUIC whose ticket claims to be much older than it is (RFC 8446
+    /// section 8.3).
+    FreshnessQuic,
+    /// To give address tokens (RFC 9000 section 8.1.3).
     AddressTokens,
     /// To serve the page of a size.
     Serves(Size),
@@ -54,6 +57,7 @@ impl fmt::Display for Ability {
             Self::Http3 => f.write_str("HTTP/3"),
             Self::ResumesQuic => f.write_str("resumption over QUIC"),
             Self::EarlyDataQuic => f.write_str("early data over QUIC"),
+            Self::FreshnessQuic => f.write_str("a look at tickets' ages over QUIC"),
             Self::AddressTokens => f.write_str("address tokens"),
             Self::Serves(size) => write!(f, "answers of {size}"),
             Self::Exchanges(group) => write!(f, "{group}"),
@@ -116,6 +120,8 @@ impl Asked {
         };
         needs.extend((self.kind != Kind::Full).then_some(resumes));
         needs.extend(self.kind.is_early().then_some(early));
+        let refused = self.kind == Kind::Refused && self.over_quic();
+        needs.extend(refused.then_some(Ability::FreshnessQuic));
         needs.extend(self.tfo.then_some(Ability::FastOpen));
         needs.extend(self.token.then_some(Ability::AddressTokens));
         needs
@@ -226,6 +232,8 @@ mod tests {
             );
         }
         assert_eq!(over_quic.needs().len(), 7);
+        let refused = Asked { kind: Kind::Refused, ..over_quic };
+        assert!(refused.needs().contains(&Ability::FreshnessQuic));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::trial::LONGEST;
 use super::{Ability, Asked, HOST};
 use crate::connectors::Connectors;
 use crate::exchange::{Brought, Talked, talk};
+use crate::sampler::TOO_OLD_S;
 use crate::tickets::Ticket;
 use crate::{Certificate, Group, Http, Kind, Size, Transport, Workload};
 
@@ -28,7 +29,8 @@ const ASKED: Asked = Asked {
     certificate: Certificate::EcdsaP256,
 };
 
-/// Tries HTTP/3, and where there is some, resumption, early data and address tokens.
+/// Tries HTTP/3, and where there is some, resumption, early data, its refusal by age, and address
+/// tokens.
 pub(super) async fn all(address: SocketAddr, trust: &Path) -> Vec<(Ability, bool)> {
     let key_log = Arc::default();
     let connectors = Connectors::new(Trust::File(trust.to_owned()), &key_log);
@@ -44,24 +46,30 @@ pub(super) async fn all(address: SocketAddr, trust: &Path) -> Vec<(Ability, bool
         }
     };
     let (mut tickets, tokens) = (first.tickets, !first.tokens.is_empty());
-    let (mut resumed, mut early) = (false, false);
-    if let Some(ticket) = tickets.pop() {
-        let second = get(Some(ticket), false).await;
-        let second = second.inspect(|second| {
-            resumed = second.facts.as_ref().is_some_and(|facts| facts.resumed);
-        });
-        tickets.extend(second.into_iter().flat_map(|second| second.tickets));
+    let mut found = vec![(Ability::Http3, true), (Ability::AddressTokens, tokens)];
+    let resumed = match tickets.pop() {
+        Some(ticket) => get(Some(ticket), false).await.ok(),
+        None => None,
+    };
+    let facts = resumed.as_ref().and_then(|second| second.facts.as_ref());
+    found.push((Ability::ResumesQuic, facts.is_some_and(|facts| facts.resumed)));
+    tickets.extend(resumed.into_iter().flat_map(|second| second.tickets));
+    let accepts = async |ticket: Option<Ticket>| {
+        let early = ticket.filter(|ticket| ticket.session().early_data_capable())?;
+        let third = get(Some(early), true).await.ok()?;
+        let accepted = third.facts.is_some_and(|facts| facts.early_data == EarlyData::Accepted);
+        Some((accepted, third.tickets))
+    };
+    let early = accepts(tickets.pop()).await;
+    let takes = early.as_ref().is_some_and(|(accepted, _)| *accepted);
+    found.push((Ability::EarlyDataQuic, takes));
+    tickets.extend(early.into_iter().flat_map(|(_, tickets)| tickets));
+    if takes {
+        let old = tickets.pop().and_then(|ticket| ticket.issued_earlier(TOO_OLD_S).ok());
+        let refuses = accepts(old).await.is_some_and(|(accepted, _)| !accepted);
+        found.push((Ability::FreshnessQuic, refuses));
     }
-    if let Some(ticket) = tickets.pop().filter(|ticket| ticket.session().early_data_capable()) {
-        let facts = get(Some(ticket), true).await.ok().and_then(|third| third.facts);
-        early = facts.is_some_and(|facts| facts.early_data == EarlyData::Accepted);
-    }
-    vec![
-        (Ability::Http3, true),
-        (Ability::ResumesQuic, resumed),
-        (Ability::EarlyDataQuic, early),
-        (Ability::AddressTokens, tokens),
-    ]
+    found
 }
 
 async fn get(

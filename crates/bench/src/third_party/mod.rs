@@ -119,8 +119,8 @@ impl ThirdParty<'_> {
         let Call { client, address, asked, state, keys, fetches } = call;
         let mut command = match client {
             Client::Aioquic => {
-                let script = self.directory.join("aioquic.py");
-                fs::write(&script, include_str!("aioquic.py"))?;
+                let script = self.directory.join("get_by_aioquic.py");
+                fs::write(&script, include_str!("get_by_aioquic.py"))?;
                 let mut command = Command::new("python3");
                 command.env("PYTHONPATH", aioquic().unwrap_or_default()).arg(script);
                 command.args([address.ip().to_string(), address.port().to_string()]);

@@ -1,6 +1,6 @@
 """One GET over HTTP/3 by aioquic, which keeps its session and its address token in files.
 
-Called as: aioquic.py ADDRESS PORT NAME PATH TRUST STATE KEYS [resume] [early] [token]
+Called as: get_by_aioquic.py ADDRESS PORT NAME PATH TRUST STATE KEYS [resume] [early] [token]
 """
 
 import asyncio
@@ -97,6 +97,9 @@ async def main(address, port, name, path, trust, state, keys, *flags):
         if not early:
             await client.wait_connected()
         client.get(name, path)
+        client.transmit()
+        # Beside a token the request does not fit into the first datagram, and what is left is sent
+        # when it is asked once more.
         client.transmit()
         await client.done
         waits = [event.wait() for event in came.values()]
