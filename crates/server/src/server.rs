@@ -125,13 +125,13 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (stop, stopped) = watch::channel(Stop::No);
         let places = Arc::new(Semaphore::new(self.shared.limits.connections as usize));
-        let mut tasks = JoinSet::new();
+        let (mut tasks, mut doors) = (JoinSet::new(), JoinSet::new());
         for (listener, alt_svc) in self.listeners {
             let (shared, places, stop) = (self.shared.clone(), places.clone(), stopped.clone());
             tasks.spawn(accept(listener, alt_svc, shared, places, stop));
         }
         if let Some(front) = &self.front {
-            front.run(&self.shared, &places, &stopped, &mut tasks);
+            front.run(&self.shared, &places, &stopped, &mut doors);
         }
         tasks.spawn(housekeeping(self.shared.clone(), self.front.clone()));
         tasks.spawn(self.shared.ring.clone().follow());
@@ -142,9 +142,6 @@ impl Server {
         info!("stopping: no new connections, running requests are finished");
         // The listeners close here.
         tasks.shutdown().await;
-        if let Some(front) = &self.front {
-            front.close_door();
-        }
         stop.send_replace(Stop::Finish);
         let all = self.shared.limits.connections;
         let drained = timeout(self.shared.limits.drain_timeout, places.acquire_many(all)).await;

@@ -1,6 +1,7 @@
 //! A request's body as it comes in.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -10,11 +11,13 @@ use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
 use super::halves::Recv;
+use super::streams::StreamState;
 use crate::content::BodyError;
 
 /// The body of a request over HTTP/3.
 pub(crate) struct RequestBody {
     stream: RequestStream<Recv, Bytes>,
+    state: Arc<StreamState>,
     /// What was read to find out whether there is a body.
     first: Option<Bytes>,
     trailers: Option<HeaderMap>,
@@ -36,10 +39,14 @@ enum Stage {
 struct WrongLength;
 
 impl RequestBody {
-    pub(crate) fn new(stream: RequestStream<Recv, Bytes>, headers: &HeaderMap) -> Self {
+    pub(crate) fn new(
+        stream: RequestStream<Recv, Bytes>,
+        state: Arc<StreamState>,
+        headers: &HeaderMap,
+    ) -> Self {
         let announced = headers.get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-        Self { stream, first: None, trailers: None, announced, stage: Stage::Data }
+        Self { stream, state, first: None, trailers: None, announced, stage: Stage::Data }
     }
 
     /// Looks whether the body has ended before it began, as most do, so that an upstream is asked
@@ -65,6 +72,7 @@ impl RequestBody {
         let data = ready!(self.stream.poll_recv_data(cx))?;
         let data = data.map(|mut data| data.copy_to_bytes(data.remaining()));
         let count = data.as_ref().map_or(0, |data| data.len() as u64);
+        self.state.add_handed_on(count);
         let left = self.announced.map(|left| left.checked_sub(count));
         match (left, &data) {
             (Some(None), _) | (Some(Some(1..)), None) => {

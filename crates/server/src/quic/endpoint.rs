@@ -3,6 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::time::Duration;
 
 use firstflight_quic::{Burst, Steering};
 use quinn::{
@@ -25,8 +26,9 @@ pub(crate) fn transport(settings: &Http3Settings, limits: &Limits) -> TransportC
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
+        // An idle client is told to go before it is taken for dead.
         .max_idle_timeout(Some(
-            IdleTimeout::try_from(limits.idle_timeout)
+            IdleTimeout::try_from(limits.idle_timeout + GRACE)
                 .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
         ))
         .initial_mtu(settings.initial_mtu)
@@ -58,6 +60,9 @@ pub(crate) fn open(
     }
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }
+
+/// For a client that was told to go.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Control and QPACK streams are three; the rest is for streams of types that nobody knows.
 const UNI_STREAMS: u32 = 16;

@@ -29,7 +29,8 @@ pub(super) async fn serve(
     stop: &mut watch::Receiver<Stop>,
 ) {
     let header_size = connection.server.limits.header_size as u64;
-    let link = Link::new(quic.clone(), header_size + HEAD_ROOM);
+    // What is longer than allowed, and not much, is answered 431.
+    let link = Link::new(quic.clone(), header_size * 2);
     let watch = link.watch();
     let mut builder = h3::server::builder();
     // Early data is bound to these too (RFC 9114 section 7.2.4.2): they follow from the
@@ -164,9 +165,6 @@ impl Session {
         self.quic.close(VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX), b"");
     }
 }
-
-/// What frames that are no head may take before the head.
-const HEAD_ROOM: u64 = 4096;
 
 /// How long a client has for the last words of an idle or stopped connection.
 const FAREWELL: Duration = Duration::from_secs(1);

@@ -31,6 +31,7 @@ mod body;
 mod connection;
 mod door;
 mod endpoint;
+mod frames;
 mod halves;
 mod http3;
 mod ping_pong;
@@ -131,7 +132,7 @@ impl Front {
         config
     }
 
-    /// Accepts connections, a task an endpoint.
+    /// Accepts connections, a task an endpoint. When the server stops, they refuse further ones.
     pub(crate) fn run(
         self: &Arc<Self>,
         server: &Arc<Shared>,
@@ -153,6 +154,10 @@ impl Front {
         stop: watch::Receiver<Stop>,
     ) {
         while let Some(incoming) = worker.endpoint.accept().await {
+            if *stop.borrow() != Stop::No {
+                incoming.refuse();
+                continue;
+            }
             let handshaking = match self.door.enter(incoming.remote_address_validated()) {
                 Entry::Handshake(handshaking) => handshaking,
                 Entry::Retry => {
@@ -185,13 +190,6 @@ impl Front {
     /// Says when a rush of connections is over. Call it about once a second.
     pub(crate) fn look(&self) {
         self.door.look();
-    }
-
-    /// Takes no new connections.
-    pub(crate) fn close_door(&self) {
-        for Worker { endpoint, .. } in &self.workers {
-            endpoint.set_server_config(None);
-        }
     }
 
     /// Ends what is left, and sees that the last words leave.

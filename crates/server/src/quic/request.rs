@@ -71,7 +71,7 @@ async fn answer(
     connection: &Arc<Connection>,
     resolver: RequestResolver<Link, Bytes>,
     early: bool,
-    state: &StreamState,
+    state: &Arc<StreamState>,
 ) -> Result<(), Broken> {
     let limits = &connection.server.limits;
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
@@ -81,7 +81,7 @@ async fn answer(
     let (decision, record) = service::begin(connection, &request, early);
     let (send, recv) = stream.split();
     let mut answer = Answer { send, state, standstill: limits.idle_timeout };
-    let mut body = RequestBody::new(recv, request.headers());
+    let mut body = RequestBody::new(recv, state.clone(), request.headers());
     poll_fn(|cx| Poll::Ready(body.look(cx))).await.map_err(Broken::Body)?;
     if request.headers().contains_key(header::EXPECT) && !body.is_end_stream() {
         answer.go_on().await?;

@@ -65,8 +65,8 @@ pub(crate) enum Over {
 pub(crate) struct StreamState {
     /// Bytes that the client's flow control has let go so far.
     written: AtomicU64,
-    /// Whether the request's head is there, so that what follows is read only as it is used.
-    has_head: AtomicBool,
+    /// Bytes of the request's body that the library has handed on so far.
+    handed_on: AtomicU64,
     /// Whether it is to end with a reset if it is dropped before its end.
     broken: AtomicBool,
 }
@@ -80,8 +80,12 @@ impl StreamState {
         self.written.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn has_head(&self) -> bool {
-        self.has_head.load(Ordering::Relaxed)
+    pub(super) fn add_handed_on(&self, count: u64) {
+        self.handed_on.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn handed_on(&self) -> u64 {
+        self.handed_on.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -90,7 +94,6 @@ impl StreamState {
 
     /// The head is there. From now on a stream that is dropped unfinished was broken off.
     pub(crate) fn head_is_there(&self) {
-        self.has_head.store(true, Ordering::Relaxed);
         self.broken.store(true, Ordering::Relaxed);
     }
 
@@ -123,7 +126,7 @@ impl LinkWatch {
 }
 
 impl Link {
-    /// `head_limit`: bytes that a request may have sent before its head is whole.
+    /// `head_limit`: bytes that a request's head may have as it is sent.
     pub(crate) fn new(connection: quinn::Connection, head_limit: u64) -> Self {
         let bidi = stream::unfold(connection.clone(), |connection| async {
             Some((connection.accept_bi().await, connection))
@@ -171,7 +174,7 @@ impl Link {
         let watch =
             StreamWatch { early: recv.is_0rtt(), state: state.clone(), over: Box::pin(over) };
         *self.watch.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-        let recv = Recv::new(recv, Some((state.clone(), self.head_limit)));
+        let recv = Recv::request(recv, self.head_limit, state.clone());
         Some(Bidi { send: Send::new(send, Some(state)), recv })
     }
 }
@@ -191,7 +194,7 @@ impl quic::Connection<Bytes> for Link {
         match ready!(self.uni.poll_next_unpin(cx)) {
             Some(Ok(stream)) => {
                 self.uni_streams += 1;
-                Poll::Ready(Ok(Recv::new(stream, None)))
+                Poll::Ready(Ok(Recv::one_way(stream, self.connection.clone())))
             }
             Some(Err(error)) => Poll::Ready(Err(connection_error(error))),
             None => Poll::Pending,
