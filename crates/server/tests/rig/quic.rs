@@ -11,6 +11,7 @@ use h3::client::{RequestStream, SendRequest};
 use h3::error::StreamError;
 use h3_quinn::{BidiStream, OpenStreams};
 use http::{HeaderMap, Method, Request, StatusCode};
+use quinn::udp::{Transmit, UdpSockRef, UdpSocketState};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, TransportConfig, ZeroRttAccepted};
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
@@ -356,6 +357,20 @@ impl Wire {
     /// Sends to the server in the client's place.
     pub async fn inject(&self, datagram: &[u8]) {
         self.back.send(datagram).await.unwrap();
+    }
+
+    /// The same with several of one length, which the kernel carries as one (GSO) and, over
+    /// loopback, hands to the server so.
+    pub fn inject_joined(&self, datagrams: &[Vec<u8>]) {
+        let socket = UdpSockRef::from(&*self.back);
+        let joined = Transmit {
+            destination: self.back.peer_addr().unwrap(),
+            ecn: None,
+            contents: &datagrams.concat(),
+            segment_size: Some(datagrams[0].len()),
+            src_ip: None,
+        };
+        UdpSocketState::new(socket).unwrap().send(UdpSockRef::from(&*self.back), &joined).unwrap();
     }
 }
 
