@@ -90,7 +90,7 @@ pub(crate) struct FetchArgs {
     /// Use these addresses for a host: HOST:PORT:ADDRESS[,ADDRESS...]
     #[arg(long, value_name = "ENTRY", help_heading = CONNECTION)]
     resolve: Vec<String>,
-    /// Put the first write into the SYN where the kernel has a cookie (RFC 7413)
+    /// Put the first write into the SYN where the kernel has a cookie (RFC 7413); not with --http3
     #[arg(long, help_heading = CONNECTION)]
     tcp_fastopen: bool,
     /// Seconds for name, TCP and TLS, or name and QUIC, together

@@ -49,7 +49,8 @@ pub struct ClientConfig {
     pub ciphers: CipherPolicy,
     /// Versions of HTTP.
     pub http: HttpVersions,
-    /// Whether to put the first write into the SYN where the kernel has a cookie (RFC 7413).
+    /// Whether to put the first write into the SYN where the kernel has a cookie (RFC 7413). Not
+    /// where QUIC and TCP race: what is said in the SYN could not be taken back.
     pub fast_open: bool,
     /// Which requests may be early data; needs a jar with a session.
     pub early_data: EarlyPolicy,

@@ -304,12 +304,40 @@ async fn rfc8305_5_the_next_address_is_tried() {
     let silent = std::net::UdpSocket::bind(("127.0.0.77", port)).unwrap();
     for first in ["127.0.0.77", "127.0.0.78"] {
         let home = Home::new();
-        let client = home.quic(|config| {
+        let client = || {
+            home.quic(|config| {
+                config.resolver.fix(&format!("localhost:{port}:{first},127.0.0.1")).unwrap();
+            })
+        };
+        // The second time the request is early at the first address, and sent again.
+        for again in [false, true] {
+            let (report, body) = get(&client(), &server).await;
+            assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
+            assert_eq!(report.peer.unwrap().ip().to_string(), "127.0.0.1");
+            assert_eq!((report.retries, server.seen().len()), (again.into(), 1), "{report:?}");
+        }
+    }
+    drop(silent);
+}
+
+/// What is not safe and has left is not sent to another address, unless the first one is not there.
+#[tokio::test]
+async fn rfc9110_9_2_1_a_post_that_left_early_tries_no_other_address() {
+    let server = QuicServer::start(QuicManner::default()).await;
+    let port = server.address.port();
+    let silent = std::net::UdpSocket::bind(("127.0.0.79", port)).unwrap();
+    for (first, code) in [("127.0.0.79", 28), ("127.0.0.80", 0)] {
+        let home = Home::new();
+        get(&home.quic(|_| {}), &server).await;
+        server.seen();
+        let any = home.quic(|config| {
+            config.early_data = EarlyPolicy::AnyMethod;
+            config.connect_timeout = Some(Duration::from_millis(800));
             config.resolver.fix(&format!("localhost:{port}:{first},127.0.0.1")).unwrap();
         });
-        let (report, body) = get(&client, &server).await;
-        assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
-        assert_eq!(report.peer.unwrap().ip().to_string(), "127.0.0.1");
+        let (report, _) = send(&any, post(&server, "a=b")).await;
+        assert_eq!(report.exit_code(), code, "{first}: {:?}", report.error);
+        assert_eq!(server.seen().len(), usize::from(code == 0), "{first}");
     }
     drop(silent);
 }

@@ -1,4 +1,3 @@
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -40,25 +39,27 @@ impl Transfer<'_> {
     ) -> Result<Won, ClientError> {
         let safe = is_safe(&request.method);
         let mut remembered = Some(self.remembered(early && (safe || alone)));
-        let committed = Cell::new(false);
+        let mut committed = false;
         let mut waiting = addresses.iter();
         let mut attempts = FuturesUnordered::new();
         let mut last = None;
         loop {
             if let Some(&address) = waiting.next() {
                 let remembered = remembered.take().unwrap_or_default();
-                attempts.push(self.reach_quic(request, remembered, address, &committed));
+                let link = self.begin_quic(request, remembered, address);
+                committed |= link.as_ref().is_ok_and(QuicLink::is_early);
+                attempts.push(async move { finish_quic(link?, request, address).await });
             }
             let patience = match waiting.len() {
                 0 => Duration::MAX,
-                _ if committed.get() && !safe => Duration::MAX,
+                _ if committed && !safe => Duration::MAX,
                 _ => ATTEMPT_DELAY,
             };
             match tokio::time::timeout(patience, attempts.next()).await {
                 Ok(Some(Ok(won))) => return Ok(won),
                 Ok(Some(Err(error))) => {
                     let arrived = !matches!(error, ClientError::Connect { .. });
-                    if committed.get() && !safe && arrived {
+                    if committed && !safe && arrived {
                         return Err(error);
                     }
                     last = Some(error);
@@ -75,27 +76,19 @@ impl Transfer<'_> {
         }
     }
 
-    /// One address. `committed` is set when the request leaves as early data.
-    async fn reach_quic(
+    /// Begins with one address; nothing has been sent when this returns.
+    fn begin_quic(
         &self,
         request: &Request,
         remembered: Remembered,
         address: SocketAddr,
-        committed: &Cell<bool>,
-    ) -> Result<Won, ClientError> {
+    ) -> Result<QuicLink, ClientError> {
         let Some(crypto) = &self.client.quic else {
             return Err(ClientError::Usage("QUIC is switched off".to_owned()));
         };
-        let mut link = QuicLink::dial(crypto, request.target.host(), remembered, address)?;
+        let link = QuicLink::dial(crypto, request.target.host(), remembered, address)?;
         self.links.borrow_mut().push(link.handle());
-        committed.set(committed.get() || link.is_early());
-        match tokio::time::timeout(HANDSHAKE, launch(&mut link, request)).await {
-            Ok(launched) => Ok(Won { launched: launched?, link }),
-            Err(_) => Err(ClientError::Quic {
-                address,
-                reason: format!("no answer over UDP for {} s", HANDSHAKE.as_secs()),
-            }),
-        }
+        Ok(link)
     }
 
     fn remembered(&self, early_data: bool) -> Remembered {
@@ -165,6 +158,7 @@ impl Transfer<'_> {
     /// What is known of a connection once its handshake is complete.
     fn note_link(&mut self, link: &QuicLink, request: &Request) {
         let handle = link.handle();
+        self.note_lost_copies(Some(handle.peer()));
         handle.mark(&mut self.report.marks);
         self.report.peer = Some(handle.peer());
         self.report.local = handle.local();
@@ -216,5 +210,20 @@ impl Transfer<'_> {
             return Ok(Outcome::Again("425: too early; on a fresh connection"));
         }
         self.deliver(head, QuicBody(http3, &mut receiving), request).await
+    }
+}
+
+/// The handshake, with the request as early data if the link is early.
+async fn finish_quic(
+    mut link: QuicLink,
+    request: &Request,
+    address: SocketAddr,
+) -> Result<Won, ClientError> {
+    match tokio::time::timeout(HANDSHAKE, launch(&mut link, request)).await {
+        Ok(launched) => Ok(Won { launched: launched?, link }),
+        Err(_) => Err(ClientError::Quic {
+            address,
+            reason: format!("no answer over UDP for {} s", HANDSHAKE.as_secs()),
+        }),
     }
 }

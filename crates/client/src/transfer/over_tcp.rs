@@ -21,12 +21,18 @@ pub(super) struct TcpWay {
     local: Option<SocketAddr>,
     dialled: Instant,
     connected: Instant,
+    fast_open: bool,
 }
 
 impl TcpWay {
-    pub(super) fn of(tcp: &TcpConnected) -> Self {
-        let local = tcp.stream.local_addr().ok();
-        Self { peer: tcp.peer, local, dialled: tcp.dialled, connected: tcp.connected }
+    pub(super) fn of(tcp: &TcpConnected, fast_open: bool) -> Self {
+        Self {
+            peer: tcp.peer,
+            local: tcp.stream.local_addr().ok(),
+            dialled: tcp.dialled,
+            connected: tcp.connected,
+            fast_open,
+        }
     }
 }
 
@@ -38,8 +44,9 @@ impl Transfer<'_> {
         early: bool,
         addresses: &[SocketAddr],
     ) -> Result<Stream<TcpStream>, ClientError> {
-        let tcp = connect_tcp(addresses, self.client.config.fast_open).await?;
-        self.note_tcp(&TcpWay::of(&tcp), request);
+        let fast_open = self.client.config.fast_open;
+        let tcp = connect_tcp(addresses, fast_open).await?;
+        self.note_tcp(&TcpWay::of(&tcp, fast_open), request);
         if request.target.scheme() == Scheme::Http {
             return Ok(Stream::Plain(tcp.stream));
         }
@@ -71,7 +78,7 @@ impl Transfer<'_> {
             host: request.target.host(),
             peer: tcp.peer,
             local: self.report.local,
-            fast_open: self.client.config.fast_open,
+            fast_open: tcp.fast_open,
         });
     }
 

@@ -9,6 +9,7 @@ use super::Transfer;
 use super::over_quic::Won;
 use super::over_tcp::TcpWay;
 use crate::connect::connect_tcp;
+use crate::quic::QuicHandle;
 use crate::{ClientError, Event, Request, Stream};
 
 /// Who could send first.
@@ -69,8 +70,9 @@ impl Transfer<'_> {
         early: bool,
         addresses: &[SocketAddr],
     ) -> Result<Reached, ClientError> {
-        let tcp = connect_tcp(addresses, self.client.config.fast_open).await?;
-        let (way, offer) = (TcpWay::of(&tcp), self.offer(request, early));
+        // With Fast Open a socket says that it is connected before anybody has answered.
+        let tcp = connect_tcp(addresses, false).await?;
+        let (way, offer) = (TcpWay::of(&tcp, false), self.offer(request, early));
         let stream = TlsStream::connect(&self.client.connector, tcp.stream, &offer).await?;
         Ok(Reached { way, offer, stream })
     }
@@ -85,14 +87,21 @@ impl Transfer<'_> {
     ) -> Stream<TcpStream> {
         let Reached { way, offer, stream } = *reached;
         self.listener.event(&Event::TryingTcp(why));
-        if self.links.get_mut().iter().any(|link| link.early_bytes() > 0) {
-            self.report.retries += 1;
-            let why = "TCP is there first, and it had left as early data over QUIC";
-            self.listener.event(&Event::Retrying(why));
-        }
+        self.note_lost_copies(None);
         self.note_tcp(&way, request);
         self.note_offer(&offer);
         self.note_secured(&stream);
         Stream::Tls(Box::new(stream))
+    }
+
+    /// Counts requests that left as early data on connections that did not win: the request is sent
+    /// again on the one that did.
+    pub(super) fn note_lost_copies(&mut self, winner: Option<SocketAddr>) {
+        let lost = |link: &&QuicHandle| Some(link.peer()) != winner && link.early_bytes() > 0;
+        if self.links.get_mut().iter().filter(lost).count() > 0 {
+            self.report.retries += 1;
+            let why = "another connection is there first, and it had left as early data";
+            self.listener.event(&Event::Retrying(why));
+        }
     }
 }
