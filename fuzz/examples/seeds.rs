@@ -10,7 +10,9 @@ use std::{env, fs};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
+use firstflight_fuzz::quic::{Peer, resumption};
 use firstflight_fuzz::{Event, Flags, acceptor, connector};
+use firstflight_quic::foreign::{crypto_frame, initial_packet};
 use firstflight_report::{
     Cell, Control, ControlPair, Cost, Effect, Figures, LinkFacts, Load, MiddleboxOutcome, Record,
     Replay, SCHEMA, Sample, Summary, Waterfall, WaterfallPacket, write,
@@ -41,6 +43,7 @@ fn main() -> Outcome {
         put(&folder, "connection", &format!("{name}_client"), &client)?;
         put(&folder, "jar", name, &jar(&session)?)?;
     }
+    quic(&folder)?;
     put(&folder, "ticket_file", "fresh", key_file()?.as_bytes())?;
     put(&folder, "profiles", "built_in", PROFILES)?;
     put(&folder, "config", "all", CONFIG.as_bytes())?;
@@ -58,6 +61,46 @@ fn main() -> Outcome {
         put(&folder, "policy", name, path.as_bytes())?;
     }
     Ok(())
+}
+
+/// First bytes: what the target makes of the rest.
+fn quic(folder: &Path) -> Outcome {
+    let piece = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes(), bytes].concat();
+    let seed = |how: u8, pieces: &[&[u8]]| {
+        [vec![how], pieces.iter().flat_map(|bytes| piece(bytes)).collect()].concat()
+    };
+    let (client, _) = Peer::client(None);
+    let mut server = Peer::server(true);
+    let hello = client.written[0].clone();
+    if !server.read(&hello) {
+        return Err("no handshake".into());
+    }
+    let frame = crypto_frame(0, &hello);
+    put(folder, "quic_server", "client_hello", &seed(0, &[&hello]))?;
+    put(folder, "quic_server", "finished", &seed(1, &[&[20, 0, 0, 32], &[0; 32]]))?;
+    put(folder, "quic_server", "edited", &[2, 0, 80, 1])?;
+    put(
+        folder,
+        "quic_server",
+        "datagram",
+        &seed(3, &[&initial_packet(b"12345678", b"t", 0, &frame)]),
+    )?;
+    put(folder, "quic_server", "initial", &seed(4, &[&frame[..100], &[2, 0, 0, 0, 0], &frame]))?;
+    let [initial, handshake, _] = &server.written;
+    put(folder, "quic_client", "server_hello", &seed(0, &[initial, handshake]))?;
+    put(folder, "quic_client", "edited", &[1, 0, 80, 1])?;
+    put(folder, "quic_client", "edited_resumed", &[6, 0, 80, 1])?;
+    let versions = [0x80, 0, 0, 0, 0, 0, 1, 9, 0x0a, 0x1a, 0x2a, 0x3a];
+    let retry = [&[0xf0, 0, 0, 0, 1, 0, 1, 9], &[7; 40][..]].concat();
+    put(folder, "quic_client", "versions_and_retry", &seed(2, &[&versions, &retry]))?;
+    put(
+        folder,
+        "quic_client",
+        "initial",
+        &seed(8, &[&crypto_frame(0, initial), &[2, 0, 0, 0, 0]]),
+    )?;
+    let parameters = resumption().transport_parameters;
+    put(folder, "quic_client", "parameters", &[&[4], &parameters[..]].concat())
 }
 
 /// What a store may answer: the sections of INFO, a cluster's slots, an epoch, the time, no.

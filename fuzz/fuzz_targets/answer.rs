@@ -1,7 +1,7 @@
 //! Any bytes as the answer to a request under load: taken or refused, and however they are cut.
 #![no_main]
 
-use firstflight_load::{Answer, Answered, Exchange};
+use firstflight_load::{Answer, Answered, Exchange, Transport};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, bool, &[u8])| {
@@ -16,7 +16,7 @@ fn read<'a>(
     exchange: &Exchange,
     pieces: impl Iterator<Item = &'a [u8]>,
 ) -> Option<Option<Answered>> {
-    let mut answer = Answer::expect(exchange);
+    let mut answer = Answer::expect(exchange, Transport::Tcp);
     for piece in pieces {
         answer.feed(piece).ok()?;
     }

@@ -24,13 +24,17 @@ impl TicketSealer for OpenSealer {
     }
 }
 
+/// A fresh certificate for localhost.
+pub(crate) fn identity() -> Identity {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a key");
+    let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    Identity::from_pem(cert.as_bytes(), key.as_bytes()).expect("an identity")
+}
+
 /// A server of all versions, with early data.
 pub fn acceptor() -> &'static Acceptor {
     static ACCEPTOR: LazyLock<Acceptor> = LazyLock::new(|| {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a key");
-        let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-        let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes()).expect("an identity");
-        let mut config = AcceptorConfig::new(identity);
+        let mut config = AcceptorConfig::new(identity());
         config.min_version = Version::Tls10;
         config.alpn = protocols();
         config.early_data = true;

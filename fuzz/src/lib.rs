@@ -3,6 +3,7 @@
 
 mod capture;
 mod endpoints;
+pub mod quic;
 
 pub use capture::{Event, Flags};
 pub use endpoints::{OpenSealer, acceptor, connector};

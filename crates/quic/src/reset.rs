@@ -63,3 +63,25 @@ impl HmacKey for ResetKey {
         if same { Ok(()) } else { Err(CryptoError) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc4231_4_2_and_what_is_not_signed_does_not_verify() {
+        let mut key = [0; 32];
+        // HMAC pads a shorter key with zeros: the test case's 20 bytes of 0x0b.
+        key[..20].fill(0x0b);
+        let key = ResetKey::new(key);
+        let mut signature = [0; DIGEST];
+        key.sign(b"Hi There", &mut signature);
+        assert_eq!(
+            hex::encode(signature),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"
+        );
+        assert!(key.verify(b"Hi There", &signature).is_ok());
+        assert!(key.verify(b"Hi There.", &signature).is_err());
+        assert!(key.verify(b"Hi There", &signature[..31]).is_err());
+    }
+}
