@@ -293,7 +293,8 @@ fn alert_name(description: u8) -> Option<&'static str> {
     })
 }
 
-/// The frames that have no event of their own (RFC 9000 section 12.4, RFC 9221).
+/// The frames that have no event of their own (RFC 9000 section 12.4, RFC 9221,
+/// draft-ietf-quic-ack-frequency).
 fn frame_name(frame: u64) -> Option<&'static str> {
     Some(match frame {
         0x01 => "PING",
@@ -310,7 +311,9 @@ fn frame_name(frame: u64) -> Option<&'static str> {
         0x1a => "PATH_CHALLENGE",
         0x1b => "PATH_RESPONSE",
         0x1e => "HANDSHAKE_DONE",
+        0x1f => "IMMEDIATE_ACK",
         0x30 | 0x31 => "DATAGRAM",
+        0xaf => "ACK_FREQUENCY",
         _ => return None,
     })
 }

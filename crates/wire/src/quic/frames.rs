@@ -46,6 +46,8 @@ impl Frame<'_> {
 
 pub(crate) const PING: u64 = 0x01;
 pub(crate) const NEW_CONNECTION_ID: u64 = 0x18;
+/// Of draft-ietf-quic-ack-frequency, as quinn's probes have it.
+pub(crate) const IMMEDIATE_ACK: u64 = 0x1f;
 
 /// The frames of a packet, up to the first that cannot be read.
 pub(crate) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
@@ -116,8 +118,8 @@ fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
 /// How many numbers a frame has that is made of nothing else; `None` if it is not known.
 fn fields(kind: u64) -> Option<usize> {
     Some(match kind {
-        // HANDSHAKE_DONE, and IMMEDIATE_ACK (draft-ietf-quic-ack-frequency).
-        0x1e | 0x1f => 0,
+        // HANDSHAKE_DONE.
+        0x1e | IMMEDIATE_ACK => 0,
         // MAX_DATA, MAX_STREAMS, DATA_BLOCKED, STREAMS_BLOCKED, RETIRE_CONNECTION_ID.
         0x10 | 0x12 | 0x13 | 0x14 | 0x16 | 0x17 | 0x19 => 1,
         // STOP_SENDING, MAX_STREAM_DATA, STREAM_DATA_BLOCKED.

@@ -173,3 +173,7 @@ fn packet_number(largest: Option<u64>, truncated: u64, bits: u32) -> u64 {
 #[cfg(test)]
 #[path = "protection_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "sealed_tests.rs"]
+mod sealed;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::flow::{Datagram, QuicFlow};
-use super::frames::{Frame, frames};
+use super::frames::{Frame, IMMEDIATE_ACK, frames};
 use super::header::{Kind, Part, Protected};
 use super::opening::{Opened, Opening};
 use super::pieces::Pieces;
@@ -202,8 +202,10 @@ impl Counter<'_> {
         // Path MTU discovery sends a PING in a datagram larger than any before (RFC 9000 section
         // 14.4).
         let tries_mtu = datagram.wire_len > self.largest_datagram[direction as usize];
-        let rest =
-            |frame: Frame<'_>| matches!(frame, Frame::Ping | Frame::Padding(_) | Frame::Ack { .. });
+        let rest = |frame: Frame<'_>| {
+            let bare = matches!(frame, Frame::Ping | Frame::Padding(_) | Frame::Ack { .. });
+            bare || frame == Frame::Other(IMMEDIATE_ACK)
+        };
         if only_ping && frames(&opened.frames).all(rest) && !tries_mtu {
             self.found.probes += 1;
         }
