@@ -265,7 +265,7 @@ fn plans_for_the_lab() {
     lab(&["--workload", "post"], &["post", "ping-pong", "get"]);
     lab(&["--tfo", "maybe"], &["maybe", "off and on"]);
     lab(&["--samples", "0"], &["--samples", "1..=100000"]);
-    lab(&["--http", "3"], &["3", "allowed are 1.1, 2"]);
+    lab(&["--http", "4"], &["4", "allowed are 1.1, 2, 3"]);
     lab(&["--group", "X448"], &["X448", "X25519MLKEM768"]);
     lab(&["--certificate", "dsa"], &["dsa", "ecdsa-p256"]);
     lab(&["--size", "2k"], &["2k", "10k"]);
