@@ -1,16 +1,18 @@
 /// What a first look at a ClientHello (RFC 8446 section 4.1.2) has to know.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct EarlyOffer<'a> {
+pub(crate) struct Offer<'a> {
     /// The first ticket of pre_shared_key; the library looks at no other.
     pub(crate) ticket: &'a [u8],
+    /// Whether early data is offered with it.
+    pub(crate) early_data: bool,
 }
 
 const CLIENT_HELLO: u8 = 1;
 const EARLY_DATA: u16 = 42;
 const PRE_SHARED_KEY: u16 = 41;
 
-impl<'a> EarlyOffer<'a> {
-    /// Reads a message with its header. `None`: it is no whole ClientHello, or offers no early data.
+impl<'a> Offer<'a> {
+    /// Reads a message with its header. `None`: it is no whole ClientHello, or offers no ticket.
     pub(crate) fn read(message: &'a [u8]) -> Option<Self> {
         let (&[CLIENT_HELLO], rest) = message.split_first_chunk()? else { return None };
         let (body, _) = sized(rest, 3)?;
@@ -30,7 +32,7 @@ impl<'a> EarlyOffer<'a> {
             }
             extensions = after;
         }
-        ticket.filter(|_| early_data).map(|ticket| Self { ticket })
+        ticket.map(|ticket| Self { ticket, early_data })
     }
 }
 

@@ -10,7 +10,7 @@ use quinn_proto::crypto::{self, Keys, UnsupportedVersion};
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side};
 
-use crate::client_hello::EarlyOffer;
+use crate::client_hello::Offer;
 use crate::initial::{self, VERSION_1};
 use crate::method;
 use crate::server_session::ServerSession;
@@ -41,7 +41,8 @@ pub enum Rehearsal {
     /// Nothing that needs a decision: no early data offered, or TLS itself would refuse it, or the
     /// bytes are no ClientHello of a resumption.
     Nothing,
-    /// The ticket's session lies elsewhere: fetch it by these words and rehearse again.
+    /// The ticket's session lies elsewhere, with early data offered or not: fetch it by these words
+    /// and rehearse again.
     NeedsSession(Vec<u8>),
     /// TLS would accept early data.
     EarlyData(Box<Handshake>),
@@ -85,7 +86,7 @@ impl ServerCrypto {
 
     /// What TLS would do with this ClientHello (the message, as CRYPTO frames have it), tried on a
     /// connection that is thrown away. Cheap unless the message offers early data with a ticket of
-    /// ours.
+    /// ours. What comes without a ticket, or with one of another make, is nothing.
     ///
     /// Before the first connection our transport parameters are not known; the ticket's are then
     /// taken to be ours. The connection itself always compares.
@@ -97,10 +98,8 @@ impl ServerCrypto {
         client_hello: &[u8],
         session: Option<OpenedTicket>,
     ) -> Result<Rehearsal, TlsError> {
-        let (true, Some(sealer)) = (self.early_data, &self.sealer) else {
-            return Ok(Rehearsal::Nothing);
-        };
-        let Some(offer) = EarlyOffer::read(client_hello) else { return Ok(Rehearsal::Nothing) };
+        let Some(sealer) = &self.sealer else { return Ok(Rehearsal::Nothing) };
+        let Some(offer) = Offer::read(client_hello) else { return Ok(Rehearsal::Nothing) };
         let opened = session.unwrap_or_else(|| sealer.open(offer.ticket));
         let found = match opened {
             OpenedTicket::Session(found) => found,
@@ -109,6 +108,9 @@ impl ServerCrypto {
                 return Ok(Rehearsal::Nothing);
             }
         };
+        if !self.early_data || !offer.early_data {
+            return Ok(Rehearsal::Nothing);
+        }
         let known = self.early_data_context.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(context) = known.or_else(|| seam::early_data_context(&found).map(<[u8]>::to_vec))
         else {

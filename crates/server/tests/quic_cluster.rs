@@ -211,6 +211,14 @@ async fn a_single_use_ticket_is_used_once() {
     assert!(client.accepted().await);
     client.close().await;
     refused(&a, again, "/again").await;
+    // Without early data it is still a resumption, once.
+    let late = Remembered { early_data: false, token: None, ..remembered(a.address).await };
+    for (round, resumed) in [(1, true), (2, false)] {
+        let mut client = Quic::connect(b.address, late.clone()).await;
+        assert_eq!(client.get(&format!("/late?{round}")).await.status, StatusCode::OK);
+        assert_eq!(client.handshake().resumed, resumed, "round {round}");
+        client.close().await;
+    }
     let (a, b) = (a.stop().await, b.stop().await);
     assert_eq!(executions(&b, "/single"), 1);
     assert_eq!(line(&b, "/single")["early_data"], "accepted");
