@@ -332,7 +332,7 @@ async fn rfc9110_9_2_1_a_post_that_left_early_tries_no_other_address() {
         server.seen();
         let any = home.quic(|config| {
             config.early_data = EarlyPolicy::AnyMethod;
-            config.connect_timeout = Some(Duration::from_millis(800));
+            config.connect_timeout = Some(Duration::from_secs(2));
             config.resolver.fix(&format!("localhost:{port}:{first},127.0.0.1")).unwrap();
         });
         let (report, _) = send(&any, post(&server, "a=b")).await;
