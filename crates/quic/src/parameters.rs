@@ -17,9 +17,10 @@ const BINDING: [u64; 9] = [
     0x2ab2, // grease_quic_bit
 ];
 
-/// The early-data context of a server with these transport parameters: what has to be the same when
-/// a ticket comes back. The library compares whole contexts, so higher limits refuse once, too.
-pub(crate) fn early_data_context(wire: &[u8]) -> Vec<u8> {
+/// The early-data context of a server with these transport parameters and these settings of its
+/// application protocol: what has to be the same when a ticket comes back. The library compares
+/// whole contexts, so higher limits refuse once, too. A digest, as each ticket carries it.
+pub(crate) fn early_data_context(wire: &[u8], settings: &[u8]) -> Vec<u8> {
     let mut binding = BTreeMap::new();
     let mut rest = wire;
     while let Some((id, value, after)) = parameter(rest) {
@@ -34,7 +35,8 @@ pub(crate) fn early_data_context(wire: &[u8]) -> Vec<u8> {
         context.extend((value.len() as u64).to_be_bytes());
         context.extend(value);
     }
-    context
+    context.extend(settings);
+    boring::sha::sha256(&context).to_vec()
 }
 
 /// The first parameter (RFC 9000 section 18): id, value, and what comes after it.
@@ -60,7 +62,7 @@ mod tests {
 
     #[test]
     fn rfc9000_7_4_1_only_what_binds_early_data_counts_and_its_order_does_not() {
-        let limits = |wire: &[u8]| early_data_context(wire);
+        let limits = |wire: &[u8]| early_data_context(wire, b"");
         let some = limits(&[0x04, 0x02, 0x44, 0x00, 0x08, 0x01, 0x10]);
         assert_eq!(some, limits(&[0x08, 0x01, 0x10, 0x04, 0x02, 0x44, 0x00]));
         // initial_source_connection_id and max_ack_delay.
@@ -70,5 +72,11 @@ mod tests {
         );
         assert_ne!(some, limits(&[0x04, 0x02, 0x44, 0x00, 0x08, 0x01, 0x0f]));
         assert_ne!(some, limits(&[0x04, 0x02, 0x44, 0x00]));
+    }
+
+    #[test]
+    fn rfc9114_7_2_4_2_the_protocols_settings_count_too() {
+        let wire = [0x04, 0x02, 0x44, 0x00];
+        assert_ne!(early_data_context(&wire, b"a"), early_data_context(&wire, b"b"));
     }
 }

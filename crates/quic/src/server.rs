@@ -24,6 +24,8 @@ pub struct ServerCrypto {
     context: SslContext,
     early_data: bool,
     sealer: Option<Arc<dyn TicketSealer>>,
+    /// What the application protocol's early data is bound to.
+    pub(crate) settings: Vec<u8>,
     pub(crate) key_log: Option<Arc<dyn KeyLog>>,
     /// The early-data context of the newest connection: they are alike as long as quinn's
     /// configuration is.
@@ -54,7 +56,19 @@ impl ServerCrypto {
     ///
     /// # Errors
     /// [`TlsError`] with the setting that the library does not take.
-    pub fn new(mut config: AcceptorConfig) -> Result<Arc<Self>, TlsError> {
+    pub fn new(config: AcceptorConfig) -> Result<Arc<Self>, TlsError> {
+        Self::with_settings(config, &[])
+    }
+
+    /// The same for an application protocol whose early data is bound to these settings: a ticket
+    /// from when they were others is resumed without (RFC 9114 section 7.2.4.2).
+    ///
+    /// # Errors
+    /// As [`ServerCrypto::new`].
+    pub fn with_settings(
+        mut config: AcceptorConfig,
+        settings: &[u8],
+    ) -> Result<Arc<Self>, TlsError> {
         config.min_version = Version::Tls13;
         config.max_version = Version::Tls13;
         let key_log = config.key_log.take();
@@ -65,6 +79,7 @@ impl ServerCrypto {
             context,
             early_data,
             sealer,
+            settings: settings.to_vec(),
             key_log,
             early_data_context: RwLock::default(),
         }))

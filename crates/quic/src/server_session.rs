@@ -34,7 +34,7 @@ impl ServerSession {
         fetched: Option<OpenedTicket>,
     ) -> Self {
         let parameters = session::to_wire(params);
-        let early_data_context = early_data_context(&parameters);
+        let early_data_context = early_data_context(&parameters, &crypto.settings);
         crypto.remember_context(&early_data_context);
         let mut ssl = crypto.connection(&early_data_context).expect("it fails only without memory");
         prepare(&mut ssl, judge.is_some(), fetched.as_ref());

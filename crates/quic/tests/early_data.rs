@@ -159,7 +159,7 @@ fn rfc9000_7_4_1_a_server_with_other_limits_refuses() {
     for streams in [99, 101] {
         let changed = Setup { streams, ..Setup::default() };
         let reason = refused_by(&changed, &setup, setup.remembered());
-        assert_eq!(reason, (EarlyDataReason::Other, true));
+        assert_eq!(reason, (EarlyDataReason::QuicParameters, true));
     }
 }
 

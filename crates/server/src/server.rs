@@ -81,7 +81,12 @@ impl Server {
         let identity = certificate::identity(&config.certificate, &addresses)?;
         let acceptor_config = acceptor(&config, identity, ring.clone())?;
         let quic = match http3 {
-            true => Some(ServerCrypto::new(for_quic(&acceptor_config, &config.content))?),
+            true => {
+                let quic = for_quic(&acceptor_config, &config.content);
+                // What a client remembers of HTTP/3's settings beside the transport's.
+                let settings = config.limits.header_size.to_be_bytes();
+                Some(ServerCrypto::with_settings(quic, &settings)?)
+            }
             false => None,
         };
         let acceptor = Acceptor::new(acceptor_config)?;

@@ -3,6 +3,7 @@
 mod rig;
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use firstflight_quic::Remembered;
@@ -13,6 +14,9 @@ use quinn::VarInt;
 use rig::quic::{Quic, Wire, config, endpoint, remembered, reply, request};
 use rig::{Rig, Upstream, executions, line};
 use serde_json::Value;
+
+/// Long enough for a handshake on a busy machine.
+const SHORT: Duration = Duration::from_secs(4);
 
 fn field(line: &Value, name: &str) -> String {
     line[name].to_string().trim_matches('"').to_owned()
@@ -80,10 +84,7 @@ async fn what_the_policy_does_not_let_run_early_waits_for_the_handshake() {
 async fn replayed_datagrams_do_not_run() {
     let upstream = Upstream::start().await;
     // Copies never end their handshake, and stopping waits for them.
-    let short = |config: &mut ServerConfig| {
-        config.limits.header_timeout = std::time::Duration::from_secs(3);
-    };
-    let rig = Rig::proxy(&upstream, short).await;
+    let rig = Rig::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
     let remembered = remembered(rig.address).await;
     let wire = Wire::to(rig.address).await;
     wire.hold_down();
@@ -115,7 +116,8 @@ async fn replayed_datagrams_do_not_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_original_that_a_copy_overtook_is_answered_425_and_told_to_go() {
     let upstream = Upstream::start().await;
-    let rig = Rig::proxy(&upstream, |_| {}).await;
+    // The copy never ends its handshake, and stopping waits for it.
+    let rig = Rig::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
     let remembered = remembered(rig.address).await;
     let wire = Wire::to(rig.address).await;
     wire.lose_up(true);
@@ -132,7 +134,7 @@ async fn an_original_that_a_copy_overtook_is_answered_425_and_told_to_go() {
                 copy.inject(&datagram).await;
                 sent += 1;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(rig::PATIENCE, overtaking).await.expect("the copy runs");
@@ -182,11 +184,19 @@ async fn refused_early_data_is_sent_again_and_arrives_once() {
             config.tickets.zone = Some(zone.to_owned());
         })
     };
+    let smaller: Change = {
+        let same = with_keys("a");
+        Box::new(move |config| {
+            same(config);
+            config.limits.header_size = 16 * 1024;
+        })
+    };
     let full: Change = Box::new(|config| config.early_data.register_capacity = 0);
     for (before, after, why, resumed) in [
         (none(), Some(none()), "session_not_resumed", false),
         (with_keys("a"), Some(with_keys("a")), "startup_window", true),
         (with_keys("a"), Some(with_keys("b")), "other_zone", true),
+        (with_keys("a"), Some(smaller), "quic_parameters", true),
         (full, None, "register_full", true),
     ] {
         let upstream = Upstream::start().await;
@@ -234,7 +244,7 @@ async fn pings_are_answered_early_and_once() {
             if let Some(resumption) = inbox.take_resumptions().pop() {
                 break Remembered { resumption: Some(resumption), token: None, early_data: true };
             }
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         };
         connection.close(VarInt::from_u32(0), b"");
         endpoint.wait_idle().await;

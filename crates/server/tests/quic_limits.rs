@@ -288,3 +288,56 @@ async fn a_port_that_is_taken_for_udp_is_named_with_the_mend() {
     let error = bind().await;
     assert!(error.contains("for UDP") && error.contains("--no-http3"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_and_expectations_go_through() {
+    let upstream = Upstream::start().await;
+    let rig = Rig::proxy(&upstream, |_| {}).await;
+    let mut client = Quic::connect(rig.address, Remembered::default()).await;
+    let mut head = request(Method::POST, "/trailers");
+    head.headers_mut().insert("expect", "100-continue".parse().unwrap());
+    head.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+    let mut post = client.begin(head, false).await;
+    assert_eq!(post.recv_response().await.unwrap().status(), StatusCode::CONTINUE);
+    post.send_data(Bytes::from_static(b"body")).await.unwrap();
+    let mut trailers = http::HeaderMap::new();
+    trailers.insert("x-sum", "4".parse().unwrap());
+    post.send_trailers(trailers).await.unwrap();
+    post.finish().await.unwrap();
+    assert_eq!(reply(post).await.unwrap().status, StatusCode::OK);
+    assert_eq!(&upstream.seen("trailers")[0].body[..], b"body");
+    client.close().await;
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+    let rig = Rig::files(|config| config.limits.idle_timeout = SHORT * 2).await;
+    let (endpoint, _) = (endpoint(), ());
+    let (mut small, _) = config("h3", Remembered::default());
+    let mut transport = quinn::TransportConfig::default();
+    transport.stream_receive_window(20_000_u32.into());
+    transport.keep_alive_interval(Some(Duration::from_millis(100)));
+    small.transport_config(std::sync::Arc::new(transport));
+    let connecting = endpoint.connect_with(small, rig.address, "localhost").unwrap();
+    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    // A megabyte at 400 kB a second takes longer than the limit, and goes on.
+    let (mut send, mut slow) = connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/big")).await.unwrap();
+    send.finish().unwrap();
+    let (mut taken, mut part) = (0, vec![0; 20_000]);
+    while let Some(count) = slow.read(&mut part).await.unwrap() {
+        taken += count;
+        tokio::time::sleep(Duration::from_millis(50 * count as u64 / 20_000)).await;
+    }
+    assert!(taken > 1 << 20);
+    let (mut send, mut never) = connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/big")).await.unwrap();
+    send.finish().unwrap();
+    let given_up = timeout(PATIENCE, never.received_reset()).await.expect("given up").unwrap();
+    assert_eq!(given_up.map(u64::from), Some(Code::H3_INTERNAL_ERROR.value()));
+    connection.close(0x100_u32.into(), b"");
+    rig.stop().await;
+}

@@ -50,7 +50,9 @@ pub enum EarlyDataReason {
     AlpnMismatch,
     /// The ticket's age differs by more than [`MAX_TICKET_AGE_SKEW`] from what the server reckons.
     TicketAgeSkew,
-    /// Any other reason of the library (QUIC parameters, ALPS, channel id).
+    /// The session was issued under other limits or settings, over QUIC (RFC 9000 section 7.4.1).
+    QuicParameters,
+    /// Any other reason of the library (ALPS, channel id).
     Other,
 }
 
@@ -70,6 +72,7 @@ impl EarlyDataReason {
             Self::HelloRetryRequest => "hello_retry_request",
             Self::AlpnMismatch => "alpn_mismatch",
             Self::TicketAgeSkew => "ticket_age_skew",
+            Self::QuicParameters => "quic_parameters",
             Self::Other => "other",
         }
     }
@@ -88,6 +91,7 @@ impl EarlyDataReason {
             R::ssl_early_data_hello_retry_request => Self::HelloRetryRequest,
             R::ssl_early_data_alpn_mismatch => Self::AlpnMismatch,
             R::ssl_early_data_ticket_age_skew => Self::TicketAgeSkew,
+            R::ssl_early_data_quic_parameter_mismatch => Self::QuicParameters,
             _ => Self::Other,
         }
     }

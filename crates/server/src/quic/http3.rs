@@ -91,13 +91,13 @@ impl Session {
                 }
                 now = next_stop(stop, self.finishing) => match now {
                     Stop::Now => return Ok(()),
-                    _ => self.finish(0).await?,
+                    _ => self.finish().await?,
                 },
                 () = sleep_until(limit.into()) => {
                     if self.finishing || !self.connection.is_complete() {
                         return Ok(());
                     }
-                    self.finish(0).await?;
+                    self.finish().await?;
                 }
             }
         }
@@ -112,24 +112,28 @@ impl Session {
     /// Ends a connection that takes no further requests.
     async fn goodbye(&mut self) -> Result<(), ConnectionError> {
         let seen = self.connection.seen.load(Ordering::Relaxed);
-        if self.finishing || seen == 0 {
-            return Ok(());
+        let last = !self.connection.server.keep_alive
+            || self.connection.is_complete() && self.connection.lost_claim();
+        match last && seen > 0 && !self.finishing {
+            true => self.finish().await,
+            false => Ok(()),
         }
-        if !self.connection.server.keep_alive {
-            return self.finish(0).await;
-        }
-        if self.connection.is_complete() && self.connection.lost_claim() {
-            // Requests of the flight may still come in. To reject them would tell the client that
-            // nobody has executed them.
-            return self.finish(self.connection.server.limits.streams).await;
-        }
-        Ok(())
     }
 
-    /// Sends a GOAWAY (RFC 9114 section 5.2) that lets as many further requests through.
-    async fn finish(&mut self, further: u32) -> Result<(), ConnectionError> {
+    /// Sends a GOAWAY (RFC 9114 section 5.2): requests that have not come by now are rejected,
+    /// which tells the client that nobody has executed them.
+    ///
+    /// Where the flight's claim is another connection's, that may be wrong. Its requests are let
+    /// through, also late, to be answered 425.
+    async fn finish(&mut self) -> Result<(), ConnectionError> {
         self.finishing = true;
         self.idle_since = Instant::now();
+        let lost = self.connection.lost_claim();
+        if lost && self.watch.next_id() == 0 {
+            self.close(Code::H3_NO_ERROR);
+            return Ok(());
+        }
+        let further = if lost { self.connection.server.limits.streams } else { 0 };
         self.watch.reject_from(self.watch.next_id() + 4 * u64::from(further));
         // The library names the last request plus so many.
         match timeout(FAREWELL, self.http.shutdown(further as usize + 1)).await {
