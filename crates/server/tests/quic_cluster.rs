@@ -1,73 +1,20 @@
 //! Two servers that share a real store and their ticket keys, over QUIC: a flight is executed once
-//! over both, an address token counts once, and a rush of strangers is asked for its addresses.
+//! over both, and without the store's word it is executed nowhere while its request still is.
 
 mod rig;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use firstflight_quic::Remembered;
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
-use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits, Remembered};
 use firstflight_server::{Content, ServerConfig};
 use http::{Method, StatusCode};
 use rig::cluster::Cluster;
+use rig::flights::{client_hello, first_flight, gathered, replay, send};
 use rig::quic::{Quic, Wire, remembered, reply, request};
 use rig::{PATIENCE, Rig, Upstream, executions, line};
-use tokio::net::UdpSocket;
-use tokio::time::{sleep, timeout};
-
-/// Sends datagrams from an address of its own.
-async fn send(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    for datagram in datagrams {
-        socket.send_to(datagram, server).await.unwrap();
-    }
-    socket
-}
-
-/// The same, and waits until the server answers: it has seen the flight then. To a server that has
-/// the connection already, it is the connection's, from a strange address, and nothing is answered.
-async fn replay(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
-    let socket = send(server, datagrams).await;
-    let mut answer = [0; 2000];
-    timeout(PATIENCE, socket.recv(&mut answer)).await.expect("the server answers").unwrap();
-    socket
-}
-
-/// A client's first flight with this request, which reached nobody: what it sent until nothing came
-/// for a while.
-async fn first_flight(server: SocketAddr, remembered: Remembered, target: &str) -> Vec<Vec<u8>> {
-    let wire = Wire::to(server).await;
-    wire.lose_up(true);
-    let mut client = Quic::connect_small(wire.address, remembered).await;
-    let _stream = client.begin(request(Method::GET, target), true).await;
-    gathered(&wire).await
-}
-
-/// What the client has sent, once it waits for an answer.
-async fn gathered(wire: &Wire) -> Vec<Vec<u8>> {
-    // A long header of type 0-RTT.
-    while !wire.up().iter().any(|datagram| has_early(datagram)) {
-        sleep(Duration::from_millis(1)).await;
-    }
-    loop {
-        let before = wire.up().len();
-        sleep(Duration::from_millis(20)).await;
-        let all = wire.up();
-        if all.len() == before {
-            return all;
-        }
-    }
-}
-
-fn has_early(datagram: &[u8]) -> bool {
-    // 0-RTT packets may follow an Initial packet in its datagram; that is at least 600 bytes long.
-    datagram[0] & 0xf0 == 0xd0 || datagram.len() > 600 && datagram[0] & 0xf0 != 0xc0
-}
-
-fn bytes(datagrams: &[Vec<u8>]) -> usize {
-    datagrams.iter().map(Vec::len).sum()
-}
+use tokio::time::timeout;
 
 async fn two(cluster: &Cluster, upstream: &Upstream) -> (Rig, Rig) {
     let nodes = (cluster.node(upstream).await, cluster.node(upstream).await);
@@ -226,134 +173,6 @@ async fn a_single_use_ticket_is_used_once() {
     assert_eq!((&again["resumed"], &again["executed"]), (&false.into(), &true.into()), "{again}");
 }
 
-/// What the server sends to a client's first flight that it hears nothing after: how much, and
-/// whether it begins with a Retry.
-async fn answered(server: SocketAddr, flight: &[Vec<u8>]) -> (usize, bool) {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    for datagram in flight {
-        socket.send_to(datagram, server).await.unwrap();
-    }
-    let (mut all, mut buffer) = (Vec::new(), vec![0; 65_536]);
-    let mut patience = PATIENCE;
-    while let Ok(count) = timeout(patience, socket.recv(&mut buffer)).await {
-        all.push(buffer[..count.unwrap()].to_vec());
-        patience = Duration::from_millis(300);
-    }
-    (bytes(&all), all[0][0] & 0xf0 == 0xf0)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn rfc9000_8_1_4_an_address_token_counts_once_in_the_whole_cluster() {
-    let cluster = Cluster::new();
-    let root = tempfile::tempdir().unwrap();
-    std::fs::write(root.path().join("big"), vec![b'x'; 1 << 20]).unwrap();
-    std::fs::write(root.path().join("index.html"), "hello\n").unwrap();
-    let files = || Content::Files(root.path().to_owned());
-    let a = cluster.start(files(), |_| {}).await;
-    let b = cluster.start(files(), |_| {}).await;
-    cluster.runs_early(&a, "http/1.1").await;
-    cluster.runs_early(&b, "http/1.1").await;
-    let token = remembered(a.address).await.token;
-    let flight = async |token: Option<_>| {
-        let remembered = Remembered { token, ..remembered(a.address).await };
-        first_flight(a.address, remembered, "/big").await
-    };
-    // Without a token, a stranger is sent three times what he sent; the library fills the datagram
-    // that crosses the line.
-    let stranger = flight(None).await;
-    let (count, retry) = answered(b.address, &stranger).await;
-    let limit = |flight: &[Vec<u8>]| 3 * bytes(flight) + 1200;
-    assert!(count <= limit(&stranger) && !retry, "{count} of {}", bytes(&stranger));
-    // Issued by one node, accepted by another.
-    let first = flight(token.clone()).await;
-    let (count, retry) = answered(b.address, &first).await;
-    assert!(count > limit(&first) && !retry, "{count} of {}", bytes(&first));
-    // The node that has accepted it knows by itself.
-    let second = flight(token.clone()).await;
-    let (count, retry) = answered(b.address, &second).await;
-    assert!(count <= limit(&second) && !retry, "{count} of {}", bytes(&second));
-    // The other one asks the store, and then the client for its address.
-    let third = flight(token).await;
-    let (_, retry) = answered(a.address, &third).await;
-    assert!(retry, "spent elsewhere");
-    a.stop().await;
-    b.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
-    let upstream = Upstream::start().await;
-    let cluster = Cluster::new();
-    let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
-    let shared = cluster.start(Content::Upstream(upstream.url()), strict).await;
-    cluster.runs_early(&shared, "http/1.1").await;
-    let alone = Rig::proxy(&upstream, strict).await;
-    for (name, node) in [("shared", shared), ("alone", alone)] {
-        let known = remembered(node.address).await;
-        let stranger = Remembered { token: None, ..remembered(node.address).await };
-        for (word, remembered, retried) in [("known", known, false), ("stranger", stranger, true)] {
-            let target = format!("/{name}-{word}");
-            let wire = Wire::to(node.address).await;
-            let mut client = Quic::connect(wire.address, remembered).await;
-            assert_eq!(client.get(&target).await.status, StatusCode::OK);
-            assert!(client.accepted().await, "{target}");
-            // Each datagram of a ClientHello may be answered by one; the client takes the first.
-            let seen = wire.down().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
-            assert_eq!(seen, retried, "{target}");
-            client.close().await;
-        }
-        let log = node.stop().await;
-        for word in ["known", "stranger"] {
-            let target = format!("/{name}-{word}");
-            let line = line(&log, &target);
-            assert_eq!(
-                (&line["early_data"], &line["executed"]),
-                (&"accepted".into(), &true.into())
-            );
-            assert_eq!(upstream.seen(&target).len(), 1);
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn above_its_bound_a_server_answers_no_more_strangers() {
-    let rig = Rig::files(|config| config.http3.refuse_above = 1).await;
-    // A handshake that does not go on.
-    let stuck = Wire::to(rig.address).await;
-    stuck.hold_down();
-    let address = stuck.address;
-    let first = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
-    while stuck.down().is_empty() {
-        sleep(Duration::from_millis(1)).await;
-    }
-    let ignored = Wire::to(rig.address).await;
-    let address = ignored.address;
-    let second = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
-    // A flight, and another after the client has waited in vain.
-    while ignored.up().len() < 4 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    assert!(ignored.down().is_empty(), "not a word");
-    stuck.release_down().await;
-    for client in [first, second] {
-        let mut client = timeout(PATIENCE, client).await.expect("there is room again").unwrap();
-        assert_eq!(client.get("/").await.status, StatusCode::OK);
-    }
-    rig.stop().await;
-}
-
-/// The connection id of a first flight, and its ClientHello.
-fn client_hello(datagrams: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
-    let mut flights = FirstFlights::new(FirstFlightsLimits::default());
-    let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    let id = datagrams.iter().find_map(|sent| flights.see(remote, sent, Duration::ZERO));
-    let id = id.expect("a whole ClientHello");
-    match flights.take(remote, &id) {
-        FirstFlight::Whole { client_hello, .. } => (id.to_vec(), client_hello),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// A Retry's token from a server that asks everybody, for another port than it will be used from.
 async fn retry_token(server: SocketAddr, flight: &[Vec<u8>]) -> Vec<u8> {
     let socket = send(server, &flight[..1]).await;
@@ -409,40 +228,4 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
         assert_eq!(upstream.seen(&format!("/victim?{round}.")).len(), 1, "round {round}");
     }
     assert!(upstream.seen("/attacker").is_empty());
-}
-
-/// ngtcp2's client: another stack's Initial packets, read, retried and claimed.
-#[tokio::test(flavor = "multi_thread")]
-async fn another_stacks_client_is_asked_for_its_address_and_runs_early() {
-    let upstream = Upstream::start().await;
-    let cluster = Cluster::new();
-    let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
-    let node = cluster.start(Content::Upstream(upstream.url()), strict).await;
-    cluster.runs_early(&node, "http/1.1").await;
-    let dir = tempfile::tempdir().unwrap();
-    let file = |name: &str| dir.path().join(name).display().to_string();
-    let ask = async |target: &str| {
-        let mut client = std::process::Command::new("timeout");
-        client.args(["30", "gtlsclient", "--exit-on-all-streams-close", "--no-quic-dump"]);
-        // Of its tokens this version says that it cannot read the files it has written.
-        for flag in ["session-file", "tp-file"] {
-            client.arg(format!("--{flag}={}", file(flag)));
-        }
-        client.arg("127.0.0.1").arg(node.address.port().to_string());
-        client.arg(format!("https://localhost{target}"));
-        let output = tokio::task::spawn_blocking(move || client.output()).await.unwrap().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned()
-            + &String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{said}");
-        said
-    };
-    let said = ask("/stranger").await;
-    assert!(said.contains("Retry"), "{said}");
-    let said = ask("/resumed").await;
-    assert!(said.contains("Retry"), "{said}");
-    let log = node.stop().await;
-    assert_eq!(line(&log, "/stranger")["early_data"], "no_session_offered");
-    let line = line(&log, "/resumed");
-    assert_eq!((&line["early_data"], &line["executed"]), (&"accepted".into(), &true.into()));
-    assert_eq!(upstream.seen("/resumed").len(), 1);
 }

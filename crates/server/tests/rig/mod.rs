@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // Each test program uses its part.
 
 pub mod cluster;
+pub mod flights;
 pub mod quic;
 
 use std::collections::HashMap;
