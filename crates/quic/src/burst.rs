@@ -4,7 +4,7 @@
 //! initial window: ten datagrams, at most 14,720 bytes. quinn's pacer lets ten datagrams through
 //! and spreads the rest over a third of a second, since it knows nothing of the path's round trip.
 //! At 1,200 bytes a datagram that is 12,000 bytes. A page of 10 KiB, the handshake with a
-//! post-quantum key share, and tickets and tokens for the next connection are 13,400.
+//! post-quantum key share, and tickets and tokens for the next connection are 13,200.
 //!
 //! The pacer sets its bucket by the window. So it is told a larger one at first, and its bucket
 //! begins with the initial window's bytes. The window is as it should be as soon as a batch of ten
