@@ -9,6 +9,7 @@ mod scale;
 mod strip;
 mod thin;
 mod waterfall;
+mod words;
 
 pub(crate) use bars::{Bar, BarChart, BarGroup};
 pub(crate) use curves::{Curve, CurveChart, Shape};

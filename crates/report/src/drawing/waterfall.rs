@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::scale::tick;
+use super::words::{class, tells, together, words_of};
 use super::{Anchor, Scale, drawing, line, px, text};
 use crate::{Waterfall, WaterfallPacket};
 
@@ -75,7 +76,7 @@ struct Bundle<'a> {
 
 fn bundles<'a>(packets: &[&'a WaterfallPacket], scale: &Scale) -> Vec<Bundle<'a>> {
     let mut bundles: Vec<Bundle<'a>> = Vec::new();
-    for packet in packets.iter().filter(|packet| labelled(packet)) {
+    for packet in packets.iter().filter(|packet| tells(packet)) {
         let near = |other: &WaterfallPacket| {
             other.up == packet.up
                 && (scale.place(other.sent_ms) - scale.place(packet.sent_ms)).abs() < NEAR
@@ -89,10 +90,6 @@ fn bundles<'a>(packets: &[&'a WaterfallPacket], scale: &Scale) -> Vec<Bundle<'a>
 }
 
 /// Acknowledgements say nothing that the arrow does not.
-fn labelled(packet: &WaterfallPacket) -> bool {
-    packet.payload > 0 || packet.what.iter().any(|what| what.starts_with("SYN") || what == "RST")
-}
-
 fn ends(packet: &WaterfallPacket, scale: &Scale) -> ((f64, f64), (f64, f64)) {
     let (from, to) = if packet.up { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
     let start = scale.place(packet.sent_ms);
@@ -123,7 +120,7 @@ fn draw_arrow(packet: &WaterfallPacket, scale: &Scale) -> Markup {
                     ", delivered at " (format!("{delivered:.2}")) " ms"
                 } @else { ", dropped" }
             }
-            (line(from, to, if labelled(packet) { "arrow" } else { "arrow ack" }))
+            (line(from, to, if tells(packet) { "arrow" } else { "arrow ack" }))
             @if packet.delivered_ms.is_some() {
                 path class="head" d=(format!("M{} {}L{}L{}Z", px(to.0), px(to.1), head(1.0), head(-1.0))) {}
             } @else {
@@ -176,27 +173,7 @@ type Line = Vec<(String, &'static str)>;
 
 /// What packets carry together, in lines that fit between the lifelines, each with its colour.
 fn labels(packets: &[&WaterfallPacket]) -> Vec<Line> {
-    // A word, its colour, and how often it comes in a row.
-    let mut words: Vec<(String, &'static str, usize)> = Vec::new();
-    for packet in packets {
-        for word in words_of(packet) {
-            let class = word_class(packet, &word);
-            // What goes on in the next packet is one thing.
-            let begun = word.strip_suffix(" (ends)").or(word.strip_suffix(" (goes on)"));
-            if begun.is_some_and(|begun| words.iter().any(|(other, ..)| other == begun)) {
-                continue;
-            }
-            // TLS 1.3 sends it for the sake of middleboxes alone; the table has it.
-            if word == "ChangeCipherSpec" && packet.what.len() > 1 {
-                continue;
-            }
-            let word = word.strip_suffix(" (begins)").unwrap_or(&word).to_owned();
-            match words.last_mut() {
-                Some((last, _, times)) if *last == word => *times += 1,
-                _ => words.push((word, class, 1)),
-            }
-        }
-    }
+    let words = together(packets);
     let mut lines: Vec<Line> = Vec::new();
     let mut room = 0;
     for (word, class, times) in words {
@@ -219,37 +196,6 @@ fn labels(packets: &[&WaterfallPacket]) -> Vec<Line> {
         }
     }
     lines
-}
-
-fn words_of(packet: &WaterfallPacket) -> Vec<String> {
-    let mut words = packet.what.clone();
-    if words.is_empty() {
-        words.push(if packet.payload > 0 { "data" } else { "ACK" }.to_owned());
-    }
-    if packet.again {
-        words[0].insert_str(0, "again: ");
-    }
-    words
-}
-
-/// The colour of a packet: of the most telling thing in it.
-fn class(packet: &WaterfallPacket) -> &'static str {
-    let classes = || packet.what.iter().map(|word| word_class(packet, word));
-    let telling = ["p-dropped", "p-early", "p-data", "p-tls"];
-    let found = telling.into_iter().find(|class| classes().any(|other| other == *class));
-    found.unwrap_or(if packet.payload > 0 { "p-tls" } else { "p-tcp" })
-}
-
-fn word_class(packet: &WaterfallPacket, word: &str) -> &'static str {
-    const TCP: [&str; 6] = ["SYN", "SYN-ACK", "SYN, ACK", "ACK", "FIN", "RST"];
-    const DATA: [&str; 4] = ["application data", "response", "request", "HTTP"];
-    match () {
-        () if packet.delivered_ms.is_none() => "p-dropped",
-        () if packet.up && word.contains("early data") => "p-early",
-        () if DATA.iter().any(|data| word.contains(data)) => "p-data",
-        () if TCP.contains(&word.trim_start_matches("again: ")) => "p-tcp",
-        () => "p-tls",
-    }
 }
 
 const WIDTH: f64 = 360.0;
