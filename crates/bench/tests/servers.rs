@@ -31,21 +31,28 @@ fn main() -> ExitCode {
             all_versions(can);
             common(can);
             assert_all(can, &[Ability::FastOpen, Ability::Counts]);
-            assert_none(can, &[Ability::EarlyData]);
+            assert_none(can, &[Ability::EarlyData, Ability::Http3]);
         }),
-        trial("envoy_takes_no_early_data_and_is_post_quantum", ServerKind::Envoy, |can| {
-            all_versions(can);
-            common(can);
-            let group = Ability::Exchanges(Group::X25519MlKem768);
-            assert_all(can, &[Ability::FastOpen, Ability::Counts, group]);
-            assert_none(can, &[Ability::EarlyData]);
-        }),
-        trial("caddy_has_neither_old_versions_nor_early_data", ServerKind::Caddy, |can| {
+        trial(
+            "envoy_takes_early_data_over_quic_alone_and_is_post_quantum",
+            ServerKind::Envoy,
+            |can| {
+                all_versions(can);
+                common(can);
+                let group = Ability::Exchanges(Group::X25519MlKem768);
+                assert_all(can, &[Ability::FastOpen, Ability::Counts, group]);
+                assert_all(can, &OVER_QUIC);
+                assert_all(can, &[Ability::FreshnessQuic]);
+                assert_none(can, &[Ability::EarlyData]);
+            },
+        ),
+        trial("caddy_takes_early_data_over_quic_whatever_its_age", ServerKind::Caddy, |can| {
             common(can);
             assert_all(can, &[Ability::Counts]);
             let old = [Version::Tls10, Version::Tls11].map(Ability::Speaks);
             assert_none(can, &old);
-            assert_none(can, &[Ability::EarlyData, Ability::FastOpen]);
+            assert_all(can, &OVER_QUIC);
+            assert_none(can, &[Ability::EarlyData, Ability::FastOpen, Ability::FreshnessQuic]);
         }),
         trial("s_server_serves_one_connection_at_a_time", ServerKind::Openssl, |can| {
             all_versions(can);
@@ -68,6 +75,10 @@ fn trial(name: &str, server: ServerKind, check: fn(&Abilities)) -> Trial {
         Ok(())
     })
 }
+
+/// What those that speak HTTP/3 do.
+const OVER_QUIC: [Ability; 4] =
+    [Ability::Http3, Ability::ResumesQuic, Ability::EarlyDataQuic, Ability::AddressTokens];
 
 /// Each version, full and resumed.
 fn all_versions(can: &Abilities) {

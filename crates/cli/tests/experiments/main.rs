@@ -2,6 +2,7 @@
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
+mod quic;
 mod remote;
 
 use std::path::{Path, PathBuf};
@@ -24,11 +25,15 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The lab measures time: side by side its runs would disturb each other.
     arguments.test_threads.get_or_insert(1);
-    let tests: [(&str, fn()); 13] = [
+    let tests: [(&str, fn()); 17] = [
         ("refused_early_data_is_labelled_so_and_in_its_own_cell", refused),
         ("rfc7413_4_2_a_post_quantum_hello_with_a_ticket_exceeds_the_syn", post_quantum),
         ("a_silent_fall_back_of_fast_open_stays_out_of_its_cell", fallen_back),
         ("rfc6928_a_page_of_ten_kib_is_there_with_its_first_byte", page),
+        ("rfc9000_8_1_a_page_by_quic_takes_a_round_trip_more_without_a_token", quic::page),
+        ("rfc9001_4_6_early_data_over_quic_is_labelled_and_refused_by_its_packets", quic::refused),
+        ("other_makes_clients_are_known_by_their_packets", quic::third_party),
+        ("what_a_lossy_network_drops_over_quic_spoils_nothing", quic::loss),
         ("middleboxes_do_what_their_outcomes_say", middleboxes),
         ("every_experiment_has_an_aa_control", control),
         ("cells_have_their_figures_costs_and_effects", figures),

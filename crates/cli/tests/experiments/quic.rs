@@ -1,0 +1,135 @@
+//! The lab's experiments over QUIC.
+
+use std::time::Duration;
+
+use firstflight_bench::{
+    Axes, BuiltIn, Client, Experiment, Http, Kind, ServerKind, Size, Transport,
+};
+use firstflight_link::{CellSpec, Profile};
+use firstflight_report::{Cell, Fault, Record, Sample};
+
+use crate::{lab, samples, spoiled};
+
+/// Ten KiB over HTTP/3, with and without an address token.
+fn a_page(client: Client, samples: usize) -> Experiment {
+    Experiment {
+        name: "page".to_owned(),
+        title: "a page of 10 KiB over HTTP/3".to_owned(),
+        profiles: vec![Profile::plain(Duration::from_millis(18))],
+        axes: Axes {
+            clients: vec![client],
+            kinds: vec![Kind::Full, Kind::ZeroRtt],
+            tokens: vec![false, true],
+            http: vec![Http::Three],
+            sizes: vec![Size::TenKib],
+            ..Axes::one()
+        },
+        samples,
+        control: false,
+    }
+}
+
+/// Round trips to the first byte of the answer and to its last: without a token the server may
+/// send but three times what it got (RFC 9000 section 8.1), which is not the page.
+fn trips(cell: &Cell) -> (Option<u32>, Option<u32>) {
+    match (&*cell.kind, cell.token) {
+        ("full", _) => (Some(2), Some(2)),
+        (_, false) => (Some(1), Some(2)),
+        (_, true) => (Some(1), Some(1)),
+    }
+}
+
+fn check(record: &Record) {
+    let mut good = 0;
+    for (cell, sample) in samples(record, |_| true) {
+        if late(sample) {
+            continue;
+        }
+        assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
+        let counted = (sample.round_trips, sample.total_round_trips);
+        assert_eq!(counted, trips(cell), "{sample:?} in {cell:?}");
+        good += 1;
+    }
+    assert!(good > 0, "all samples were spoiled");
+}
+
+/// Spoiled, or on a machine so busy that a timer of QUIC fired meanwhile.
+fn late(sample: &Sample) -> bool {
+    spoiled(sample)
+}
+
+pub(crate) fn page() {
+    let record = lab(|config| {
+        config.costs = false;
+        config.experiments.push(a_page(Client::Firstflight, 8));
+    });
+    assert_eq!(record.cells.len(), 3);
+    check(&record);
+}
+
+pub(crate) fn third_party() {
+    for client in [Client::Ngtcp2, Client::Aioquic] {
+        let record = lab(|config| {
+            config.costs = false;
+            config.experiments.push(a_page(client, 3));
+        });
+        let tokens = record.cells.iter().filter(|cell| cell.token).count();
+        assert_eq!(tokens, usize::from(client == Client::Aioquic), "{:?}", record.left_out);
+        assert!(record.cells.iter().all(|cell| cell.client == client.name()));
+        check(&record);
+        for sample in record.samples.iter().filter(|sample| sample.fault.is_none()) {
+            assert_eq!((sample.time_ms, sample.total_ms), (sample.wire_ms, sample.wire_total_ms));
+        }
+    }
+}
+
+pub(crate) fn refused() {
+    let record = lab(|config| {
+        config.costs = false;
+        let ours = [ServerKind::Firstflight];
+        let mut experiment = BuiltIn::Refused.experiment(&ours, Some(6)).unwrap();
+        experiment.profiles = vec![Profile::parse("2").unwrap()];
+        experiment.axes.transports = vec![Transport::Quic];
+        config.experiments.push(experiment);
+    });
+    let mut good = 0;
+    for (cell, sample) in samples(&record, |_| true) {
+        let label = sample.label.as_deref().unwrap_or_default();
+        let wanted = match cell.kind.as_str() {
+            "full" => "TLS 1.3 full, QUIC",
+            "0-RTT" => "TLS 1.3 early data accepted, QUIC",
+            _ => "TLS 1.3 early data refused, QUIC",
+        };
+        assert_eq!(label, wanted, "{sample:?} in {cell:?}");
+        if late(sample) {
+            continue;
+        }
+        assert_eq!(sample.round_trips, cell.expected_round_trips, "{sample:?} in {cell:?}");
+        good += 1;
+    }
+    assert!(good > 0, "all samples were spoiled");
+}
+
+pub(crate) fn loss() {
+    let record = lab(|config| {
+        config.costs = false;
+        let mut experiment = BuiltIn::Loss.experiment(&[], Some(30)).unwrap();
+        let mut profile = Profile::plain(Duration::from_millis(10));
+        profile.name = "lossy".to_owned();
+        for cells in [&mut profile.up, &mut profile.down] {
+            cells.push(CellSpec::Loss { probability: 0.04 });
+        }
+        experiment.profiles = vec![profile];
+        config.experiments.push(experiment);
+    });
+    let over_quic = |cell: &Cell| cell.over_quic();
+    let (mut dropped, mut kept) = (0, 0);
+    for (cell, sample) in samples(&record, over_quic) {
+        let wrong = matches!(sample.fault, Some(Fault::Mislabelled(_) | Fault::Failed(_)));
+        assert!(!wrong, "{sample:?} in {cell:?}");
+        dropped += sample.dropped;
+        kept += usize::from(sample.dropped > 0 && sample.fault.is_none());
+    }
+    assert!(dropped > 0, "the network dropped nothing");
+    assert!(kept > 0, "samples that lost packets are in the figures");
+}
