@@ -16,6 +16,7 @@ mod messages;
 mod openssl;
 mod peers;
 mod proxy;
+mod quic;
 mod recorder;
 mod replay;
 mod reports;

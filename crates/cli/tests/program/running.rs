@@ -135,7 +135,7 @@ pub(crate) struct Serve {
     pub(crate) address: SocketAddr,
     pub(crate) cert: PathBuf,
     pub(crate) said: PathBuf,
-    log: PathBuf,
+    pub(crate) log: PathBuf,
 }
 
 impl Serve {
@@ -196,12 +196,17 @@ impl Serve {
 
     /// Has it end by SIGTERM, which has to be a clean end; the whole log.
     pub(crate) fn stop(mut self) -> Vec<Value> {
+        self.end();
+        self.log()
+    }
+
+    /// The same, where it is still needed for its address and its files.
+    pub(crate) fn end(&mut self) {
         self.running.signal(Signal::SIGTERM);
         let status = self.running.wait().expect("SIGTERM ends it");
-        assert!(status.success(), "{status}: {}", text(&self.said));
         let said = text(&self.said);
+        assert!(status.success(), "{status}: {said}");
         assert!(!said.contains("panicked"), "{said}");
-        self.log()
     }
 }
 

@@ -1,0 +1,16 @@
+//! QUIC and HTTP/3 between this program and stacks that are not ours.
+
+mod aioquic;
+mod aioquic_asks;
+mod attacker;
+mod fetch_asks;
+mod forged;
+mod initial;
+mod ngtcp2;
+mod ngtcp2_asks;
+mod relay;
+mod replay;
+mod rustls_asks;
+mod rustls_client;
+mod rustls_server;
+mod stage;

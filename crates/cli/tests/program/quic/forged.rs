@@ -1,0 +1,270 @@
+//! Packets that no honest client sends: the server goes on, and answers within bounds.
+
+use std::fs;
+
+use rustls::Side;
+
+use super::attacker::Attacker;
+use super::initial::{
+    CLOSE, FULL, Initials, PING, RETRY, client_hello, crypto, header, open, packets,
+};
+use super::rustls_client::{Client, get};
+use super::stage::{self, Stage};
+use super::{aioquic, ngtcp2};
+use crate::running::PAGE;
+
+/// Somebody who is served after whatever came before.
+fn still_serves(stage: &mut Stage) {
+    let client = Client::new(&stage.cert);
+    let mut link = client.connect(stage.port());
+    let answer = link.ask(get("/index.html?honest"));
+    assert_eq!((answer.status, &*answer.body), (200, PAGE));
+    link.close();
+    let log = stage.end();
+    assert_eq!(log.last().unwrap()["target"], "/index.html?honest");
+}
+
+/// A ClientHello that the server takes: an honest client's.
+fn hello(stage: &Stage) -> Vec<u8> {
+    Client::new(&stage.cert).connect(stage.port()).close();
+    client_hello(&stage.relay.flight())
+}
+
+/// The error code of the CONNECTION_CLOSE in Initial packets that came.
+fn close_code(came: &[Vec<u8>], destination: &[u8]) -> Option<u8> {
+    let initials = came.iter().flat_map(|datagram| packets(datagram));
+    let frames = initials.filter_map(|(_, packet)| open(packet, destination, Side::Server));
+    let closes = frames.filter_map(|frames| {
+        let at = frames.iter().position(|byte| *byte == 0x1c)?;
+        frames.get(at + 1).copied()
+    });
+    closes.collect::<Vec<_>>().pop()
+}
+
+#[test]
+fn rfc9000_7_5_a_client_hello_without_end() {
+    let mut stage = Stage::new(&[]);
+    for number in 0..50_u8 {
+        let initials = Initials::new(&[number, 1, 2, 3, 4, 5, 6, 7], b"source");
+        let attacker = Attacker::new(stage.server.address);
+        // The first bytes of a message of 16 MB, and then ever more of it, beyond all buffers.
+        attacker.send(&initials.packet(0, &[], &crypto(0, &[1, 0xff, 0xff, 0xff]), FULL));
+        for (number, offset) in (1..).zip((0..200_000_u64).step_by(1_000)) {
+            let frames = crypto(offset + 4, &[0; 1000]);
+            attacker.send(&initials.packet(number, &[], &frames, FULL));
+        }
+        attacker.settle(&initials.destination);
+    }
+    still_serves(&mut stage);
+}
+
+#[test]
+fn rfc9000_7_5_crypto_far_ahead_is_an_error() {
+    let mut stage = Stage::new(&[]);
+    let initials = Initials::new(b"far ahead", b"source");
+    let attacker = Attacker::new(stage.server.address);
+    attacker.send(&initials.packet(0, &[], &crypto(1 << 30, b"far"), FULL));
+    let came = attacker.settle_slowly(&initials.destination);
+    assert_eq!(close_code(&came, &initials.destination), Some(CRYPTO_BUFFER_EXCEEDED), "{came:?}");
+    still_serves(&mut stage);
+}
+
+/// RFC 9000 section 20.1.
+const CRYPTO_BUFFER_EXCEEDED: u8 = 0x0d;
+
+#[test]
+fn a_client_hello_with_two_faces() {
+    let mut stage = Stage::new(&[]);
+    let honest = hello(&stage);
+    for cut in (50..honest.len().min(1_000)).step_by(50) {
+        let initials = Initials::new(&[cut as u8, 9, 9, 9, 9, 9, 9, cut as u8], b"source");
+        let attacker = Attacker::new(stage.server.address);
+        // The rest before the beginning, another rest after it, and the beginning once more with
+        // another client random.
+        let mut other = honest.clone();
+        other[6..38].fill(7);
+        let later = &honest[cut..honest.len().min(cut + 1_000)];
+        let fragments = [(cut, later), (cut, &vec![7; later.len()]), (0, &honest[..cut])];
+        for (number, (offset, data)) in (0..).zip(fragments) {
+            attacker.send(&initials.packet(number, &[], &crypto(offset as u64, data), FULL));
+        }
+        attacker.send(&initials.packet(3, &[], &crypto(0, &other[..cut]), FULL));
+        attacker.settle(&initials.destination);
+    }
+    still_serves(&mut stage);
+}
+
+#[test]
+fn packets_cut_short_and_spoiled() {
+    let mut stage = Stage::new(&[]);
+    let honest = hello(&stage);
+    let initials = Initials::new(b"spoiled!", b"source");
+    let packet = initials.packet(0, &[], &crypto(0, &honest[..honest.len().min(1_000)]), FULL);
+    let attacker = Attacker::new(stage.server.address);
+    for length in 0..packet.len().min(100) {
+        attacker.send(&packet[..length.max(1)]);
+        // Long enough, but with another byte in it.
+        let mut spoiled = packet.clone();
+        spoiled[length] ^= 0x55;
+        attacker.send(&spoiled);
+        if length % 20 == 0 {
+            attacker.settle(&initials.destination);
+        }
+    }
+    still_serves(&mut stage);
+}
+
+#[test]
+fn rfc9000_8_1_answers_are_no_more_than_three_times_the_question() {
+    let mut stage = Stage::new(&[]);
+    let honest = hello(&stage);
+    let initials = Initials::new(b"amplify!", b"source");
+    let attacker = Attacker::new(stage.server.address);
+    let cut = honest.len() / 2;
+    let questions = [
+        initials.packet(0, &[], &crypto(0, &honest[..cut]), FULL),
+        initials.packet(1, &[], &crypto(cut as u64, &honest[cut..]), FULL),
+    ];
+    for question in &questions {
+        attacker.send(question);
+    }
+    // All that comes in two seconds, probes and all.
+    let mut came = 0;
+    for _ in 0..10 {
+        while let Some(datagram) = attacker.receive() {
+            came += datagram.len();
+        }
+    }
+    let asked: usize = questions.iter().map(Vec::len).sum();
+    assert!(came > 0 && came <= 3 * asked, "{came} bytes for {asked}");
+    still_serves(&mut stage);
+}
+
+#[test]
+fn rfc9000_10_3_guessing_at_stateless_resets() {
+    let mut stage = Stage::new(&[]);
+    let client = Client::new(&stage.cert);
+    let mut link = client.connect(stage.port());
+    assert_eq!(link.ask(get("/index.html?before")).status, 200);
+    let attacker = Attacker::new(stage.server.address);
+    let mut answers = 0;
+    for number in 0..2_000_u32 {
+        let mut guess = vec![0x40; 50];
+        guess[1..5].copy_from_slice(&number.to_be_bytes());
+        attacker.send(&guess);
+        if number % 50 == 0 {
+            // What comes is a reset, shorter than what it answers (section 10.3.3).
+            let came = attacker.settle(&guess[1..9]);
+            assert!(came.iter().all(|reset| reset.len() < guess.len()), "{came:?}");
+            answers += came.len();
+        }
+    }
+    assert!(answers > 0, "no reset at all");
+    // Nor does the client take what somebody else made up.
+    stage.relay.send_down(&[0x41; 60]);
+    assert_eq!(link.ask(get("/index.html?after")).status, 200);
+    link.close();
+    still_serves(&mut stage);
+}
+
+#[test]
+fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
+    let mut stage = Stage::new(&[]);
+    // Behind the server's first answer, and one that names the client's own version before it.
+    stage.relay.rule(move |way, nth, datagram| {
+        if way == super::relay::Way::Up || nth > 0 {
+            return vec![datagram];
+        }
+        let header = header(&datagram).unwrap();
+        let negotiate = |version: [u8; 4]| {
+            let mut forged = vec![0x80, 0, 0, 0, 0, header.destination.len() as u8];
+            forged.extend_from_slice(&header.destination);
+            forged.push(header.source.len() as u8);
+            forged.extend_from_slice(&header.source);
+            forged.extend_from_slice(&version);
+            forged
+        };
+        vec![negotiate([0, 0, 0, 1]), datagram, negotiate([0x6b, 0x33, 0x43, 0xcf])]
+    });
+    let said = ngtcp2::client(stage.dir(), stage.port(), &[], &["/index.html"]);
+    assert_eq!(said.statuses(), ["200"], "{}", said.story());
+    still_serves(&mut stage);
+}
+
+/// A token as aioquic was given it.
+fn token(stage: &Stage) -> Vec<u8> {
+    let said = aioquic::client(stage.dir(), &stage.cert, stage.port(), &["/index.html"]);
+    assert_eq!(said["answers"][0]["status"], 200, "{said}");
+    let kept = stage.dir().join("aioquic.token");
+    let token = fs::read(&kept).unwrap();
+    // Or the next call would use it.
+    fs::remove_file(kept).unwrap();
+    token
+}
+
+/// Whether this Initial with this token is answered by a Retry.
+fn retried(attacker: &Attacker, destination: &[u8], token: &[u8]) -> bool {
+    let initials = Initials::new(destination, b"source");
+    attacker.send(&initials.packet(0, token, &PING, FULL));
+    let came = attacker.settle_slowly(destination);
+    let retry = |datagram: &Vec<u8>| header(datagram).is_some_and(|h| h.kind == Some(RETRY));
+    let retried = came.iter().any(retry);
+    if !retried {
+        attacker.send(&initials.packet(1, token, &CLOSE, FULL));
+        attacker.settle_slowly(destination);
+    }
+    retried
+}
+
+#[test]
+fn rfc9000_8_1_3_a_token_counts_once_and_only_from_its_address() {
+    let mut stage = Stage::configured(stage::RETRY, &[]);
+    let (first, second) = (token(&stage), token(&stage));
+    let elsewhere = Attacker::from([127, 0, 0, 2], stage.server.address);
+    assert!(retried(&elsewhere, b"elsewhere", &first), "somebody else's address");
+    let here = Attacker::new(stage.server.address);
+    assert!(!retried(&here, b"the first", &first), "its own address");
+    assert!(retried(&here, b"the first again", &first), "its own address, once more");
+    assert!(!retried(&here, b"one more token", &second), "another token");
+    let mut spoiled = second.clone();
+    spoiled[20] ^= 1;
+    assert!(retried(&here, b"spoilt token", &spoiled), "a token that nobody gave");
+    still_serves(&mut stage);
+}
+
+#[test]
+fn rfc9000_8_1_2_a_retry_token_is_worth_nothing_elsewhere() {
+    let mut stage = Stage::configured(stage::RETRY, &[]);
+    let honest = hello(&stage);
+    let here = Attacker::new(stage.server.address);
+    let initials = Initials::new(b"who asks", b"source");
+    here.send(&initials.packet(0, &[], &crypto(0, &honest[..200]), FULL));
+    let came = here.settle_slowly(&initials.destination);
+    let mut headers = came.iter().filter_map(|datagram| header(datagram));
+    let retry = headers.find(|header| header.kind == Some(RETRY)).expect("a Retry");
+    // With its token and the id that it gave, from another port and from another address.
+    let again = Initials::new(&retry.source, b"source");
+    let packet = again.packet(1, &retry.token, &crypto(0, &honest[..200]), FULL);
+    for elsewhere in
+        [Attacker::from([127, 0, 0, 2], stage.server.address), Attacker::new(stage.server.address)]
+    {
+        elsewhere.send(&packet);
+        let came = elsewhere.settle_slowly(&again.destination);
+        assert_eq!(close_code(&came, &again.destination), Some(INVALID_TOKEN), "{came:?}");
+    }
+    // From where it was asked for, it counts.
+    here.send(&packet);
+    let came = here.settle_slowly(&again.destination);
+    let mut frames = came
+        .iter()
+        .flat_map(|datagram| packets(datagram))
+        .filter_map(|(_, packet)| open(packet, &again.destination, Side::Server));
+    assert!(frames.any(|frames| frames[0] == ACK), "{came:?}");
+    still_serves(&mut stage);
+}
+
+/// RFC 9000 section 20.1.
+const INVALID_TOKEN: u8 = 0x0b;
+
+/// The type of an ACK frame.
+const ACK: u8 = 0x02;

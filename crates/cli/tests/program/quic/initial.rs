@@ -1,0 +1,203 @@
+//! Initial packets, which anybody can open and make: their keys follow from the connection id
+//! (RFC 9001 section 5.2).
+
+use rustls::Side;
+use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::quic::{DirectionalKeys, Version};
+
+/// A frame of type PING.
+pub(crate) const PING: [u8; 1] = [0x01];
+
+/// CONNECTION_CLOSE without an error, of type 0x1c.
+pub(crate) const CLOSE: [u8; 4] = [0x1c, 0, 0, 0];
+
+/// The size of a datagram that a server has to look at (RFC 9000 section 14.1).
+pub(crate) const FULL: usize = 1200;
+
+/// A client's Initial packets of one connection.
+pub(crate) struct Initials {
+    keys: DirectionalKeys,
+    pub(crate) destination: Vec<u8>,
+    source: Vec<u8>,
+}
+
+impl Initials {
+    /// By the two connection ids of the first packet.
+    pub(crate) fn new(destination: &[u8], source: &[u8]) -> Self {
+        let keys = keys(destination, Side::Client);
+        Self { keys, destination: destination.to_vec(), source: source.to_vec() }
+    }
+
+    /// A datagram of `size` bytes with one packet that has these frames.
+    pub(crate) fn packet(&self, number: u32, token: &[u8], frames: &[u8], size: usize) -> Vec<u8> {
+        // Form and fixed bit, Initial, a packet number of four bytes.
+        let mut packet = vec![0xc3, 0, 0, 0, 1];
+        for id in [&self.destination, &self.source] {
+            packet.push(id.len() as u8);
+            packet.extend_from_slice(id);
+        }
+        varint(&mut packet, token.len() as u64);
+        packet.extend_from_slice(token);
+        let header = packet.len() + 2 + 4;
+        let padded = frames.len().max(size.saturating_sub(header + TAG));
+        packet.extend_from_slice(&(0x4000 | (4 + padded + TAG) as u16).to_be_bytes());
+        packet.extend_from_slice(&number.to_be_bytes());
+        let mut payload = frames.to_vec();
+        payload.resize(padded, 0);
+        let tag = self.keys.packet.encrypt_in_place(number.into(), &packet, &mut payload).unwrap();
+        packet.extend_from_slice(&payload);
+        packet.extend_from_slice(tag.as_ref());
+        let (head, rest) = packet.split_at_mut(header);
+        let (first, numbers) = head.split_at_mut(1);
+        let numbers = &mut numbers[header - 5..];
+        self.keys.header.encrypt_in_place(&rest[..SAMPLE], &mut first[0], numbers).unwrap();
+        packet
+    }
+}
+
+/// A CRYPTO frame.
+pub(crate) fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x06];
+    varint(&mut frame, offset);
+    varint(&mut frame, data.len() as u64);
+    frame.extend_from_slice(data);
+    frame
+}
+
+/// What a long header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// 0: Initial, 1: 0-RTT, 2: Handshake, 3: Retry; `None`: version negotiation.
+    pub(crate) kind: Option<u8>,
+    pub(crate) destination: Vec<u8>,
+    pub(crate) source: Vec<u8>,
+    /// An Initial's; or all behind the ids of a Retry, less its tag.
+    pub(crate) token: Vec<u8>,
+    /// Where its packet number begins, and where the packet ends.
+    number: usize,
+    end: usize,
+}
+
+/// The header of the packet that begins here; `None` for a short one.
+pub(crate) fn header(packet: &[u8]) -> Option<Header> {
+    if packet[0] & 0x80 == 0 {
+        return None;
+    }
+    let mut at = 5;
+    let mut id = || {
+        let length = usize::from(packet[at]);
+        at += 1 + length;
+        packet[at - length..at].to_vec()
+    };
+    let (destination, source) = (id(), id());
+    let kind = (packet[1..5] != [0; 4]).then_some((packet[0] >> 4) & 3);
+    let mut token = Vec::new();
+    let mut end = packet.len();
+    match kind {
+        None => {}
+        Some(RETRY) => token = packet[at..end - TAG].to_vec(),
+        Some(kind) => {
+            if kind == INITIAL {
+                let length = read_varint(packet, &mut at) as usize;
+                token = packet[at..at + length].to_vec();
+                at += length;
+            }
+            let length = read_varint(packet, &mut at) as usize;
+            end = at + length;
+        }
+    }
+    Some(Header { kind, destination, source, token, number: at, end })
+}
+
+/// The packets of a datagram: header and bytes of each, as far as their headers are long.
+pub(crate) fn packets(datagram: &[u8]) -> Vec<(Header, &[u8])> {
+    let mut found = Vec::new();
+    let mut rest = datagram;
+    while let Some(header) = rest.first().and_then(|_| header(rest)) {
+        let (packet, behind) = rest.split_at(header.end);
+        found.push((header, packet));
+        rest = behind;
+    }
+    found
+}
+
+/// The frames of an Initial packet that goes this way, of the connection that began with
+/// `destination`.
+pub(crate) fn open(packet: &[u8], destination: &[u8], from: Side) -> Option<Vec<u8>> {
+    let header = header(packet).filter(|header| header.kind == Some(INITIAL))?;
+    let keys = keys(destination, from);
+    let mut packet = packet[..header.end].to_vec();
+    let (head, rest) = packet.split_at_mut(header.number);
+    let (numbers, sample) = rest.split_at_mut(4);
+    keys.header.decrypt_in_place(&sample[..SAMPLE], &mut head[0], numbers).ok()?;
+    let length = usize::from(packet[0] & 3) + 1;
+    let (head, payload) = packet.split_at_mut(header.number + length);
+    let number = head[header.number..].iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+    Some(keys.packet.decrypt_in_place(number, head, payload).ok()?.to_vec())
+}
+
+/// The ClientHello of a first flight, put together from its CRYPTO frames.
+pub(crate) fn client_hello(flight: &[Vec<u8>]) -> Vec<u8> {
+    let mut message = Vec::new();
+    let first = header(&flight[0]).unwrap().destination;
+    for datagram in flight {
+        for (_, packet) in packets(datagram) {
+            for (offset, data) in
+                crypto_frames(&open(packet, &first, Side::Client).unwrap_or_default())
+            {
+                message.resize(message.len().max(offset + data.len()), 0);
+                message[offset..offset + data.len()].copy_from_slice(&data);
+            }
+        }
+    }
+    message
+}
+
+/// Offset and data of the CRYPTO frames; of others, only those that a first flight may have.
+fn crypto_frames(frames: &[u8]) -> Vec<(usize, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < frames.len() {
+        at += 1;
+        if frames[at - 1] == 0x06 {
+            let offset = read_varint(frames, &mut at) as usize;
+            let length = read_varint(frames, &mut at) as usize;
+            found.push((offset, frames[at..at + length].to_vec()));
+            at += length;
+        } else if frames[at - 1] > 0x01 {
+            break;
+        }
+    }
+    found
+}
+
+fn keys(destination: &[u8], from: Side) -> DirectionalKeys {
+    let suite = TLS13_AES_128_GCM_SHA256.tls13().and_then(|suite| suite.quic_suite()).unwrap();
+    suite.keys(destination, from, Version::V1).local
+}
+
+fn varint(out: &mut Vec<u8>, value: u64) {
+    match value {
+        0..64 => out.push(value as u8),
+        64..16_384 => out.extend_from_slice(&(0x4000 | value as u16).to_be_bytes()),
+        16_384..1_073_741_824 => out.extend_from_slice(&(0x8000_0000 | value as u32).to_be_bytes()),
+        _ => out.extend_from_slice(&(0xc000_0000_0000_0000 | value).to_be_bytes()),
+    }
+}
+
+fn read_varint(bytes: &[u8], at: &mut usize) -> u64 {
+    let length = 1 << (bytes[*at] >> 6);
+    let value = bytes[*at..*at + length].iter().skip(1);
+    let value = value.fold(u64::from(bytes[*at] & 0x3f), |all, byte| all << 8 | u64::from(*byte));
+    *at += length;
+    value
+}
+
+/// Packet types of long headers.
+pub(crate) const INITIAL: u8 = 0;
+pub(crate) const ZERO_RTT: u8 = 1;
+pub(crate) const RETRY: u8 = 3;
+
+/// Lengths of the tag and of what header protection is made from.
+const TAG: usize = 16;
+const SAMPLE: usize = 16;

@@ -1,0 +1,92 @@
+//! Our server behind a relay, with one certificate for all that come after one another.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::relay::Relay;
+use crate::peers::certificate;
+use crate::running::{Serve, fields, site, text};
+
+/// What of the log's lines is compared.
+pub(crate) const FIELDS: &str = "protocol resumed early claim executed status complete";
+
+/// A full handshake, a resumed one, and one with a request that was run early.
+pub(crate) const FULL: &str = "HTTP/3 false false none true 200 true";
+pub(crate) const RESUMED: &str = "HTTP/3 true false none true 200 true";
+pub(crate) const EARLY: &str = "HTTP/3 true true won true 200 true";
+
+/// Every client has to show its address, unless it brings a token.
+pub(crate) const RETRY: &str = "[http3]\nretry_above = 0\n";
+
+/// A site, a certificate and a running server.
+pub(crate) struct Stage {
+    site: TempDir,
+    pub(crate) cert: PathBuf,
+    pub(crate) server: Serve,
+    /// In front of it.
+    pub(crate) relay: Relay,
+}
+
+impl Stage {
+    /// Serves a page.
+    pub(crate) fn new(arguments: &[&str]) -> Self {
+        Self::configured("", arguments)
+    }
+
+    /// The same, by a configuration file.
+    pub(crate) fn configured(config: &str, arguments: &[&str]) -> Self {
+        let site = site();
+        let cert = certificate(site.path());
+        let server = serve(site.path(), config, arguments);
+        let relay = Relay::start(server.address);
+        Self { site, cert, server, relay }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.site.path()
+    }
+
+    /// The relay's port.
+    pub(crate) fn port(&self) -> u16 {
+        self.relay.port
+    }
+
+    /// Has the server end and another one, of these arguments, take its place. The log goes on.
+    pub(crate) fn restart(&mut self, config: &str, arguments: &[&str]) {
+        self.server.end();
+        self.server = serve(self.site.path(), config, arguments);
+        self.relay.turn_to(self.server.address);
+    }
+
+    /// From now on a client's Finished waits until the log has one more line than this: on loopback
+    /// it could be there before an early request is handed over.
+    pub(crate) fn answer_first(&self, lines: usize) {
+        self.server.lines(lines);
+        let wanted = lines + 1;
+        let log = self.server.log.clone();
+        self.relay.hold_until(move || text(&log).matches('\n').count() >= wanted);
+    }
+
+    /// Has the server end; its log.
+    pub(crate) fn end(&mut self) -> Vec<Value> {
+        self.server.end();
+        self.server.log()
+    }
+
+    /// The log's lines once there are so many, each in one string.
+    pub(crate) fn seen(&self, count: usize) -> Vec<String> {
+        self.server.lines(count).iter().map(|line| fields(line, FIELDS)).collect()
+    }
+}
+
+/// With the certificate of the directory.
+fn serve(dir: &Path, config: &str, arguments: &[&str]) -> Serve {
+    fs::write(dir.join("config.toml"), config).unwrap();
+    let files = [("--cert", "cert.pem"), ("--key", "key.pem"), ("--config", "config.toml")];
+    let files = files.map(|(flag, name)| (flag, dir.join(name).display().to_string()));
+    let files: Vec<&str> = files.iter().flat_map(|(flag, path)| [*flag, path]).collect();
+    Serve::files(dir, &[&files, arguments].concat())
+}
