@@ -57,7 +57,7 @@ impl fmt::Display for Ability {
             Self::Http3 => f.write_str("HTTP/3"),
             Self::ResumesQuic => f.write_str("resumption over QUIC"),
             Self::EarlyDataQuic => f.write_str("early data over QUIC"),
-            Self::FreshnessQuic => f.write_str("a look at tickets' ages over QUIC"),
+            Self::FreshnessQuic => f.write_str("refusal by a ticket's age over QUIC"),
             Self::AddressTokens => f.write_str("address tokens"),
             Self::Serves(size) => write!(f, "answers of {size}"),
             Self::Exchanges(group) => write!(f, "{group}"),

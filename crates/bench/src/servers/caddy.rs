@@ -28,6 +28,7 @@ impl Server for Caddy {
             (Ability::Speaks(Version::Tls10), old),
             (Ability::Speaks(Version::Tls11), old),
             (Ability::EarlyData, "Go's TLS takes no early data over TCP"),
+            (Ability::FreshnessQuic, "quic-go takes early data whatever the ticket's age says"),
             (Ability::FastOpen, "Caddy has no setting for TCP Fast Open"),
         ]
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::program::{find, is_program};
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Size};
+use crate::{BenchError, Certificate, Size};
 
 /// Envoy, one worker, with TCP Fast Open. It answers by itself, without an origin behind it.
 pub(super) struct Envoy;
@@ -81,20 +81,22 @@ fn config(post: &Post<'_>) -> Value {
             "filters": [{ "name": "http", "typed_config": http(post, codec) }],
         }])
     };
-    json!({ "static_resources": { "listeners": [
-        {
-            "name": "lab",
-            "address": address("TCP"),
-            "tcp_fast_open_queue_length": 1024,
-            "filter_chains": chain(transport_socket(post), "AUTO"),
-        },
-        {
+    let mut listeners = vec![json!({
+        "name": "lab",
+        "address": address("TCP"),
+        "tcp_fast_open_queue_length": 1024,
+        "filter_chains": chain(transport_socket(post), "AUTO"),
+    })];
+    // Its QUIC refuses to start with such a certificate.
+    if post.identity.certificate != Certificate::Ed25519 {
+        listeners.push(json!({
             "name": "lab-quic",
             "address": address("UDP"),
             "udp_listener_config": { "quic_options": {} },
             "filter_chains": chain(quic_socket(post), "HTTP3"),
-        },
-    ] } })
+        }));
+    }
+    json!({ "static_resources": { "listeners": listeners } })
 }
 
 fn certificates(post: &Post<'_>) -> Value {

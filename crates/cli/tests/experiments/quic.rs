@@ -87,7 +87,7 @@ pub(crate) fn refused() {
     let record = lab(|config| {
         config.costs = false;
         let ours = [ServerKind::Firstflight];
-        let mut experiment = BuiltIn::Refused.experiment(&ours, Some(6)).unwrap();
+        let mut experiment = BuiltIn::Refused.experiment(&ours, Some(20)).unwrap();
         experiment.profiles = vec![Profile::parse("2").unwrap()];
         experiment.axes.transports = vec![Transport::Quic];
         config.experiments.push(experiment);
