@@ -19,13 +19,13 @@ struct Seen {
 }
 
 /// An HTTP server that remembers requests and answers them all alike.
-struct Upstream {
-    url: String,
+pub(crate) struct Upstream {
+    pub(crate) url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Upstream {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::<Mutex<Vec<Seen>>>::default();
@@ -40,7 +40,7 @@ impl Upstream {
     }
 
     /// For each request: its line, the field Early-Data, and its body.
-    fn seen(&self) -> Vec<String> {
+    pub(crate) fn seen(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap();
         let words = |seen: &Seen| {
             let early = seen.fields.get("early-data").map_or("-", String::as_str);

@@ -24,6 +24,8 @@ pub(crate) const RETRY: &str = "[http3]\nretry_above = 0\n";
 /// A site, a certificate and a running server.
 pub(crate) struct Stage {
     site: TempDir,
+    /// What is served, as arguments.
+    service: [String; 2],
     pub(crate) cert: PathBuf,
     pub(crate) server: Serve,
     /// In front of it.
@@ -39,10 +41,21 @@ impl Stage {
     /// The same, by a configuration file.
     pub(crate) fn configured(config: &str, arguments: &[&str]) -> Self {
         let site = site();
+        let root = site.path().join("root").display().to_string();
+        Self::serving(site, ["--root".to_owned(), root], config, arguments)
+    }
+
+    /// Passes on to an upstream.
+    pub(crate) fn in_front_of(upstream: &str, config: &str, arguments: &[&str]) -> Self {
+        let service = ["--upstream", upstream].map(ToOwned::to_owned);
+        Self::serving(site(), service, config, arguments)
+    }
+
+    fn serving(site: TempDir, service: [String; 2], config: &str, arguments: &[&str]) -> Self {
         let cert = certificate(site.path());
-        let server = serve(site.path(), config, arguments);
+        let server = serve(site.path(), &service, config, arguments);
         let relay = Relay::start(server.address);
-        Self { site, cert, server, relay }
+        Self { site, service, cert, server, relay }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -57,7 +70,7 @@ impl Stage {
     /// Has the server end and another one, of these arguments, take its place. The log goes on.
     pub(crate) fn restart(&mut self, config: &str, arguments: &[&str]) {
         self.server.end();
-        self.server = serve(self.site.path(), config, arguments);
+        self.server = serve(self.site.path(), &self.service, config, arguments);
         self.relay.turn_to(self.server.address);
     }
 
@@ -83,10 +96,11 @@ impl Stage {
 }
 
 /// With the certificate of the directory.
-fn serve(dir: &Path, config: &str, arguments: &[&str]) -> Serve {
+fn serve(dir: &Path, service: &[String; 2], config: &str, arguments: &[&str]) -> Serve {
     fs::write(dir.join("config.toml"), config).unwrap();
     let files = [("--cert", "cert.pem"), ("--key", "key.pem"), ("--config", "config.toml")];
     let files = files.map(|(flag, name)| (flag, dir.join(name).display().to_string()));
     let files: Vec<&str> = files.iter().flat_map(|(flag, path)| [*flag, path]).collect();
-    Serve::files(dir, &[&files, arguments].concat())
+    let service = service.each_ref().map(String::as_str);
+    Serve::start(dir, &[&service, &*files, arguments].concat())
 }

@@ -1,0 +1,122 @@
+//! Early data refused: each request is at the upstream once, and nothing is lost.
+
+use std::fs;
+
+use bytes::Bytes;
+use http::Method;
+
+use super::ngtcp2;
+use super::rustls_client::{Ask, Client};
+use super::stage::Stage;
+use crate::proxy::Upstream;
+use crate::running::{fetch, fields, firstflight, run};
+
+/// What the upstream has to have seen of a client's two rounds.
+fn check(upstream: &Upstream, requests: [&str; 4]) {
+    assert_eq!(upstream.seen(), requests.map(|request| request.to_owned()));
+}
+
+/// Keys gone, or other limits under the same keys, so that the first session's early data cannot be
+/// accepted.
+fn stages() -> Vec<(Upstream, Stage, Restart)> {
+    let gone = {
+        let upstream = Upstream::start();
+        let stage = Stage::in_front_of(&upstream.url, "", &[]);
+        (upstream, stage, Restart { config: "", keys: None })
+    };
+    let lowered = {
+        let upstream = Upstream::start();
+        let dir = tempfile::tempdir().unwrap();
+        let keys = dir.keep().join("keys");
+        let made = run(firstflight(keys.parent().unwrap()).args(["keys", "new"]).arg(&keys));
+        assert_eq!(made.code, Some(0), "{made:?}");
+        let keys = keys.display().to_string();
+        let stage = Stage::in_front_of(&upstream.url, "", &["--ticket-keys", &keys]);
+        (upstream, stage, Restart { config: "[limits]\nstreams = 7\n", keys: Some(keys) })
+    };
+    vec![gone, lowered]
+}
+
+struct Restart {
+    config: &'static str,
+    keys: Option<String>,
+}
+
+impl Restart {
+    fn restart(&self, stage: &mut Stage) {
+        let arguments: Vec<_> = self.keys.iter().flat_map(|keys| ["--ticket-keys", keys]).collect();
+        stage.restart(self.config, &arguments);
+    }
+}
+
+impl Drop for Restart {
+    fn drop(&mut self) {
+        if let Some(keys) = &self.keys {
+            let _ = fs::remove_dir_all(std::path::Path::new(keys).parent().unwrap());
+        }
+    }
+}
+
+#[test]
+fn rfc9001_4_6_2_rustls_asks_again() {
+    for (upstream, mut stage, restart) in stages() {
+        let client = Client::new(&stage.cert);
+        let post = |target: &str| Ask(Method::POST, target.to_owned(), Bytes::from_static(b"x=1"));
+        for (target, early) in [("/a", false), ("/b", true), ("/c", false), ("/d", true)] {
+            if early {
+                restart.restart(&mut stage);
+                let (link, answers) = client.connect_early(stage.port(), &[post(target)]);
+                assert_eq!((link.early, &*answers[0].body), (Some(false), "up\n"));
+                link.close();
+            } else {
+                let mut link = client.connect(stage.port());
+                assert_eq!(link.ask(post(target)).body, "up\n");
+                link.close();
+            }
+        }
+        check(&upstream, ["POST /a - x=1", "POST /b - x=1", "POST /c - x=1", "POST /d - x=1"]);
+    }
+}
+
+#[test]
+fn rfc9001_4_6_2_ngtcp2_asks_again() {
+    for (upstream, mut stage, restart) in stages() {
+        fs::write(stage.dir().join("body"), "x=1").unwrap();
+        let post = ["--http-method=POST", "--data=body"];
+        for (flags, target) in [(&[][..], "/a"), (&[], "/b"), (&post, "/c"), (&post, "/d")] {
+            let early = ["/b", "/d"].contains(&target);
+            let late = if early { &[][..] } else { &["--disable-early-data"] };
+            let flags = [flags, late].concat();
+            let said = ngtcp2::client(stage.dir(), stage.port(), &flags, &[target]);
+            assert_eq!(said.statuses(), ["200"], "{}", said.story());
+            assert_eq!(said.said("Early data was rejected"), early, "{}", said.story());
+            if !early {
+                restart.restart(&mut stage);
+            }
+        }
+        check(&upstream, ["GET /a - ", "GET /b - ", "POST /c - x=1", "POST /d - x=1"]);
+    }
+}
+
+#[test]
+fn rfc9001_4_6_2_fetch_asks_again() {
+    for (upstream, mut stage, restart) in stages() {
+        let post = ["-d", "x=1"];
+        for (flags, target) in [(&[][..], "/a"), (&[], "/b"), (&post, "/c"), (&post, "/d")] {
+            let early = ["/b", "/d"].contains(&target);
+            let now = if early { &EARLY_DATA[..] } else { &[] };
+            let flags = [&["--http3-only"], now, flags].concat();
+            let url = format!("https://localhost:{}{target}", stage.port());
+            let fetched = fetch(stage.dir(), &stage.cert, &url, &flags);
+            assert_eq!(fetched.ended.out, "up\n", "{:?}", fetched.ended);
+            let expected = if early { "refused" } else { "none" };
+            assert_eq!(fields(&fetched.facts, "early_data"), expected, "{target}");
+            if !early {
+                restart.restart(&mut stage);
+            }
+        }
+        check(&upstream, ["GET /a - ", "GET /b - ", "POST /c - x=1", "POST /d - x=1"]);
+    }
+}
+
+const EARLY_DATA: [&str; 2] = ["--tls-earlydata", "--early-data-any-method"];
