@@ -215,3 +215,9 @@ fn a_slow_server_costs_time_and_no_round_trips() {
     let way = Way { pause: 75 * MS, ..Way::new(20 * MS) };
     assert_eq!(round_trips(&QuicWorld::http3(600).facts(&way)), (2, 2));
 }
+
+#[test]
+fn rfc8446_4_6_1_a_request_after_the_tickets_did_not_wait_for_them() {
+    let way = Way { rest_at_first: 50 * MS, ..Way::new(20 * MS) };
+    assert_eq!(round_trips(&QuicWorld::ping_pong().facts(&way)), (2, 2));
+}

@@ -37,8 +37,10 @@ pub(crate) struct Way {
     pub(crate) moves_to: Option<SocketAddr>,
     /// How many requests there are, one after the other.
     pub(crate) requests: usize,
-    /// How long the client rests before each request after the first.
+    /// How long the client rests before each request after the first, and before that after the
+    /// handshake.
     pub(crate) rest: u64,
+    pub(crate) rest_at_first: u64,
     /// How long the server thinks before it answers.
     pub(crate) pause: u64,
 }
@@ -57,6 +59,7 @@ impl Way {
             moves_to: None,
             requests: 1,
             rest: 0,
+            rest_at_first: 0,
             pause: 0,
         }
     }
@@ -286,6 +289,10 @@ impl Run<'_> {
         self.answered += answered;
         if answered > 0 && self.answered < self.way.requests {
             self.asks = Some(self.now + self.way.rest);
+        }
+        if ask && self.way.rest_at_first > 0 {
+            ask = false;
+            self.asks = Some(self.now + self.way.rest_at_first);
         }
         if ask || self.asks.is_some_and(|time| time <= self.now) {
             self.asks = None;

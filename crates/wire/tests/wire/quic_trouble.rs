@@ -104,6 +104,23 @@ fn rfc9001_6_key_updates_are_followed() {
 }
 
 #[test]
+fn rfc9001_6_5_packets_of_the_phase_before_are_opened() {
+    let world = QuicWorld::http3(600);
+    let way = Way { requests: 3, update_keys: true, rest: 1000 * MS, ..Way::new(20 * MS) };
+    let capture = world.capture(&way);
+    // Each acknowledgement before an update reaches the tap behind the packet that updates.
+    for to_server in (0..capture.len()).filter(|at| capture[*at].direction == Direction::ToServer) {
+        let mut capture = capture.clone();
+        let later = capture[to_server..].iter().filter(|c| c.direction == Direction::ToServer);
+        let Some(next) = later.map(|captured| captured.arrived).nth(1) else { continue };
+        capture[to_server].arrived = next + 1;
+        let (facts, _) = judge_quic(&capture, &world.key_log());
+        let quic = facts.quic().unwrap();
+        assert_eq!((quic.client_key_updates, quic.unopened), (2, 0), "{to_server}");
+    }
+}
+
+#[test]
 fn rfc9000_9_a_client_that_moves_is_followed() {
     let to = SocketAddr::from(([10, 77, 1, 9], 50_000));
     let way = Way { requests: 2, moves_to: Some(to), ..Way::new(20 * MS) };
