@@ -191,13 +191,10 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
         version: one("--tls", axes.tls.as_deref())?.unwrap_or(Version::Tls13),
         groups: one("--group", axes.group.as_deref())?.map(|group| group.name().to_owned()),
         tfo: one("--tfo", axes.tfo.as_deref())?.unwrap_or(false),
-        transport: firstflight_load::Transport::Tcp,
+        transport: transport(one("--http", axes.http.as_deref())?)?,
         seed,
         timeout: args.connection.max_time,
     };
-    if let Some([http, ..]) = axes.http.as_deref().filter(|http| **http != [Http::One]) {
-        anyhow::bail!("load speaks HTTP/1.1, not {http}; leave --http out");
-    }
     let record = blank_record(command_line(seed), seed);
     Ok(Record {
         witness: Witness::Kernel,
@@ -217,6 +214,15 @@ fn driven(kind: &Kind) -> anyhow::Result<firstflight_load::Kind> {
         Kind::ZeroRtt => firstflight_load::Kind::ZeroRtt,
         Kind::Refused => anyhow::bail!("load knows full, resumed and 0-RTT; leave refused out"),
     })
+}
+
+/// What carries the HTTP that was asked for.
+fn transport(http: Option<Http>) -> anyhow::Result<firstflight_load::Transport> {
+    match http {
+        None | Some(Http::One) => Ok(firstflight_load::Transport::Tcp),
+        Some(Http::Three) => Ok(firstflight_load::Transport::Quic),
+        Some(http) => anyhow::bail!("load speaks HTTP/1.1 or HTTP/3, not {http}; give one of them"),
+    }
 }
 
 /// The one value of an axis that load cannot vary.

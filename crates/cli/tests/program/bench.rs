@@ -28,20 +28,27 @@ fn each_kind_is_driven_and_counted_by_what_tls_says() {
     let serve = Serve::files(site.path(), &[]);
     let url = format!("https://{}/", serve.address);
     let cert = serve.cert.display().to_string();
-    let flags = ["--cacert", &cert, "--connections", "2", "--duration", "1"];
-    let ended = bench(site.path(), &url, &flags);
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    let loads = loads(site.path());
-    let kinds = [("full", "full"), ("resumed", "resumed"), ("0-RTT", "early data accepted")];
-    assert_eq!(loads.len(), kinds.len());
-    for (load, (kind, handshake)) in loads.iter().zip(kinds) {
-        assert_eq!((&load["kind"], &load["model"]), (&kind.into(), &"closed".into()));
-        let completed = load["completed"].as_u64().unwrap();
-        assert!(completed > 0, "{load}");
-        assert_eq!(load["handshakes"][0][0], handshake, "{load}");
-        assert_eq!(load["errors"], Value::Array(Vec::new()), "{load}");
+    for http in ["1.1", "3"] {
+        let flags = ["--cacert", &cert, "--connections", "2", "--duration", "1", "--http", http];
+        let ended = bench(site.path(), &url, &flags);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let loads = loads(site.path());
+        let kinds = [("full", "full"), ("resumed", "resumed"), ("0-RTT", "early data accepted")];
+        assert_eq!(loads.len(), kinds.len());
+        for (load, (kind, handshake)) in loads.iter().zip(kinds) {
+            assert_eq!((&load["kind"], &load["model"]), (&kind.into(), &"closed".into()));
+            assert_eq!(load["http"], http);
+            let completed = load["completed"].as_u64().unwrap();
+            assert!(completed > 0, "{load}");
+            assert_eq!(load["handshakes"][0][0], handshake, "{load}");
+            assert_eq!(load["errors"], Value::Array(Vec::new()), "{load}");
+        }
+        assert!(ended.out.contains("closed, 2 at a"), "{}", ended.out);
     }
-    assert!(ended.out.contains("closed, 2 at a"), "{}", ended.out);
+    let log = serve.stop();
+    assert!(
+        log.iter().any(|line| line["protocol"] == "HTTP/3" && line["early_data"] == "accepted")
+    );
 }
 
 #[test]
@@ -68,6 +75,8 @@ fn what_cannot_be_driven_is_said_at_once() {
         (&["-k", "--rate", "5", "--duration", "1"][..], "refused"),
         (&["-k", "--rate", "5", "--kind", "refused"], "leave refused out"),
         (&["-k", "--rate", "5", "--tls", "1.2,1.3"], "name one"),
+        (&["-k", "--rate", "5", "--http", "2"], "HTTP/1.1 or HTTP/3"),
+        (&["-k", "--rate", "5", "--http", "3", "--tls", "1.2"], "QUIC has TLS 1.3 alone"),
         (&["-k", "--rate", "0"], "a rate is above 0"),
     ] {
         let ended = bench(site.path(), &url, arguments);

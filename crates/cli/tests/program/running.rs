@@ -177,6 +177,11 @@ impl Serve {
         self.address.port().to_string()
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.0.id()
+    }
+
     /// The log so far, without a line that is only half there.
     pub(crate) fn log(&self) -> Vec<Value> {
         text(&self.log)
