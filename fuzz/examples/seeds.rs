@@ -21,6 +21,9 @@ use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{KeyLogLines, Machine, Offer, Progress, Session, Version};
 use firstflight_wire::{Label, Observer};
 
+#[path = "seeds/pair.rs"]
+mod pair;
+
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 fn main() -> Outcome {
@@ -44,6 +47,12 @@ fn main() -> Outcome {
         put(&folder, "jar", name, &jar(&session)?)?;
     }
     quic(&folder)?;
+    let pair = pair::Pair::new()?;
+    for (name, retry) in [("quic_full", false), ("quic_early", false), ("quic_retry", true)] {
+        let capture = pair.connect(retry)?;
+        println!("{:?}", label(&capture)?);
+        put(&folder, "packets", name, &capture)?;
+    }
     put(&folder, "ticket_file", "fresh", key_file()?.as_bytes())?;
     put(&folder, "profiles", "built_in", PROFILES)?;
     put(&folder, "config", "all", CONFIG.as_bytes())?;
@@ -216,23 +225,8 @@ impl Connection {
         let flags = Flags(Flags::SECRETS);
         let body = secrets.as_bytes();
         Event { flags, gap: 0, seq: 0, ack: 0, options: 0, body }.write(&mut made.capture);
-        println!("{:?}", made.label()?);
+        println!("{:?}", label(&made.capture)?);
         Ok(made)
-    }
-
-    /// What the judge says of the capture: it is no seed if it cannot be read.
-    fn label(&self) -> Outcome<Label> {
-        let mut observer = Observer::new();
-        let mut now = 0;
-        for event in Event::all(&self.capture) {
-            now += 1_000 * u64::from(event.gap);
-            match event.flags.has(Flags::SECRETS) {
-                true => drop(observer.add_secrets(std::str::from_utf8(event.body)?)),
-                false => observer.packet(&event.packet(&event.frame(), now)),
-            }
-        }
-        let facts = observer.finish().pop().ok_or("no connection in the capture")?;
-        facts.label().map_err(|why| format!("{why:?}").into())
     }
 
     /// Hands over what `from` has to send.
@@ -259,6 +253,21 @@ impl Connection {
         let event = Event { flags: Flags(flags), gap: 10_000, seq, ack, options, body };
         event.write(&mut self.capture);
     }
+}
+
+/// What the judge says of the capture: it is no seed if it cannot be read.
+fn label(capture: &[u8]) -> Outcome<Label> {
+    let mut observer = Observer::new();
+    let mut now = 0;
+    for event in Event::all(capture) {
+        now += 1_000 * u64::from(event.gap);
+        match event.flags.has(Flags::SECRETS) {
+            true => drop(observer.add_secrets(std::str::from_utf8(event.body)?)),
+            false => observer.packet(&event.packet(&event.frame(), now)),
+        }
+    }
+    let facts = observer.finish().pop().ok_or("no connection in the capture")?;
+    facts.label().map_err(|why| format!("{why:?}").into())
 }
 
 /// Writes once the machine lets it.

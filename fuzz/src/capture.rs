@@ -14,11 +14,15 @@ pub struct Event<'a> {
     pub seq: u16,
     /// How far its acknowledgement number is behind the other side's first.
     pub ack: u16,
-    /// How many bytes of the body are TCP options, 40 at most.
+    /// How many bytes of the body are TCP options, 40 at most; or [`UDP`].
     pub options: u8,
     /// Options and payload, a whole frame, or lines of a key log.
     pub body: &'a [u8],
 }
+
+/// In the place of the options' length: the body is a UDP payload, and the sequence number is how
+/// far the client's port is behind its first, as that of a client that moves.
+pub const UDP: u8 = 0xff;
 
 /// An event's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +92,9 @@ impl<'a> Event<'a> {
         if self.flags.has(Flags::FRAME) {
             return self.body.to_vec();
         }
+        if self.options == UDP {
+            return self.datagram();
+        }
         let options = self.body.len().min(self.options.min(40).into());
         let (options, payload) = self.body.split_at(options);
         let mut padded = options.to_vec();
@@ -115,6 +122,17 @@ impl<'a> Event<'a> {
         let mut frame = Vec::with_capacity(tcp.size(payload.len()));
         // Too long for IPv4: such a frame cannot be.
         let _ = tcp.write(&mut frame, payload);
+        frame
+    }
+
+    fn datagram(&self) -> Vec<u8> {
+        let moved = CLIENT.port.wrapping_add(self.seq);
+        let (client, server) = ((CLIENT.address, moved), (SERVER.address, SERVER.port));
+        let to_client = self.flags.has(Flags::TO_CLIENT);
+        let (from, to) = if to_client { (server, client) } else { (client, server) };
+        let udp = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(from.0, to.0, 64).udp(from.1, to.1);
+        let mut frame = Vec::with_capacity(udp.size(self.body.len()));
+        let _ = udp.write(&mut frame, self.body);
         frame
     }
 

@@ -5,5 +5,5 @@ mod capture;
 mod endpoints;
 pub mod quic;
 
-pub use capture::{Event, Flags};
+pub use capture::{Event, Flags, UDP};
 pub use endpoints::{OpenSealer, acceptor, connector};
