@@ -61,8 +61,11 @@ impl Home {
 /// What a server is expected to do here.
 struct Expected {
     name: &'static str,
+    /// Over TCP.
     early_data: bool,
     fast_open: bool,
+    /// HTTP/3, with resumption and early data.
+    quic: bool,
 }
 
 fn text(value: &Value) -> &str {
@@ -74,9 +77,10 @@ fn text(value: &Value) -> &str {
 fn check(expected: &Expected, record: &Value) {
     let cells = record["cells"].as_array().unwrap();
     let samples = record["samples"].as_array().unwrap();
-    // Full and resumed in both versions, 0-RTT in one; each without and with TFO.
+    // Full and resumed in both versions, 0-RTT in one; each without and with TFO. Over QUIC three
+    // kinds.
     let kinds = 2 * 2 + usize::from(expected.early_data);
-    let count = kinds * (1 + usize::from(expected.fast_open));
+    let count = kinds * (1 + usize::from(expected.fast_open)) + 3 * usize::from(expected.quic);
     assert_eq!((cells.len(), samples.len()), (count, 2 * count), "{}", expected.name);
     for sample in samples {
         let cell = &cells[sample["cell"].as_u64().unwrap() as usize];
@@ -91,21 +95,26 @@ fn check(expected: &Expected, record: &Value) {
     let notes = notes.join("\n");
     assert_eq!(notes.contains("without early data: "), !expected.early_data, "{notes}");
     assert_eq!(notes.contains("without TCP Fast Open: "), !expected.fast_open, "{notes}");
+    assert_eq!(notes.contains("without HTTP/3: "), !expected.quic, "{notes}");
 }
 
-/// How many of the 20 resent flights were executed; `None`: there was no attack.
-fn executed(record: &Value) -> Option<u64> {
-    let replay = record["replays"].as_array().unwrap().first()?;
-    assert_eq!((&replay["tries"], &replay["originals"]), (&20.into(), &1.into()), "{replay}");
-    replay["executed"].as_u64()
+/// How many of the 20 resent flights were executed over TCP and over QUIC; `None`: there was no
+/// attack.
+fn executed(record: &Value) -> [Option<u64>; 2] {
+    ["tcp", "quic"].map(|transport| {
+        let mut replays = record["replays"].as_array().unwrap().iter();
+        let replay = replays.find(|replay| replay["transport"] == transport)?;
+        assert_eq!((&replay["tries"], &replay["originals"]), (&20.into(), &1.into()), "{replay}");
+        replay["executed"].as_u64()
+    })
 }
 
-fn measure(expected: &Expected) -> Option<u64> {
+fn measure(expected: &Expected) -> [Option<u64>; 2] {
     let home = Home::new();
     finish(expected, &home, &home.lab(&["--server", expected.name]))
 }
 
-fn finish(expected: &Expected, home: &Home, ended: &Ended) -> Option<u64> {
+fn finish(expected: &Expected, home: &Home, ended: &Ended) -> [Option<u64>; 2] {
     let mend = "run `make deps-test`";
     assert!(!ended.err.contains("is not installed"), "{mend}: {}", ended.err);
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -114,38 +123,43 @@ fn finish(expected: &Expected, home: &Home, ended: &Ended) -> Option<u64> {
     executed(&record)
 }
 
+const OVER_TCP: Expected = Expected { name: "", early_data: true, fast_open: true, quic: false };
+
 #[test]
 fn nginx_executes_replays() {
-    let replayed = measure(&Expected { name: "nginx", early_data: true, fast_open: true });
-    assert_eq!(replayed, Some(20));
+    let replayed = measure(&Expected { name: "nginx", ..OVER_TCP });
+    assert_eq!(replayed, [Some(20), None]);
 }
 
 /// 2.6 waits for the client's Finished; later versions may not.
 #[test]
 fn haproxy_takes_early_data() {
-    let replayed = measure(&Expected { name: "haproxy", early_data: true, fast_open: true });
-    assert!(replayed.is_some());
+    let replayed = measure(&Expected { name: "haproxy", ..OVER_TCP });
+    assert!(replayed[0].is_some());
 }
 
 #[test]
 fn h2o_takes_no_early_data() {
-    let replayed = measure(&Expected { name: "h2o", early_data: false, fast_open: true });
-    assert_eq!(replayed, None);
+    let replayed = measure(&Expected { name: "h2o", early_data: false, ..OVER_TCP });
+    assert_eq!(replayed, [None, None]);
+}
+
+/// Over QUIC it executes a copy as soon as it has forgotten the original's connection.
+#[test]
+fn caddy_executes_copies_over_quic_and_has_no_fast_open() {
+    let expected = Expected { name: "caddy", early_data: false, fast_open: false, quic: true };
+    let replayed = measure(&expected);
+    assert_eq!(replayed[0], None);
+    assert!(replayed[1].is_some_and(|copies| copies > 0), "{replayed:?}");
 }
 
 #[test]
-fn caddy_takes_no_early_data_and_has_no_fast_open() {
-    let replayed = measure(&Expected { name: "caddy", early_data: false, fast_open: false });
-    assert_eq!(replayed, None);
-}
-
-#[test]
-fn envoy_takes_no_early_data() {
-    let expected = Expected { name: "envoy", early_data: false, fast_open: true };
+fn envoy_takes_early_data_over_quic_alone() {
+    let expected = Expected { name: "envoy", early_data: false, fast_open: true, quic: true };
     let home = Home::new();
     // It lies in the home of whoever ran `make deps-test`, where nobody may not look.
     let ended = home.lab_as(false, &["--server", "envoy"]);
-    assert_eq!(finish(&expected, &home, &ended), None);
+    assert_eq!(finish(&expected, &home, &ended), [None, Some(0)]);
 }
 
 #[test]
@@ -157,7 +171,7 @@ fn s_server_serves_one_at_a_time() {
     assert_eq!(record["cells"].as_array().unwrap().len(), 4);
     let notes = record["servers"][0]["notes"].to_string();
     assert!(notes.contains("-early_data together with -WWW"), "{notes}");
-    assert_eq!(executed(&record), None);
+    assert_eq!(executed(&record), [None, None]);
 }
 
 /// Our own server as a stranger would start it: nothing is known of it, and its log counts.
@@ -177,9 +191,12 @@ fn any_command_is_tried_and_attacked() {
     assert_eq!(names, ["firstflight", "mine"]);
     let cells = record["cells"].as_array().unwrap();
     let of = |name: &str| cells.iter().filter(|cell| cell["server"] == name).count();
-    assert_eq!((of("firstflight"), of("mine")), (10, 10), "both can do the same");
-    let mine = &record["replays"][1];
-    assert_eq!((text(&mine["server"]), &mine["originals"]), ("mine", &1.into()), "{mine}");
+    assert_eq!((of("firstflight"), of("mine")), (13, 13), "both can do the same");
+    for (place, transport) in [(2, "tcp"), (3, "quic")] {
+        let mine = &record["replays"][place];
+        let said = (text(&mine["server"]), text(&mine["transport"]), &mine["originals"]);
+        assert_eq!(said, ("mine", transport, &1.into()), "{mine}");
+    }
 }
 
 #[test]
