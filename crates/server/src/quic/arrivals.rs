@@ -72,6 +72,11 @@ impl Arrivals {
         }
     }
 
+    /// Forgets a connection that does not begin.
+    pub(super) fn forget(&self, incoming: &Incoming) {
+        self.state().flights.forget(incoming.remote_address(), &incoming.orig_dst_cid());
+    }
+
     /// Looks at a datagram that comes in.
     pub(super) fn see(&self, remote: SocketAddr, datagram: &[u8]) {
         if !FirstFlights::may_begin(datagram) {

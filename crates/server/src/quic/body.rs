@@ -38,14 +38,37 @@ enum Stage {
 #[error("the request's body is not as long as its content-length says")]
 struct WrongLength;
 
+/// The length of a body by the head's word. An upstream may take another of several words for it,
+/// or read one that is no number in its own way, and then the next request begins where it should
+/// not: so they have to agree (RFC 9110 section 8.6).
+///
+/// # Errors
+/// [`BadLength`]: the request is malformed (RFC 9114 section 4.1.2).
+pub(crate) fn announced(headers: &HeaderMap) -> Result<Option<u64>, BadLength> {
+    let mut found = None;
+    for value in headers.get_all(header::CONTENT_LENGTH) {
+        let digits = value.to_str().ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+        let length = digits.and_then(|text| text.parse().ok()).ok_or(BadLength)?;
+        if found.is_some_and(|before| before != length) {
+            return Err(BadLength);
+        }
+        found = Some(length);
+    }
+    Ok(found)
+}
+
+/// The head does not say how long the body is, though it tries.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request's content-length is no number, or several that differ")]
+pub(crate) struct BadLength;
+
 impl RequestBody {
+    /// `announced`: [`announced`].
     pub(crate) fn new(
         stream: RequestStream<Recv, Bytes>,
         state: Arc<StreamState>,
-        headers: &HeaderMap,
+        announced: Option<u64>,
     ) -> Self {
-        let announced = headers.get(header::CONTENT_LENGTH);
-        let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
         Self { stream, state, first: None, trailers: None, announced, stage: Stage::Data }
     }
 
@@ -135,6 +158,28 @@ impl Body for RequestBody {
             (Stage::Data, Some(left)) => SizeHint::with_exact(left + first),
             (Stage::Data, None) => SizeHint::default(),
             _ => SizeHint::with_exact(first),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(values: &[&'static str]) -> Result<Option<u64>, BadLength> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(header::CONTENT_LENGTH, value.parse().unwrap());
+        }
+        announced(&headers)
+    }
+
+    #[test]
+    fn rfc9110_8_6_lengths_that_differ_or_are_no_numbers_are_malformed() {
+        assert_eq!((said(&[]), said(&["7"])), (Ok(None), Ok(Some(7))));
+        assert_eq!(said(&["5", "5"]), Ok(Some(5)));
+        for bad in [&["0", "5"][..], &["+5"], &["5, 5"], &[""], &["18446744073709551616"]] {
+            assert_eq!(said(bad), Err(BadLength), "{bad:?}");
         }
     }
 }

@@ -73,6 +73,15 @@ fn steering() -> Steering {
     Steering::new(u8::try_from(workers).unwrap_or(u8::MAX))
 }
 
+impl Worker {
+    /// What was seen of a connection that does not begin is not for another one with its id.
+    fn forget(&self, incoming: &quinn::Incoming) {
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.forget(incoming);
+        }
+    }
+}
+
 impl Front {
     /// Opens endpoints on the sockets of each port.
     ///
@@ -102,7 +111,9 @@ impl Front {
         let mut random = [0; 32];
         getrandom::fill(&mut random).expect("the system gives random bytes");
         let steering = steering();
-        let endpoints = EndpointConfig::new(Arc::new(ResetKey::new(random)));
+        let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(random)));
+        // quinn would name drafts too, whose keys we do not have.
+        endpoints.supported_versions(vec![1]);
         let door = Door::new(http3.retry_above, http3.refuse_above);
         let mut front = Self { workers: Vec::new(), door, crypto, tokens, config };
         for (address, sockets) in ports {
@@ -161,17 +172,20 @@ impl Front {
             let handshaking = match self.door.enter(incoming.remote_address_validated()) {
                 Entry::Handshake(handshaking) => handshaking,
                 Entry::Retry => {
+                    worker.forget(&incoming);
                     // An address that was not shown may always be asked for.
                     let _ = incoming.retry();
                     continue;
                 }
                 Entry::Ignore => {
+                    worker.forget(&incoming);
                     incoming.ignore();
                     continue;
                 }
             };
             // There is no backlog to wait in, and a client that is refused has TCP.
             let Ok(place) = places.clone().try_acquire_owned() else {
+                worker.forget(&incoming);
                 incoming.refuse();
                 continue;
             };

@@ -34,7 +34,10 @@ pub(super) async fn serve(
                 Err(_) => return,
             },
             Some(()) = pings.next(), if !pings.is_empty() => {
-                deadline = Instant::now() + connection.server.limits.idle_timeout;
+                // A copy of a first flight does not keep its place longer for its answer.
+                if connection.is_complete() {
+                    deadline = Instant::now() + connection.server.limits.idle_timeout;
+                }
             }
             now = next_stop(stop, last) => match now {
                 Stop::Now => return,
@@ -52,7 +55,7 @@ pub(super) async fn serve(
 
 async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
     let (mut send, mut recv) = streams;
-    let early = recv.is_0rtt() || connection.lost_claim();
+    let early = recv.is_0rtt() || !connection.is_complete() || connection.lost_claim();
     let limits = &connection.server.limits;
     match timeout(limits.header_timeout, recv.read_to_end(4)).await {
         Ok(Ok(ping)) if ping == b"PING" => {}

@@ -4,8 +4,6 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
 use firstflight_quic::Steering;
-use nix::sys::socket::setsockopt;
-use nix::{setsockopt_impl, sockopt_impl};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::ServerError;
@@ -36,7 +34,7 @@ fn bind_all(address: SocketAddr, steering: Steering) -> io::Result<Vec<UdpSocket
         sockets.push(further);
     }
     if sockets.len() > 1 {
-        steer(&sockets[0], steering)?;
+        steering.attach(&sockets[0])?;
     }
     Ok(sockets.into_iter().map(UdpSocket::from).collect())
 }
@@ -49,27 +47,6 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     let _ = socket.set_send_buffer_size(BUFFER);
     Ok(socket)
 }
-
-/// Has the kernel give each packet to the socket that the steering names.
-fn steer(socket: &Socket, steering: Steering) -> io::Result<()> {
-    let program = steering.program().into_iter();
-    let mut program: Vec<_> =
-        program.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
-    let program = libc::sock_fprog {
-        len: u16::try_from(program.len()).unwrap_or(u16::MAX),
-        filter: program.as_mut_ptr(),
-    };
-    Ok(setsockopt(socket, ReusePortProgram, &program)?)
-}
-
-sockopt_impl!(
-    /// Which socket of a port takes a packet.
-    ReusePortProgram,
-    SetOnly,
-    libc::SOL_SOCKET,
-    libc::SO_ATTACH_REUSEPORT_CBPF,
-    libc::sock_fprog
-);
 
 /// A millisecond at 16 Gbit/s.
 const BUFFER: usize = 2 * 1024 * 1024;

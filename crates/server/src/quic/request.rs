@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h3::error::StreamError;
+use h3::error::{Code, StreamError};
 use h3::server::{RequestResolver, RequestStream};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use super::body::RequestBody;
+use super::body::{self, BadLength, RequestBody};
 use super::halves::Send;
 use super::streams::{Bidi, Link, Over, StreamState, StreamWatch};
 use crate::connection::Connection;
@@ -64,6 +64,8 @@ enum Broken {
     #[error("{0}")]
     Stream(#[from] StreamError),
     #[error("{0}")]
+    BadLength(#[from] BadLength),
+    #[error("{0}")]
     Body(BodyError),
 }
 
@@ -77,11 +79,16 @@ async fn answer(
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
     // Of a flight that another connection has claimed each request is suspect, also one that comes
     // late: it may be what was lost on the way and is sent again.
-    let early = early || connection.lost_claim();
+    // And quinn hands streams of a connection over as late ones when it has ended, too, which is no
+    // proof of anything.
+    let early = early || !connection.is_complete() || connection.lost_claim();
     let (decision, record) = service::begin(connection, &request, early);
-    let (send, recv) = stream.split();
+    let (mut send, recv) = stream.split();
+    let announced = body::announced(request.headers()).inspect_err(|_| {
+        send.stop_stream(Code::H3_MESSAGE_ERROR);
+    })?;
     let mut answer = Answer { send, state, standstill: limits.idle_timeout };
-    let mut body = RequestBody::new(recv, state.clone(), request.headers());
+    let mut body = RequestBody::new(recv, state.clone(), announced);
     poll_fn(|cx| Poll::Ready(body.look(cx))).await.map_err(Broken::Body)?;
     if request.headers().contains_key(header::EXPECT) && !body.is_end_stream() {
         answer.go_on().await?;
