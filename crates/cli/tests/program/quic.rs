@@ -9,6 +9,7 @@ mod forged;
 mod initial;
 mod ngtcp2;
 mod ngtcp2_asks;
+mod nodes;
 mod refused;
 mod relay;
 mod replay;

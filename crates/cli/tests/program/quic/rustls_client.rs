@@ -88,11 +88,8 @@ impl Client {
         tls.alpn_protocols = vec![b"h3".to_vec()];
         tls.enable_early_data = true;
         let tls = QuicClientConfig::with_initial(Arc::new(tls), initial).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        // Of one thread: what is written before the first wait leaves with the ClientHello.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { runtime, config: quinn::ClientConfig::new(Arc::new(tls)) }
     }
 

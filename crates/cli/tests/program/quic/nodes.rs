@@ -1,0 +1,133 @@
+//! Three nodes that share a real store and their ticket keys: a first flight that was executed at
+//! one of them is executed at none again.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use firstflight_rig::{Listen, Process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::attacker::resend;
+use super::relay::Relay;
+use super::rustls_client::{Client, get};
+use crate::peers::certificate;
+use crate::running::{Serve, firstflight, run, site, within};
+
+struct Nodes {
+    store: Process,
+    _site: TempDir,
+    nodes: Vec<Serve>,
+    /// In front of the first one.
+    relay: Relay,
+    client: Client,
+}
+
+impl Nodes {
+    fn start() -> Self {
+        let site = site();
+        let cert = certificate(site.path());
+        let store = Process::redis(Listen::Unix);
+        let kek = site.path().join("kek");
+        let made = run(firstflight(site.path()).args(["keys", "new-encryption"]).arg(&kek));
+        assert_eq!(made.code, Some(0), "{made:?}");
+        let nodes: Vec<_> = ["a", "b", "c"].map(|name| node(&site, &store, name)).into();
+        let relay = Relay::start(nodes[0].address);
+        let client = Client::new(&cert);
+        Self { store, _site: site, nodes, relay, client }
+    }
+
+    /// Asks early at a node until it is accepted; the target that was.
+    fn early(&self, node: usize, name: &str) -> String {
+        self.relay.turn_to(self.nodes[node].address);
+        let mut round = 0;
+        let mut target = String::new();
+        let accepted = within(STARTUP, Duration::from_millis(100), || {
+            round += 1;
+            target = format!("/index.html?{name}.{round}.");
+            let mut link = self.client.connect(self.relay.port);
+            assert_eq!(link.ask(get("/index.html")).status, 200);
+            link.close();
+            let (link, answers) = self.client.connect_early(self.relay.port, &[get(&target)]);
+            assert_eq!(answers[0].status, 200);
+            let early = link.early == Some(true);
+            link.close();
+            early && self.counts(&target, "claim", "won") == [(node, 1)]
+        });
+        assert!(accepted, "no early data at node {node}");
+        target
+    }
+
+    /// Sends each flight so often to each node.
+    fn resend(&self, flights: &[Vec<Vec<u8>>], times: usize) {
+        for node in &self.nodes {
+            resend(node.address, flights, times);
+        }
+    }
+
+    /// At which nodes the log says this of a target, and how often.
+    fn counts(&self, target: &str, field: &str, value: impl Into<Value>) -> Vec<(usize, usize)> {
+        let value = value.into();
+        let lines = |node: &Serve| {
+            let log = node.log();
+            log.iter().filter(|l| l["target"] == target && l[field] == value).count()
+        };
+        let all = self.nodes.iter().map(lines).enumerate();
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+fn node(site: &TempDir, store: &Process, name: &str) -> Serve {
+    let dir: PathBuf = site.path().join(name);
+    fs::create_dir(&dir).unwrap();
+    let config = format!(
+        "[early_data]\nfreshness = \"5s\"\n[store]\nurl = {:?}\n[tickets]\nkeys = \
+         \"store\"\nkey_encryption_file = {:?}\n",
+        store.url(),
+        site.path().join("kek")
+    );
+    fs::write(dir.join("config.toml"), config).unwrap();
+    let files = ["cert.pem", "key.pem", "root"].map(|name| site.path().join(name));
+    let [cert, key, root] = files.each_ref().map(|file| file.to_str().unwrap());
+    let config = dir.join("config.toml");
+    let arguments = ["--cert", cert, "--key", key, "--root", root, "--config"];
+    let more = [config.to_str().unwrap(), "--header-timeout", "1s"];
+    Serve::start(&dir, &[&arguments[..], &more].concat())
+}
+
+/// Longer than the window after the store's start, in which nothing is accepted early.
+const STARTUP: Duration = Duration::from_secs(150);
+
+#[test]
+fn rfc8446_8_2_ten_thousand_copies_at_three_nodes_execute_nothing() {
+    let mut nodes = Nodes::start();
+    let mut recorded = Vec::new();
+    for number in 0..30 {
+        let target = nodes.early(number % 3, &format!("flight={number}"));
+        let flight = [nodes.relay.flight()];
+        // Fresh, everywhere.
+        nodes.resend(&flight, 10);
+        recorded.push((number % 3, target, flight));
+    }
+    let flights: Vec<_> = recorded.iter().map(|(_, _, [flight])| flight.clone()).collect();
+    nodes.resend(&flights, 100);
+    nodes.store.freeze();
+    nodes.resend(&flights, 5);
+    nodes.store.thaw();
+    nodes.store.kill();
+    nodes.resend(&flights, 5);
+    for node in 0..3 {
+        nodes.relay.turn_to(nodes.nodes[node].address);
+        let mut link = nodes.client.connect(nodes.relay.port);
+        assert_eq!(link.ask(get("/index.html?honest")).status, 200);
+        link.close();
+    }
+    let mut elsewhere = 0;
+    for (node, target, _) in &recorded {
+        assert_eq!(nodes.counts(target, "executed", true), [(*node, 1)], "{target}");
+        let lost = nodes.counts(target, "claim", "lost");
+        elsewhere += lost.iter().filter(|(at, _)| at != node).count();
+    }
+    assert!(elsewhere > 10, "hardly a copy got as far as the shared register: {elsewhere}");
+}
