@@ -6,9 +6,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::attacker::resend;
+use super::initial::{ZERO_RTT, packets};
+use super::relay::Way;
 use super::rustls_client::{Client, get};
 use super::stage::Stage;
-use crate::running::{PATIENCE, within};
+use crate::running::{PATIENCE, fields, within};
 
 /// A first flight that was executed, and the target that names it.
 struct Recorded {
@@ -81,3 +83,44 @@ fn rfc9001_9_2_ten_thousand_copies_over_quic_execute_nothing() {
 
 /// Tickets stay fresh longer than the test takes.
 const FRESH: &str = "[early_data]\nfreshness = \"1m\"\n";
+
+/// What of early data is lost is sent again after the handshake, where nothing tells it from new
+/// requests: who has kept the packets that were lost must not have them executed, too.
+#[test]
+fn rfc9001_9_2_a_copy_of_early_data_that_was_lost_executes_nothing() {
+    let mut stage = Stage::new(&["--header-timeout", "1s"]);
+    let client = Client::new(&stage.cert);
+    client.connect(stage.port()).ask(get("/index.html"));
+    stage.relay.rule(|way, _, datagram| match way {
+        Way::Up => without_early_data(&datagram).into_iter().collect(),
+        Way::Down => vec![datagram],
+    });
+    let (link, answers) = client.connect_early(stage.port(), &[get("/index.html?lost")]);
+    assert_eq!((link.early, answers[0].status), (Some(true), 200));
+    link.close();
+    let line = stage.server.lines(2).remove(1);
+    assert_eq!(fields(&line, "early executed"), "false true");
+    let flight = [stage.relay.flight()];
+    let held = within(PATIENCE, Duration::from_millis(250), || {
+        resend(stage.server.address, &flight, 1);
+        stage.server.log().len() > 2
+    });
+    assert!(held, "no copy gets as far as the gate");
+    let log = stage.end();
+    assert_eq!(counts(&log, "executed", true)["/index.html?lost"], 1, "{log:#?}");
+}
+
+/// The datagram without its 0-RTT packets, as long as before; `None`: there was nothing else in it.
+fn without_early_data(datagram: &[u8]) -> Option<Vec<u8>> {
+    let all = packets(datagram);
+    if all.iter().all(|(header, _)| header.kind != Some(ZERO_RTT)) {
+        return Some(datagram.to_vec());
+    }
+    let kept = all.iter().filter(|(header, _)| header.kind != Some(ZERO_RTT));
+    let mut kept = kept.flat_map(|(_, packet)| packet.iter().copied()).collect::<Vec<_>>();
+    if kept.is_empty() {
+        return None;
+    }
+    kept.resize(datagram.len(), 0);
+    Some(kept)
+}
