@@ -207,6 +207,39 @@ async fn rfc9114_4_1_1_a_request_that_was_not_begun_goes_to_a_fresh_connection()
 }
 
 #[tokio::test]
+async fn rfc9110_15_2_informational_heads_come_before_the_answer() {
+    type Rule = fn(usize, bool) -> QuicAnswer;
+    let cases: [Rule; 3] = [
+        |_, _| QuicAnswer::After(&[103]),
+        |_, _| QuicAnswer::After(&[100, 102, 103, 199]),
+        |_, _| QuicAnswer::After(&[103; 16]),
+    ];
+    for answer in cases {
+        let server = QuicServer::start(QuicManner { answer, ..QuicManner::default() }).await;
+        let (report, body) = get(&Home::new().quic(|_| {}), &server).await;
+        assert_eq!((report.exit_code(), report.status()), (0, 200), "{:?}", report.error);
+        assert_eq!(body, "hello");
+    }
+}
+
+#[tokio::test]
+async fn rfc9114_4_5_nothing_is_switched_to_and_not_everything_is_waited_through() {
+    type Rule = fn(usize, bool) -> QuicAnswer;
+    let cases: [(Rule, &str); 3] = [
+        (|_, _| QuicAnswer::After(&[101]), "101"),
+        (|_, _| QuicAnswer::After(&[103, 101]), "101"),
+        (|_, _| QuicAnswer::After(&[103; 17]), "more than 16 informational heads"),
+    ];
+    for (answer, text) in cases {
+        let server = QuicServer::start(QuicManner { answer, ..QuicManner::default() }).await;
+        let (report, _) = get(&Home::new().quic(|_| {}), &server).await;
+        let error = report.error.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(report.exit_code(), 95, "{error}");
+        assert!(error.contains(text), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_stops_in_the_middle_has_curls_code() {
     type Rule = fn(usize, bool) -> QuicAnswer;
     const NO_ERROR: &str = "without an answer";

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use h3::client::{Connection, RequestStream, SendRequest};
 use h3::error::{Code, StreamError};
-use http::{HeaderMap, Method, Version, header};
+use http::{HeaderMap, Method, StatusCode, Version, header};
 
 use super::failure;
 use crate::exchange::write_head;
@@ -29,6 +29,9 @@ pub struct Receiving {
 
 /// A longer head is not taken.
 const MAX_HEAD: u64 = 256 * 1024;
+
+/// More heads are not waited through before the answer.
+const MAX_INFORMATIONAL: usize = 16;
 
 impl Http3 {
     /// Gets ready: our settings are written (RFC 9114 section 7.2.4), nothing is waited for.
@@ -72,14 +75,33 @@ impl Http3 {
         Ok(Receiving { stream, method, missing: None, answered: false })
     }
 
-    /// Waits for the head of an answer.
+    /// Waits for the head of an answer. Informational ones before it are read over (RFC 9110
+    /// section 15.2), 16 at most.
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::NotBegun`] when the server says that it has not begun with
     /// the request.
     pub async fn head(&mut self, receiving: &mut Receiving) -> Result<Head, ClientError> {
-        let result = self.driver.drive(receiving.stream.recv_response()).await;
-        let (parts, ()) = result.map_err(|error| self.failure(&error, false))?.into_parts();
+        let mut informational = 0;
+        let parts = loop {
+            let result = self.driver.drive(receiving.stream.recv_response()).await;
+            let (parts, ()) = result.map_err(|error| self.failure(&error, false))?.into_parts();
+            if !parts.status.is_informational() {
+                break parts;
+            }
+            // RFC 9114 section 4.5: there is nothing to switch to.
+            if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+                receiving.stream.stop_sending(Code::H3_MESSAGE_ERROR);
+                return Err(ClientError::Http3("the server answered with 101".to_owned()));
+            }
+            informational += 1;
+            if informational > MAX_INFORMATIONAL {
+                receiving.stream.stop_sending(Code::H3_EXCESSIVE_LOAD);
+                return Err(ClientError::Http3(format!(
+                    "more than {MAX_INFORMATIONAL} informational heads came and no answer"
+                )));
+            }
+        };
         receiving.answered = true;
         receiving.missing = body_length(&receiving.method, parts.status.as_u16(), &parts.headers);
         let raw = write_head("HTTP/3", parts.status, &parts.headers);

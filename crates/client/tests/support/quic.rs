@@ -42,6 +42,8 @@ pub struct QuicManner {
 pub enum QuicAnswer {
     /// This status and body.
     Say(u16, &'static str),
+    /// Heads of these statuses, and an answer.
+    After(&'static [u16]),
     /// A redirection.
     Move(&'static str),
     /// A head that promises 9 bytes, and 4 of them.
@@ -211,7 +213,18 @@ impl QuicServer {
             };
             let say = |status: u16| http::Response::builder().status(status);
             let answer = (manner.answer)(number, early);
+            if let QuicAnswer::After(statuses) = answer {
+                for status in statuses {
+                    stream.send_response(say(*status).body(()).unwrap()).await.unwrap();
+                }
+            }
             match answer {
+                QuicAnswer::After(_) => {
+                    // Whoever refuses one of the heads has turned away.
+                    let _ = stream.send_response(say(200).body(()).unwrap()).await;
+                    let _ = stream.send_data(Bytes::from_static(b"hello")).await;
+                    let _ = stream.finish().await;
+                }
                 QuicAnswer::Say(status, body) | QuicAnswer::Last(status, body) => {
                     let head = say(status).header("content-length", body.len());
                     stream.send_response(head.body(()).unwrap()).await.unwrap();
