@@ -42,7 +42,8 @@ pub struct Remembered {
     pub early_data: bool,
 }
 
-/// Where a connection's tickets and address tokens are put as they come in.
+/// Where a connection's tickets and address tokens are put as they come in. Of what nobody takes
+/// the newest 16 tickets and 4 tokens are kept, whatever a server sends.
 #[derive(Clone, Debug, Default)]
 pub struct ResumptionInbox(Arc<Mutex<Inbox>>);
 
@@ -64,8 +65,14 @@ impl ResumptionInbox {
         std::mem::take(&mut self.lock().tokens)
     }
 
+    /// Whether both a ticket and a token came since they were taken.
+    pub fn has_both(&self) -> bool {
+        let inbox = self.lock();
+        !inbox.resumptions.is_empty() && !inbox.tokens.is_empty()
+    }
+
     pub(crate) fn add(&self, resumption: Resumption) {
-        self.lock().resumptions.push(resumption);
+        keep_newest(&mut self.lock().resumptions, resumption, MAX_RESUMPTIONS);
     }
 
     /// How many bytes of streams have left under 0-RTT keys, accepted or not, those that were sent
@@ -81,6 +88,20 @@ impl ResumptionInbox {
     fn lock(&self) -> MutexGuard<'_, Inbox> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tickets that are kept for whoever takes them.
+const MAX_RESUMPTIONS: usize = 16;
+
+/// Address tokens that are kept so.
+const MAX_TOKENS: usize = 4;
+
+/// Adds at the end; the oldest makes room.
+fn keep_newest<T>(list: &mut Vec<T>, newest: T, most: usize) {
+    if list.len() >= most {
+        list.remove(0);
+    }
+    list.push(newest);
 }
 
 impl ClientCrypto {
@@ -148,7 +169,7 @@ struct Tokens {
 
 impl TokenStore for Tokens {
     fn insert(&self, _server_name: &str, token: Bytes) {
-        self.inbox.lock().tokens.push(token);
+        keep_newest(&mut self.inbox.lock().tokens, token, MAX_TOKENS);
     }
 
     fn take(&self, _server_name: &str) -> Option<Bytes> {

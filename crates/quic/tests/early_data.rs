@@ -248,6 +248,18 @@ fn a_token_is_used_once_and_new_ones_are_kept() {
 }
 
 #[test]
+fn of_the_tokens_that_a_server_sends_the_newest_4_are_kept() {
+    let setup = Setup::default();
+    let (_, tokens, inbox) =
+        setup.client().for_connection("localhost", Remembered::default()).unwrap();
+    for number in 0..100 {
+        tokens.insert("localhost", Bytes::from(vec![number]));
+    }
+    assert_eq!(inbox.take_tokens(), (96..100).map(|number| vec![number]).collect::<Vec<_>>());
+    assert!(!inbox.has_both());
+}
+
+#[test]
 fn damaged_transport_parameters_are_told_at_once() {
     let setup = Setup::default();
     let mut found = setup.resumption();

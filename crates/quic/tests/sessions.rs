@@ -98,6 +98,29 @@ fn all_kinds_of_handshakes_and_suites_come_to_an_end() {
     }
 }
 
+/// RFC 8446 section 4.6.1, in full length.
+fn new_session_ticket(number: u8) -> Vec<u8> {
+    let (lifetime, age_add, nonce) = (3600_u32.to_be_bytes(), [0; 4], [1, number]);
+    let fields = [&lifetime[..], &age_add, &nonce, &[0, 32], &[number; 32], &[0, 0]].concat();
+    [&[4, 0, 0, fields.len() as u8], &fields[..]].concat()
+}
+
+#[test]
+fn of_the_tickets_that_a_server_sends_the_newest_16_are_kept() {
+    let mut peers = Peers::new(&Setup::default(), Remembered::default(), true);
+    peers.complete();
+    for number in 0..200 {
+        peers.client.read(&new_session_ticket(number)).unwrap();
+    }
+    let kept = peers.inbox.take_resumptions();
+    assert_eq!(kept.len(), 16);
+    for (number, resumption) in (184..200).zip(kept) {
+        let bytes = resumption.session.to_bytes().unwrap();
+        assert!(bytes.windows(32).any(|ticket| ticket == [number; 32]), "{number}");
+    }
+    assert!(peers.inbox.take_resumptions().is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 

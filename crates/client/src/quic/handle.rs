@@ -1,5 +1,5 @@
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -39,16 +39,12 @@ pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     pub(super) socket: Arc<Watched>,
     pub(super) inbox: ResumptionInbox,
-    pub(super) gifts: Mutex<Gifts>,
     pub(super) peer: SocketAddr,
     pub(super) dialled: Instant,
     pub(super) token_sent: bool,
     pub(super) resumes: bool,
     pub(super) early: bool,
 }
-
-/// Sessions and address tokens.
-pub(super) type Gifts = (Vec<Resumption>, Vec<Bytes>);
 
 impl QuicHandle {
     pub(crate) fn peer(&self) -> SocketAddr {
@@ -102,24 +98,15 @@ impl QuicHandle {
     }
 
     pub(crate) fn take_resumptions(&self) -> Vec<Resumption> {
-        std::mem::take(&mut self.gifts().0)
+        self.0.inbox.take_resumptions()
     }
 
     pub(crate) fn take_tokens(&self) -> Vec<Bytes> {
-        std::mem::take(&mut self.gifts().1)
+        self.0.inbox.take_tokens()
     }
 
     pub(super) fn has_both_gifts(&self) -> bool {
-        let gifts = self.gifts();
-        !gifts.0.is_empty() && !gifts.1.is_empty()
-    }
-
-    /// What has come and was not taken.
-    fn gifts(&self) -> MutexGuard<'_, Gifts> {
-        let mut gifts = self.0.gifts.lock().unwrap_or_else(PoisonError::into_inner);
-        gifts.0.extend(self.0.inbox.take_resumptions());
-        gifts.1.extend(self.0.inbox.take_tokens());
-        gifts
+        self.0.inbox.has_both()
     }
 }
 

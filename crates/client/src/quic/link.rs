@@ -1,5 +1,5 @@
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -94,7 +94,6 @@ impl QuicLink {
             endpoint,
             socket,
             inbox,
-            gifts: Mutex::default(),
             peer: address,
             dialled,
             token_sent,
