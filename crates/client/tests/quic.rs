@@ -11,6 +11,7 @@ use h3::error::Code;
 use http::Method;
 use support::quic::{QuicAnswer, QuicManner, QuicServer, Relay, url};
 use support::{Home, send};
+use tokio::net::UdpSocket;
 
 async fn get(client: &Client, server: &QuicServer) -> (Report, String) {
     send(client, Request::get(server.url("/path"))).await
@@ -373,6 +374,40 @@ async fn rfc9110_9_2_1_a_post_that_left_early_tries_no_other_address() {
         assert_eq!(server.seen().len(), usize::from(code == 0), "{first}");
     }
     drop(silent);
+}
+
+/// The first address's server runs the request and is gone before it has answered, which the network
+/// says when the flight is sent again.
+#[tokio::test]
+async fn rfc9110_9_2_1_a_refusal_of_what_was_sent_again_says_nothing_about_the_first_flight() {
+    let server = QuicServer::start(QuicManner::default()).await;
+    let port = server.address.port();
+    let home = Home::new();
+    get(&home.quic(|_| {}), &server).await;
+    server.seen();
+    let front = UdpSocket::bind(("127.0.0.81", port)).await.unwrap();
+    let back = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let behind = server.clone();
+    let first = tokio::spawn(async move {
+        let (mut datagram, mut seen) = ([0; 2048], Vec::new());
+        while seen.is_empty() {
+            let some = front.recv_from(&mut datagram);
+            if let Ok(Ok((length, _))) = tokio::time::timeout(Duration::from_millis(5), some).await
+            {
+                back.send_to(&datagram[..length], behind.address).await.unwrap();
+            }
+            seen = behind.seen();
+        }
+        seen
+    });
+    let any = home.quic(|config| {
+        config.early_data = EarlyPolicy::AnyMethod;
+        config.resolver.fix(&format!("localhost:{port}:127.0.0.81,127.0.0.1")).unwrap();
+    });
+    let (report, _) = send(&any, post(&server, "a=b")).await;
+    assert_eq!(first.await.unwrap().len(), 1, "it ran");
+    assert_eq!(report.exit_code(), 7, "{:?}", report.error);
+    assert!(server.seen().is_empty(), "and did not run again");
 }
 
 /// RFC 9000 section 17.2: the lengths of the 0-RTT packets in a datagram, without packet number

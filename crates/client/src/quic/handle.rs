@@ -97,6 +97,11 @@ impl QuicHandle {
         self.0.early
     }
 
+    /// Whether a refusal by the network says that nothing of the first flight has arrived.
+    pub(crate) fn refuses_first_flight(&self) -> bool {
+        self.0.socket.refuses_first_flight()
+    }
+
     pub(crate) fn take_resumptions(&self) -> Vec<Resumption> {
         self.0.inbox.take_resumptions()
     }

@@ -2,8 +2,9 @@ use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
@@ -22,7 +23,16 @@ pub(super) struct Watched {
     refused: Mutex<Option<io::Error>>,
     changed: Notify,
     sent: AtomicU64,
+    first_sent: OnceLock<Instant>,
+    /// Whether something has left after the first flight, so that a refusal may mean that.
+    sent_later: AtomicBool,
+    /// Whether anything has come in.
+    heard: AtomicBool,
 }
+
+/// What leaves within this time of the first datagram belongs to the first flight: a connection
+/// that hears nothing sends again after a second (RFC 9002 section 6.2.2).
+const FIRST_FLIGHT: Duration = Duration::from_millis(250);
 
 impl Watched {
     /// Binds to a port of the system's choice and connects to `peer`.
@@ -42,6 +52,9 @@ impl Watched {
             refused: Mutex::new(None),
             changed: Notify::new(),
             sent: AtomicU64::new(0),
+            first_sent: OnceLock::new(),
+            sent_later: AtomicBool::new(false),
+            heard: AtomicBool::new(false),
         }))
     }
 
@@ -60,6 +73,12 @@ impl Watched {
                 () = changed => {}
             }
         }
+    }
+
+    /// Whether a refusal says that the first flight has not arrived: nothing else has left that it
+    /// could be about, and nobody has answered.
+    pub(super) fn refuses_first_flight(&self) -> bool {
+        !self.sent_later.load(Ordering::Relaxed) && !self.heard.load(Ordering::Relaxed)
     }
 
     /// The peer has answered: from now on the connection judges by itself.
@@ -109,6 +128,9 @@ impl AsyncUdpSocket for Watched {
             self.changed.notify_waiters();
         }
         self.inner.try_send(transmit)?;
+        if self.first_sent.get_or_init(Instant::now).elapsed() > FIRST_FLIGHT {
+            self.sent_later.store(true, Ordering::Relaxed);
+        }
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_waiters();
         Ok(())
@@ -120,7 +142,11 @@ impl AsyncUdpSocket for Watched {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        self.inner.poll_recv(cx, buffers, meta)
+        let received = self.inner.poll_recv(cx, buffers, meta);
+        if let Poll::Ready(Ok(1..)) = received {
+            self.heard.store(true, Ordering::Relaxed);
+        }
+        received
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

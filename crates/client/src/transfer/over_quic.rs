@@ -58,10 +58,11 @@ impl Transfer<'_> {
             match tokio::time::timeout(patience, attempts.next()).await {
                 Ok(Some(Ok(won))) => return Ok(won),
                 Ok(Some(Err(error))) => {
-                    let arrived = !matches!(error, ClientError::Connect { .. });
-                    if committed && !safe && arrived {
+                    if committed && !safe && self.may_have_arrived(&error) {
                         return Err(error);
                     }
+                    // What left early has not arrived, and the other addresses get none of it.
+                    committed &= safe;
                     last = Some(error);
                 }
                 Err(_) => continue,
@@ -74,6 +75,14 @@ impl Transfer<'_> {
                 }));
             }
         }
+    }
+
+    /// Whether the server may have got what was sent before this error. The network refuses a
+    /// connection also when a server dies after it has run the request, which is seen only once
+    /// something is sent again.
+    fn may_have_arrived(&self, error: &ClientError) -> bool {
+        !matches!(error, ClientError::Connect { .. })
+            || !self.links.borrow().iter().all(QuicHandle::refuses_first_flight)
     }
 
     /// Begins with one address; nothing has been sent when this returns.
