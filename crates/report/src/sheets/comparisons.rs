@@ -1,7 +1,7 @@
 //! Ours beside published figures, and cells beside each other.
 
 use super::Sheet;
-use crate::axes::{kind, names, path};
+use crate::axes::{kind, names};
 use crate::figure::{bare, signed};
 use crate::published;
 use crate::{Cell, Effect, Interval, Record, Summary};
@@ -56,7 +56,8 @@ pub(crate) fn curl(record: &Record) -> Option<Sheet> {
             (Some(ours), None) => bare(ours),
             (None, _) => "-".to_owned(),
         });
-        let mut row = vec![path(cell), cell.server.clone(), cell.http.clone(), kind(cell)];
+        let mut row =
+            vec![cell.profile.clone(), cell.server.clone(), cell.http.clone(), kind(cell)];
         row.extend(fields);
         let trips = [summary.round_trips, summary.total_round_trips];
         row.push(trips.map(|trips| trips.map_or("?".to_owned(), |n| n.to_string())).join(", "));

@@ -1,7 +1,7 @@
 //! What lost and overtaken packets cost, over TCP and over QUIC.
 
 use super::{Sheet, comparisons::in_experiment};
-use crate::axes::{kind, path, protocol};
+use crate::axes::{kind, protocol};
 use crate::figure::bare;
 use crate::{Figures, Record};
 
@@ -33,7 +33,7 @@ pub(crate) fn loss(record: &Record) -> Option<Sheet> {
             std::ptr::eq(&record.cells[sample.cell], cell) && sample.fault.is_none()
         });
         let dropped: u32 = mine.map(|sample| sample.dropped).sum();
-        let mut row = vec![path(cell), protocol(cell), kind(cell)];
+        let mut row = vec![cell.profile.clone(), protocol(cell), kind(cell)];
         row.push(format!("{:.2}", f64::from(dropped) / summary.samples.max(1) as f64));
         row.extend(percentiles(Some(&summary.first_byte)));
         row.extend(percentiles(summary.total.as_ref()));

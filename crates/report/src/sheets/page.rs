@@ -1,7 +1,7 @@
 //! Whether a page that does not fit into three packets is there in one round trip, from packets.
 
 use super::Sheet;
-use crate::axes::{kind, path};
+use crate::axes::kind;
 use crate::figure::bare;
 use crate::{Cell, Record, Sample};
 
@@ -39,7 +39,8 @@ pub(crate) fn page(record: &Record) -> Option<Sheet> {
             _ => String::new(),
         };
         let trips = [summary.round_trips, summary.total_round_trips];
-        let mut row = vec![path(cell), cell.client.clone(), cell.server.clone(), kind(cell)];
+        let mut row =
+            vec![cell.profile.clone(), cell.client.clone(), cell.server.clone(), kind(cell)];
         row.extend([&first, &last].into_iter().flat_map(|times| {
             let percentile = |p| firstflight_statistics::reported_percentile(times, p);
             let p50 = firstflight_statistics::percentile(times, 0.5);
