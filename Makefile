@@ -4,7 +4,7 @@
 LAB_FLAGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 10
-# Where `bench` and `cluster` leave their raw data; default results/DATE-KIND.
+# Where `bench`, `quic` and `cluster` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 
 # Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
@@ -14,7 +14,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab bench flood cluster control test deps-lab deps-test build fmt lint deny advisories unit \
+.PHONY: help lab bench quic flood cluster control test deps-lab deps-test build fmt lint deny advisories unit \
 	fuzz-smoke fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -30,6 +30,9 @@ control: deps-lab ## Tries the lab's statistics on the lab itself, results to re
 
 bench: deps-test ## Measures load against bare loops, raw data to results/... (RESULTS=...)
 	@scripts/bench $(RESULTS)
+
+quic: deps-test ## Measures QUIC in the lab beside TCP, results to results/... (RESULTS=...)
+	@scripts/quic $(RESULTS)
 
 flood: deps-test ## Floods servers with forged QUIC packets, raw data to results/... (RESULTS=...)
 	@scripts/flood $(RESULTS)
