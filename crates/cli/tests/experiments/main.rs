@@ -302,7 +302,11 @@ fn captures() {
     for waterfall in &record.waterfalls {
         let capture = waterfall.capture.as_ref().unwrap();
         assert!(record.captures.iter().any(|known| known.file == *capture), "{capture}");
-        assert!(waterfall.packets[0].up && waterfall.packets[0].what[0].starts_with("SYN"));
+        let begins = match record.cells[waterfall.cell].over_quic() {
+            true => "Initial packet 0",
+            false => "SYN",
+        };
+        assert!(waterfall.packets[0].up && waterfall.packets[0].what[0].starts_with(begins));
         assert!(waterfall.first_byte_ms <= waterfall.last_byte_ms);
     }
 }
