@@ -1,0 +1,123 @@
+//! The yardstick for `firstflight serve` over QUIC: quinn with our provider and nothing else. No
+//! gate, no register, no limits, no log, no HTTP library, tickets in the clear: each request is
+//! answered by the same kibibyte.
+//!
+//!     bare_quic_server CERTIFICATE KEY [no-gso]
+//!
+//! One thread, one socket. `no-gso`: each datagram is sent by a call of its own. `scripts/bench`
+//! compares.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use firstflight_quic::{AddressTokens, ResetKey, ServerCrypto};
+use firstflight_tickets::{Schedule, TicketKeys, UnixTime};
+use firstflight_tls::{AcceptorConfig, Identity, OpenedTicket, TicketSealer};
+use quinn::congestion::CubicConfig;
+use quinn::{
+    Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig,
+    ValidationTokenConfig,
+};
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> Result<(), Failed> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [certificate, key, more @ ..] = arguments.as_slice() else {
+        return Err("usage: bare_quic_server CERTIFICATE KEY [no-gso]".into());
+    };
+    let gso = !more.iter().any(|word| word == "no-gso");
+    let (certificate, key) = (PathBuf::from(certificate), PathBuf::from(key));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    // On the worker, where connections are.
+    runtime.block_on(runtime.spawn(async move { serve(&certificate, &key, gso).await }))?
+}
+
+async fn serve(certificate: &Path, key: &Path, gso: bool) -> Result<(), Failed> {
+    let mut config = AcceptorConfig::new(Identity::from_files(certificate, key)?);
+    config.alpn = vec![b"h3".to_vec()];
+    config.early_data = true;
+    config.sealer = Some(Arc::new(InTheClear));
+    let crypto = ServerCrypto::new(config)?;
+    let keys = Arc::new(TicketKeys::in_process(Schedule::default(), now()));
+    let refusing = crypto.for_connection(Box::new(|_| false), None);
+    let mut config = ServerConfig::new(refusing, Arc::new(AddressTokens::new(keys, now)));
+    config.transport_config(Arc::new(transport(gso)));
+    let mut validation = ValidationTokenConfig::default();
+    validation.lifetime(Duration::from_secs(3600)).sent(2);
+    config.validation_token_config(validation);
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    let reset_key = Arc::new(ResetKey::new(rand::random()));
+    let endpoint = Endpoint::new(
+        EndpointConfig::new(reset_key),
+        Some(config.clone()),
+        socket,
+        Arc::new(TokioRuntime),
+    )?;
+    eprintln!("serving on {}", endpoint.local_addr()?);
+    while let Some(incoming) = endpoint.accept().await {
+        let mut config = config.clone();
+        config.crypto = crypto.for_connection(Box::new(|_| true), None);
+        tokio::spawn(connection(incoming, config));
+    }
+    Ok(())
+}
+
+/// As the server has it (crates/server/src/quic/endpoint.rs).
+fn transport(gso: bool) -> TransportConfig {
+    let mut congestion = CubicConfig::default();
+    congestion.initial_window(14_720);
+    let mut transport = TransportConfig::default();
+    transport
+        .initial_mtu(1452)
+        .congestion_controller_factory(Arc::new(congestion))
+        .datagram_receive_buffer_size(None)
+        .enable_segmentation_offload(gso);
+    transport
+}
+
+async fn connection(incoming: Incoming, config: ServerConfig) -> Result<(), Failed> {
+    let connecting = incoming.accept_with(Arc::new(config))?;
+    let Ok((connection, _)) = connecting.into_0rtt() else { return Ok(()) };
+    // SETTINGS that change nothing (RFC 9114 section 6.2.1).
+    let mut control = connection.open_uni().await?;
+    control.write_all(&[0, 4, 0]).await?;
+    answer(&connection).await
+}
+
+async fn answer(connection: &Connection) -> Result<(), Failed> {
+    // A HEADERS frame with `:status: 200` of the static table, and a DATA frame.
+    let mut page = vec![1, 3, 0, 0, 0xc0 | 25, 0, 0x44, 0];
+    page.extend_from_slice(&[b'x'; 1024]);
+    let page = Bytes::from(page);
+    loop {
+        let (mut send, mut receive) = connection.accept_bi().await?;
+        receive.read_to_end(16 * 1024).await?;
+        send.write_chunk(page.clone()).await?;
+        send.finish()?;
+    }
+}
+
+/// Tickets that hide nothing.
+struct InTheClear;
+
+impl TicketSealer for InTheClear {
+    fn max_overhead(&self) -> usize {
+        0
+    }
+
+    fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
+        Some(session.to_vec())
+    }
+
+    fn open(&self, ticket: &[u8]) -> OpenedTicket {
+        OpenedTicket::Session(ticket.to_vec())
+    }
+}
+
+fn now() -> UnixTime {
+    UnixTime::from(std::time::SystemTime::now())
+}
