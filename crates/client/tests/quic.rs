@@ -9,7 +9,7 @@ use firstflight_client::{Client, EarlyPolicy, Report, Request};
 use firstflight_tls::{EarlyDataReason, Trust};
 use h3::error::Code;
 use http::Method;
-use support::quic::{QuicAnswer, QuicManner, QuicServer, Relay, url};
+use support::quic::{Flood, QuicAnswer, QuicManner, QuicServer, Relay, url};
 use support::{Home, send};
 use tokio::net::UdpSocket;
 
@@ -264,6 +264,40 @@ async fn a_server_that_stops_in_the_middle_has_curls_code() {
             assert!(error.contains(text), "{error}");
         }
     }
+}
+
+/// A frame that is announced with 2^40 bytes is refused by its header, not waited for.
+#[tokio::test]
+async fn frames_without_end_are_refused_and_not_kept() {
+    const HEADERS: &[u8] = &[0x01, 0xc0, 0, 1, 0, 0, 0, 0, 0];
+    const SETTINGS: &[u8] = &[0x00, 0x04, 0xc0, 0, 1, 0, 0, 0, 0, 0];
+    for (one_way, start) in [(false, HEADERS), (true, SETTINGS)] {
+        let flood = Some(Flood { one_way, start, more: &[0; 10_000] });
+        let server = QuicServer::start(QuicManner { flood, ..QuicManner::default() }).await;
+        let home = Home::new();
+        let client = home.quic(|config| config.max_time = Some(Duration::from_secs(10)));
+        let (report, _) = get(&client, &server).await;
+        let error = report.error.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(report.exit_code(), 95, "{error}");
+        assert!(one_way || error.contains("of 1099511627776 bytes is more than"), "{error}");
+        assert!(server.is_idle().await);
+        let (bytes, code) = &*server.flooded;
+        // No more than the window that was open before.
+        assert!(bytes.load(Ordering::Relaxed) < 2_000_000, "{bytes:?} bytes");
+        // Of the request's stream the end of the connection may be all that is heard.
+        let excessive = code.load(Ordering::Relaxed) == Code::H3_EXCESSIVE_LOAD.value();
+        assert!(excessive || !one_way, "{code:?}");
+    }
+}
+
+/// More of them than may wait in the library at once.
+#[tokio::test]
+async fn a_body_of_small_frames_arrives_whole() {
+    let manner = QuicManner { answer: |_, _| QuicAnswer::Crumbs(8_000), ..QuicManner::default() };
+    let (home, server) = (Home::new(), QuicServer::start(manner).await);
+    let client = home.quic(|config| config.max_time = Some(Duration::from_secs(60)));
+    let (report, body) = get(&client, &server).await;
+    assert_eq!((report.exit_code(), body.len()), (0, 8_000), "{:?}", report.error);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 //! - [`FirstFlights`] collects ClientHellos from datagrams that quinn has not seen yet, so that a
 //!   judge who has to ask elsewhere can be asked ahead ([`ServerCrypto::rehearse`]).
 //! - [`AddressTokens`] seals what Retry and NEW_TOKEN carry under the ticket keys.
+//! - [`Inflow`] guards the HTTP/3 library of either role against what its peer makes it keep.
 //! - [`Steering`] gives the workers of one port their connections by connection id.
 //!
 //! All BoringSSL FFI of TLS over QUIC lives here.
@@ -21,7 +22,9 @@ mod early_bytes;
 mod first_flight;
 #[doc(hidden)]
 pub mod foreign;
+mod frames;
 mod header;
+mod inflow;
 mod initial;
 mod late;
 mod method;
@@ -41,6 +44,8 @@ pub use burst::Burst;
 pub use client::{ClientCrypto, Remembered, Resumption, ResumptionInbox};
 pub use first_flight::{FirstFlight, FirstFlights, FirstFlightsLimits};
 pub use firstflight_tls::Handshake;
+pub use frames::TooLong;
+pub use inflow::Inflow;
 pub use reset::ResetKey;
 pub use server::{EarlyDataJudge, Rehearsal, ServerCrypto};
 pub use steering::Steering;

@@ -8,19 +8,22 @@ use h3::error::{Code, StreamError};
 use http::{HeaderMap, Method, StatusCode, Version, header};
 
 use super::failure;
+use super::guard::{Guarded, HandedOn, Latest, Opener, Recv};
 use crate::exchange::write_head;
 use crate::{ClientError, Head, Request};
 
 /// HTTP/3 on one connection, driven by whoever waits for it: no task is spawned.
 pub struct Http3 {
     quic: quinn::Connection,
-    sender: SendRequest<h3_quinn::OpenStreams, Bytes>,
+    sender: SendRequest<Opener, Bytes>,
+    latest: Latest,
     driver: Driver,
 }
 
 /// An answer on its way.
 pub struct Receiving {
-    stream: RequestStream<h3_quinn::RecvStream, Bytes>,
+    stream: RequestStream<Recv, Bytes>,
+    handed_on: HandedOn,
     method: Method,
     /// Bytes of body that are still to come, where the head says how many.
     missing: Option<u64>,
@@ -39,18 +42,20 @@ impl Http3 {
     /// # Errors
     /// [`ClientError`] when the connection has failed already.
     pub async fn open(quic: quinn::Connection) -> Result<Self, ClientError> {
+        let guarded = Guarded::new(quic.clone(), MAX_HEAD);
+        let latest = guarded.latest();
         let (connection, sender) = h3::client::builder()
             .max_field_section_size(MAX_HEAD)
             // It would be early data that means nothing.
             .send_grease(false)
-            .build(h3_quinn::Connection::new(quic.clone()))
+            .build(guarded)
             .await
             .map_err(|error| match quic.close_reason() {
                 Some(reason) => failure::in_transfer(&reason, false),
                 None => ClientError::Http3(error.to_string()),
             })?;
         let driver = Driver { connection: Some(connection), upload: None };
-        Ok(Self { quic, sender, driver })
+        Ok(Self { quic, sender, latest, driver })
     }
 
     /// Hands a request over, head and body: it leaves as the connection lets it, beside whatever
@@ -62,6 +67,7 @@ impl Http3 {
         let message = request.to_http(Version::HTTP_3)?.map(drop);
         let sent = self.driver.drive(self.sender.send_request(message)).await;
         let (mut up, stream) = sent.map_err(|error| self.failure(&error, false))?.split();
+        let handed_on = self.latest.get();
         let body = request.body.clone();
         self.driver.upload = Some(Box::pin(async move {
             if !body.is_empty() {
@@ -72,7 +78,7 @@ impl Http3 {
         // What fits leaves with the head; the first poll writes it.
         self.driver.drive(std::future::ready(())).await;
         let method = request.method.clone();
-        Ok(Receiving { stream, method, missing: None, answered: false })
+        Ok(Receiving { stream, handed_on, method, missing: None, answered: false })
     }
 
     /// Waits for the head of an answer. Informational ones before it are read over (RFC 9110
@@ -120,7 +126,10 @@ impl Http3 {
         let result = self.driver.drive(receiving.stream.recv_data()).await;
         let bytes = match result {
             Ok(None) => None,
-            Ok(Some(mut buf)) => Some(buf.copy_to_bytes(buf.remaining())),
+            Ok(Some(mut buf)) => {
+                receiving.handed_on.add(buf.remaining());
+                Some(buf.copy_to_bytes(buf.remaining()))
+            }
             Err(error) => return Err(self.failure(&error, receiving.answered)),
         };
         match (&bytes, &mut receiving.missing) {
@@ -169,7 +178,7 @@ type Upload = Pin<Box<dyn Future<Output = Result<(), StreamError>> + Send>>;
 
 /// Polls the connection and the request's body beside what waits for them.
 struct Driver {
-    connection: Option<Connection<h3_quinn::Connection, Bytes>>,
+    connection: Option<Connection<Guarded, Bytes>>,
     upload: Option<Upload>,
 }
 

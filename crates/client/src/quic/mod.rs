@@ -3,6 +3,7 @@
 
 mod failure;
 mod get;
+mod guard;
 mod handle;
 mod http3;
 mod link;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,10 @@ use firstflight_quic::{AddressTokens, ResetKey, ServerCrypto, SpentTokens};
 use firstflight_tickets::{Schedule, TicketKeys, UnixTime};
 use firstflight_tls::{AcceptorConfig, EarlyData, Handshake, Identity};
 use h3::error::Code;
-use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    ConnectionError, Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt,
+    WriteError,
+};
 use tokio::net::UdpSocket;
 
 use super::{Home, MarkSealer, pem};
@@ -35,6 +38,19 @@ pub struct QuicManner {
     pub retry: bool,
     pub alpn: &'static str,
     pub answer: fn(usize, bool) -> QuicAnswer,
+    /// Speaks no HTTP/3, and floods one stream instead.
+    pub flood: Option<Flood>,
+}
+
+/// Bytes that come without end.
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    /// Whether on a stream of its own, or on the request's.
+    pub one_way: bool,
+    /// What comes first.
+    pub start: &'static [u8],
+    /// What comes then, again and again.
+    pub more: &'static [u8],
 }
 
 /// What to do with a request, given its number from 0 on and whether it was early data.
@@ -44,6 +60,8 @@ pub enum QuicAnswer {
     Say(u16, &'static str),
     /// Heads of these statuses, and an answer.
     After(&'static [u16]),
+    /// A body of so many bytes, each in a frame of its own.
+    Crumbs(usize),
     /// A redirection.
     Move(&'static str),
     /// A head that promises 9 bytes, and 4 of them.
@@ -69,6 +87,7 @@ impl Default for QuicManner {
             retry: false,
             alpn: "h3",
             answer: |_, _| QuicAnswer::Say(200, "hello"),
+            flood: None,
         }
     }
 }
@@ -94,6 +113,8 @@ pub struct QuicServer {
     spent: Arc<SpentTokens>,
     connections: Arc<AtomicUsize>,
     endpoint: Endpoint,
+    /// Bytes that clients have made room for in floods, and the code that ended the last one.
+    pub flooded: Arc<(AtomicUsize, AtomicU64)>,
 }
 
 impl QuicServer {
@@ -114,6 +135,7 @@ impl QuicServer {
             spent: Arc::new(SpentTokens::new(1 << 20, clock)),
             connections: Arc::default(),
             endpoint: endpoint.clone(),
+            flooded: Arc::default(),
         };
         endpoint.set_server_config(Some(server.config()));
         let accepting = server.clone();
@@ -174,6 +196,27 @@ impl QuicServer {
         config
     }
 
+    async fn flood(&self, quic: &quinn::Connection, flood: Flood) {
+        let (mut send, _recv) = match flood.one_way {
+            true => (quic.open_uni().await.unwrap(), None),
+            false => quic.accept_bi().await.map(|(send, recv)| (send, Some(recv))).unwrap(),
+        };
+        let mut next = flood.start;
+        let code = loop {
+            match send.write_all(next).await {
+                Ok(()) => self.flooded.0.fetch_add(next.len(), Ordering::Relaxed),
+                Err(WriteError::Stopped(code)) => break code,
+                Err(WriteError::ConnectionLost(ConnectionError::ApplicationClosed(close))) => {
+                    break close.error_code;
+                }
+                Err(other) => panic!("{other}"),
+            };
+            next = flood.more;
+        };
+        self.flooded.1.store(code.into_inner(), Ordering::Relaxed);
+        quic.closed().await;
+    }
+
     async fn serve(self, incoming: Incoming) {
         let manner = self.manner();
         if manner.retry && !incoming.remote_address_validated() {
@@ -185,6 +228,10 @@ impl QuicServer {
         let Ok(connecting) = incoming.accept_with(Arc::new(self.config())) else { return };
         let Ok((quic, complete)) = connecting.into_0rtt() else { return };
         let complete = tokio::spawn(complete);
+        if let Some(flood) = manner.flood {
+            self.flood(&quic, flood).await;
+            return;
+        }
         let Ok(mut http) =
             h3::server::Connection::new(h3_quinn::Connection::new(quic.clone())).await
         else {
@@ -233,6 +280,13 @@ impl QuicServer {
                     if let QuicAnswer::Last(..) = answer {
                         let _ = http.shutdown(0).await;
                     }
+                }
+                QuicAnswer::Crumbs(count) => {
+                    stream.send_response(say(200).body(()).unwrap()).await.unwrap();
+                    for _ in 0..count {
+                        stream.send_data(Bytes::from_static(b"x")).await.unwrap();
+                    }
+                    stream.finish().await.unwrap();
                 }
                 QuicAnswer::Move(to) => {
                     let head = say(302).header("location", to).body(()).unwrap();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use firstflight_quic::Inflow;
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
-use super::frames::{Frames, TooLong, number};
 use super::streams::StreamState;
 
 /// The sending half of a stream.
@@ -84,85 +84,24 @@ impl Drop for Send {
 /// The receiving half of a stream.
 pub(crate) struct Recv {
     stream: quinn::RecvStream,
-    reads: Reads,
+    inflow: Inflow,
     ended: bool,
+    /// Of a request's stream.
+    state: Option<Arc<StreamState>>,
     /// Of a stream in one direction: what ends with it.
     connection: Option<quinn::Connection>,
-}
-
-/// How what comes in is read.
-enum Reads {
-    /// A request: by its frames.
-    Request(Frames, Arc<StreamState>),
-    /// A stream in one direction, of which the type is not known yet, with what is there of it.
-    Untyped(Vec<u8>),
-    /// The control stream: by its frames.
-    Control(Frames),
-    /// Any other, which the library reads no further than its type.
-    Other,
 }
 
 impl Recv {
     /// A request's. `head`: bytes that a head may have.
     pub(super) fn request(stream: quinn::RecvStream, head: u64, state: Arc<StreamState>) -> Self {
-        let reads = Reads::Request(Frames::new(head), state);
-        Self { stream, reads, ended: false, connection: None }
+        let inflow = Inflow::message(head);
+        Self { stream, inflow, ended: false, state: Some(state), connection: None }
     }
 
     pub(super) fn one_way(stream: quinn::RecvStream, connection: quinn::Connection) -> Self {
-        let reads = Reads::Untyped(Vec::new());
-        Self { stream, reads, ended: false, connection: Some(connection) }
-    }
-
-    /// What was read before and has not been given away.
-    fn waiting(&mut self) -> Option<Bytes> {
-        match &mut self.reads {
-            Reads::Request(frames, _) | Reads::Control(frames) => frames.next(),
-            Reads::Untyped(_) | Reads::Other => None,
-        }
-    }
-
-    /// Whether the library is to hand on what it has before it reads on.
-    fn is_full(&mut self) -> bool {
-        match &mut self.reads {
-            Reads::Request(frames, state) => frames.backlog.is_full(state.handed_on()),
-            _ => false,
-        }
-    }
-
-    /// Takes in a chunk; `Some` goes to the library as it is.
-    fn take_in(&mut self, chunk: Bytes) -> Result<Option<Bytes>, TooLong> {
-        // Of a copy, so that a few bytes do not keep their whole datagram in memory.
-        let copy = |chunk: Bytes| match chunk.len() < SMALL {
-            true => Bytes::copy_from_slice(&chunk),
-            false => chunk,
-        };
-        match &mut self.reads {
-            Reads::Request(frames, _) | Reads::Control(frames) => {
-                frames.feed(copy(chunk)).map(|()| None)
-            }
-            Reads::Untyped(head) => {
-                let mut count = 0;
-                while number(head).is_none() && count < chunk.len() {
-                    head.push(chunk[count]);
-                    count += 1;
-                }
-                match number(head) {
-                    Some((CONTROL, _)) => {
-                        let mut frames = Frames::new(MAX_CONTROL_FRAME);
-                        frames.feed(copy(chunk.slice(count..)))?;
-                        self.reads = Reads::Control(frames);
-                        Ok(Some(chunk.slice(..count)))
-                    }
-                    Some(_) => {
-                        self.reads = Reads::Other;
-                        Ok(Some(chunk))
-                    }
-                    None => Ok(Some(chunk)),
-                }
-            }
-            Reads::Other => Ok(Some(chunk)),
-        }
+        let inflow = Inflow::one_way();
+        Self { stream, inflow, ended: false, state: None, connection: Some(connection) }
     }
 }
 
@@ -174,24 +113,24 @@ impl quic::RecvStream for Recv {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
         loop {
-            if let Some(bytes) = self.waiting() {
+            if let Some(bytes) = self.inflow.next_piece() {
                 return Poll::Ready(Ok(Some(bytes)));
             }
             if self.ended {
                 return Poll::Ready(Ok(None));
             }
-            if self.is_full() {
+            if let Some(state) = &self.state
+                && self.inflow.is_full(state.handed_on())
+            {
                 // Who takes what the library has comes by here again.
                 return Poll::Pending;
             }
             let chunk = std::pin::pin!(self.stream.read_chunk(CHUNK, true)).poll(cx);
             match ready!(chunk) {
-                Ok(Some(chunk)) => match self.take_in(chunk.bytes) {
-                    Ok(None) => {}
-                    Ok(bytes) => return Poll::Ready(Ok(bytes)),
-                    Err(error) => {
+                Ok(Some(chunk)) => {
+                    if let Err(error) = self.inflow.feed(chunk.bytes) {
                         let code = Code::H3_EXCESSIVE_LOAD.value();
-                        if let Reads::Request(_, state) = &self.reads {
+                        if let Some(state) = &self.state {
                             state.break_off();
                         }
                         if let Some(connection) = &self.connection {
@@ -200,12 +139,10 @@ impl quic::RecvStream for Recv {
                         quic::RecvStream::stop_sending(self, code);
                         return Poll::Ready(Err(unknown(error.to_string())));
                     }
-                },
+                }
                 Ok(None) => {
                     self.ended = true;
-                    if let Reads::Request(frames, _) | Reads::Control(frames) = &mut self.reads {
-                        frames.end();
-                    }
+                    self.inflow.end();
                 }
                 Err(error) => {
                     self.ended = true;
@@ -278,15 +215,6 @@ fn write_error(error: WriteError) -> StreamErrorIncoming {
         other => unknown(other.to_string()),
     }
 }
-
-/// The control stream's type (RFC 9114 section 6.2.1).
-const CONTROL: u64 = 0;
-
-/// Settings and identifiers are much shorter.
-const MAX_CONTROL_FRAME: u64 = 4096;
-
-/// Less than half of a datagram.
-const SMALL: usize = 512;
 
 /// Bytes read from a stream at once.
 const CHUNK: usize = 64 * 1024;

@@ -31,7 +31,6 @@ mod body;
 mod connection;
 mod door;
 mod endpoint;
-mod frames;
 mod halves;
 mod http3;
 mod ping_pong;

@@ -1,6 +1,6 @@
 //! Which frames of a stream the HTTP/3 library is given. Sans-IO.
 //!
-//! The library keeps a frame until it is whole, of any length that a client names, and ones that it
+//! The library keeps a frame until it is whole, of any length that its peer names, and ones that it
 //! does not know as well, only to drop them then. It reads on while it hands over, so that many
 //! small DATA frames pile up. So long frames are refused here by their headers, frames that mean
 //! nothing are left out, and [`Backlog`] knows what waits in the library.
@@ -12,13 +12,14 @@ use bytes::Bytes;
 /// A frame that is longer than its receiver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame of type {kind:#x} of {length} bytes is more than is taken")]
-pub(super) struct TooLong {
+pub struct TooLong {
     kind: u64,
     length: u64,
 }
 
 /// Reads a stream's frames (RFC 9114 section 7.1) as they come in.
-pub(super) struct Frames {
+#[derive(Debug)]
+pub(crate) struct Frames {
     /// Bytes of a frame that has to be whole before it means anything.
     limit: u64,
     state: State,
@@ -26,7 +27,7 @@ pub(super) struct Frames {
     header: Vec<u8>,
     /// What has been let through, in order.
     passed: VecDeque<Bytes>,
-    pub(super) backlog: Backlog,
+    pub(crate) backlog: Backlog,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,8 @@ enum State {
 }
 
 /// The DATA frames that were let through and not handed on.
-#[derive(Default)]
-pub(super) struct Backlog {
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
     frames: VecDeque<u64>,
     cost: u64,
     /// Bytes handed on so far.
@@ -46,7 +47,7 @@ pub(super) struct Backlog {
 }
 
 impl Frames {
-    pub(super) fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self {
             limit,
             state: State::Header,
@@ -60,7 +61,7 @@ impl Frames {
     ///
     /// # Errors
     /// [`TooLong`].
-    pub(super) fn feed(&mut self, mut chunk: Bytes) -> Result<(), TooLong> {
+    pub(crate) fn feed(&mut self, mut chunk: Bytes) -> Result<(), TooLong> {
         while !chunk.is_empty() {
             match self.state {
                 State::Header => {
@@ -88,13 +89,13 @@ impl Frames {
     }
 
     /// What of it the library is given next.
-    pub(super) fn next(&mut self) -> Option<Bytes> {
+    pub(crate) fn next(&mut self) -> Option<Bytes> {
         self.passed.pop_front()
     }
 
     /// The stream has ended. In the middle of a frame that was left out the library has to see so
     /// (RFC 9114 section 7.1).
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if matches!(self.state, State::Header | State::Skip { .. }) && !self.header.is_empty() {
             self.passed.push_back(std::mem::take(&mut self.header).into());
         }
@@ -136,7 +137,7 @@ impl Backlog {
 
     /// Whether so much waits that no more is to be read; `handed_on`: bytes of DATA frames that the
     /// library has given away so far. What waits will be asked for.
-    pub(super) fn is_full(&mut self, handed_on: u64) -> bool {
+    pub(crate) fn is_full(&mut self, handed_on: u64) -> bool {
         let mut fresh = handed_on - self.handed_on;
         self.handed_on = handed_on;
         while let Some(left) = self.frames.front_mut() {
@@ -162,7 +163,7 @@ fn header(bytes: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// A number, if it is whole, and what comes after it (RFC 9000 section 16).
-pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+pub(crate) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let length = 1 << (bytes.first()? >> 6);
     let (digits, rest) = bytes.split_at_checked(length)?;
     let first = u64::from(digits[0] & 0x3f);
@@ -178,7 +179,7 @@ const KNOWN: [u64; 10] = [1, 3, 4, 5, 7, 0xd, 2, 6, 8, 9];
 /// What a frame costs in memory besides its bytes, roughly.
 const FRAME_COST: u64 = 128;
 
-/// What may wait in the library of a request's body.
+/// What may wait in the library of a body.
 const MAX_BACKLOG: u64 = 256 * 1024;
 
 #[cfg(test)]

@@ -1,0 +1,271 @@
+//! `h3-quinn` with a guard before the library, which keeps whatever a server sends: a frame until
+//! it is whole, of any length, small DATA frames while it hands over, and streams.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use firstflight_quic::Inflow;
+use h3::error::Code;
+use h3::quic::{
+    self, BidiStream, ConnectionErrorIncoming, OpenStreams, RecvStream, SendStream,
+    StreamErrorIncoming, StreamId, WriteBuf,
+};
+use quinn::VarInt;
+
+/// A connection whose streams are guarded.
+pub(super) struct Guarded {
+    inner: h3_quinn::Connection,
+    connection: quinn::Connection,
+    /// Streams of the server in one direction that came so far.
+    uni_streams: usize,
+    opener: Opener,
+}
+
+/// Opens requests.
+#[derive(Clone)]
+pub(super) struct Opener {
+    inner: h3_quinn::OpenStreams,
+    latest: Latest,
+    head: u64,
+}
+
+/// Bytes of an answer's body that the library has handed on so far.
+#[derive(Clone, Default)]
+pub(super) struct HandedOn(Arc<AtomicU64>);
+
+/// Of the stream that was opened last.
+#[derive(Clone, Default)]
+pub(super) struct Latest(Arc<Mutex<HandedOn>>);
+
+/// A request's stream.
+pub(super) struct Bidi {
+    send: h3_quinn::SendStream<Bytes>,
+    recv: Recv,
+}
+
+/// What comes in on a stream.
+pub(super) struct Recv {
+    inner: h3_quinn::RecvStream,
+    inflow: Inflow,
+    ended: bool,
+    handed_on: HandedOn,
+    /// Of a stream in one direction: what ends with it.
+    connection: Option<quinn::Connection>,
+}
+
+impl Guarded {
+    /// `head`: bytes that an answer's head may have as it is sent.
+    pub(super) fn new(connection: quinn::Connection, head: u64) -> Self {
+        let inner = h3_quinn::Connection::new(connection.clone());
+        let opened = quic::Connection::<Bytes>::opener(&inner);
+        let opener = Opener { inner: opened, latest: Latest::default(), head };
+        Self { inner, connection, uni_streams: 0, opener }
+    }
+
+    pub(super) fn latest(&self) -> Latest {
+        self.opener.latest.clone()
+    }
+}
+
+impl HandedOn {
+    pub(super) fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+impl Latest {
+    pub(super) fn get(&self) -> HandedOn {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, handed_on: HandedOn) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = handed_on;
+    }
+}
+
+impl quic::Connection<Bytes> for Guarded {
+    type RecvStream = Recv;
+    type OpenStreams = Opener;
+
+    fn poll_accept_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Recv, ConnectionErrorIncoming>> {
+        // The library keeps a place for each as long as the connection lives.
+        if self.uni_streams == MAX_UNI_STREAMS {
+            return Poll::Pending;
+        }
+        let inner = ready!(quic::Connection::<Bytes>::poll_accept_recv(&mut self.inner, cx))?;
+        self.uni_streams += 1;
+        Poll::Ready(Ok(Recv {
+            inner,
+            inflow: Inflow::one_way(),
+            ended: false,
+            handed_on: HandedOn::default(),
+            connection: Some(self.connection.clone()),
+        }))
+    }
+
+    fn poll_accept_bidi(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Bidi, ConnectionErrorIncoming>> {
+        let stream = ready!(quic::Connection::<Bytes>::poll_accept_bidi(&mut self.inner, cx))?;
+        Poll::Ready(Ok(self.opener.guard(stream)))
+    }
+
+    fn opener(&self) -> Opener {
+        self.opener.clone()
+    }
+}
+
+impl OpenStreams<Bytes> for Guarded {
+    type BidiStream = Bidi;
+    type SendStream = h3_quinn::SendStream<Bytes>;
+
+    fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bidi, StreamErrorIncoming>> {
+        self.opener.poll_open_bidi(cx)
+    }
+
+    fn poll_open_send(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::SendStream, StreamErrorIncoming>> {
+        self.opener.poll_open_send(cx)
+    }
+
+    fn close(&mut self, code: Code, reason: &[u8]) {
+        self.opener.close(code, reason);
+    }
+}
+
+impl Opener {
+    fn guard(&self, stream: h3_quinn::BidiStream<Bytes>) -> Bidi {
+        let (send, inner) = stream.split();
+        let handed_on = HandedOn::default();
+        self.latest.set(handed_on.clone());
+        let inflow = Inflow::message(self.head);
+        Bidi { send, recv: Recv { inner, inflow, ended: false, handed_on, connection: None } }
+    }
+}
+
+impl OpenStreams<Bytes> for Opener {
+    type BidiStream = Bidi;
+    type SendStream = h3_quinn::SendStream<Bytes>;
+
+    fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bidi, StreamErrorIncoming>> {
+        let stream = ready!(OpenStreams::<Bytes>::poll_open_bidi(&mut self.inner, cx))?;
+        Poll::Ready(Ok(self.guard(stream)))
+    }
+
+    fn poll_open_send(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::SendStream, StreamErrorIncoming>> {
+        self.inner.poll_open_send(cx)
+    }
+
+    fn close(&mut self, code: Code, reason: &[u8]) {
+        OpenStreams::<Bytes>::close(&mut self.inner, code, reason);
+    }
+}
+
+impl BidiStream<Bytes> for Bidi {
+    type SendStream = h3_quinn::SendStream<Bytes>;
+    type RecvStream = Recv;
+
+    fn split(self) -> (Self::SendStream, Recv) {
+        (self.send, self.recv)
+    }
+}
+
+impl SendStream<Bytes> for Bidi {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        self.send.poll_ready(cx)
+    }
+
+    fn send_data<T: Into<WriteBuf<Bytes>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
+        self.send.send_data(data)
+    }
+
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        self.send.poll_finish(cx)
+    }
+
+    fn reset(&mut self, code: u64) {
+        self.send.reset(code);
+    }
+
+    fn send_id(&self) -> StreamId {
+        self.send.send_id()
+    }
+}
+
+impl RecvStream for Bidi {
+    type Buf = Bytes;
+
+    fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        self.recv.poll_data(cx)
+    }
+
+    fn stop_sending(&mut self, code: u64) {
+        self.recv.stop_sending(code);
+    }
+
+    fn recv_id(&self) -> StreamId {
+        self.recv.recv_id()
+    }
+}
+
+impl RecvStream for Recv {
+    type Buf = Bytes;
+
+    fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        loop {
+            if let Some(piece) = self.inflow.next_piece() {
+                return Poll::Ready(Ok(Some(piece)));
+            }
+            if self.ended {
+                return Poll::Ready(Ok(None));
+            }
+            if self.inflow.is_full(self.handed_on.0.load(Ordering::Relaxed)) {
+                // Who takes what the library has comes by here again.
+                return Poll::Pending;
+            }
+            let Some(chunk) = ready!(self.inner.poll_data(cx))? else {
+                self.ended = true;
+                self.inflow.end();
+                continue;
+            };
+            if let Err(error) = self.inflow.feed(chunk) {
+                let code = Code::H3_EXCESSIVE_LOAD;
+                if let Some(connection) = &self.connection {
+                    connection.close(VarInt::from_u32(code.value() as u32), b"");
+                }
+                self.inner.stop_sending(code.value());
+                self.ended = true;
+                return Poll::Ready(Err(StreamErrorIncoming::Unknown(Box::new(error))));
+            }
+        }
+    }
+
+    fn stop_sending(&mut self, code: u64) {
+        self.inner.stop_sending(code);
+    }
+
+    fn recv_id(&self) -> StreamId {
+        self.inner.recv_id()
+    }
+}
+
+/// Streams of the server in one direction in a connection's life: three are needed, and some are
+/// opened to keep clients used to types that they do not know.
+const MAX_UNI_STREAMS: usize = 64;
