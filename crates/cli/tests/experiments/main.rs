@@ -78,7 +78,7 @@ fn record() -> &'static Record {
             let built_in = [(BuiltIn::Refused, 30), (BuiltIn::PostQuantum, 6)];
             for (experiment, samples) in built_in {
                 let mut experiment = experiment.experiment(&ours, Some(samples)).unwrap();
-                experiment.profiles = vec![Profile::parse("2").unwrap()];
+                experiment.profiles = vec![Profile::plain(Duration::from_millis(9))];
                 config.experiments.push(experiment);
             }
             config.experiments.push(behind_a_middlebox());
@@ -140,8 +140,36 @@ fn spoiled(sample: &Sample) -> bool {
     matches!(sample.fault, Some(Fault::Spoiled(_)))
 }
 
+/// Round trips of good samples. A busy machine's pause that is longer than the path's round trip
+/// counts as one of them, so there may be more than the protocols need, but never fewer, and not in
+/// most.
+#[derive(Default)]
+struct RoundTrips {
+    exact: usize,
+    good: usize,
+}
+
+impl RoundTrips {
+    fn note<T: PartialOrd + std::fmt::Debug>(
+        &mut self,
+        counted: T,
+        expected: T,
+        (cell, sample): (&Cell, &Sample),
+    ) {
+        assert!(counted >= expected, "{counted:?} of {expected:?}: {sample:?} in {cell:?}");
+        self.good += 1;
+        self.exact += usize::from(counted == expected);
+    }
+
+    fn check(self) {
+        let Self { exact, good } = self;
+        assert!(good > 0, "all samples were spoiled");
+        assert!(2 * exact > good, "{exact} of {good} samples took the round trips they should");
+    }
+}
+
 fn refused() {
-    let mut good = 0;
+    let mut trips = RoundTrips::default();
     for (cell, sample) in samples(record(), |cell| cell.experiment == "refused") {
         if spoiled(sample) {
             continue;
@@ -151,23 +179,21 @@ fn refused() {
         let refused = label.contains("early data refused");
         assert_eq!(refused, cell.kind == "refused", "{label} in {cell:?}");
         assert_eq!(label.contains("early data accepted"), cell.kind == "0-RTT", "{label}");
-        assert_eq!(sample.round_trips, cell.expected_round_trips, "{sample:?} in {cell:?}");
-        good += 1;
+        trips.note(sample.round_trips, cell.expected_round_trips, (cell, sample));
     }
-    assert!(good > 0, "all samples were spoiled");
+    trips.check();
 }
 
 fn post_quantum() {
-    let mut good = 0;
+    let mut trips = RoundTrips::default();
     for (cell, sample) in samples(record(), |cell| cell.experiment == "post-quantum") {
         if spoiled(sample) {
             continue;
         }
         assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
-        assert_eq!(sample.round_trips, cell.expected_round_trips, "{sample:?} in {cell:?}");
-        good += 1;
+        trips.note(sample.round_trips, cell.expected_round_trips, (cell, sample));
     }
-    assert!(good > 0, "all samples were spoiled");
+    trips.check();
 }
 
 fn page() {
