@@ -171,6 +171,19 @@ impl Quic {
         stream
     }
 
+    /// Sends a request without a body; `None`: the server's SETTINGS came first, and say that its
+    /// head is too large to be sent.
+    pub async fn begin_unless_told(&mut self, request: Request<()>) -> Option<Stream> {
+        match self.requests.send_request(request).await {
+            Err(StreamError::HeaderTooBig { .. }) => None,
+            sent => {
+                let mut stream = sent.unwrap();
+                stream.finish().await.unwrap();
+                Some(stream)
+            }
+        }
+    }
+
     pub async fn ask(&mut self, method: Method, target: &str) -> Result<Reply, StreamError> {
         let stream = self.begin(request(method, target), true).await;
         reply(stream).await
