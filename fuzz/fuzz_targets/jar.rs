@@ -35,17 +35,18 @@ fn use_it(jar: &Jar) {
     let wanted = Wanted {
         origin: &Origin { scheme: "https".into(), host: "a".into(), port: 443 },
         trust: &TrustId::of(&Trust::System).expect("a name for the system's trust"),
-        alpn: &[b"h2".to_vec()],
+        tcp: Some(&[b"h2".to_vec()]),
+        quic: Some(&[b"h3".to_vec()]),
         versions: (Version::Tls10, Version::Tls13),
         early_data: true,
     };
     let taken = jar.take(&wanted, &mut warnings).expect("a jar that opened can be used");
     let left = jar.count().expect("a jar that opened can be used");
-    if let Some(ticket) = taken {
-        jar.put(&[ticket], &mut warnings).expect("a jar that opened can be used");
-        // More only by that one, and less only by what has expired.
-        assert!(jar.count().expect("a jar") <= left + 1);
-    }
+    let tickets: Vec<_> = [taken.tcp, taken.quic].into_iter().flatten().collect();
+    let tokens: Vec<_> = taken.token.into_iter().collect();
+    jar.put(&tickets, &tokens, &mut warnings).expect("a jar that opened can be used");
+    // More only by those, and less only by what has expired.
+    assert!(jar.count().expect("a jar") <= left + tickets.len());
 }
 
 struct Place {
