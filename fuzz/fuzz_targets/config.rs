@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use firstflight_server::ConfigFile;
+use firstflight_config::ConfigFile;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

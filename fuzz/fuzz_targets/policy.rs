@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use firstflight_server::{Mode, Policy};
+use firstflight_config::{Mode, Policy};
 use libfuzzer_sys::fuzz_target;
 use percent_encoding::percent_decode;
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use firstflight_server::{
-    AccessLogSettings, CertificateSource, ConfigFile, Content, KeySource, LogFormat, Server,
-    ServerConfig, ServerError, ServerHandle, TlsSettings, parse_duration,
+use firstflight_config::{
+    AccessLogSettings, CertificateSource, ConfigFile, Content, KeySource, Listener, LogFormat,
+    ProcessSettings, ServerConfig, TlsSettings, parse_duration,
 };
+use firstflight_server::{Server, ServerError, ServerHandle};
 use firstflight_tls::{CipherPolicy, Version};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
@@ -190,7 +191,11 @@ enum Format {
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if args.check {
         let path = args.config.as_deref().unwrap_or("".as_ref());
-        ConfigFile::read(path).and_then(|file| file.check()).map_err(sentence)?;
+        let file = ConfigFile::read(path).map_err(ServerError::from).map_err(sentence)?;
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut config = ServerConfig::new(anywhere, Content::PingPong);
+        (config.store, config.tickets, config.limits) = (file.store, file.tickets, file.limits);
+        firstflight_server::check(&config).map_err(sentence)?;
         println!("{}: OK", path.display());
         return Ok(ExitCode::SUCCESS);
     }
@@ -226,12 +231,12 @@ fn sentence(error: ServerError) -> anyhow::Error {
 
 fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
     let file = match &args.config {
-        Some(path) => ConfigFile::read(path).map_err(sentence)?,
+        Some(path) => ConfigFile::read(path).map_err(ServerError::from).map_err(sentence)?,
         None => ConfigFile::default(),
     };
     let content = match (args.content.root, args.content.upstream, args.content.ping_pong) {
-        (Some(root), _, _) => Content::Files(root),
-        (_, Some(url), _) => Content::Upstream(url),
+        (Some(root), _, _) => Content::files(root),
+        (_, Some(url), _) => Content::upstream(url),
         (_, _, true) => Content::PingPong,
         _ => anyhow::bail!("there is nothing to serve; give --root DIR or --upstream URL"),
     };
@@ -259,7 +264,7 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
     let mut http3 = file.http3;
     http3.enabled &= !args.no_http3;
     Ok(ServerConfig {
-        listen,
+        listeners: listen.into_iter().map(Listener::new).collect(),
         backlog: args.backlog,
         certificate,
         content,
@@ -277,6 +282,8 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
                 Format::Json => LogFormat::Json,
             },
         }),
+        admin: None,
+        process: ProcessSettings::default(),
     })
 }
 

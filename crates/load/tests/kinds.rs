@@ -78,7 +78,7 @@ fn refused_early_data_is_counted_and_never_passed_off() {
     KeyFile::new(&keys).write_new(Schedule::default(), now).unwrap();
     // With keys that may be older than itself, a server refuses early data after its start.
     let server =
-        Rig::files(|config| config.tickets.keys = firstflight_server::KeySource::File(keys));
+        Rig::files(|config| config.tickets.keys = firstflight_config::KeySource::File(keys));
     let config = LoadConfig { kind: Kind::ZeroRtt, ..server.load(12) };
     let result = run(&config).unwrap();
     assert_eq!(result.handshakes, Handshakes { early_refused: 12, ..Handshakes::default() });

@@ -69,7 +69,7 @@ fn refused_early_data_is_asked_again_and_counted() {
     KeyFile::new(&keys).write_new(Schedule::default(), now).unwrap();
     // With keys that may be older than itself, a server refuses early data after its start.
     let server =
-        Rig::files(|config| config.tickets.keys = firstflight_server::KeySource::File(keys));
+        Rig::files(|config| config.tickets.keys = firstflight_config::KeySource::File(keys));
     let config = LoadConfig { kind: Kind::ZeroRtt, ..load(&server, 12) };
     let result = run(&config).unwrap();
     assert_eq!(result.handshakes, Handshakes { early_refused: 12, ..Handshakes::default() });

@@ -6,6 +6,7 @@ use firstflight_tls::{
 };
 
 use crate::gatekeeper::Refused;
+use crate::generation::Generation;
 use crate::server::Shared;
 use crate::socket::Socket;
 
@@ -23,10 +24,14 @@ pub(crate) struct Accepted {
 /// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled: a
 /// flight whose claim is not known is then refused by TLS and executed nowhere, and the client
 /// sends its request again by itself.
-pub(crate) async fn accept(server: &Shared, socket: Socket) -> Result<Accepted, TlsError> {
+pub(crate) async fn accept(
+    server: &Shared,
+    generation: &Generation,
+    socket: Socket,
+) -> Result<Accepted, TlsError> {
     let gatekeeper = &server.gatekeeper;
-    let mut refused = gatekeeper.admission().err();
-    let mut accepting = Accepting::new(&server.acceptor, socket, refused.is_none())?;
+    let mut refused = gatekeeper.admission(generation.early_data).err();
+    let mut accepting = Accepting::new(&generation.acceptor, socket, refused.is_none())?;
     let mut redeemed = false;
     let (flight, facts) = loop {
         match accepting.advance().await? {

@@ -10,20 +10,11 @@ use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channe
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use firstflight_config::{AccessLogSettings, LogFormat};
 use serde::Serialize;
 use tracing::warn;
 
-use crate::{AccessLogSettings, ServerError};
-
-/// How a line looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Fields in a fixed order, the later ones as `name=value`.
-    #[default]
-    Text,
-    /// A JSON object.
-    Json,
-}
+use crate::ServerError;
 
 /// One request, from its arrival to the end of its answer. Field names are those of the JSON form.
 #[derive(Clone, Debug, Serialize)]

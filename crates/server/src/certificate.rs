@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 
+use firstflight_config::CertificateSource;
 use firstflight_tls::Identity;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tracing::info;
 
-use crate::{CertificateSource, ServerError};
+use crate::ServerError;
 
 /// The certificate and key for a server that listens on `addresses`.
 ///

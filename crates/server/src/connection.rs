@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use firstflight_config::WhenNotAllowed;
 use firstflight_replay::{Decision, Flight, HoldReason, Release};
 use firstflight_tls::{Handshake, share};
 use http::HeaderValue;
@@ -16,14 +17,17 @@ use tracing::debug;
 use crate::accept::{Accepted, accept};
 use crate::content::Service;
 use crate::gatekeeper::reason_name;
+use crate::generation::Generation;
 use crate::record::Record;
 use crate::server::{Shared, Stop};
 use crate::socket::Socket;
-use crate::{WhenNotAllowed, drive, ping_pong};
+use crate::{drive, ping_pong};
 
 /// What the requests of one connection share.
 pub(crate) struct Connection {
     pub(crate) server: Arc<Shared>,
+    /// The one under which it was accepted: for the handshake and early requests.
+    pub(crate) generation: Arc<Generation>,
     pub(crate) client: SocketAddr,
     pub(crate) facts: Handshake,
     pub(crate) early_data: &'static str,
@@ -38,6 +42,7 @@ pub(crate) struct Connection {
 
 /// On what terms a connection was accepted.
 pub(crate) struct Terms {
+    pub(crate) generation: Arc<Generation>,
     pub(crate) facts: Handshake,
     /// Why TLS accepted early data or not, as the access log has it.
     pub(crate) early_data: &'static str,
@@ -63,16 +68,17 @@ pub(crate) async fn serve(
     server: Arc<Shared>,
     tcp: TcpStream,
     client: SocketAddr,
-    alt_svc: Option<HeaderValue>,
+    port: u16,
     mut stop: watch::Receiver<Stop>,
 ) {
     let accepted_at = Instant::now();
+    let generation = server.current();
     // Answers leave as they are written; the stream below gathers them itself.
     let _ = tcp.set_nodelay(true);
     let socket = Socket::new(tcp);
-    let limit = server.limits.header_timeout;
+    let limit = generation.limits.header_timeout;
     let accepted = tokio::select! {
-        accepted = timeout(limit, accept(&server, socket.clone())) => accepted,
+        accepted = timeout(limit, accept(&server, &generation, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
     let Accepted { stream, facts, flight, early_data } = match accepted {
@@ -84,9 +90,10 @@ pub(crate) async fn serve(
         Err(_) => return debug!("{client}: no TLS handshake within {limit:?}"),
     };
     let (completed, complete) = watch::channel(stream.is_complete());
-    let terms = Terms { facts, early_data, flight, alt_svc };
+    let alt_svc = generation.alt_svc(port);
+    let terms = Terms { generation, facts, early_data, flight, alt_svc };
     let connection = Arc::new(Connection::new(server, client, terms, complete));
-    let ended_well = match &connection.server.service {
+    let ended_well = match &connection.generation.service {
         Service::PingPong => {
             ping_pong::serve(&connection, stream, &completed, accepted_at, stop).await
         }
@@ -117,6 +124,7 @@ impl Connection {
     ) -> Self {
         Self {
             server,
+            generation: terms.generation,
             client,
             facts: terms.facts,
             early_data: terms.early_data,
@@ -148,7 +156,7 @@ impl Connection {
     pub(crate) async fn admit(&self, decision: Option<Decision>, record: &mut Record) -> Verdict {
         let verdict = match decision {
             None | Some(Decision::Execute) => Verdict::Run,
-            Some(Decision::Hold(reason)) => match self.server.gatekeeper.when_not_allowed {
+            Some(Decision::Hold(reason)) => match self.generation.when_not_allowed {
                 WhenNotAllowed::TooEarly => Verdict::TooEarly,
                 WhenNotAllowed::Hold => self.hold(reason, record).await,
             },

@@ -1,18 +1,14 @@
-//! What a server serves, checked and ready: files, an upstream, or ping-pong.
-
-use std::path::Path;
+//! What a server serves, checked and ready: sites, or ping-pong.
 
 use bytes::Bytes;
+use firstflight_config::{Content, ServerConfig};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Empty, Full};
-use tower_http::services::ServeDir;
-use tower_http::services::fs::DefaultServeDirFallback;
-use tower_service::Service as _;
 
-use crate::prompt_files::PromptFiles;
-use crate::proxy::{Forwarding, Proxy};
-use crate::{Content, Limits, ServerError};
+use crate::ServerError;
+use crate::proxy::Forwarding;
+use crate::sites::Sites;
 
 /// Why an answer's body broke off.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -22,12 +18,8 @@ pub(crate) type AnswerBody = http_body_util::combinators::UnsyncBoxBody<Bytes, B
 
 /// What answers requests.
 pub(crate) enum Service {
-    /// A directory. Index pages, ranges, conditions and types are tower-http's; `..` cannot leave
-    /// the directory, but symbolic links in it are followed, because whoever can place one there
-    /// can place a copy too.
-    Files(ServeDir<DefaultServeDirFallback, PromptFiles>),
-    /// An HTTP server behind this one.
-    Proxy(Box<Proxy>),
+    /// HTTP.
+    Sites(Sites),
     /// No HTTP.
     PingPong,
 }
@@ -37,13 +29,19 @@ impl Service {
     ///
     /// # Errors
     /// [`ServerError::Root`] or [`ServerError::Upstream`].
-    pub(crate) fn new(content: &Content, limits: &Limits) -> Result<Self, ServerError> {
+    pub(crate) fn new(content: &Content, config: &ServerConfig) -> Result<Self, ServerError> {
         match content {
-            Content::Files(root) => files(root).map(Self::Files),
-            Content::Upstream(url) => {
-                Proxy::new(url, limits.upstream_timeout).map(|proxy| Self::Proxy(Box::new(proxy)))
-            }
+            Content::Sites(sites) => Sites::new(sites, config).map(Self::Sites),
             Content::PingPong => Ok(Self::PingPong),
+        }
+    }
+
+    /// Whether a request may run from early data. It depends on nothing but the request, as the
+    /// gate demands.
+    pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
+        match self {
+            Self::Sites(sites) => sites.may_run_early(request),
+            Self::PingPong => true,
         }
     }
 
@@ -58,11 +56,7 @@ impl Service {
         B::Error: Into<BodyError>,
     {
         match self {
-            Self::Files(files) => {
-                let Ok(answer) = files.clone().call(request).await;
-                Some(answer.map(|body| body.map_err(BodyError::from).boxed_unsync()))
-            }
-            Self::Proxy(proxy) => proxy.forward(request, forwarding).await,
+            Self::Sites(sites) => sites.answer(request, forwarding).await,
             Self::PingPong => Some(plain(StatusCode::NOT_FOUND)),
         }
     }
@@ -82,14 +76,4 @@ pub(crate) fn plain(status: StatusCode) -> Response<AnswerBody> {
 /// No body.
 pub(crate) fn empty() -> AnswerBody {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
-}
-
-fn files(root: &Path) -> Result<ServeDir<DefaultServeDirFallback, PromptFiles>, ServerError> {
-    let wrong = |reason: String| ServerError::Root { path: root.to_owned(), reason };
-    let metadata = std::fs::metadata(root).map_err(|error| wrong(error.to_string()))?;
-    if !metadata.is_dir() {
-        return Err(wrong("it is no directory".to_owned()));
-    }
-    std::fs::read_dir(root).map_err(|error| wrong(error.to_string()))?;
-    Ok(ServeDir::with_backend(root, PromptFiles))
 }

@@ -66,7 +66,7 @@ impl Library {
         io: TokioIo<PassStream>,
         spawned: Streams,
     ) -> Self {
-        let limits = &connection.server.limits;
+        let limits = &connection.generation.limits;
         let service = HttpService::new(connection.clone(), driver);
         if connection.facts.alpn.as_deref() == Some(b"h2") {
             // Rapid resets (CVE-2023-44487) meet the library's own limits.
@@ -81,7 +81,7 @@ impl Library {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(None)
-            .keep_alive(connection.server.keep_alive)
+            .keep_alive(connection.generation.keep_alive)
             .max_header_size(limits.header_size)
             .serve_connection(io, service);
         Self::Http1(Box::pin(connection))
@@ -141,7 +141,7 @@ impl Future for Drive {
         {
             return Poll::Ready(ended_well);
         }
-        if !this.connection.server.keep_alive
+        if !this.connection.generation.keep_alive
             && this.library.is_http2()
             && this.connection.seen.load(Ordering::Relaxed) > 0
         {
@@ -292,7 +292,7 @@ struct Idle {
 
 impl Clock {
     fn new(connection: Arc<Connection>, pass: Pass, accepted_at: Instant) -> Self {
-        let first = accepted_at + connection.server.limits.header_timeout;
+        let first = accepted_at + connection.generation.limits.header_timeout;
         Self {
             connection,
             pass,
@@ -334,7 +334,7 @@ impl Clock {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let limits = &self.connection.server.limits;
+        let limits = &self.connection.generation.limits;
         let first =
             !self.connection.is_complete() || self.connection.seen.load(Ordering::Relaxed) == 0;
         let stopping = self.stopping.filter(|_| self.idle.is_some());

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use firstflight_config::ConfigError;
 use firstflight_store::StoreError;
 use firstflight_tickets::{FileError, KeyEncryptionError};
 use firstflight_tls::TlsError;
@@ -60,27 +61,9 @@ pub enum ServerError {
         /// Why not.
         reason: String,
     },
-    /// The configuration file cannot be read.
-    #[error("cannot read the configuration {path}: {reason}; give a readable file with --config")]
-    ConfigFile {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        reason: io::Error,
-    },
-    /// The configuration file says what it may not.
-    #[error("{path}, line {line}: {reason}")]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1 on.
-        line: usize,
-        /// What is wrong, and what is allowed.
-        reason: String,
-    },
-    /// Flags that contradict each other or limits that make no sense.
-    #[error("{0}")]
-    Setting(String),
+    /// The settings are of no use.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The store's settings cannot be.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use firstflight_config::{EarlyDataSettings, MAX_HANDSHAKE};
 use firstflight_replay::{
     Acceptance, Admission, Decision, Flight, Gate, GateConfig, HoldReason, Refusal, Release,
     SharedConfig, SharedRefusal, Startup, StoreAnswer, Unknown,
@@ -10,9 +11,7 @@ use firstflight_store::Store;
 use firstflight_tls::{Handshake, SteadyClock};
 use tracing::warn;
 
-use crate::limits::MAX_HANDSHAKE;
 use crate::shared_register::SharedRegister;
-use crate::{EarlyDataSettings, Policy, WhenNotAllowed};
 
 /// Decides over early data for the whole server.
 pub(crate) struct Gatekeeper {
@@ -21,9 +20,6 @@ pub(crate) struct Gatekeeper {
     /// the gate with its claim settled.
     shared: Option<SharedRegister>,
     began: Instant,
-    enabled: bool,
-    pub(crate) policy: Policy,
-    pub(crate) when_not_allowed: WhenNotAllowed,
 }
 
 impl Gatekeeper {
@@ -50,19 +46,17 @@ impl Gatekeeper {
             gate,
             shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
             began,
-            enabled: settings.enabled,
-            policy: settings.policy.clone(),
-            when_not_allowed: settings.when_not_allowed,
         }
     }
 
-    /// Whether TLS should take early data on a new connection; if not, why.
+    /// Whether TLS should take early data on a new connection; if not, why. `enabled`: whether the
+    /// configuration wants any.
     ///
     /// A start of this node, or a clock that was set, is nothing to a shared register: what it
     /// remembers lies in the store, and each claim compares the clocks.
-    pub(crate) fn admission(&self) -> Result<(), Refused> {
+    pub(crate) fn admission(&self, enabled: bool) -> Result<(), Refused> {
         match &self.shared {
-            _ if !self.enabled => Err(Refused::SwitchedOff),
+            _ if !enabled => Err(Refused::SwitchedOff),
             Some(shared) => match shared.resting() {
                 Some(why) => Err(Refused::Shared(SharedRefusal::Store(why))),
                 None => Ok(()),

@@ -1,6 +1,6 @@
 //! Serves HTTP over TLS and QUIC with early data that runs at most once: files, proxy, ping-pong.
 //!
-//! [`Server::bind`] checks a [`ServerConfig`] and listens, [`Server::run`] serves until it is told
+//! [`Server::bind`] checks a [`ServerConfig`](firstflight_config::ServerConfig) and listens, [`Server::run`] serves until it is told
 //! to stop. Every request that came as early data passes the gate (`firstflight-replay`) before
 //! files, upstream or `PONG` see it: it runs at once when its flight's claim is won, and waits for
 //! the end of its handshake otherwise.
@@ -8,19 +8,16 @@
 mod accept;
 mod access_log;
 mod certificate;
-mod config;
-mod config_file;
 mod connection;
 mod content;
 mod drive;
 mod error;
 mod gatekeeper;
+mod generation;
 mod keys;
-mod limits;
 mod listener;
 mod pass;
 mod ping_pong;
-mod policy;
 mod prompt_files;
 mod proxy;
 mod quic;
@@ -28,15 +25,8 @@ mod record;
 mod server;
 mod service;
 mod shared_register;
+mod sites;
 mod socket;
 
-pub use access_log::LogFormat;
-pub use config::{
-    AccessLogSettings, CertificateSource, Content, EarlyDataSettings, Http3Settings, KeySource,
-    ServerConfig, TicketSettings, TlsSettings,
-};
-pub use config_file::{ConfigFile, parse_duration};
 pub use error::ServerError;
-pub use limits::Limits;
-pub use policy::{BadRulePath, Mode, Policy, WhenNotAllowed};
-pub use server::{Server, ServerHandle};
+pub use server::{Server, ServerHandle, check};

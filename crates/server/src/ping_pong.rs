@@ -33,7 +33,7 @@ pub(crate) async fn serve(
         return false;
     }
     // A replay never finishes its handshake, so saying goodbye is limited in time.
-    let farewell = (accepted_at + connection.server.limits.header_timeout)
+    let farewell = (accepted_at + connection.generation.limits.header_timeout)
         .max(Instant::now() + Duration::from_secs(1));
     matches!(timeout_at(farewell.into(), stream.shutdown()).await, Ok(Ok(())))
 }
@@ -63,7 +63,7 @@ impl Game<'_> {
                 }
                 Verdict::TooEarly | Verdict::Gone => return Ok(()),
             }
-            if !self.connection.server.keep_alive {
+            if !self.connection.generation.keep_alive {
                 return Ok(());
             }
         }
@@ -74,7 +74,7 @@ impl Game<'_> {
     /// something else.
     async fn ping(&mut self) -> io::Result<Option<bool>> {
         let mut ping = [0; 4];
-        let limits = &self.connection.server.limits;
+        let limits = &self.connection.generation.limits;
         let limit = match self.stream.is_complete() {
             true => Instant::now() + limits.idle_timeout,
             false => self.accepted_at + limits.header_timeout,
@@ -95,7 +95,7 @@ impl Game<'_> {
         if !matches!(decision, Some(Decision::Hold(_))) {
             return Ok(self.connection.admit(decision, record).await);
         }
-        let limit = self.connection.server.limits.header_timeout;
+        let limit = self.connection.generation.limits.header_timeout;
         let (stream, completed) = (&mut *self.stream, self.completed);
         let complete = async {
             poll_fn(|cx| stream.poll_complete(cx)).await?;

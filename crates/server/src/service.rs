@@ -61,10 +61,8 @@ pub(crate) fn begin<B>(
 ) -> (Option<Decision>, Record) {
     let decision = match early {
         true => {
-            let uri = request.uri();
-            let policy = &connection.server.gatekeeper.policy;
-            let may_run = policy.may_run_early(request.method(), uri.path(), uri.query());
-            connection.arrive(may_run)
+            let service = &connection.generation.service;
+            connection.arrive(service.may_run_early(request))
         }
         false => None,
     };
@@ -98,7 +96,12 @@ where
             record.executed();
             let before_completion = decision.is_some() && !complete();
             let forwarding = Forwarding { connection, before_completion };
-            connection.server.service.answer(request, forwarding).await?
+            let generation = match decision {
+                // By the same rules as the gate's first word.
+                Some(_) => connection.generation.clone(),
+                None => connection.server.current(),
+            };
+            generation.service.answer(request, forwarding).await?
         }
     };
     record.status(answer.status().as_u16());

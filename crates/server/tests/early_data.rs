@@ -2,7 +2,7 @@
 
 mod rig;
 
-use firstflight_server::{Content, Mode, Policy, WhenNotAllowed};
+use firstflight_config::{Content, Mode, Policy, WhenNotAllowed};
 use rig::{Client, PREFACE, Rig, Upstream, full, get, http2_request, line, replay};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -140,7 +140,7 @@ async fn replay_as_client(rig: &Rig, client: &mut Client) -> TcpStream {
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8470_5_2_instead_of_holding_a_425_on_request() {
     let upstream = Upstream::start().await;
-    let change = |config: &mut firstflight_server::ServerConfig| {
+    let change = |config: &mut firstflight_config::ServerConfig| {
         config.early_data.when_not_allowed = WhenNotAllowed::TooEarly;
     };
     let rig = Rig::proxy(&upstream, change).await;

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use firstflight_config::{Content, KeySource, TicketSettings};
 use firstflight_rig::{Listen, Process};
-use firstflight_server::{Content, KeySource, TicketSettings};
 use firstflight_store::ring::SharedRing;
 use firstflight_store::{Store, StoreConfig};
 use firstflight_tickets::{KeyEncryption, KeyState, Schedule};
@@ -47,7 +47,7 @@ impl Cluster {
 
     async fn node(&self, upstream: &Upstream, change: impl FnOnce(&mut TicketSettings)) -> Rig {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        Rig::start(dir, Content::Upstream(upstream.url()), |config| {
+        Rig::start(dir, Content::upstream(upstream.url()), |config| {
             config.store = Some(self.config.clone());
             config.tickets.keys = KeySource::Store {
                 key_encryption: self.key_encryption(),

@@ -5,7 +5,8 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_server::{CertificateSource, Content, KeySource, Server, ServerConfig};
+use firstflight_config::{CertificateSource, Content, KeySource, Listener, ServerConfig};
+use firstflight_server::Server;
 use rig::{Client, PATIENCE, Rig, Upstream, full, get, line};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -190,7 +191,7 @@ async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
     let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap();
     let dir = || Arc::new(tempfile::tempdir().unwrap());
-    let content = Content::Upstream(format!("http://{address}"));
+    let content = Content::upstream(format!("http://{address}"));
     let silent =
         Rig::start(dir(), content.clone(), |config| config.limits.upstream_timeout = SHORT).await;
     let answer = full(silent.address, &text(get("/"))).await;
@@ -225,7 +226,7 @@ async fn what_cannot_start_says_why_in_one_sentence() {
     std::fs::write(&cert, made.cert.pem()).unwrap();
     std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
     let rig = Rig::files(|_| {}).await;
-    let files = || Content::Files(dir.path().to_owned());
+    let files = || Content::files(dir.path().to_owned());
     let any = "127.0.0.1:0".parse().unwrap();
     let with = |content, change: &dyn Fn(&mut ServerConfig)| {
         let mut config = ServerConfig::new(any, content);
@@ -237,20 +238,23 @@ async fn what_cannot_start_says_why_in_one_sentence() {
         key: key.to_owned(),
     };
     let cases = [
-        (with(files(), &|c| c.listen = vec![rig.address]), "in use"),
+        (with(files(), &|c| c.listeners = vec![Listener::new(rig.address)]), "in use"),
         (with(files(), &|c| c.certificate = certificate(&cert, &key)), "does not belong"),
         (
             with(files(), &|c| c.certificate = certificate(&dir.path().join("no"), &key)),
             "cannot read",
         ),
-        (with(Content::Files(dir.path().join("no")), &|_| {}), "--root"),
-        (with(Content::Files(cert.clone()), &|_| {}), "no directory"),
-        (with(Content::Upstream("https://h".to_owned()), &|_| {}), "http://HOST:PORT"),
+        (with(Content::files(dir.path().join("no")), &|_| {}), "--root"),
+        (with(Content::files(cert.clone()), &|_| {}), "no directory"),
+        (with(Content::upstream("https://h".to_owned()), &|_| {}), "http://HOST:PORT"),
         (
             with(files(), &|c| c.tickets.keys = KeySource::File(dir.path().join("no"))),
             "ticket keys",
         ),
-        (with(files(), &|c| c.listen = vec!["192.0.2.1:0".parse().unwrap()]), "of this machine"),
+        (
+            with(files(), &|c| c.listeners = vec![Listener::new("192.0.2.1:0".parse().unwrap())]),
+            "of this machine",
+        ),
         (with(files(), &|c| c.tls.ciphers.groups = Some("X".to_owned())), "allowed are"),
         (with(files(), &|c| c.limits.header_timeout = Duration::ZERO), "more than 0s"),
     ];

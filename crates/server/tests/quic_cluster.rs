@@ -6,9 +6,9 @@ mod rig;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
-use firstflight_server::{Content, ServerConfig};
 use http::{Method, StatusCode};
 use rig::cluster::Cluster;
 use rig::flights::{client_hello, first_flight, gathered, replay, send};
@@ -148,8 +148,8 @@ async fn a_single_use_ticket_is_used_once() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();
     let single = |config: &mut ServerConfig| config.tickets.single_use = true;
-    let a = cluster.start(Content::Upstream(upstream.url()), single).await;
-    let b = cluster.start(Content::Upstream(upstream.url()), single).await;
+    let a = cluster.start(Content::upstream(upstream.url()), single).await;
+    let b = cluster.start(Content::upstream(upstream.url()), single).await;
     cluster.runs_early(&a, "http/1.1").await;
     cluster.runs_early(&b, "http/1.1").await;
     let ticket = remembered(a.address).await;
@@ -194,7 +194,7 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     let cluster = Cluster::new();
     let (a, b) = two(&cluster, &upstream).await;
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
-    let c = cluster.start(Content::Upstream(upstream.url()), strict).await;
+    let c = cluster.start(Content::upstream(upstream.url()), strict).await;
     for round in 0..3 {
         let target = format!("/victim?{round}.");
         let wire = Wire::to(b.address).await;

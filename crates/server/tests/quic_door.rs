@@ -6,8 +6,8 @@ mod rig;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
-use firstflight_server::{Content, ServerConfig};
 use http::StatusCode;
 use rig::cluster::Cluster;
 use rig::flights::{bytes, first_flight};
@@ -38,7 +38,7 @@ async fn rfc9000_8_1_4_an_address_token_counts_once_in_the_whole_cluster() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("big"), vec![b'x'; 1 << 20]).unwrap();
     std::fs::write(root.path().join("index.html"), "hello\n").unwrap();
-    let files = || Content::Files(root.path().to_owned());
+    let files = || Content::files(root.path().to_owned());
     let a = cluster.start(files(), |_| {}).await;
     let b = cluster.start(files(), |_| {}).await;
     cluster.runs_early(&a, "http/1.1").await;
@@ -75,7 +75,7 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
-    let shared = cluster.start(Content::Upstream(upstream.url()), strict).await;
+    let shared = cluster.start(Content::upstream(upstream.url()), strict).await;
     cluster.runs_early(&shared, "http/1.1").await;
     let alone = Rig::proxy(&upstream, strict).await;
     for (name, node) in [("shared", shared), ("alone", alone)] {
@@ -138,7 +138,7 @@ async fn another_stacks_client_is_asked_for_its_address_and_runs_early() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
-    let node = cluster.start(Content::Upstream(upstream.url()), strict).await;
+    let node = cluster.start(Content::upstream(upstream.url()), strict).await;
     cluster.runs_early(&node, "http/1.1").await;
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).display().to_string();

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_quic::Remembered;
-use firstflight_server::{Content, KeySource, ServerConfig};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use http::{Method, StatusCode};
 use quinn::VarInt;

@@ -5,8 +5,9 @@ mod rig;
 use std::time::Duration;
 
 use bytes::Bytes;
+use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
-use firstflight_server::{Content, Server, ServerConfig};
+use firstflight_server::Server;
 use h3::error::Code;
 use http::{Method, StatusCode};
 use rig::quic::{Quic, Wire, config, endpoint, head, remembered, reply, request};
@@ -284,7 +285,7 @@ async fn a_port_that_is_taken_for_udp_is_named_with_the_mend() {
     let address = taken.local_addr().unwrap();
     let bind = async || {
         let dir = tempfile::tempdir().unwrap();
-        let config = ServerConfig::new(address, Content::Files(dir.path().to_owned()));
+        let config = ServerConfig::new(address, Content::files(dir.path().to_owned()));
         Server::bind(config).await.map(drop).unwrap_err().to_string()
     };
     let error = bind().await;

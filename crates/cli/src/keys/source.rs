@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_server::{ConfigFile, KeySource};
+use firstflight_config::{ConfigFile, KeySource};
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
 use firstflight_store::{Store, StoreConfig, StoreError};
 use firstflight_tickets::{DatedKey, KeyEncryption, KeyFile, Ring, Schedule};

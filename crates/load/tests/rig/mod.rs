@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use firstflight_config::{CertificateSource, Content, ServerConfig};
 use firstflight_load::{Exchange, Limit, LoadConfig, LoadError, LoadResult, Model};
-use firstflight_server::{CertificateSource, Content, Server, ServerConfig};
+use firstflight_server::Server;
 use firstflight_tls::Trust;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -28,7 +29,7 @@ impl Rig {
     pub(crate) fn files(change: impl FnOnce(&mut ServerConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("index.html"), "x".repeat(1000)).unwrap();
-        let content = Content::Files(dir.path().to_owned());
+        let content = Content::files(dir.path().to_owned());
         Self::start(dir, content, change)
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use firstflight_config::{ConfigError, KeySource, TicketSettings};
 use firstflight_store::Store;
 use firstflight_tickets::{
     KeyEncryption, KeyFile, Opened, RING_OVERHEAD, Refreshed, Ring, Schedule, TicketKeys, UnixTime,
@@ -11,7 +12,7 @@ use firstflight_tickets::{
 use firstflight_tls::{OpenedTicket, SteadyClock, TicketSealer};
 use tracing::{info, warn};
 
-use crate::{KeySource, ServerError, TicketSettings};
+use crate::ServerError;
 
 mod sessions;
 mod shared;
@@ -46,7 +47,9 @@ impl TicketRing {
         store: Option<&Store>,
     ) -> Result<Arc<Self>, ServerError> {
         let lacks_store = |what: &str| {
-            ServerError::Setting(format!("{what} needs a store; give a section [store]"))
+            ServerError::Config(ConfigError::Setting(format!(
+                "{what} needs a store; give a section [store]"
+            )))
         };
         let mut shared = None;
         let keys = match &settings.keys {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use firstflight_config::TicketSettings;
 use firstflight_store::Store;
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
 use firstflight_tickets::{KeyEncryption, Schedule, TicketKeys, UnixTime};
@@ -13,7 +14,6 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
 use super::now;
-use crate::TicketSettings;
 
 /// The store's side of the ticket keys in use.
 pub(super) struct SharedKeys {

@@ -11,6 +11,7 @@ use super::ahead::Ahead;
 use super::arrivals::{Arrivals, Arrived};
 use crate::accept::early_data;
 use crate::gatekeeper::Refused;
+use crate::generation::Generation;
 use crate::server::Shared;
 
 /// A connection on which early data is decided. Its handshake goes on.
@@ -46,16 +47,20 @@ impl Verdict {
 /// QUIC what is lost of early data is sent again after the handshake, so a flight may not be
 /// accepted that has no record. `arrivals`: with a store, what came in on the endpoint.
 ///
-/// `None`: its client was asked to show its address by a Retry.
+/// `None`: its client was asked to show its address by a Retry, or there is no HTTP/3 any more.
 ///
 /// # Errors
 /// The handshake's.
 pub(crate) async fn accept(
     server: &Arc<Shared>,
-    front: &Front,
+    (front, generation): (&Front, &Generation),
     arrivals: Option<&Arrivals>,
     incoming: Incoming,
 ) -> Result<Option<Accepted>, ConnectionError> {
+    let Some(terms) = &generation.quic else {
+        incoming.refuse();
+        return Ok(None);
+    };
     let verdict = Arc::new(Mutex::new(Verdict::default()));
     let (mut session, mut withheld) = (None, None);
     let judge = match arrivals {
@@ -69,14 +74,17 @@ pub(crate) async fn accept(
                 return Ok(None);
             }
             let ahead = match arrived {
-                Some(arrived) => Ahead::settle(server, &front.crypto, &arrived.client_hello).await,
+                Some(arrived) => {
+                    let crypto = (&*terms.crypto, generation.early_data);
+                    Ahead::settle(server, crypto, &arrived.client_hello).await
+                }
                 None => Ahead::unseen(),
             };
             (session, withheld) = (ahead.session.clone(), ahead.withheld);
             ahead.judge(verdict.clone())
         }
     };
-    let config = front.server_config(front.crypto.for_connection(judge, session));
+    let config = terms.server_config(terms.crypto.for_connection(judge, session));
     let mut connecting = incoming.accept_with(Arc::new(config))?;
     let facts = connecting.handshake_data().await?;
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;

@@ -29,10 +29,10 @@ impl Ahead {
     }
 
     /// Rehearses a ClientHello, and claims the flight in the store if TLS would accept its early
-    /// data.
+    /// data. `early_data`: whether the configuration wants any.
     pub(super) async fn settle(
         server: &Shared,
-        crypto: &ServerCrypto,
+        (crypto, early_data): (&ServerCrypto, bool),
         client_hello: &[u8],
     ) -> Self {
         let rehearse = |session| {
@@ -45,7 +45,7 @@ impl Ahead {
         };
         let gatekeeper = &server.gatekeeper;
         let mut ahead = Self::unseen();
-        ahead.withheld = gatekeeper.admission().err();
+        ahead.withheld = gatekeeper.admission(early_data).err();
         let (mut rehearsal, mut heard_at) = rehearse(None);
         let mut redeemed = false;
         if let Rehearsal::NeedsSession(id) = &rehearsal {

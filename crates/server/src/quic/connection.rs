@@ -23,11 +23,12 @@ pub(crate) async fn serve(
     beginning: Beginning,
     mut stop: watch::Receiver<Stop>,
 ) -> Result<(), ConnectionError> {
-    let deadline = Instant::now() + server.limits.header_timeout;
+    let generation = server.current();
+    let deadline = Instant::now() + generation.limits.header_timeout;
     let Beginning { incoming, handshaking, arrivals } = beginning;
     let client = incoming.remote_address();
     let arrivals = arrivals.as_deref();
-    let accepting = accept(&server, &front, arrivals, incoming);
+    let accepting = accept(&server, (&front, &generation), arrivals, incoming);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline.into(), accepting) => accepted,
         () = stopped(&mut stop, Stop::Now) => return Ok(()),
@@ -40,7 +41,7 @@ pub(crate) async fn serve(
         unreachable!("a server may always send before the client's Finished");
     };
     let (completed, complete) = watch::channel(false);
-    let terms = Terms { facts, early_data, flight, alt_svc: None };
+    let terms = Terms { generation, facts, early_data, flight, alt_svc: None };
     let connection = Arc::new(Connection::new(server, client, terms, complete));
     let handshake = async {
         // It says whether early data was accepted, which is a client's question; and ends as well
@@ -53,7 +54,7 @@ pub(crate) async fn serve(
         std::future::pending::<()>().await;
     };
     let served = async {
-        match connection.server.service {
+        match connection.generation.service {
             Service::PingPong => ping_pong::serve(&connection, &quic, deadline, &mut stop).await,
             _ => http3::serve(&connection, &quic, deadline, &mut stop).await,
         }

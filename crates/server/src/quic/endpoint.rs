@@ -5,6 +5,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
+use firstflight_config::{Http3Settings, Limits};
 use firstflight_quic::{Burst, Steering};
 use quinn::{
     Endpoint, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TokioRuntime, TransportConfig,
@@ -14,7 +15,6 @@ use quinn::{
 use super::arrivals::Arrivals;
 use super::socket::WorkerSocket;
 use super::strays::Strays;
-use crate::{Http3Settings, Limits};
 
 /// The transport parameters and their like, the same on every connection: early data is bound to
 /// them, so they change only with the configuration.

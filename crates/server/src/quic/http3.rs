@@ -28,7 +28,7 @@ pub(super) async fn serve(
     deadline: Instant,
     stop: &mut watch::Receiver<Stop>,
 ) {
-    let header_size = connection.server.limits.header_size as u64;
+    let header_size = connection.generation.limits.header_size as u64;
     // What is longer than allowed, and not much, is answered 431.
     let link = Link::new(quic.clone(), header_size * 2);
     let watch = link.watch();
@@ -112,7 +112,7 @@ impl Session {
     /// Ends a connection that takes no further requests.
     async fn goodbye(&mut self) -> Result<(), ConnectionError> {
         let seen = self.connection.seen.load(Ordering::Relaxed);
-        let last = !self.connection.server.keep_alive
+        let last = !self.connection.generation.keep_alive
             || self.connection.is_complete() && self.connection.lost_claim();
         match last && seen > 0 && !self.finishing {
             true => self.finish().await,
@@ -133,7 +133,7 @@ impl Session {
             self.close(Code::H3_NO_ERROR);
             return Ok(());
         }
-        let further = if lost { self.connection.server.limits.streams } else { 0 };
+        let further = if lost { self.connection.generation.limits.streams } else { 0 };
         self.watch.reject_from(self.watch.next_id() + 4 * u64::from(further));
         // The library names the last request plus so many.
         match timeout(FAREWELL, self.http.shutdown(further as usize + 1)).await {
@@ -148,7 +148,7 @@ impl Session {
 
     /// When the connection ends as things are.
     fn limit(&self) -> Instant {
-        let limits = &self.connection.server.limits;
+        let limits = &self.connection.generation.limits;
         let seen = self.connection.seen.load(Ordering::Relaxed);
         let first = (!self.connection.is_complete() || seen == 0).then_some(self.deadline);
         let idle = self

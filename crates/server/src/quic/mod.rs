@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_quic::{AddressTokens, ResetKey, ServerCrypto, SpentTokens, Steering};
+use firstflight_tls::AcceptorConfig;
 use quinn::{
     Endpoint, EndpointConfig, Incoming, ServerConfig, ValidationTokenConfig, VarInt, crypto,
 };
@@ -44,10 +45,20 @@ mod streams;
 pub(crate) struct Front {
     workers: Vec<Worker>,
     door: Arc<Door>,
-    crypto: Arc<ServerCrypto>,
     tokens: AddressTokens,
-    /// What all connections are told, with cryptography that refuses early data.
+}
+
+/// What connections are told, as one configuration has it.
+pub(crate) struct Terms {
+    pub(crate) crypto: Arc<ServerCrypto>,
+    /// With cryptography that refuses early data.
     config: ServerConfig,
+}
+
+/// Address tokens, and which of them are spent. They outlive configurations.
+pub(crate) struct Tokens {
+    tokens: AddressTokens,
+    spent: Arc<SpentTokens>,
 }
 
 /// An endpoint, on one of a port's sockets.
@@ -81,6 +92,55 @@ impl Worker {
     }
 }
 
+impl Tokens {
+    /// Sealed under the ring's keys.
+    pub(crate) fn new(ring: &TicketRing) -> Self {
+        Self {
+            tokens: AddressTokens::new(ring.keys().clone(), keys::now),
+            spent: Arc::new(SpentTokens::new(SPENT_TOKENS, keys::now)),
+        }
+    }
+}
+
+impl Terms {
+    /// What a configuration tells connections.
+    ///
+    /// # Errors
+    /// [`ServerError::Tls`].
+    pub(crate) fn new(
+        tls: AcceptorConfig,
+        tokens: &Tokens,
+        ring: &TicketRing,
+        settings: &firstflight_config::ServerConfig,
+    ) -> Result<Self, ServerError> {
+        let (http3, limits) = (&settings.http3, &settings.limits);
+        // What a client remembers of HTTP/3's settings beside the transport's.
+        let bound_to = limits.header_size.to_be_bytes();
+        let crypto = ServerCrypto::with_settings(tls, &bound_to)?;
+        let refusing = crypto.for_connection(Box::new(|_| false), None);
+        let mut config = ServerConfig::new(refusing, Arc::new(tokens.tokens.clone()));
+        config.transport_config(Arc::new(endpoint::transport(http3, limits)));
+        let mut validation = ValidationTokenConfig::default();
+        validation
+            .lifetime(http3.token_lifetime.unwrap_or(ring.lifetime()))
+            .log(tokens.spent.clone())
+            .sent(TOKENS);
+        config
+            .validation_token_config(validation)
+            .max_incoming(INCOMING)
+            .incoming_buffer_size(INCOMING_BYTES)
+            .incoming_buffer_size_total(ALL_INCOMING_BYTES);
+        Ok(Self { crypto, config })
+    }
+
+    /// What a connection with this cryptography is told.
+    fn server_config(&self, crypto: Arc<dyn crypto::ServerConfig>) -> ServerConfig {
+        let mut config = self.config.clone();
+        config.crypto = crypto;
+        config
+    }
+}
+
 impl Front {
     /// Opens endpoints on the sockets of each port.
     ///
@@ -88,25 +148,11 @@ impl Front {
     /// [`ServerError::Listen`].
     pub(crate) fn open(
         ports: Vec<(SocketAddr, Vec<UdpSocket>)>,
-        crypto: Arc<ServerCrypto>,
-        ring: &TicketRing,
-        settings: &crate::ServerConfig,
+        terms: &Terms,
+        tokens: &Tokens,
+        settings: &firstflight_config::ServerConfig,
     ) -> Result<Self, ServerError> {
-        let (http3, limits) = (&settings.http3, &settings.limits);
-        let tokens = AddressTokens::new(ring.keys().clone(), keys::now);
-        let refusing = crypto.for_connection(Box::new(|_| false), None);
-        let mut config = ServerConfig::new(refusing, Arc::new(tokens.clone()));
-        config.transport_config(Arc::new(endpoint::transport(http3, limits)));
-        let mut validation = ValidationTokenConfig::default();
-        validation
-            .lifetime(http3.token_lifetime.unwrap_or(ring.lifetime()))
-            .log(Arc::new(SpentTokens::new(SPENT_TOKENS, keys::now)))
-            .sent(TOKENS);
-        config
-            .validation_token_config(validation)
-            .max_incoming(INCOMING)
-            .incoming_buffer_size(INCOMING_BYTES)
-            .incoming_buffer_size_total(ALL_INCOMING_BYTES);
+        let http3 = &settings.http3;
         let mut random = [0; 32];
         getrandom::fill(&mut random).expect("the system gives random bytes");
         let steering = steering();
@@ -114,11 +160,11 @@ impl Front {
         // quinn would name drafts too, whose keys we do not have.
         endpoints.supported_versions(vec![1]);
         let door = Door::new(http3.retry_above, http3.refuse_above);
-        let mut front = Self { workers: Vec::new(), door, crypto, tokens, config };
+        let mut front = Self { workers: Vec::new(), door, tokens: tokens.tokens.clone() };
         for (address, sockets) in ports {
             let strays = (sockets.len() > 1).then(|| Arc::new(Strays::new(steering)));
             for (worker, socket) in (0..).zip(sockets) {
-                let (server, endpoints) = (front.config.clone(), endpoints.clone());
+                let (server, endpoints) = (terms.config.clone(), endpoints.clone());
                 let arrivals = settings.store.as_ref().map(|_| Arrivals::new());
                 let opened = endpoint::open(
                     socket,
@@ -135,11 +181,11 @@ impl Front {
         Ok(front)
     }
 
-    /// What a connection with this cryptography is told.
-    fn server_config(&self, crypto: Arc<dyn crypto::ServerConfig>) -> ServerConfig {
-        let mut config = self.config.clone();
-        config.crypto = crypto;
-        config
+    /// Takes up another configuration for what an endpoint decides by itself: tokens and buffers.
+    pub(crate) fn take_up(&self, terms: &Terms) {
+        for Worker { endpoint, .. } in &self.workers {
+            endpoint.set_server_config(Some(terms.config.clone()));
+        }
     }
 
     /// Accepts connections, a task an endpoint. When the server stops, they refuse further ones.

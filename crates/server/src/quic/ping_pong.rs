@@ -29,14 +29,14 @@ pub(super) async fn serve(
             accepted = quic.accept_bi(), if !last => match accepted {
                 Ok(streams) => {
                     pings.push(answer(connection, streams));
-                    last = !connection.server.keep_alive;
+                    last = !connection.generation.keep_alive;
                 }
                 Err(_) => return,
             },
             Some(()) = pings.next(), if !pings.is_empty() => {
                 // A copy of a first flight does not keep its place longer for its answer.
                 if connection.is_complete() {
-                    deadline = Instant::now() + connection.server.limits.idle_timeout;
+                    deadline = Instant::now() + connection.generation.limits.idle_timeout;
                 }
             }
             now = next_stop(stop, last) => match now {
@@ -56,7 +56,7 @@ pub(super) async fn serve(
 async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
     let (mut send, mut recv) = streams;
     let early = recv.is_0rtt() || !connection.is_complete() || connection.lost_claim();
-    let limits = &connection.server.limits;
+    let limits = &connection.generation.limits;
     match timeout(limits.header_timeout, recv.read_to_end(4)).await {
         Ok(Ok(ping)) if ping == b"PING" => {}
         _ => return drop(send.reset(VarInt::from_u32(0))),

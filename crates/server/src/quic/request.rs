@@ -31,7 +31,7 @@ pub(super) async fn serve(
     watch: StreamWatch,
 ) -> Over {
     let StreamWatch { early, state, mut over } = watch;
-    let limits = &connection.server.limits;
+    let limits = &connection.generation.limits;
     let answered = tokio::select! {
         biased;
         answered = answer(&connection, resolver, early, &state) => answered,
@@ -75,7 +75,7 @@ async fn answer(
     early: bool,
     state: &Arc<StreamState>,
 ) -> Result<(), Broken> {
-    let limits = &connection.server.limits;
+    let limits = &connection.generation.limits;
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
     // Of a flight that another connection has claimed each request is suspect, also one that comes
     // late: it may be what was lost on the way and is sent again.

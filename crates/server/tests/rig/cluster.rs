@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_rig::{Listen, Process};
-use firstflight_server::{Content, KeySource, ServerConfig};
 use firstflight_store::StoreConfig;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{EarlyData, Session};
@@ -35,7 +35,7 @@ impl Cluster {
     }
 
     pub async fn node(&self, upstream: &Upstream) -> Rig {
-        self.start(Content::Upstream(upstream.url()), |_| {}).await
+        self.start(Content::upstream(upstream.url()), |_| {}).await
     }
 
     pub async fn start(&self, content: Content, change: impl FnOnce(&mut ServerConfig)) -> Rig {

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use firstflight_server::{AccessLogSettings, Content, LogFormat, Server, ServerConfig};
+use firstflight_config::{AccessLogSettings, Content, LogFormat, ServerConfig};
+use firstflight_server::Server;
 use firstflight_tls::{Connector, ConnectorConfig, Machine, Offer, Progress, Session, Trust};
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
@@ -44,12 +45,12 @@ impl Rig {
         std::fs::create_dir(&root).unwrap();
         std::fs::write(root.join("index.html"), "hello\n").unwrap();
         std::fs::write(root.join("big"), vec![b'x'; 1 << 20]).unwrap();
-        Self::start(dir, Content::Files(root), change).await
+        Self::start(dir, Content::files(root), change).await
     }
 
     pub async fn proxy(upstream: &Upstream, change: impl FnOnce(&mut ServerConfig)) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        Self::start(dir, Content::Upstream(upstream.url()), change).await
+        Self::start(dir, Content::upstream(upstream.url()), change).await
     }
 
     pub async fn start(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ServerError;
+use crate::ConfigError;
 
 /// Limits, each with the reason for its default.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ impl Limits {
     /// Whether the values make sense together.
     ///
     /// # Errors
-    /// [`ServerError::Setting`] that names the value and what is allowed.
-    pub fn check(&self) -> Result<(), ServerError> {
-        let wrong = |text: &str| Err(ServerError::Setting(text.to_owned()));
+    /// [`ConfigError::Setting`] that names the value and what is allowed.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |text: &str| Err(ConfigError::Setting(text.to_owned()));
         let timeouts = [self.idle_timeout, self.upstream_timeout, self.header_timeout];
         if timeouts.iter().any(|timeout| timeout.is_zero()) {
             return wrong("a timeout of 0 would end every connection; allowed is more than 0s");
@@ -71,5 +71,5 @@ impl Default for Limits {
     }
 }
 
-/// The gate's `max_handshake`.
-pub(crate) const MAX_HANDSHAKE: Duration = Duration::from_secs(30);
+/// The longest that a handshake may take, for which the gate keeps its records.
+pub const MAX_HANDSHAKE: Duration = Duration::from_secs(30);

@@ -55,17 +55,15 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use firstflight_store::{StoreConfig, StoreTls};
-use firstflight_tls::{Connector, ConnectorConfig, Trust};
+use firstflight_store::StoreConfig;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use self::http3::Http3Section;
 use self::store::StoreSection;
 use self::tickets::TicketSection;
-use crate::keys::TicketRing;
 use crate::{
-    EarlyDataSettings, Http3Settings, Limits, Mode, Policy, ServerError, TicketSettings,
+    ConfigError, EarlyDataSettings, Http3Settings, Limits, Mode, Policy, TicketSettings,
     WhenNotAllowed,
 };
 
@@ -88,19 +86,19 @@ impl ConfigFile {
     /// Reads a file, and the passwords in the files that it names.
     ///
     /// # Errors
-    /// [`ServerError::ConfigFile`], or [`ServerError::Config`] with the line and what is allowed.
-    pub fn read(path: &Path) -> Result<Self, ServerError> {
+    /// [`ConfigError::ConfigFile`], or [`ConfigError::Config`] with the line and what is allowed.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path)
-            .map_err(|reason| ServerError::ConfigFile { path: path.to_owned(), reason })?;
+            .map_err(|reason| ConfigError::ConfigFile { path: path.to_owned(), reason })?;
         Self::parse(&text, path)
     }
 
     /// Reads text; `path` is for errors.
     ///
     /// # Errors
-    /// [`ServerError::Config`].
-    pub fn parse(text: &str, path: &Path) -> Result<Self, ServerError> {
-        let wrong = |at: Range<usize>, reason: String| ServerError::Config {
+    /// [`ConfigError::Config`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let wrong = |at: Range<usize>, reason: String| ConfigError::Config {
             path: path.to_owned(),
             line: line_of(text, at.start),
             reason,
@@ -142,21 +140,6 @@ impl ConfigFile {
             None => None,
         };
         Ok(Self { early_data, limits, http3, store, tickets })
-    }
-}
-
-impl ConfigFile {
-    /// Whether the files that it names are what they should be.
-    ///
-    /// # Errors
-    /// [`ServerError`] of the first that is not.
-    pub fn check(&self) -> Result<(), ServerError> {
-        if let Some(StoreTls { ca_file: Some(file), .. }) =
-            self.store.as_ref().and_then(|store| store.tls.as_ref())
-        {
-            Connector::new(ConnectorConfig::new(Trust::File(file.clone())))?;
-        }
-        TicketRing::check(&self.tickets)
     }
 }
 

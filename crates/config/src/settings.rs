@@ -1,6 +1,6 @@
 //! What a server is to do: everything that flags and the configuration file can say.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use firstflight_store::StoreConfig;
 use firstflight_tickets::Schedule;
 use firstflight_tls::{CipherPolicy, Version};
 
-use crate::{Limits, LogFormat, Policy, WhenNotAllowed};
+use crate::{Content, Limits, Policy, WhenNotAllowed};
 
 /// A server's configuration. [`ServerConfig::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Addresses to listen on; port 0 lets the system choose.
-    pub listen: Vec<SocketAddr>,
+    /// Where it listens.
+    pub listeners: Vec<Listener>,
     /// Connections that wait to be accepted. Default 4096, the kernel's own limit
     /// (`net.core.somaxconn`), so that a burst is not answered by retransmissions.
     pub backlog: u32,
-    /// Where certificate and key come from.
+    /// Where certificate and key come from, for every site that has none of its own.
     pub certificate: CertificateSource,
     /// What is served.
     pub content: Content,
@@ -39,6 +39,77 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// Where a line per request goes; `None`: nowhere.
     pub access_log: Option<AccessLogSettings>,
+    /// Where operators look; `None`: nowhere.
+    pub admin: Option<AdminSettings>,
+    /// The process as such.
+    pub process: ProcessSettings,
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The address; port 0 lets the system choose.
+    pub address: SocketAddr,
+    /// What is spoken there.
+    pub protocol: ListenerProtocol,
+    /// Whether HTTP/3 is served on the same port over UDP, if it is served at all
+    /// ([`Http3Settings::enabled`]). Default yes.
+    pub http3: bool,
+    /// Networks whose connections begin with a PROXY header (v1 or v2), and have to. Default none:
+    /// whoever may send it says who he is.
+    pub proxy_protocol_from: Vec<IpNetwork>,
+}
+
+/// What is spoken on a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListenerProtocol {
+    /// HTTP over TLS.
+    #[default]
+    Https,
+    /// HTTP without TLS, where every answer is a 308 to the same URL with `https`.
+    Redirect,
+}
+
+/// A range of addresses, such as `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpNetwork {
+    /// The address; bits beyond the prefix are 0.
+    pub address: IpAddr,
+    /// How many leading bits count.
+    pub prefix: u8,
+}
+
+/// Where operators look: metrics, console, readiness.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminSettings {
+    /// Where it listens.
+    pub address: AdminAddress,
+    /// A file with the token that a request has to bring. Needed on every address but loopback's
+    /// and a unix socket.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Where the operators' side listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminAddress {
+    /// TCP, without TLS.
+    Tcp(SocketAddr),
+    /// A unix socket; who may write to it may look.
+    Unix(PathBuf),
+}
+
+/// The process as such.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessSettings {
+    /// Worker threads; `None`: one a core.
+    pub workers: Option<u16>,
+    /// The user to become once all addresses are listened on and all keys are read; `None`: stay.
+    pub user: Option<String>,
+    /// The group; `None`: the user's.
+    pub group: Option<String>,
+    /// Whether changed files (configuration, certificates, OCSP responses) are taken up by
+    /// themselves.
+    pub watch: bool,
 }
 
 /// Where certificate and key come from.
@@ -58,17 +129,6 @@ pub enum CertificateSource {
         /// Where to write the certificate (not the key), for clients to trust it.
         save: Option<PathBuf>,
     },
-}
-
-/// What is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// The files below a directory.
-    Files(PathBuf),
-    /// What the HTTP server at `http://HOST:PORT` answers.
-    Upstream(String),
-    /// `PONG` for each `PING`, without HTTP: the lab's measure of round trips.
-    PingPong,
 }
 
 /// Versions, ciphers, tickets.
@@ -155,6 +215,16 @@ pub enum KeySource {
     },
 }
 
+/// How a line of the access log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Fields in a fixed order, the later ones as `name=value`.
+    #[default]
+    Text,
+    /// A JSON object.
+    Json,
+}
+
 /// The access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLogSettings {
@@ -168,7 +238,7 @@ impl ServerConfig {
     /// `content` on `listen`, with a self-signed certificate and all defaults.
     pub fn new(listen: SocketAddr, content: Content) -> Self {
         Self {
-            listen: vec![listen],
+            listeners: vec![Listener::new(listen)],
             backlog: 4096,
             certificate: CertificateSource::SelfSigned { names: Vec::new(), save: None },
             content,
@@ -180,6 +250,20 @@ impl ServerConfig {
             keep_alive: true,
             limits: Limits::default(),
             access_log: None,
+            admin: None,
+            process: ProcessSettings::default(),
+        }
+    }
+}
+
+impl Listener {
+    /// HTTP over TLS and QUIC on `address`.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            protocol: ListenerProtocol::default(),
+            http3: true,
+            proxy_protocol_from: Vec::new(),
         }
     }
 }

@@ -1,0 +1,179 @@
+//! What a server does, as one configuration has it: all that a reload replaces.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use firstflight_config::{
+    CertificateSource, ConfigError, Content, Limits, ServerConfig, TlsSettings, WhenNotAllowed,
+};
+use firstflight_tls::{Acceptor, AcceptorConfig, Identity, KeyLog, KeyLogFile, Version};
+use http::HeaderValue;
+
+use crate::content::Service;
+use crate::keys::TicketRing;
+use crate::{ServerError, certificate, quic};
+
+/// A configuration, ready to serve. Connections keep the one under which they were accepted for
+/// their handshake and their early requests; later requests take the newest.
+pub(crate) struct Generation {
+    /// From 1 on, one more with each reload.
+    pub(crate) number: u64,
+    pub(crate) acceptor: Acceptor,
+    /// `None`: no HTTP/3.
+    pub(crate) quic: Option<quic::Terms>,
+    pub(crate) service: Service,
+    pub(crate) limits: Limits,
+    pub(crate) keep_alive: bool,
+    /// Whether early data is accepted at all.
+    pub(crate) early_data: bool,
+    pub(crate) when_not_allowed: WhenNotAllowed,
+    alt_svc: Option<Duration>,
+}
+
+/// What generations are built on, and what outlives them.
+pub(crate) struct Foundation {
+    pub(crate) ring: Arc<TicketRing>,
+    /// Address tokens, and which of them are spent.
+    pub(crate) tokens: quic::Tokens,
+    self_signed: Option<Identity>,
+    key_log: Option<Arc<dyn KeyLog>>,
+    key_log_file: Option<PathBuf>,
+}
+
+impl Foundation {
+    /// For a server that listens on `addresses`.
+    ///
+    /// # Errors
+    /// [`ServerError`] of the self-signed certificate or the key log.
+    pub(crate) fn lay(
+        config: &ServerConfig,
+        ring: Arc<TicketRing>,
+        addresses: &[SocketAddr],
+    ) -> Result<Self, ServerError> {
+        // Made once: clients that trust it go on to do so after a reload.
+        let self_signed = match &config.certificate {
+            CertificateSource::Files { .. } => None,
+            source => Some(certificate::identity(source, addresses)?),
+        };
+        let key_log = match &config.tls.key_log {
+            Some(path) => Some(Arc::new(KeyLogFile::open(path)?) as Arc<dyn KeyLog>),
+            None => None,
+        };
+        let tokens = quic::Tokens::new(&ring);
+        let key_log_file = config.tls.key_log.clone();
+        Ok(Self { ring, tokens, self_signed, key_log, key_log_file })
+    }
+
+    fn identity(&self, source: &CertificateSource) -> Result<Identity, ServerError> {
+        match (source, &self.self_signed) {
+            (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
+            _ => certificate::identity(source, &[]),
+        }
+    }
+}
+
+impl Generation {
+    /// Checks a configuration, and reads its files.
+    ///
+    /// # Errors
+    /// [`ServerError`], one sentence with the mend.
+    pub(crate) fn build(
+        number: u64,
+        config: &ServerConfig,
+        foundation: &Foundation,
+    ) -> Result<Self, ServerError> {
+        config.limits.check()?;
+        if config.tls.key_log != foundation.key_log_file {
+            return Err(setting("the key log cannot change while the server runs; restart it"));
+        }
+        let service = Service::new(&config.content, config)?;
+        let identity = foundation.identity(&config.certificate)?;
+        let acceptor_config = acceptor(config, identity, foundation)?;
+        let quic = match serves_http3(config) {
+            true => {
+                let for_quic = for_quic(&acceptor_config, &config.content);
+                Some(quic::Terms::new(for_quic, &foundation.tokens, &foundation.ring, config)?)
+            }
+            false => None,
+        };
+        Ok(Self {
+            number,
+            acceptor: Acceptor::new(acceptor_config)?,
+            quic,
+            service,
+            limits: config.limits.clone(),
+            keep_alive: config.keep_alive,
+            early_data: config.early_data.enabled,
+            when_not_allowed: config.early_data.when_not_allowed,
+            alt_svc: config.http3.alt_svc,
+        })
+    }
+
+    /// What answers over TCP on a port say about HTTP/3 (RFC 7838 section 3). `None`: nothing.
+    pub(crate) fn alt_svc(&self, port: u16) -> Option<HeaderValue> {
+        self.quic.as_ref()?;
+        let age = self.alt_svc?.as_secs();
+        HeaderValue::from_str(&format!("h3=\":{port}\"; ma={age}")).ok()
+    }
+}
+
+/// Whether HTTP/3 is served, which needs TLS 1.3.
+pub(crate) fn serves_http3(config: &ServerConfig) -> bool {
+    config.http3.enabled && config.tls.max_version >= Version::Tls13
+}
+
+/// The same for QUIC. Certificate, ring and key log are shared; a ticket is good for one of both
+/// alone, as the library sees to.
+fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
+    let alpn: &[u8] = match content {
+        Content::PingPong => b"firstflight-ping-pong",
+        Content::Sites(_) => b"h3",
+    };
+    AcceptorConfig { alpn: vec![alpn.to_vec()], ..config.clone() }
+}
+
+fn acceptor(
+    config: &ServerConfig,
+    identity: Identity,
+    foundation: &Foundation,
+) -> Result<AcceptorConfig, ServerError> {
+    let tls = &config.tls;
+    check_versions(tls)?;
+    let alpn: &[&str] = match (&config.content, tls.http2) {
+        (Content::PingPong, _) => &[],
+        (_, true) => &["h2", "http/1.1"],
+        (_, false) => &["http/1.1"],
+    };
+    let ring = foundation.ring.clone();
+    let lifetime = ring.lifetime();
+    Ok(AcceptorConfig {
+        min_version: tls.min_version,
+        max_version: tls.max_version,
+        ciphers: tls.ciphers.clone(),
+        alpn: alpn.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        early_data: config.early_data.enabled,
+        sealer: Some(ring),
+        tickets: tls.tickets,
+        // A ticket outlives its key otherwise, and is offered in vain.
+        ticket_lifetime: lifetime,
+        key_log: foundation.key_log.clone(),
+        ..AcceptorConfig::new(identity)
+    })
+}
+
+fn check_versions(tls: &TlsSettings) -> Result<(), ServerError> {
+    match tls.min_version > tls.max_version {
+        true => Err(setting(&format!(
+            "the oldest TLS version ({}) is newer than the newest ({}); swap --tls-min and \
+             --tls-max",
+            tls.min_version, tls.max_version
+        ))),
+        false => Ok(()),
+    }
+}
+
+fn setting(text: &str) -> ServerError {
+    ServerError::Config(ConfigError::Setting(text.to_owned()))
+}
