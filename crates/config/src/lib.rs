@@ -2,6 +2,7 @@
 //!
 //! Settings that belong to a room of their own (store, ticket keys, TLS) are that room's types.
 
+mod admin;
 mod error;
 mod file;
 mod limits;
@@ -9,14 +10,15 @@ mod policy;
 mod settings;
 mod site;
 
+pub use admin::{AdminAddress, AdminSettings};
 pub use error::ConfigError;
 pub use file::{ConfigFile, parse_duration};
 pub use limits::{Limits, MAX_HANDSHAKE};
 pub use policy::{BadRulePath, Mode, Policy, WhenNotAllowed};
 pub use settings::{
-    AccessLogSettings, AdminAddress, AdminSettings, CertificateSource, EarlyDataSettings,
-    Http3Settings, IpNetwork, KeySource, Listener, ListenerProtocol, LogFormat, ProcessSettings,
-    ServerConfig, TicketSettings, TlsSettings,
+    AccessLogSettings, CertificateSource, EarlyDataSettings, Http3Settings, IpNetwork, KeySource,
+    Listener, ListenerProtocol, LogFormat, ProcessSettings, ServerConfig, TicketSettings,
+    TlsSettings,
 };
 pub use site::{
     Action, Content, EarlyRules, FileSettings, Nonce, Pool, Redirect, Route, Site, Sites, Timestamp,

@@ -8,7 +8,7 @@ use firstflight_store::StoreConfig;
 use firstflight_tickets::Schedule;
 use firstflight_tls::{CipherPolicy, Version};
 
-use crate::{Content, Limits, Policy, WhenNotAllowed};
+use crate::{AdminSettings, Content, Limits, Policy, WhenNotAllowed};
 
 /// A server's configuration. [`ServerConfig::new`] has the defaults.
 #[derive(Clone, Debug)]
@@ -77,25 +77,6 @@ pub struct IpNetwork {
     pub address: IpAddr,
     /// How many leading bits count.
     pub prefix: u8,
-}
-
-/// Where operators look: metrics, console, readiness.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminSettings {
-    /// Where it listens.
-    pub address: AdminAddress,
-    /// A file with the token that a request has to bring. Needed on every address but loopback's
-    /// and a unix socket.
-    pub token_file: Option<PathBuf>,
-}
-
-/// Where the operators' side listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AdminAddress {
-    /// TCP, without TLS.
-    Tcp(SocketAddr),
-    /// A unix socket; who may write to it may look.
-    Unix(PathBuf),
 }
 
 /// The process as such.
