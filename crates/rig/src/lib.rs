@@ -1,15 +1,18 @@
 //! Real store processes for tests and experiments: Redis, Valkey, sentinels, a cluster. They can be
-//! frozen, killed and started again, and none outlives the one who started it.
+//! frozen, killed and started again, and none outlives the one who started it. And a receiver of
+//! traces and metrics.
 //!
 //! For tests only: whatever goes wrong is a panic that says what. All calls block.
 
 mod cluster;
+mod collector;
 mod keeper;
 mod ports;
 mod process;
 mod sentinels;
 
 pub use cluster::Cluster;
+pub use collector::{Collector, attribute};
 pub use ports::free_port;
 pub use process::{Kind, Listen, Plan, Process};
 pub use sentinels::{MASTER_NAME, Sentinels};

@@ -1,0 +1,222 @@
+//! What is finished, on its way to the collector.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, interval_at, sleep, timeout};
+use tracing::{debug, warn};
+
+use crate::backoff::Backoff;
+use crate::sender::{Refusal, Sender};
+use crate::{Endpoint, Span, TelemetrySettings, messages, parse_exposition};
+
+/// Sends spans, and metrics now and then, from a task of its own. Cheap to clone.
+#[derive(Clone)]
+pub struct Exporter {
+    spans: mpsc::Sender<Message>,
+    counts: Arc<Counts>,
+}
+
+/// What became of spans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExporterStatistics {
+    /// Taken by the collector.
+    pub sent: u64,
+    /// Dropped, because too many waited or the collector did not take them.
+    pub dropped: u64,
+}
+
+/// The text exposition of this process's metrics.
+pub type Metrics = Box<dyn Fn() -> String + Send>;
+
+enum Message {
+    Span(Box<Span>),
+    Flush(oneshot::Sender<()>),
+}
+
+#[derive(Default)]
+struct Counts {
+    sent: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Exporter {
+    /// Begins to send to `endpoint`, inside a tokio runtime. `instance` names this process among
+    /// its service's (`service.instance.id`).
+    pub fn start(
+        endpoint: Endpoint,
+        settings: &TelemetrySettings,
+        instance: &str,
+        metrics: Metrics,
+    ) -> (Self, JoinHandle<()>) {
+        let (spans, incoming) = mpsc::channel(settings.queue.max(1));
+        let counts = Arc::new(Counts::default());
+        let resource = [
+            ("service.name", settings.service_name.as_str()),
+            ("service.version", env!("CARGO_PKG_VERSION")),
+            ("service.instance.id", instance),
+        ];
+        let resource = resource.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let task = Task {
+            endpoint,
+            sender: Sender::new(),
+            resource,
+            counts: counts.clone(),
+            metrics,
+            began: SystemTime::now(),
+            failing: false,
+        };
+        let running = tokio::spawn(task.run(incoming, settings.metrics_interval));
+        (Self { spans, counts }, running)
+    }
+
+    /// Hands over a finished span. Never waits: when too many are on their way, it is dropped.
+    pub fn send(&self, span: Span) {
+        if let Err(TrySendError::Full(_)) = self.spans.try_send(Message::Span(Box::new(span))) {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends what waits, within `limit`.
+    pub async fn flush(&self, limit: Duration) {
+        let flushing = async {
+            let (done, wait) = oneshot::channel();
+            if self.spans.send(Message::Flush(done)).await.is_ok() {
+                let _ = wait.await;
+            }
+        };
+        let _ = timeout(limit, flushing).await;
+    }
+
+    /// What became of spans so far.
+    pub fn statistics(&self) -> ExporterStatistics {
+        ExporterStatistics {
+            sent: self.counts.sent.load(Ordering::Relaxed),
+            dropped: self.counts.dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+struct Task {
+    endpoint: Endpoint,
+    sender: Sender,
+    resource: Vec<(String, String)>,
+    counts: Arc<Counts>,
+    metrics: Metrics,
+    began: SystemTime,
+    /// Whether the collector was out of reach the last time, so that it is said once.
+    failing: bool,
+}
+
+impl Task {
+    async fn run(mut self, mut incoming: mpsc::Receiver<Message>, metrics: Option<Duration>) {
+        // Metrics that are not wanted come in an eternity.
+        let period = metrics.unwrap_or(ETERNITY);
+        let mut ticks = interval_at(Instant::now() + period, period);
+        let mut waiting = Vec::new();
+        let mut first = None;
+        loop {
+            let due = first.map_or_else(|| Instant::now() + ETERNITY, |first| first + GATHER);
+            tokio::select! {
+                message = incoming.recv() => match message {
+                    None => break,
+                    Some(Message::Span(span)) => {
+                        first.get_or_insert_with(Instant::now);
+                        waiting.push(*span);
+                        if waiting.len() < BATCH {
+                            continue;
+                        }
+                    }
+                    Some(Message::Flush(done)) => {
+                        self.send_spans(&mut waiting).await;
+                        if metrics.is_some() {
+                            self.send_metrics().await;
+                        }
+                        first = None;
+                        let _ = done.send(());
+                        continue;
+                    }
+                },
+                () = tokio::time::sleep_until(due) => {}
+                _ = ticks.tick() => {
+                    self.send_metrics().await;
+                    continue;
+                }
+            }
+            self.send_spans(&mut waiting).await;
+            first = None;
+        }
+        self.send_spans(&mut waiting).await;
+    }
+
+    async fn send_spans(&mut self, waiting: &mut Vec<Span>) {
+        if waiting.is_empty() {
+            return;
+        }
+        let count = waiting.len() as u64;
+        let message = messages::traces(&self.resource, waiting);
+        waiting.clear();
+        let sent = self.deliver("traces", &message).await;
+        let counter = if sent { &self.counts.sent } else { &self.counts.dropped };
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Metrics are sent once: what was not taken is in the next ones.
+    async fn send_metrics(&mut self) {
+        let families = match parse_exposition(&(self.metrics)()) {
+            Ok(families) => families,
+            Err(error) => return warn!("metrics cannot be sent: {error}"),
+        };
+        let times = (self.began, SystemTime::now());
+        let message = messages::metrics(&self.resource, &families, times);
+        let sent = self.sender.post(&self.endpoint.signal("metrics"), &message).await;
+        self.note(sent.err());
+    }
+
+    /// Tries until the collector has taken it, or never will, or it is not worth it any more.
+    async fn deliver(&mut self, signal: &str, message: &impl prost::Message) -> bool {
+        let mut backoff = Backoff::new();
+        let url = self.endpoint.signal(signal);
+        loop {
+            let Err(refusal) = self.sender.post(&url, message).await else {
+                self.note(None);
+                return true;
+            };
+            let pause = match &refusal {
+                Refusal::Later { after, .. } => backoff.pause(*after, rand::random()),
+                Refusal::Never(_) => None,
+            };
+            self.note(Some(refusal));
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => return false,
+            }
+        }
+    }
+
+    fn note(&mut self, refusal: Option<Refusal>) {
+        match (&refusal, self.failing) {
+            (Some(refusal), false) => {
+                warn!("the collector at {} takes nothing: {refusal}", self.endpoint);
+            }
+            (Some(refusal), true) => debug!("the collector at {}: {refusal}", self.endpoint),
+            (None, true) => {
+                warn!("the collector at {} takes spans and metrics again", self.endpoint)
+            }
+            (None, false) => {}
+        }
+        self.failing = refusal.is_some();
+    }
+}
+
+/// Spans in one message.
+const BATCH: usize = 512;
+
+/// How long the first of a batch waits for others.
+const GATHER: Duration = Duration::from_secs(1);
+
+const ETERNITY: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -1,0 +1,172 @@
+//! A receiver that speaks OTLP over HTTP: what it took can be asked for, and what it answers said.
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::metrics::v1::Metric;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use tokio::sync::oneshot;
+
+/// A collector on a thread of its own. It ends when dropped.
+pub struct Collector {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    end: Option<oneshot::Sender<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    spans: Vec<Span>,
+    metrics: Vec<Metric>,
+    /// Answered to so many further messages, which are not taken.
+    refusals: Vec<StatusCode>,
+    messages: usize,
+}
+
+impl Collector {
+    /// Listens on a port that the system chooses.
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        listener.set_nonblocking(true).expect("a socket");
+        let state = Arc::new(Mutex::new(State::default()));
+        let (end, ended) = oneshot::channel();
+        let shared = state.clone();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                tokio::select! {
+                    () = serve(listener, shared) => {}
+                    _ = ended => {}
+                }
+            });
+        });
+        Self { address, state, end: Some(end) }
+    }
+
+    /// Where it listens, as `[telemetry]` names it.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Refuses the next messages by these statuses, one each.
+    pub fn refuse(&self, statuses: &[u16]) {
+        let statuses = statuses.iter().map(|code| StatusCode::from_u16(*code).expect("a status"));
+        let mut state = self.lock();
+        state.refusals = statuses.rev().collect();
+    }
+
+    /// Messages that came, taken or not.
+    pub fn messages(&self) -> usize {
+        self.lock().messages
+    }
+
+    /// The spans taken so far.
+    pub fn spans(&self) -> Vec<Span> {
+        self.lock().spans.clone()
+    }
+
+    /// The metrics taken so far.
+    pub fn metrics(&self) -> Vec<Metric> {
+        self.lock().metrics.clone()
+    }
+
+    /// Waits until the spans taken are what is asked for, and gives them.
+    ///
+    /// # Panics
+    /// After ten seconds.
+    pub fn wait_for(&self, what: &str, enough: impl Fn(&[Span]) -> bool) -> Vec<Span> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let spans = self.spans();
+            if enough(&spans) {
+                return spans;
+            }
+            assert!(Instant::now() < deadline, "no {what} among {spans:#?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            let _ = end.send(());
+        }
+    }
+}
+
+/// A span's attribute as text; numbers and flags as they are written.
+pub fn attribute(span: &Span, name: &str) -> Option<String> {
+    let found = span.attributes.iter().find(|attribute| attribute.key == name)?;
+    match found.value.as_ref()?.value.as_ref()? {
+        Value::StringValue(text) => Some(text.clone()),
+        Value::IntValue(number) => Some(number.to_string()),
+        Value::BoolValue(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+async fn serve(listener: TcpListener, state: Arc<Mutex<State>>) {
+    let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+    while let Ok((stream, _)) = listener.accept().await {
+        let state = state.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request| take(request, state.clone()));
+            let connection = hyper::server::conn::http1::Builder::new();
+            let _ = connection.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn take(
+    request: Request<Incoming>,
+    state: Arc<Mutex<State>>,
+) -> Result<Response<Empty<Bytes>>, Infallible> {
+    let path = request.uri().path().to_owned();
+    let protobuf =
+        request.headers().get("content-type").is_some_and(|t| t == "application/x-protobuf");
+    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    state.messages += 1;
+    let mut answer = Response::new(Empty::new());
+    *answer.status_mut() = match state.refusals.pop() {
+        Some(refusal) => refusal,
+        None if protobuf && note(&path, body, &mut state) => StatusCode::OK,
+        None => StatusCode::BAD_REQUEST,
+    };
+    Ok(answer)
+}
+
+/// Whether it was a message of the protocol.
+fn note(path: &str, body: Bytes, state: &mut State) -> bool {
+    match path {
+        "/v1/traces" => ExportTraceServiceRequest::decode(body).is_ok_and(|message| {
+            let scopes = message.resource_spans.into_iter().flat_map(|one| one.scope_spans);
+            state.spans.extend(scopes.flat_map(|scope| scope.spans));
+            true
+        }),
+        "/v1/metrics" => ExportMetricsServiceRequest::decode(body).is_ok_and(|message| {
+            let scopes = message.resource_metrics.into_iter().flat_map(|one| one.scope_metrics);
+            state.metrics.extend(scopes.flat_map(|scope| scope.metrics));
+            true
+        }),
+        _ => false,
+    }
+}
