@@ -1,0 +1,176 @@
+//! What is counted where it happens: a cell for each combination of labels, and nothing to wait
+//! for.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Description, Family, HistogramValue, Kind, Labels, Series, Value};
+
+/// A counter with labels.
+#[derive(Debug)]
+pub struct Counters<L> {
+    description: &'static Description,
+    /// Whether combinations that have not been met are left out.
+    sparse: bool,
+    cells: Box<[AtomicU64]>,
+    labels: PhantomData<fn(L)>,
+}
+
+impl<L: Labels> Counters<L> {
+    /// All combinations are there from the start, so that a first event is a rise from 0.
+    pub(crate) fn new(description: &'static Description) -> Self {
+        let cells = (0..L::COUNT).map(|_| AtomicU64::new(0)).collect();
+        Self { description, sparse: false, cells, labels: PhantomData }
+    }
+
+    /// For many combinations, of which few are ever met.
+    pub(crate) fn sparse(description: &'static Description) -> Self {
+        Self { sparse: true, ..Self::new(description) }
+    }
+
+    /// Counts one.
+    pub fn count(&self, labels: L) {
+        self.add(labels, 1);
+    }
+
+    /// Counts several.
+    pub fn add(&self, labels: L, amount: u64) {
+        self.cells[labels.index()].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn family(&self) -> Family {
+        let cells = self.cells.iter().map(|cell| cell.load(Ordering::Relaxed)).enumerate();
+        let met = cells.filter(|(_, count)| !self.sparse || *count > 0);
+        let series = met.map(|(at, count)| Series::new(L::at(at), Value::Count(count)));
+        Family { description: self.description, labels: L::infos(), series: series.collect() }
+    }
+}
+
+/// How many there are now, with labels.
+#[derive(Debug)]
+pub struct Active<L> {
+    description: &'static Description,
+    cells: Box<[AtomicI64]>,
+    labels: PhantomData<fn(L)>,
+}
+
+impl<L: Labels> Active<L> {
+    pub(crate) fn new(description: &'static Description) -> Self {
+        let cells = (0..L::COUNT).map(|_| AtomicI64::new(0)).collect();
+        Self { description, cells, labels: PhantomData }
+    }
+
+    /// One more.
+    pub fn begin(&self, labels: L) {
+        self.cells[labels.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One less.
+    pub fn end(&self, labels: L) {
+        self.cells[labels.index()].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn family(&self) -> Family {
+        let cells = self.cells.iter().map(|cell| cell.load(Ordering::Relaxed)).enumerate();
+        let series = cells.map(|(at, now)| Series::new(L::at(at), Value::Number(now as f64)));
+        Family { description: self.description, labels: L::infos(), series: series.collect() }
+    }
+}
+
+/// A histogram with labels. Combinations that have not been met are left out.
+#[derive(Debug)]
+pub struct Histograms<L> {
+    description: &'static Description,
+    bounds: &'static [f64],
+    cells: Box<[Cell]>,
+    labels: PhantomData<fn(L)>,
+}
+
+/// One series.
+#[derive(Debug)]
+struct Cell {
+    /// One more than there are bounds: the last is for what lies beyond.
+    classes: Box<[AtomicU64]>,
+    /// In millionths.
+    sum: AtomicI64,
+}
+
+impl<L: Labels> Histograms<L> {
+    /// `bounds`: the classes' upper ones, rising.
+    pub(crate) fn new(description: &'static Description, bounds: &'static [f64]) -> Self {
+        let cell = || Cell {
+            classes: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum: AtomicI64::new(0),
+        };
+        let cells = (0..L::COUNT).map(|_| cell()).collect();
+        Self { description, bounds, cells, labels: PhantomData }
+    }
+
+    /// Counts an observation.
+    pub fn observe(&self, labels: L, value: f64) {
+        let cell = &self.cells[labels.index()];
+        let class = self.bounds.partition_point(|bound| *bound < value);
+        cell.classes[class].fetch_add(1, Ordering::Relaxed);
+        cell.sum.fetch_add((value * MILLION) as i64, Ordering::Relaxed);
+    }
+
+    /// Counts a time.
+    pub fn time(&self, labels: L, took: Duration) {
+        self.observe(labels, took.as_secs_f64());
+    }
+
+    pub(crate) fn family(&self) -> Family {
+        debug_assert_eq!(self.description.kind, Kind::Histogram);
+        let read = self.cells.iter().map(|cell| cell.read(self.bounds)).enumerate();
+        // One without labels is always there, as such a counter is.
+        let met = read.filter(|(_, value)| value.count() > 0 || L::COUNT == 1);
+        let series = met.map(|(at, value)| Series::new(L::at(at), Value::Histogram(value)));
+        Family { description: self.description, labels: L::infos(), series: series.collect() }
+    }
+}
+
+impl Cell {
+    fn read(&self, bounds: &'static [f64]) -> HistogramValue {
+        let classes = self.classes.iter().map(|class| class.load(Ordering::Relaxed)).collect();
+        let sum = self.sum.load(Ordering::Relaxed) as f64 / MILLION;
+        HistogramValue { bounds: bounds.into(), classes, sum }
+    }
+}
+
+/// A sum of seconds is kept in microseconds: for 292,000 years.
+const MILLION: f64 = 1e6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Transport;
+
+    static EVENTS: Description = Description::counter("events_total", "Events.", "");
+    static TIMES: Description = Description::histogram("times_seconds", "Times.", "");
+
+    #[test]
+    fn a_counter_is_there_before_its_first_event_unless_it_is_sparse() {
+        let counters = Counters::<Transport>::new(&EVENTS);
+        counters.count(Transport::Quic);
+        let values = |counters: &Counters<Transport>| {
+            let series = counters.family().series;
+            series.iter().map(|series| series.value.number()).collect::<Vec<_>>()
+        };
+        assert_eq!(values(&counters), [0.0, 1.0]);
+        let sparse = Counters::<Transport>::sparse(&EVENTS);
+        sparse.add(Transport::Quic, 7);
+        assert_eq!(values(&sparse), [7.0]);
+    }
+
+    #[test]
+    fn a_bound_belongs_to_the_class_below_it() {
+        let times = Histograms::<()>::new(&TIMES, &[-1.0, 0.0, 1.0]);
+        [-2.0, -1.0, -0.5, 0.0, 1.0, 1.5].iter().for_each(|value| times.observe((), *value));
+        let family = times.family();
+        let Value::Histogram(value) = &family.series[0].value else { panic!("{family:?}") };
+        assert_eq!(value.classes, [2, 2, 1, 1]);
+        assert!((value.sum - -1.0).abs() < 1e-9, "{}", value.sum);
+        assert_eq!(value.count(), 6);
+    }
+}

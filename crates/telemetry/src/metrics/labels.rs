@@ -1,0 +1,265 @@
+//! All labels whose values the program knows beforehand.
+
+use super::label::label;
+
+label! {
+    /// What carries a connection.
+    Transport as "transport" {
+        /// TLS over TCP.
+        Tcp = "tcp",
+        /// QUIC.
+        Quic = "quic",
+    }
+}
+
+label! {
+    /// A version of TLS.
+    TlsVersion as "version" {
+        /// TLS 1.0.
+        Tls10 = "1.0",
+        /// TLS 1.1.
+        Tls11 = "1.1",
+        /// TLS 1.2.
+        Tls12 = "1.2",
+        /// TLS 1.3, QUIC's too.
+        Tls13 = "1.3",
+    }
+}
+
+label! {
+    /// What a handshake began with.
+    HandshakeKind as "kind" {
+        /// No session: certificate and signature.
+        Full = "full",
+        /// A session, without early data.
+        Resumed = "resumed",
+        /// A session, and early data was accepted.
+        Early = "early",
+    }
+}
+
+label! {
+    /// Why a connection ended before its handshake did.
+    HandshakeFailure as "reason" {
+        /// TLS or QUIC found fault, or the client did or went away.
+        Protocol = "protocol",
+        /// It took longer than `limits.header_timeout`.
+        Timeout = "timeout",
+    }
+}
+
+label! {
+    /// Why a client that offered early data has to send it again after the handshake, or has its
+    /// requests held.
+    RefusedReason as "reason" {
+        /// The configuration switches early data off.
+        Disabled = "disabled",
+        /// Another connection has claimed the flight: a replay, or an original that a copy overtook.
+        Replayed = "replayed",
+        /// The ticket's age is off by more than `early_data.freshness`.
+        Age = "age",
+        /// Records may be missing: after a start with kept keys, or a clock that was set.
+        StartupWindow = "startup_window",
+        /// The strike register is full, or nearly.
+        RegisterFull = "register_full",
+        /// The ticket was issued in another zone.
+        Zone = "zone",
+        /// The store gave no answer within its budget.
+        StoreTimeout = "store_timeout",
+        /// There is no connection to the store.
+        StoreDown = "store_down",
+        /// The store answered with an error.
+        StoreRefused = "store_refused",
+        /// Too few replicas have the claim.
+        StoreUnreplicated = "store_unreplicated",
+        /// The store may have forgotten claims, so a recording window has to pass first.
+        StoreWindow = "store_window",
+        /// The clocks of node and store are too far apart.
+        StoreClock = "store_clock",
+        /// The store may drop claims when its memory is full.
+        StoreEvicting = "store_evicting",
+        /// Over QUIC with a store: the first packets were not seen in time.
+        Unseen = "unseen",
+        /// The session is gone: its ticket's key was rotated out, or it has expired.
+        SessionNotResumed = "session_not_resumed",
+        /// The client offered early data without a session.
+        NoSessionOffered = "no_session_offered",
+        /// The session was issued without early data.
+        UnsupportedForSession = "unsupported_for_session",
+        /// The server asked for another key share; see `tls.groups`.
+        HelloRetryRequest = "hello_retry_request",
+        /// The application protocol is not the session's.
+        AlpnMismatch = "alpn_mismatch",
+        /// The ticket's age is off by more than 60 s, the library's bound.
+        TicketAgeSkew = "ticket_age_skew",
+        /// Over QUIC: the session was issued under other limits or settings.
+        QuicParameters = "quic_parameters",
+        /// The negotiated version has no early data.
+        ProtocolVersion = "protocol_version",
+        /// The peer declined it.
+        PeerDeclined = "peer_declined",
+        /// Any other reason of the library.
+        Other = "other",
+    }
+}
+
+label! {
+    /// Why a request that came early was not run at once.
+    HeldReason as "reason" {
+        /// The route's policy does not let it run early.
+        Policy = "policy",
+        /// The ticket's age is off by more than `early_data.freshness`.
+        Age = "age",
+        /// Another connection has claimed the flight.
+        Replayed = "replayed",
+        /// The strike register has no room.
+        RegisterFull = "register_full",
+        /// Records may be missing.
+        StartupWindow = "startup_window",
+    }
+}
+
+label! {
+    /// What ended a hold.
+    HoldEnd as "ended" {
+        /// The handshake was complete, and the request ran.
+        Handshake = "handshake",
+        /// The handshake was complete, and the request was answered 425.
+        TooEarly = "too_early",
+        /// The client's Finished did not come within `limits.header_timeout`, as a copy's never
+        /// does.
+        Timeout = "timeout",
+        /// The connection ended before.
+        Gone = "gone",
+    }
+}
+
+label! {
+    /// Who answered 425 (Too Early).
+    TooEarlyBy as "by" {
+        /// This server.
+        Server = "server",
+        /// The upstream.
+        Upstream = "upstream",
+    }
+}
+
+label! {
+    /// How requests are spoken.
+    Protocol as "protocol" {
+        /// HTTP/1.0 and HTTP/1.1.
+        Http1 = "http1",
+        /// HTTP/2.
+        Http2 = "http2",
+        /// HTTP/3.
+        Http3 = "http3",
+        /// No HTTP: `PING` and `PONG`, for measuring.
+        PingPong = "ping_pong",
+    }
+}
+
+label! {
+    /// A request's method, by class.
+    Method as "method" {
+        /// GET.
+        Get = "get",
+        /// HEAD.
+        Head = "head",
+        /// POST.
+        Post = "post",
+        /// PUT.
+        Put = "put",
+        /// PATCH.
+        Patch = "patch",
+        /// DELETE.
+        Delete = "delete",
+        /// OPTIONS.
+        Options = "options",
+        /// Any other.
+        Other = "other",
+    }
+}
+
+label! {
+    /// An answer's status, by class.
+    Status as "status" {
+        /// 101, on a connection that became another protocol's.
+        Switching = "1xx",
+        /// Success.
+        Success = "2xx",
+        /// Redirection.
+        Redirection = "3xx",
+        /// The client's fault.
+        Client = "4xx",
+        /// The server's fault.
+        Server = "5xx",
+        /// No answer: the client went before there was one.
+        None = "none",
+    }
+}
+
+label! {
+    /// Whether a request came as early data, and what became of it.
+    Early as "early" {
+        /// It came after the handshake, or without early data.
+        No = "no",
+        /// It came early and ran at once.
+        Ran = "ran",
+        /// It came early and was held or answered 425.
+        Held = "held",
+    }
+}
+
+label! {
+    /// Why a connection over QUIC was turned away.
+    QuicRefusal as "reason" {
+        /// Its client was asked to show its address first (Retry), because many connections begin.
+        Retry = "retry",
+        /// Its address token was used before, so it was asked to show its address again.
+        TokenSpent = "token_spent",
+        /// So many handshakes are in progress that it got no answer.
+        Rush = "rush",
+        /// The server is at its limit of connections, is stopping, or serves no HTTP/3 any more.
+        Refused = "refused",
+    }
+}
+
+label! {
+    /// What a reload came to.
+    ReloadResult as "result" {
+        /// The new configuration serves.
+        Success = "success",
+        /// The new one is of no use, and the old one serves on.
+        Failure = "failure",
+    }
+}
+
+impl Method {
+    /// The class of a method as requests spell it.
+    pub fn of(method: &str) -> Self {
+        match method {
+            "GET" => Self::Get,
+            "HEAD" => Self::Head,
+            "POST" => Self::Post,
+            "PUT" => Self::Put,
+            "PATCH" => Self::Patch,
+            "DELETE" => Self::Delete,
+            "OPTIONS" => Self::Options,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Status {
+    /// The class of a status; `None`: there was no answer.
+    pub fn of(status: Option<u16>) -> Self {
+        match status {
+            None => Self::None,
+            Some(..200) => Self::Switching,
+            Some(200..300) => Self::Success,
+            Some(300..400) => Self::Redirection,
+            Some(400..500) => Self::Client,
+            Some(500..) => Self::Server,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What is known elsewhere, and read when somebody asks.
+
+use super::{
+    CertificateReading, ProcessReading, QuicReading, RegisterReading, StoreReading, TicketReading,
+    UpstreamReading,
+};
+
+/// What is known elsewhere, at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Readings {
+    /// Whether a connection that begins now may have early data accepted.
+    pub early_data_open: bool,
+    /// The strike register in this process; empty with a store.
+    pub register: RegisterReading,
+    /// The filter before the store; empty without one.
+    pub filter: RegisterReading,
+    /// The store; `None`: there is none.
+    pub store: Option<StoreReading>,
+    /// Ticket keys.
+    pub tickets: TicketReading,
+    /// QUIC; `None`: there is no HTTP/3.
+    pub quic: Option<QuicReading>,
+    /// Upstream pools.
+    pub upstreams: Vec<UpstreamReading>,
+    /// Which configuration serves.
+    pub generation: u64,
+    /// Certificates.
+    pub certificates: Vec<CertificateReading>,
+    /// The process.
+    pub process: ProcessReading,
+}

@@ -1,0 +1,153 @@
+//! A snapshot as text: Prometheus' format 0.0.4, and OpenMetrics 1.0.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+use super::{Family, Format, HistogramValue, Kind, Series, Snapshot, Value};
+
+impl Snapshot {
+    /// The snapshot as a page for scrapers.
+    pub fn encode(&self, format: Format) -> String {
+        let mut out = String::with_capacity(32 * 1024);
+        for family in &self.families {
+            // A string takes everything.
+            let _ = write_family(&mut out, family, format);
+        }
+        if format == Format::OpenMetrics {
+            out.push_str("# EOF\n");
+        }
+        out
+    }
+}
+
+fn write_family(out: &mut String, family: &Family, format: Format) -> fmt::Result {
+    let description = family.description;
+    let name = match format {
+        Format::Prometheus => description.name,
+        Format::OpenMetrics => description.family(),
+    };
+    writeln!(out, "# HELP {name} {}", description.help)?;
+    writeln!(out, "# TYPE {name} {}", description.kind.name())?;
+    if let (Format::OpenMetrics, Some(unit)) = (format, description.unit()) {
+        writeln!(out, "# UNIT {name} {unit}")?;
+    }
+    for series in &family.series {
+        match &series.value {
+            Value::Count(count) => {
+                writeln!(out, "{}{} {count}", description.name, Braces(series, None))?;
+            }
+            Value::Number(number) => {
+                writeln!(out, "{}{} {number}", description.name, Braces(series, None))?;
+            }
+            Value::Histogram(value) => {
+                debug_assert_eq!(description.kind, Kind::Histogram);
+                write_histogram(out, description.name, series, value, format)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_histogram(
+    out: &mut String,
+    name: &str,
+    series: &Series,
+    value: &HistogramValue,
+    format: Format,
+) -> fmt::Result {
+    let mut count = 0;
+    for (at, class) in value.classes.iter().enumerate() {
+        count += class;
+        // Written alike in both formats, so that a scraper that changes over goes on with its
+        // series.
+        let bound = match value.bounds.get(at) {
+            Some(bound) => format!("{bound:?}"),
+            None => "+Inf".to_owned(),
+        };
+        writeln!(out, "{name}_bucket{} {count}", Braces(series, Some(&bound)))?;
+    }
+    // With negative classes a sum can fall, and OpenMetrics allows none then.
+    let falls = value.bounds.first().is_some_and(|bound| *bound < 0.0);
+    if format == Format::Prometheus || !falls {
+        writeln!(out, "{name}_sum{} {}", Braces(series, None), value.sum)?;
+        writeln!(out, "{name}_count{} {count}", Braces(series, None))?;
+    }
+    Ok(())
+}
+
+/// A series' labels in braces, with the bound of a class of it.
+struct Braces<'a>(&'a Series, Option<&'a str>);
+
+impl fmt::Display for Braces<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(series, bound) = self;
+        let labels = series.labels.iter().map(|(name, value)| (*name, value.as_ref()));
+        let mut before = '{';
+        for (name, value) in labels.chain(bound.map(|bound| ("le", bound))) {
+            write!(f, "{before}{name}=\"{}\"", escaped(value))?;
+            before = ',';
+        }
+        match before {
+            '{' => Ok(()),
+            _ => f.write_char('}'),
+        }
+    }
+}
+
+/// A label's value that cannot end its quotes or its line.
+fn escaped(value: &str) -> Cow<'_, str> {
+    match value.contains(['\\', '"', '\n']) {
+        true => value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").into(),
+        false => value.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{CertificateReading, Metrics, Readings, Transport};
+
+    fn page(format: Format) -> String {
+        let metrics = Metrics::default();
+        metrics.connections.accepted.add(Transport::Quic, 3);
+        metrics.tickets.age_skew.observe((), -1.0);
+        metrics.early_data.hold_seconds.observe(crate::metrics::HoldEnd::Gone, 0.25);
+        let site = "a\"b\\c\nd".to_owned();
+        let certificates = vec![CertificateReading { site, expires: 1_800_000_000 }];
+        metrics.snapshot(&Readings { certificates, ..Readings::default() }).encode(format)
+    }
+
+    #[test]
+    fn prometheus_text() {
+        let page = page(Format::Prometheus);
+        for line in [
+            "# TYPE firstflight_connections_total counter",
+            "firstflight_connections_total{transport=\"tcp\"} 0",
+            "firstflight_connections_total{transport=\"quic\"} 3",
+            "firstflight_certificate_expiry_timestamp_seconds{site=\"a\\\"b\\\\c\\nd\"} 1800000000",
+            "firstflight_hold_seconds_bucket{ended=\"gone\",le=\"0.15\"} 0",
+            "firstflight_hold_seconds_bucket{ended=\"gone\",le=\"0.25\"} 1",
+            "firstflight_hold_seconds_bucket{ended=\"gone\",le=\"+Inf\"} 1",
+            "firstflight_hold_seconds_sum{ended=\"gone\"} 0.25",
+            "firstflight_ticket_age_skew_seconds_bucket{le=\"-1.0\"} 1",
+            "firstflight_ticket_age_skew_seconds_sum -1",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+        assert!(!page.contains("# EOF") && !page.contains("# UNIT"));
+    }
+
+    #[test]
+    fn openmetrics_names_families_without_total_and_ends() {
+        let page = page(Format::OpenMetrics);
+        for line in [
+            "# TYPE firstflight_connections counter",
+            "firstflight_connections_total{transport=\"quic\"} 3",
+            "# UNIT firstflight_received_bytes bytes",
+            "# UNIT firstflight_hold_seconds seconds",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+        assert!(!page.contains("skew_seconds_sum") && page.ends_with("\n# EOF\n"));
+    }
+}
