@@ -6,19 +6,24 @@ use boring_sys as ffi;
 use foreign_types::ForeignType;
 
 use crate::machine::{Machine, Role};
-use crate::{CipherPolicy, Identity, KeyLog, TicketSealer, TlsError, Version, context, ticket};
+use crate::{
+    CipherPolicy, CipherPreference, Identities, KeyLog, TicketSealer, TlsError, Version, context,
+    ticket,
+};
 
 /// What a server is willing to do.
 #[derive(Clone)]
 pub struct AcceptorConfig {
-    /// Certificate chain and key.
-    pub identity: Identity,
+    /// Certificate chains and keys.
+    pub identities: Identities,
     /// Oldest version.
     pub min_version: Version,
     /// Newest version.
     pub max_version: Version,
     /// Ciphers and groups.
     pub ciphers: CipherPolicy,
+    /// Whose order counts among them, where [`CipherPolicy`] names none.
+    pub cipher_preference: CipherPreference,
     /// Application protocols in order of preference; empty: ALPN is ignored.
     pub alpn: Vec<Vec<u8>>,
     /// Whether tickets allow early data and early data is accepted. Each connection can still
@@ -37,12 +42,13 @@ pub struct AcceptorConfig {
 
 impl AcceptorConfig {
     /// TLS 1.2 and 1.3, two tickets a handshake, no ALPN, no early data.
-    pub fn new(identity: Identity) -> Self {
+    pub fn new(identities: impl Into<Identities>) -> Self {
         Self {
-            identity,
+            identities: identities.into(),
             min_version: Version::Tls12,
             max_version: Version::Tls13,
             ciphers: CipherPolicy::default(),
+            cipher_preference: CipherPreference::default(),
             alpn: Vec::new(),
             early_data: false,
             sealer: None,
@@ -102,7 +108,8 @@ pub fn server_context(
 ) -> Result<(SslContext, bool), TlsError> {
     let mut builder =
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
-    config.identity.install(&mut builder)?;
+    config.cipher_preference.apply(&config.ciphers, &mut builder)?;
+    config.identities.install(&mut builder)?;
     // Sessions live in tickets only: a cache in the process would answer for one node alone.
     builder.set_session_cache_mode(SslSessionCacheMode::OFF);
     let early_data = config.early_data && config.sealer.is_some();

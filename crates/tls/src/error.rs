@@ -92,6 +92,15 @@ pub enum TlsError {
     /// A host name that cannot stand in a certificate or in SNI.
     #[error("{0:?} is no host name or address")]
     BadHost(String),
+    /// A name that two sites claim.
+    #[error("the name {0:?} is there twice; give each name to one site")]
+    NameTwice(String),
+    /// An OCSP response that is none, or of no use for its certificate now.
+    #[error("the OCSP response cannot be stapled: {0}; fetch a new one")]
+    Ocsp(&'static str),
+    /// A word that names no preference among ciphers.
+    #[error("unknown cipher preference {0:?}; allowed are hardware or client")]
+    UnknownPreference(String),
     /// The library refused a setting; a defect of ours or an exhausted machine.
     #[error("BoringSSL refused {what}: {reason}")]
     Setup {

@@ -1,7 +1,7 @@
 //! The fields of a session's DER form (ssl_asn1.cc) that the library does not show or change.
 
-const SEQUENCE: u8 = 0x30;
-const OCTET_STRING: u8 = 0x04;
+use crate::der::{OCTET_STRING, SEQUENCE, element};
+
 const MAX_EARLY_DATA: u8 = 0xa0 | 24;
 const QUIC_EARLY_DATA_CONTEXT: u8 = 0xa0 | 28;
 
@@ -47,25 +47,6 @@ fn around(fields: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
         rest = after;
     }
     None
-}
-
-/// The content of the first element, which must have this tag, and what comes after it.
-fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&found, rest) = der.split_first()?;
-    // Tags from 31 on have more bytes; what is looked for here lies before them.
-    if found != tag || found & 0x1f == 0x1f {
-        return None;
-    }
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x84 => {
-            let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
-        }
-        _ => return None,
-    };
-    rest.split_at_checked(length)
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@
 use std::sync::{Arc, OnceLock};
 
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, CipherPolicy, Connector, ConnectorConfig, Identity, KeyLog, Machine,
-    Offer, OpenedTicket, Progress, Session, TicketSealer, TlsError, Trust, Version,
+    Acceptor, AcceptorConfig, CipherPolicy, CipherPreference, Connector, ConnectorConfig,
+    Identities, Identity, KeyLog, Machine, Offer, OpenedTicket, Progress, Session, TicketSealer,
+    TlsError, Trust, Version,
 };
 
 /// Marks tickets with its key and hides nothing: enough to be the same or another key.
@@ -55,6 +56,10 @@ pub struct Setup {
     pub decline: bool,
     pub trust: Trust,
     pub key_log: Option<Arc<dyn KeyLog>>,
+    pub preference: CipherPreference,
+    pub identities: Identities,
+    /// Whom the client calls.
+    pub host: String,
 }
 
 impl Default for Setup {
@@ -69,13 +74,17 @@ impl Default for Setup {
             decline: false,
             trust: Trust::Anyone,
             key_log: None,
+            preference: CipherPreference::default(),
+            identities: identity().into(),
+            host: "localhost".to_owned(),
         }
     }
 }
 
 impl Setup {
     pub fn acceptor(&self) -> Acceptor {
-        let mut config = AcceptorConfig::new(identity());
+        let mut config = AcceptorConfig::new(self.identities.clone());
+        config.cipher_preference = self.preference;
         config.min_version = self.min;
         config.max_version = self.max;
         config.ciphers = self.ciphers.clone();
@@ -119,7 +128,7 @@ impl Pair {
         session: Option<Session>,
         early_data: bool,
     ) -> Self {
-        let offer = Offer { host: "localhost".into(), session, early_data };
+        let offer = Offer { host: client.host.clone(), session, early_data };
         Self {
             client: client.connector().machine(&offer).unwrap(),
             server: server.acceptor().machine(!server.decline).unwrap(),
