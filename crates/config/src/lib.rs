@@ -13,7 +13,7 @@ mod site;
 pub use admin::{AdminAddress, AdminSettings};
 pub use error::ConfigError;
 pub use file::{ConfigFile, parse_duration};
-pub use limits::{Limits, MAX_HANDSHAKE};
+pub use limits::Limits;
 pub use policy::{BadRulePath, Mode, Policy, WhenNotAllowed};
 pub use settings::{
     AccessLogSettings, CertificateSource, EarlyDataSettings, Http3Settings, IpNetwork, KeySource,

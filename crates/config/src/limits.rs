@@ -43,8 +43,7 @@ impl Limits {
         if timeouts.iter().any(|timeout| timeout.is_zero()) {
             return wrong("a timeout of 0 would end every connection; allowed is more than 0s");
         }
-        // The gate keeps its records for handshakes of that length.
-        if self.header_timeout > MAX_HANDSHAKE {
+        if self.header_timeout > MAX_HEADER_TIMEOUT {
             return wrong("header_timeout is too long; allowed is up to 30s");
         }
         if !(1024..=1024 * 1024).contains(&self.header_size) {
@@ -71,5 +70,5 @@ impl Default for Limits {
     }
 }
 
-/// The longest that a handshake may take, for which the gate keeps its records.
-pub const MAX_HANDSHAKE: Duration = Duration::from_secs(30);
+/// So long a copy of a flight can keep its place among the connections.
+const MAX_HEADER_TIMEOUT: Duration = Duration::from_secs(30);

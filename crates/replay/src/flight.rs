@@ -1,4 +1,4 @@
-//! One connection's first flight: who it is, how old its ticket said it was, who owns its claim.
+//! One connection's first flight: who it is, how old its ticket said it was, who has its claim.
 
 use std::fmt;
 use std::time::Duration;
@@ -40,30 +40,25 @@ impl fmt::Debug for ClaimKey {
     }
 }
 
-/// The first flight of one connection on which TLS accepted early data. One per connection: the
-/// requests of an HTTP/2 flight share it, and its claim.
-#[derive(Debug)]
-pub struct Flight {
+/// A first flight whose early data TLS would accept, and whose claim is still to be settled.
+#[derive(Debug, Clone)]
+pub struct Offer {
     pub(crate) key: ClaimKey,
     pub(crate) skew_seconds: i32,
     pub(crate) seen_at: Duration,
-    pub(crate) standing: Standing,
 }
 
-impl Flight {
+impl Offer {
     /// The flight with `client_random`, whose ticket age was off by `ticket_age_skew_seconds`
-    /// (client's ticket age minus server's, as `SSL_get_ticket_age_skew` gives it) when TLS
-    /// processed its ClientHello at `seen_at`.
+    /// (client's ticket age minus server's, as `SSL_get_ticket_age_skew` gives it).
     ///
-    /// Take `seen_at` at once after TLS handed over the connection as early. The gate lets the
-    /// skew age from there: a copy that sends its ClientHello now and its request a minute later
-    /// is a minute old.
+    /// Take `seen_at` just *before* TLS was given the ClientHello. The flight ages from there, so
+    /// a pause of the process at any point up to the claim makes it look older, never younger.
     pub fn new(client_random: &[u8; 32], ticket_age_skew_seconds: i32, seen_at: Duration) -> Self {
         Self {
             key: ClaimKey::from_client_random(client_random),
             skew_seconds: ticket_age_skew_seconds,
             seen_at,
-            standing: Standing::Undecided,
         }
     }
 
@@ -72,23 +67,84 @@ impl Flight {
         self.key
     }
 
-    /// Whether this connection won its flight's claim (`Some(true)`), lost it to another
-    /// connection (`Some(false)`), or has not needed one so far. For the access log.
-    pub fn claim_won(&self) -> Option<bool> {
-        match self.standing {
-            Standing::Undecided => None,
-            Standing::Owned => Some(true),
-            Standing::Lost => Some(false),
-        }
+    /// The flight, now that its claim is settled.
+    pub(crate) fn settled(&self, won: bool) -> Flight {
+        Flight { key: self.key, won }
     }
 }
 
-/// What this connection knows about its flight's claim. Decided once, then kept.
+/// The first flight of one connection on which TLS accepted early data, its claim settled. One per
+/// connection: the requests of an HTTP/2 flight share it.
+///
+/// Ask it about each request of which any byte came as early data, *also* if the handshake is
+/// complete by the time that it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Standing {
-    Undecided,
-    Owned,
-    Lost,
+pub struct Flight {
+    key: ClaimKey,
+    won: bool,
+}
+
+/// What becomes of an early request now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Run it.
+    Execute,
+    /// Keep it until the handshake is complete, then ask [`Flight::handshake_complete`].
+    Hold(HoldReason),
+}
+
+/// Why an early request is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HoldReason {
+    /// The policy does not let this request run early.
+    Policy,
+    /// Another connection has the claim of this flight (RFC 8446 section 8.2).
+    Replayed,
+}
+
+/// What becomes of a held request once its connection's handshake is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// Run it.
+    Execute,
+    /// Answer 425 (Too Early): a copy of the flight was, or may have been, executed. The client
+    /// decides whether to send a new request (RFC 8470 section 5.2).
+    TooEarly,
+}
+
+impl Flight {
+    /// The flight's key in the strike register.
+    pub fn key(&self) -> ClaimKey {
+        self.key
+    }
+
+    /// Whether this connection has the flight's claim; if not, another one has.
+    pub fn won(&self) -> bool {
+        self.won
+    }
+
+    /// Decides over a request that came, wholly or in part, as early data. `may_run_early`: the
+    /// policy's word. It may change from one connection to the next, by a reload or between nodes:
+    /// nothing rests on it, since a flight has its record whatever the policy says.
+    pub fn early_request(&self, may_run_early: bool) -> Decision {
+        match (self.won, may_run_early) {
+            (false, _) => Decision::Hold(HoldReason::Replayed),
+            (true, false) => Decision::Hold(HoldReason::Policy),
+            (true, true) => Decision::Execute,
+        }
+    }
+
+    /// Decides over the requests that were held, when (and only when) the client's Finished has
+    /// been verified.
+    ///
+    /// A request of a lost flight is too early also where the policy holds it: on the connection
+    /// that has the claim another policy may have let it run.
+    pub fn handshake_complete(&self) -> Release {
+        match self.won {
+            true => Release::Execute,
+            false => Release::TooEarly,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -108,5 +164,22 @@ mod tests {
         let key = ClaimKey::from_client_random(&random);
         random[31] ^= 1;
         assert_ne!(key, ClaimKey::from_client_random(&random));
+    }
+
+    #[test]
+    fn rfc8470_5_1_what_the_policy_holds_runs_after_the_handshake() {
+        let won = Offer::new(&[1; 32], 0, Duration::ZERO).settled(true);
+        assert_eq!(won.early_request(true), Decision::Execute);
+        assert_eq!(won.early_request(false), Decision::Hold(HoldReason::Policy));
+        assert_eq!(won.handshake_complete(), Release::Execute);
+    }
+
+    #[test]
+    fn rfc8470_5_2_nothing_of_a_lost_flight_runs() {
+        let lost = Offer::new(&[1; 32], 0, Duration::ZERO).settled(false);
+        for may_run_early in [false, true] {
+            assert_eq!(lost.early_request(may_run_early), Decision::Hold(HoldReason::Replayed));
+        }
+        assert_eq!(lost.handshake_complete(), Release::TooEarly);
     }
 }

@@ -1,20 +1,21 @@
 //! The gate of one process in a model, over all interleavings: two flights, an attacker with
-//! copies of them, room for one record, restarts with the same ticket keys, and a wall clock that
-//! is set. The gate is the real one; between two steps it is kept as what it knows.
+//! copies of them, room for one record, a policy that a reload changes, restarts with the same
+//! ticket keys, and a clock that is set. The gate is the real one; between two steps it is kept as
+//! what it knows.
 //!
-//! Time goes in ticks of 2 s: freshness and a handshake last one, TLS takes two, and all that
-//! happens within one is tried in every order. That the model can fail is shown by leaving out the
-//! rules one by one.
+//! Time goes in ticks of 2 s: freshness lasts one, TLS takes two, and all that happens within one
+//! is tried in every order. That the model can fail is shown by leaving out the rules one by one.
 
 use stateright::{Model, Property};
 
 use super::*;
-use crate::ClaimKey;
 use crate::register::Records;
+use crate::{ClaimKey, Decision, HoldReason, Release};
 
 const TICK: u64 = 2;
-const ONCE: &str = "executed at most once";
-const NEEDED: &str = "425 only if a copy ran, records were lost, or the handshake took too long";
+const ONCE: &str = "executed at most once from its bytes";
+const ONCE_IN_ALL: &str = "executed at most once, with what a refused client sends again";
+const NEEDED: &str = "425 only if a copy has the claim";
 
 #[derive(Debug, Clone)]
 struct Setting {
@@ -23,8 +24,10 @@ struct Setting {
     zero_skews: Vec<u8>,
     most_connections: usize,
     restarts: u8,
-    /// By how many ticks the wall clock may be set, once.
+    /// By how many ticks the clock may be set, once.
     clock_steps: Vec<i64>,
+    /// How often a reload may change whether the request may run early.
+    reloads: u8,
     without: Option<Rule>,
 }
 
@@ -32,20 +35,25 @@ struct Setting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
     WindowAtStart,
-    WallClockIsWatched,
+    ClockIsWatched,
     RecordsOutliveFreshness,
+    RefusedFlightsAreRecorded,
     UnrecordedFlightsCloseTheGate,
+    ClaimsComeBeforeAcceptance,
+    LostWhateverThePolicy,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct World {
     tick: u8,
     gate: Known,
-    wall_offset: i64,
+    clock_offset: i64,
+    may_run_early: bool,
     connections: Vec<Connection>,
     flights: Vec<Fate>,
     restarts: u8,
     steps: u8,
+    reloads: u8,
 }
 
 /// All that a gate knows.
@@ -54,7 +62,6 @@ struct Known {
     records: Records,
     lost_until: i64,
     blind_until: i64,
-    wall_offset: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -63,7 +70,9 @@ struct Connection {
     honest: bool,
     skew_seconds: i32,
     seen_at: Duration,
-    standing: Standing,
+    /// The policy under which it was accepted.
+    may_run_early: bool,
+    claimed: Option<Flight>,
     held: Option<HoldReason>,
 }
 
@@ -72,6 +81,8 @@ struct Connection {
 struct Fate {
     sent: bool,
     runs: u8,
+    sent_again: bool,
+    copy_won: bool,
     copy_ran: bool,
     needless_425: bool,
 }
@@ -83,6 +94,7 @@ enum Step {
     Request { connection: usize },
     Finish { connection: usize },
     Restart,
+    Reload,
     SetClock { ticks: i64 },
 }
 
@@ -92,7 +104,6 @@ fn config(startup: Startup) -> GateConfig {
         freshness: tick,
         clock_margin: Duration::ZERO,
         max_skew: 2 * tick,
-        max_handshake: tick,
         capacity: 1,
         startup,
     }
@@ -104,7 +115,6 @@ impl Known {
             records: gate.register.records(),
             lost_until: gate.lost_until.load(Ordering::SeqCst),
             blind_until: gate.blind_until.load(Ordering::SeqCst),
-            wall_offset: gate.wall_offset.load(Ordering::SeqCst),
         }
     }
 
@@ -114,40 +124,36 @@ impl Known {
             register: StrikeRegister::with_records(1, &self.records),
             lost_until: AtomicI64::new(self.lost_until),
             blind_until: AtomicI64::new(self.blind_until),
-            wall_offset: AtomicI64::new(self.wall_offset),
         }
     }
 }
 
 impl World {
     fn new(setting: &Setting) -> Self {
-        let mut world = Self {
+        Self {
             tick: 0,
             gate: Known::of(&Gate::new(config(Startup::KeysAreNew), Duration::ZERO)),
-            wall_offset: 0,
+            clock_offset: 0,
+            may_run_early: true,
             connections: Vec::new(),
             flights: vec![Fate::default(); setting.zero_skews.len()],
             restarts: 0,
             steps: 0,
-        };
-        world.with_gate(setting, |world, gate| gate.observe_wall_clock(world.wall(), world.now()));
-        world
+            reloads: 0,
+        }
     }
 
     fn now(&self) -> Duration {
         Duration::from_secs(u64::from(self.tick) * TICK)
     }
 
-    fn wall(&self) -> Duration {
-        Duration::from_secs((1000 + self.tick as i64 + self.wall_offset) as u64 * TICK)
-    }
-
-    fn with_gate<T>(&mut self, setting: &Setting, act: impl FnOnce(&mut Self, &Gate) -> T) -> T {
+    fn with_gate<T>(&mut self, setting: &Setting, act: impl FnOnce(&Gate, Duration) -> T) -> T {
         let gate = self.gate.gate();
-        let outcome = act(self, &gate);
+        let outcome = act(&gate, self.now());
         self.gate = Known::of(&gate);
         match setting.without {
             Some(Rule::UnrecordedFlightsCloseTheGate) => self.gate.blind_until = i64::MIN,
+            Some(Rule::RefusedFlightsAreRecorded) => self.gate.records.drop_barred(),
             Some(Rule::RecordsOutliveFreshness) => {
                 // As long as the flight is fresh, from a skew of zero on.
                 let end = |key: &ClaimKey| {
@@ -170,45 +176,59 @@ impl World {
             Step::Request { connection } => self.request(setting, connection),
             Step::Finish { connection } => self.finish(setting, connection),
             Step::Restart => self.restart(setting),
-            Step::SetClock { ticks } => {
-                self.steps += 1;
-                self.wall_offset += ticks;
+            Step::Reload => {
+                self.reloads += 1;
+                self.may_run_early = !self.may_run_early;
             }
+            Step::SetClock { ticks } => self.set_clock(setting, ticks),
         }
     }
 
+    /// A ClientHello comes. What TLS itself refuses never gets here.
     fn hello(&mut self, setting: &Setting, flight: usize, honest: bool) {
         self.flights[flight].sent |= honest;
-        let skew = i64::from(setting.zero_skews[flight]) - i64::from(self.tick) - self.wall_offset;
+        let skew = i64::from(setting.zero_skews[flight]) - i64::from(self.tick) - self.clock_offset;
         let skew = skew * TICK as i64;
-        let admission = self.with_gate(setting, |world, gate| gate.admission(world.now()));
-        let max_skew = config(Startup::KeysAreNew).max_skew.as_secs();
-        if admission != Admission::Accept || skew.unsigned_abs() > max_skew {
+        if skew.unsigned_abs() > config(Startup::KeysAreNew).max_skew.as_secs() {
             return;
         }
-        let connection = Connection {
+        let mut connection = Connection {
             flight,
             honest,
             skew_seconds: skew as i32,
             seen_at: self.now(),
-            standing: Standing::Undecided,
+            may_run_early: self.may_run_early,
+            claimed: None,
             held: None,
         };
+        let claims_now = setting.without != Some(Rule::ClaimsComeBeforeAcceptance);
+        if claims_now && !self.claim(setting, &mut connection) {
+            self.flights[flight].sent_again |= honest;
+            return;
+        }
         if !self.connections.contains(&connection) {
             self.connections.push(connection);
         }
     }
 
+    /// Whether the connection's early data is accepted.
+    fn claim(&mut self, setting: &Setting, connection: &mut Connection) -> bool {
+        let offer = connection.offer();
+        connection.claimed = self.with_gate(setting, |gate, now| gate.claim(&offer, now)).ok();
+        let won = connection.claimed.is_some_and(|flight| flight.won());
+        self.flights[connection.flight].copy_won |= won && !connection.honest;
+        connection.claimed.is_some()
+    }
+
     fn request(&mut self, setting: &Setting, connection: usize) {
         let mut open = self.connections.remove(connection);
-        let mut flight = open.flight();
-        let decision = self.with_gate(setting, |world, gate| {
-            if setting.without != Some(Rule::WallClockIsWatched) {
-                gate.observe_wall_clock(world.wall(), world.now());
-            }
-            gate.early_request(&mut flight, true, world.now())
-        });
-        open.standing = flight.standing;
+        if open.claimed.is_none() && open.may_run_early {
+            self.claim(setting, &mut open);
+        }
+        let decision = match open.claimed {
+            Some(flight) => flight.early_request(open.may_run_early),
+            None => Decision::Hold(HoldReason::Policy),
+        };
         match decision {
             Decision::Execute => self.execute(&open),
             Decision::Hold(reason) if open.honest => {
@@ -222,18 +242,18 @@ impl World {
 
     fn finish(&mut self, setting: &Setting, connection: usize) {
         let open = self.connections.remove(connection);
-        let Some(reason) = open.held else { return };
-        let mut flight = open.flight();
-        let release = self.with_gate(setting, |world, gate| {
-            gate.handshake_complete(&mut flight, reason, world.now())
-        });
-        if release == Release::Execute {
-            self.execute(&open);
-            return;
+        let by_policy = setting.without == Some(Rule::LostWhateverThePolicy) && !open.may_run_early;
+        let release = match open.claimed {
+            Some(flight) if !by_policy => flight.handshake_complete(),
+            _ => Release::Execute,
+        };
+        match release {
+            Release::Execute => self.execute(&open),
+            Release::TooEarly => {
+                let fate = &mut self.flights[open.flight];
+                fate.needless_425 |= !fate.copy_won;
+            }
         }
-        let took_too_long = self.now() - open.seen_at > config(Startup::KeysAreNew).max_handshake;
-        let fate = &mut self.flights[open.flight];
-        fate.needless_425 |= !fate.copy_ran && self.steps == 0 && !took_too_long;
     }
 
     fn execute(&mut self, open: &Connection) {
@@ -250,18 +270,21 @@ impl World {
             _ => Startup::KeysMayPredateStart,
         };
         self.gate = Known::of(&Gate::new(config(startup), self.now()));
-        self.with_gate(setting, |world, gate| gate.observe_wall_clock(world.wall(), world.now()));
+    }
+
+    fn set_clock(&mut self, setting: &Setting, ticks: i64) {
+        self.steps += 1;
+        if ticks < 0 && setting.without != Some(Rule::ClockIsWatched) {
+            let step = Duration::from_secs(ticks.unsigned_abs() * TICK);
+            self.with_gate(setting, |gate, now| gate.clock_set_back(step, now));
+        }
+        self.clock_offset += ticks;
     }
 }
 
 impl Connection {
-    fn flight(&self) -> Flight {
-        Flight {
-            key: ClaimKey::from_client_random(&random(self.flight)),
-            skew_seconds: self.skew_seconds,
-            seen_at: self.seen_at,
-            standing: self.standing,
-        }
+    fn offer(&self) -> Offer {
+        Offer::new(&random(self.flight), self.skew_seconds, self.seen_at)
     }
 }
 
@@ -298,6 +321,9 @@ impl Model for Setting {
         if world.restarts < self.restarts {
             steps.push(Step::Restart);
         }
+        if world.reloads < self.reloads {
+            steps.push(Step::Reload);
+        }
         if world.steps == 0 {
             steps.extend(self.clock_steps.iter().map(|ticks| Step::SetClock { ticks: *ticks }));
         }
@@ -312,6 +338,11 @@ impl Model for Setting {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(ONCE, |_, world: &World| world.flights.iter().all(|f| f.runs <= 1)),
+            Property::always(ONCE_IN_ALL, |setting: &Setting, world: &World| {
+                // What is refused because records are missing may have run all the same.
+                let is_promised = setting.restarts == 0 && setting.clock_steps.is_empty();
+                !is_promised || world.flights.iter().all(|f| f.runs + u8::from(f.sent_again) <= 1)
+            }),
             Property::always(NEEDED, |_, world: &World| {
                 world.flights.iter().all(|fate| !fate.needless_425)
             }),
@@ -320,6 +351,9 @@ impl Model for Setting {
             }),
             Property::sometimes("a copy runs", |_, world: &World| {
                 world.flights.iter().any(|fate| fate.copy_ran)
+            }),
+            Property::sometimes("a refused client sends again", |_, world: &World| {
+                world.flights.iter().any(|fate| fate.sent_again)
             }),
         ]
     }

@@ -12,8 +12,10 @@ use crate::ClaimKey;
 pub enum Claim {
     /// The key was not there; it is now.
     Won,
-    /// The key was there already.
+    /// The key was there already, and somebody has won it.
     Lost,
+    /// The key is there, and nobody has won it or will.
+    Barred,
     /// The key was not there, and there is no room to record it.
     Full,
 }
@@ -29,6 +31,8 @@ pub struct RegisterStatistics {
     pub won: u64,
     /// Claims lost since the start: replays, or honest flights that a copy overtook.
     pub lost: u64,
+    /// Claims that were barred, or met a key that is, since the start.
+    pub barred: u64,
     /// Claims that found no room since the start.
     pub full: u64,
 }
@@ -47,9 +51,9 @@ pub struct StrikeRegister {
     hasher: RandomState,
     capacity: usize,
     entries: AtomicUsize,
-    crowded: AtomicUsize,
     won: AtomicU64,
     lost: AtomicU64,
+    barred: AtomicU64,
     full: AtomicU64,
 }
 
@@ -65,79 +69,73 @@ impl StrikeRegister {
             let share = capacity / shards + usize::from(i < capacity % shards);
             Mutex::new(Shard::new(share))
         };
-        let crowded = if capacity == 0 { shards } else { 0 };
         Self {
             shards: (0..shards).map(shard).collect(),
             hasher: RandomState::new(),
             capacity,
             entries: AtomicUsize::new(0),
-            crowded: AtomicUsize::new(crowded),
             won: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            barred: AtomicU64::new(0),
             full: AtomicU64::new(0),
         }
     }
 
-    /// Claims `key` until `expires_at`. A key that is there is [`Claim::Lost`] also when the
-    /// register is full.
+    /// Claims `key` until `expires_at`. A key that is there is [`Claim::Lost`] or
+    /// [`Claim::Barred`] also when the register is full.
     ///
     /// A record lives up to one second longer than asked for, never shorter.
     pub fn claim(&self, key: ClaimKey, expires_at: Duration, now: Duration) -> Claim {
-        // A permit that is always given leaves only the register's own answers.
-        self.claim_if(key, expires_at, now, || true).unwrap_or(Claim::Full)
+        self.claim_if(key, expires_at, now, || true)
     }
 
-    /// As [`claim`](Self::claim), but records nothing and answers `None` if the key is not there
-    /// and `permit` says no.
+    /// As [`claim`](Self::claim), but a key that is not there is recorded as barred, so that
+    /// nobody will win it, if `permit` says no.
     ///
-    /// `permit` is asked under the key's lock. Who changes what it reads, and then claims or
-    /// looks up the same key, sees every claim that was granted before the change took effect.
+    /// `permit` is asked under the key's lock. Who changes what it reads, and then claims the same
+    /// key, sees every claim that was granted before the change took effect.
     pub fn claim_if(
         &self,
         key: ClaimKey,
         expires_at: Duration,
         now: Duration,
         permit: impl FnOnce() -> bool,
-    ) -> Option<Claim> {
+    ) -> Claim {
+        let claim = self.settle(key, expires_at, now, permit);
+        let counter = match claim {
+            Claim::Won => &self.won,
+            Claim::Lost => &self.lost,
+            Claim::Barred => &self.barred,
+            Claim::Full => &self.full,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        claim
+    }
+
+    fn settle(
+        &self,
+        key: ClaimKey,
+        expires_at: Duration,
+        now: Duration,
+        permit: impl FnOnce() -> bool,
+    ) -> Claim {
         let (mut shard, hash) = self.locked(key, now);
-        if shard.contains(key, hash) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            return Some(Claim::Lost);
+        if let Some(record) = shard.find(key, hash) {
+            return if record.is_barred() { Claim::Barred } else { Claim::Lost };
         }
-        if !permit() {
-            return None;
-        }
+        let barred = !permit();
         if !shard.has_room() {
-            self.full.fetch_add(1, Ordering::Relaxed);
-            return Some(Claim::Full);
+            return Claim::Full;
         }
-        let was_crowded = shard.is_crowded();
-        shard.insert(key, hash, whole_seconds_up(expires_at));
+        shard.insert(key, hash, barred, whole_seconds_up(expires_at));
         self.entries.fetch_add(1, Ordering::Relaxed);
-        if !was_crowded && shard.is_crowded() {
-            self.crowded.fetch_add(1, Ordering::Relaxed);
-        }
-        self.won.fetch_add(1, Ordering::Relaxed);
-        Some(Claim::Won)
+        if barred { Claim::Barred } else { Claim::Won }
     }
 
     /// Whether a record of `key` is there.
     pub fn contains(&self, key: ClaimKey, now: Duration) -> bool {
         let (shard, hash) = self.locked(key, now);
-        shard.contains(key, hash)
-    }
-
-    /// Whether there is room for a good number of further claims: false once a shard is fuller
-    /// than 15/16 (or full, if it is a tiny one), so that flights already let in find a place.
-    pub fn has_room(&self, now: Duration) -> bool {
-        if self.crowded.load(Ordering::Relaxed) == 0 {
-            return true;
-        }
-        // Nobody claims while there is no room, so expiry has to be driven from here.
-        for shard in &self.shards {
-            drop(self.advanced(shard, now));
-        }
-        self.crowded.load(Ordering::Relaxed) == 0
+        shard.find(key, hash).is_some()
     }
 
     /// The counters.
@@ -147,6 +145,7 @@ impl StrikeRegister {
             capacity: self.capacity,
             won: self.won.load(Ordering::Relaxed),
             lost: self.lost.load(Ordering::Relaxed),
+            barred: self.barred.load(Ordering::Relaxed),
             full: self.full.load(Ordering::Relaxed),
         }
     }
@@ -161,13 +160,9 @@ impl StrikeRegister {
 
     fn advanced<'a>(&self, shard: &'a Mutex<Shard>, now: Duration) -> MutexGuard<'a, Shard> {
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_crowded = shard.is_crowded();
         let expired = shard.advance(whole_seconds(now));
         if expired > 0 {
             self.entries.fetch_sub(expired, Ordering::Relaxed);
-            if was_crowded && !shard.is_crowded() {
-                self.crowded.fetch_sub(1, Ordering::Relaxed);
-            }
         }
         shard
     }
@@ -198,11 +193,18 @@ type Link = u32;
 #[repr(align(32))]
 struct Record {
     key: ClaimKey,
-    /// Kept, so that expiry needs not compute it again.
-    hash: u32,
+    /// The key's hash, kept so that expiry needs not compute it again; and in the highest bit
+    /// whether the key is barred.
+    hash_and_state: u32,
     chain_next: Link,
     bucket_next: Link,
     expires: u32,
+}
+
+impl Record {
+    fn is_barred(&self) -> bool {
+        self.hash_and_state & BARRED != 0
+    }
 }
 
 impl Shard {
@@ -222,30 +224,28 @@ impl Shard {
         self.live < self.capacity
     }
 
-    fn is_crowded(&self) -> bool {
-        self.live >= self.capacity - self.capacity / 16
-    }
-
-    fn contains(&self, key: ClaimKey, hash: u32) -> bool {
+    fn find(&self, key: ClaimKey, hash: u32) -> Option<&Record> {
         let mut link = self.chains[self.chain_of(hash)];
         while link != 0 {
             let record = &self.slab[link as usize - 1];
             if record.key == key {
-                return true;
+                return Some(record);
             }
             link = record.chain_next;
         }
-        false
+        None
     }
 
     /// Adds a record that expires at the beginning of second `expires`. There must be room.
-    fn insert(&mut self, key: ClaimKey, hash: u32, expires: u32) {
+    fn insert(&mut self, key: ClaimKey, hash: u32, barred: bool, expires: u32) {
         // Whoever claims with an expiry in the past read its clock late: one second is enough.
         let expires = expires.max(self.clock.saturating_add(1));
         let chain = self.chain_of(hash);
         let bucket = expires as usize % WHEEL;
         let chain_next = self.chains[chain];
-        let record = Record { key, hash, chain_next, bucket_next: self.wheel[bucket], expires };
+        let bucket_next = self.wheel[bucket];
+        let hash_and_state = hash & !BARRED | if barred { BARRED } else { 0 };
+        let record = Record { key, hash_and_state, chain_next, bucket_next, expires };
         let link = match self.free {
             0 => {
                 self.slab.push(record);
@@ -283,9 +283,9 @@ impl Shard {
         let mut link = std::mem::take(&mut self.wheel[bucket]);
         while link != 0 {
             let index = link as usize - 1;
-            let Record { hash, bucket_next, expires, .. } = self.slab[index];
+            let Record { hash_and_state, bucket_next, expires, .. } = self.slab[index];
             if expires <= self.clock {
-                self.unchain(link, hash);
+                self.unchain(link, hash_and_state);
                 self.slab[index].bucket_next = self.free;
                 self.free = link;
                 self.live -= 1;
@@ -315,6 +315,7 @@ impl Shard {
         }
     }
 
+    /// A shard has fewer chains than the bit of the state is worth.
     fn chain_of(&self, hash: u32) -> usize {
         hash as usize & (self.chains.len() - 1)
     }
@@ -330,6 +331,7 @@ fn whole_seconds_up(at: Duration) -> u32 {
 
 /// Buckets of one second: more than the longest life of a record at the default settings.
 const WHEEL: usize = 512;
+const BARRED: u32 = 1 << 31;
 const MAX_SHARDS: usize = 64;
 const SHARD_WORTHWHILE: usize = 4096;
 

@@ -5,17 +5,22 @@ use super::*;
 /// The records of a register with one shard, sorted, and its clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Records {
-    held: Vec<(ClaimKey, u32)>,
+    held: Vec<(ClaimKey, bool, u32)>,
     clock: u32,
 }
 
 impl Records {
     /// Lets each record end at the second that `end` says, if that is sooner.
     pub(crate) fn shorten(&mut self, end: impl Fn(&ClaimKey) -> u64) {
-        for (key, expires) in &mut self.held {
+        for (key, _, expires) in &mut self.held {
             *expires = (*expires).min(end(key) as u32);
         }
-        self.held.retain(|(_, expires)| *expires > self.clock);
+        self.held.retain(|(_, _, expires)| *expires > self.clock);
+    }
+
+    /// Forgets the barred ones.
+    pub(crate) fn drop_barred(&mut self) {
+        self.held.retain(|(_, barred, _)| !barred);
     }
 }
 
@@ -31,9 +36,9 @@ impl StrikeRegister {
         let links = shard.chains.iter().flat_map(linked).filter(|link| *link != 0);
         let mut held: Vec<_> = links
             .map(|link| &shard.slab[link as usize - 1])
-            .map(|record| (record.key, record.expires))
+            .map(|record| (record.key, record.is_barred(), record.expires))
             .collect();
-        held.sort_by_key(|(key, _)| *key.as_bytes());
+        held.sort_by_key(|(key, ..)| *key.as_bytes());
         Records { held, clock: shard.clock }
     }
 
@@ -41,10 +46,10 @@ impl StrikeRegister {
     pub(crate) fn with_records(capacity: usize, records: &Records) -> Self {
         let register = Self::new(capacity);
         let clock = Duration::from_secs(records.clock.into());
-        for (key, expires) in &records.held {
-            register.claim(*key, Duration::from_secs((*expires).into()), clock);
+        for (key, barred, expires) in &records.held {
+            let end = Duration::from_secs((*expires).into());
+            register.claim_if(*key, end, clock, || !barred);
         }
-        register.has_room(clock);
         register.contains(ClaimKey::from_client_random(&[0; 32]), clock);
         register
     }

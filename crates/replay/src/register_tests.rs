@@ -30,14 +30,24 @@ fn rfc8446_8_2_second_claim_of_the_same_hello_loses() {
 }
 
 #[test]
+fn a_barred_key_is_won_by_nobody() {
+    let register = StrikeRegister::new(10);
+    assert_eq!(register.claim_if(key(1), ms(5000), ms(0), || false), Claim::Barred);
+    assert_eq!(register.claim(key(1), ms(9000), ms(1)), Claim::Barred);
+    assert_eq!(register.claim(key(2), ms(5000), ms(1)), Claim::Won);
+    assert_eq!(register.claim_if(key(2), ms(5000), ms(1), || false), Claim::Lost);
+    assert_eq!(register.claim(key(1), ms(9000), ms(5000)), Claim::Won, "the first record's end");
+    let statistics = register.statistics();
+    assert_eq!((statistics.won, statistics.lost, statistics.barred), (2, 1, 2));
+}
+
+#[test]
 fn full_refuses_new_keys_and_still_knows_old_ones() {
     let register = StrikeRegister::new(2);
     assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
     assert_eq!(register.claim(key(2), ms(9000), ms(0)), Claim::Won);
     assert_eq!(register.claim(key(3), ms(5000), ms(0)), Claim::Full);
     assert_eq!(register.claim(key(1), ms(5000), ms(4999)), Claim::Lost);
-    assert!(!register.has_room(ms(4999)));
-    assert!(register.has_room(ms(5000)));
     assert_eq!(register.claim(key(3), ms(9000), ms(5000)), Claim::Won);
     assert_eq!(register.claim(key(2), ms(9000), ms(8999)), Claim::Lost);
     assert_eq!(register.statistics().entries, 2);
@@ -46,9 +56,8 @@ fn full_refuses_new_keys_and_still_knows_old_ones() {
 #[test]
 fn a_register_without_capacity_is_always_full() {
     let register = StrikeRegister::new(0);
-    assert!(!register.has_room(ms(0)));
     assert_eq!(register.claim(key(1), ms(1), ms(0)), Claim::Full);
-    assert!(!register.has_room(Duration::MAX));
+    assert_eq!(register.claim(key(1), Duration::MAX, Duration::MAX), Claim::Full);
 }
 
 #[test]
@@ -92,8 +101,10 @@ fn shards_fill_evenly_and_sum_up_to_the_capacity() {
         won += usize::from(register.claim(key(n), ms(1000), ms(0)) == Claim::Won);
     }
     assert_eq!(won, capacity);
-    assert!(!register.has_room(ms(999)));
-    assert!(register.has_room(ms(1000)));
+    assert_eq!(register.statistics().full, capacity as u64);
+    for n in 0..capacity as u64 {
+        assert!(!register.contains(key(n), ms(1000)));
+    }
     assert_eq!(register.statistics().entries, 0);
 }
 
@@ -120,26 +131,28 @@ proptest! {
     #[test]
     fn agrees_with_a_plain_map(
         capacity in 0usize..12,
-        steps in prop::collection::vec((0u64..16, 0u64..700, 0u64..40), 1..300),
+        steps in prop::collection::vec((0u64..16, 0u64..700, 0u64..40, any::<bool>()), 1..300),
     ) {
         let register = StrikeRegister::new(capacity);
-        let mut map: HashMap<u64, u64> = HashMap::new();
+        let mut map: HashMap<u64, (bool, u64)> = HashMap::new();
         let mut second = 0;
-        for (n, life, passed) in steps {
+        for (n, life, passed, permit) in steps {
             second += if passed > 35 { passed * 30 } else { passed / 8 };
-            map.retain(|_, expires| *expires > second);
-            let expected = if map.contains_key(&n) {
-                Claim::Lost
-            } else if map.len() >= capacity {
-                Claim::Full
-            } else {
-                map.insert(n, second + life.max(1));
-                Claim::Won
+            map.retain(|_, (_, expires)| *expires > second);
+            let known = map.get(&n).copied();
+            let expected = match known {
+                Some((true, _)) => Claim::Lost,
+                Some((false, _)) => Claim::Barred,
+                None if map.len() >= capacity => Claim::Full,
+                None => {
+                    map.insert(n, (permit, second + life.max(1)));
+                    if permit { Claim::Won } else { Claim::Barred }
+                }
             };
             let now = ms(second * 1000);
-            prop_assert_eq!(register.contains(key(n), now), expected == Claim::Lost);
+            prop_assert_eq!(register.contains(key(n), now), known.is_some());
             let expires_at = ms((second + life) * 1000);
-            prop_assert_eq!(register.claim(key(n), expires_at, now), expected);
+            prop_assert_eq!(register.claim_if(key(n), expires_at, now, || permit), expected);
             prop_assert_eq!(register.statistics().entries, map.len());
         }
     }

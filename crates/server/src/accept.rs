@@ -47,7 +47,8 @@ pub(crate) async fn accept(
             tls::Accepted::Complete => break (None, accepting.facts()),
             tls::Accepted::EarlyData => {
                 let facts = accepting.facts();
-                match gatekeeper.settle(&facts, accepting.heard_at(), redeemed).await {
+                let heard_at = gatekeeper.heard_at(Some(accepting.heard_at()));
+                match gatekeeper.claim(&facts, heard_at, redeemed).await {
                     Ok(flight) => break (Some(flight), facts),
                     Err(why) => {
                         refused = Some(why);

@@ -1,12 +1,12 @@
 //! One connection: TLS, the gate's word on its requests, and which protocol is spoken.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use firstflight_config::WhenNotAllowed;
-use firstflight_replay::{Decision, Flight, HoldReason, Release};
+use firstflight_replay::{Decision, Flight, Release};
 use firstflight_tls::{Handshake, share};
 use http::HeaderValue;
 use tokio::net::TcpStream;
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     pub(crate) early_data: &'static str,
     /// What answers say about HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
-    flight: Option<Mutex<Flight>>,
+    flight: Option<Flight>,
     complete: watch::Receiver<bool>,
     /// Requests that came so far, and those whose answer has not ended.
     pub(crate) seen: AtomicU64,
@@ -129,7 +129,7 @@ impl Connection {
             facts: terms.facts,
             early_data: terms.early_data,
             alt_svc: terms.alt_svc,
-            flight: terms.flight.map(Mutex::new),
+            flight: terms.flight,
             complete,
             seen: AtomicU64::new(0),
             running: AtomicUsize::new(0),
@@ -138,8 +138,7 @@ impl Connection {
 
     /// The gate's first word on a request that came whole as early data.
     pub(crate) fn arrive(&self, may_run_early: bool) -> Option<Decision> {
-        let mut flight = self.flight.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(self.server.gatekeeper.early_request(&mut flight, may_run_early))
+        self.flight.map(|flight| flight.early_request(may_run_early))
     }
 
     /// Notes the gate's first word at once: a client that has gone by then is never served, and
@@ -154,15 +153,13 @@ impl Connection {
     /// Carries the gate's first word out: lets the request run, or holds it until the handshake is
     /// complete, as long as that takes. `None` is a request that did not come early.
     pub(crate) async fn admit(&self, decision: Option<Decision>, record: &mut Record) -> Verdict {
-        let verdict = match decision {
+        match decision {
             None | Some(Decision::Execute) => Verdict::Run,
-            Some(Decision::Hold(reason)) => match self.generation.when_not_allowed {
+            Some(Decision::Hold(_)) => match self.generation.when_not_allowed {
                 WhenNotAllowed::TooEarly => Verdict::TooEarly,
-                WhenNotAllowed::Hold => self.hold(reason, record).await,
+                WhenNotAllowed::Hold => self.hold(record).await,
             },
-        };
-        record.claim(self.claim(decision));
-        verdict
+        }
     }
 
     /// Waits until the client's Finished is verified. False: the connection ended before.
@@ -177,41 +174,32 @@ impl Connection {
 
     /// Whether another connection has the flight's claim.
     pub(crate) fn lost_claim(&self) -> bool {
-        let flight = self.flight.as_ref().map(|flight| flight.lock());
-        flight.is_some_and(|flight| {
-            flight.unwrap_or_else(PoisonError::into_inner).claim_won() == Some(false)
-        })
+        self.flight.is_some_and(|flight| !flight.won())
     }
 
     pub(crate) fn is_busy(&self) -> bool {
         self.running.load(Ordering::Relaxed) > 0
     }
 
-    async fn hold(&self, reason: HoldReason, record: &mut Record) -> Verdict {
+    async fn hold(&self, record: &mut Record) -> Verdict {
         let since = Instant::now();
         let completed = self.handshake_completes().await;
         record.held_for(since.elapsed());
-        match (&self.flight, completed) {
-            (Some(flight), true) => {
-                let mut flight = flight.lock().unwrap_or_else(PoisonError::into_inner);
-                match self.server.gatekeeper.handshake_complete(&mut flight, reason) {
-                    Release::Execute => Verdict::Run,
-                    Release::TooEarly => Verdict::TooEarly,
-                }
-            }
+        match (self.flight, completed) {
+            (Some(flight), true) => match flight.handshake_complete() {
+                Release::Execute => Verdict::Run,
+                Release::TooEarly => Verdict::TooEarly,
+            },
             _ => Verdict::Gone,
         }
     }
 
+    /// What a request that came early, if it did, shares of its flight's claim.
     fn claim(&self, decision: Option<Decision>) -> &'static str {
-        let (Some(decision), Some(flight)) = (decision, &self.flight) else {
-            return "none";
-        };
-        match flight.lock().unwrap_or_else(PoisonError::into_inner).claim_won() {
-            Some(true) => "won",
-            Some(false) => "lost",
-            None if decision == Decision::Hold(HoldReason::RegisterFull) => "full",
-            None => "none",
+        match (decision, self.flight) {
+            (Some(_), Some(flight)) if flight.won() => "won",
+            (Some(_), Some(_)) => "lost",
+            _ => "none",
         }
     }
 }

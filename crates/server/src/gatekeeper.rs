@@ -1,11 +1,11 @@
-//! The gate with a clock and a policy: what becomes of an early request, and why.
+//! The gate with a clock and a policy: whose is a flight, and why early data was refused.
 
 use std::time::{Duration, Instant};
 
-use firstflight_config::{EarlyDataSettings, MAX_HANDSHAKE};
+use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    Acceptance, Admission, Decision, Flight, Gate, GateConfig, HoldReason, Refusal, Release,
-    SharedConfig, SharedRefusal, Startup, StoreAnswer, Unknown,
+    Flight, Gate, GateConfig, HoldReason, Offer, Refusal, SharedConfig, SharedRefusal, Startup,
+    StoreAnswer, Unknown,
 };
 use firstflight_store::Store;
 use firstflight_tls::{Handshake, SteadyClock};
@@ -16,10 +16,18 @@ use crate::shared_register::SharedRegister;
 /// Decides over early data for the whole server.
 pub(crate) struct Gatekeeper {
     gate: Gate,
-    /// The register of the whole cluster. With it the gate's own is empty: each flight comes to
-    /// the gate with its claim settled.
+    /// The register of the whole cluster. With it the gate and its own register stand idle.
     shared: Option<SharedRegister>,
     began: Instant,
+}
+
+/// A moment just before TLS was given a ClientHello, by both clocks.
+#[derive(Clone, Copy)]
+pub(crate) struct HeardAt {
+    /// By the gatekeeper's own clock, which only goes forward.
+    own: Duration,
+    /// By [`SteadyClock`], in microseconds since 1970.
+    unix_micros: i64,
 }
 
 impl Gatekeeper {
@@ -32,103 +40,95 @@ impl Gatekeeper {
         let config = GateConfig {
             freshness: settings.freshness,
             capacity: if store.is_some() { 0 } else { capacity },
-            max_handshake: MAX_HANDSHAKE,
             startup: match keys_may_predate_start {
                 true => Startup::KeysMayPredateStart,
                 false => Startup::KeysAreNew,
             },
             ..GateConfig::default()
         };
-        let gate = Gate::new(config, Duration::ZERO);
-        let began = Instant::now();
-        gate.observe_wall_clock(micros(SteadyClock::unix_micros()), Duration::ZERO);
         Self {
-            gate,
+            gate: Gate::new(config, Duration::ZERO),
             shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
-            began,
+            began: Instant::now(),
         }
     }
 
-    /// Whether TLS should take early data on a new connection; if not, why. `enabled`: whether the
-    /// configuration wants any.
+    /// Why TLS should not even look for early data on a new connection, if so. `enabled`: whether
+    /// the configuration wants any.
     ///
-    /// A start of this node, or a clock that was set, is nothing to a shared register: what it
-    /// remembers lies in the store, and each claim compares the clocks.
+    /// A gate that is closed is no such reason: what it refuses it has to know, or a copy could run
+    /// beside what the client sends again.
     pub(crate) fn admission(&self, enabled: bool) -> Result<(), Refused> {
-        match &self.shared {
+        match self.shared.as_ref().and_then(SharedRegister::resting) {
             _ if !enabled => Err(Refused::SwitchedOff),
-            Some(shared) => match shared.resting() {
-                Some(why) => Err(Refused::Shared(SharedRefusal::Store(why))),
-                None => Ok(()),
-            },
-            None => match self.gate.admission(self.now()) {
-                Admission::Refuse(refusal) => Err(Refused::Gate(refusal)),
-                Admission::Accept => Ok(()),
-            },
+            Some(why) => Err(Refused::Shared(SharedRefusal::Store(why))),
+            None => Ok(()),
         }
     }
 
-    /// The flight of a connection whose early data TLS would accept, and whether it should. What
-    /// is not known within the store's budget is refused.
+    /// A moment to give [`Gatekeeper::claim`]: now, or when the last bytes came
+    /// ([`firstflight_tls::Accepting::heard_at`]).
+    pub(crate) fn heard_at(&self, unix_micros: Option<i64>) -> HeardAt {
+        let (now, own) = (SteadyClock::unix_micros(), self.now());
+        let unix_micros = unix_micros.unwrap_or(now);
+        // Nothing, if the clock was set back meanwhile. The gate is closed then.
+        HeardAt { own: own.saturating_sub(micros(now - unix_micros)), unix_micros }
+    }
+
+    /// Settles the claim of a flight whose early data TLS would accept, and with it whether it
+    /// should. What is not known within the store's budget is refused.
     ///
-    /// `heard_at`: [`firstflight_tls::Accepting::heard_at`]. `redeemed`: the flight's ticket could
-    /// be used once only, and this was the time; so nobody else has the flight.
-    pub(crate) async fn settle(
+    /// `redeemed`: the flight's ticket could be used once only, and this was the time; so nobody
+    /// else has the flight.
+    pub(crate) async fn claim(
         &self,
         facts: &Handshake,
-        heard_at: i64,
+        heard_at: HeardAt,
         redeemed: bool,
     ) -> Result<Flight, Refused> {
-        let (random, skew) = (&facts.client_random, facts.ticket_age_skew);
-        let Some(shared) = &self.shared else {
-            return Ok(Flight::new(random, skew, self.now()));
-        };
-        let mut flight = Flight::new(random, skew, micros(heard_at));
+        let Some(shared) = &self.shared else { return self.claim_at_once(facts, heard_at) };
+        let offer =
+            Offer::new(&facts.client_random, facts.ticket_age_skew, micros(heard_at.unix_micros));
         let answer = match redeemed {
             true => StoreAnswer::Won,
-            false => shared.claim(flight.key(), || self.now()).await,
+            false => shared.claim(offer.key(), || self.now()).await,
         };
         let now = micros(SteadyClock::unix_micros());
-        match shared.gate().settle(&mut flight, answer, now) {
-            Acceptance::Accept => Ok(flight),
-            Acceptance::Refuse(why) => Err(Refused::Shared(why)),
-        }
+        shared.gate().settle(&offer, answer, now).map_err(Refused::Shared)
     }
 
-    /// The same at once, where no store has to be asked: claims the flight, whether or not a
-    /// request comes with it.
-    pub(crate) fn settle_at_once(&self, facts: &Handshake) -> Result<Flight, Refused> {
-        let mut flight = Flight::new(&facts.client_random, facts.ticket_age_skew, self.now());
-        self.gate.claim_ahead(&mut flight, self.now()).map_err(Refused::Unclaimed)?;
-        Ok(flight)
+    /// The same at once, where no store has to be asked.
+    pub(crate) fn claim_at_once(
+        &self,
+        facts: &Handshake,
+        heard_at: HeardAt,
+    ) -> Result<Flight, Refused> {
+        let offer = Offer::new(&facts.client_random, facts.ticket_age_skew, heard_at.own);
+        self.gate.claim(&offer, self.now()).map_err(Refused::Gate)
     }
 
-    pub(crate) fn early_request(&self, flight: &mut Flight, may_run_early: bool) -> Decision {
-        self.gate.early_request(flight, may_run_early, self.now())
+    /// No early data for a recording window: there have been flights that left no record.
+    pub(crate) fn claims_lost(&self) {
+        self.gate.claims_lost(self.now());
     }
 
-    pub(crate) fn handshake_complete(&self, flight: &mut Flight, reason: HoldReason) -> Release {
-        self.gate.handshake_complete(flight, reason, self.now())
-    }
-
-    /// Follows a machine's clock that was set, after the gate has closed for it: ages measured
-    /// before and after do not compare.
+    /// Follows a machine's clock that was set. Set back, it makes flights fresh again for as long
+    /// as the step was, so the gate closes first. A shared register compares the clocks by itself.
     pub(crate) fn watch_clock(&self) {
         let step = SteadyClock::step_micros();
         if step.unsigned_abs() <= MAX_STEP.as_micros() as u64 {
             return;
         }
-        let now = self.now();
-        self.gate.claims_lost(now);
-        // Set back, the clock makes flights fresh again for as long as the step was.
-        self.gate.observe_wall_clock(micros(SteadyClock::unix_micros() + step), now);
+        if step < 0 {
+            self.gate.clock_set_back(Duration::from_micros(step.unsigned_abs()), self.now());
+        }
         SteadyClock::follow_machine();
         let seconds = step as f64 / 1e6;
         match self.shared {
-            Some(_) => warn!("the machine's clock was set by {seconds:.1} s"),
-            None => {
+            None if step < 0 => {
                 warn!("the machine's clock was set by {seconds:.1} s; no early data for a while");
             }
+            _ => warn!("the machine's clock was set by {seconds:.1} s"),
         }
     }
 
@@ -141,10 +141,7 @@ impl Gatekeeper {
 pub(crate) fn reason_name(reason: HoldReason) -> &'static str {
     match reason {
         HoldReason::Policy => "policy",
-        HoldReason::TicketAge => "ticket_age",
         HoldReason::Replayed => "replayed",
-        HoldReason::RegisterFull => "register_full",
-        HoldReason::StartupWindow => "startup_window",
     }
 }
 
@@ -155,8 +152,6 @@ pub(crate) enum Refused {
     SwitchedOff,
     /// By the gate with a register of its own.
     Gate(Refusal),
-    /// By the same over QUIC, where the claim comes before acceptance.
-    Unclaimed(HoldReason),
     /// By the rules of the shared register.
     Shared(SharedRefusal),
     /// Over QUIC with a shared register: the flight that quinn reads is not the one that was
@@ -171,7 +166,8 @@ impl Refused {
             Self::SwitchedOff => "disabled",
             Self::Gate(Refusal::StartupWindow) => "startup_window",
             Self::Gate(Refusal::RegisterFull) => "register_full",
-            Self::Unclaimed(reason) => reason_name(reason),
+            Self::Gate(Refusal::TicketAge) => "ticket_age",
+            Self::Gate(Refusal::RefusedBefore) => "refused_before",
             Self::Unseen => "unseen",
             Self::Shared(SharedRefusal::TicketAge) => "ticket_age",
             Self::Shared(SharedRefusal::Store(why)) => match why {

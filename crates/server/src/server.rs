@@ -165,6 +165,10 @@ impl ServerHandle {
         if let (Some(front), Some(terms)) = (&self.0.front, &generation.quic) {
             front.take_up(terms);
         }
+        if generation.early_data && !self.0.current().early_data {
+            // Flights that were refused meanwhile, and sent again, have left no record.
+            self.0.gatekeeper.claims_lost();
+        }
         self.0.current.store(Arc::new(generation));
         Ok(())
     }

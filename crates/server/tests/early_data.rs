@@ -111,8 +111,8 @@ async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
         "POST /post HTTP/1.1\r\nHost: h\r\nContent-Length: 13000\r\nConnection: close\r\n\r\n{body}"
     );
     let mut client = Client::prepare("http/1.1", Some(&session), post.as_bytes());
-    let attacker = replay(rig.address, &client.flight).await;
     let mut tcp = replay_as_client(&rig, &mut client).await;
+    let attacker = replay(rig.address, &client.flight).await;
     assert!(upstream.seen("/post").is_empty(), "not before the handshake is complete");
     let answer = client.finish(&mut tcp).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -122,8 +122,10 @@ async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
     drop(attacker);
     let log = rig.stop().await;
     assert_eq!(rig::executions(&log, "/post"), 1);
-    let mut held = log.iter().filter(|line| line["held"] == "policy");
-    assert!(held.clone().count() == 2 && held.any(|line| line["status"].is_null()), "{log:?}");
+    let held = |by: &str| log.iter().filter(|line| line["held"] == by).collect::<Vec<_>>();
+    let (honest, copies) = (held("policy"), held("replayed"));
+    assert_eq!((honest.len(), &honest[0]["claim"]), (1, &"won".into()), "{log:?}");
+    assert!(copies.iter().all(|line| line["status"].is_null()), "{log:?}");
 }
 
 /// Sends a client's flight and feeds it what came back, without letting it answer.
@@ -135,6 +137,39 @@ async fn replay_as_client(rig: &Rig, client: &mut Client) -> TcpStream {
     let count = tcp.read(&mut buffer).await.unwrap();
     client.machine.feed(&buffer[..count]);
     tcp
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8470_5_2_what_a_copy_overtook_is_answered_425_also_if_the_policy_holds_it() {
+    let upstream = Upstream::start().await;
+    let rig = Rig::proxy(&upstream, |_| {}).await;
+    let session = rig.session("http/1.1").await;
+    let post = b"POST /post HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let client = Client::prepare("http/1.1", Some(&session), post);
+    // The copy may have come under another policy.
+    let attacker = replay(rig.address, &client.flight).await;
+    let answer = client.run(rig.address).await;
+    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    drop(attacker);
+    rig.stop().await;
+    assert!(upstream.seen("/post").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
+    let upstream = Upstream::start().await;
+    let rig = Rig::proxy(&upstream, |_| {}).await;
+    // It is fresh in twenty seconds by its own word.
+    let session = rig.session("http/1.1").await.issued_earlier(20).unwrap();
+    let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
+    let flight = client.flight.clone();
+    let answer = client.run(rig.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(replay(rig.address, &flight).await);
+    let log = rig.stop().await;
+    let stale = line(&log, "/stale");
+    assert_eq!((&stale["early_data"], &stale["early"]), (&"ticket_age".into(), &false.into()));
+    assert_eq!(upstream.seen("/stale").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,9 +203,7 @@ async fn the_policy_holds_by_path_however_the_path_is_spelt() {
     for target in held {
         let session = rig.session("http/1.1").await;
         let client = Client::prepare("http/1.1", Some(&session), &get(target));
-        let attacker = replay(rig.address, &client.flight).await;
         client.run(rig.address).await;
-        drop(attacker);
     }
     let session = rig.session("http/1.1").await;
     Client::prepare("http/1.1", Some(&session), &get("/open?7")).run(rig.address).await;

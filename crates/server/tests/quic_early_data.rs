@@ -140,12 +140,12 @@ async fn an_original_that_a_copy_overtook_is_answered_425_and_told_to_go() {
     tokio::time::timeout(rig::PATIENCE, overtaking).await.expect("the copy runs");
     wire.lose_up(false);
     assert_eq!(reply(get).await.unwrap().status, StatusCode::TOO_EARLY);
-    // The policy holds it on every connection, so no copy can have run it.
-    assert_eq!(reply(post).await.unwrap().status, StatusCode::OK);
+    // The policy holds it here. On the copy's connection another one may have let it run.
+    assert_eq!(reply(post).await.unwrap().status, StatusCode::TOO_EARLY);
     let closed = tokio::time::timeout(rig::PATIENCE, client.driver).await.unwrap().unwrap();
     assert!(closed.is_h3_no_error(), "{closed}");
     let log = rig.stop().await;
-    assert_eq!((upstream.seen("once").len(), upstream.seen("post").len()), (1, 1));
+    assert_eq!((upstream.seen("once").len(), upstream.seen("post").len()), (1, 0));
     assert_eq!(executions(&log, "once"), 1);
 }
 

@@ -3,16 +3,7 @@
 use std::time::Duration;
 
 use super::{SharedConfig, StoreAnswer, Unknown};
-use crate::flight::{Flight, Standing};
-
-/// What to do with the early data of a connection whose ClientHello TLS would accept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Acceptance {
-    /// Let TLS accept it; [`Flight::claim_won`] says whether its requests may run early.
-    Accept,
-    /// Let TLS refuse it: the client resumes and sends its request again.
-    Refuse(SharedRefusal),
-}
+use crate::flight::{Flight, Offer};
 
 /// Why early data is refused by TLS though the ticket was good for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,33 +31,34 @@ impl SharedGate {
         &self.config
     }
 
-    /// Settles `flight` by the store's answer to its claim, which came at `now`. Call it once for
-    /// each flight, before anything of the handshake was sent; the flight then knows whether its
-    /// requests may run early, and [`crate::Gate::early_request`] answers by that.
+    /// Settles a flight by the store's answer to its claim, which came at `now`. Call it once for
+    /// each flight, before anything of the handshake was sent.
     ///
-    /// `now` and the flight's `seen_at` are readings of the clock by which ticket ages are measured
-    /// and which the store's is compared to; and `seen_at` is from *before* TLS was given the
-    /// ClientHello. So neither a pause of the process at any point, nor that clock's being set
-    /// meanwhile, makes a flight look younger than it is when its claim is made.
-    pub fn settle(&self, flight: &mut Flight, answer: StoreAnswer, now: Duration) -> Acceptance {
+    /// `now` and the offer's `seen_at` are readings of the clock by which ticket ages are measured
+    /// and which the store's is compared to. So neither a pause of the process at any point, nor
+    /// that clock's being set meanwhile, makes a flight look younger than it is when its claim is
+    /// made.
+    ///
+    /// # Errors
+    /// Let TLS refuse early data: the client resumes and sends its request again.
+    pub fn settle(
+        &self,
+        offer: &Offer,
+        answer: StoreAnswer,
+        now: Duration,
+    ) -> Result<Flight, SharedRefusal> {
         match answer {
-            StoreAnswer::Lost => {
-                flight.standing = Standing::Lost;
-                Acceptance::Accept
-            }
-            StoreAnswer::Unknown(why) => Acceptance::Refuse(SharedRefusal::Store(why)),
-            StoreAnswer::Won if self.is_fresh(flight, now) => {
-                flight.standing = Standing::Owned;
-                Acceptance::Accept
-            }
-            StoreAnswer::Won => Acceptance::Refuse(SharedRefusal::TicketAge),
+            StoreAnswer::Lost => Ok(offer.settled(false)),
+            StoreAnswer::Unknown(why) => Err(SharedRefusal::Store(why)),
+            StoreAnswer::Won if self.is_fresh(offer, now) => Ok(offer.settled(true)),
+            StoreAnswer::Won => Err(SharedRefusal::TicketAge),
         }
     }
 
     /// Whether the skew lies within the freshness window at the ClientHello and at `now`.
-    fn is_fresh(&self, flight: &Flight, now: Duration) -> bool {
-        let Some(passed) = now.checked_sub(flight.seen_at) else { return false };
-        let skew = i64::from(flight.skew_seconds) * 1000;
+    fn is_fresh(&self, offer: &Offer, now: Duration) -> bool {
+        let Some(passed) = now.checked_sub(offer.seen_at) else { return false };
+        let skew = i64::from(offer.skew_seconds) * 1000;
         let aged = skew - i64::try_from(passed.as_millis()).unwrap_or(i64::MAX / 2);
         let window = i64::try_from(self.config.freshness.as_millis()).unwrap_or(i64::MAX / 2);
         skew <= window && aged >= -window
@@ -77,20 +69,21 @@ impl SharedGate {
 mod tests {
     use super::*;
 
+    /// Whether the claim is won, if the flight is accepted.
     fn settle(
         skew: i32,
         seen_at: u64,
         answer: StoreAnswer,
         now: u64,
-    ) -> (Acceptance, Option<bool>) {
-        let mut flight = Flight::new(&[1; 32], skew, Duration::from_millis(seen_at));
+    ) -> Result<bool, SharedRefusal> {
+        let offer = Offer::new(&[1; 32], skew, Duration::from_millis(seen_at));
         let gate = SharedGate::new(SharedConfig::default());
-        let acceptance = gate.settle(&mut flight, answer, Duration::from_millis(now));
-        (acceptance, flight.claim_won())
+        let settled = gate.settle(&offer, answer, Duration::from_millis(now));
+        settled.map(|flight| flight.won())
     }
 
-    const STALE: (Acceptance, Option<bool>) = (Acceptance::Refuse(SharedRefusal::TicketAge), None);
-    const RUNS: (Acceptance, Option<bool>) = (Acceptance::Accept, Some(true));
+    const STALE: Result<bool, SharedRefusal> = Err(SharedRefusal::TicketAge);
+    const RUNS: Result<bool, SharedRefusal> = Ok(true);
 
     #[test]
     fn rfc8446_8_3_only_fresh_flights_run_early() {
@@ -117,11 +110,10 @@ mod tests {
 
     #[test]
     fn rfc8446_8_2_a_lost_claim_is_held_and_an_unknown_one_refused() {
-        let lost = (Acceptance::Accept, Some(false));
-        assert_eq!(settle(0, 5000, StoreAnswer::Lost, 5000), lost);
-        assert_eq!(settle(-60, 5000, StoreAnswer::Lost, 5000), lost, "a stale original, too");
+        assert_eq!(settle(0, 5000, StoreAnswer::Lost, 5000), Ok(false));
+        assert_eq!(settle(-60, 5000, StoreAnswer::Lost, 5000), Ok(false), "a stale original, too");
         let why = Unknown::Slow;
-        let refused = (Acceptance::Refuse(SharedRefusal::Store(why)), None);
+        let refused = Err(SharedRefusal::Store(why));
         assert_eq!(settle(0, 5000, StoreAnswer::Unknown(why), 5000), refused);
     }
 }

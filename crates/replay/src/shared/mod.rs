@@ -25,6 +25,6 @@ pub use breaker::Breaker;
 pub use config::SharedConfig;
 pub use continuity::Continuity;
 pub use epoch::Epoch;
-pub use gate::{Acceptance, SharedGate, SharedRefusal};
+pub use gate::{SharedGate, SharedRefusal};
 pub use heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, Orders, Role};
 pub use sighting::{Sighting, StoreAnswer, Unknown, judge};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    Acceptance, Confirmation, Continuity, Flight, Heartbeat, Orders, SharedGate, Sighting,
-    StoreAnswer, Unknown,
+    Confirmation, Continuity, Flight, Heartbeat, Offer, Orders, SharedGate, SharedRefusal,
+    Sighting, StoreAnswer, Unknown,
 };
 
 use crate::setting::{Rule, START, Setting};
@@ -159,16 +159,14 @@ impl Node {
         pending: &Pending,
         answer: StoreAnswer,
         now: i64,
-    ) -> (Acceptance, Option<bool>) {
+    ) -> Result<Flight, SharedRefusal> {
         let answer = match answer {
             StoreAnswer::Unknown(_) if setting.leaves_out(Rule::RefuseUnknown) => StoreAnswer::Won,
             answer => answer,
         };
         let skew = if setting.leaves_out(Rule::Freshness) { 0 } else { pending.skew };
-        let mut flight = Flight::new(&[1; 32], skew, millis(pending.seen_at));
-        let acceptance =
-            SharedGate::new(setting.config).settle(&mut flight, answer, millis(self.clock(now)));
-        (acceptance, flight.claim_won())
+        let offer = Offer::new(&[1; 32], skew, millis(pending.seen_at));
+        SharedGate::new(setting.config).settle(&offer, answer, millis(self.clock(now)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What comes of each step.
 
-use firstflight_replay::{Acceptance, Role, StoreAnswer, Unknown};
+use firstflight_replay::{Role, StoreAnswer, Unknown};
 
 use crate::node::{Node, Pending, monotonic};
 use crate::setting::{Rule, Setting, Trouble};
@@ -149,11 +149,11 @@ impl World {
     /// What the node does with a connection, now that its claim is won, lost or unknown.
     fn conclude(&mut self, setting: &Setting, pending: &Pending, answer: StoreAnswer) {
         let node = &self.nodes[pending.node];
-        let (acceptance, won) = node.settle(setting, pending, answer, self.now());
+        let settled = node.settle(setting, pending, answer, self.now());
         if !matches!(answer, StoreAnswer::Unknown(_)) {
             self.nodes[pending.node].filter = true;
         }
-        let runs = acceptance == Acceptance::Accept && won == Some(true);
+        let runs = settled.is_ok_and(|flight| flight.won());
         if runs {
             self.runs += 1;
         }
@@ -162,15 +162,15 @@ impl World {
         }
         self.counted_again |= self.lost && answer == StoreAnswer::Won;
         if pending.original {
-            self.original = match acceptance {
-                Acceptance::Accept if runs => Original::RanEarly,
-                Acceptance::Accept => Original::TooEarly,
-                Acceptance::Refuse(_) => Original::Refused,
+            self.original = match settled {
+                Ok(_) if runs => Original::RanEarly,
+                Ok(_) => Original::TooEarly,
+                Err(_) => Original::Refused,
             };
         } else {
             self.copy.ran |= runs;
-            self.copy.lost |= won == Some(false);
-            self.copy.refused |= acceptance != Acceptance::Accept;
+            self.copy.lost |= settled.is_ok() && !runs;
+            self.copy.refused |= settled.is_err();
         }
     }
 

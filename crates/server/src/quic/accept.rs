@@ -99,8 +99,10 @@ pub(crate) async fn accept(
 
 /// Claims the flight in this process's own register, while TLS asks.
 fn judge(server: Arc<Shared>, verdict: Arc<Mutex<Verdict>>) -> EarlyDataJudge {
+    // TLS has not been given anything yet.
+    let heard_at = server.gatekeeper.heard_at(None);
     Box::new(move |facts| {
-        let claim = server.gatekeeper.settle_at_once(facts);
+        let claim = server.gatekeeper.claim_at_once(facts, heard_at);
         verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim)
     })
 }

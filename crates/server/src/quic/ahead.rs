@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use firstflight_quic::{EarlyDataJudge, Handshake, Rehearsal, ServerCrypto};
 use firstflight_replay::{Flight, SharedRefusal};
-use firstflight_tls::{OpenedTicket, SteadyClock};
+use firstflight_tls::OpenedTicket;
 use tracing::debug;
 
 use super::accept::Verdict;
@@ -35,15 +35,15 @@ impl Ahead {
         (crypto, early_data): (&ServerCrypto, bool),
         client_hello: &[u8],
     ) -> Self {
+        let gatekeeper = &server.gatekeeper;
         let rehearse = |session| {
-            let heard_at = SteadyClock::unix_micros();
+            let heard_at = gatekeeper.heard_at(None);
             let rehearsal = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
                 debug!("rehearsing a ClientHello: {error}");
                 Rehearsal::Nothing
             });
             (rehearsal, heard_at)
         };
-        let gatekeeper = &server.gatekeeper;
         let mut ahead = Self::unseen();
         ahead.withheld = gatekeeper.admission(early_data).err();
         let (mut rehearsal, mut heard_at) = rehearse(None);
@@ -59,7 +59,7 @@ impl Ahead {
             (rehearsal, heard_at) = rehearse(Some(ticket.session));
         }
         if let (None, Rehearsal::EarlyData(facts)) = (ahead.withheld, rehearsal) {
-            let claim = gatekeeper.settle(&facts, heard_at, redeemed).await;
+            let claim = gatekeeper.claim(&facts, heard_at, redeemed).await;
             ahead.claim = Some((facts.client_random, claim));
         }
         ahead
