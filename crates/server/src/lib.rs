@@ -27,6 +27,8 @@ mod service;
 mod shared_register;
 mod sites;
 mod socket;
+mod timeline;
+mod trace;
 
 pub use error::ServerError;
 pub use server::{Server, ServerHandle, check};

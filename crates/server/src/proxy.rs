@@ -21,6 +21,7 @@ use url::Url;
 use crate::ServerError;
 use crate::connection::Connection;
 use crate::content::{AnswerBody, BodyError, empty, plain};
+use crate::trace::UpstreamNotes;
 
 /// Forwards requests over pooled connections.
 ///
@@ -39,6 +40,10 @@ pub(crate) struct Forwarding<'a> {
     pub(crate) connection: &'a Connection,
     /// Whether the request came early and its connection's handshake is incomplete now.
     pub(crate) before_completion: bool,
+    /// Where the upstream's work is noted.
+    pub(crate) upstream: UpstreamNotes,
+    /// The field by which the upstream goes on with the request's trace.
+    pub(crate) traceparent: Option<String>,
 }
 
 /// The header of RFC 8470 section 5.1.
@@ -79,12 +84,17 @@ impl Proxy {
         };
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
         // removed, and one field of value 1 whatever the client made of it.
+        if let (Some(tracer), Some(traceparent)) =
+            (&forwarding.connection.server.tracer, &forwarding.traceparent)
+        {
+            tracer.pass_on(traceparent, &mut parts.headers);
+        }
         if early || had_early_data {
             parts.headers.insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
         let replayable = body.is_end_stream();
         let again = (early && !had_early_data && replayable).then(|| parts.clone());
-        let answer = self.send(Request::from_parts(parts, body)).await;
+        let answer = self.send(Request::from_parts(parts, body), &forwarding.upstream).await;
         match again {
             // RFC 8470 section 5.2: a 425 to a request that only we marked may be retried, after
             // the handshake.
@@ -93,13 +103,28 @@ impl Proxy {
                     return None;
                 }
                 parts.headers.remove(EARLY_DATA);
-                Some(self.send(Request::from_parts(parts, empty())).await)
+                Some(self.send(Request::from_parts(parts, empty()), &forwarding.upstream).await)
             }
             _ => Some(answer),
         }
     }
 
-    async fn send(&self, request: Request<AnswerBody>) -> Response<AnswerBody> {
+    async fn send(
+        &self,
+        request: Request<AnswerBody>,
+        notes: &UpstreamNotes,
+    ) -> Response<AnswerBody> {
+        let began = Instant::now();
+        let answer = self.answer(request).await;
+        let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+        notes.attempt(self.authority.as_str(), began, status);
+        answer.unwrap_or_else(plain)
+    }
+
+    async fn answer(
+        &self,
+        request: Request<AnswerBody>,
+    ) -> Result<Response<AnswerBody>, StatusCode> {
         let progress = Progress::default();
         let request = request.map(|body| Watched { body, progress: progress.clone() });
         let answer = self.client.request(request.map(BodyExt::boxed_unsync));
@@ -107,18 +132,18 @@ impl Proxy {
             answer = answer => match answer {
                 Ok(mut answer) => {
                     remove_hop_by_hop(answer.headers_mut());
-                    answer.map(|body| body.map_err(BodyError::from).boxed_unsync())
+                    Ok(answer.map(|body| body.map_err(BodyError::from).boxed_unsync()))
                 }
                 Err(error) => {
                     let cause = std::error::Error::source(&error);
                     let cause = cause.map_or_else(|| error.to_string(), ToString::to_string);
                     warn!("upstream {}: {cause}", self.authority);
-                    plain(StatusCode::BAD_GATEWAY)
+                    Err(StatusCode::BAD_GATEWAY)
                 }
             },
             () = progress.stalls_for(self.timeout) => {
                 warn!("upstream {}: no answer within {:?}", self.authority, self.timeout);
-                plain(StatusCode::GATEWAY_TIMEOUT)
+                Err(StatusCode::GATEWAY_TIMEOUT)
             }
         }
     }
