@@ -313,6 +313,15 @@ mod tests {
     }
 
     #[test]
+    fn every_field_is_documented() {
+        let docs = include_str!("../../../docs/logs.md");
+        let fields = serde_json::to_value(entry("/")).unwrap();
+        for name in fields.as_object().unwrap().keys() {
+            assert!(docs.contains(&format!("`{name}`")), "{name} is missing in docs/logs.md");
+        }
+    }
+
+    #[test]
     fn no_target_ends_its_quotes_or_its_line() {
         let line = entry("/\" 200 \\\n\u{85}x").text();
         assert_eq!(line.matches('\n').count(), 1);
