@@ -236,7 +236,7 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
     };
     let content = match (args.content.root, args.content.upstream, args.content.ping_pong) {
         (Some(root), _, _) => Content::files(root),
-        (_, Some(url), _) => Content::upstream(url),
+        (_, Some(url), _) => Content::upstream(&url)?,
         (_, _, true) => Content::PingPong,
         _ => anyhow::bail!("there is nothing to serve; give --root DIR or --upstream URL"),
     };
@@ -283,7 +283,6 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
             },
         }),
         admin: None,
-        telemetry: None,
         process: ProcessSettings::default(),
     })
 }

@@ -21,5 +21,5 @@ pub use settings::{
     TlsSettings,
 };
 pub use site::{
-    Action, Content, EarlyRules, FileSettings, Nonce, Pool, Redirect, Route, Site, Sites, Timestamp,
+    Action, Content, EarlyRules, FileSettings, Nonce, Redirect, Route, Site, Sites, Timestamp,
 };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use firstflight_upstream::{BadAddress, PoolConfig};
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::{CertificateSource, Mode};
@@ -23,7 +24,7 @@ pub struct Sites {
     /// At least one. The first is for clients that name no site, or an unknown one.
     pub sites: Vec<Site>,
     /// Upstreams by name.
-    pub upstreams: BTreeMap<String, Pool>,
+    pub upstreams: BTreeMap<String, PoolConfig>,
 }
 
 /// What is served under some names.
@@ -120,13 +121,6 @@ pub struct Nonce {
     pub lifetime: Duration,
 }
 
-/// Servers that answer alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pool {
-    /// Their addresses, `http://HOST:PORT`.
-    pub servers: Vec<String>,
-}
-
 impl Content {
     /// The files below a directory, under any name.
     pub fn files(root: impl Into<PathBuf>) -> Self {
@@ -134,14 +128,18 @@ impl Content {
         Self::one(Action::Files(files), BTreeMap::new())
     }
 
-    /// What the HTTP server at `http://HOST:PORT` answers, under any name.
-    pub fn upstream(url: impl Into<String>) -> Self {
-        let pool = Pool { servers: vec![url.into()] };
+    /// What the HTTP server at an address (`http://HOST:PORT`, `unix:/PATH`) answers, under any
+    /// name.
+    ///
+    /// # Errors
+    /// [`BadAddress`].
+    pub fn upstream(address: &str) -> Result<Self, BadAddress> {
+        let pool = PoolConfig::new(vec![address.parse()?]);
         let name = "upstream".to_owned();
-        Self::one(Action::Upstream(name.clone()), BTreeMap::from([(name, pool)]))
+        Ok(Self::one(Action::Upstream(name.clone()), BTreeMap::from([(name, pool)])))
     }
 
-    fn one(action: Action, upstreams: BTreeMap<String, Pool>) -> Self {
+    fn one(action: Action, upstreams: BTreeMap<String, PoolConfig>) -> Self {
         let sites = vec![Site::new(vec![Route::new("/", action)])];
         Self::Sites(Sites { sites, upstreams })
     }

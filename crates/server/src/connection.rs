@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use firstflight_config::WhenNotAllowed;
-use firstflight_otlp::Span;
 use firstflight_replay::{Decision, Flight, Release};
-use firstflight_tls::{Handshake, Version, share};
+use firstflight_tls::{Handshake, share};
 use http::HeaderValue;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -22,8 +21,6 @@ use crate::generation::Generation;
 use crate::record::Record;
 use crate::server::{Shared, Stop};
 use crate::socket::Socket;
-use crate::timeline::Timeline;
-use crate::trace::wall;
 use crate::{drive, ping_pong};
 
 /// What the requests of one connection share.
@@ -32,11 +29,12 @@ pub(crate) struct Connection {
     /// The one under which it was accepted: for the handshake and early requests.
     pub(crate) generation: Arc<Generation>,
     pub(crate) client: SocketAddr,
+    /// The address that the client connected to.
+    pub(crate) local: SocketAddr,
     pub(crate) facts: Handshake,
     pub(crate) early_data: &'static str,
     /// What answers say about HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
-    pub(crate) timeline: Timeline,
     flight: Option<Flight>,
     complete: watch::Receiver<bool>,
     /// Requests that came so far, and those whose answer has not ended.
@@ -46,8 +44,9 @@ pub(crate) struct Connection {
 
 /// On what terms a connection was accepted.
 pub(crate) struct Terms {
+    pub(crate) client: SocketAddr,
+    pub(crate) local: SocketAddr,
     pub(crate) generation: Arc<Generation>,
-    pub(crate) timeline: Timeline,
     pub(crate) facts: Handshake,
     /// Why TLS accepted early data or not, as the access log has it.
     pub(crate) early_data: &'static str,
@@ -80,13 +79,14 @@ pub(crate) async fn serve(
     let generation = server.current();
     // Answers leave as they are written; the stream below gathers them itself.
     let _ = tcp.set_nodelay(true);
+    let local = tcp.local_addr().unwrap_or(client);
     let socket = Socket::new(tcp);
     let limit = generation.limits.header_timeout;
     let accepted = tokio::select! {
         accepted = timeout(limit, accept(&server, &generation, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
-    let Accepted { stream, facts, flight, early_data, claim } = match accepted {
+    let Accepted { stream, facts, flight, early_data } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             debug!("{client}: {error}");
@@ -96,12 +96,8 @@ pub(crate) async fn serve(
     };
     let (completed, complete) = watch::channel(stream.is_complete());
     let alt_svc = generation.alt_svc(port);
-    let timeline = Timeline::new(accepted_at, claim);
-    if stream.is_complete() {
-        timeline.complete();
-    }
-    let terms = Terms { generation, timeline, facts, early_data, flight, alt_svc };
-    let connection = Arc::new(Connection::new(server, client, terms, complete));
+    let terms = Terms { client, local, generation, facts, early_data, flight, alt_svc };
+    let connection = Arc::new(Connection::new(server, terms, complete));
     let ended_well = match &connection.generation.service {
         Service::PingPong => {
             ping_pong::serve(&connection, stream, &completed, accepted_at, stop).await
@@ -125,17 +121,12 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<Stop>, stage: Stop) {
 
 impl Connection {
     /// `complete`: whether the client's Finished is verified.
-    pub(crate) fn new(
-        server: Arc<Shared>,
-        client: SocketAddr,
-        terms: Terms,
-        complete: watch::Receiver<bool>,
-    ) -> Self {
+    pub(crate) fn new(server: Arc<Shared>, terms: Terms, complete: watch::Receiver<bool>) -> Self {
         Self {
             server,
             generation: terms.generation,
-            timeline: terms.timeline,
-            client,
+            client: terms.client,
+            local: terms.local,
             facts: terms.facts,
             early_data: terms.early_data,
             alt_svc: terms.alt_svc,
@@ -177,39 +168,6 @@ impl Connection {
         self.complete.clone().wait_for(|complete| *complete).await.is_ok()
     }
 
-    /// The client's Finished is verified now. Call it before [`Connection::is_complete`] says so.
-    pub(crate) fn note_complete(&self) {
-        self.timeline.complete();
-        self.tell_handshake(false);
-    }
-
-    /// Adds the handshake to the first request's trace, once both have been seen. `over`: there
-    /// will be no more to see.
-    pub(crate) fn tell_handshake(&self, over: bool) {
-        let (Some(tracer), Some(context)) = (&self.server.tracer, self.timeline.tell(over)) else {
-            return;
-        };
-        if !context.sampled {
-            return;
-        }
-        let began = self.timeline.accepted_at;
-        let ended = self.timeline.completed_at();
-        let part = |name, times: (Instant, Instant)| {
-            Span::part(context, name, (wall(times.0), wall(times.1)))
-        };
-        let span = part("tls.handshake", (began, ended.unwrap_or_else(Instant::now)))
-            .with("tls.protocol.version", self.facts.version.map_or("-", Version::name))
-            .with("tls.cipher", self.facts.cipher.unwrap_or("-"))
-            .with("tls.resumed", self.facts.resumed)
-            .with("firstflight.early_data", self.early_data)
-            .with("firstflight.handshake.complete", ended.is_some());
-        tracer.send(span);
-        if let Some(times) = self.timeline.claim {
-            let won = !self.lost_claim();
-            tracer.send(part("early_data.claim", times).with("firstflight.claim.won", won));
-        }
-    }
-
     /// Whether the client's Finished is verified.
     pub(crate) fn is_complete(&self) -> bool {
         *self.complete.borrow()
@@ -227,7 +185,7 @@ impl Connection {
     async fn hold(&self, record: &mut Record) -> Verdict {
         let since = Instant::now();
         let completed = self.handshake_completes().await;
-        record.held_since(since);
+        record.held_for(since.elapsed());
         match (self.flight, completed) {
             (Some(flight), true) => match flight.handshake_complete() {
                 Release::Execute => Verdict::Run,
@@ -244,11 +202,5 @@ impl Connection {
             (Some(_), Some(_)) => "lost",
             _ => "none",
         }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.tell_handshake(true);
     }
 }

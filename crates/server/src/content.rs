@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use crate::ServerError;
 use crate::proxy::Forwarding;
 use crate::sites::Sites;
+use crate::upstreams::Pools;
 
 /// Why an answer's body broke off.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -28,10 +29,10 @@ impl Service {
     /// Checks what the configuration names.
     ///
     /// # Errors
-    /// [`ServerError::Root`] or [`ServerError::Upstream`].
-    pub(crate) fn new(content: &Content, config: &ServerConfig) -> Result<Self, ServerError> {
-        match content {
-            Content::Sites(sites) => Sites::new(sites, config).map(Self::Sites),
+    /// [`ServerError::Root`] or [`ServerError::Config`].
+    pub(crate) fn new(config: &ServerConfig, pools: &Pools) -> Result<Self, ServerError> {
+        match &config.content {
+            Content::Sites(sites) => Sites::new(sites, config, pools).map(Self::Sites),
             Content::PingPong => Ok(Self::PingPong),
         }
     }

@@ -8,6 +8,7 @@ use firstflight_config::ConfigError;
 use firstflight_store::StoreError;
 use firstflight_tickets::{FileError, KeyEncryptionError};
 use firstflight_tls::TlsError;
+use firstflight_upstream::PoolError;
 
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -53,13 +54,13 @@ pub enum ServerError {
         /// Why not.
         reason: String,
     },
-    /// The upstream's URL is of no use.
-    #[error("cannot forward to {url:?}: {reason}; give it as http://HOST:PORT")]
+    /// An upstream cannot be.
+    #[error("upstream {name}: {reason}")]
     Upstream {
-        /// As given.
-        url: String,
+        /// The pool's name.
+        name: String,
         /// Why not.
-        reason: String,
+        reason: PoolError,
     },
     /// The settings are of no use.
     #[error(transparent)]

@@ -9,10 +9,12 @@ use firstflight_config::{
     CertificateSource, ConfigError, Content, Limits, ServerConfig, TlsSettings, WhenNotAllowed,
 };
 use firstflight_tls::{Acceptor, AcceptorConfig, Identity, KeyLog, KeyLogFile, Version};
+use firstflight_upstream::Pool;
 use http::HeaderValue;
 
 use crate::content::Service;
 use crate::keys::TicketRing;
+use crate::upstreams::{self, Pools};
 use crate::{ServerError, certificate, quic};
 
 /// A configuration, ready to serve. Connections keep the one under which they were accepted for
@@ -24,6 +26,7 @@ pub(crate) struct Generation {
     /// `None`: no HTTP/3.
     pub(crate) quic: Option<quic::Terms>,
     pub(crate) service: Service,
+    pub(crate) pools: Pools,
     pub(crate) limits: Limits,
     pub(crate) keep_alive: bool,
     /// Whether early data is accepted at all.
@@ -75,7 +78,7 @@ impl Foundation {
 }
 
 impl Generation {
-    /// Checks a configuration, and reads its files.
+    /// Checks a configuration, and reads its files. `pools`: those of the generation before.
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
@@ -83,12 +86,14 @@ impl Generation {
         number: u64,
         config: &ServerConfig,
         foundation: &Foundation,
+        pools: &Pools,
     ) -> Result<Self, ServerError> {
         config.limits.check()?;
         if config.tls.key_log != foundation.key_log_file {
             return Err(setting("the key log cannot change while the server runs; restart it"));
         }
-        let service = Service::new(&config.content, config)?;
+        let pools = upstreams::pools(config, pools)?;
+        let service = Service::new(config, &pools)?;
         let identity = foundation.identity(&config.certificate)?;
         let acceptor_config = acceptor(config, identity, foundation)?;
         let quic = match serves_http3(config) {
@@ -103,12 +108,18 @@ impl Generation {
             acceptor: Acceptor::new(acceptor_config)?,
             quic,
             service,
+            pools,
             limits: config.limits.clone(),
             keep_alive: config.keep_alive,
             early_data: config.early_data.enabled,
             when_not_allowed: config.early_data.when_not_allowed,
             alt_svc: config.http3.alt_svc,
         })
+    }
+
+    /// Begins what goes on beside the connections. Inside a tokio runtime.
+    pub(crate) fn begin(&self) {
+        self.pools.values().for_each(Pool::begin);
     }
 
     /// What answers over TCP on a port say about HTTP/3 (RFC 7838 section 3). `None`: nothing.

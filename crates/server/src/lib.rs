@@ -27,8 +27,7 @@ mod service;
 mod shared_register;
 mod sites;
 mod socket;
-mod timeline;
-mod trace;
+mod upstreams;
 
 pub use error::ServerError;
 pub use server::{Server, ServerHandle, check};

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use firstflight_config::{ServerConfig, TicketSettings};
-use firstflight_otlp::{Exporter, TelemetrySettings};
 use firstflight_replay::SharedConfig;
 use firstflight_store::{Store, StoreTls};
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
+use firstflight_upstream::{Pool, PoolStatus};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -20,9 +20,9 @@ use tracing::{info, warn};
 use crate::access_log::AccessLog;
 use crate::gatekeeper::Gatekeeper;
 use crate::generation::{Foundation, Generation, serves_http3};
-use crate::keys::{TicketRing, name_of_this_node};
+use crate::keys::TicketRing;
 use crate::quic::Front;
-use crate::trace::Tracer;
+use crate::upstreams::Pools;
 use crate::{ServerError, connection, listener};
 
 /// A server that listens. Connections are accepted once it runs.
@@ -54,7 +54,6 @@ pub(crate) struct Shared {
     front: Option<Arc<Front>>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) access_log: Option<AccessLog>,
-    pub(crate) tracer: Option<Tracer>,
     pub(crate) ring: Arc<TicketRing>,
 }
 
@@ -79,7 +78,8 @@ impl Server {
             .collect::<Result<Vec<_>, _>>()?;
         let addresses = ports.iter().map(|port| port.address).collect::<Vec<_>>();
         let foundation = Foundation::lay(&config, ring.clone(), &addresses)?;
-        let generation = Generation::build(1, &config, &foundation)?;
+        let generation = Generation::build(1, &config, &foundation, &Pools::new())?;
+        generation.begin();
         ring.begin().await;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
@@ -90,8 +90,7 @@ impl Server {
             None => None,
         };
         let current = ArcSwap::from_pointee(generation);
-        let tracer = config.telemetry.as_ref().map(|settings| tracer(settings, &config));
-        let shared = Shared { current, tracer, foundation, front, gatekeeper, access_log, ring };
+        let shared = Shared { current, foundation, front, gatekeeper, access_log, ring };
         Ok(Self { listeners: tcp, addresses, shared: Arc::new(shared) })
     }
 
@@ -140,9 +139,6 @@ impl Server {
         if let Some(front) = &self.shared.front {
             front.close().await;
         }
-        if let Some(tracer) = &self.shared.tracer {
-            tracer.flush().await;
-        }
         let shared = self.shared.clone();
         let written = tokio::task::spawn_blocking(move || {
             if let Some(log) = &shared.access_log {
@@ -167,8 +163,9 @@ impl ServerHandle {
     /// # Errors
     /// [`ServerError`]: the configuration is of no use, and the old one stays.
     pub fn reload(&self, config: &ServerConfig) -> Result<(), ServerError> {
-        let number = self.0.current().number + 1;
-        let generation = Generation::build(number, config, &self.0.foundation)?;
+        let before = self.0.current();
+        let foundation = &self.0.foundation;
+        let generation = Generation::build(before.number + 1, config, foundation, &before.pools)?;
         if let (Some(front), Some(terms)) = (&self.0.front, &generation.quic) {
             front.take_up(terms);
         }
@@ -176,8 +173,14 @@ impl ServerHandle {
             // Flights that were refused meanwhile, and sent again, have left no record.
             self.0.gatekeeper.claims_lost();
         }
+        generation.begin();
         self.0.current.store(Arc::new(generation));
         Ok(())
+    }
+
+    /// The pools that requests are forwarded to, as they are now.
+    pub fn upstreams(&self) -> Vec<PoolStatus> {
+        self.0.current().pools.values().map(Pool::status).collect()
     }
 
     /// Opens the access log's file anew, after a log rotation has moved it.
@@ -201,7 +204,7 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     }
     TicketRing::check(&config.tickets)?;
     let ring = TicketRing::open(&TicketSettings::default(), None)?;
-    Generation::build(0, config, &Foundation::lay(config, ring, &[])?)?;
+    Generation::build(0, config, &Foundation::lay(config, ring, &[])?, &Pools::new())?;
     Ok(())
 }
 
@@ -213,14 +216,6 @@ fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, Se
     store.shared.freshness = config.early_data.freshness;
     let shared = store.shared;
     Ok(Some((Store::open(store, SteadyClock::unix_micros)?, shared)))
-}
-
-fn tracer(settings: &TelemetrySettings, config: &ServerConfig) -> Tracer {
-    let exporter = settings.otlp.clone().map(|endpoint| {
-        let node = config.tickets.node.clone().unwrap_or_else(name_of_this_node);
-        Exporter::start(endpoint, settings, &node, Box::new(String::new)).0
-    });
-    Tracer::new(settings.clone(), exporter)
 }
 
 /// Accepts connections while there are places.

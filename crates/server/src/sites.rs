@@ -1,8 +1,6 @@
 //! Sites and their routes: which of them a request is for, and what answers it.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use firstflight_config::{Action, ConfigError, Policy, Route, ServerConfig, Site};
@@ -17,6 +15,7 @@ use crate::ServerError;
 use crate::content::{AnswerBody, BodyError, plain};
 use crate::prompt_files::PromptFiles;
 use crate::proxy::{Forwarding, Proxy};
+use crate::upstreams::Pools;
 
 /// All sites of one configuration.
 pub(crate) struct Sites(Vec<ReadySite>);
@@ -37,8 +36,8 @@ enum Answerer {
     /// the directory, but symbolic links in it are followed, because whoever can place one there
     /// can place a copy too.
     Files(ServeDir<DefaultServeDirFallback, PromptFiles>),
-    /// An HTTP server behind this one.
-    Proxy(Arc<Proxy>),
+    /// HTTP servers behind this one.
+    Proxy(Proxy),
     Redirect(firstflight_config::Redirect),
     Status(StatusCode),
 }
@@ -47,18 +46,13 @@ impl Sites {
     /// Checks what the configuration names.
     ///
     /// # Errors
-    /// [`ServerError::Root`], [`ServerError::Upstream`] or [`ServerError::Config`].
+    /// [`ServerError::Root`] or [`ServerError::Config`].
     pub(crate) fn new(
         content: &firstflight_config::Sites,
         config: &ServerConfig,
+        pools: &Pools,
     ) -> Result<Self, ServerError> {
-        let mut upstreams = BTreeMap::new();
-        for (name, pool) in &content.upstreams {
-            let url = pool.servers.first().map_or("", String::as_str);
-            let proxy = Proxy::new(url, config.limits.upstream_timeout)?;
-            upstreams.insert(name.as_str(), Arc::new(proxy));
-        }
-        let ready = |site: &Site| ReadySite::new(site, config, &upstreams);
+        let ready = |site: &Site| ReadySite::new(site, config, pools);
         content.sites.iter().map(ready).collect::<Result<_, _>>().map(Self)
     }
 
@@ -91,11 +85,7 @@ impl Sites {
 }
 
 impl ReadySite {
-    fn new(
-        site: &Site,
-        config: &ServerConfig,
-        upstreams: &BTreeMap<&str, Arc<Proxy>>,
-    ) -> Result<Self, ServerError> {
+    fn new(site: &Site, config: &ServerConfig, pools: &Pools) -> Result<Self, ServerError> {
         let mut policy = config.early_data.policy.clone();
         for route in &site.routes {
             if let Some(mode) = route.early.mode {
@@ -104,7 +94,7 @@ impl ReadySite {
             }
         }
         let ready = |route: &Route| {
-            let answerer = Answerer::new(&route.action, upstreams)?;
+            let answerer = Answerer::new(&route.action, pools)?;
             Ok::<_, ServerError>(ReadyRoute { path: route.path.clone(), answerer })
         };
         let mut routes = site.routes.iter().map(ready).collect::<Result<Vec<_>, _>>()?;
@@ -118,12 +108,12 @@ impl ReadySite {
 }
 
 impl Answerer {
-    fn new(action: &Action, upstreams: &BTreeMap<&str, Arc<Proxy>>) -> Result<Self, ServerError> {
+    fn new(action: &Action, pools: &Pools) -> Result<Self, ServerError> {
         Ok(match action {
             Action::Files(settings) => Self::Files(files(&settings.root)?),
             Action::Upstream(name) => {
                 let unknown = || setting(format!("there is no upstream {name:?}"));
-                Self::Proxy(upstreams.get(name.as_str()).ok_or_else(unknown)?.clone())
+                Self::Proxy(Proxy::new(pools.get(name).ok_or_else(unknown)?.clone()))
             }
             Action::Redirect(redirect) => Self::Redirect(redirect.clone()),
             Action::Status(status) => Self::Status(*status),

@@ -187,7 +187,7 @@ async fn a_frozen_store_is_slow_and_then_absent_and_costs_no_request() {
 async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
     let upstream = Upstream::start().await;
     let mut cluster = Cluster::new();
-    let content = Content::upstream(upstream.url());
+    let content = Content::upstream(&upstream.url()).unwrap();
     let node = cluster.start(content, |config| config.tickets.single_use = true).await;
     cluster.runs_early(&node, "http/1.1").await;
     let session = node.session("http/1.1").await;

@@ -47,7 +47,7 @@ impl Cluster {
 
     async fn node(&self, upstream: &Upstream, change: impl FnOnce(&mut TicketSettings)) -> Rig {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        Rig::start(dir, Content::upstream(upstream.url()), |config| {
+        Rig::start(dir, Content::upstream(&upstream.url()).unwrap(), |config| {
             config.store = Some(self.config.clone());
             config.tickets.keys = KeySource::Store {
                 key_encryption: self.key_encryption(),

@@ -191,7 +191,7 @@ async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
     let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap();
     let dir = || Arc::new(tempfile::tempdir().unwrap());
-    let content = Content::upstream(format!("http://{address}"));
+    let content = Content::upstream(&format!("http://{address}")).unwrap();
     let silent =
         Rig::start(dir(), content.clone(), |config| config.limits.upstream_timeout = SHORT).await;
     let answer = full(silent.address, &text(get("/"))).await;
@@ -246,7 +246,6 @@ async fn what_cannot_start_says_why_in_one_sentence() {
         ),
         (with(Content::files(dir.path().join("no")), &|_| {}), "--root"),
         (with(Content::files(cert.clone()), &|_| {}), "no directory"),
-        (with(Content::upstream("https://h".to_owned()), &|_| {}), "http://HOST:PORT"),
         (
             with(files(), &|c| c.tickets.keys = KeySource::File(dir.path().join("no"))),
             "ticket keys",

@@ -148,8 +148,8 @@ async fn a_single_use_ticket_is_used_once() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();
     let single = |config: &mut ServerConfig| config.tickets.single_use = true;
-    let a = cluster.start(Content::upstream(upstream.url()), single).await;
-    let b = cluster.start(Content::upstream(upstream.url()), single).await;
+    let a = cluster.start(Content::upstream(&upstream.url()).unwrap(), single).await;
+    let b = cluster.start(Content::upstream(&upstream.url()).unwrap(), single).await;
     cluster.runs_early(&a, "http/1.1").await;
     cluster.runs_early(&b, "http/1.1").await;
     let ticket = remembered(a.address).await;
@@ -194,7 +194,7 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     let cluster = Cluster::new();
     let (a, b) = two(&cluster, &upstream).await;
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
-    let c = cluster.start(Content::upstream(upstream.url()), strict).await;
+    let c = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
     for round in 0..3 {
         let target = format!("/victim?{round}.");
         let wire = Wire::to(b.address).await;

@@ -75,7 +75,7 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
-    let shared = cluster.start(Content::upstream(upstream.url()), strict).await;
+    let shared = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
     cluster.runs_early(&shared, "http/1.1").await;
     let alone = Rig::proxy(&upstream, strict).await;
     for (name, node) in [("shared", shared), ("alone", alone)] {
@@ -138,7 +138,7 @@ async fn another_stacks_client_is_asked_for_its_address_and_runs_early() {
     let upstream = Upstream::start().await;
     let cluster = Cluster::new();
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
-    let node = cluster.start(Content::upstream(upstream.url()), strict).await;
+    let node = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
     cluster.runs_early(&node, "http/1.1").await;
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).display().to_string();

@@ -109,7 +109,7 @@ async fn rfc8446_8_2_no_copy_executes_across_a_restart_with_a_shared_key_file() 
     KeyFile::new(&keys).write_new(Schedule::default(), now).unwrap();
     let start = |keys: PathBuf| {
         let (dir, url) = (dir.clone(), upstream.url());
-        Rig::start(dir, Content::upstream(url), move |config: &mut ServerConfig| {
+        Rig::start(dir, Content::upstream(&url).unwrap(), move |config: &mut ServerConfig| {
             config.tickets.keys = KeySource::File(keys);
         })
     };

@@ -1,7 +1,6 @@
 //! From a first packet to a connection on which early data is decided.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use firstflight_quic::{EarlyDataJudge, Handshake};
 use firstflight_replay::Flight;
@@ -24,8 +23,6 @@ pub(crate) struct Accepted {
     pub(crate) flight: Option<Flight>,
     /// Why TLS accepted early data or not, as the access log has it.
     pub(crate) early_data: &'static str,
-    /// From when to when the flight was claimed.
-    pub(crate) claim: Option<(Instant, Instant)>,
 }
 
 /// What the judge has decided.
@@ -33,14 +30,11 @@ pub(crate) struct Accepted {
 pub(super) struct Verdict {
     flight: Option<Flight>,
     refused: Option<Refused>,
-    claim: Option<(Instant, Instant)>,
 }
 
 impl Verdict {
-    /// Notes what became of the flight's claim. `began`: when it was
-    /// asked for. Whether TLS is to accept the early data.
-    pub(super) fn note(&mut self, claim: Result<Flight, Refused>, began: Instant) -> bool {
-        self.claim = Some((began, Instant::now()));
+    /// Notes what became of the flight's claim. Whether TLS is to accept the early data.
+    pub(super) fn note(&mut self, claim: Result<Flight, Refused>) -> bool {
         match claim {
             Ok(flight) => self.flight = Some(flight),
             Err(why) => self.refused = Some(why),
@@ -94,13 +88,13 @@ pub(crate) async fn accept(
     let mut connecting = incoming.accept_with(Arc::new(config))?;
     let facts = connecting.handshake_data().await?;
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;
-    let Verdict { flight, refused, claim } =
+    let Verdict { flight, refused } =
         std::mem::take(&mut *verdict.lock().unwrap_or_else(PoisonError::into_inner));
     let early_data = match refused {
         Some(refused) => refused.name(),
         None => early_data(&facts, withheld),
     };
-    Ok(Some(Accepted { connecting, facts: *facts, flight, early_data, claim }))
+    Ok(Some(Accepted { connecting, facts: *facts, flight, early_data }))
 }
 
 /// Claims the flight in this process's own register, while TLS asks.
@@ -108,9 +102,8 @@ fn judge(server: Arc<Shared>, verdict: Arc<Mutex<Verdict>>) -> EarlyDataJudge {
     // TLS has not been given anything yet.
     let heard_at = server.gatekeeper.heard_at(None);
     Box::new(move |facts| {
-        let began = Instant::now();
         let claim = server.gatekeeper.claim_at_once(facts, heard_at);
-        verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
+        verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim)
     })
 }
 

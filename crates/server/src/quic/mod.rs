@@ -209,6 +209,7 @@ impl Front {
         places: Arc<Semaphore>,
         stop: watch::Receiver<Stop>,
     ) {
+        let port = worker.endpoint.local_addr().map_or(0, |address| address.port());
         while let Some(incoming) = worker.endpoint.accept().await {
             if *stop.borrow() != Stop::No {
                 incoming.refuse();
@@ -235,7 +236,8 @@ impl Front {
                 continue;
             };
             let client = incoming.remote_address();
-            let beginning = Beginning { incoming, handshaking, arrivals: worker.arrivals.clone() };
+            let arrivals = worker.arrivals.clone();
+            let beginning = Beginning { incoming, handshaking, arrivals, port };
             let serving = connection::serve(server.clone(), self.clone(), beginning, stop.clone());
             tokio::spawn(async move {
                 if let Err(error) = serving.await {
@@ -270,6 +272,8 @@ struct Beginning {
     incoming: Incoming,
     handshaking: Handshaking,
     arrivals: Option<Arc<Arrivals>>,
+    /// The port it came to.
+    port: u16,
 }
 
 /// RFC 9114 section 8.1.

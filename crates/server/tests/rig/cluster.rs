@@ -35,7 +35,7 @@ impl Cluster {
     }
 
     pub async fn node(&self, upstream: &Upstream) -> Rig {
-        self.start(Content::upstream(upstream.url()), |_| {}).await
+        self.start(Content::upstream(&upstream.url()).unwrap(), |_| {}).await
     }
 
     pub async fn start(&self, content: Content, change: impl FnOnce(&mut ServerConfig)) -> Rig {

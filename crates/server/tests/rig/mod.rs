@@ -50,7 +50,7 @@ impl Rig {
 
     pub async fn proxy(upstream: &Upstream, change: impl FnOnce(&mut ServerConfig)) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        Self::start(dir, Content::upstream(upstream.url()), change).await
+        Self::start(dir, Content::upstream(&upstream.url()).unwrap(), change).await
     }
 
     pub async fn start(

@@ -1,0 +1,44 @@
+//! The PROXY protocol's header, versions 1 and 2: who a connection comes from when the peer is a
+//! load balancer. Read and written as bytes; no sockets here.
+//!
+//! Source: HAProxy's `doc/proxy-protocol.txt`; sections are named beside the code.
+
+mod read;
+mod write;
+
+use std::net::SocketAddr;
+
+pub use read::{HeaderError, MAX_HEADER, read};
+pub use write::write;
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// The peer speaks for itself (a health check), or does not say for whom: the connection's own
+    /// addresses count.
+    Local,
+    /// The peer speaks for a client.
+    Proxied(Addresses),
+}
+
+/// The connection that a client made to the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Addresses {
+    /// The client's end.
+    pub source: SocketAddr,
+    /// The proxy's end.
+    pub destination: SocketAddr,
+}
+
+/// How a header is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// A line of text.
+    V1,
+    /// Binary.
+    #[default]
+    V2,
+}
+
+/// What every header of version 2 begins with (section 2.2).
+const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";

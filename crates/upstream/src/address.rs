@@ -1,0 +1,135 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use url::{Host, Url};
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ServerAddress {
+    /// `http://HOST:PORT` or, with TLS, `https://HOST:PORT`.
+    Tcp {
+        /// Name or address; resolved for each connection.
+        host: String,
+        /// Port.
+        port: u16,
+        /// Whether TLS is spoken.
+        tls: bool,
+    },
+    /// `unix:/PATH`.
+    Unix(PathBuf),
+}
+
+/// A server's address that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot forward to {given:?}: {reason}; give it as {}", ALLOWED)]
+pub struct BadAddress {
+    /// As given.
+    pub given: String,
+    /// Why not.
+    pub reason: String,
+}
+
+const ALLOWED: &str = "http://HOST:PORT, https://HOST:PORT or unix:/PATH";
+
+impl ServerAddress {
+    /// What a server there is called by those who do not say: `HOST:PORT`, or `localhost`.
+    pub fn authority(&self) -> String {
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Self::Unix(_) => "localhost".to_owned(),
+        }
+    }
+
+    /// Whether TLS is spoken there.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
+    }
+}
+
+impl FromStr for ServerAddress {
+    type Err = BadAddress;
+
+    fn from_str(given: &str) -> Result<Self, BadAddress> {
+        parse(given).map_err(|reason| BadAddress { given: given.to_owned(), reason })
+    }
+}
+
+fn parse(given: &str) -> Result<ServerAddress, String> {
+    if let Some(path) = given.strip_prefix("unix:") {
+        return match path.starts_with('/') && path.len() > 1 {
+            true => Ok(ServerAddress::Unix(PathBuf::from(path))),
+            false => Err("a unix socket's path begins with /".to_owned()),
+        };
+    }
+    let url = Url::parse(given).map_err(|error| error.to_string())?;
+    let tls = match url.scheme() {
+        "http" => false,
+        "https" => true,
+        scheme => return Err(format!("{scheme} is not supported towards an upstream")),
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("it contains a user name or password".to_owned());
+    }
+    if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
+        return Err("it contains a path, query or fragment, but paths are forwarded as they come"
+            .to_owned());
+    }
+    let host = match url.host() {
+        Some(Host::Domain(name)) => name.to_owned(),
+        Some(Host::Ipv4(address)) => address.to_string(),
+        Some(Host::Ipv6(address)) => address.to_string(),
+        None => return Err("it names no host".to_owned()),
+    };
+    let port = url.port_or_known_default().ok_or("it names no port")?;
+    Ok(ServerAddress::Tcp { host, port, tls })
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { tls, .. } => {
+                write!(f, "{}://{}", if *tls { "https" } else { "http" }, self.authority())
+            }
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_cannot_be_are_refused_with_the_reason() {
+        for (given, word) in [
+            ("localhost:80", "not supported"),
+            ("ftp://localhost", "ftp"),
+            ("http://", "host"),
+            ("http://localhost/base", "path"),
+            ("http://user@localhost", "user name"),
+            ("nonsense", "relative URL"),
+            ("unix:relative", "begins with /"),
+            ("unix:", "begins with /"),
+        ] {
+            let reason = given.parse::<ServerAddress>().unwrap_err().to_string();
+            assert!(reason.contains(word) && reason.contains("unix:/PATH"), "{given}: {reason}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_shown_as_they_were_given() {
+        for (given, authority) in [
+            ("http://[::1]:8080", "[::1]:8080"),
+            ("http://localhost:80", "localhost:80"),
+            ("https://192.0.2.1:443", "192.0.2.1:443"),
+            ("unix:/run/app.sock", "localhost"),
+        ] {
+            let address: ServerAddress = given.parse().unwrap();
+            assert_eq!((address.to_string().as_str(), &*address.authority()), (given, authority));
+        }
+        let short: ServerAddress = "https://a.test".parse().unwrap();
+        assert_eq!((short.authority().as_str(), short.is_tls()), ("a.test:443", true));
+    }
+}

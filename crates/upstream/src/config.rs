@@ -1,0 +1,237 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use firstflight_proxy_protocol as proxy_protocol;
+use http::uri::PathAndQuery;
+
+use crate::{PoolError, ServerAddress};
+
+/// Servers that answer alike, and how they are treated. [`PoolConfig::new`] has the defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Where the servers are; at least one.
+    pub servers: Vec<ServerAddress>,
+    /// What is spoken to them. Default HTTP/1.1, which every server understands.
+    pub protocol: Protocol,
+    /// Which of them a request goes to. Default the one with the fewest running requests: a slow
+    /// server then gets fewer by itself.
+    pub balance: Balance,
+    /// To connect, TLS included. Default 3 s: an upstream is near, and one lost packet (a second)
+    /// is made good in that time.
+    pub connect_timeout: Duration,
+    /// For the head of an answer, from the last bit of the request's body on. `None`, the default:
+    /// as the server that forwards has it for all its pools, or 60 s, as nginx has it.
+    pub answer_timeout: Option<Duration>,
+    /// For an answer's body that does not go on, though the client takes it. Default 60 s, as
+    /// nginx has it.
+    pub body_timeout: Duration,
+    /// For a WebSocket on which neither side says anything. Default 5 minutes: most clients and
+    /// servers ping each other each minute, and NATs forget a connection about then.
+    pub tunnel_timeout: Duration,
+    /// Idle connections that are kept to each server. Default 64: enough that a busy pool seldom
+    /// connects, and few enough for a server that gives each a process.
+    pub keep: usize,
+    /// How long they are kept. Default 30 s: shorter than what most servers keep them for (nginx
+    /// 75 s; Node 5 s is shorter still, and those are found closed), so that few requests meet a
+    /// connection that is just closing.
+    pub keep_for: Duration,
+    /// Requests at a time to each server; `None`, the default: as many as come.
+    pub requests: Option<usize>,
+    /// How long a request waits while all servers have as many as they may. Default 1 s: long
+    /// enough for a burst, short enough that clients are told while they are still there.
+    pub queue_timeout: Duration,
+    /// Questions to each server whether it is well. Default none: a pool may have no path that is
+    /// right to ask for.
+    pub check: Option<HealthCheck>,
+    /// When failures of requests put a server aside; `None`: never. Default after three.
+    pub aside: Option<AsideRule>,
+    /// What is sent a second time.
+    pub retry: RetryRule,
+    /// Whether servers are told the client's address by a PROXY header, so that each connection
+    /// serves one client's connection alone. Default no; `X-Forwarded-For` says it too.
+    pub proxy_protocol: Option<proxy_protocol::Version>,
+    /// The authorities that certificates of `https` servers come from, PEM. Default the machine's.
+    pub ca: Option<PathBuf>,
+}
+
+/// What is spoken to a pool's servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1, a request at a time on each connection.
+    #[default]
+    Http1,
+    /// HTTP/2, without asking before (RFC 9113 section 3.3), by ALPN where TLS is spoken.
+    Http2,
+}
+
+/// Which server a request goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// The one with the fewest running requests; in turn among equals.
+    #[default]
+    LeastRequests,
+    /// Each in turn.
+    RoundRobin,
+}
+
+/// Questions to each server whether it is well. Any answer from 200 to 399 says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// What is asked for.
+    pub path: PathAndQuery,
+    /// The `Host` that is asked; `None`: the server's address.
+    pub host: Option<String>,
+    /// From one question to the next. Default 5 s.
+    pub interval: Duration,
+    /// For connection and answer together. Default 2 s.
+    pub timeout: Duration,
+    /// Good answers in a row that bring a server back. Default 2.
+    pub rise: u32,
+    /// Bad ones in a row that take it out. Default 3: one may be an accident.
+    pub fall: u32,
+}
+
+/// When a server that fails is left alone for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsideRule {
+    /// Requests in a row that failed: no connection, a broken one, or no answer in time. Default 3.
+    pub after: u32,
+    /// How long the first time; twice as long each time again. Default 1 s, a process's restart.
+    pub first: Duration,
+    /// How long at most. Default 1 minute.
+    pub most: Duration,
+}
+
+/// What is sent a second time, and how often. Sent again are requests with a safe method and no
+/// body (RFC 9110 section 9.2.1), and any of which certainly no byte was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryRule {
+    /// How often one request is sent at most. Default 3; 1: never again.
+    pub tries: u32,
+    /// Retries in percent of all requests, in the long run: a sick pool is not flooded. Default 20.
+    pub percent: u32,
+    /// Retries that may come at once, as when a server with many running requests dies. Default
+    /// 100.
+    pub burst: u32,
+}
+
+impl PoolConfig {
+    /// These servers, all else by default.
+    pub fn new(servers: Vec<ServerAddress>) -> Self {
+        Self {
+            servers,
+            protocol: Protocol::default(),
+            balance: Balance::default(),
+            connect_timeout: Duration::from_secs(3),
+            answer_timeout: None,
+            body_timeout: Duration::from_secs(60),
+            tunnel_timeout: Duration::from_secs(300),
+            keep: 64,
+            keep_for: Duration::from_secs(30),
+            requests: None,
+            queue_timeout: Duration::from_secs(1),
+            check: None,
+            aside: Some(AsideRule::default()),
+            retry: RetryRule::default(),
+            proxy_protocol: None,
+            ca: None,
+        }
+    }
+
+    /// Whether the values make sense together.
+    ///
+    /// # Errors
+    /// [`PoolError::Setting`], which names the setting and what is allowed.
+    pub fn check(&self) -> Result<(), PoolError> {
+        let wrong = |text: &'static str| Err(PoolError::Setting(text));
+        let mut times =
+            vec![self.connect_timeout, self.body_timeout, self.tunnel_timeout, self.keep_for];
+        times.extend(self.answer_timeout);
+        if let Some(check) = &self.check {
+            if check.rise == 0 || check.fall == 0 {
+                return wrong("rise and fall are counts of answers; allowed is 1 and more");
+            }
+            times.extend([check.interval, check.timeout]);
+        }
+        if let Some(aside) = &self.aside {
+            if aside.after == 0 || aside.most < aside.first {
+                return wrong(
+                    "a server is set aside after 1 failure or more, and for `most` at the longest, \
+                     which is not shorter than `first`",
+                );
+            }
+            times.push(aside.first);
+        }
+        if times.iter().any(|time| time.is_zero()) {
+            return wrong("a time of 0 would end every request; allowed is more than 0s");
+        }
+        if self.servers.is_empty() {
+            return wrong("there is no server; name one at least");
+        }
+        if self.requests == Some(0) || self.retry.tries == 0 {
+            return wrong("0 requests or tries would serve nobody; allowed is 1 and more");
+        }
+        if self.ca.is_some() && !self.servers.iter().any(ServerAddress::is_tls) {
+            return wrong("certificate authorities are of use to https:// servers alone");
+        }
+        Ok(())
+    }
+}
+
+impl HealthCheck {
+    /// Questions for `path`, all else by default.
+    pub fn new(path: PathAndQuery) -> Self {
+        Self {
+            path,
+            host: None,
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            rise: 2,
+            fall: 3,
+        }
+    }
+}
+
+impl Default for AsideRule {
+    fn default() -> Self {
+        Self { after: 3, first: Duration::from_secs(1), most: Duration::from_secs(60) }
+    }
+}
+
+impl Default for RetryRule {
+    fn default() -> Self {
+        Self { tries: 3, percent: 20, burst: 100 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused() {
+        let good = PoolConfig::new(vec!["http://localhost:1".parse().unwrap()]);
+        assert!(good.check().is_ok());
+        let check = HealthCheck::new(PathAndQuery::from_static("/"));
+        for (change, word) in [
+            (PoolConfig { servers: Vec::new(), ..good.clone() }, "no server"),
+            (PoolConfig { answer_timeout: Some(Duration::ZERO), ..good.clone() }, "more than 0s"),
+            (PoolConfig { requests: Some(0), ..good.clone() }, "1 and more"),
+            (PoolConfig { ca: Some("ca.pem".into()), ..good.clone() }, "https://"),
+            (
+                PoolConfig { check: Some(HealthCheck { fall: 0, ..check }), ..good.clone() },
+                "rise and fall",
+            ),
+            (
+                PoolConfig {
+                    aside: Some(AsideRule { after: 0, ..AsideRule::default() }),
+                    ..good.clone()
+                },
+                "set aside",
+            ),
+        ] {
+            let error = change.check().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Pools of HTTP servers: which of them a request goes to, whether it may go to another when that
+//! fails, and the connections that are kept.
+//!
+//! The decisions are sans-IO, with the time as an argument: [`mod@balance`] chooses,
+//! [`mod@health`] judges a server, [`mod@budget`] and [`mod@retry`] say what is sent again, and
+//! [`mod@roster`] joins them. [`Pool`] puts them on sockets; HTTP is hyper's.
+
+mod address;
+mod answer;
+mod balance;
+mod budget;
+mod check;
+mod config;
+mod connect;
+mod error;
+mod health;
+mod kept;
+mod observer;
+mod pool;
+mod progress;
+mod retry;
+mod roster;
+mod sender;
+mod server;
+mod status;
+
+use bytes::Bytes;
+
+pub use address::{BadAddress, ServerAddress};
+pub use config::{AsideRule, Balance, HealthCheck, PoolConfig, Protocol, RetryRule};
+pub use error::{PoolError, SendError};
+pub use firstflight_proxy_protocol::Version as ProxyVersion;
+pub use health::Standing;
+pub use observer::{Attempt, Observer};
+pub use pool::{Pool, Terms};
+pub use status::{PoolStatus, ServerStatus, Totals};
+
+/// Why a body broke off.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body, of a request or of an answer.
+pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>;

@@ -1,0 +1,438 @@
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use firstflight_proxy_protocol::Addresses;
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header, request};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use crate::answer::{AnswerBody, Tail};
+use crate::balance::Pick;
+use crate::kept::Owner;
+use crate::observer::{Attempt, Observer};
+use crate::progress::{Progress, Upload};
+use crate::retry::{Again, Failure, is_repeatable};
+use crate::roster::{Change, Course, Ending, Roster};
+use crate::sender::{Sender, failure};
+use crate::server::{Line, Server};
+use crate::status::{PoolStatus, ServerStatus};
+use crate::{Body, PoolConfig, PoolError, Protocol, SendError, Standing, check, connect};
+
+/// Servers that answer alike. Cheap to clone.
+#[derive(Clone)]
+pub struct Pool(Arc<Shared>);
+
+/// On whose behalf a request is sent, and who is told how it goes.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The address that the client connected to.
+    pub local: SocketAddr,
+    /// Told of each try.
+    pub observer: &'a dyn Observer,
+}
+
+pub(crate) struct Shared {
+    name: String,
+    pub(crate) config: PoolConfig,
+    pub(crate) servers: Vec<Server>,
+    roster: Mutex<Roster>,
+    /// Woken when a request ends, where requests may have to wait for that.
+    room: Notify,
+    waiting: AtomicUsize,
+    turned_away: AtomicU64,
+    begun: AtomicBool,
+}
+
+/// A request's place on a server.
+pub(crate) struct Lease {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) at: usize,
+}
+
+/// A try that failed.
+struct Failed {
+    failure: Failure,
+    error: SendError,
+    /// The request, if no byte of it was sent.
+    unsent: Option<Request<Upload>>,
+}
+
+impl Pool {
+    /// A pool of that name. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`PoolError`]: settings that make no sense, or authorities that cannot be read.
+    pub fn new(name: &str, config: PoolConfig) -> Result<Self, PoolError> {
+        config.check()?;
+        let connector = connect::connector(&config)?;
+        let servers = config
+            .servers
+            .iter()
+            .map(|address| {
+                let connector = connector.clone().filter(|_| address.is_tls());
+                Server::new(address.clone(), connector)
+            })
+            .collect();
+        Ok(Self(Arc::new(Shared {
+            name: name.to_owned(),
+            roster: Mutex::new(Roster::new(&config, Instant::now())),
+            config,
+            servers,
+            room: Notify::new(),
+            waiting: AtomicUsize::new(0),
+            turned_away: AtomicU64::new(0),
+            begun: AtomicBool::new(false),
+        })))
+    }
+
+    /// Begins the health checks and the closing of idle connections; both end with the last clone
+    /// of the pool. In a tokio runtime; again is no harm.
+    pub fn begin(&self) {
+        if !self.0.begun.swap(true, Ordering::Relaxed) {
+            check::begin(&self.0);
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &PoolConfig {
+        &self.0.config
+    }
+
+    /// How it is now.
+    pub fn status(&self) -> PoolStatus {
+        self.0.status()
+    }
+
+    /// Has a request answered. Its URI is a path with a query, and `Host` says for whom it is. It is
+    /// in flight until the answer's body has ended or is dropped; that holds for the tunnel after a
+    /// 101 too, which is to be had by [`hyper::upgrade::on`].
+    ///
+    /// # Errors
+    /// [`SendError`], when all tries have failed.
+    pub async fn send(
+        &self,
+        request: Request<Body>,
+        terms: &Terms<'_>,
+    ) -> Result<Response<Body>, SendError> {
+        let shared = &self.0;
+        let (mut head, body) = request.into_parts();
+        shared.shape(&mut head)?;
+        let progress = Progress::new();
+        let spare = is_repeatable(&head, body.is_end_stream()).then(|| head.clone());
+        let mut request = Request::from_parts(head, Upload::new(body, progress.clone()));
+        let (mut course, mut fresh) = (Course::default(), false);
+        let mut last = None;
+        shared.lock().begin();
+        loop {
+            // Who has failed before says more than that there is nobody left.
+            let lease = match (shared.lease(&course).await, last.take()) {
+                (Ok(lease), _) => lease,
+                (Err(SendError::NoServer), Some(error)) | (Err(error), _) => return Err(error),
+            };
+            let at = lease.at;
+            progress.note();
+            let Failed { failure, error, unsent } =
+                match shared.attempt(lease, request, &progress, terms, fresh).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(failed) => failed,
+                };
+            let again =
+                shared.lock().again(&mut course, at, failure, unsent.is_some(), spare.is_some());
+            fresh = again == Again::Fresh;
+            request = match (again, unsent, &spare) {
+                (Again::No, ..) | (_, None, None) => return Err(error),
+                (_, Some(request), _) => request,
+                (_, None, Some(head)) => Request::from_parts(head.clone(), nothing(&progress)),
+            };
+            last = Some(error);
+        }
+    }
+}
+
+impl Shared {
+    /// Takes a place on a server, and waits for one if need be.
+    async fn lease(self: &Arc<Self>, course: &Course) -> Result<Lease, SendError> {
+        let pick = |shared: &Arc<Self>| match shared.lock().pick(course, Instant::now()) {
+            Pick::Server(at) => Some(Ok(Lease { shared: shared.clone(), at })),
+            Pick::Nobody => Some(Err(SendError::NoServer)),
+            Pick::Full => None,
+        };
+        if let Some(picked) = pick(self) {
+            return picked;
+        }
+        let _waiting = Waiting::begin(&self.waiting);
+        let limit = self.config.queue_timeout;
+        let found = timeout(limit, async {
+            loop {
+                // Before the look, so that no end of a request is missed after it.
+                let room = self.room.notified();
+                if let Some(picked) = pick(self) {
+                    return picked;
+                }
+                room.await;
+            }
+        });
+        found.await.unwrap_or_else(|_| {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+            Err(SendError::Busy(limit))
+        })
+    }
+
+    /// Sends a request to one server.
+    async fn attempt(
+        &self,
+        lease: Lease,
+        request: Request<Upload>,
+        progress: &Progress,
+        terms: &Terms<'_>,
+        fresh: bool,
+    ) -> Result<Response<Body>, Failed> {
+        let began = Instant::now();
+        let mut connected = None;
+        let result = match lease.server().line(&self.config, self.owner(terms), fresh).await {
+            Ok(line) => {
+                connected = line.connected;
+                self.exchange(&lease, line, request, progress).await
+            }
+            Err(error) => Err(Failed {
+                failure: Failure::Connect,
+                error: SendError::Connect(error),
+                unsent: Some(request),
+            }),
+        };
+        let now = Instant::now();
+        terms.observer.attempt(&Attempt {
+            pool: &self.name,
+            server: &lease.server().name,
+            began,
+            connected,
+            took: now - began,
+            result: match &result {
+                Ok((answer, _)) => Ok(answer.status()),
+                Err(failed) => Err(failed.error.name()),
+            },
+        });
+        match result {
+            Ok((answer, sender)) => {
+                let change = self.lock().answered(lease.at, answer.status(), now);
+                self.tell(lease.at, change, "it answers");
+                Ok(self.answer(answer, lease, sender))
+            }
+            Err(failed) => {
+                let change = self.lock().failed(lease.at, failed.failure, now);
+                debug!("upstream {}, {}: {}", self.name, lease.server().name, failed.error);
+                self.tell(lease.at, change, &failed.error.to_string());
+                Err(failed)
+            }
+        }
+    }
+
+    /// Sends a request on a connection, and waits for the head of its answer.
+    async fn exchange(
+        &self,
+        lease: &Lease,
+        line: Line,
+        request: Request<Upload>,
+        progress: &Progress,
+    ) -> Result<(Response<hyper::body::Incoming>, Sender), Failed> {
+        let Line { mut sender, connected } = line;
+        let asked = request.headers().contains_key(header::UPGRADE);
+        let limit = self.config.answer_timeout.unwrap_or(ANSWER_TIMEOUT);
+        let sent = tokio::select! {
+            sent = sender.send(request) => sent,
+            () = progress.stalls_for(limit) => {
+                if let Sender::Http2(_, stream) = &sender {
+                    lease.server().kept.give_up(stream);
+                }
+                let error = SendError::Timeout(limit);
+                return Err(Failed { failure: Failure::Timeout, error, unsent: None });
+            }
+        };
+        match sent {
+            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS && !asked => {
+                let error = SendError::Unasked;
+                Err(Failed { failure: Failure::Broken, error, unsent: None })
+            }
+            Ok(answer) => Ok((answer, sender)),
+            Err(mut error) => {
+                let unsent = error.take_message();
+                let error = error.into_error();
+                let failure = failure(&error, connected.is_none());
+                Err(Failed { failure, error: SendError::Broken(error), unsent })
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        answer: Response<hyper::body::Incoming>,
+        lease: Lease,
+        sender: Sender,
+    ) -> Response<Body> {
+        let upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let tail = Tail { lease, sender, upgraded };
+        let limit = self.config.body_timeout;
+        let mut answer = answer.map(|body| AnswerBody::new(body, limit, tail).boxed_unsync());
+        // What was spoken to the server is of no interest to the client.
+        *answer.version_mut() = Version::HTTP_11;
+        answer
+    }
+
+    /// Gives a request the form that the protocol wants.
+    fn shape(&self, head: &mut request::Parts) -> Result<(), SendError> {
+        let first = || self.config.servers[0].authority();
+        match self.config.protocol {
+            Protocol::Http1 => {
+                head.version = Version::HTTP_11;
+                if head.headers.contains_key(header::TE) {
+                    // RFC 9110 section 10.1.4.
+                    head.headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
+                }
+                if !head.headers.contains_key(header::HOST)
+                    && let Ok(host) = HeaderValue::from_str(&first())
+                {
+                    head.headers.insert(header::HOST, host);
+                }
+            }
+            Protocol::Http2 if head.headers.contains_key(header::UPGRADE) => {
+                return Err(SendError::NoUpgrade);
+            }
+            Protocol::Http2 => {
+                // RFC 9113 section 8.3.1: `:authority` in place of `Host`.
+                head.version = Version::HTTP_2;
+                let host = head.headers.remove(header::HOST);
+                let host = host.and_then(|host| host.to_str().map(str::to_owned).ok());
+                let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+                head.uri = Uri::builder()
+                    .scheme(if self.config.servers[0].is_tls() { "https" } else { "http" })
+                    .authority(host.unwrap_or_else(first))
+                    .path_and_query(target)
+                    .build()
+                    .map_err(|_| SendError::BadHost)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn owner(&self, terms: &Terms<'_>) -> Owner {
+        self.config
+            .proxy_protocol
+            .map(|_| Addresses { source: terms.client, destination: terms.local })
+    }
+
+    /// A health check has ended.
+    pub(crate) fn checked(&self, at: usize, found: Result<(), String>) {
+        let change = self.lock().checked(at, found.is_ok(), Instant::now());
+        self.tell(at, change, found.as_ref().err().map_or("it is well", String::as_str));
+    }
+
+    pub(crate) fn keep(&self, at: usize, sender: http1::SendRequest<Upload>, owner: Owner) {
+        self.servers[at].kept.put(sender, owner, self.config.keep, Instant::now());
+    }
+
+    /// Tells people about a change.
+    fn tell(&self, at: usize, (before, after): Change, why: &str) {
+        let (pool, server) = (&self.name, &self.servers[at].name);
+        match (before, after) {
+            _ if before == after => {}
+            (_, Standing::Up) => info!("upstream {pool}: {server} is up: {why}"),
+            (_, Standing::Down) => warn!("upstream {pool}: {server} is down: {why}"),
+            (_, Standing::Aside) => warn!("upstream {pool}: {server} is set aside: {why}"),
+            (_, Standing::Trial) => {}
+        }
+        if before != after {
+            // A server that is back has room.
+            self.room.notify_waiters();
+        }
+    }
+
+    fn status(&self) -> PoolStatus {
+        let now = Instant::now();
+        let roster = self.lock();
+        let servers = roster.members().iter().zip(&self.servers).map(|(member, server)| {
+            let since = member.health.since(now);
+            ServerStatus {
+                address: server.name.clone(),
+                standing: member.health.standing(now),
+                unchanged: now.saturating_duration_since(since),
+                in_flight: member.in_flight,
+                kept: server.kept.count(),
+                connections: server.connections.load(Ordering::Relaxed),
+                totals: member.totals.clone(),
+            }
+        });
+        PoolStatus {
+            name: self.name.clone(),
+            servers: servers.collect(),
+            retries: roster.retries,
+            retries_denied: roster.retries_denied,
+            waiting: self.waiting.load(Ordering::Relaxed),
+            turned_away: self.turned_away.load(Ordering::Relaxed),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lease {
+    pub(crate) fn server(&self) -> &Server {
+        &self.shared.servers[self.at]
+    }
+
+    pub(crate) fn keep(&self, sender: http1::SendRequest<Upload>, owner: Owner) {
+        self.shared.keep(self.at, sender, owner);
+    }
+
+    /// The answer's body has ended.
+    pub(crate) fn body_ended(&self, ending: Ending) {
+        let change = self.shared.lock().body_ended(self.at, ending, Instant::now());
+        self.shared.tell(self.at, change, "its answers break off");
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.shared.lock().end(self.at);
+        self.shared.room.notify_one();
+    }
+}
+
+/// A request in the queue.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn nothing(progress: &Progress) -> Upload {
+    let body = Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync();
+    Upload::new(body, progress.clone())
+}
+
+/// Where nothing is said, as nginx has it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,0 +1,119 @@
+//! One request on one connection.
+
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tracing::debug;
+
+use crate::connect::Io;
+use crate::kept::{Owner, Stream};
+use crate::progress::Upload;
+use crate::retry::Failure;
+
+/// A connection with room for a request.
+pub(crate) enum Sender {
+    /// To be kept when the answer has ended.
+    Http1(http1::SendRequest<Upload>, Owner),
+    Http2(http2::SendRequest<Upload>, Stream),
+}
+
+impl Sender {
+    /// Sends a request. The error has it again, if no byte of it was sent.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
+        match self {
+            Self::Http1(sender, _) => sender.try_send_request(request).await,
+            Self::Http2(sender, _) => sender.try_send_request(request).await,
+        }
+    }
+}
+
+/// Begins HTTP/1.1 on a connection.
+pub(crate) async fn http1(io: Io) -> hyper::Result<http1::SendRequest<Upload>> {
+    let (sender, connection) = http1::handshake(io).await?;
+    tokio::spawn(async move {
+        // Upgrades leave through here.
+        if let Err(error) = connection.with_upgrades().await {
+            debug!("a connection to an upstream ended: {error}");
+        }
+    });
+    Ok(sender)
+}
+
+/// Begins HTTP/2 on a connection. Beside the sender: how many streams the server allows at a time.
+pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, Arc<AtomicUsize>)> {
+    let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .adaptive_window(true)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .handshake(io)
+        .await?;
+    let allowed = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
+    let tell = allowed.clone();
+    tokio::spawn(async move {
+        let ended = poll_fn(|cx| {
+            let ended = Pin::new(&mut connection).poll(cx);
+            tell.store(connection.current_max_send_streams(), Ordering::Relaxed);
+            ended
+        });
+        if let Err(error) = ended.await {
+            debug!("a connection to an upstream ended: {error}");
+        }
+    });
+    Ok((sender, allowed))
+}
+
+/// What an error means. `kept`: the connection had served requests before.
+pub(crate) fn failure(error: &hyper::Error, kept: bool) -> Failure {
+    match h2_error(error) {
+        Some(h2) if is_unprocessed(h2) => Failure::Refused,
+        None if kept && ended(error) => Failure::Stale,
+        _ if error.is_canceled() => Failure::Stale,
+        _ => Failure::Broken,
+    }
+}
+
+/// RFC 9113 section 8.7: refused, or above what a GOAWAY says is processed.
+fn is_unprocessed(error: &h2::Error) -> bool {
+    let reason = error.reason();
+    error.is_remote()
+        && (reason == Some(h2::Reason::REFUSED_STREAM)
+            || error.is_go_away() && reason == Some(h2::Reason::NO_ERROR))
+}
+
+/// Whether the connection ended, and nothing that cannot be understood came on it.
+fn ended(error: &hyper::Error) -> bool {
+    let broken = |error: &io::Error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::NotConnected
+                | io::ErrorKind::UnexpectedEof
+        )
+    };
+    error.is_incomplete_message()
+        || error.is_closed()
+        || error.source().and_then(|error| error.downcast_ref()).is_some_and(broken)
+}
+
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    error.source()?.downcast_ref()
+}
+
+/// A connection on which a peer is gone without a word is noticed within both together.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,0 +1,103 @@
+//! Servers to forward to.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::Ipv4Addr;
+
+use bytes::Bytes;
+use firstflight_upstream::ServerAddress;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A server that ends with the test's runtime.
+pub(crate) struct Peer {
+    pub(crate) address: ServerAddress,
+}
+
+impl Peer {
+    /// Answers each request by its head's lines.
+    pub(crate) async fn http1(
+        answer: impl Fn(Vec<String>) -> Vec<u8> + Clone + Send + Sync + 'static,
+    ) -> Self {
+        Self::raw(move |mut stream| {
+            let answer = answer.clone();
+            async move {
+                while let Some(lines) = head(&mut stream).await {
+                    let length =
+                        lines.iter().find_map(|line| line.strip_prefix("content-length: "));
+                    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+                    stream.read_exact(&mut body).await.unwrap();
+                    if stream.write_all(&answer(lines)).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    /// Does with each connection as it is told.
+    pub(crate) async fn raw<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (listener, address) = listen().await;
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream));
+            }
+        });
+        Self { address }
+    }
+
+    /// Says over HTTP/2 what it was asked.
+    pub(crate) async fn http2() -> Self {
+        Self::raw(|stream| async move {
+            let service = service_fn(|request: Request<Incoming>| async {
+                let asked = format!("{} {} ", request.method(), request.uri());
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let body = [asked.as_bytes(), &body].concat();
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
+            });
+            let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = serving.await;
+        })
+        .await
+    }
+
+    /// Nobody listens there.
+    pub(crate) async fn dead() -> Self {
+        Self { address: listen().await.1 }
+    }
+}
+
+async fn listen() -> (TcpListener, ServerAddress) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    (listener, address)
+}
+
+/// The lines of a request's head, or `None` at the end of the connection.
+pub(crate) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<String>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    Some(String::from_utf8(head).unwrap().lines().map(str::to_owned).collect())
+}
+
+/// An answer.
+pub(crate) fn answer(status: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A good one.
+pub(crate) fn ok(body: &str) -> Vec<u8> {
+    answer("200 OK", body)
+}
