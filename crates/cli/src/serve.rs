@@ -283,6 +283,7 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
             },
         }),
         admin: None,
+        telemetry: None,
         process: ProcessSettings::default(),
     })
 }

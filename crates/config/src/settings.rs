@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use firstflight_otlp::TelemetrySettings;
 use firstflight_store::StoreConfig;
 use firstflight_tickets::Schedule;
 use firstflight_tls::{CipherPolicy, Version};
@@ -41,6 +42,8 @@ pub struct ServerConfig {
     pub access_log: Option<AccessLogSettings>,
     /// Where operators look; `None`: nowhere.
     pub admin: Option<AdminSettings>,
+    /// Traces and OTLP; `None`: no request has a trace.
+    pub telemetry: Option<TelemetrySettings>,
     /// The process as such.
     pub process: ProcessSettings,
 }
@@ -232,6 +235,7 @@ impl ServerConfig {
             limits: Limits::default(),
             access_log: None,
             admin: None,
+            telemetry: None,
             process: ProcessSettings::default(),
         }
     }

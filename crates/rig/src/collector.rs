@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::metrics::v1::Metric;
-use opentelemetry_proto::tonic::trace::v1::Span;
+pub use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use tokio::sync::oneshot;
 

@@ -12,7 +12,7 @@ mod process;
 mod sentinels;
 
 pub use cluster::Cluster;
-pub use collector::{Collector, attribute};
+pub use collector::{Collector, Span, attribute};
 pub use ports::free_port;
 pub use process::{Kind, Listen, Plan, Process};
 pub use sentinels::{MASTER_NAME, Sentinels};

@@ -1,5 +1,7 @@
 //! One connection's handshake, up to the word on its early data.
 
+use std::time::Instant;
+
 use firstflight_replay::{Flight, SharedRefusal};
 use firstflight_tls::{
     self as tls, Accepting, EarlyDataReason, Handshake, OpenedTicket, TlsError, TlsStream,
@@ -19,6 +21,8 @@ pub(crate) struct Accepted {
     pub(crate) flight: Option<Flight>,
     /// Why TLS accepted early data or not, as the access log has it.
     pub(crate) early_data: &'static str,
+    /// From when to when the flight was claimed.
+    pub(crate) claim: Option<(Instant, Instant)>,
 }
 
 /// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled: a
@@ -32,7 +36,7 @@ pub(crate) async fn accept(
     let gatekeeper = &server.gatekeeper;
     let mut refused = gatekeeper.admission(generation.early_data).err();
     let mut accepting = Accepting::new(&generation.acceptor, socket, refused.is_none())?;
-    let mut redeemed = false;
+    let (mut redeemed, mut claim) = (false, None);
     let (flight, facts) = loop {
         match accepting.advance().await? {
             tls::Accepted::NeedsSession(id) => {
@@ -48,7 +52,10 @@ pub(crate) async fn accept(
             tls::Accepted::EarlyData => {
                 let facts = accepting.facts();
                 let heard_at = gatekeeper.heard_at(Some(accepting.heard_at()));
-                match gatekeeper.claim(&facts, heard_at, redeemed).await {
+                let began = Instant::now();
+                let claimed = gatekeeper.claim(&facts, heard_at, redeemed).await;
+                claim = Some((began, Instant::now()));
+                match claimed {
                     Ok(flight) => break (Some(flight), facts),
                     Err(why) => {
                         refused = Some(why);
@@ -59,7 +66,7 @@ pub(crate) async fn accept(
         }
     };
     let early_data = early_data(&facts, refused);
-    Ok(Accepted { stream: accepting.into_stream(), facts, flight, early_data })
+    Ok(Accepted { stream: accepting.into_stream(), facts, flight, early_data, claim })
 }
 
 /// Why early data was accepted or not, as the access log has it.

@@ -23,14 +23,22 @@ pub(crate) struct Entry {
     pub time: jiff::Timestamp,
     /// The client's address and port.
     pub client: String,
+    /// The trace that the request belongs to, in hexadecimal; `None` without `[telemetry]`.
+    pub trace_id: Option<String>,
+    /// Its own span in that trace.
+    pub span_id: Option<String>,
     /// The method, or `PING`.
     pub method: String,
+    /// The host asked for, by `Host` or `:authority`.
+    pub host: Option<String>,
     /// Path and query as the client sent them.
     pub target: String,
     /// HTTP version, or none without HTTP.
     pub protocol: &'static str,
     /// The answer's status; `None` if there was no answer.
     pub status: Option<u16>,
+    /// Bytes of the request's body that were read.
+    pub bytes_in: u64,
     /// Bytes of the answer's body handed to the connection.
     pub bytes: u64,
     /// From arrival to the end of the answer, in milliseconds.
@@ -60,6 +68,15 @@ pub(crate) struct Entry {
     pub executed: bool,
     /// The client random in hexadecimal: names the flight.
     pub client_random: String,
+    /// The upstream's server that answered, or was tried last.
+    pub upstream: Option<String>,
+    /// What the upstream answered; `None`: nothing.
+    pub upstream_status: Option<u16>,
+    /// How long the upstream took until the head of its answer, all tries together, in
+    /// milliseconds.
+    pub upstream_ms: Option<f64>,
+    /// The client's name for itself, as it says.
+    pub user_agent: Option<String>,
 }
 
 /// The writing end; cheap to share.
@@ -138,7 +155,8 @@ impl Entry {
         let yes = |value: bool| if value { "yes" } else { "no" };
         format!(
             "{} {} \"{} {} {}\" {} {} {:.3}ms {} {} resumed={} early={} held={} held_ms={} \
-             claim={} skew={} early_data={} executed={} complete={}\n",
+             claim={} skew={} early_data={} executed={} complete={} host={} upstream={} \
+             upstream_ms={} trace={}\n",
             self.time,
             self.client,
             self.method,
@@ -158,6 +176,10 @@ impl Entry {
             self.early_data,
             yes(self.executed),
             yes(self.complete),
+            or_dash(self.host.as_deref().map(escaped)),
+            or_dash(self.upstream.clone()),
+            or_dash(self.upstream_ms.map(|ms| format!("{ms:.3}"))),
+            or_dash(self.trace_id.clone()),
         )
     }
 }
@@ -268,6 +290,14 @@ mod tests {
             early_data: "accepted",
             executed: true,
             client_random: "00".to_owned(),
+            trace_id: None,
+            span_id: None,
+            host: Some("h.test".to_owned()),
+            bytes_in: 0,
+            upstream: Some("127.0.0.1:80".to_owned()),
+            upstream_status: Some(200),
+            upstream_ms: Some(1.25),
+            user_agent: None,
         }
     }
 
@@ -277,7 +307,8 @@ mod tests {
             entry("/a?b").text(),
             "1970-01-01T00:00:00Z 192.0.2.1:5 \"GET /a?b HTTP/1.1\" 200 3 1.500ms TLSv1.3 \
              TLS_AES_128_GCM_SHA256 resumed=yes early=yes held=policy held_ms=20.250 claim=none \
-             skew=-1 early_data=accepted executed=yes complete=yes\n"
+             skew=-1 early_data=accepted executed=yes complete=yes host=h.test \
+             upstream=127.0.0.1:80 upstream_ms=1.250 trace=-\n"
         );
     }
 

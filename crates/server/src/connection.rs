@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use firstflight_config::WhenNotAllowed;
+use firstflight_otlp::Span;
 use firstflight_replay::{Decision, Flight, Release};
-use firstflight_tls::{Handshake, share};
+use firstflight_tls::{Handshake, Version, share};
 use http::HeaderValue;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -21,6 +22,8 @@ use crate::generation::Generation;
 use crate::record::Record;
 use crate::server::{Shared, Stop};
 use crate::socket::Socket;
+use crate::timeline::Timeline;
+use crate::trace::wall;
 use crate::{drive, ping_pong};
 
 /// What the requests of one connection share.
@@ -35,6 +38,7 @@ pub(crate) struct Connection {
     pub(crate) early_data: &'static str,
     /// What answers say about HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
+    pub(crate) timeline: Timeline,
     flight: Option<Flight>,
     complete: watch::Receiver<bool>,
     /// Requests that came so far, and those whose answer has not ended.
@@ -47,6 +51,7 @@ pub(crate) struct Terms {
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
     pub(crate) generation: Arc<Generation>,
+    pub(crate) timeline: Timeline,
     pub(crate) facts: Handshake,
     /// Why TLS accepted early data or not, as the access log has it.
     pub(crate) early_data: &'static str,
@@ -86,7 +91,7 @@ pub(crate) async fn serve(
         accepted = timeout(limit, accept(&server, &generation, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
-    let Accepted { stream, facts, flight, early_data } = match accepted {
+    let Accepted { stream, facts, flight, early_data, claim } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             debug!("{client}: {error}");
@@ -96,7 +101,11 @@ pub(crate) async fn serve(
     };
     let (completed, complete) = watch::channel(stream.is_complete());
     let alt_svc = generation.alt_svc(port);
-    let terms = Terms { client, local, generation, facts, early_data, flight, alt_svc };
+    let timeline = Timeline::new(accepted_at, claim);
+    if stream.is_complete() {
+        timeline.complete();
+    }
+    let terms = Terms { client, local, generation, timeline, facts, early_data, flight, alt_svc };
     let connection = Arc::new(Connection::new(server, terms, complete));
     let ended_well = match &connection.generation.service {
         Service::PingPong => {
@@ -125,6 +134,7 @@ impl Connection {
         Self {
             server,
             generation: terms.generation,
+            timeline: terms.timeline,
             client: terms.client,
             local: terms.local,
             facts: terms.facts,
@@ -168,6 +178,39 @@ impl Connection {
         self.complete.clone().wait_for(|complete| *complete).await.is_ok()
     }
 
+    /// The client's Finished is verified now. Call it before [`Connection::is_complete`] says so.
+    pub(crate) fn note_complete(&self) {
+        self.timeline.complete();
+        self.tell_handshake(false);
+    }
+
+    /// Adds the handshake to the first request's trace, once both have been seen. `over`: there
+    /// will be no more to see.
+    pub(crate) fn tell_handshake(&self, over: bool) {
+        let (Some(tracer), Some(context)) = (&self.server.tracer, self.timeline.tell(over)) else {
+            return;
+        };
+        if !context.sampled {
+            return;
+        }
+        let began = self.timeline.accepted_at;
+        let ended = self.timeline.completed_at();
+        let part = |name, times: (Instant, Instant)| {
+            Span::part(context, name, (wall(times.0), wall(times.1)))
+        };
+        let span = part("tls.handshake", (began, ended.unwrap_or_else(Instant::now)))
+            .with("tls.protocol.version", self.facts.version.map_or("-", Version::name))
+            .with("tls.cipher", self.facts.cipher.unwrap_or("-"))
+            .with("tls.resumed", self.facts.resumed)
+            .with("firstflight.early_data", self.early_data)
+            .with("firstflight.handshake.complete", ended.is_some());
+        tracer.send(span);
+        if let Some(times) = self.timeline.claim {
+            let won = !self.lost_claim();
+            tracer.send(part("early_data.claim", times).with("firstflight.claim.won", won));
+        }
+    }
+
     /// Whether the client's Finished is verified.
     pub(crate) fn is_complete(&self) -> bool {
         *self.complete.borrow()
@@ -185,7 +228,7 @@ impl Connection {
     async fn hold(&self, record: &mut Record) -> Verdict {
         let since = Instant::now();
         let completed = self.handshake_completes().await;
-        record.held_for(since.elapsed());
+        record.held_since(since);
         match (self.flight, completed) {
             (Some(flight), true) => match flight.handshake_complete() {
                 Release::Execute => Verdict::Run,
@@ -202,5 +245,11 @@ impl Connection {
             (Some(_), Some(_)) => "lost",
             _ => "none",
         }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.tell_handshake(true);
     }
 }

@@ -167,6 +167,7 @@ impl Drive {
         }
         match self.driver.poll_complete(cx) {
             Poll::Ready(Ok(())) => {
+                self.connection.note_complete();
                 self.completed.send_replace(true);
             }
             Poll::Ready(Err(error)) => {

@@ -27,6 +27,8 @@ mod service;
 mod shared_register;
 mod sites;
 mod socket;
+mod timeline;
+mod trace;
 mod upstreams;
 
 pub use error::ServerError;

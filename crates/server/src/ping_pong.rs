@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{timeout, timeout_at};
 
 use crate::connection::{Connection, Verdict, stopped};
-use crate::record::Record;
+use crate::record::{Head, Record};
 use crate::server::Stop;
 use crate::socket::Socket;
 
@@ -50,8 +50,7 @@ impl Game<'_> {
         while let Some(early) = self.ping().await? {
             // The policy does not look at pings: they have no method and no path.
             let decision = early.then(|| self.connection.arrive(true)).flatten();
-            let mut record =
-                Record::begin(self.connection, "PING", "-", "ping-pong", decision.is_some());
+            let mut record = Record::begin(self.connection, &PING, decision.is_some());
             self.connection.note(decision, &mut record);
             match self.admit(decision, &mut record).await? {
                 Verdict::Run => {
@@ -96,9 +95,10 @@ impl Game<'_> {
             return Ok(self.connection.admit(decision, record).await);
         }
         let limit = self.connection.generation.limits.header_timeout;
-        let (stream, completed) = (&mut *self.stream, self.completed);
+        let (connection, stream, completed) = (self.connection, &mut *self.stream, self.completed);
         let complete = async {
             poll_fn(|cx| stream.poll_complete(cx)).await?;
+            connection.note_complete();
             completed.send_replace(true);
             // The verdict ends this.
             std::future::pending::<io::Result<Verdict>>().await
@@ -112,3 +112,7 @@ impl Game<'_> {
         timeout(limit, both).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
+
+/// What there is to say of a ping.
+pub(crate) const PING: Head<'static> =
+    Head { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };

@@ -12,6 +12,7 @@ use tracing::warn;
 
 use crate::connection::Connection;
 use crate::content::{AnswerBody, BodyError, empty, plain};
+use crate::trace::UpstreamNotes;
 
 /// Forwards requests to a pool.
 ///
@@ -29,6 +30,10 @@ pub(crate) struct Forwarding<'a> {
     pub(crate) connection: &'a Connection,
     /// Whether the request came early and its connection's handshake is incomplete now.
     pub(crate) before_completion: bool,
+    /// Where the upstream's work is noted.
+    pub(crate) upstream: UpstreamNotes,
+    /// The field by which the upstream goes on with the request's trace.
+    pub(crate) traceparent: Option<String>,
 }
 
 /// The header of RFC 8470 section 5.1.
@@ -58,12 +63,17 @@ impl Proxy {
         };
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
         // removed, and one field of value 1 whatever the client made of it.
+        if let (Some(tracer), Some(traceparent)) =
+            (&forwarding.connection.server.tracer, &forwarding.traceparent)
+        {
+            tracer.pass_on(traceparent, &mut parts.headers);
+        }
         if early || had_early_data {
             parts.headers.insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
         let replayable = body.is_end_stream();
         let again = (early && !had_early_data && replayable).then(|| parts.clone());
-        let answer = self.send(Request::from_parts(parts, body), connection).await;
+        let answer = self.send(Request::from_parts(parts, body), &forwarding).await;
         match again {
             // RFC 8470 section 5.2: a 425 to a request that only we marked may be retried, after
             // the handshake.
@@ -72,7 +82,7 @@ impl Proxy {
                     return None;
                 }
                 parts.headers.remove(EARLY_DATA);
-                Some(self.send(Request::from_parts(parts, empty()), connection).await)
+                Some(self.send(Request::from_parts(parts, empty()), &forwarding).await)
             }
             _ => Some(answer),
         }
@@ -81,9 +91,11 @@ impl Proxy {
     async fn send(
         &self,
         request: Request<AnswerBody>,
-        connection: &Connection,
+        forwarding: &Forwarding<'_>,
     ) -> Response<AnswerBody> {
-        let terms = Terms { client: connection.client, local: connection.local, observer: &() };
+        let Forwarding { connection, upstream, .. } = forwarding;
+        let (client, local) = (connection.client, connection.local);
+        let terms = Terms { client, local, observer: upstream };
         match self.pool.send(request, &terms).await {
             Ok(mut answer) => {
                 tidy(&mut answer);

@@ -2,70 +2,109 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use firstflight_otlp::{Span, SpanStatus};
+use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::access_log::Entry;
 use crate::connection::Connection;
 use crate::content::AnswerBody;
+use crate::trace::{RequestTrace, UpstreamNotes};
 
-/// Logs its request when it is dropped: exactly once, also when the connection breaks off.
+/// Logs its request when it is dropped: exactly once, also when the connection breaks off. Its
+/// trace ends then too.
 pub(crate) struct Record {
     connection: Arc<Connection>,
     began: Instant,
     entry: Option<Entry>,
+    trace: Option<RequestTrace>,
+    upstream: UpstreamNotes,
+    /// Bytes of the request's body that were read.
+    read: Arc<AtomicU64>,
+    /// For the trace: the facts that the entry has too.
+    facts: Facts,
+}
+
+/// What is known of a request at its beginning.
+pub(crate) struct Head<'a> {
+    pub(crate) method: &'a str,
+    /// Path and query.
+    pub(crate) target: &'a str,
+    pub(crate) protocol: &'static str,
+    pub(crate) host: Option<&'a str>,
+    pub(crate) headers: Option<&'a HeaderMap>,
+}
+
+/// What a trace tells of a request.
+#[derive(Default)]
+struct Facts {
+    method: String,
+    path: String,
+    host: Option<String>,
+    protocol: &'static str,
+    early: bool,
+    held: Option<&'static str>,
+    claim: &'static str,
+    status: Option<u16>,
 }
 
 impl Record {
-    pub(crate) fn begin(
-        connection: &Arc<Connection>,
-        method: &str,
-        target: &str,
-        protocol: &'static str,
-        early: bool,
-    ) -> Self {
-        connection.seen.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn begin(connection: &Arc<Connection>, head: &Head<'_>, early: bool) -> Self {
+        let first = connection.seen.fetch_add(1, Ordering::Relaxed) == 0;
         connection.running.fetch_add(1, Ordering::Relaxed);
-        let facts = &connection.facts;
-        // Strings are made only for a log that somebody keeps.
-        let entry = connection.server.access_log.is_some().then(|| Entry {
-            time: jiff::Timestamp::now(),
-            client: connection.client.to_string(),
-            method: method.to_owned(),
-            target: target.to_owned(),
-            protocol,
-            status: None,
-            bytes: 0,
-            duration_ms: 0.0,
-            complete: false,
-            tls_version: facts.version.map_or("-", firstflight_tls::Version::name),
-            cipher: facts.cipher.unwrap_or("-"),
-            resumed: facts.resumed,
-            early,
-            held: None,
-            held_ms: None,
-            claim: "none",
-            ticket_age_skew: facts.ticket_age_skew,
-            early_data: connection.early_data,
-            executed: false,
-            client_random: hex::encode(facts.client_random),
-        });
-        Self { connection: connection.clone(), began: Instant::now(), entry }
+        let trace = connection.server.tracer.as_ref().map(|tracer| tracer.begin(head.headers));
+        if let (true, Some(trace)) = (first, &trace) {
+            connection.timeline.belongs_to(trace.context());
+        }
+        // Strings are made only for a log that somebody keeps, or a trace that is kept.
+        let entry =
+            connection.server.access_log.is_some().then(|| entry(connection, head, early, &trace));
+        let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
+        let facts = sampled.then(|| Facts::new(head, early)).unwrap_or_default();
+        Self {
+            connection: connection.clone(),
+            began: Instant::now(),
+            entry,
+            trace,
+            upstream: UpstreamNotes::default(),
+            read: Arc::default(),
+            facts,
+        }
+    }
+
+    /// Where who forwards the request notes what the upstream did.
+    pub(crate) fn upstream(&self) -> UpstreamNotes {
+        self.upstream.clone()
+    }
+
+    /// The field by which the upstream goes on with the trace.
+    pub(crate) fn traceparent(&self) -> Option<String> {
+        self.trace.as_ref().map(RequestTrace::traceparent)
     }
 
     pub(crate) fn held(&mut self, reason: &'static str) {
+        self.facts.held = Some(reason);
         self.change(|entry| entry.held = Some(reason));
     }
 
-    pub(crate) fn held_for(&mut self, time: Duration) {
-        self.change(|entry| entry.held_ms = Some(milliseconds(time)));
+    /// The request was held since then, until now.
+    pub(crate) fn held_since(&mut self, since: Instant) {
+        let (now, reason) = (Instant::now(), self.facts.held.unwrap_or("-"));
+        self.change(|entry| entry.held_ms = Some(milliseconds(now - since)));
+        if let Some(trace) = &mut self.trace {
+            trace.part("early_data.hold", (since, now), |span| {
+                span.with("firstflight.held", reason)
+            });
+        }
     }
 
     pub(crate) fn claim(&mut self, claim: &'static str) {
+        self.facts.claim = claim;
         self.change(|entry| entry.claim = claim);
     }
 
@@ -75,7 +114,13 @@ impl Record {
     }
 
     pub(crate) fn status(&mut self, status: u16) {
+        self.facts.status = Some(status);
         self.change(|entry| entry.status = Some(status));
+    }
+
+    /// The request's body, counted as it is read.
+    pub(crate) fn count<B>(&self, body: B) -> CountedBody<B> {
+        CountedBody { body, read: self.read.clone() }
     }
 
     pub(crate) fn bytes(&mut self, count: u64) {
@@ -96,12 +141,149 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         self.connection.running.fetch_sub(1, Ordering::Relaxed);
+        self.connection.tell_handshake(false);
+        let work = self.upstream.work();
         if let (Some(mut entry), Some(log)) =
             (self.entry.take(), &self.connection.server.access_log)
         {
+            entry.bytes_in = self.read.load(Ordering::Relaxed);
             entry.duration_ms = milliseconds(self.began.elapsed());
+            if let Some(work) = &work {
+                entry.upstream = Some(work.server.clone());
+                entry.upstream_status = work.status;
+                entry.upstream_ms = Some(milliseconds(work.time()));
+            }
             log.entry(entry);
         }
+        if let (Some(mut trace), Some(tracer)) = (self.trace.take(), &self.connection.server.tracer)
+        {
+            if let Some(work) = &work {
+                trace.upstream(work);
+            }
+            let facts = std::mem::take(&mut self.facts);
+            let (connection, name) = (&self.connection, facts.method.clone());
+            trace.whole(name, self.began, |span| facts.tell(span, connection));
+            tracer.take(trace);
+        }
+    }
+}
+
+impl Facts {
+    fn new(head: &Head<'_>, early: bool) -> Self {
+        let path = head.target.split('?').next().unwrap_or_default();
+        Self {
+            method: head.method.to_owned(),
+            path: path.to_owned(),
+            host: head.host.map(str::to_owned),
+            protocol: head.protocol,
+            early,
+            claim: "none",
+            ..Self::default()
+        }
+    }
+
+    /// Puts them on the request's span, by the names of OpenTelemetry's conventions for HTTP. The
+    /// query stays out: it may hold what is nobody's affair.
+    fn tell(self, mut span: Span, connection: &Connection) -> Span {
+        let tls = &connection.facts;
+        span.status = match self.status {
+            Some(500..) | None => SpanStatus::Error,
+            _ => SpanStatus::Unset,
+        };
+        let version = self.protocol.trim_start_matches("HTTP/");
+        span = span
+            .with("http.request.method", self.method)
+            .with("url.scheme", "https")
+            .with("url.path", self.path)
+            .with("network.protocol.version", version)
+            .with("client.address", connection.client.ip().to_canonical().to_string())
+            .with("tls.protocol.version", tls.version.map_or("-", firstflight_tls::Version::name))
+            .with("tls.resumed", tls.resumed)
+            .with("firstflight.early", self.early)
+            .with("firstflight.early_data", connection.early_data)
+            .with("firstflight.claim", self.claim);
+        if let Some(host) = self.host {
+            span = span.with("server.address", host);
+        }
+        if let Some(held) = self.held {
+            span = span.with("firstflight.held", held);
+        }
+        match self.status {
+            Some(status) => span.with("http.response.status_code", i64::from(status)),
+            None => span,
+        }
+    }
+}
+
+fn entry(
+    connection: &Connection,
+    head: &Head<'_>,
+    early: bool,
+    trace: &Option<RequestTrace>,
+) -> Entry {
+    let facts = &connection.facts;
+    let context = trace.as_ref().map(RequestTrace::context);
+    let user_agent = head.headers.and_then(|headers| headers.get(header::USER_AGENT));
+    Entry {
+        time: jiff::Timestamp::now(),
+        client: connection.client.to_string(),
+        trace_id: context.map(|context| context.trace.to_string()),
+        span_id: context.map(|context| context.span.to_string()),
+        method: head.method.to_owned(),
+        host: head.host.map(str::to_owned),
+        target: head.target.to_owned(),
+        protocol: head.protocol,
+        status: None,
+        bytes_in: 0,
+        bytes: 0,
+        duration_ms: 0.0,
+        complete: false,
+        tls_version: facts.version.map_or("-", firstflight_tls::Version::name),
+        cipher: facts.cipher.unwrap_or("-"),
+        resumed: facts.resumed,
+        early,
+        held: None,
+        held_ms: None,
+        claim: "none",
+        ticket_age_skew: facts.ticket_age_skew,
+        early_data: connection.early_data,
+        executed: false,
+        client_random: hex::encode(facts.client_random),
+        upstream: None,
+        upstream_status: None,
+        upstream_ms: None,
+        user_agent: user_agent.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned()),
+    }
+}
+
+/// A request's body that counts itself.
+pub(crate) struct CountedBody<B> {
+    body: B,
+    read: Arc<AtomicU64>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            let count = frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.read.fetch_add(count, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

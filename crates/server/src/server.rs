@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use firstflight_config::{ServerConfig, TicketSettings};
+use firstflight_otlp::{Exporter, TelemetrySettings};
 use firstflight_replay::SharedConfig;
 use firstflight_store::{Store, StoreTls};
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
@@ -20,8 +21,9 @@ use tracing::{info, warn};
 use crate::access_log::AccessLog;
 use crate::gatekeeper::Gatekeeper;
 use crate::generation::{Foundation, Generation, serves_http3};
-use crate::keys::TicketRing;
+use crate::keys::{TicketRing, name_of_this_node};
 use crate::quic::Front;
+use crate::trace::Tracer;
 use crate::upstreams::Pools;
 use crate::{ServerError, connection, listener};
 
@@ -54,6 +56,7 @@ pub(crate) struct Shared {
     front: Option<Arc<Front>>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) access_log: Option<AccessLog>,
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) ring: Arc<TicketRing>,
 }
 
@@ -90,7 +93,8 @@ impl Server {
             None => None,
         };
         let current = ArcSwap::from_pointee(generation);
-        let shared = Shared { current, foundation, front, gatekeeper, access_log, ring };
+        let tracer = config.telemetry.as_ref().map(|settings| tracer(settings, &config));
+        let shared = Shared { current, tracer, foundation, front, gatekeeper, access_log, ring };
         Ok(Self { listeners: tcp, addresses, shared: Arc::new(shared) })
     }
 
@@ -138,6 +142,9 @@ impl Server {
         }
         if let Some(front) = &self.shared.front {
             front.close().await;
+        }
+        if let Some(tracer) = &self.shared.tracer {
+            tracer.flush().await;
         }
         let shared = self.shared.clone();
         let written = tokio::task::spawn_blocking(move || {
@@ -216,6 +223,14 @@ fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, Se
     store.shared.freshness = config.early_data.freshness;
     let shared = store.shared;
     Ok(Some((Store::open(store, SteadyClock::unix_micros)?, shared)))
+}
+
+fn tracer(settings: &TelemetrySettings, config: &ServerConfig) -> Tracer {
+    let exporter = settings.otlp.clone().map(|endpoint| {
+        let node = config.tickets.node.clone().unwrap_or_else(name_of_this_node);
+        Exporter::start(endpoint, settings, &node, Box::new(String::new)).0
+    });
+    Tracer::new(settings.clone(), exporter)
 }
 
 /// Accepts connections while there are places.

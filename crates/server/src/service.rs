@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use crate::connection::{Connection, Verdict};
 use crate::content::{BodyError, plain};
 use crate::proxy::Forwarding;
-use crate::record::{Record, RecordedBody};
+use crate::record::{Head, Record, RecordedBody};
 use crate::socket::Socket;
 
 /// Answers the requests of one connection.
@@ -69,7 +69,9 @@ pub(crate) fn begin<B>(
     let target = request.uri().path_and_query().map_or("*", |target| target.as_str());
     let protocol = version_name(request.version());
     let method = request.method().as_str();
-    let mut record = Record::begin(connection, method, target, protocol, decision.is_some());
+    let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
+    let head = Head { method, target, protocol, host, headers: Some(request.headers()) };
+    let mut record = Record::begin(connection, &head, decision.is_some());
     connection.note(decision, &mut record);
     (decision, record)
 }
@@ -83,7 +85,7 @@ pub(crate) async fn respond<B>(
     mut record: Record,
 ) -> Option<Response<RecordedBody>>
 where
-    B: Body<Data = Bytes> + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
     let head = request.method() == Method::HEAD;
@@ -95,12 +97,14 @@ where
         Verdict::Run => {
             record.executed();
             let before_completion = decision.is_some() && !complete();
-            let forwarding = Forwarding { connection, before_completion };
+            let (upstream, traceparent) = (record.upstream(), record.traceparent());
+            let forwarding = Forwarding { connection, before_completion, upstream, traceparent };
             let generation = match decision {
                 // By the same rules as the gate's first word.
                 Some(_) => connection.generation.clone(),
                 None => connection.server.current(),
             };
+            let request = request.map(|body| record.count(body));
             generation.service.answer(request, forwarding).await?
         }
     };

@@ -21,6 +21,7 @@ mod tokens;
 pub(crate) use sessions::Redeemed;
 use sessions::Sessions;
 use shared::SharedKeys;
+pub(crate) use shared::name_of_this_node;
 
 /// Seals and opens the tickets of all connections.
 pub(crate) struct TicketRing {

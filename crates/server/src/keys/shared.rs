@@ -142,7 +142,7 @@ impl SharedKeys {
 }
 
 /// The host's name, and something that tells this process from others there.
-fn name_of_this_node() -> String {
+pub(crate) fn name_of_this_node() -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let host: String = host.to_string_lossy().chars().filter(char::is_ascii_graphic).collect();
     let host = if host.is_empty() { "node" } else { &host };

@@ -1,6 +1,7 @@
 //! From a first packet to a connection on which early data is decided.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use firstflight_quic::{EarlyDataJudge, Handshake};
 use firstflight_replay::Flight;
@@ -23,6 +24,8 @@ pub(crate) struct Accepted {
     pub(crate) flight: Option<Flight>,
     /// Why TLS accepted early data or not, as the access log has it.
     pub(crate) early_data: &'static str,
+    /// From when to when the flight was claimed.
+    pub(crate) claim: Option<(Instant, Instant)>,
 }
 
 /// What the judge has decided.
@@ -30,11 +33,14 @@ pub(crate) struct Accepted {
 pub(super) struct Verdict {
     flight: Option<Flight>,
     refused: Option<Refused>,
+    claim: Option<(Instant, Instant)>,
 }
 
 impl Verdict {
-    /// Notes what became of the flight's claim. Whether TLS is to accept the early data.
-    pub(super) fn note(&mut self, claim: Result<Flight, Refused>) -> bool {
+    /// Notes what became of the flight's claim. `began`: when it was
+    /// asked for. Whether TLS is to accept the early data.
+    pub(super) fn note(&mut self, claim: Result<Flight, Refused>, began: Instant) -> bool {
+        self.claim = Some((began, Instant::now()));
         match claim {
             Ok(flight) => self.flight = Some(flight),
             Err(why) => self.refused = Some(why),
@@ -88,13 +94,13 @@ pub(crate) async fn accept(
     let mut connecting = incoming.accept_with(Arc::new(config))?;
     let facts = connecting.handshake_data().await?;
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;
-    let Verdict { flight, refused } =
+    let Verdict { flight, refused, claim } =
         std::mem::take(&mut *verdict.lock().unwrap_or_else(PoisonError::into_inner));
     let early_data = match refused {
         Some(refused) => refused.name(),
         None => early_data(&facts, withheld),
     };
-    Ok(Some(Accepted { connecting, facts: *facts, flight, early_data }))
+    Ok(Some(Accepted { connecting, facts: *facts, flight, early_data, claim }))
 }
 
 /// Claims the flight in this process's own register, while TLS asks.
@@ -102,8 +108,9 @@ fn judge(server: Arc<Shared>, verdict: Arc<Mutex<Verdict>>) -> EarlyDataJudge {
     // TLS has not been given anything yet.
     let heard_at = server.gatekeeper.heard_at(None);
     Box::new(move |facts| {
+        let began = Instant::now();
         let claim = server.gatekeeper.claim_at_once(facts, heard_at);
-        verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim)
+        verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
     })
 }
 

@@ -2,6 +2,7 @@
 //! asked across the network, and TLS asks its judge within a call.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use firstflight_quic::{EarlyDataJudge, Handshake, Rehearsal, ServerCrypto};
 use firstflight_replay::{Flight, SharedRefusal};
@@ -16,6 +17,8 @@ use crate::server::Shared;
 pub(super) struct Ahead {
     /// The flight's client random and what became of its claim; `None`: there is no flight.
     claim: Option<([u8; 32], Result<Flight, Refused>)>,
+    /// When the claim was asked for.
+    began: Instant,
     /// The session of its single-use ticket, if it has one.
     pub(super) session: Option<OpenedTicket>,
     /// Why early data is refused whatever the ClientHello says, if so.
@@ -25,7 +28,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Nothing is known of the connection's ClientHello: early data is refused.
     pub(super) fn unseen() -> Self {
-        Self { claim: None, session: None, withheld: None }
+        Self { claim: None, began: Instant::now(), session: None, withheld: None }
     }
 
     /// Rehearses a ClientHello, and claims the flight in the store if TLS would accept its early
@@ -59,6 +62,7 @@ impl Ahead {
             (rehearsal, heard_at) = rehearse(Some(ticket.session));
         }
         if let (None, Rehearsal::EarlyData(facts)) = (ahead.withheld, rehearsal) {
+            ahead.began = Instant::now();
             let claim = gatekeeper.claim(&facts, heard_at, redeemed).await;
             ahead.claim = Some((facts.client_random, claim));
         }
@@ -69,12 +73,13 @@ impl Ahead {
     /// settled and no other: anybody can send Initial packets, and quinn may have read another
     /// ClientHello than was rehearsed.
     pub(super) fn judge(self, verdict: Arc<Mutex<Verdict>>) -> EarlyDataJudge {
+        let began = self.began;
         Box::new(move |facts: &Handshake| {
             let claim = match self.claim {
                 Some((random, claim)) if random == facts.client_random => claim,
                 _ => Err(self.withheld.unwrap_or(Refused::Unseen)),
             };
-            verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim)
+            verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
         })
     }
 }

@@ -13,6 +13,7 @@ use super::{Beginning, Front, http3, ping_pong};
 use crate::connection::{Connection, Terms, stopped};
 use crate::content::Service;
 use crate::server::{Shared, Stop};
+use crate::timeline::Timeline;
 
 /// Serves one connection to its end.
 ///
@@ -25,7 +26,8 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<Stop>,
 ) -> Result<(), ConnectionError> {
     let generation = server.current();
-    let deadline = Instant::now() + generation.limits.header_timeout;
+    let accepted_at = Instant::now();
+    let deadline = accepted_at + generation.limits.header_timeout;
     let Beginning { incoming, handshaking, arrivals, port } = beginning;
     let client = incoming.remote_address();
     let local = SocketAddr::new(incoming.local_ip().unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
@@ -38,12 +40,14 @@ pub(crate) async fn serve(
     let Ok(accepted) = accepted else { return Err(ConnectionError::TimedOut) };
     // Else it was asked for its address.
     let Some(accepted) = accepted? else { return Ok(()) };
-    let Accepted { connecting, facts, flight, early_data } = accepted;
+    let Accepted { connecting, facts, flight, early_data, claim } = accepted;
     let Ok((quic, handshake)) = connecting.into_0rtt() else {
         unreachable!("a server may always send before the client's Finished");
     };
     let (completed, complete) = watch::channel(false);
-    let terms = Terms { client, local, generation, facts, early_data, flight, alt_svc: None };
+    let timeline = Timeline::new(accepted_at, claim);
+    let alt_svc = None;
+    let terms = Terms { client, local, generation, timeline, facts, early_data, flight, alt_svc };
     let connection = Arc::new(Connection::new(server, terms, complete));
     let handshake = async {
         // It says whether early data was accepted, which is a client's question; and ends as well
@@ -51,6 +55,7 @@ pub(crate) async fn serve(
         handshake.await;
         drop(handshaking);
         if quic.close_reason().is_none() {
+            connection.note_complete();
             completed.send_replace(true);
         }
         std::future::pending::<()>().await;

@@ -11,6 +11,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::connection::next_stop;
 use crate::connection::{Connection, Verdict};
+use crate::ping_pong::PING;
 use crate::record::Record;
 use crate::server::Stop;
 
@@ -63,7 +64,7 @@ async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream))
     }
     // The policy does not look at pings: they have no method and no path.
     let decision = early.then(|| connection.arrive(true)).flatten();
-    let mut record = Record::begin(connection, "PING", "-", "ping-pong", decision.is_some());
+    let mut record = Record::begin(connection, &PING, decision.is_some());
     connection.note(decision, &mut record);
     match connection.admit(decision, &mut record).await {
         Verdict::Run => {
