@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use firstflight_fuzz::quic::{Peer, resumption};
 use firstflight_fuzz::{Event, Flags, acceptor, connector};
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
+use firstflight_replay::{ClaimKey, Gate, GateConfig, Offer as FirstFlight, Question, Startup};
 use firstflight_report::{
     Cell, Control, ControlPair, Cost, Effect, Figures, LinkFacts, Load, MiddleboxOutcome, Record,
     Replay, SCHEMA, Sample, Summary, Waterfall, WaterfallPacket, write,
@@ -66,10 +67,32 @@ fn main() -> Outcome {
     for (name, bytes) in STORE_ANSWERS {
         put(&folder, "store", name, bytes)?;
     }
+    put(&folder, "inheritance", "register", &register())?;
+    put(&folder, "inheritance", "question", &question())?;
     for (name, path) in PATHS {
         put(&folder, "policy", name, path.as_bytes())?;
     }
     Ok(())
+}
+
+/// What a gate with a flight and a name leaves.
+fn register() -> Vec<u8> {
+    let config = GateConfig { startup: Startup::KeysAreNew, ..GateConfig::default() };
+    let gate = Gate::new(config, Duration::ZERO);
+    let _ = gate.claim(&FirstFlight::new(&[7; 32], 0, Duration::ZERO), Duration::ZERO);
+    gate.claim_name(ClaimKey::from_name(&[b"seed"]), Duration::from_secs(60), Duration::ZERO);
+    gate.hand_over(Duration::from_secs(1000), Duration::ZERO).to_bytes()
+}
+
+fn question() -> Vec<u8> {
+    let flight = FirstFlight::new(&[7; 32], -3, Duration::from_secs(1 << 20));
+    let name = ClaimKey::from_name(&[b"seed"]);
+    let questions = [
+        Question::Flight(flight),
+        Question::Name(name, Duration::from_secs(60)),
+        Question::Release(name),
+    ];
+    questions.iter().flat_map(Question::to_bytes).collect()
 }
 
 /// First bytes: what the target makes of the rest.

@@ -24,6 +24,23 @@ impl ClaimKey {
         Self(key)
     }
 
+    /// The key of what these parts name together, such as a kind, a site and a header's value.
+    /// Other parts are another name, also where they read the same one after the other.
+    pub fn from_name(parts: &[&[u8]]) -> Self {
+        let mut digest = Sha256::new();
+        for part in parts {
+            digest.update((part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        let mut key = [0; 16];
+        key.copy_from_slice(&digest.finalize()[..16]);
+        Self(key)
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
     /// The key's bytes, as a shared store would hold them.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
@@ -32,16 +49,19 @@ impl ClaimKey {
 
 impl fmt::Debug for ClaimKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClaimKey(")?;
-        for byte in self.0 {
-            write!(f, "{byte:02x}")?;
-        }
-        write!(f, ")")
+        write!(f, "ClaimKey({self})")
+    }
+}
+
+/// In hexadecimal.
+impl fmt::Display for ClaimKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
 /// A first flight whose early data TLS would accept, and whose claim is still to be settled.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     pub(crate) key: ClaimKey,
     pub(crate) skew_seconds: i32,
@@ -164,6 +184,17 @@ mod tests {
         let key = ClaimKey::from_client_random(&random);
         random[31] ^= 1;
         assert_ne!(key, ClaimKey::from_client_random(&random));
+    }
+
+    #[test]
+    fn names_differ_by_their_parts() {
+        let name = |parts: &[&str]| {
+            let parts: Vec<_> = parts.iter().map(|part| part.as_bytes()).collect();
+            ClaimKey::from_name(&parts)
+        };
+        assert_eq!(name(&["a", "bc"]), name(&["a", "bc"]));
+        assert_ne!(name(&["a", "bc"]), name(&["ab", "c"]));
+        assert_ne!(name(&["a", ""]), name(&["a"]));
     }
 
     #[test]

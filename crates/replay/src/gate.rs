@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use crate::ClaimKey;
 use crate::flight::{Flight, Offer};
+use crate::inheritance::Inheritance;
 use crate::register::{Claim, RegisterStatistics, StrikeRegister};
 
 /// Settings of a [`Gate`].
@@ -19,7 +21,7 @@ pub struct GateConfig {
     pub max_skew: Duration,
     /// Records that the strike register holds: 2^20 by default, 38 MB when all are in use.
     /// A record lives about 66 s at a skew of 0, so this is some 15,000 early connections a
-    /// second.
+    /// second. The register of names ([`Gate::claim_name`]) is another, of the same size.
     pub capacity: usize,
     /// Whether a flight may have been executed before this gate began.
     pub startup: Startup,
@@ -76,6 +78,9 @@ pub enum Refusal {
     /// The flight, or a copy of it, has been refused before: its client sends, or has sent, its
     /// requests again.
     RefusedBefore,
+    /// The register is another process's now: ask that one ([`crate::Question`]). Nothing was
+    /// recorded here.
+    HandedOver,
 }
 
 /// Settles the claims of first flights. Shared by all connections of a process.
@@ -87,26 +92,37 @@ pub enum Refusal {
 pub struct Gate {
     config: GateConfig,
     register: StrikeRegister,
+    /// Idempotency keys and nonces.
+    names: StrikeRegister,
+    /// Nothing is accepted before this, as flights may predate the start.
+    begins_at: AtomicI64,
     /// Nothing is accepted before this, as records may be missing.
     lost_until: AtomicI64,
     /// Nothing is accepted before this, as a flight was refused without a record.
     blind_until: AtomicI64,
+    /// No new name is taken before this, as there was no room for one that was taken over.
+    names_blind_until: AtomicI64,
 }
 
 impl Gate {
     /// A gate that begins at `now`. A `freshness` above `max_skew` means `max_skew`.
     pub fn new(config: GateConfig, now: Duration) -> Self {
         let config = GateConfig { freshness: config.freshness.min(config.max_skew), ..config };
-        let gate = Self {
+        let begins_at = match config.startup {
+            Startup::KeysMayPredateStart => {
+                millis(now).saturating_add(millis(config.recording_window()))
+            }
+            Startup::KeysAreNew => i64::MIN,
+        };
+        Self {
             config,
             register: StrikeRegister::new(config.capacity),
+            names: StrikeRegister::with_unit(config.capacity, NAMES_UNIT),
+            begins_at: AtomicI64::new(begins_at),
             lost_until: AtomicI64::new(i64::MIN),
             blind_until: AtomicI64::new(i64::MIN),
-        };
-        if config.startup == Startup::KeysMayPredateStart {
-            gate.claims_lost(now);
+            names_blind_until: AtomicI64::new(i64::MIN),
         }
-        gate
     }
 
     /// Settles a flight's claim. Call it once for each flight whose early data TLS would accept,
@@ -132,7 +148,71 @@ impl Gate {
             (Claim::Lost, _) => Ok(offer.settled(false)),
             (Claim::Barred, why) => Err(why),
             (Claim::Full, _) => Err(Refusal::RegisterFull),
+            (Claim::Closed, _) => Err(Refusal::HandedOver),
         }
+    }
+
+    /// Claims a name: an idempotency key or a nonce, which is to be met once within `life`. Days
+    /// are possible; a life may last 16 s longer. [`Claim::Won`]: nobody had it.
+    /// [`Claim::Closed`]: ask the process that has the register now.
+    pub fn claim_name(&self, name: ClaimKey, life: Duration, now: Duration) -> Claim {
+        if millis(now) < self.names_blind_until.load(Ordering::SeqCst)
+            && !self.names.contains(name, now)
+        {
+            return Claim::Full;
+        }
+        self.names.claim(name, now.saturating_add(life), now)
+    }
+
+    /// Gives a name back, since what it was claimed for has certainly not happened. `false`: it is
+    /// not claimed here, or the process that has the register now has to know.
+    pub fn release_name(&self, name: ClaimKey, now: Duration) -> bool {
+        self.names.release(name, now)
+    }
+
+    /// Closes the gate, and says all that it knows. Nothing is recorded here any more: what comes
+    /// at the same time is in the inheritance, or is [`Refusal::HandedOver`].
+    ///
+    /// `common`: this moment by a clock that the next process reads too.
+    pub fn hand_over(&self, common: Duration, now: Duration) -> Inheritance {
+        // The registers first: a gate that closes for another reason meanwhile says so after them.
+        let flights = self.register.close(now);
+        let names = self.names.close(now);
+        let until = [&self.begins_at, &self.lost_until, &self.blind_until];
+        let until = until.map(|at| at.load(Ordering::SeqCst)).into_iter().max().unwrap_or(i64::MIN);
+        let window = until.saturating_sub(millis(now)).max(0);
+        let window = Duration::from_millis(u64::try_from(window).unwrap_or(0));
+        Inheritance { closed_at: common, window, flights, names }
+    }
+
+    /// Goes on, as nobody took over what was handed over.
+    pub fn reopen(&self) {
+        self.names.reopen();
+        self.register.reopen();
+    }
+
+    /// Takes over what another process knew, so that its records hold here, and no window is needed
+    /// for them. Call it before the first flight is accepted here, and when no other process holds
+    /// what is taken over.
+    ///
+    /// What finds no room closes the gate for as long as its record would have been needed.
+    pub fn take_over(&self, inheritance: &Inheritance, common: Duration, now: Duration) {
+        let passed = common.saturating_sub(inheritance.closed_at);
+        let then = now.saturating_sub(passed);
+        let until = millis(then).saturating_add(millis(inheritance.window));
+        self.lost_until.fetch_max(until, Ordering::SeqCst);
+        for (register, held, blind) in [
+            (&self.register, &inheritance.flights, &self.blind_until),
+            (&self.names, &inheritance.names, &self.names_blind_until),
+        ] {
+            let missed =
+                held.iter().filter(|held| !register.take(held, then)).map(|held| held.left);
+            if let Some(left) = missed.max() {
+                let needed = millis(then).saturating_add(i64::from(left).saturating_mul(1000));
+                blind.fetch_max(needed, Ordering::SeqCst);
+            }
+        }
+        self.begins_at.store(i64::MIN, Ordering::SeqCst);
     }
 
     /// Begins a recording window without early data, since records may have been lost: for a
@@ -152,7 +232,8 @@ impl Gate {
     /// Why no flight is accepted now, if so.
     pub fn closed(&self, now: Duration) -> Option<Refusal> {
         let at = millis(now);
-        if at < self.lost_until.load(Ordering::SeqCst) {
+        let lost_until = self.begins_at.load(Ordering::SeqCst);
+        if at < lost_until.max(self.lost_until.load(Ordering::SeqCst)) {
             Some(Refusal::StartupWindow)
         } else if at < self.blind_until.load(Ordering::SeqCst) {
             Some(Refusal::RegisterFull)
@@ -164,6 +245,11 @@ impl Gate {
     /// The strike register's counters.
     pub fn statistics(&self) -> RegisterStatistics {
         self.register.statistics()
+    }
+
+    /// The counters of the register of names.
+    pub fn name_statistics(&self) -> RegisterStatistics {
+        self.names.statistics()
     }
 
     /// The settings in force.
@@ -234,6 +320,9 @@ fn zero_skew_at(offer: &Offer) -> i64 {
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
+
+/// What the lives of names are counted by, in seconds.
+const NAMES_UNIT: u32 = 16;
 
 /// Milliseconds by which two copies may differ, as TLS counts skews in whole seconds.
 const ROUNDING: i64 = 1000;

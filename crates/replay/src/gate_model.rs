@@ -60,6 +60,7 @@ struct World {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Known {
     records: Records,
+    begins_at: i64,
     lost_until: i64,
     blind_until: i64,
 }
@@ -113,6 +114,7 @@ impl Known {
     fn of(gate: &Gate) -> Self {
         Self {
             records: gate.register.records(),
+            begins_at: gate.begins_at.load(Ordering::SeqCst),
             lost_until: gate.lost_until.load(Ordering::SeqCst),
             blind_until: gate.blind_until.load(Ordering::SeqCst),
         }
@@ -122,6 +124,9 @@ impl Known {
         Gate {
             config: config(Startup::KeysAreNew),
             register: StrikeRegister::with_records(1, &self.records),
+            names: StrikeRegister::new(0),
+            begins_at: AtomicI64::new(self.begins_at),
+            names_blind_until: AtomicI64::new(i64::MIN),
             lost_until: AtomicI64::new(self.lost_until),
             blind_until: AtomicI64::new(self.blind_until),
         }

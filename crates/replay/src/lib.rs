@@ -67,11 +67,15 @@
 
 mod flight;
 mod gate;
+mod inheritance;
+mod question;
 mod register;
 mod shared;
 
 pub use flight::{ClaimKey, Decision, Flight, HoldReason, Offer, Release};
 pub use gate::{Gate, GateConfig, Refusal, Startup};
+pub use inheritance::{BadInheritance, Inheritance};
+pub use question::{Answer, Question};
 pub use register::{Claim, RegisterStatistics, StrikeRegister};
 pub use shared::{
     Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, Orders, Role,

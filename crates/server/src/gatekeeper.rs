@@ -168,6 +168,7 @@ impl Refused {
             Self::Gate(Refusal::RegisterFull) => "register_full",
             Self::Gate(Refusal::TicketAge) => "ticket_age",
             Self::Gate(Refusal::RefusedBefore) => "refused_before",
+            Self::Gate(Refusal::HandedOver) => "handed_over",
             Self::Unseen => "unseen",
             Self::Shared(SharedRefusal::TicketAge) => "ticket_age",
             Self::Shared(SharedRefusal::Store(why)) => match why {

@@ -32,6 +32,7 @@ pub(crate) struct Settings {
     started: Instant,
     prefix: String,
     claim_prefix: Vec<u8>,
+    name_prefix: Vec<u8>,
     unix_micros: fn() -> i64,
 }
 
@@ -63,6 +64,7 @@ impl Settings {
             refresh: Notify::new(),
             started: Instant::now(),
             claim_prefix: format!("{}:c:", config.prefix).into_bytes(),
+            name_prefix: format!("{}:n:", config.prefix).into_bytes(),
             prefix: config.prefix,
             unix_micros,
         })
@@ -93,13 +95,18 @@ impl Settings {
         [self.claim_prefix.as_slice(), key.as_bytes()].concat()
     }
 
-    /// The command that claims. The record's being there is all that it says; a small number costs
-    /// the store no memory of its own.
-    pub(crate) fn claim(&self, key: &[u8]) -> Cmd {
-        let mut command = redis::cmd("SET");
-        command.arg(key).arg(1).arg("NX").arg("PX").arg(millis(self.shared.record_life()));
-        command
+    /// The key of a name's claim.
+    pub(crate) fn name_key(&self, name: ClaimKey) -> Vec<u8> {
+        [self.name_prefix.as_slice(), name.as_bytes()].concat()
     }
+}
+
+/// The command that claims. The record's being there is all that it says; a small number costs
+/// the store no memory of its own.
+pub(crate) fn claim(key: &[u8], life: Duration) -> Cmd {
+    let mut command = redis::cmd("SET");
+    command.arg(key).arg(1).arg("NX").arg("PX").arg(millis(life));
+    command
 }
 
 /// A duration as the store takes it; zero would be an error there.

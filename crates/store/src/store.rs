@@ -9,7 +9,7 @@ use redis::{Cmd, Value};
 
 use crate::link::{error_of, integer, refusal};
 use crate::master::Reply;
-use crate::settings::{PATIENCE, Settings, millis};
+use crate::settings::{PATIENCE, Settings, claim, millis};
 use crate::topology::Masters;
 use crate::{StoreConfig, StoreError, StoreStatistics};
 
@@ -59,13 +59,40 @@ impl Store {
 
     async fn ask_claim(&self, key: ClaimKey) -> Result<StoreAnswer, Unknown> {
         let settings = &self.0.settings;
-        let key = settings.claim_key(key);
-        let owner = self.0.masters.owner(&key)?;
+        let life = settings.shared.record_life();
+        self.set_new(&settings.claim_key(key), life, settings.budget).await
+    }
+
+    /// Claims a name, an idempotency key or a nonce, for `life`. Nobody's handshake waits for it,
+    /// so it may take a second. The store's word counts as for flights.
+    ///
+    /// [`StoreAnswer::Unknown`]: nobody may act on the name, and it may be claimed all the same.
+    pub async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreAnswer {
+        let key = self.0.settings.name_key(name);
+        self.set_new(&key, life, PATIENCE).await.unwrap_or_else(StoreAnswer::Unknown)
+    }
+
+    /// Gives a name back that was won: what it was claimed for has certainly not happened. Soon
+    /// after it was claimed, or it might be another's by now.
+    ///
+    /// # Errors
+    /// [`StoreError`]: it may be claimed still.
+    pub async fn release_name(&self, name: ClaimKey) -> Result<(), StoreError> {
+        let key = self.0.settings.name_key(name);
+        self.request(&key, redis::cmd("DEL").arg(&key)).await.map(drop)
+    }
+
+    async fn set_new(
+        &self,
+        key: &[u8],
+        life: Duration,
+        patience: Duration,
+    ) -> Result<StoreAnswer, Unknown> {
+        let owner = self.0.masters.owner(key)?;
         if let Some(why) = owner.master.resting() {
             return Err(why);
         }
-        let command = settings.claim(&key);
-        let reply = owner.master.request(&command, settings.budget, true).await;
+        let reply = owner.master.request(&claim(key, life), patience, true).await;
         let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
         match value {
             // Who finds a record knows that somebody has claimed, however young the store is.
@@ -210,8 +237,8 @@ impl Store {
     }
 
     /// A command on a record, which has a second.
-    async fn request(&self, key: &str, command: &Cmd) -> Result<Value, StoreError> {
-        let master = self.0.masters.owner_soon(key.as_bytes()).await?;
+    async fn request(&self, key: impl AsRef<[u8]>, command: &Cmd) -> Result<Value, StoreError> {
+        let master = self.0.masters.owner_soon(key.as_ref()).await?;
         match master.request(command, PATIENCE, false).await {
             Ok(reply) => error_of(&reply.value).map_or(Ok(reply.value), Err),
             Err(StoreError::Unknown(_)) => Err(master

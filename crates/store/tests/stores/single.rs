@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_clock_that_is_off_does_not_count,
         replicas_have_to_have_it_if_asked_for,
         of_two_nodes_that_race_exactly_one_wins,
+        a_name_is_won_once_until_it_is_given_back,
         records_are_kept_taken_and_dropped,
         nobody_at_all,
         nodes_that_count_by_other_times_do_not_count,
@@ -206,7 +207,7 @@ async fn killed_connections_are_made_again() {
 async fn who_is_to_log_in_logs_in() {
     let redis = Process::redis(Listen::Unix);
     // As docs/cluster.md has it.
-    let rules = "~firstflight:* +set +get +getdel +pttl +time +info +wait +sadd +srem +smembers \
+    let rules = "~firstflight:* +set +get +getdel +del +pttl +time +info +wait +sadd +srem +smembers \
                  +setbit +pexpire +select";
     let mut words = vec!["acl", "setuser", "ff", "on", ">s3cret word"];
     words.extend(rules.split(' '));
@@ -256,6 +257,27 @@ async fn replicas_have_to_have_it_if_asked_for() {
     replica.thaw();
     until(&store, Won).await;
     assert_eq!(store.claim(flight).await, Lost);
+}
+
+async fn a_name_is_won_once_until_it_is_given_back() {
+    let (redis, store) = redis().await;
+    let other = open(single(at_socket(&redis)));
+    until(&other, Won).await;
+    let (flight, day) = (fresh(), Duration::from_secs(24 * 3600));
+    assert_eq!(store.claim_name(flight, day).await, Won);
+    assert_eq!(other.claim_name(flight, day).await, Lost);
+    assert_eq!(other.claim(flight).await, Won, "a flight is no name");
+    store.release_name(flight).await.unwrap();
+    assert_eq!(other.claim_name(flight, Duration::from_millis(50)).await, Won);
+    // Names may be claimed for a short time, too.
+    let began = Instant::now();
+    while store.claim_name(flight, day).await == Lost {
+        assert!(began.elapsed() < Duration::from_secs(30), "it ends");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(redis);
+    while store.claim_name(fresh(), day).await == Won {}
+    assert!(matches!(store.claim_name(fresh(), day).await, Unknown(_)));
 }
 
 async fn of_two_nodes_that_race_exactly_one_wins() {

@@ -1,5 +1,6 @@
 //! A small register as what it holds, for a model's state.
 
+use super::shard::Record;
 use super::*;
 
 /// The records of a register with one shard, sorted, and its clock.
@@ -28,16 +29,9 @@ impl StrikeRegister {
     /// What it holds.
     pub(crate) fn records(&self) -> Records {
         let shard = self.shards[0].lock().unwrap_or_else(PoisonError::into_inner);
-        let linked = |first: &Link| {
-            std::iter::successors(Some(*first), |link| {
-                Some(shard.slab[(*link as usize).checked_sub(1)?].chain_next)
-            })
-        };
-        let links = shard.chains.iter().flat_map(linked).filter(|link| *link != 0);
-        let mut held: Vec<_> = links
-            .map(|link| &shard.slab[link as usize - 1])
-            .map(|record| (record.key, record.is_barred(), record.expires))
-            .collect();
+        let barred = |record: &Record| record.state() == State::Barred;
+        let mut held: Vec<_> =
+            shard.records().map(|record| (record.key, barred(record), record.expires)).collect();
         held.sort_by_key(|(key, ..)| *key.as_bytes());
         Records { held, clock: shard.clock }
     }

@@ -2,6 +2,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
+use super::shard::{Record, WHEEL};
 use super::*;
 
 fn key(n: u64) -> ClaimKey {
@@ -39,6 +40,64 @@ fn a_barred_key_is_won_by_nobody() {
     assert_eq!(register.claim(key(1), ms(9000), ms(5000)), Claim::Won, "the first record's end");
     let statistics = register.statistics();
     assert_eq!((statistics.won, statistics.lost, statistics.barred), (2, 1, 2));
+}
+
+#[test]
+fn a_released_key_can_be_won_again_for_longer() {
+    let register = StrikeRegister::new(1);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
+    assert!(register.release(key(1), ms(1)));
+    assert!(!register.release(key(1), ms(1)) && !register.contains(key(1), ms(1)));
+    assert_eq!(register.claim(key(2), ms(9000), ms(1)), Claim::Full, "its place is taken");
+    assert_eq!(register.claim(key(1), ms(9000), ms(1)), Claim::Won);
+    assert_eq!(register.claim(key(1), ms(9000), ms(8999)), Claim::Lost);
+    assert!(!register.contains(key(1), ms(9000)));
+    assert!(!register.release(key(1), ms(9000)));
+    assert_eq!(register.statistics().entries, 0);
+}
+
+#[test]
+fn what_lives_for_days_is_counted_by_a_coarser_unit() {
+    let register = StrikeRegister::with_unit(4, 16);
+    let day = 24 * 3600 * 1000;
+    assert_eq!(register.claim(key(1), ms(7 * day), ms(0)), Claim::Won);
+    assert_eq!(register.claim(key(2), ms(17_000), ms(1000)), Claim::Won);
+    assert!(register.contains(key(2), ms(31_999)) && !register.contains(key(2), ms(32_000)));
+    for hour in 0..7 * 24 {
+        assert!(register.contains(key(1), ms(hour * 3600 * 1000)));
+    }
+    assert!(register.contains(key(1), ms(7 * day - 1)));
+    assert!(!register.contains(key(1), ms(7 * day)));
+}
+
+#[test]
+fn a_closed_register_knows_what_it_held_and_takes_nothing_new() {
+    let register = StrikeRegister::new(10);
+    assert_eq!(register.claim(key(1), ms(5000), ms(0)), Claim::Won);
+    assert_eq!(register.claim_if(key(2), ms(9000), ms(0), || false), Claim::Barred);
+    assert_eq!(register.claim(key(3), ms(9000), ms(0)), Claim::Won);
+    register.release(key(3), ms(0));
+    let mut held = register.close(ms(1000));
+    held.sort_by_key(|held| held.left);
+    let as_held = |n, barred, left| Held { key: key(n), barred, left };
+    assert_eq!(held, [as_held(1, false, 4), as_held(2, true, 8)]);
+    assert_eq!(register.claim(key(1), ms(5000), ms(1000)), Claim::Lost);
+    assert_eq!(register.claim(key(3), ms(5000), ms(1000)), Claim::Closed);
+    assert_eq!(register.claim(key(4), ms(5000), ms(1000)), Claim::Closed);
+    register.reopen();
+    assert_eq!(register.claim(key(4), ms(5000), ms(1000)), Claim::Won);
+}
+
+#[test]
+fn what_is_taken_over_is_won_if_it_was_won_anywhere() {
+    let register = StrikeRegister::new(3);
+    assert_eq!(register.claim(key(1), ms(2000), ms(0)), Claim::Won);
+    assert_eq!(register.claim_if(key(2), ms(2000), ms(0), || false), Claim::Barred);
+    let held = |n, barred| Held { key: key(n), barred, left: 9 };
+    assert!(register.take(&held(1, true), ms(0)) && register.take(&held(2, false), ms(0)));
+    assert!(register.take(&held(3, true), ms(0)) && !register.take(&held(4, true), ms(0)));
+    let claim = |n| register.claim(key(n), ms(9000), ms(8999));
+    assert_eq!((claim(1), claim(2), claim(3)), (Claim::Lost, Claim::Lost, Claim::Barred));
 }
 
 #[test]
@@ -131,28 +190,43 @@ proptest! {
     #[test]
     fn agrees_with_a_plain_map(
         capacity in 0usize..12,
-        steps in prop::collection::vec((0u64..16, 0u64..700, 0u64..40, any::<bool>()), 1..300),
+        steps in prop::collection::vec((0u64..16, 0u64..700, 0u64..40, 0..3), 1..300),
     ) {
         let register = StrikeRegister::new(capacity);
-        let mut map: HashMap<u64, (bool, u64)> = HashMap::new();
+        let mut map: HashMap<u64, (State, u64)> = HashMap::new();
         let mut second = 0;
-        for (n, life, passed, permit) in steps {
+        for (n, life, passed, deed) in steps {
             second += if passed > 35 { passed * 30 } else { passed / 8 };
             map.retain(|_, (_, expires)| *expires > second);
-            let known = map.get(&n).copied();
-            let expected = match known {
-                Some((true, _)) => Claim::Lost,
-                Some((false, _)) => Claim::Barred,
+            let now = ms(second * 1000);
+            let state = map.get(&n).map(|(state, _)| *state);
+            let is_known = matches!(state, Some(State::Claimed | State::Barred));
+            prop_assert_eq!(register.contains(key(n), now), is_known);
+            if deed == 2 {
+                prop_assert_eq!(register.release(key(n), now), state == Some(State::Claimed));
+                if let Some((state @ State::Claimed, _)) = map.get_mut(&n) {
+                    *state = State::Released;
+                }
+                continue;
+            }
+            let (new, outcome) = match deed {
+                0 => (State::Barred, Claim::Barred),
+                _ => (State::Claimed, Claim::Won),
+            };
+            let expires = second + life.max(1);
+            let expected = match map.get(&n).copied() {
+                Some((State::Claimed, _)) => Claim::Lost,
+                Some((State::Barred, _)) => Claim::Barred,
                 None if map.len() >= capacity => Claim::Full,
-                None => {
-                    map.insert(n, (permit, second + life.max(1)));
-                    if permit { Claim::Won } else { Claim::Barred }
+                before => {
+                    let expires = expires.max(before.map_or(0, |(_, expires)| expires));
+                    map.insert(n, (new, expires));
+                    outcome
                 }
             };
-            let now = ms(second * 1000);
-            prop_assert_eq!(register.contains(key(n), now), known.is_some());
             let expires_at = ms((second + life) * 1000);
-            prop_assert_eq!(register.claim_if(key(n), expires_at, now, || permit), expected);
+            let claim = register.claim_if(key(n), expires_at, now, || deed == 1);
+            prop_assert_eq!(claim, expected);
             prop_assert_eq!(register.statistics().entries, map.len());
         }
     }

@@ -1,0 +1,338 @@
+//! One process hands its register over to the next: whatever comes when, and where, no flight and
+//! no name is won twice, and no copy is accepted beside what a refused client sends again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use firstflight_replay::{
+    Answer, Claim, ClaimKey, Gate, GateConfig, Inheritance, Offer, Question, Refusal, Startup,
+};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Wait(u64),
+    /// A flight comes to the old process or to the new one, its original or a copy.
+    Flight {
+        new: bool,
+        flight: u8,
+        honest: bool,
+    },
+    /// A request with a name comes.
+    Name {
+        new: bool,
+        name: u8,
+    },
+    /// What had the name has certainly not run.
+    Release {
+        new: bool,
+        name: u8,
+    },
+    /// The old process closes its gate.
+    Close,
+    /// The new one has read what it left.
+    TakeOver,
+    /// The new one has died instead.
+    Fail,
+}
+
+/// How far the hand-over has come.
+enum Stage {
+    Before,
+    Closed(Vec<u8>),
+    Done,
+}
+
+struct World {
+    now: u64,
+    old: Gate,
+    new: Gate,
+    stage: Stage,
+    /// What came to the old process while nobody had the register: it waits.
+    waiting: Vec<Step>,
+    sent: HashMap<u8, bool>,
+    won: HashMap<u8, u32>,
+    sent_again: HashMap<u8, u32>,
+    /// Who holds a name: whether the new process.
+    held: HashMap<u8, bool>,
+}
+
+/// The new process began so long before the time by which both count.
+const HEAD_START: u64 = 500_000;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn name(n: u8) -> ClaimKey {
+    ClaimKey::from_name(&[b"test", &[n]])
+}
+
+impl World {
+    fn new(capacity: usize) -> Self {
+        let config = |startup| GateConfig { startup, capacity, ..GateConfig::default() };
+        Self {
+            now: 0,
+            old: Gate::new(config(Startup::KeysAreNew), ms(0)),
+            // Nothing of its clock has to do with the old one's.
+            new: Gate::new(config(Startup::KeysMayPredateStart), ms(HEAD_START)),
+            stage: Stage::Before,
+            waiting: Vec::new(),
+            sent: HashMap::new(),
+            won: HashMap::new(),
+            sent_again: HashMap::new(),
+            held: HashMap::new(),
+        }
+    }
+
+    fn old_now(&self) -> Duration {
+        ms(self.now)
+    }
+
+    fn new_now(&self) -> Duration {
+        ms(HEAD_START + self.now)
+    }
+
+    /// The clock that both read.
+    fn common(&self) -> Duration {
+        ms(7_000_000 + self.now)
+    }
+
+    fn take(&mut self, step: Step) {
+        let reaches_new = matches!(self.stage, Stage::Done);
+        match step {
+            Step::Wait(millis) => self.now += millis,
+            // The new process accepts connections once it has taken over.
+            Step::Flight { new: true, .. }
+            | Step::Name { new: true, .. }
+            | Step::Release { new: true, .. }
+                if !reaches_new => {}
+            Step::Flight { new, flight, honest } => self.flight(new, flight, honest),
+            Step::Name { new, name } => self.name(new, name),
+            Step::Release { new, name } => self.release(new, name),
+            Step::Close if matches!(self.stage, Stage::Before) => {
+                let left = self.old.hand_over(self.common(), self.old_now());
+                self.stage = Stage::Closed(left.to_bytes());
+            }
+            Step::TakeOver => {
+                let Stage::Closed(bytes) = &self.stage else { return };
+                let inheritance = Inheritance::parse(bytes).unwrap();
+                self.new.take_over(&inheritance, self.common(), self.new_now());
+                self.stage = Stage::Done;
+                self.go_on();
+            }
+            Step::Fail if matches!(self.stage, Stage::Closed(_)) => {
+                self.old.reopen();
+                self.stage = Stage::Before;
+                self.go_on();
+            }
+            Step::Close | Step::Fail => {}
+        }
+    }
+
+    fn go_on(&mut self) {
+        for step in std::mem::take(&mut self.waiting) {
+            self.take(step);
+        }
+    }
+
+    fn flight(&mut self, new: bool, flight: u8, honest: bool) {
+        if honest && self.sent.insert(flight, true).is_some() {
+            return;
+        }
+        // Its skew is zero after some seconds.
+        let skew = i32::from(flight) * 4 - (self.now / 1000) as i32;
+        if skew.abs() > 60 {
+            return;
+        }
+        let random = [flight; 32];
+        let answer = match new {
+            true => {
+                let offer = Offer::new(&random, skew, self.new_now());
+                self.new.claim(&offer, self.new_now()).map(|flight| flight.won())
+            }
+            false => {
+                let offer = Offer::new(&random, skew, self.old_now());
+                self.old.claim(&offer, self.old_now()).map(|flight| flight.won())
+            }
+        };
+        let answer = match (answer, &self.stage) {
+            (Err(Refusal::HandedOver), Stage::Done) => {
+                match self.ask(&Question::Flight(Offer::new(&random, skew, self.common()))) {
+                    Answer::Flight(answer) => answer,
+                    other => panic!("{other:?}"),
+                }
+            }
+            (Err(Refusal::HandedOver), _) => {
+                self.waiting.push(Step::Flight { new, flight, honest });
+                if honest {
+                    self.sent.remove(&flight);
+                }
+                return;
+            }
+            (answer, _) => answer,
+        };
+        match answer {
+            Ok(true) => *self.won.entry(flight).or_default() += 1,
+            Ok(false) => {}
+            Err(_) if honest => *self.sent_again.entry(flight).or_default() += 1,
+            Err(_) => {}
+        }
+        let times = |of: &HashMap<u8, u32>| of.get(&flight).copied().unwrap_or(0);
+        let (won, again) = (times(&self.won), times(&self.sent_again));
+        assert!(won <= 1, "flight {flight} won twice");
+        assert!(won + again <= 1, "flight {flight} won, and sent again by its client");
+    }
+
+    fn name(&mut self, new: bool, n: u8) {
+        let life = ms(1000 * 3600);
+        let claim = match new {
+            true => self.new.claim_name(name(n), life, self.new_now()),
+            false => self.old.claim_name(name(n), life, self.old_now()),
+        };
+        let claim = match (claim, &self.stage) {
+            (Claim::Closed, Stage::Done) => match self.ask(&Question::Name(name(n), life)) {
+                Answer::Name(claim) => claim,
+                other => panic!("{other:?}"),
+            },
+            (Claim::Closed, _) => return self.waiting.push(Step::Name { new, name: n }),
+            (claim, _) => claim,
+        };
+        if claim == Claim::Won {
+            assert_eq!(self.held.insert(n, new), None, "name {n} won twice");
+        }
+    }
+
+    fn release(&mut self, new: bool, n: u8) {
+        if self.held.get(&n) != Some(&new) {
+            return;
+        }
+        let here = match new {
+            true => self.new.release_name(name(n), self.new_now()),
+            false => self.old.release_name(name(n), self.old_now()),
+        };
+        match (here, &self.stage) {
+            (true, _) => {}
+            (false, Stage::Done) => {
+                assert_eq!(self.ask(&Question::Release(name(n))), Answer::Released)
+            }
+            (false, _) => return self.waiting.push(Step::Release { new, name: n }),
+        }
+        self.held.remove(&n);
+    }
+
+    /// The old process asks the new one.
+    fn ask(&self, question: &Question) -> Answer {
+        let question = Question::parse(&question.to_bytes()).unwrap();
+        let answer = question.answer(&self.new, self.common(), self.new_now());
+        Answer::parse(answer.to_byte()).unwrap()
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let flight = (any::<bool>(), 0u8..6, any::<bool>());
+    let one = (any::<bool>(), 0u8..4);
+    prop_oneof![
+        4 => (0u64..9000).prop_map(Step::Wait),
+        12 => flight.prop_map(|(new, flight, honest)| Step::Flight { new, flight, honest }),
+        6 => one.clone().prop_map(|(new, name)| Step::Name { new, name }),
+        3 => one.prop_map(|(new, name)| Step::Release { new, name }),
+        2 => Just(Step::Close),
+        2 => Just(Step::TakeOver),
+        1 => Just(Step::Fail),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_won_twice_across_a_hand_over(
+        capacity in prop_oneof![2 => 1usize..4, 3 => Just(100)],
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let mut world = World::new(capacity);
+        for step in steps {
+            world.take(step);
+        }
+    }
+}
+
+#[test]
+fn what_is_left_of_a_window_is_handed_over_and_no_more() {
+    let gate = |now| Gate::new(GateConfig::default(), ms(now));
+    let old = gate(0);
+    let new = gate(100_000);
+    let left = old.hand_over(ms(30_000), ms(30_000));
+    new.take_over(&left, ms(31_000), ms(101_000));
+    assert_eq!(new.closed(ms(100_000 + 45_999)), Some(Refusal::StartupWindow));
+    assert_eq!(new.closed(ms(100_000 + 46_000)), None);
+}
+
+#[test]
+fn what_found_no_room_closes_the_gate_for_as_long_as_it_is_needed() {
+    let gate = |capacity| {
+        let config = GateConfig { capacity, startup: Startup::KeysAreNew, ..GateConfig::default() };
+        Gate::new(config, ms(0))
+    };
+    let (old, new) = (gate(10), gate(1));
+    for flight in 0..2 {
+        old.claim(&Offer::new(&[flight; 32], 0, ms(0)), ms(0)).unwrap();
+        old.claim_name(name(flight), ms(100_000), ms(0));
+    }
+    new.take_over(&old.hand_over(ms(0), ms(0)), ms(0), ms(0));
+    assert_eq!(new.closed(ms(65_999)), Some(Refusal::RegisterFull));
+    assert_eq!(new.closed(ms(66_000)), None);
+    assert_eq!(new.claim_name(name(9), ms(1000), ms(99_000)), Claim::Full);
+    let known = |n| new.claim_name(name(n), ms(1000), ms(99_000));
+    assert!([known(0), known(1)].contains(&Claim::Lost));
+}
+
+/// Threads claim while the gate is closed under them: each flight is won once, by one of them or by
+/// the next process.
+#[test]
+fn claims_that_race_the_hand_over_are_in_it_or_are_asked_again() {
+    const FLIGHTS: u16 = 4000;
+    let config = GateConfig { startup: Startup::KeysAreNew, ..GateConfig::default() };
+    let (old, new) = (Gate::new(config, ms(0)), Gate::new(config, ms(0)));
+    let wins: Vec<_> = (0..FLIGHTS).map(|_| AtomicU32::new(0)).collect();
+    let taken = AtomicBool::new(false);
+    let offer = |flight: u16| {
+        let mut random = [0; 32];
+        random[..2].copy_from_slice(&flight.to_be_bytes());
+        Offer::new(&random, 0, ms(0))
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for flight in 0..FLIGHTS {
+                    let mut outcome = old.claim(&offer(flight), ms(0));
+                    if outcome == Err(Refusal::HandedOver) {
+                        while !taken.load(Ordering::SeqCst) {
+                            std::thread::yield_now();
+                        }
+                        outcome = new.claim(&offer(flight), ms(0));
+                    }
+                    if outcome.is_ok_and(|flight| flight.won()) {
+                        wins[usize::from(flight)].fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        while old.statistics().won < u64::from(FLIGHTS) / 4 {
+            std::thread::yield_now();
+        }
+        let left = old.hand_over(ms(0), ms(0));
+        assert!(left.len().0 >= usize::from(FLIGHTS) / 4);
+        new.take_over(&left, ms(0), ms(0));
+        taken.store(true, Ordering::SeqCst);
+    });
+    // And a copy of each.
+    for flight in 0..FLIGHTS {
+        if new.claim(&offer(flight), ms(0)).is_ok_and(|flight| flight.won()) {
+            wins[usize::from(flight)].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    assert!(wins.iter().all(|wins| wins.load(Ordering::SeqCst) == 1));
+}

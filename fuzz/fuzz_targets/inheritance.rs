@@ -1,0 +1,26 @@
+//! Any bytes as what a process leaves to the next: a register, and questions about it.
+#![no_main]
+
+use std::time::Duration;
+
+use firstflight_replay::{Answer, Gate, GateConfig, Inheritance, Question, Startup};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let config = GateConfig { capacity: 16, startup: Startup::KeysAreNew, ..GateConfig::default() };
+    let (common, now) = (Duration::from_secs(1 << 20), Duration::from_secs(100));
+    let gate = Gate::new(config, now);
+    if let Ok(inheritance) = Inheritance::parse(bytes) {
+        assert_eq!(inheritance.to_bytes(), bytes);
+        gate.take_over(&inheritance, common, now);
+        let left = gate.hand_over(common, now);
+        assert_eq!(Inheritance::parse(&left.to_bytes()).as_ref(), Ok(&left));
+        return;
+    }
+    for bytes in bytes.as_chunks::<{ Question::LENGTH }>().0 {
+        let Some(question) = Question::parse(bytes) else { continue };
+        assert_eq!(Question::parse(&question.to_bytes()).as_ref(), Some(&question));
+        let answer = question.answer(&gate, common, now);
+        assert_eq!(Answer::parse(answer.to_byte()), Some(answer));
+    }
+});
