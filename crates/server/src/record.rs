@@ -65,7 +65,7 @@ impl Record {
         let entry =
             connection.server.access_log.is_some().then(|| entry(connection, head, early, &trace));
         let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
-        let facts = sampled.then(|| Facts::new(head, early)).unwrap_or_default();
+        let facts = if sampled { Facts::new(head, early) } else { Facts::default() };
         Self {
             connection: connection.clone(),
             began: Instant::now(),
