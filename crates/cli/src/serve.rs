@@ -13,7 +13,7 @@ use firstflight_config::{
     ProcessSettings, ServerConfig, TlsSettings, parse_duration,
 };
 use firstflight_server::{Server, ServerError, ServerHandle};
-use firstflight_tls::{CipherPolicy, Version};
+use firstflight_tls::{CipherPolicy, CipherPreference, Version};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
@@ -301,6 +301,7 @@ fn tls_settings(args: TlsArgs, http2: bool) -> TlsSettings {
             tls13_ciphers: args.tls13_ciphers,
             groups: args.groups,
         },
+        cipher_preference: CipherPreference::default(),
         tickets: args.tickets,
         http2,
         key_log,

@@ -7,6 +7,7 @@ mod error;
 mod file;
 mod limits;
 mod policy;
+mod prefixes;
 mod settings;
 mod site;
 
@@ -14,12 +15,14 @@ pub use admin::{AdminAddress, AdminSettings};
 pub use error::ConfigError;
 pub use file::{ConfigFile, parse_duration};
 pub use limits::Limits;
-pub use policy::{BadRulePath, Mode, Policy, WhenNotAllowed};
+pub use policy::{Mode, Policy, WhenNotAllowed};
+pub use prefixes::{BadRulePath, Found, Prefixes};
 pub use settings::{
     AccessLogSettings, CertificateSource, EarlyDataSettings, Http3Settings, IpNetwork, KeySource,
     Listener, ListenerProtocol, LogFormat, ProcessSettings, ServerConfig, TicketSettings,
     TlsSettings,
 };
 pub use site::{
-    Action, Content, EarlyRules, FileSettings, Nonce, Redirect, Route, Site, Sites, Timestamp,
+    Action, Content, ENCODINGS, EarlyRules, FileSettings, Nonce, Redirect, Route, Site, Sites,
+    Timestamp,
 };

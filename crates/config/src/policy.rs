@@ -1,11 +1,11 @@
 //! Which request may run from early data: by path and method, decided from the request alone.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use http::Method;
-use percent_encoding::percent_decode_str;
 use serde::Deserialize;
+
+use crate::prefixes::{BadRulePath, Found, Prefixes};
 
 /// What may run from early data, from the strictest to the loosest. The names are those of
 /// Google's load balancer.
@@ -32,7 +32,7 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     default: Mode,
-    rules: Vec<Rule>,
+    rules: Prefixes<Mode>,
     strictest: Mode,
 }
 
@@ -50,56 +50,27 @@ pub enum WhenNotAllowed {
     TooEarly,
 }
 
-/// A rule's path that is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no path for a rule; allowed are paths such as \"/api\" or \"/shop/orders\": decoded, \
-     from the root, without a query, empty or dot segments, backslashes or semicolons"
-)]
-pub struct BadRulePath(pub String);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Rule {
-    segments: Vec<String>,
-    mode: Mode,
-}
-
 impl Policy {
     /// A policy of one mode for everything.
     pub fn new(default: Mode) -> Self {
-        Self { default, rules: Vec::new(), strictest: default }
+        Self { default, rules: Prefixes::default(), strictest: default }
     }
 
-    /// Adds a rule for `path` and all below it.
+    /// Adds a rule for `path` and all below it, in place of one for the very same path.
     ///
     /// # Errors
     /// [`BadRulePath`].
     pub fn rule(mut self, path: &str, mode: Mode) -> Result<Self, BadRulePath> {
-        let bad = || BadRulePath(path.to_owned());
-        if path.contains(['%', '?', '#']) {
-            return Err(bad());
-        }
-        let segments = segments(path).ok_or_else(bad)?;
-        let segments = segments.into_iter().map(Cow::into_owned).collect();
-        self.rules.push(Rule { segments, mode });
-        self.strictest = self.strictest.min(mode);
+        self.rules.insert(path, mode)?;
+        self.strictest = self.rules.values().copied().fold(self.default, Mode::min);
         Ok(self)
     }
 
     /// The mode that holds for a path as the request has it (still percent-encoded).
     pub fn mode(&self, path: &str) -> Mode {
-        if self.rules.is_empty() {
-            return self.default;
-        }
-        let Some(segments) = segments(path) else {
-            return self.strictest;
-        };
-        let exact = self.longest(&segments, |rule, segment| rule == segment);
-        let folded =
-            self.longest(&segments, |rule, segment| rule.to_lowercase() == segment.to_lowercase());
-        match exact == folded {
-            true => exact.map_or(self.default, |rule| rule.mode),
-            false => self.strictest,
+        match self.rules.find(path) {
+            Found::Clear(rule) => rule.copied().unwrap_or(self.default),
+            Found::ButForCase(_) | Found::Unclear => self.strictest,
         }
     }
 
@@ -112,16 +83,6 @@ impl Policy {
             Mode::Permissive => method.is_safe(),
             Mode::Unrestricted => true,
         }
-    }
-
-    fn longest(&self, path: &[Cow<'_, str>], same: impl Fn(&str, &str) -> bool) -> Option<&Rule> {
-        self.rules
-            .iter()
-            .filter(|rule| {
-                rule.segments.len() <= path.len()
-                    && rule.segments.iter().zip(path).all(|(ours, theirs)| same(ours, theirs))
-            })
-            .max_by_key(|rule| rule.segments.len())
     }
 }
 
@@ -140,28 +101,6 @@ impl fmt::Display for Mode {
             Self::Unrestricted => "unrestricted",
         })
     }
-}
-
-/// The decoded segments of a path, or `None` if servers may read it differently. A slash at the
-/// end does not count.
-fn segments(path: &str) -> Option<Vec<Cow<'_, str>>> {
-    let path = path.strip_prefix('/')?;
-    let path = path.strip_suffix('/').unwrap_or(path);
-    if path.is_empty() {
-        return Some(Vec::new());
-    }
-    path.split('/').map(segment).collect()
-}
-
-fn segment(raw: &str) -> Option<Cow<'_, str>> {
-    let decoded = percent_decode_str(raw).decode_utf8().ok()?;
-    // A percent sign that is left was encoded itself, or stood before no two hex digits.
-    let clear = !decoded.is_empty()
-        && decoded != "."
-        && decoded != ".."
-        && !decoded.contains(['/', '\\', '%', ';'])
-        && !decoded.contains(char::is_control);
-    clear.then_some(decoded)
 }
 
 #[cfg(test)]

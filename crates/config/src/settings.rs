@@ -7,7 +7,7 @@ use std::time::Duration;
 use firstflight_otlp::TelemetrySettings;
 use firstflight_store::StoreConfig;
 use firstflight_tickets::Schedule;
-use firstflight_tls::{CipherPolicy, Version};
+use firstflight_tls::{CipherPolicy, CipherPreference, Version};
 
 use crate::{AdminSettings, Content, Limits, Policy, WhenNotAllowed};
 
@@ -124,6 +124,8 @@ pub struct TlsSettings {
     pub max_version: Version,
     /// Ciphers and groups. Default: the library's.
     pub ciphers: CipherPolicy,
+    /// Whose order of ciphers counts. Default: what is cheap for client and server.
+    pub cipher_preference: CipherPreference,
     /// Tickets a TLS 1.3 handshake. Default 2: one to use, one for a connection beside it.
     pub tickets: usize,
     /// Whether HTTP/2 is offered. Default yes.
@@ -259,6 +261,7 @@ impl Default for TlsSettings {
             min_version: Version::Tls12,
             max_version: Version::Tls13,
             ciphers: CipherPolicy::default(),
+            cipher_preference: CipherPreference::default(),
             tickets: 2,
             http2: true,
             key_log: None,

@@ -30,13 +30,15 @@ pub struct Sites {
 /// What is served under some names.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// Host names, in lower case; `*.example.test` stands for all names with one label more.
+    /// Host names; `*.example.test` stands for all names with one label more. Tickets are good for
+    /// the site with the same first name.
     pub names: Vec<String>,
     /// Where certificate and key come from; `None`: from where the server's do.
     pub certificate: Option<CertificateSource>,
     /// A file with an OCSP response, DER, to staple (RFC 6066 section 8).
     pub ocsp: Option<PathBuf>,
-    /// Fields that each answer gets, in place of those of the same names.
+    /// Fields that each answer gets, in place of those of the same names; an empty value removes
+    /// the field.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The longest path that is a prefix of the request's, by whole segments, decides.
     pub routes: Vec<Route>,
@@ -49,7 +51,7 @@ pub struct Route {
     pub path: String,
     /// What answers.
     pub action: Action,
-    /// Fields that each answer gets, beside the site's and before them.
+    /// The same as the site's, beside them; for a name that both have, this counts.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// What may run from early data.
     pub early: EarlyRules,
@@ -74,9 +76,16 @@ pub struct FileSettings {
     /// The directory; the request's whole path is looked up below it.
     pub root: PathBuf,
     /// Encodings whose ready-made variants (`page.html.br`) are sent to clients that take them:
-    /// `br`, `gzip`, `zstd`, `deflate`. Default none: each costs a look at the disk.
+    /// [`ENCODINGS`]. Default none: each costs a look at the disk.
     pub precompressed: Vec<String>,
+    /// Whether symbolic links are followed out of the directory. Default no: within it they are
+    /// followed, if they are relative.
+    pub follow_symlinks: bool,
 }
+
+/// The encodings that files may be there in (RFC 9110 section 8.4.1), with the ends of their names.
+pub const ENCODINGS: [(&str, &str); 4] =
+    [("br", ".br"), ("gzip", ".gz"), ("zstd", ".zst"), ("deflate", ".zz")];
 
 /// A redirect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,8 +133,7 @@ pub struct Nonce {
 impl Content {
     /// The files below a directory, under any name.
     pub fn files(root: impl Into<PathBuf>) -> Self {
-        let files = FileSettings { root: root.into(), precompressed: Vec::new() };
-        Self::one(Action::Files(files), BTreeMap::new())
+        Self::one(Action::Files(FileSettings::new(root)), BTreeMap::new())
     }
 
     /// What the HTTP server at an address (`http://HOST:PORT`, `unix:/PATH`) answers, under any
@@ -142,6 +150,13 @@ impl Content {
     fn one(action: Action, upstreams: BTreeMap<String, PoolConfig>) -> Self {
         let sites = vec![Site::new(vec![Route::new("/", action)])];
         Self::Sites(Sites { sites, upstreams })
+    }
+}
+
+impl FileSettings {
+    /// The files below a directory, as they are.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), precompressed: Vec::new(), follow_symlinks: false }
     }
 }
 

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use firstflight_config::CertificateSource;
-use firstflight_tls::Identity;
+use firstflight_tls::{Identity, TlsError};
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::ServerError;
 
@@ -37,6 +38,27 @@ pub(crate) fn identity(
         ),
     }
     Ok(Identity::from_pem(cert.as_bytes(), key.as_bytes())?)
+}
+
+/// The same with the OCSP response in a file. One that is of no use is left out with a warning:
+/// clients then do without, as they do with servers that have none.
+///
+/// # Errors
+/// [`ServerError::Tls`]: the file cannot be read.
+pub(crate) fn stapled(identity: Identity, file: Option<&Path>) -> Result<Identity, ServerError> {
+    let Some(path) = file else { return Ok(identity) };
+    let response = fs::read(path).map_err(|source| TlsError::File {
+        what: "OCSP response",
+        path: path.to_owned(),
+        source,
+    })?;
+    match identity.clone().with_ocsp(&response) {
+        Ok(stapled) => Ok(stapled),
+        Err(error) => {
+            warn!("{}: {error}", path.display());
+            Ok(identity)
+        }
+    }
 }
 
 /// `localhost`, the addresses that are one machine's, and the names asked for.

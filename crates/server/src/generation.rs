@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::{
-    CertificateSource, ConfigError, Content, Limits, ServerConfig, TlsSettings, WhenNotAllowed,
+    CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, TlsSettings,
+    WhenNotAllowed,
 };
-use firstflight_tls::{Acceptor, AcceptorConfig, Identity, KeyLog, KeyLogFile, Version};
+use firstflight_tls::{
+    Acceptor, AcceptorConfig, Entry, Identities, Identity, KeyLog, KeyLogFile, Version,
+};
 use firstflight_upstream::Pool;
 use http::HeaderValue;
 
@@ -22,6 +25,8 @@ use crate::{ServerError, certificate, quic};
 pub(crate) struct Generation {
     /// From 1 on, one more with each reload.
     pub(crate) number: u64,
+    /// Which certificate was shown to whom.
+    pub(crate) identities: Identities,
     pub(crate) acceptor: Acceptor,
     /// `None`: no HTTP/3.
     pub(crate) quic: Option<quic::Terms>,
@@ -69,6 +74,21 @@ impl Foundation {
         Ok(Self { ring, tokens, self_signed, key_log, key_log_file })
     }
 
+    /// Each site's certificate, under the site's names.
+    fn identities(&self, config: &ServerConfig) -> Result<Identities, ServerError> {
+        let Content::Sites(sites) = &config.content else {
+            return Ok(self.identity(&config.certificate)?.into());
+        };
+        let entry = |site: &Site| -> Result<Entry, ServerError> {
+            let source = site.certificate.as_ref().unwrap_or(&config.certificate);
+            let identity = certificate::stapled(self.identity(source)?, site.ocsp.as_deref())?;
+            Ok(Entry { names: site.names.clone(), identity })
+        };
+        let mut entries = sites.sites.iter().map(entry);
+        let first = entries.next().ok_or_else(|| setting("there is no site; give one"))??;
+        Ok(Identities::new(first, entries.collect::<Result<_, _>>()?)?)
+    }
+
     fn identity(&self, source: &CertificateSource) -> Result<Identity, ServerError> {
         match (source, &self.self_signed) {
             (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
@@ -94,8 +114,8 @@ impl Generation {
         }
         let pools = upstreams::pools(config, pools)?;
         let service = Service::new(config, &pools)?;
-        let identity = foundation.identity(&config.certificate)?;
-        let acceptor_config = acceptor(config, identity, foundation)?;
+        let identities = foundation.identities(config)?;
+        let acceptor_config = acceptor(config, identities.clone(), foundation)?;
         let quic = match serves_http3(config) {
             true => {
                 let for_quic = for_quic(&acceptor_config, &config.content);
@@ -105,6 +125,7 @@ impl Generation {
         };
         Ok(Self {
             number,
+            identities,
             acceptor: Acceptor::new(acceptor_config)?,
             quic,
             service,
@@ -147,7 +168,7 @@ fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
 
 fn acceptor(
     config: &ServerConfig,
-    identity: Identity,
+    identities: Identities,
     foundation: &Foundation,
 ) -> Result<AcceptorConfig, ServerError> {
     let tls = &config.tls;
@@ -163,6 +184,7 @@ fn acceptor(
         min_version: tls.min_version,
         max_version: tls.max_version,
         ciphers: tls.ciphers.clone(),
+        cipher_preference: tls.cipher_preference,
         alpn: alpn.iter().map(|name| name.as_bytes().to_vec()).collect(),
         early_data: config.early_data.enabled,
         sealer: Some(ring),
@@ -170,7 +192,7 @@ fn acceptor(
         // A ticket outlives its key otherwise, and is offered in vain.
         ticket_lifetime: lifetime,
         key_log: foundation.key_log.clone(),
-        ..AcceptorConfig::new(identity)
+        ..AcceptorConfig::new(identities)
     })
 }
 

@@ -7,11 +7,14 @@
 
 mod accept;
 mod access_log;
+mod authority;
 mod certificate;
 mod connection;
 mod content;
 mod drive;
 mod error;
+mod fields;
+mod files;
 mod gatekeeper;
 mod generation;
 mod keys;
@@ -22,6 +25,7 @@ mod prompt_files;
 mod proxy;
 mod quic;
 mod record;
+mod routes;
 mod server;
 mod service;
 mod shared_register;

@@ -8,19 +8,100 @@
 use std::fs::Metadata;
 use std::future::{Ready, ready};
 use std::io::{self, Cursor, Read};
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::Mode;
 use tokio::io::{AsyncRead, AsyncSeek, ReadBuf};
 use tower_http::services::fs::{Backend, File};
 
 /// Files up to this size are read at once: what leaves in a few flights anyway.
 const SMALL: u64 = 64 * 1024;
 
-/// Opens files of the machine's file system.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PromptFiles;
+/// Opens files below a directory. Symbolic links lead nowhere outside it, whatever happens in it
+/// meanwhile: the kernel sees to that, name by name.
+#[derive(Clone, Debug)]
+pub(crate) struct PromptFiles {
+    root: Arc<Path>,
+    follow_symlinks: bool,
+}
+
+impl PromptFiles {
+    /// Files below `root`.
+    ///
+    /// # Errors
+    /// What keeps the kernel from opening below a directory.
+    pub(crate) fn new(root: &Path, follow_symlinks: bool) -> io::Result<Self> {
+        let files = Self { root: root.into(), follow_symlinks };
+        match files.below(root, OFlag::O_PATH) {
+            Ok(_) => Ok(files),
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel (before Linux 5.6) cannot keep symbolic links within a directory; \
+                 allow them with follow_symlinks = true",
+            )),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a path, which is the directory's or below it.
+    fn below(&self, path: &Path, flags: OFlag) -> io::Result<std::fs::File> {
+        let flags = flags | OFlag::O_CLOEXEC;
+        if self.follow_symlinks {
+            return Ok(open(path, flags, Mode::empty())?.into());
+        }
+        let below = path.strip_prefix(&self.root).map_err(io::Error::other)?;
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        // Each time by its name: what it stands for may be replaced, as deployments do.
+        let flags_of_root = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root: OwnedFd = open(&*self.root, flags_of_root, Mode::empty())?;
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how = OpenHow::new().flags(flags).resolve(resolve);
+        let mut tries = 0;
+        loop {
+            match openat2(&root, below, how) {
+                Ok(file) => return Ok(file.into()),
+                // Something was renamed while the kernel looked.
+                Err(Errno::EAGAIN) if tries < RENAMES => tries += 1,
+                Err(Errno::EAGAIN | Errno::EXDEV | Errno::ELOOP | Errno::ENAMETOOLONG) => {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn metadata_of(&self, path: &Path) -> io::Result<Metadata> {
+        self.below(path, OFlag::O_PATH)?.metadata()
+    }
+
+    fn read(&self, path: &Path) -> io::Result<PromptFile> {
+        // Opening a pipe could keep the whole worker waiting.
+        let file = self.below(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "it is no regular file"));
+        }
+        let content = match metadata.len() {
+            0..=SMALL => {
+                let mut bytes = Vec::with_capacity(metadata.len() as usize);
+                // A file that grows meanwhile is served as long as it was.
+                file.take(metadata.len()).read_to_end(&mut bytes)?;
+                PromptContent::Read(Cursor::new(bytes))
+            }
+            _ => PromptContent::Handle(tokio::fs::File::from_std(file)),
+        };
+        Ok(PromptFile { metadata, content })
+    }
+}
+
+/// How often a name is looked up again when something was renamed meanwhile.
+const RENAMES: usize = 4;
 
 /// An open file: all of a small one, a handle to a large one.
 #[derive(Debug)]
@@ -42,31 +123,12 @@ impl Backend for PromptFiles {
     type MetadataFuture = Ready<io::Result<Metadata>>;
 
     fn open(&self, path: PathBuf) -> Self::OpenFuture {
-        ready(open(path))
+        ready(self.read(&path))
     }
 
     fn metadata(&self, path: PathBuf) -> Self::MetadataFuture {
-        ready(std::fs::metadata(path))
+        ready(self.metadata_of(&path))
     }
-}
-
-fn open(path: PathBuf) -> io::Result<PromptFile> {
-    // A pipe or a device could keep the whole worker waiting.
-    if !std::fs::metadata(&path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "it is no regular file"));
-    }
-    let file = std::fs::File::open(path)?;
-    let metadata = file.metadata()?;
-    let content = match metadata.len() {
-        0..=SMALL => {
-            let mut bytes = Vec::with_capacity(metadata.len() as usize);
-            // A file that grows meanwhile is served as long as it was.
-            file.take(metadata.len()).read_to_end(&mut bytes)?;
-            PromptContent::Read(Cursor::new(bytes))
-        }
-        _ => PromptContent::Handle(tokio::fs::File::from_std(file)),
-    };
-    Ok(PromptFile { metadata, content })
 }
 
 impl File for PromptFile {

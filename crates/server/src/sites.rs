@@ -1,66 +1,65 @@
-//! Sites and their routes: which of them a request is for, and what answers it.
-
-use std::path::Path;
+//! Sites: which of them a request is for, and whether its connection is one of that site's.
 
 use bytes::Bytes;
-use firstflight_config::{Action, ConfigError, Policy, Route, ServerConfig, Site};
-use http::{Request, Response, StatusCode, header};
+use firstflight_config::ServerConfig;
+use firstflight_tls::{Identities, Names};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
-use http_body_util::BodyExt;
-use tower_http::services::ServeDir;
-use tower_http::services::fs::DefaultServeDirFallback;
-use tower_service::Service as _;
 
 use crate::ServerError;
+use crate::authority;
 use crate::content::{AnswerBody, BodyError, plain};
-use crate::prompt_files::PromptFiles;
-use crate::proxy::{Forwarding, Proxy};
+use crate::proxy::Forwarding;
+use crate::routes::{ReadyRoute, ReadySite};
 use crate::upstreams::Pools;
 
 /// All sites of one configuration.
-pub(crate) struct Sites(Vec<ReadySite>);
-
-struct ReadySite {
-    policy: Policy,
-    /// The longest path first.
-    routes: Vec<ReadyRoute>,
+pub(crate) struct Sites {
+    /// The first is for unknown names.
+    sites: Vec<ReadySite>,
+    names: Names<usize>,
 }
 
-struct ReadyRoute {
-    path: String,
-    answerer: Answerer,
+/// What a connection's client was shown when it came.
+pub(crate) struct Shown<'a> {
+    /// The name that it asked for (SNI).
+    pub(crate) server_name: Option<&'a str>,
+    /// The certificates that it was shown one of.
+    pub(crate) identities: &'a Identities,
 }
 
-enum Answerer {
-    /// A directory. Index pages, ranges, conditions and types are tower-http's; `..` cannot leave
-    /// the directory, but symbolic links in it are followed, because whoever can place one there
-    /// can place a copy too.
-    Files(ServeDir<DefaultServeDirFallback, PromptFiles>),
-    /// HTTP servers behind this one.
-    Proxy(Proxy),
-    Redirect(firstflight_config::Redirect),
-    Status(StatusCode),
+/// What becomes of a request.
+enum Choice<'a> {
+    Route(&'a ReadyRoute),
+    /// This status, with the site's fields.
+    Status(StatusCode, Option<&'a ReadySite>),
 }
 
 impl Sites {
     /// Checks what the configuration names.
     ///
     /// # Errors
-    /// [`ServerError::Root`] or [`ServerError::Config`].
+    /// [`ServerError::Root`], [`ServerError::Tls`] for names, or [`ServerError::Config`].
     pub(crate) fn new(
         content: &firstflight_config::Sites,
         config: &ServerConfig,
         pools: &Pools,
     ) -> Result<Self, ServerError> {
-        let ready = |site: &Site| ReadySite::new(site, config, pools);
-        content.sites.iter().map(ready).collect::<Result<_, _>>().map(Self)
+        let (mut sites, mut names) = (Vec::new(), Names::default());
+        for (index, site) in content.sites.iter().enumerate() {
+            sites.push(ReadySite::new(site, config, pools)?);
+            for name in &site.names {
+                names.add(name, index)?;
+            }
+        }
+        Ok(Self { sites, names })
     }
 
-    /// Whether a request may run from early data.
+    /// Whether a request may run from early data. It depends on nothing but the request.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
-        let uri = request.uri();
-        let Some(site) = self.site() else { return false };
-        site.policy.may_run_early(request.method(), uri.path(), uri.query())
+        let Ok(host) = authority::host(request) else { return false };
+        let site = self.sites.get(self.index(host.as_deref()));
+        site.is_some_and(|site| site.may_run_early(request))
     }
 
     /// Answers a request. `None`: the client went away and needs no answer.
@@ -73,88 +72,122 @@ impl Sites {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
-        match self.site().and_then(|site| site.route(request.uri().path())) {
-            None => Some(plain(StatusCode::NOT_FOUND)),
-            Some(route) => route.answerer.answer(request, forwarding).await,
-        }
-    }
-
-    fn site(&self) -> Option<&ReadySite> {
-        self.0.first()
-    }
-}
-
-impl ReadySite {
-    fn new(site: &Site, config: &ServerConfig, pools: &Pools) -> Result<Self, ServerError> {
-        let mut policy = config.early_data.policy.clone();
-        for route in &site.routes {
-            if let Some(mode) = route.early.mode {
-                let wrong = |error: firstflight_config::BadRulePath| setting(error.to_string());
-                policy = policy.rule(&route.path, mode).map_err(wrong)?;
-            }
-        }
-        let ready = |route: &Route| {
-            let answerer = Answerer::new(&route.action, pools)?;
-            Ok::<_, ServerError>(ReadyRoute { path: route.path.clone(), answerer })
+        let connection = forwarding.connection;
+        let shown = Shown {
+            server_name: connection.facts.server_name.as_deref(),
+            identities: &connection.generation.identities,
         };
-        let mut routes = site.routes.iter().map(ready).collect::<Result<Vec<_>, _>>()?;
-        routes.sort_by_key(|route| std::cmp::Reverse(route.path.len()));
-        Ok(Self { policy, routes })
-    }
-
-    fn route(&self, path: &str) -> Option<&ReadyRoute> {
-        self.routes.iter().find(|route| path.starts_with(&route.path) || route.path == "/")
-    }
-}
-
-impl Answerer {
-    fn new(action: &Action, pools: &Pools) -> Result<Self, ServerError> {
-        Ok(match action {
-            Action::Files(settings) => Self::Files(files(&settings.root)?),
-            Action::Upstream(name) => {
-                let unknown = || setting(format!("there is no upstream {name:?}"));
-                Self::Proxy(Proxy::new(pools.get(name).ok_or_else(unknown)?.clone()))
-            }
-            Action::Redirect(redirect) => Self::Redirect(redirect.clone()),
-            Action::Status(status) => Self::Status(*status),
-        })
-    }
-
-    async fn answer<B>(
-        &self,
-        request: Request<B>,
-        forwarding: Forwarding<'_>,
-    ) -> Option<Response<AnswerBody>>
-    where
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BodyError>,
-    {
-        match self {
-            Self::Files(files) => {
-                let Ok(answer) = files.clone().call(request).await;
-                Some(answer.map(|body| body.map_err(BodyError::from).boxed_unsync()))
-            }
-            Self::Proxy(proxy) => proxy.forward(request, forwarding).await,
-            Self::Redirect(redirect) => {
-                let mut answer = plain(redirect.status);
-                answer.headers_mut().insert(header::LOCATION, redirect.to.clone());
+        match self.choose(&request, &shown) {
+            Choice::Route(route) => route.answer(request, forwarding).await,
+            Choice::Status(status, site) => {
+                let mut answer = plain(status);
+                if let Some(site) = site {
+                    site.apply(answer.headers_mut());
+                }
                 Some(answer)
             }
-            Self::Status(status) => Some(plain(*status)),
         }
     }
-}
 
-fn files(root: &Path) -> Result<ServeDir<DefaultServeDirFallback, PromptFiles>, ServerError> {
-    let wrong = |reason: String| ServerError::Root { path: root.to_owned(), reason };
-    let metadata = std::fs::metadata(root).map_err(|error| wrong(error.to_string()))?;
-    if !metadata.is_dir() {
-        return Err(wrong("it is no directory".to_owned()));
+    fn choose<B>(&self, request: &Request<B>, shown: &Shown<'_>) -> Choice<'_> {
+        let Ok(host) = authority::host(request) else {
+            return Choice::Status(StatusCode::BAD_REQUEST, None);
+        };
+        let asked = self.index(host.as_deref());
+        if asked != self.index(shown.server_name) {
+            // RFC 9110 section 7.4: a client may ask one connection for all names that its
+            // certificate covers, and for no others.
+            let identity = shown.identities.of(shown.server_name);
+            if !host.is_some_and(|host| identity.covers(&host)) {
+                return Choice::Status(StatusCode::MISDIRECTED_REQUEST, None);
+            }
+        }
+        let Some(site) = self.sites.get(asked) else {
+            return Choice::Status(StatusCode::NOT_FOUND, None);
+        };
+        match site.route(request.uri().path()) {
+            Ok(route) => Choice::Route(route),
+            Err(status) => Choice::Status(status, Some(site)),
+        }
     }
-    std::fs::read_dir(root).map_err(|error| wrong(error.to_string()))?;
-    Ok(ServeDir::with_backend(root, PromptFiles))
+
+    fn index(&self, name: Option<&str>) -> usize {
+        name.and_then(|name| self.names.find(name)).copied().unwrap_or(0)
+    }
 }
 
-fn setting(text: String) -> ServerError {
-    ServerError::Config(ConfigError::Setting(text))
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use firstflight_config::{Action, Content, Route, Site};
+    use firstflight_tls::{Entry, Identity};
+    use http::header;
+
+    use super::*;
+
+    const ONE: &[&str] = &["one.test", "www.one.test"];
+    const TWO: &[&str] = &["two.test", "*.two.test"];
+
+    /// Two sites that answer 201 and 202. The first one's certificate covers `a.two.test` too.
+    fn sites() -> (Sites, Identities) {
+        let site = |names: &[&str], code| Site {
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            ..Site::new(vec![Route::new("/", Action::Status(code))])
+        };
+        let sites = vec![site(ONE, StatusCode::CREATED), site(TWO, StatusCode::ACCEPTED)];
+        let content = firstflight_config::Sites { sites, upstreams: BTreeMap::new() };
+        let config = ServerConfig::new("[::1]:0".parse().unwrap(), Content::files("/"));
+        let one = entry(ONE, &["one.test", "www.one.test", "a.two.test"]);
+        let identities = Identities::new(one, vec![entry(TWO, TWO)]).unwrap();
+        (Sites::new(&content, &config, &Pools::new()).unwrap(), identities)
+    }
+
+    fn entry(names: &[&str], covered: &[&str]) -> Entry {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let made = rcgen::generate_simple_self_signed(owned(covered)).unwrap();
+        let key = made.signing_key.serialize_pem();
+        let identity = Identity::from_pem(made.cert.pem().as_bytes(), key.as_bytes()).unwrap();
+        Entry { names: owned(names), identity }
+    }
+
+    fn code(
+        (sites, identities): &(Sites, Identities),
+        server_name: Option<&str>,
+        host: &str,
+    ) -> u16 {
+        let request = Request::builder().uri("/").header(header::HOST, host).body(()).unwrap();
+        match sites.choose(&request, &Shown { server_name, identities }) {
+            Choice::Route(route) => route.code().as_u16(),
+            Choice::Status(status, _) => status.as_u16(),
+        }
+    }
+
+    #[test]
+    fn rfc9110_7_4_the_host_chooses_the_site_if_the_certificate_covers_it() {
+        let sites = sites();
+        for (server_name, host, expected) in [
+            (Some("one.test"), "one.test", 201),
+            (Some("one.test"), "www.one.test:8443", 201),
+            (Some("ONE.test"), "One.Test.", 201),
+            (Some("two.test"), "two.test", 202),
+            (Some("x.two.test"), "y.two.test", 202),
+            // What the certificate does not cover.
+            (Some("one.test"), "two.test", 421),
+            (Some("two.test"), "one.test", 421),
+            (None, "two.test", 421),
+            // What it does.
+            (Some("one.test"), "a.two.test", 202),
+            (None, "a.two.test", 202),
+            // Unknown names are the first's.
+            (None, "one.test", 201),
+            (None, "192.0.2.1", 201),
+            (Some("unknown.test"), "else.test", 201),
+            (Some("unknown.test"), "one.test", 201),
+            (Some("two.test"), "unknown.test", 421),
+            (Some("one.test"), "bad name", 400),
+        ] {
+            assert_eq!(code(&sites, server_name, host), expected, "{server_name:?} {host}");
+        }
+    }
 }

@@ -1,0 +1,128 @@
+//! Whom a request is for: the host in its target or its `Host` field.
+
+use std::borrow::Cow;
+
+use firstflight_tls::host_name;
+use http::{Request, Version, header};
+
+/// A request that names no host, several, or one that cannot be (RFC 9112 section 3.2, RFC 9113
+/// section 8.3.1, RFC 9114 section 4.3.1). It is answered 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadAuthority;
+
+/// The host that a request is for, in lower case and without a port; addresses of IPv6 without
+/// brackets. `None`: HTTP/1.0 without `Host`.
+///
+/// # Errors
+/// [`BadAuthority`].
+pub(crate) fn host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, BadAuthority> {
+    let mut fields = request.headers().get_all(header::HOST).iter();
+    let field = match (fields.next(), fields.next()) {
+        (_, Some(_)) => return Err(BadAuthority),
+        (Some(field), None) => Some(field.to_str().map_err(|_| BadAuthority)?),
+        (None, None) => None,
+    };
+    let target = request.uri().authority().map(|authority| authority.as_str());
+    let named = match (request.version(), target, field) {
+        (Version::HTTP_09 | Version::HTTP_10, None, None) => return Ok(None),
+        (Version::HTTP_09 | Version::HTTP_10 | Version::HTTP_11, target, field) => {
+            // Even a request with a whole URL has to bring the field, which then does not count.
+            let field = match request.version() {
+                Version::HTTP_11 => Some(field.ok_or(BadAuthority)?),
+                _ => field,
+            };
+            target.or(field)
+        }
+        // A proxy before us may have judged one and sent on the other.
+        (_, Some(target), Some(field)) if !target.eq_ignore_ascii_case(field) => {
+            return Err(BadAuthority);
+        }
+        (_, target, field) => target.or(field),
+    };
+    named.and_then(without_port).and_then(host_name).map(Some).ok_or(BadAuthority)
+}
+
+/// The host of `host:port` (RFC 3986 section 3.2); `None`: the port is none.
+fn without_port(authority: &str) -> Option<&str> {
+    let (host, rest) = match authority.strip_prefix('[') {
+        Some(inner) => {
+            let (host, rest) = inner.split_once(']')?;
+            // host_name takes what has colons for an address.
+            (host.contains(':').then_some(host)?, rest)
+        }
+        None => match authority.find(':') {
+            Some(colon) => authority.split_at(colon),
+            None => (authority, ""),
+        },
+    };
+    let port = match rest.strip_prefix(':') {
+        Some(port) => port,
+        None if rest.is_empty() => "",
+        None => return None,
+    };
+    (port.len() <= 5 && port.bytes().all(|digit| digit.is_ascii_digit())).then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(
+        version: Version,
+        target: &str,
+        hosts: &[&str],
+    ) -> Result<Option<String>, BadAuthority> {
+        let mut request = Request::builder().version(version).uri(target);
+        for value in hosts {
+            request = request.header(header::HOST, *value);
+        }
+        let request = request.body(()).unwrap();
+        host(&request).map(|host| host.map(Cow::into_owned))
+    }
+
+    #[test]
+    fn rfc9112_3_2_one_host_and_the_targets_own_before_it() {
+        let bad = Err(BadAuthority);
+        for (target, hosts, found) in [
+            ("/", &["Example.test"][..], Ok(Some("example.test"))),
+            ("/", &["example.test.:8443"], Ok(Some("example.test"))),
+            ("/", &["192.0.2.1:80"], Ok(Some("192.0.2.1"))),
+            ("/", &["[::1]:443"], Ok(Some("::1"))),
+            ("https://a.test/x", &["b.test"], Ok(Some("a.test"))),
+            ("https://a.test/x", &[], bad),
+            ("/", &[], bad),
+            ("/", &[""], bad),
+            ("/", &["a.test", "a.test"], bad),
+            ("/", &["a.test, b.test"], bad),
+            ("/", &["user@a.test"], bad),
+            ("/", &["a.test/x"], bad),
+            ("/", &["a.test:80:80"], bad),
+            ("/", &["a.test:http"], bad),
+            ("/", &["[a.test]"], bad),
+            ("/", &["[::1"], bad),
+            ("/", &["[::1]x"], bad),
+            ("/", &["::1"], bad),
+            ("/", &["a..test"], bad),
+            ("/", &["a%2etest"], bad),
+        ] {
+            let found: Result<Option<&str>, _> = found;
+            let found = found.map(|host| host.map(str::to_owned));
+            assert_eq!(asked(Version::HTTP_11, target, hosts), found, "{target} {hosts:?}");
+        }
+        assert_eq!(asked(Version::HTTP_10, "/", &[]), Ok(None));
+        assert_eq!(asked(Version::HTTP_10, "/", &["a.test", "b.test"]), Err(BadAuthority));
+    }
+
+    #[test]
+    fn rfc9113_8_3_1_authority_and_host_have_to_agree() {
+        for version in [Version::HTTP_2, Version::HTTP_3] {
+            let found = |host: &str| Ok(Some(host.to_owned()));
+            assert_eq!(asked(version, "https://a.test/", &[]), found("a.test"));
+            assert_eq!(asked(version, "https://a.test/", &["A.test"]), found("a.test"));
+            assert_eq!(asked(version, "https://a.test/", &["b.test"]), Err(BadAuthority));
+            assert_eq!(asked(version, "https://a.test/", &["a.test:1"]), Err(BadAuthority));
+            assert_eq!(asked(version, "/", &["b.test"]), found("b.test"));
+            assert_eq!(asked(version, "/", &[]), Err(BadAuthority));
+        }
+    }
+}

@@ -1,0 +1,275 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A site with a page, a directory, something hidden and links in and out of it.
+fn directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |path: &str| directory.path().join(path);
+    for path in ["site/sub", "site/.git", "site/.well-known"] {
+        fs::create_dir_all(at(path)).unwrap();
+    }
+    for (path, text) in [
+        ("secret", "no"),
+        ("site/page.html", "0123456789"),
+        ("site/page.html.br", "br"),
+        ("site/page.html.gz", "gzip!"),
+        ("site/sub/index.html", "index"),
+        ("site/.git/config", "no"),
+        ("site/.well-known/security.txt", "Contact: us"),
+        ("site/photo.webp", "picture"),
+        ("site/100%.txt", "percent"),
+    ] {
+        fs::write(at(path), text).unwrap();
+    }
+    symlink("page.html", at("site/inside")).unwrap();
+    symlink("../secret", at("site/outside")).unwrap();
+    symlink("/etc/hostname", at("site/absolute")).unwrap();
+    symlink("..", at("site/up")).unwrap();
+    directory
+}
+
+fn files(directory: &TempDir, change: impl FnOnce(&mut FileSettings)) -> Files {
+    let mut settings = FileSettings::new(directory.path().join("site"));
+    change(&mut settings);
+    Files::new(&settings).unwrap()
+}
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+async fn ask(files: &Files, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let (parts, body) = files.answer(request.body(()).unwrap()).await.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Answer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    }
+}
+
+async fn get(files: &Files, path: &str, headers: &[(&str, &str)]) -> Answer {
+    ask(files, "GET", path, headers).await
+}
+
+#[tokio::test]
+async fn files_are_served_with_type_and_charset_and_without_guessing() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    for (path, kind, body) in [
+        ("/page.html", "text/html; charset=utf-8", "0123456789"),
+        ("/photo.webp", "image/webp", "picture"),
+        ("/sub/", "text/html; charset=utf-8", "index"),
+        ("/100%25.txt", "text/plain; charset=utf-8", "percent"),
+        ("/.well-known/security.txt", "text/plain; charset=utf-8", "Contact: us"),
+        ("/inside", "application/octet-stream", "0123456789"),
+    ] {
+        let answer = get(&files, path, &[]).await;
+        assert_eq!((answer.status, &*answer.body), (200, body), "{path}");
+        assert_eq!(answer.header("content-type"), kind, "{path}");
+        assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(answer.header("server"), "", "{path}");
+    }
+    let head = ask(&files, "HEAD", "/page.html", &[("range", "bytes=0-1")]).await;
+    assert_eq!((head.status, &*head.body, head.header("content-length")), (200, "", "10"));
+}
+
+#[tokio::test]
+async fn nothing_outside_the_directory_and_nothing_hidden_is_served() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    for path in [
+        "/../secret",
+        "/%2e%2e/secret",
+        "/sub/../../secret",
+        "/..%2fsecret",
+        "/outside",
+        "/absolute",
+        "/up/secret",
+        "/up/site/page.html",
+        "/.git/config",
+        "/%2egit/config",
+        "/sub/.well-known/x",
+        "/.well-known/../.git/config",
+        "//page.html",
+        "/sub//index.html",
+        "/./page.html",
+        "/page.html%00.txt",
+        "/%ff",
+        "/page.html/",
+        "/page.html/x",
+        "/.git",
+        "/missing",
+        "*",
+    ] {
+        let answer = get(&files, path, &[]).await;
+        assert_eq!((answer.status, &*answer.body), (404, "404 Not Found\n"), "{path}");
+    }
+    let long = format!("/{}", "a".repeat(300));
+    assert_eq!(get(&files, &long, &[]).await.status, 404);
+}
+
+#[tokio::test]
+async fn links_out_of_the_directory_are_followed_when_asked_for() {
+    let directory = directory();
+    let files = files(&directory, |settings| settings.follow_symlinks = true);
+    assert_eq!(get(&files, "/outside", &[]).await.body, "no");
+    assert_eq!(get(&files, "/up/secret", &[]).await.body, "no");
+    assert_eq!(get(&files, "/up/../secret", &[]).await.status, 404);
+    assert_eq!(get(&files, "/.git/config", &[]).await.status, 404);
+}
+
+#[tokio::test]
+async fn other_methods_are_told_which_there_are() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
+        let answer = ask(&files, method, "/page.html", &[]).await;
+        assert_eq!((answer.status, answer.header("allow")), (405, "GET, HEAD"), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_without_its_slash_redirects_on_this_host_alone() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    for (target, location) in
+        [("/sub", "/sub/"), ("/sub?a=b&c", "/sub/?a=b&c"), ("https://elsewhere.test/sub", "/sub/")]
+    {
+        let answer = get(&files, target, &[]).await;
+        assert_eq!((answer.status, answer.header("location")), (307, location), "{target}");
+    }
+    assert_eq!(get(&files, "//sub", &[]).await.status, 404);
+    // A directory without an index is no list of its files.
+    fs::create_dir(directory.path().join("site/empty")).unwrap();
+    assert_eq!(get(&files, "/empty/", &[]).await.status, 404);
+}
+
+#[tokio::test]
+async fn rfc9110_13_conditions_hold_by_tag_and_by_date() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    let first = get(&files, "/page.html", &[]).await;
+    let (tag, date) = (first.header("etag"), first.header("last-modified"));
+    assert!(tag.starts_with('"') && !date.is_empty());
+    let past = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for (fields, status) in [
+        (&[("if-none-match", tag)][..], 304),
+        (&[("if-none-match", "*")], 304),
+        (&[("if-none-match", "\"x\", W/\"y\"")], 200),
+        (&[("if-none-match", "\"x\""), ("if-modified-since", date)], 200),
+        (&[("if-modified-since", date)], 304),
+        (&[("if-modified-since", past)], 200),
+        (&[("if-modified-since", "yesterday")], 200),
+        (&[("if-match", tag)], 200),
+        (&[("if-match", "\"x\"")], 412),
+        (&[("if-unmodified-since", past)], 412),
+    ] {
+        let answer = get(&files, "/page.html", fields).await;
+        assert_eq!(answer.status, status, "{fields:?}");
+        if status == 304 {
+            assert_eq!((answer.header("etag"), &*answer.body), (tag, ""), "{fields:?}");
+        }
+    }
+    fs::write(directory.path().join("site/page.html"), "another length").unwrap();
+    let changed = get(&files, "/page.html", &[("if-none-match", tag)]).await;
+    assert_eq!((changed.status, &*changed.body), (200, "another length"));
+}
+
+#[tokio::test]
+async fn rfc9110_14_one_range_is_served_and_several_are_the_whole() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    for (range, status, body, content_range) in [
+        ("bytes=0-3", 206, "0123", "bytes 0-3/10"),
+        ("Bytes=0-3", 206, "0123", "bytes 0-3/10"),
+        ("bytes=8-", 206, "89", "bytes 8-9/10"),
+        ("bytes=-3", 206, "789", "bytes 7-9/10"),
+        ("bytes=5-500", 206, "56789", "bytes 5-9/10"),
+        ("bytes=0-1,4-5", 200, "0123456789", ""),
+        ("bytes=0-,0-,0-,0-", 200, "0123456789", ""),
+        ("lines=0-1", 200, "0123456789", ""),
+        ("bytes=10-", 416, "416 Range Not Satisfiable\n", "bytes */10"),
+    ] {
+        let answer = get(&files, "/page.html", &[("range", range)]).await;
+        assert_eq!((answer.status, &*answer.body), (status, body), "{range}");
+        assert_eq!(answer.header("content-range"), content_range, "{range}");
+    }
+    let twice = [("range", "bytes=0-1"), ("range", "bytes=2-3")];
+    assert_eq!(get(&files, "/page.html", &twice).await.status, 200);
+}
+
+#[tokio::test]
+async fn rfc9110_13_1_5_a_range_of_what_has_changed_is_the_whole() {
+    let directory = directory();
+    let files = files(&directory, |_| ());
+    let first = get(&files, "/page.html", &[]).await;
+    let (tag, date) = (first.header("etag"), first.header("last-modified"));
+    let weak = format!("W/{tag}");
+    for (condition, status) in [
+        (tag, 206),
+        (date, 206),
+        ("\"x\"", 200),
+        (&*weak, 200),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 200),
+    ] {
+        let fields = [("range", "bytes=0-3"), ("if-range", condition)];
+        assert_eq!(get(&files, "/page.html", &fields).await.status, status, "{condition}");
+    }
+}
+
+#[tokio::test]
+async fn ready_made_encodings_go_to_clients_that_take_them() {
+    let directory = directory();
+    let both = ["br".to_owned(), "gzip".to_owned()];
+    let files = files(&directory, |settings| settings.precompressed = both.to_vec());
+    for (accepted, encoding, body) in [
+        ("gzip, br", "br", "br"),
+        ("gzip", "gzip", "gzip!"),
+        ("br;q=0.5, gzip", "gzip", "gzip!"),
+        ("br;q=0", "", "0123456789"),
+        ("zstd", "", "0123456789"),
+        ("", "", "0123456789"),
+    ] {
+        let answer = get(&files, "/page.html", &[("accept-encoding", accepted)]).await;
+        assert_eq!((answer.header("content-encoding"), &*answer.body), (encoding, body));
+        assert_eq!(answer.header("vary"), "accept-encoding", "{accepted}");
+        assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{accepted}");
+    }
+    let br = get(&files, "/page.html", &[("accept-encoding", "br")]).await;
+    let plain = get(&files, "/page.html", &[]).await;
+    assert_ne!(br.header("etag"), plain.header("etag"));
+    let again = [("accept-encoding", "br"), ("if-none-match", br.header("etag"))];
+    let again = get(&files, "/page.html", &again).await;
+    assert_eq!((again.status, again.header("vary")), (304, "accept-encoding"));
+    // A file without a variant is sent as it is.
+    let photo = get(&files, "/photo.webp", &[("accept-encoding", "br")]).await;
+    assert_eq!((photo.header("content-encoding"), &*photo.body), ("", "picture"));
+}
+
+#[test]
+fn what_cannot_be_served_is_named() {
+    let directory = directory();
+    let file = FileSettings::new(directory.path().join("secret"));
+    assert!(Files::new(&file).err().unwrap().to_string().contains("no directory"));
+    let mut settings = FileSettings::new(directory.path());
+    settings.precompressed = vec!["lzma".to_owned()];
+    let error = Files::new(&settings).err().unwrap().to_string();
+    assert!(error.contains("lzma") && error.contains("zstd"), "{error}");
+}
