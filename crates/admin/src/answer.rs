@@ -1,0 +1,56 @@
+//! Answers, and what every one of them says to a browser.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+
+/// An answer's body: text, or events without an end.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// An answer with a text.
+pub(crate) fn text(
+    status: StatusCode,
+    kind: &'static str,
+    text: impl Into<Bytes>,
+) -> Response<Body> {
+    let mut answer = Response::new(Full::new(text.into()).boxed_unsync());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+/// An answer in one line of plain text.
+pub(crate) fn plain(status: StatusCode, line: &str) -> Response<Body> {
+    text(status, PLAIN, format!("{line}\n"))
+}
+
+/// Says to a browser that nobody else's page may have the answer, that nobody keeps it, and that
+/// the page loads nothing but what came with it.
+pub(crate) fn guarded(mut answer: Response<Body>) -> Response<Body> {
+    let headers = answer.headers_mut();
+    for (name, value) in GUARDS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
+pub(crate) const HTML: &str = "text/html; charset=utf-8";
+
+const GUARDS: [(HeaderName, &str); 6] = [
+    (
+        http::header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+         connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (http::header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (http::header::X_FRAME_OPTIONS, "DENY"),
+    (http::header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+];

@@ -1,0 +1,405 @@
+//! The tables below: reasons, latencies, replays, keys, memory, server.
+
+use maud::{Markup, html};
+
+use super::chart;
+use super::figures::{ago, length, number, percent, time, until};
+use super::overview::NONE;
+use crate::reasons;
+use crate::status::{KeyState, Kind, Moment, Replay, Spread, Status, Store, Window};
+
+/// Why early data was refused or held, in the last minute, five minutes and hour.
+pub(super) fn refusals(status: &Status) -> Markup {
+    let [minute, five, hour] = windows(status);
+    let mut reasons: Vec<&str> = Vec::new();
+    for reason in [hour, five, minute].iter().flat_map(|window| &window.refused) {
+        if !reasons.contains(&reason.reason.as_str()) {
+            reasons.push(&reason.reason);
+        }
+    }
+    let refused = |window: &Window, name: &str| -> u64 {
+        let found = window.refused.iter().find(|reason| reason.reason == name);
+        found.map_or(0, |reason| reason.count)
+    };
+    let of = [minute, five, hour];
+    // Copies are no clients that want something.
+    let wanted = hour.offered.saturating_sub(refused(hour, "replayed"));
+    let all_refused = hour.refused.iter().map(|reason| reason.count).sum();
+    let body = html! {
+        table {
+            thead {
+                tr {
+                    th scope="col" { "Early data" }
+                    th.n scope="col" { "1 min" }
+                    th.n scope="col" { "5 min" }
+                    th.n scope="col" { "1 h" }
+                    th.bar scope="col" { "Share of 1 h" }
+                }
+            }
+            tbody {
+                tr.strong {
+                    th scope="row" { "offered" }
+                    @for window in of { td.n { (number(window.offered)) } }
+                    td.bar {}
+                }
+                tr.strong {
+                    th scope="row" { "accepted" }
+                    @for window in of {
+                        td.n { (number(window.accepted)) }
+                    }
+                    td.bar { @if wanted > 0 { (percent(hour.accepted, wanted)) } }
+                }
+                @for name in &reasons {
+                    tr {
+                        th scope="row" {
+                            (reasons::title(name))
+                            span.sub { (mend(name)) }
+                        }
+                        @for window in of { td.n { (number(refused(window, name))) } }
+                        td.bar {
+                            @let class = if *name == "replayed" { "replay" } else { "refused" };
+                            (chart::share(refused(hour, name), all_refused, class))
+                        }
+                    }
+                }
+            }
+        }
+        @if hour.held.iter().any(|reason| reason.count > 0) {
+            p.note {
+                "Early requests held for the handshake in the last hour: "
+                @for (at, reason) in hour.held.iter().enumerate() {
+                    @if at > 0 { ", " }
+                    (number(reason.count)) " by " (reasons::title(&reason.reason))
+                }
+                "."
+            }
+        }
+    };
+    section("refusals", "Early data, and why not", body)
+}
+
+/// Connections by kind and transport, and how long their clients waited.
+pub(super) fn kinds(status: &Status) -> Markup {
+    let [_, five, _] = windows(status);
+    let rows: Vec<_> = five.kinds.iter().filter(|kind| kind.connections > 0).collect();
+    let body = html! {
+        @if rows.is_empty() {
+            p.nothing { "No connections in the last 5 minutes." }
+        } @else {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "Kind" }
+                        th.n scope="col" { "Connections" }
+                        th.n scope="col" { "p50" }
+                        th.n.spare scope="col" { "p90" }
+                        th.n scope="col" { "p99" }
+                        th.bar scope="col" { span.hidden { "Spread" } }
+                    }
+                }
+                tbody { @for kind in &rows { (kind_row(kind)) } }
+            }
+            p.note {
+                "From a connection's beginning to the head of its first answer, in the last 5 \
+                 minutes; the bars run from p50 to p99, 0.5 ms to 10 s."
+            }
+        }
+    };
+    section("kinds", "First answers by kind", body)
+}
+
+fn kind_row(kind: &Kind) -> Markup {
+    let name = match kind.kind.as_str() {
+        "early" => "0-RTT",
+        other => other,
+    };
+    let transport = if kind.transport == "quic" { "QUIC" } else { "TCP" };
+    let spread = kind.first_answer.as_ref();
+    let figure = |of: fn(&Spread) -> f64| spread.map_or(NONE.to_owned(), |spread| time(of(spread)));
+    html! {
+        tr {
+            th scope="row" { span.swatch.(kind.kind) {} (name) " " span.faint { (transport) } }
+            td.n { (number(kind.connections)) }
+            td.n { (figure(|spread| spread.p50)) }
+            td.n.spare { (figure(|spread| spread.p90)) }
+            td.n { (figure(|spread| spread.p99)) }
+            td.bar { @if let Some(spread) = spread { (chart::spread(spread, &kind.kind)) } }
+        }
+    }
+}
+
+/// Flights that came more than once.
+pub(super) fn replays(status: &Status) -> Markup {
+    let recent = &status.replays.recent;
+    let body = html! {
+        @if recent.is_empty() {
+            p.nothing { "None since the start, " (ago(status.at, status.server.started_at)) "." }
+        } @else {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "Last copy" }
+                        th.n scope="col" { "Copies" }
+                        th scope="col" { "Over" }
+                        th scope="col" { "From" }
+                        th.spare scope="col" { "First copy" }
+                    }
+                }
+                tbody { @for replay in recent.iter().take(SHOWN) { (replay_row(replay, status.at)) } }
+            }
+            p.note {
+                "A row is one flight that came more than once. It ran once at most; whatever came \
+                 after that was stopped. Networks are /24 or /48; over UDP they may be forged."
+                @if recent.len() > SHOWN { " Only the last " (SHOWN) " are shown." }
+            }
+        }
+    };
+    section("replays", "Replays stopped", body)
+}
+
+fn replay_row(replay: &Replay, now: Moment) -> Markup {
+    html! {
+        tr {
+            th scope="row" { (when(now, replay.last_at)) }
+            td.n { (number(replay.copies)) }
+            td { (if replay.transport == "quic" { "QUIC" } else { "TCP" }) }
+            td { (replay.networks.join(", ")) }
+            td.spare { (when(now, replay.first_at)) }
+        }
+    }
+}
+
+/// The ticket keys.
+pub(super) fn keys(status: &Status) -> Markup {
+    let keys = &status.keys;
+    let next = keys.ring.iter().find(|key| key.state == "next");
+    let body = html! {
+        table {
+            thead {
+                tr {
+                    th scope="col" { "Key" }
+                    th scope="col" { "Is" }
+                    th scope="col" { "From" }
+                    th scope="col" { "Sealed" }
+                    th scope="col" { "Opened" }
+                }
+            }
+            tbody { @for key in &keys.ring { (key_row(key, status.at)) } }
+        }
+        p.note {
+            "Keys of " (source(&keys.source))
+            @if let Some(zone) = &keys.zone { ", zone " (zone) }
+            ". A key seals for " (length(seconds(keys.period_seconds)))
+            ", a ticket lives " (length(seconds(keys.lifetime_seconds))) ". "
+            @match next {
+                Some(next) => { "The next takes over " (until(status.at, next.current_from)) "." },
+                None => { "There is no next key." },
+            }
+        }
+    };
+    section("keys", "Ticket keys", body)
+}
+
+fn key_row(key: &KeyState, now: Moment) -> Markup {
+    let used = |at: Option<Moment>| at.map_or(NONE.to_owned(), |at| ago(now, at));
+    html! {
+        tr.(key.state) {
+            th scope="row" title=(key.name) { code { (key.name.get(..8).unwrap_or(&key.name)) } }
+            td { (key.state) }
+            td title=(key.current_from.text()) { (until(now, key.current_from)) }
+            td { (used(key.last_sealed)) }
+            td { (used(key.last_opened)) }
+        }
+    }
+}
+
+fn source(source: &str) -> &str {
+    match source {
+        "process" => "this process alone",
+        "file" => "a file",
+        "store" => "the store",
+        other => other,
+    }
+}
+
+/// What remembers flights: the register, and the store.
+pub(super) fn memory(status: &Status) -> Markup {
+    let register = &status.register;
+    let body = html! {
+        dl {
+            dt { (if status.store.is_some() { "Filter here" } else { "Register" }) }
+            dd {
+                (number(register.records)) " of " (number(register.capacity)) " flights"
+                (chart::share(register.records, register.capacity, "early"))
+            }
+            @match &status.store {
+                Some(store) => { (store_rows(store)) },
+                None => {
+                    dt { "Store" }
+                    dd { "none: this process remembers alone" }
+                }
+            }
+        }
+    };
+    section("memory", "Strike register", body)
+}
+
+fn store_rows(store: &Store) -> Markup {
+    let reason = store.resting_because.as_deref().unwrap_or("store_down");
+    html! {
+        dt { "Store" }
+        dd.(if store.up { "up" } else { "down" }) {
+            @if store.up { "in use" } @else { "not in use: " (reasons::meaning(reason)) }
+        }
+        dt { "Claims" }
+        dd {
+            (number(store.won)) " won, " (number(store.lost)) " lost, " (number(store.unknown))
+            " without an answer"
+        }
+        dt { "Time of a claim" }
+        dd {
+            @match &store.claim {
+                Some(claim) => {
+                    (time(claim.p50)) " p50, " (time(claim.p99)) " p99 in the last 5 minutes"
+                },
+                None => { "none in the last 5 minutes" },
+            }
+        }
+        dt { "Connections" }
+        dd { (number(store.connections)) " made since the start" }
+    }
+}
+
+/// The process and its configuration.
+pub(super) fn server(status: &Status) -> Markup {
+    let server = &status.server;
+    let body = html! {
+        dl {
+            dt { "State" }
+            dd.(if server.ready { "up" } else { "down" }) {
+                @match &server.not_ready_because {
+                    Some(why) if !server.ready => { "not ready: " (why) },
+                    _ => { "ready" },
+                }
+            }
+            dt { "Serves on" }
+            dd { (server.addresses.join(", ")) }
+            dt { "Running for" }
+            dd title=(server.started_at.text()) { (length(status.at.0 - server.started_at.0)) }
+            dt { "Configuration" }
+            dd {
+                "number " (number(server.generation)) ", loaded "
+                (when(status.at, server.loaded_at))
+            }
+            dt { "Version" }
+            dd { (server.version) ", process " (server.pid) }
+        }
+    };
+    section("server", "Server", body)
+}
+
+/// The upstreams' servers.
+pub(super) fn upstreams(status: &Status) -> Markup {
+    if status.upstreams.is_empty() {
+        return html! {};
+    }
+    let body = html! {
+        table {
+            thead {
+                tr {
+                    th scope="col" { "Upstream" }
+                    th scope="col" { "Server" }
+                    th scope="col" { "Is" }
+                    th.n scope="col" { "Requests" }
+                    th.n scope="col" { "Failures" }
+                }
+            }
+            tbody {
+                @for upstream in &status.upstreams {
+                    tr {
+                        th scope="row" { (upstream.pool) }
+                        td { (upstream.server) }
+                        td.(if upstream.up { "up" } else { "down" }) {
+                            (if upstream.up { "up" } else { "down" })
+                        }
+                        td.n { (number(upstream.requests)) }
+                        td.n { (number(upstream.failures)) }
+                    }
+                }
+            }
+        }
+    };
+    section("upstreams", "Upstreams", body)
+}
+
+/// The sites' certificates.
+pub(super) fn certificates(status: &Status) -> Markup {
+    let body = html! {
+        @if status.certificates.is_empty() {
+            p.nothing { "None." }
+        } @else {
+            dl {
+                @for certificate in &status.certificates {
+                    dt { (certificate.site) }
+                    dd title=(certificate.expires_at.text()) {
+                        @let left = certificate.expires_at.0 - status.at.0;
+                        (if left > 0 { "expires " } else { "expired " })
+                        (until(status.at, certificate.expires_at))
+                    }
+                }
+            }
+        }
+    };
+    section("certificates", "Certificates", body)
+}
+
+fn section(id: &str, title: &str, body: Markup) -> Markup {
+    let heading = format!("{id}-h");
+    html! {
+        section id=(id) aria-labelledby=(heading) {
+            h2 id=(heading) { (title) }
+            // Wide tables move by themselves, and by the keyboard too.
+            div.scroll tabindex="0" role="group" aria-labelledby=(heading) { (body) }
+        }
+    }
+}
+
+/// A time as how long ago, with the whole of it for whoever points at it.
+fn when(now: Moment, then: Moment) -> Markup {
+    html! { time datetime=(then.text()) title=(then.text()) { (ago(now, then)) } }
+}
+
+/// What to do about a reason, with code as code.
+fn mend(reason: &str) -> Markup {
+    html! {
+        @for (at, part) in reasons::mend(reason).split('`').enumerate() {
+            @if at % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+fn windows(status: &Status) -> [&Window; 3] {
+    [0, 1, 2].map(|at| status.windows.get(at).unwrap_or(&NO_WINDOW))
+}
+
+fn seconds(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+static NO_WINDOW: Window = Window {
+    seconds: 0,
+    covered_seconds: 0.0,
+    requests_per_second: 0.0,
+    requests: 0,
+    ran_early: 0,
+    held: Vec::new(),
+    too_early: 0,
+    connections: 0,
+    offered: 0,
+    accepted: 0,
+    refused: Vec::new(),
+    kinds: Vec::new(),
+};
+
+/// Rows of replays.
+const SHOWN: usize = 12;

@@ -1,0 +1,202 @@
+//! A status out of metrics, history and state.
+
+use std::time::Duration;
+
+use firstflight_telemetry::metrics::{
+    HandshakeKind, HistogramValue, RefusedReason, Series, Snapshot, Transport,
+};
+
+use super::{
+    Certificate, Kind, Moment, Now, Reason, Register, Replays, SCHEMA, Spread, State, Status,
+    Steps, Store, Upstream, Window,
+};
+use crate::answers;
+use crate::counts::Counts;
+use crate::history::{FIVE_MINUTES, HOUR, History};
+
+impl Status {
+    /// The status at `at` by the wall clock, and `now` on the history's.
+    pub(crate) fn assemble(
+        snapshot: &Snapshot,
+        state: State,
+        history: &History,
+        now: Duration,
+        at: Moment,
+    ) -> Self {
+        let counts = Counts::of(snapshot);
+        let windows = [MINUTE, FIVE_MINUTES, HOUR].map(|length| {
+            let (covered, counts) = history.window(length, now, &counts);
+            (window(length, covered, &counts), counts)
+        });
+        let claims = windows[1].1.claims.clone();
+        let windows = windows.map(|(window, _)| window).to_vec();
+        let replays = Replays { since_start: counts.replays(), recent: state.replays };
+        let store = store(snapshot, claims.as_ref());
+        let answers = answers::answer(&windows, &state.early_data, &replays, at);
+        Self {
+            schema: SCHEMA,
+            at,
+            answers,
+            server: state.server,
+            early_data: state.early_data,
+            now: what_there_is(snapshot),
+            windows,
+            replays,
+            keys: state.keys,
+            register: register(snapshot, store.is_some()),
+            store,
+            upstreams: upstreams(snapshot),
+            certificates: certificates(snapshot),
+            steps: steps(history),
+        }
+    }
+}
+
+fn what_there_is(snapshot: &Snapshot) -> Now {
+    let count = |name, labels: &[(&str, &str)]| snapshot.sum(name, labels) as u64;
+    let connections = |transport: Transport| {
+        count("firstflight_connections_active", &[("transport", transport.name())])
+    };
+    Now {
+        tcp_connections: connections(Transport::Tcp),
+        quic_connections: connections(Transport::Quic),
+        requests: count("firstflight_requests_active", &[]),
+        held: count("firstflight_early_requests_holding", &[]),
+    }
+}
+
+fn window(length: Duration, covered: Duration, counts: &Counts) -> Window {
+    let seconds = covered.as_secs_f64();
+    let mut refused: Vec<Reason> = counts
+        .refused()
+        .map(|(reason, count)| Reason { reason: reason.name().to_owned(), count })
+        .collect();
+    refused.sort_by_key(|reason| std::cmp::Reverse(reason.count));
+    let held = counts.held.iter().filter(|(_, count)| **count > 0);
+    Window {
+        seconds: length.as_secs(),
+        covered_seconds: (seconds * 10.0).round() / 10.0,
+        requests_per_second: if seconds > 0.0 { counts.requests as f64 / seconds } else { 0.0 },
+        requests: counts.requests,
+        ran_early: counts.ran_early,
+        held: held
+            .map(|(reason, count)| Reason { reason: reason.clone().into_owned(), count: *count })
+            .collect(),
+        too_early: counts.too_early,
+        connections: counts.connections(),
+        offered: counts.offered(),
+        accepted: counts.accepted(),
+        refused,
+        kinds: kinds(counts),
+    }
+}
+
+fn kinds(counts: &Counts) -> Vec<Kind> {
+    let mut kinds = Vec::new();
+    for kind in HandshakeKind::ALL {
+        for transport in Transport::ALL {
+            let key = (*kind as usize, *transport as usize);
+            let handshakes = counts.handshakes.get(&key);
+            kinds.push(Kind {
+                kind: kind.name().to_owned(),
+                transport: transport.name().to_owned(),
+                connections: handshakes.map_or(0, HistogramValue::count),
+                handshake: handshakes.and_then(spread),
+                first_answer: counts.first_answers.get(&key).and_then(spread),
+            });
+        }
+    }
+    kinds
+}
+
+fn spread(times: &HistogramValue) -> Option<Spread> {
+    let at = |share| times.quantile(share).map(|time| (time * 1e6).round() / 1e6);
+    Some(Spread { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)? })
+}
+
+fn register(snapshot: &Snapshot, is_filter: bool) -> Register {
+    let register = ("register", if is_filter { "filter" } else { "local" });
+    Register {
+        records: snapshot.sum("firstflight_register_records", &[register]) as u64,
+        capacity: snapshot.sum("firstflight_register_capacity", &[register]) as u64,
+    }
+}
+
+fn store(snapshot: &Snapshot, claims: Option<&HistogramValue>) -> Option<Store> {
+    let up = snapshot.series("firstflight_store_up").next()?.value.number() > 0.0;
+    let mut resting = snapshot.series("firstflight_store_resting");
+    let resting = resting.find(|series| series.value.number() > 0.0);
+    let claimed = |result| {
+        let labels = [("register", "store"), ("result", result)];
+        snapshot.sum("firstflight_claims_total", &labels) as u64
+    };
+    Some(Store {
+        up,
+        resting_because: resting.and_then(|series| label(series, "reason")),
+        won: claimed("won"),
+        lost: claimed("lost"),
+        unknown: claimed("unknown"),
+        connections: snapshot.sum("firstflight_store_connections_total", &[]) as u64,
+        claim: claims.and_then(spread),
+    })
+}
+
+fn upstreams(snapshot: &Snapshot) -> Vec<Upstream> {
+    let servers = snapshot.series("firstflight_upstream_up").filter_map(|series| {
+        let (pool, server) = (label(series, "upstream")?, label(series, "server")?);
+        let count = |name| {
+            let labels = [("upstream", pool.as_str()), ("server", server.as_str())];
+            snapshot.sum(name, &labels) as u64
+        };
+        Some(Upstream {
+            up: series.value.number() > 0.0,
+            requests: count("firstflight_upstream_requests_total"),
+            failures: count("firstflight_upstream_failures_total"),
+            pool,
+            server,
+        })
+    });
+    servers.collect()
+}
+
+fn certificates(snapshot: &Snapshot) -> Vec<Certificate> {
+    let all = snapshot.series("firstflight_certificate_expiry_timestamp_seconds");
+    let all = all.filter_map(|series| {
+        let expires_at = Moment(series.value.number() as i64);
+        Some(Certificate { site: label(series, "site")?, expires_at })
+    });
+    all.collect()
+}
+
+fn label(series: &Series, name: &str) -> Option<String> {
+    let found = series.labels.iter().find(|(one, _)| *one == name);
+    found.map(|(_, value)| value.clone().into_owned())
+}
+
+fn steps(history: &History) -> Steps {
+    let of = |count: fn(&Counts) -> u64| history.steps(STEP, STEPS, count);
+    Steps {
+        seconds: STEP.as_secs(),
+        early: of(Counts::accepted),
+        refused: of(refused_honestly),
+        without: of(|counts| {
+            let (full, resumed) = (HandshakeKind::Full, HandshakeKind::Resumed);
+            let others = counts.of_kind(full) + counts.of_kind(resumed);
+            others.saturating_sub(refused_honestly(counts))
+        }),
+        requests: of(|counts| counts.requests),
+        replays: of(Counts::replays),
+    }
+}
+
+/// Refused connections but for replays, which never complete their handshakes.
+fn refused_honestly(counts: &Counts) -> u64 {
+    let reasons = counts.refused().filter(|(reason, _)| *reason != RefusedReason::Replayed);
+    reasons.map(|(_, count)| count).sum()
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Sixty steps are five minutes.
+const STEP: Duration = Duration::from_secs(5);
+const STEPS: usize = 60;

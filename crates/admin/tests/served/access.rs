@@ -1,0 +1,196 @@
+//! Who may look, over real sockets, and what every answer says to a browser.
+
+use crate::client::{Answer, Running, TOKEN, write_token};
+use crate::scene::Scene;
+use firstflight_admin::Admin;
+use firstflight_config::{AdminAddress, AdminSettings};
+
+const PATHS: [&str; 11] = [
+    "/",
+    "/metrics",
+    "/status.json",
+    "/livez",
+    "/readyz",
+    "/console.css",
+    "/console.js",
+    "/icon.svg",
+    "/nothing",
+    "/login",
+    "/..%2f..%2fetc/passwd",
+];
+
+#[tokio::test]
+async fn loopback_needs_no_token_and_answers_no_other_name() {
+    let admin = Running::open(Scene::quiet()).await;
+    for (path, status) in [("/", 200), ("/metrics", 200), ("/status.json", 200), ("/nothing", 404)]
+    {
+        assert_eq!(admin.get(path, &[]).await.status, status, "{path}");
+    }
+    for path in PATHS {
+        for host in ["Host: rebound.example", "Host: localhost.rebound.example:9090", "Host:"] {
+            let answer = admin.get(path, &[host]).await;
+            assert_eq!(answer.status, 421, "{path} {host}: {answer:?}");
+            assert!(!answer.body.contains("edge-1"), "{answer:?}");
+        }
+    }
+    // In the request's target a name counts as in Host (RFC 9112 section 3.2.2).
+    let absolute =
+        "GET http://rebound.example/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(admin.raw(absolute).await.status, 421);
+}
+
+#[tokio::test]
+async fn every_answer_keeps_other_pages_out() {
+    let dir = tempfile::tempdir().unwrap();
+    for admin in [Running::open(Scene::quiet()).await, Running::closed(&dir, Scene::quiet()).await]
+    {
+        for path in PATHS {
+            for lines in [&[][..], &["Host: rebound.example"], &["Accept: text/html"]] {
+                guarded(&admin.get(path, lines).await);
+            }
+            guarded(&admin.ask("POST", path, &[], "x=1").await);
+        }
+    }
+}
+
+fn guarded(answer: &Answer) {
+    let policy = answer.field("content-security-policy");
+    assert!(policy.starts_with("default-src 'none';"), "{answer:?}");
+    assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"), "{policy}");
+    assert_eq!(answer.field("x-content-type-options"), "nosniff");
+    assert_eq!(answer.field("cache-control"), "no-store");
+    assert_eq!(answer.field("cross-origin-resource-policy"), "same-origin");
+    assert!(!answer.head.to_ascii_lowercase().contains("access-control"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn there_is_nothing_to_change() {
+    let admin = Running::open(Scene::quiet()).await;
+    for method in ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "POST"] {
+        let answer = admin.ask(method, "/", &[], "").await;
+        assert_eq!((answer.status, answer.field("allow")), (405, "GET, HEAD"), "{method}");
+    }
+    let head = admin.ask("HEAD", "/metrics", &[], "").await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+}
+
+#[tokio::test]
+async fn with_a_token_strangers_see_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let scene = Scene::quiet();
+    scene.state(|state| state.server.not_ready_because = Some("draining".to_owned()));
+    let admin = Running::closed(&dir, scene).await;
+    for path in ["/", "/metrics", "/status.json", "/events", "/events/page", "/nothing"] {
+        let wrong = format!("Authorization: Bearer {}", TOKEN.replace('0', "1"));
+        for lines in
+            [&[][..], &[wrong.as_str()], &["Authorization: Basic YTpi"], &["Accept: text/html"]]
+        {
+            let answer = admin.get(path, lines).await;
+            assert_eq!(answer.status, 401, "{path} {lines:?}");
+            assert!(answer.field("www-authenticate").starts_with("Bearer"), "{answer:?}");
+            assert!(!answer.body.contains("edge-1"), "{answer:?}");
+        }
+    }
+    // Probes need no token, and learn no reason.
+    let (stranger, known) = (admin.get("/readyz", &[]).await, [&*bearer(TOKEN)]);
+    assert_eq!((stranger.status, stranger.body.trim()), (503, "not ready"));
+    assert_eq!(admin.get("/readyz", &known).await.body.trim(), "draining");
+    assert_eq!(admin.get("/livez", &[]).await.status, 200);
+    for path in ["/", "/metrics", "/status.json"] {
+        assert_eq!(admin.get(path, &known).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_browser_logs_in_and_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let admin = Running::closed(&dir, Scene::quiet()).await;
+    let form = admin.get("/", &["Accept: text/html,*/*"]).await;
+    assert!(form.body.contains("<form method=\"post\" action=\"login\">"), "{}", form.body);
+    let urlencoded = "Content-Type: application/x-www-form-urlencoded";
+    let wrong = admin.ask("POST", "/login", &[urlencoded], "token=wrong").await;
+    assert_eq!(wrong.status, 401);
+    assert!(wrong.body.contains("That is not the token") && wrong.field("set-cookie").is_empty());
+    let typed = format!("token={TOKEN}");
+    let elsewhere = ["Origin: http://rebound.example", urlencoded];
+    assert_eq!(admin.ask("POST", "/login", &elsewhere, &typed).await.status, 403);
+    let own = format!("Origin: http://{}", admin.address);
+    let right = admin.ask("POST", "/login", &[&own, urlencoded], &typed).await;
+    assert_eq!((right.status, right.field("location")), (303, "./"));
+    let cookie = right.field("set-cookie").to_owned();
+    for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
+        assert!(cookie.contains(attribute), "{cookie}");
+    }
+    assert!(!cookie.contains("Domain") && !cookie.contains(TOKEN), "{cookie}");
+    let sent = format!("Cookie: {}", cookie.split(';').next().unwrap());
+    let page = admin.get("/", &[&sent]).await;
+    assert!(page.status == 200 && page.body.contains("Log out"), "{page:?}");
+    let out = admin.ask("POST", "/logout", &[&sent], "").await;
+    assert!(out.status == 303 && out.field("set-cookie").contains("Max-Age=0"), "{out:?}");
+}
+
+#[tokio::test]
+async fn no_answer_has_the_token_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let admin = Running::closed(&dir, Scene::quiet()).await;
+    for path in PATHS {
+        for path in [path.to_owned(), format!("{path}?token={TOKEN}")] {
+            let answer = admin.get(&path, &[&bearer(TOKEN)]).await;
+            assert!(!answer.head.contains(TOKEN) && !answer.body.contains(TOKEN), "{answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_token_is_taken_up_and_a_bad_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let admin = Running::closed(&dir, Scene::quiet()).await;
+    let other = TOKEN.replace('c', "d");
+    write_token(&dir, &other);
+    admin.handle.reload(&admin.settings).unwrap();
+    assert_eq!(admin.get("/", &[&bearer(TOKEN)]).await.status, 401);
+    assert_eq!(admin.get("/", &[&bearer(&other)]).await.status, 200);
+    write_token(&dir, "short");
+    admin.handle.reload(&admin.settings).unwrap_err();
+    assert_eq!(admin.get("/", &[&bearer(&other)]).await.status, 200);
+    let mut moved = admin.settings.clone();
+    moved.address = AdminAddress::Tcp(([127, 0, 0, 2], 1).into());
+    let error = admin.handle.reload(&moved).unwrap_err().to_string();
+    assert!(error.contains("cannot change"), "{error}");
+}
+
+#[tokio::test]
+async fn an_address_that_others_reach_is_refused_without_a_token() {
+    let settings = AdminSettings::new(AdminAddress::Tcp(([0, 0, 0, 0], 0).into()));
+    let error = Admin::bind(settings, Scene::quiet()).await.map(drop).unwrap_err().to_string();
+    assert!(error.contains("token_file"), "{error}");
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_asked_by_any_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = AdminSettings::new(AdminAddress::Unix(dir.path().join("admin.sock")));
+    let admin = Running::start(settings, Scene::quiet()).await;
+    assert_eq!(admin.get("/metrics", &["Host: firstflight"]).await.status, 200);
+}
+
+#[tokio::test]
+async fn heads_and_forms_have_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let admin = Running::closed(&dir, Scene::quiet()).await;
+    let bomb = format!("X-Bomb: {}", "x".repeat(100_000));
+    assert_eq!(admin.get("/livez", &[&bomb]).await.status, 431);
+    let form = format!("token={}", "x".repeat(100_000));
+    let urlencoded = "Content-Type: application/x-www-form-urlencoded";
+    assert_eq!(admin.ask("POST", "/login", &[urlencoded], &form).await.status, 401);
+    assert_eq!(
+        admin.ask("POST", "/login", &["Content-Type: text/plain"], "token=x").await.status,
+        401
+    );
+    // Still there, for who behaves.
+    assert_eq!(admin.get("/livez", &[]).await.status, 200);
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}")
+}
