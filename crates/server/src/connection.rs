@@ -19,6 +19,7 @@ use crate::accept::{Accepted, accept};
 use crate::content::Service;
 use crate::gatekeeper::reason_name;
 use crate::generation::Generation;
+use crate::pass::Streams;
 use crate::record::Record;
 use crate::server::{Shared, Stop};
 use crate::socket::Socket;
@@ -41,6 +42,8 @@ pub(crate) struct Connection {
     pub(crate) timeline: Timeline,
     flight: Option<Flight>,
     complete: watch::Receiver<bool>,
+    /// Tunnels that requests have become, for the connection's task.
+    pub(crate) tunnels: Streams,
     /// Requests that came so far, and those whose answer has not ended.
     pub(crate) seen: AtomicU64,
     pub(crate) running: AtomicUsize,
@@ -142,6 +145,7 @@ impl Connection {
             alt_svc: terms.alt_svc,
             flight: terms.flight,
             complete,
+            tunnels: Streams::default(),
             seen: AtomicU64::new(0),
             running: AtomicUsize::new(0),
         }

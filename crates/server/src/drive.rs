@@ -43,6 +43,7 @@ pub(crate) async fn serve(
         library,
         spawned,
         streams: FuturesUnordered::new(),
+        tunnels: Vec::new(),
         driver,
         socket,
         ended: None,
@@ -55,7 +56,7 @@ pub(crate) async fn serve(
 
 /// The HTTP library's side, by the protocol that was negotiated (ALPN, RFC 7301).
 enum Library {
-    Http1(Pin<Box<http1::Connection<TokioIo<PassStream>, HttpService>>>),
+    Http1(Pin<Box<http1::UpgradeableConnection<TokioIo<PassStream>, HttpService>>>),
     Http2(Pin<Box<http2::Connection<TokioIo<PassStream>, HttpService, Streams>>>),
 }
 
@@ -72,6 +73,7 @@ impl Library {
             // Rapid resets (CVE-2023-44487) meet the library's own limits.
             let connection = http2::Builder::new(spawned)
                 .timer(TokioTimer::new())
+                .enable_connect_protocol()
                 .max_concurrent_streams(limits.streams)
                 .max_header_list_size(u32::try_from(limits.header_size).unwrap_or(u32::MAX))
                 .serve_connection(io, service);
@@ -83,7 +85,8 @@ impl Library {
             .header_read_timeout(None)
             .keep_alive(connection.generation.keep_alive)
             .max_header_size(limits.header_size)
-            .serve_connection(io, service);
+            .serve_connection(io, service)
+            .with_upgrades();
         Self::Http1(Box::pin(connection))
     }
 
@@ -112,6 +115,7 @@ struct Drive {
     library: Library,
     spawned: Streams,
     streams: FuturesUnordered<Stream>,
+    tunnels: Vec<Stream>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
     /// Once the library has ended: whether well. Its last words may still have to be sent.
@@ -135,11 +139,13 @@ impl Future for Drive {
         {
             this.ended = Some(ended_well);
         }
-        let sent = this.poll_send(cx);
-        if let (Some(ended_well), Poll::Ready(_)) | (None, Poll::Ready(Some(ended_well))) =
-            (this.ended, sent)
-        {
-            return Poll::Ready(ended_well);
+        this.poll_tunnels(cx);
+        match (this.ended, this.poll_send(cx)) {
+            (Some(ended_well), Poll::Ready(_)) if this.tunnels.is_empty() => {
+                return Poll::Ready(ended_well);
+            }
+            (_, Poll::Ready(Some(ended_well))) => return Poll::Ready(ended_well),
+            _ => {}
         }
         if !this.connection.generation.keep_alive
             && this.library.is_http2()
@@ -211,6 +217,16 @@ impl Drive {
             while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
         }
         result
+    }
+
+    /// After the library: over HTTP/1.1 it gives the stream away when a tunnel begins. Each is polled
+    /// in each pass, because the stream wakes the task only.
+    fn poll_tunnels(&mut self, cx: &mut Context<'_>) {
+        self.tunnels.extend(self.connection.tunnels.take());
+        if self.ended.is_some() {
+            self.pass.begin();
+        }
+        self.tunnels.retain_mut(|tunnel| tunnel.as_mut().poll(cx).is_pending());
     }
 
     fn poll_stop(&mut self, cx: &mut Context<'_>) -> Option<Stop> {

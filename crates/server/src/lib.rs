@@ -33,7 +33,9 @@ mod sites;
 mod socket;
 mod timeline;
 mod trace;
+mod tunnel;
 mod upstreams;
+mod websocket;
 
 pub use error::ServerError;
 pub use server::{Server, ServerHandle, check};

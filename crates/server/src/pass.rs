@@ -143,6 +143,11 @@ pub(crate) struct Streams(Arc<Mutex<Vec<Stream>>>);
 pub(crate) type Stream = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Streams {
+    /// Adds one.
+    pub(crate) fn add(&self, stream: Stream) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+    }
+
     /// The futures that came since the last call.
     pub(crate) fn take(&self) -> Vec<Stream> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -151,6 +156,6 @@ impl Streams {
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, future: F) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(future));
+        self.add(Box::pin(future));
     }
 }

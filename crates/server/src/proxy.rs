@@ -13,6 +13,7 @@ use tracing::warn;
 use crate::connection::Connection;
 use crate::content::{AnswerBody, BodyError, empty, plain};
 use crate::trace::UpstreamNotes;
+use crate::websocket::{self, Asked, Carried};
 
 /// Forwards requests to a pool.
 ///
@@ -55,19 +56,18 @@ impl Proxy {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
+        if let Some(asked) = websocket::asked(&request) {
+            return Some(self.open_tunnel(request, asked, &forwarding).await);
+        }
         let connection = forwarding.connection;
         let had_early_data = request.headers().contains_key(EARLY_DATA);
         let early = forwarding.before_completion;
         let Some((mut parts, body)) = translate(request, connection) else {
             return Some(plain(StatusCode::BAD_REQUEST));
         };
+        pass_trace_on(&mut parts.headers, &forwarding);
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
         // removed, and one field of value 1 whatever the client made of it.
-        if let (Some(tracer), Some(traceparent)) =
-            (&forwarding.connection.server.tracer, &forwarding.traceparent)
-        {
-            tracer.pass_on(traceparent, &mut parts.headers);
-        }
         if early || had_early_data {
             parts.headers.insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
@@ -88,24 +88,68 @@ impl Proxy {
         }
     }
 
+    /// Asks the upstream for a WebSocket.
+    async fn open_tunnel<B>(
+        &self,
+        mut request: Request<B>,
+        asked: Asked,
+        forwarding: &Forwarding<'_>,
+    ) -> Response<AnswerBody>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BodyError>,
+    {
+        let client = hyper::upgrade::on(&mut request);
+        let Some((mut head, body)) = translate(request, forwarding.connection) else {
+            return plain(StatusCode::BAD_REQUEST);
+        };
+        if !body.is_end_stream() {
+            // Which of its bytes were the tunnel's, not all servers would agree about.
+            return plain(StatusCode::BAD_REQUEST);
+        }
+        pass_trace_on(&mut head.headers, forwarding);
+        let expected = websocket::ask(&mut head, asked);
+        let answer = match self.ask(Request::from_parts(head, empty()), forwarding).await {
+            Ok(answer) => answer,
+            Err(status) => return plain(status),
+        };
+        let (mut answer, tunnel) = websocket::answer(answer, asked, client, expected.as_ref());
+        match tunnel {
+            Some(tunnel) => {
+                let tunnel = tunnel.ending_after(self.pool.config().tunnel_timeout);
+                answer.extensions_mut().insert(Carried::new(tunnel));
+            }
+            None => tidy(&mut answer),
+        }
+        answer
+    }
+
     async fn send(
         &self,
         request: Request<AnswerBody>,
         forwarding: &Forwarding<'_>,
     ) -> Response<AnswerBody> {
-        let Forwarding { connection, upstream, .. } = forwarding;
-        let (client, local) = (connection.client, connection.local);
-        let terms = Terms { client, local, observer: upstream };
-        match self.pool.send(request, &terms).await {
+        match self.ask(request, forwarding).await {
             Ok(mut answer) => {
                 tidy(&mut answer);
                 answer
             }
-            Err(error) => {
-                warn!("upstream {}: {error}", self.pool.name());
-                plain(status(&error))
-            }
+            Err(status) => plain(status),
         }
+    }
+
+    async fn ask(
+        &self,
+        request: Request<AnswerBody>,
+        forwarding: &Forwarding<'_>,
+    ) -> Result<Response<AnswerBody>, StatusCode> {
+        let Forwarding { connection, upstream, .. } = forwarding;
+        let (client, local) = (connection.client, connection.local);
+        let terms = Terms { client, local, observer: upstream };
+        self.pool.send(request, &terms).await.map_err(|error| {
+            warn!("upstream {}: {error}", self.pool.name());
+            status(&error)
+        })
     }
 }
 
@@ -154,6 +198,15 @@ where
     // For this connection's library alone.
     parts.extensions = http::Extensions::new();
     Some((parts, body.map_err(Into::into).boxed_unsync()))
+}
+
+/// Tells the upstream the request's trace.
+fn pass_trace_on(headers: &mut HeaderMap, forwarding: &Forwarding<'_>) {
+    if let (Some(tracer), Some(traceparent)) =
+        (&forwarding.connection.server.tracer, &forwarding.traceparent)
+    {
+        tracer.pass_on(traceparent, headers);
+    }
 }
 
 /// Takes out of an answer what concerns the upstream's connection.

@@ -290,7 +290,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
 /// An answer's body that counts itself into its request's record.
 pub(crate) struct RecordedBody {
     body: AnswerBody,
-    record: Record,
+    /// `None`: kept elsewhere.
+    record: Option<Record>,
     /// Bytes that are still to come, where that is known.
     left: Option<u64>,
 }
@@ -308,7 +309,12 @@ impl RecordedBody {
         if bodyless || body.is_end_stream() || left == Some(0) {
             record.complete();
         }
-        Self { body, record, left }
+        Self { body, record: Some(record), left }
+    }
+
+    /// The empty body of an answer behind which a tunnel begins, which has the record.
+    pub(crate) fn of_tunnel(body: AnswerBody) -> Self {
+        Self { body, record: None, left: Some(0) }
     }
 }
 
@@ -322,15 +328,16 @@ impl Body for RecordedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        let Some(record) = &mut this.record else { return Poll::Ready(frame) };
         match &frame {
-            None => this.record.complete(),
+            None => record.complete(),
             Some(Ok(frame)) => {
                 let count = frame.data_ref().map_or(0, |data| data.len() as u64);
-                this.record.bytes(count);
+                record.bytes(count);
                 this.left = this.left.map(|left| left.saturating_sub(count));
                 // The library stops asking once the announced length is there.
                 if this.left == Some(0) {
-                    this.record.complete();
+                    record.complete();
                 }
             }
             Some(Err(_)) => {}

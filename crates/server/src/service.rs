@@ -17,6 +17,7 @@ use crate::content::{BodyError, plain};
 use crate::proxy::Forwarding;
 use crate::record::{Head, Record, RecordedBody};
 use crate::socket::Socket;
+use crate::websocket::{self, Carried};
 
 /// Answers the requests of one connection.
 pub(crate) struct HttpService {
@@ -62,7 +63,9 @@ pub(crate) fn begin<B>(
     let decision = match early {
         true => {
             let service = &connection.generation.service;
-            connection.arrive(service.may_run_early(request))
+            // A tunnel is more than one request, so it waits.
+            let is_tunnel = websocket::asked(request).is_some();
+            connection.arrive(!is_tunnel && service.may_run_early(request))
         }
         false => None,
     };
@@ -89,11 +92,14 @@ where
     B::Error: Into<BodyError>,
 {
     let head = request.method() == Method::HEAD;
-    let answer = match connection.admit(decision, &mut record).await {
+    let is_tunnel = websocket::asked(&request).is_some();
+    let mut answer = match connection.admit(decision, &mut record).await {
         Verdict::Gone => return None,
         Verdict::TooEarly => plain(StatusCode::TOO_EARLY),
-        // A tunnel is none of our jobs.
-        Verdict::Run if request.method() == Method::CONNECT => plain(StatusCode::NOT_IMPLEMENTED),
+        // Tunnels to anywhere are none of our jobs.
+        Verdict::Run if request.method() == Method::CONNECT && !is_tunnel => {
+            plain(StatusCode::NOT_IMPLEMENTED)
+        }
         Verdict::Run => {
             record.executed();
             let before_completion = decision.is_some() && !complete();
@@ -109,6 +115,11 @@ where
         }
     };
     record.status(answer.status().as_u16());
+    if let Some(tunnel) = Carried::take(&mut answer) {
+        // The request runs as long as its tunnel.
+        connection.tunnels.add(Box::pin(tunnel.run(record)));
+        return Some(answer.map(RecordedBody::of_tunnel));
+    }
     let bodyless = head
         || answer.status() == StatusCode::NOT_MODIFIED
         || answer.status() == StatusCode::NO_CONTENT;
