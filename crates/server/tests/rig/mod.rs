@@ -88,9 +88,13 @@ impl Rig {
 
     /// A session from a full handshake, good for early data.
     pub async fn session(&self, alpn: &str) -> Session {
-        let client = Client::prepare(alpn, None, b"");
+        self.session_of("localhost", alpn).await
+    }
+
+    /// The same under a name of its own.
+    pub async fn session_of(&self, host: &str, alpn: &str) -> Session {
+        let mut client = Client::calling(host, alpn, None, b"");
         let mut tcp = TcpStream::connect(self.address).await.unwrap();
-        let mut client = client;
         let request: &[u8] = match alpn {
             "http/1.1" => b"GET /session HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
             "ping-pong" => b"PING",
@@ -136,6 +140,11 @@ pub struct Client {
 
 impl Client {
     pub fn prepare(alpn: &str, session: Option<&Session>, request: &[u8]) -> Self {
+        Self::calling("localhost", alpn, session, request)
+    }
+
+    /// One that asks for this name (SNI).
+    pub fn calling(host: &str, alpn: &str, session: Option<&Session>, request: &[u8]) -> Self {
         let connector = Connector::new(ConnectorConfig {
             alpn: match alpn {
                 "ping-pong" => Vec::new(),
@@ -145,7 +154,7 @@ impl Client {
         })
         .unwrap();
         let offer = Offer {
-            host: "localhost".to_owned(),
+            host: host.to_owned(),
             session: session.cloned(),
             early_data: session.is_some(),
         };

@@ -45,10 +45,11 @@ pub type Stream = RequestStream<BidiStream<Bytes>, Bytes>;
 
 /// A configuration for one connection, and where its tickets will be.
 pub fn config(alpn: &str, remembered: Remembered) -> (ClientConfig, ResumptionInbox) {
-    config_with(alpn, remembered, CipherPolicy::default())
+    config_with("localhost", alpn, remembered, CipherPolicy::default())
 }
 
 fn config_with(
+    host: &str,
     alpn: &str,
     remembered: Remembered,
     ciphers: CipherPolicy,
@@ -58,7 +59,7 @@ fn config_with(
         ciphers,
         ..ConnectorConfig::new(Trust::Anyone)
     });
-    let (crypto, tokens, inbox) = crypto.unwrap().for_connection("localhost", remembered).unwrap();
+    let (crypto, tokens, inbox) = crypto.unwrap().for_connection(host, remembered).unwrap();
     let mut config = ClientConfig::new(crypto);
     let mut transport = TransportConfig::default();
     // Where the kernel merges datagrams, nobody can count them.
@@ -86,24 +87,31 @@ async fn http(
 impl Quic {
     /// Connects, with early data if there is a session for it; the handshake may go on.
     pub async fn connect(address: SocketAddr, remembered: Remembered) -> Self {
-        Self::connect_with(address, remembered, CipherPolicy::default()).await
+        Self::connect_with(address, "localhost", remembered, CipherPolicy::default()).await
+    }
+
+    /// The same, asking for this name (SNI).
+    pub async fn connect_to(host: &str, address: SocketAddr, remembered: Remembered) -> Self {
+        Self::connect_with(address, host, remembered, CipherPolicy::default()).await
     }
 
     /// The same with a ClientHello that fits into one datagram, without post-quantum keys.
     pub async fn connect_small(address: SocketAddr, remembered: Remembered) -> Self {
         let groups = Some("X25519".to_owned());
-        Self::connect_with(address, remembered, CipherPolicy { groups, ..Default::default() }).await
+        let ciphers = CipherPolicy { groups, ..Default::default() };
+        Self::connect_with(address, "localhost", remembered, ciphers).await
     }
 
     async fn connect_with(
         address: SocketAddr,
+        host: &str,
         remembered: Remembered,
         ciphers: CipherPolicy,
     ) -> Self {
         let early = remembered.early_data;
-        let (config, inbox) = config_with("h3", remembered, ciphers);
+        let (config, inbox) = config_with(host, "h3", remembered, ciphers);
         let endpoint = endpoint();
-        let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
+        let connecting = endpoint.connect_with(config, address, host).unwrap();
         let (connection, accepted) = match early {
             true => {
                 let (connection, accepted) =
@@ -118,11 +126,21 @@ impl Quic {
 
     /// Sends a request early that the server refuses, and begins HTTP/3 when it knows.
     pub async fn refused(address: SocketAddr, remembered: Remembered, target: &str) -> Self {
+        Self::refused_as("localhost", address, remembered, target).await
+    }
+
+    /// The same, asking for this name (SNI).
+    pub async fn refused_as(
+        host: &str,
+        address: SocketAddr,
+        remembered: Remembered,
+        target: &str,
+    ) -> Self {
         let wire = Wire::to(address).await;
         wire.hold_down();
-        let (config, inbox) = config("h3", remembered);
+        let (config, inbox) = config_with(host, "h3", remembered, CipherPolicy::default());
         let endpoint = endpoint();
-        let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+        let connecting = endpoint.connect_with(config, wire.address, host).unwrap();
         let (connection, accepted) =
             connecting.into_0rtt().unwrap_or_else(|_| panic!("early data is possible"));
         // The library would close the connection along with what was refused.
