@@ -12,15 +12,19 @@ use firstflight_config::{
     AccessLogSettings, CertificateSource, ConfigFile, Content, KeySource, Listener, LogFormat,
     ProcessSettings, ServerConfig, TlsSettings, parse_duration,
 };
-use firstflight_server::{Server, ServerError, ServerHandle};
+use firstflight_server::ServerError;
 use firstflight_tls::{CipherPolicy, CipherPreference, Version};
-use tokio::signal::unix::{SignalKind, signal};
-use tracing::{info, warn};
+use tracing::warn;
+
+use process::Source;
+
+mod process;
 
 /// Serve a directory or an HTTP upstream over TLS, with early data that runs at most once.
 ///
 /// Without --cert and --key a self-signed certificate is made, for trying out. SIGTERM and SIGINT
-/// finish running requests and exit; SIGHUP and SIGUSR1 open the access log anew. The TLS secrets
+/// finish running requests and exit, a second one exits at once; SIGHUP reads configuration and
+/// certificates again, and SIGUSR1 opens the access log anew, as SIGHUP does too. The TLS secrets
 /// are written to the file that the environment variable SSLKEYLOGFILE names, if it is set; there
 /// is no flag for that, because it undoes the encryption.
 #[derive(Args)]
@@ -199,29 +203,15 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         println!("{}: OK", path.display());
         return Ok(ExitCode::SUCCESS);
     }
-    let workers = args.workers;
-    let config = config(args)?;
+    let file = args.config.clone();
+    let source = Source { file, read: Box::new(move || config(&args)) };
+    let first = source.first()?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if let Some(workers) = workers {
+    if let Some(workers) = first.config.process.workers {
         builder.worker_threads(workers.into());
     }
     let runtime = builder.enable_all().build().context("cannot start worker threads")?;
-    runtime.block_on(async {
-        // Caught from before the ready line on, which is when others may send them.
-        let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
-        let server = Server::bind(config).await.map_err(sentence)?;
-        tokio::spawn(reopen_logs(server.handle()));
-        server
-            .run(async {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-            })
-            .await;
-        Ok(ExitCode::SUCCESS)
-    })
+    runtime.block_on(process::serve(source, first))
 }
 
 /// The error's own sentence, which has its cause in it already.
@@ -229,20 +219,23 @@ fn sentence(error: ServerError) -> anyhow::Error {
     anyhow::Error::msg(error.to_string())
 }
 
-fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
+fn config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
     let file = match &args.config {
         Some(path) => ConfigFile::read(path).map_err(ServerError::from).map_err(sentence)?,
         None => ConfigFile::default(),
     };
-    let content = match (args.content.root, args.content.upstream, args.content.ping_pong) {
+    let content = match (&args.content.root, &args.content.upstream, args.content.ping_pong) {
         (Some(root), _, _) => Content::files(root),
-        (_, Some(url), _) => Content::upstream(&url)?,
+        (_, Some(url), _) => Content::upstream(url)?,
         (_, _, true) => Content::PingPong,
         _ => anyhow::bail!("there is nothing to serve; give --root DIR or --upstream URL"),
     };
-    let certificate = match (args.cert, args.key) {
+    let certificate = match (args.cert.clone(), args.key.clone()) {
         (Some(cert), Some(key)) => CertificateSource::Files { cert, key },
-        _ => CertificateSource::SelfSigned { names: args.self_signed, save: args.save_cert },
+        _ => CertificateSource::SelfSigned {
+            names: args.self_signed.clone(),
+            save: args.save_cert.clone(),
+        },
     };
     let listen = addresses(&args.listen)?;
     let mut early_data = file.early_data;
@@ -250,11 +243,11 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
         early_data.enabled = switch == Switch::On;
     }
     let mut tickets = file.tickets;
-    if let Some(file) = args.ticket_keys {
-        tickets.keys = KeySource::File(file);
+    if let Some(file) = &args.ticket_keys {
+        tickets.keys = KeySource::File(file.clone());
     }
     let mut limits = file.limits;
-    let given = args.limits;
+    let given = &args.limits;
     limits.header_timeout = given.header_timeout.unwrap_or(limits.header_timeout);
     limits.header_size = given.header_size.unwrap_or(limits.header_size);
     limits.idle_timeout = given.idle_timeout.unwrap_or(limits.idle_timeout);
@@ -268,14 +261,14 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
         backlog: args.backlog,
         certificate,
         content,
-        tls: tls_settings(args.tls, args.http2 == Switch::On),
+        tls: tls_settings(&args.tls, args.http2 == Switch::On),
         http3,
         early_data,
         store: file.store,
         tickets,
         keep_alive: args.keep_alive == Switch::On,
         limits,
-        access_log: args.access_log.map(|file| AccessLogSettings {
+        access_log: args.access_log.clone().map(|file| AccessLogSettings {
             file: (file.as_os_str() != "-").then_some(file),
             format: match args.log_format {
                 Format::Text => LogFormat::Text,
@@ -284,11 +277,15 @@ fn config(args: ServeArgs) -> anyhow::Result<ServerConfig> {
         }),
         admin: None,
         telemetry: None,
-        process: ProcessSettings::default(),
+        process: ProcessSettings {
+            workers: args.workers,
+            watch: args.config.is_some(),
+            ..ProcessSettings::default()
+        },
     })
 }
 
-fn tls_settings(args: TlsArgs, http2: bool) -> TlsSettings {
+fn tls_settings(args: &TlsArgs, http2: bool) -> TlsSettings {
     let key_log = env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from);
     if let Some(path) = &key_log {
         warn!("TLS secrets are written to {} (SSLKEYLOGFILE)", path.display());
@@ -297,9 +294,9 @@ fn tls_settings(args: TlsArgs, http2: bool) -> TlsSettings {
         min_version: args.tls_min,
         max_version: args.tls_max,
         ciphers: CipherPolicy {
-            ciphers: args.ciphers,
-            tls13_ciphers: args.tls13_ciphers,
-            groups: args.groups,
+            ciphers: args.ciphers.clone(),
+            tls13_ciphers: args.tls13_ciphers.clone(),
+            groups: args.groups.clone(),
         },
         cipher_preference: CipherPreference::default(),
         tickets: args.tickets,
@@ -320,18 +317,4 @@ fn addresses(listen: &[String]) -> anyhow::Result<Vec<SocketAddr>> {
         all.extend(found);
     }
     Ok(all)
-}
-
-/// SIGHUP and SIGUSR1, as log rotation sends them.
-async fn reopen_logs(server: ServerHandle) {
-    let signals = (signal(SignalKind::hangup()), signal(SignalKind::user_defined1()));
-    let (Ok(mut hangup), Ok(mut user)) = signals else { return };
-    loop {
-        tokio::select! {
-            _ = hangup.recv() => {}
-            _ = user.recv() => {}
-        }
-        server.reopen_access_log();
-        info!("access log opened again");
-    }
 }

@@ -5,6 +5,7 @@
 mod admin;
 mod error;
 mod file;
+mod files;
 mod limits;
 mod policy;
 mod prefixes;

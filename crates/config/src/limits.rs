@@ -30,6 +30,10 @@ pub struct Limits {
     pub upstream_timeout: Duration,
     /// For running requests after the signal to stop. Default 30 s, what Kubernetes waits too.
     pub drain_timeout: Duration,
+    /// From the signal to stop until no connection is accepted any more. Meanwhile the server says
+    /// that it is not ready, for load balancers that look once in a while. Default 0: who stops a
+    /// server by hand does not want to wait.
+    pub drain_delay: Duration,
 }
 
 impl Limits {
@@ -66,6 +70,7 @@ impl Default for Limits {
             streams: 100,
             upstream_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),
+            drain_delay: Duration::ZERO,
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::accept::{Accepted, accept};
 use crate::content::Service;
 use crate::gatekeeper::reason_name;
 use crate::generation::Generation;
+use crate::listeners::Entrance;
 use crate::pass::Streams;
 use crate::record::Record;
 use crate::server::{Shared, Stop};
@@ -80,10 +81,10 @@ pub(crate) async fn serve(
     server: Arc<Shared>,
     tcp: TcpStream,
     client: SocketAddr,
-    port: u16,
-    mut stop: watch::Receiver<Stop>,
+    entrance: Entrance,
 ) {
     let accepted_at = Instant::now();
+    let mut stop = server.stopping();
     let generation = server.current();
     // Answers leave as they are written; the stream below gathers them itself.
     let _ = tcp.set_nodelay(true);
@@ -103,7 +104,7 @@ pub(crate) async fn serve(
         Err(_) => return debug!("{client}: no TLS handshake within {limit:?}"),
     };
     let (completed, complete) = watch::channel(stream.is_complete());
-    let alt_svc = generation.alt_svc(port);
+    let alt_svc = generation.alt_svc(&entrance);
     let timeline = Timeline::new(accepted_at, claim);
     if stream.is_complete() {
         timeline.complete();

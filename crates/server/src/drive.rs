@@ -238,8 +238,12 @@ impl Drive {
         if let Poll::Ready((stage, _)) = self.stopping.as_mut().poll(cx) {
             return Some(stage);
         }
-        self.clock.stopping = Some(Instant::now());
-        self.library.finish();
+        if self.library.is_http2() || self.connection.seen.load(Ordering::Relaxed) > 0 {
+            self.clock.stopping = Some(Instant::now());
+            self.library.finish();
+        }
+        // Else its first request is on its way, and its answer says that it is the last
+        // (`service.rs`): HTTP/1.1 has no word for a request that nobody has executed.
         Some(stage)
     }
 
@@ -269,7 +273,7 @@ async fn next_stop_after(
     mut receiver: watch::Receiver<Stop>,
 ) -> (Stop, watch::Receiver<Stop>) {
     match stage {
-        Stop::No => stopped(&mut receiver, Stop::Finish).await,
+        Stop::No | Stop::Announced => stopped(&mut receiver, Stop::Finish).await,
         Stop::Finish => stopped(&mut receiver, Stop::Now).await,
         Stop::Now => std::future::pending().await,
     }

@@ -17,6 +17,7 @@ use http::HeaderValue;
 
 use crate::content::Service;
 use crate::keys::TicketRing;
+use crate::listeners::Entrance;
 use crate::upstreams::{self, Pools};
 use crate::{ServerError, certificate, quic};
 
@@ -143,9 +144,11 @@ impl Generation {
         self.pools.values().for_each(Pool::begin);
     }
 
-    /// What answers over TCP on a port say about HTTP/3 (RFC 7838 section 3). `None`: nothing.
-    pub(crate) fn alt_svc(&self, port: u16) -> Option<HeaderValue> {
-        self.quic.as_ref()?;
+    /// What answers over TCP say about HTTP/3 on the same port (RFC 7838 section 3). `None`:
+    /// nothing.
+    pub(crate) fn alt_svc(&self, entrance: &Entrance) -> Option<HeaderValue> {
+        let Entrance { listener, port } = entrance;
+        self.quic.as_ref().filter(|_| listener.http3)?;
         let age = self.alt_svc?.as_secs();
         HeaderValue::from_str(&format!("h3=\":{port}\"; ma={age}")).ok()
     }

@@ -1,4 +1,4 @@
-//! A server from its configuration to its last answer: listeners, connections, housekeeping.
+//! A server from its configuration to its last answer.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -6,43 +6,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use firstflight_config::{ServerConfig, TicketSettings};
+use firstflight_config::{Listener, ServerConfig, TicketSettings};
 use firstflight_otlp::{Exporter, TelemetrySettings};
 use firstflight_replay::SharedConfig;
 use firstflight_store::{Store, StoreTls};
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
-use firstflight_upstream::{Pool, PoolStatus};
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
+use crate::ServerError;
 use crate::access_log::AccessLog;
+use crate::connection::stopped;
 use crate::gatekeeper::Gatekeeper;
-use crate::generation::{Foundation, Generation, serves_http3};
+use crate::generation::{Foundation, Generation};
+use crate::handle::ServerHandle;
 use crate::keys::{TicketRing, name_of_this_node};
+use crate::listener::Port;
+use crate::listeners::{self, Listeners};
+use crate::places::Places;
 use crate::quic::Front;
+use crate::status::History;
 use crate::trace::Tracer;
 use crate::upstreams::Pools;
-use crate::{ServerError, connection, listener};
 
 /// A server that listens. Connections are accepted once it runs.
 pub struct Server {
-    listeners: Vec<TcpListener>,
+    ports: Vec<(Listener, Port)>,
     addresses: Vec<SocketAddr>,
     shared: Arc<Shared>,
 }
-
-/// A handle on a server while it runs.
-#[derive(Clone)]
-pub struct ServerHandle(Arc<Shared>);
 
 /// How far stopping has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stop {
     /// Not at all.
     No,
+    /// Probes are told that it will, connections are still accepted.
+    Announced,
     /// Running requests are finished, idle connections closed.
     Finish,
     /// Everything is dropped.
@@ -51,13 +53,19 @@ pub(crate) enum Stop {
 
 /// What all connections share, as long as the process lives.
 pub(crate) struct Shared {
-    current: ArcSwap<Generation>,
-    foundation: Foundation,
-    front: Option<Arc<Front>>,
+    pub(crate) current: ArcSwap<Generation>,
+    /// What the newest generation was made of. Held while another is made.
+    pub(crate) config: Mutex<ServerConfig>,
+    pub(crate) foundation: Foundation,
+    pub(crate) front: Arc<Front>,
+    pub(crate) listeners: Listeners,
+    pub(crate) places: Arc<Places>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) ring: Arc<TicketRing>,
+    pub(crate) history: History,
+    stop: watch::Sender<Stop>,
 }
 
 impl Server {
@@ -67,35 +75,34 @@ impl Server {
     /// [`ServerError`], one sentence with the mend.
     pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
         config.limits.check()?;
-        if config.listeners.is_empty() {
-            return Err(ServerError::NoAddress);
-        }
+        listeners::check(&config)?;
         let store = open_store(&config)?;
         let ring = TicketRing::open(&config.tickets, store.as_ref().map(|(store, _)| store))?;
         let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
-        let http3 = serves_http3(&config);
-        let ports = config
-            .listeners
-            .iter()
-            .map(|one| listener::listen(one.address, config.backlog, http3 && one.http3))
-            .collect::<Result<Vec<_>, _>>()?;
-        let addresses = ports.iter().map(|port| port.address).collect::<Vec<_>>();
+        let ports = listeners::bind(&config)?;
+        let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
         let foundation = Foundation::lay(&config, ring.clone(), &addresses)?;
         let generation = Generation::build(1, &config, &foundation, &Pools::new())?;
         generation.begin();
         ring.begin().await;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
-        let (tcp, udp): (Vec<_>, Vec<_>) =
-            ports.into_iter().map(|port| (port.tcp, (port.address, port.udp))).unzip();
-        let front = match &generation.quic {
-            Some(terms) => Some(Arc::new(Front::open(udp, terms, &foundation.tokens, &config)?)),
-            None => None,
-        };
-        let current = ArcSwap::from_pointee(generation);
         let tracer = config.telemetry.as_ref().map(|settings| tracer(settings, &config));
-        let shared = Shared { current, tracer, foundation, front, gatekeeper, access_log, ring };
-        Ok(Self { listeners: tcp, addresses, shared: Arc::new(shared) })
+        let shared = Shared {
+            current: ArcSwap::from_pointee(generation),
+            front: Arc::new(Front::new(&foundation.tokens, &config)),
+            listeners: Listeners::default(),
+            places: Places::new(config.limits.connections),
+            history: History::begin(),
+            stop: watch::Sender::new(Stop::No),
+            config: Mutex::new(config),
+            foundation,
+            gatekeeper,
+            access_log,
+            tracer,
+            ring,
+        };
+        Ok(Self { ports, addresses, shared: Arc::new(shared) })
     }
 
     /// The addresses listened on, with the ports that the system chose.
@@ -108,45 +115,29 @@ impl Server {
         ServerHandle(self.shared.clone())
     }
 
-    /// Serves until `shutdown` is ready, then finishes running requests, for
-    /// [`Limits::drain_timeout`] at most, and writes the access log to its end.
+    /// Serves until `shutdown` is ready or [`ServerHandle::stop`] is called, then finishes running
+    /// requests, for [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) at most,
+    /// and writes the access log to its end.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let (stop, stopped) = watch::channel(Stop::No);
-        let limits = self.shared.current().limits.clone();
-        let places = Arc::new(Semaphore::new(limits.connections as usize));
-        let (mut tasks, mut doors) = (JoinSet::new(), JoinSet::new());
-        for (listener, address) in self.listeners.into_iter().zip(&self.addresses) {
-            let (shared, places, stop) = (self.shared.clone(), places.clone(), stopped.clone());
-            tasks.spawn(accept(listener, address.port(), shared, places, stop));
+        let shared = self.shared;
+        let mut tasks = JoinSet::new();
+        for (listener, port) in self.ports {
+            shared.listeners.open(&shared, listener, port);
         }
-        if let Some(front) = &self.shared.front {
-            front.run(&self.shared, &places, &stopped, &mut doors);
+        tasks.spawn(housekeeping(shared.clone()));
+        tasks.spawn(shared.ring.clone().follow());
+        let mut told = shared.stopping();
+        tokio::select! {
+            () = shutdown => {}
+            () = stopped(&mut told, Stop::Announced) => {}
         }
-        tasks.spawn(housekeeping(self.shared.clone()));
-        tasks.spawn(self.shared.ring.clone().follow());
-        for address in &self.addresses {
-            info!("serving on {address}");
-        }
-        shutdown.await;
-        info!("stopping: no new connections, running requests are finished");
-        // The listeners close here.
+        shared.stop_at_least(Stop::Announced);
+        drain(&shared).await;
         tasks.shutdown().await;
-        stop.send_replace(Stop::Finish);
-        let all = limits.connections;
-        let drain_timeout = self.shared.current().limits.drain_timeout;
-        let drained = timeout(drain_timeout, places.acquire_many(all)).await;
-        if drained.is_err() {
-            warn!("requests still running after the drain timeout are broken off");
-            stop.send_replace(Stop::Now);
-            let _ = timeout(LAST_WORDS, places.acquire_many(all)).await;
-        }
-        if let Some(front) = &self.shared.front {
-            front.close().await;
-        }
-        if let Some(tracer) = &self.shared.tracer {
+        shared.front.close().await;
+        if let Some(tracer) = &shared.tracer {
             tracer.flush().await;
         }
-        let shared = self.shared.clone();
         let written = tokio::task::spawn_blocking(move || {
             if let Some(log) = &shared.access_log {
                 log.close();
@@ -161,41 +152,49 @@ impl Shared {
     pub(crate) fn current(&self) -> Arc<Generation> {
         self.current.load_full()
     }
+
+    /// How far stopping has come, from now on.
+    pub(crate) fn stopping(&self) -> watch::Receiver<Stop> {
+        self.stop.subscribe()
+    }
+
+    /// Whether connections are to end.
+    pub(crate) fn is_finishing(&self) -> bool {
+        *self.stop.borrow() >= Stop::Finish
+    }
+
+    /// Stops, if it has not come as far.
+    pub(crate) fn stop_at_least(&self, stage: Stop) {
+        self.stop.send_if_modified(|now| {
+            let further = *now < stage;
+            *now = stage.max(*now);
+            further
+        });
+    }
 }
 
-impl ServerHandle {
-    /// Serves by another configuration from now on: new connections, and further requests on old
-    /// ones. Listeners, store and ticket keys stay what they are.
-    ///
-    /// # Errors
-    /// [`ServerError`]: the configuration is of no use, and the old one stays.
-    pub fn reload(&self, config: &ServerConfig) -> Result<(), ServerError> {
-        let before = self.0.current();
-        let foundation = &self.0.foundation;
-        let generation = Generation::build(before.number + 1, config, foundation, &before.pools)?;
-        if let (Some(front), Some(terms)) = (&self.0.front, &generation.quic) {
-            front.take_up(terms);
-        }
-        if generation.early_data && !self.0.current().early_data {
-            // Flights that were refused meanwhile, and sent again, have left no record.
-            self.0.gatekeeper.claims_lost();
-        }
-        generation.begin();
-        self.0.current.store(Arc::new(generation));
-        Ok(())
+/// From the word to stop until no connection is left.
+async fn drain(shared: &Arc<Shared>) {
+    let limits = shared.current().limits.clone();
+    let mut told = shared.stopping();
+    if !limits.drain_delay.is_zero() {
+        info!("stopping in {:?}: not ready any more", limits.drain_delay);
+        let _ = timeout(limits.drain_delay, stopped(&mut told, Stop::Now)).await;
     }
-
-    /// The pools that requests are forwarded to, as they are now.
-    pub fn upstreams(&self) -> Vec<PoolStatus> {
-        self.0.current().pools.values().map(Pool::status).collect()
-    }
-
-    /// Opens the access log's file anew, after a log rotation has moved it.
-    pub fn reopen_access_log(&self) {
-        if let Some(log) = &self.0.access_log {
-            log.reopen();
+    info!("stopping: no new connections, running requests are finished");
+    shared.listeners.close().await;
+    shared.stop_at_least(Stop::Finish);
+    tokio::select! {
+        () = shared.places.all_free() => return,
+        () = tokio::time::sleep(limits.drain_timeout) => {
+            warn!("requests still running after the drain timeout are broken off");
+        }
+        () = stopped(&mut told, Stop::Now) => {
+            warn!("told to stop at once: running requests are broken off");
         }
     }
+    shared.stop_at_least(Stop::Now);
+    let _ = timeout(LAST_WORDS, shared.places.all_free()).await;
 }
 
 /// Whether a configuration could be served: reads all files that it names, and listens nowhere.
@@ -204,6 +203,7 @@ impl ServerHandle {
 /// # Errors
 /// [`ServerError`], one sentence with the mend.
 pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
+    listeners::check(config)?;
     if let Some(StoreTls { ca_file: Some(file), .. }) =
         config.store.as_ref().and_then(|store| store.tls.as_ref())
     {
@@ -233,34 +233,6 @@ fn tracer(settings: &TelemetrySettings, config: &ServerConfig) -> Tracer {
     Tracer::new(settings.clone(), exporter)
 }
 
-/// Accepts connections while there are places.
-async fn accept(
-    listener: TcpListener,
-    port: u16,
-    shared: Arc<Shared>,
-    places: Arc<Semaphore>,
-    stop: watch::Receiver<Stop>,
-) {
-    loop {
-        // First the place, then the connection: without one, clients wait in the backlog.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, client)) => {
-                let serving = connection::serve(shared.clone(), stream, client, port, stop.clone());
-                tokio::spawn(async move {
-                    serving.await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                // Out of file descriptors or memory, or a peer that has gone again.
-                warn!("cannot accept a connection: {error}");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
 /// What has to be looked at about once a second.
 async fn housekeeping(shared: Arc<Shared>) {
     let mut ticks = interval(Duration::from_secs(1));
@@ -268,17 +240,12 @@ async fn housekeeping(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         shared.gatekeeper.watch_clock();
-        if let Some(front) = &shared.front {
-            front.look();
-        }
+        shared.front.look();
         // Files of keys may lie on a slow disk.
         let ring = shared.ring.clone();
         let _ = tokio::task::spawn_blocking(move || ring.refresh()).await;
     }
 }
-
-/// Long enough for places to come free, short enough not to be noticed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// For connections to end after they were told to drop everything.
 const LAST_WORDS: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use firstflight_replay::Decision;
 use firstflight_tls::HandshakeDriver;
-use http::{Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body;
 use hyper::body::Incoming;
 
@@ -48,7 +48,8 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
         Box::pin(async move {
             let complete = || driver.is_complete();
             let answer = respond(&connection, complete, request, decision, record).await;
-            answer.map(|answer| advertise(&connection, answer)).ok_or(Gone)
+            let answer = answer.map(|answer| advertise(&connection, answer)).ok_or(Gone)?;
+            Ok(say_goodbye(&connection, answer))
         })
     }
 }
@@ -135,6 +136,14 @@ fn advertise<B>(connection: &Connection, mut answer: Response<B>) -> Response<B>
         Some(alt_svc) => answer.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
         None => answer.headers_mut().remove(header::ALT_SVC),
     };
+    answer
+}
+
+/// The last answer on a connection says so while the server stops (RFC 9112 section 9.6).
+fn say_goodbye<B>(connection: &Connection, mut answer: Response<B>) -> Response<B> {
+    if connection.facts.alpn.as_deref() != Some(b"h2") && connection.server.is_finishing() {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     answer
 }
 

@@ -56,7 +56,7 @@ pub struct StoreTls {
 }
 
 /// A store's configuration.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct StoreConfig {
     /// Its processes.
     pub topology: Topology,

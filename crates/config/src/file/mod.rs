@@ -21,6 +21,7 @@
 //! streams = 100
 //! upstream_timeout = "60s"
 //! drain_timeout = "30s"
+//! drain_delay = "0s"
 //!
 //! [http3]
 //! enabled = true
@@ -198,6 +199,8 @@ struct LimitsSection {
     upstream_timeout: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
     drain_timeout: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    drain_delay: Option<Duration>,
 }
 
 impl LimitsSection {
@@ -211,6 +214,7 @@ impl LimitsSection {
             streams: self.streams.unwrap_or(default.streams),
             upstream_timeout: self.upstream_timeout.unwrap_or(default.upstream_timeout),
             drain_timeout: self.drain_timeout.unwrap_or(default.drain_timeout),
+            drain_delay: self.drain_delay.unwrap_or(default.drain_delay),
         }
     }
 }

@@ -9,8 +9,8 @@ use tracing::{info, warn};
 
 /// Counts handshakes in progress over all endpoints.
 pub(crate) struct Door {
-    retry_above: usize,
-    refuse_above: usize,
+    retry_above: AtomicUsize,
+    refuse_above: AtomicUsize,
     /// Handshakes in progress, and those of them whose client has not shown its address.
     handshakes: AtomicUsize,
     unshown: AtomicUsize,
@@ -42,8 +42,8 @@ impl Door {
     /// answered above so many of all.
     pub(super) fn new(retry_above: usize, refuse_above: usize) -> Arc<Self> {
         Arc::new(Self {
-            retry_above,
-            refuse_above,
+            retry_above: retry_above.into(),
+            refuse_above: refuse_above.into(),
             handshakes: AtomicUsize::new(0),
             unshown: AtomicUsize::new(0),
             retried: AtomicU64::new(0),
@@ -53,13 +53,21 @@ impl Door {
         })
     }
 
+    /// Changes the bounds of [`Door::new`].
+    pub(super) fn resize(&self, retry_above: usize, refuse_above: usize) {
+        self.retry_above.store(retry_above, Ordering::Relaxed);
+        self.refuse_above.store(refuse_above, Ordering::Relaxed);
+    }
+
     /// Decides over a client; `shown`: it came with a token that says so.
     pub(super) fn enter(self: &Arc<Self>, shown: bool) -> Entry {
-        if self.handshakes.load(Ordering::Relaxed) >= self.refuse_above {
+        if self.handshakes.load(Ordering::Relaxed) >= self.refuse_above.load(Ordering::Relaxed) {
             self.feel(&self.ignored);
             return Entry::Ignore;
         }
-        if !shown && self.unshown.load(Ordering::Relaxed) >= self.retry_above {
+        if !shown
+            && self.unshown.load(Ordering::Relaxed) >= self.retry_above.load(Ordering::Relaxed)
+        {
             self.feel(&self.retried);
             return Entry::Retry;
         }
@@ -90,7 +98,7 @@ impl Door {
             warn!(
                 "many QUIC connections begin at once: until fewer than {} handshakes are in \
                  progress, clients have to show their addresses first (Retry)",
-                self.retry_above
+                self.retry_above.load(Ordering::Relaxed)
             );
         }
     }

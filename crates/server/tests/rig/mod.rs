@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use firstflight_config::{AccessLogSettings, Content, LogFormat, ServerConfig};
-use firstflight_server::Server;
+use firstflight_server::{Server, ServerError, ServerHandle};
 use firstflight_tls::{Connector, ConnectorConfig, Machine, Offer, Progress, Session, Trust};
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
@@ -33,6 +33,9 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Rig {
     pub address: SocketAddr,
     pub dir: Arc<tempfile::TempDir>,
+    pub server: ServerHandle,
+    /// As it was started.
+    pub config: ServerConfig,
     stop: Option<oneshot::Sender<()>>,
     running: Option<JoinHandle<()>>,
     log: PathBuf,
@@ -63,13 +66,21 @@ impl Rig {
         config.access_log =
             Some(AccessLogSettings { file: Some(log.clone()), format: LogFormat::Json });
         change(&mut config);
-        let server = Server::bind(config).await.unwrap();
-        let address = server.local_addrs()[0];
+        let server = Server::bind(config.clone()).await.unwrap();
+        let (address, handle) = (server.local_addrs()[0], server.handle());
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Self { address, dir, stop: Some(stop), running: Some(running), log }
+        let (stop, running) = (Some(stop), Some(running));
+        Self { address, dir, server: handle, config, stop, running, log }
+    }
+
+    /// Reloads with the configuration as it was started, but for a change.
+    pub async fn reload(&self, change: impl FnOnce(&mut ServerConfig)) -> Result<(), ServerError> {
+        let mut config = self.config.clone();
+        change(&mut config);
+        self.server.reload(config).await
     }
 
     /// Asks the server to stop, without waiting.

@@ -1,0 +1,168 @@
+//! Which of a process's files have changed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// Files that are looked at about once a second.
+///
+/// Looking finds what notifications of the kernel miss: on network file systems, and behind
+/// symbolic links that are exchanged a level above the file, as Kubernetes does. It costs a system
+/// call a file and second.
+#[derive(Debug, Default)]
+pub struct Files {
+    seen: BTreeMap<PathBuf, Option<Mark>>,
+    /// What the last look found, if that was another state than the one taken up.
+    unsettled: Option<BTreeMap<PathBuf, Option<Mark>>>,
+}
+
+/// By what a file is told from the one that was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// Seconds and nanoseconds. The second one is set by the kernel at each change, whatever time
+    /// a copying program gives the file.
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Files {
+    /// Watches these files, from the state on that they are in now. Say so before they are read:
+    /// what changes in between is noticed.
+    pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        let mut files = Self::default();
+        files.watch(paths);
+        files
+    }
+
+    /// Watches these files instead. Those that were watched before keep the state from which
+    /// changes are told.
+    pub fn watch(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        let mut before = std::mem::take(&mut self.seen);
+        for path in paths {
+            let mark = before.remove(&path).unwrap_or_else(|| mark(&path));
+            self.seen.insert(path, mark);
+        }
+        self.unsettled = None;
+    }
+
+    /// Whether files have changed, and stayed as they are since the last look: who writes a
+    /// certificate and then its key is not to be met between the two. A file that is gone is one
+    /// that is being replaced.
+    ///
+    /// What has changed counts as taken up then.
+    pub fn have_changed(&mut self) -> bool {
+        let now: BTreeMap<_, _> = self.seen.keys().map(|path| (path.clone(), mark(path))).collect();
+        let appeared_or_gone =
+            now.iter().any(|(path, mark)| mark.is_none() && self.seen[path].is_some());
+        if now == self.seen {
+            self.unsettled = None;
+            return false;
+        }
+        if appeared_or_gone || self.unsettled.as_ref() != Some(&now) {
+            self.unsettled = Some(now);
+            return false;
+        }
+        self.seen = now;
+        self.unsettled = None;
+        true
+    }
+
+    /// Counts the files' present state as taken up: somebody is about to read them.
+    pub fn take_up(&mut self) {
+        for (path, seen) in &mut self.seen {
+            *seen = mark(path);
+        }
+        self.unsettled = None;
+    }
+}
+
+/// `None`: there is no such file, or it may not be looked at.
+fn mark(path: &PathBuf) -> Option<Mark> {
+    let found = fs::metadata(path).ok()?;
+    Some(Mark {
+        device: found.dev(),
+        inode: found.ino(),
+        size: found.size(),
+        modified: (found.mtime(), found.mtime_nsec()),
+        changed: (found.ctime(), found.ctime_nsec()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+
+    fn replace(path: &Path, text: &str) {
+        let new = path.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, path).unwrap();
+    }
+
+    #[test]
+    fn a_change_counts_once_and_when_it_has_settled() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
+        fs::write(&cert, "a").unwrap();
+        fs::write(&key, "a").unwrap();
+        let mut files = Files::new([cert.clone(), key.clone()]);
+        assert!(!files.have_changed());
+        replace(&cert, "b");
+        assert!(!files.have_changed());
+        replace(&key, "b");
+        assert!(!files.have_changed());
+        assert!(files.have_changed());
+        assert!(!files.have_changed());
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_awaited() {
+        let dir = tempfile::tempdir().unwrap();
+        let cert = dir.path().join("cert");
+        fs::write(&cert, "a").unwrap();
+        let mut files = Files::new([cert.clone()]);
+        fs::remove_file(&cert).unwrap();
+        assert!((0..3).all(|_| !files.have_changed()));
+        fs::write(&cert, "b").unwrap();
+        assert!(!files.have_changed());
+        assert!(files.have_changed());
+    }
+
+    #[test]
+    fn links_exchanged_a_level_above_the_file_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [("first", "same"), ("second", "same")] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join("cert"), text).unwrap();
+        }
+        let data = dir.path().join("..data");
+        symlink("first", &data).unwrap();
+        let mut files = Files::new([data.join("cert")]);
+        symlink("second", dir.path().join("..new")).unwrap();
+        fs::rename(dir.path().join("..new"), &data).unwrap();
+        assert!(!files.have_changed());
+        assert!(files.have_changed());
+    }
+
+    #[test]
+    fn another_list_keeps_what_is_not_taken_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+        fs::write(&old, "a").unwrap();
+        fs::write(&new, "a").unwrap();
+        let mut files = Files::new([old.clone()]);
+        replace(&old, "b");
+        files.watch([old.clone(), new.clone()]);
+        assert!(!files.have_changed());
+        assert!(files.have_changed());
+        replace(&new, "b");
+        files.take_up();
+        assert!(!files.have_changed() && !files.have_changed());
+    }
+}

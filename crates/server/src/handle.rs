@@ -1,0 +1,143 @@
+//! What can be done to a server while it runs: another configuration, a question, an end.
+
+use std::sync::Arc;
+
+use firstflight_config::{ConfigError, ServerConfig};
+use firstflight_upstream::{Pool, PoolStatus};
+
+use crate::ServerError;
+use crate::generation::Generation;
+use crate::server::{Shared, Stop};
+use crate::status::{Events, Status};
+
+/// A handle on a server while it runs.
+#[derive(Clone)]
+pub struct ServerHandle(pub(crate) Arc<Shared>);
+
+impl ServerHandle {
+    /// Serves by another configuration from now on: new connections, and further requests on old
+    /// ones. A connection finishes its handshake and its early requests by the configuration under
+    /// which it was accepted. No connection ends, and the strike register, the ticket keys and the
+    /// connections to the store live on.
+    ///
+    /// Takes up files that have changed, too: certificates, keys, OCSP responses.
+    ///
+    /// # Errors
+    /// [`ServerError`]: the new configuration is of no use, or changes what cannot change while
+    /// the process runs. The old one stays as a whole.
+    pub async fn reload(&self, config: ServerConfig) -> Result<(), ServerError> {
+        let outcome = self.take_up(config).await;
+        self.0.history.note_reload(outcome.as_ref().err().map(ToString::to_string));
+        outcome
+    }
+
+    /// Notes that there was no configuration to reload: its file could not be read, and `why`.
+    pub fn reload_failed(&self, why: &str) {
+        self.0.history.note_reload(Some(why.to_owned()));
+    }
+
+    /// Opens the access log's file anew, after a log rotation has moved it.
+    pub fn reopen_access_log(&self) {
+        if let Some(log) = &self.0.access_log {
+            log.reopen();
+        }
+    }
+
+    /// How the server is.
+    pub fn status(&self) -> Status {
+        let Events { started_at, loaded_at, last_reload } = self.0.history.so_far();
+        let stage = *self.0.stopping().borrow();
+        Status {
+            ready: stage == Stop::No,
+            not_ready_because: (stage != Stop::No).then_some("the server is stopping"),
+            generation: self.0.current().number,
+            started_at,
+            loaded_at,
+            last_reload,
+            connections: self.0.places.taken(),
+            addresses: self.0.listeners.addresses(),
+        }
+    }
+
+    /// The pools that requests are forwarded to, as they are now.
+    pub fn upstreams(&self) -> Vec<PoolStatus> {
+        self.0.current().pools.values().map(Pool::status).collect()
+    }
+
+    /// Begins to stop: not ready from now on, no new connections after
+    /// [`Limits::drain_delay`](firstflight_config::Limits::drain_delay), and running requests are
+    /// finished within [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout).
+    pub fn stop(&self) {
+        self.0.stop_at_least(Stop::Announced);
+    }
+
+    /// Stops at once: what runs is broken off.
+    pub fn stop_now(&self) {
+        self.0.stop_at_least(Stop::Now);
+    }
+
+    async fn take_up(&self, config: ServerConfig) -> Result<(), ServerError> {
+        let server = &self.0;
+        // One at a time.
+        let mut in_use = server.config.lock().await;
+        if *server.stopping().borrow() != Stop::No {
+            return Err(setting("the server is stopping and takes up no configuration".to_owned()));
+        }
+        refuse_changes_that_need_a_restart(&in_use, &config)?;
+        let before = server.current();
+        let (shared, building) = (server.clone(), config.clone());
+        let build = move || {
+            let number = before.number + 1;
+            Generation::build(number, &building, &shared.foundation, &before.pools)
+        };
+        // It reads files, maybe from a slow disk.
+        let built = tokio::task::spawn_blocking(build).await;
+        let generation = built.map_err(|error| setting(error.to_string()))??;
+        let changes = server.listeners.plan(&config, &server.front)?;
+        server.front.take_up(generation.quic.as_ref(), &config.http3);
+        server.places.resize(config.limits.connections);
+        if generation.early_data && !server.current().early_data {
+            // Flights that were refused meanwhile, and sent again, have left no record.
+            server.gatekeeper.claims_lost();
+        }
+        generation.begin();
+        server.current.store(Arc::new(generation));
+        server.listeners.apply(server, changes);
+        *in_use = config;
+        Ok(())
+    }
+}
+
+/// What early data's safety rests on cannot be exchanged beneath it, nor what was settled when the
+/// process began.
+fn refuse_changes_that_need_a_restart(
+    old: &ServerConfig,
+    new: &ServerConfig,
+) -> Result<(), ServerError> {
+    let (early, then) = (&old.early_data, &new.early_data);
+    let checks = [
+        ("[store]", old.store == new.store),
+        ("[tickets]", old.tickets == new.tickets),
+        ("early_data.freshness", early.freshness == then.freshness),
+        ("early_data.register_capacity", early.register_capacity == then.register_capacity),
+        ("[access_log]", old.access_log == new.access_log),
+        ("[telemetry]", old.telemetry == new.telemetry),
+        ("[admin]", old.admin == new.admin),
+        ("process.workers", old.process.workers == new.process.workers),
+        ("process.user", old.process.user == new.process.user),
+        ("process.group", old.process.group == new.process.group),
+    ];
+    let changed: Vec<_> = checks.iter().filter(|(_, same)| !same).map(|(name, _)| *name).collect();
+    match changed.is_empty() {
+        true => Ok(()),
+        false => Err(setting(format!(
+            "{} cannot change while the process runs; restart it, or upgrade it by SIGUSR2, \
+             which loses no connection",
+            changed.join(", ")
+        ))),
+    }
+}
+
+fn setting(text: String) -> ServerError {
+    ServerError::Config(ConfigError::Setting(text))
+}

@@ -1,0 +1,239 @@
+//! All that listens on UDP: ports come and go with reloads, reset key and door stay.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use firstflight_quic::{AddressTokens, ResetKey};
+use quinn::{Endpoint, EndpointConfig, VarInt};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::arrivals::Arrivals;
+use super::door::{Door, Entry};
+use super::strays::Strays;
+use super::{Beginning, H3_NO_ERROR, Terms, Tokens, connection, endpoint, steering};
+use crate::ServerError;
+use crate::server::{Shared, Stop};
+
+/// All that listens on UDP.
+pub(crate) struct Front {
+    ports: Mutex<Vec<Port>>,
+    door: Arc<Door>,
+    pub(super) tokens: AddressTokens,
+    endpoints: EndpointConfig,
+    /// Whether flights are claimed in a store, so that what comes in has to be read twice.
+    with_store: bool,
+}
+
+/// A port with its endpoints.
+struct Port {
+    address: SocketAddr,
+    workers: Vec<Worker>,
+    /// Whether it takes new connections. One that does not is kept for those that it has.
+    open: Arc<AtomicBool>,
+}
+
+/// An endpoint, on one of a port's sockets.
+#[derive(Clone)]
+struct Worker {
+    endpoint: Endpoint,
+    /// What comes in on it, where flights are claimed in a store.
+    arrivals: Option<Arc<Arrivals>>,
+}
+
+impl Front {
+    /// Without a port.
+    pub(crate) fn new(tokens: &Tokens, settings: &firstflight_config::ServerConfig) -> Self {
+        let http3 = &settings.http3;
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).expect("the system gives random bytes");
+        let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(random)));
+        // quinn would name drafts too, whose keys we do not have.
+        endpoints.supported_versions(vec![1]);
+        Self {
+            ports: Mutex::new(Vec::new()),
+            door: Door::new(http3.retry_above, http3.refuse_above),
+            tokens: tokens.tokens.clone(),
+            endpoints,
+            with_store: settings.store.is_some(),
+        }
+    }
+
+    /// Opens endpoints on a port's sockets and accepts connections, a task an endpoint. When the
+    /// server stops, they refuse further ones.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`].
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        sockets: Vec<UdpSocket>,
+        terms: &Terms,
+        server: &Arc<Shared>,
+    ) -> Result<(), ServerError> {
+        let (steering, open) = (steering(), Arc::new(AtomicBool::new(true)));
+        let strays = (sockets.len() > 1).then(|| Arc::new(Strays::new(steering)));
+        let mut workers = Vec::new();
+        for (number, socket) in (0..).zip(sockets) {
+            let arrivals = self.with_store.then(Arrivals::new);
+            let opened = endpoint::open(
+                socket,
+                terms.config.clone(),
+                self.endpoints.clone(),
+                (steering, number),
+                strays.clone(),
+                arrivals.clone(),
+            );
+            let endpoint = opened.map_err(|reason| ServerError::Listen { address, reason })?;
+            workers.push(Worker { endpoint, arrivals });
+        }
+        for worker in workers.clone() {
+            tokio::spawn(self.clone().accept(worker, open.clone(), server.clone()));
+        }
+        self.ports().push(Port { address, workers, open });
+        Ok(())
+    }
+
+    /// Whether a port is open, or can be opened again by [`Front::reopen`].
+    pub(crate) fn has(&self, address: SocketAddr) -> bool {
+        self.ports().iter().any(|port| port.address == address)
+    }
+
+    /// Lets a port take connections again.
+    pub(crate) fn reopen(&self, address: SocketAddr) {
+        self.set_open(address, true);
+    }
+
+    /// Lets a port take no further connections. Those that it has go on.
+    pub(crate) fn retire(&self, address: SocketAddr) {
+        self.set_open(address, false);
+    }
+
+    fn set_open(&self, address: SocketAddr, open: bool) {
+        for port in self.ports().iter().filter(|port| port.address == address) {
+            port.open.store(open, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes up another configuration for what an endpoint decides by itself: tokens and buffers.
+    pub(crate) fn take_up(&self, terms: Option<&Terms>, http3: &firstflight_config::Http3Settings) {
+        self.door.resize(http3.retry_above, http3.refuse_above);
+        let Some(terms) = terms else { return };
+        for Worker { endpoint, .. } in self.workers() {
+            endpoint.set_server_config(Some(terms.config.clone()));
+        }
+    }
+
+    async fn accept(self: Arc<Self>, worker: Worker, open: Arc<AtomicBool>, server: Arc<Shared>) {
+        let stop = server.stopping();
+        while let Some(incoming) = worker.endpoint.accept().await {
+            if *stop.borrow() >= Stop::Finish || !open.load(Ordering::Relaxed) {
+                worker.forget(&incoming);
+                incoming.refuse();
+                continue;
+            }
+            self.begin(&worker, incoming, &server, &stop);
+        }
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        worker: &Worker,
+        incoming: quinn::Incoming,
+        server: &Arc<Shared>,
+        stop: &watch::Receiver<Stop>,
+    ) {
+        let handshaking = match self.door.enter(incoming.remote_address_validated()) {
+            Entry::Handshake(handshaking) => handshaking,
+            Entry::Retry => {
+                worker.forget(&incoming);
+                // An address that was not shown may always be asked for.
+                let _ = incoming.retry();
+                return;
+            }
+            Entry::Ignore => {
+                worker.forget(&incoming);
+                return incoming.ignore();
+            }
+        };
+        // There is no backlog to wait in, and a client that is refused has TCP.
+        let Some(place) = server.places.try_take() else {
+            worker.forget(&incoming);
+            return incoming.refuse();
+        };
+        let client = incoming.remote_address();
+        let port = worker.endpoint.local_addr().map_or(0, |address| address.port());
+        let arrivals = worker.arrivals.clone();
+        let beginning = Beginning { incoming, handshaking, arrivals, port };
+        let serving = connection::serve(server.clone(), self.clone(), beginning, stop.clone());
+        tokio::spawn(async move {
+            if let Err(error) = serving.await {
+                debug!("{client}: {error}");
+            }
+            drop(place);
+        });
+    }
+
+    /// Says when a rush of connections is over, and lets go of ports that are not listened on any
+    /// more. Call it about once a second.
+    pub(crate) fn look(&self) {
+        self.door.look();
+        self.ports().retain(|port| {
+            let used = port.open.load(Ordering::Relaxed) || port.connections() > 0;
+            if !used {
+                port.close();
+            }
+            used
+        });
+    }
+
+    /// Ends what is left, and sees that the last words leave.
+    pub(crate) async fn close(&self) {
+        let workers = self.workers();
+        for Worker { endpoint, .. } in &workers {
+            endpoint.close(VarInt::from_u32(H3_NO_ERROR), b"");
+        }
+        let idle = async {
+            for Worker { endpoint, .. } in &workers {
+                endpoint.wait_idle().await;
+            }
+        };
+        let _ = timeout(LAST_WORDS, idle).await;
+    }
+
+    fn workers(&self) -> Vec<Worker> {
+        self.ports().iter().flat_map(|port| port.workers.clone()).collect()
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Vec<Port>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Port {
+    fn connections(&self) -> usize {
+        self.workers.iter().map(|worker| worker.endpoint.open_connections()).sum()
+    }
+
+    /// The sockets close with the last handle on their endpoints, which the accepting tasks have.
+    fn close(&self) {
+        for Worker { endpoint, .. } in &self.workers {
+            endpoint.close(VarInt::from_u32(H3_NO_ERROR), b"");
+        }
+    }
+}
+
+impl Worker {
+    /// What was seen of a connection that does not begin is not for another one with its id.
+    fn forget(&self, incoming: &quinn::Incoming) {
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.forget(incoming);
+        }
+    }
+}
+
+/// For the connections' last packets.
+const LAST_WORDS: Duration = Duration::from_millis(500);
