@@ -243,6 +243,20 @@ impl ServerConfig {
     }
 }
 
+impl IpNetwork {
+    /// Whether an address lies in it. IPv4 addresses in IPv6's clothes count as what they are.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let differ = match (self.address, address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                u128::from(ours.to_bits() ^ theirs.to_bits()) << 96
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => ours.to_bits() ^ theirs.to_bits(),
+            _ => return false,
+        };
+        differ.leading_zeros() >= self.prefix.into()
+    }
+}
+
 impl Listener {
     /// HTTP over TLS and QUIC on `address`.
     pub fn new(address: SocketAddr) -> Self {

@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use firstflight_config::WhenNotAllowed;
 use firstflight_otlp::Span;
+use firstflight_proxy_protocol::Addresses;
 use firstflight_replay::{Decision, Flight, Release};
 use firstflight_tls::{Handshake, Version, share};
 use http::HeaderValue;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 use tracing::debug;
 
 use crate::accept::{Accepted, accept};
@@ -21,6 +22,7 @@ use crate::gatekeeper::reason_name;
 use crate::generation::Generation;
 use crate::listeners::Entrance;
 use crate::pass::Streams;
+use crate::proxied;
 use crate::record::Record;
 use crate::server::{Shared, Stop};
 use crate::socket::Socket;
@@ -79,8 +81,8 @@ pub(crate) enum Verdict {
 /// Serves one connection to its end.
 pub(crate) async fn serve(
     server: Arc<Shared>,
-    tcp: TcpStream,
-    client: SocketAddr,
+    mut tcp: TcpStream,
+    peer: SocketAddr,
     entrance: Entrance,
 ) {
     let accepted_at = Instant::now();
@@ -88,11 +90,20 @@ pub(crate) async fn serve(
     let generation = server.current();
     // Answers leave as they are written; the stream below gathers them itself.
     let _ = tcp.set_nodelay(true);
-    let local = tcp.local_addr().unwrap_or(client);
-    let socket = Socket::new(tcp);
     let limit = generation.limits.header_timeout;
+    let deadline = (accepted_at + limit).into();
+    let ends = tokio::select! {
+        ends = timeout_at(deadline, proxied::ends(&entrance.listener, &mut tcp, peer)) => ends,
+        () = stopped(&mut stop, Stop::Now) => return,
+    };
+    let Addresses { source: client, destination: local } = match ends {
+        Ok(Ok(ends)) => ends,
+        Ok(Err(error)) => return debug!("{peer}: {error}"),
+        Err(_) => return debug!("{peer}: no PROXY header within {limit:?}"),
+    };
+    let socket = Socket::new(tcp);
     let accepted = tokio::select! {
-        accepted = timeout(limit, accept(&server, &generation, socket.clone())) => accepted,
+        accepted = timeout_at(deadline, accept(&server, &generation, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
     let Accepted { stream, facts, flight, early_data, claim } = match accepted {

@@ -25,6 +25,7 @@ mod pass;
 mod ping_pong;
 mod places;
 mod prompt_files;
+mod proxied;
 mod proxy;
 mod quic;
 mod record;

@@ -141,7 +141,9 @@ fn advertise<B>(connection: &Connection, mut answer: Response<B>) -> Response<B>
 
 /// The last answer on a connection says so while the server stops (RFC 9112 section 9.6).
 fn say_goodbye<B>(connection: &Connection, mut answer: Response<B>) -> Response<B> {
-    if connection.facts.alpn.as_deref() != Some(b"h2") && connection.server.is_finishing() {
+    let tunnel = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let http1 = connection.facts.alpn.as_deref() != Some(b"h2");
+    if http1 && !tunnel && connection.server.is_finishing() {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer

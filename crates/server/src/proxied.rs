@@ -1,0 +1,121 @@
+//! Connections by way of a load balancer, which says in a PROXY header whose they are.
+
+use std::io;
+use std::net::SocketAddr;
+
+use firstflight_config::Listener;
+use firstflight_proxy_protocol::{self as proxy_protocol, Addresses, Header, MAX_HEADER};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+/// The ends of a connection, as its client made it: read from its first bytes if the peer is one of
+/// those who have to say so. Nobody else may: to him a header is no TLS, and ends the connection.
+///
+/// # Errors
+/// The connection ends, or does not begin with a header.
+pub(crate) async fn ends(
+    listener: &Listener,
+    tcp: &mut TcpStream,
+    peer: SocketAddr,
+) -> io::Result<Addresses> {
+    let own = Addresses { source: peer, destination: tcp.local_addr().unwrap_or(peer) };
+    // An IPv4 peer of a dual-stack socket is still an IPv4 peer.
+    let address = peer.ip().to_canonical();
+    if !listener.proxy_protocol_from.iter().any(|network| network.contains(address)) {
+        return Ok(own);
+    }
+    Ok(match header(tcp).await? {
+        Header::Local => own,
+        Header::Proxied(addresses) => addresses,
+    })
+}
+
+/// Takes a header off the connection, and no byte of what follows.
+async fn header(tcp: &mut TcpStream) -> io::Result<Header> {
+    let mut bytes = Vec::new();
+    let mut ahead = [0; MAX_HEADER];
+    loop {
+        let count = tcp.peek(&mut ahead).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let before = bytes.len();
+        bytes.extend_from_slice(&ahead[..count]);
+        let read = proxy_protocol::read(&bytes);
+        let read = read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        // Without an end in them, all bytes belong to the header.
+        let length = read.map_or(bytes.len(), |(_, length)| length);
+        tcp.read_exact(&mut ahead[..length - before]).await?;
+        if let Some((header, _)) = read {
+            return Ok(header);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use firstflight_config::IpNetwork;
+    use firstflight_proxy_protocol::{Version, write};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let theirs = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (ours, peer) = listener.accept().await.unwrap();
+        (theirs, ours, peer)
+    }
+
+    fn from(address: &str) -> Listener {
+        let network = IpNetwork { address: address.parse().unwrap(), prefix: 8 };
+        let proxy_protocol_from = vec![network];
+        Listener { proxy_protocol_from, ..Listener::new("127.0.0.1:0".parse().unwrap()) }
+    }
+
+    #[tokio::test]
+    async fn a_header_is_taken_off_byte_by_byte_and_no_byte_more() {
+        let client = Addresses {
+            source: "192.0.2.1:5".parse().unwrap(),
+            destination: "192.0.2.2:443".parse().unwrap(),
+        };
+        for version in [Version::V1, Version::V2] {
+            let (mut theirs, mut ours, peer) = pair().await;
+            let sending = tokio::spawn(async move {
+                for byte in write(version, &Header::Proxied(client)) {
+                    theirs.write_all(&[byte]).await.unwrap();
+                    sleep(Duration::from_micros(100)).await;
+                }
+                theirs.write_all(b"TLS").await.unwrap();
+            });
+            let ends = ends(&from("127.0.0.0"), &mut ours, peer).await.unwrap();
+            assert_eq!(ends, client);
+            let mut rest = String::new();
+            ours.read_to_string(&mut rest).await.unwrap();
+            assert_eq!(rest, "TLS");
+            sending.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_not_trusted_is_not_read() {
+        let (_theirs, mut ours, peer) = pair().await;
+        let local = ours.local_addr().unwrap();
+        let ends = ends(&from("10.0.0.0"), &mut ours, peer).await.unwrap();
+        assert_eq!((ends.source, ends.destination), (peer, local));
+    }
+
+    #[tokio::test]
+    async fn who_is_trusted_has_to_send_it() {
+        for bytes in [&b"\x16\x03\x01"[..], b"PROXY TCP4 nonsense\r\n", b""] {
+            let (mut theirs, mut ours, peer) = pair().await;
+            theirs.write_all(bytes).await.unwrap();
+            drop(theirs);
+            assert!(ends(&from("127.0.0.0"), &mut ours, peer).await.is_err());
+        }
+    }
+}
