@@ -203,6 +203,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         println!("{}: OK", path.display());
         return Ok(ExitCode::SUCCESS);
     }
+    keep_memory_private();
     let file = args.config.clone();
     let source = Source { file, read: Box::new(move || config(&args)) };
     let first = source.first()?;
@@ -212,6 +213,14 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let runtime = builder.enable_all().build().context("cannot start worker threads")?;
     runtime.block_on(process::serve(source, first))
+}
+
+/// The memory of a server has its private keys in it, ticket keys, and what its clients said. So it
+/// leaves no core dump, and other processes of the same user may not look into it.
+fn keep_memory_private() {
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
+    }
 }
 
 /// The error's own sentence, which has its cause in it already.

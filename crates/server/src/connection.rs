@@ -50,6 +50,8 @@ pub(crate) struct Connection {
     /// Requests that came so far, and those whose answer has not ended.
     pub(crate) seen: AtomicU64,
     pub(crate) running: AtomicUsize,
+    /// Answers of which a part waits for the client to take it.
+    pub(crate) offered: AtomicUsize,
 }
 
 /// On what terms a connection was accepted.
@@ -160,6 +162,7 @@ impl Connection {
             tunnels: Streams::default(),
             seen: AtomicU64::new(0),
             running: AtomicUsize::new(0),
+            offered: AtomicUsize::new(0),
         }
     }
 

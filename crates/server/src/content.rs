@@ -1,10 +1,14 @@
 //! What a server serves, checked and ready: sites, or ping-pong.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use bytes::Bytes;
 use firstflight_config::{Content, ServerConfig};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Empty, Full};
+use tokio::time::timeout;
 
 use crate::ServerError;
 use crate::proxy::Forwarding;
@@ -73,6 +77,38 @@ pub(crate) fn plain(status: StatusCode) -> Response<AnswerBody> {
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answer
 }
+
+/// Reads the body of a request that is answered without it, so that the request is known to be whole:
+/// one whose length turns out wrong is not answered as if it were right (RFC 9113 section 8.1.1).
+/// A long one is not waited for, and neither is one whose client waits to be asked for it.
+/// `None`: it is broken.
+pub(crate) async fn discard<B>(
+    request: Request<B>,
+    patience: Duration,
+) -> Option<Request<AnswerBody>>
+where
+    B: Body<Data = Bytes>,
+{
+    let (parts, body) = request.into_parts();
+    let reading = async {
+        let (mut body, mut left) = (pin!(body), MAX_DISCARDED);
+        while let Some(frame) = body.frame().await {
+            let read = frame.ok()?.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(read) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+        Some(())
+    };
+    if !parts.headers.contains_key(header::EXPECT) {
+        timeout(patience, reading).await.unwrap_or(Some(()))?;
+    }
+    Some(Request::from_parts(parts, empty()))
+}
+
+/// What a form sends to the wrong address, not an upload.
+const MAX_DISCARDED: usize = 64 * 1024;
 
 /// No body.
 pub(crate) fn empty() -> AnswerBody {

@@ -35,7 +35,9 @@ pub(crate) async fn serve(
 ) -> bool {
     let pass = Pass::default();
     let spawned = Streams::default();
-    let io = TokioIo::new(PassStream::new(stream, driver.clone(), socket.clone(), pass.clone()));
+    let http2 = connection.facts.alpn.as_deref() == Some(b"h2");
+    let io = PassStream::new(stream, driver.clone(), socket.clone(), pass.clone(), http2);
+    let io = TokioIo::new(io);
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
     Drive {
         clock: Clock::new(connection.clone(), pass.clone(), accepted_at),
@@ -294,6 +296,8 @@ struct Clock {
     connection: Arc<Connection>,
     pass: Pass,
     accepted_at: Instant,
+    /// Since when an HTTP/2 client has let go nothing of its answers, and how much it had before.
+    untaken: Option<(Instant, u64)>,
     /// Since when no request has been running.
     idle: Option<Idle>,
     stopping: Option<Instant>,
@@ -318,6 +322,7 @@ impl Clock {
             connection,
             pass,
             accepted_at,
+            untaken: None,
             idle: None,
             stopping: None,
             finishing: false,
@@ -342,6 +347,11 @@ impl Clock {
 
     /// Takes note of what has changed since the last poll.
     fn look(&mut self, http2: bool) {
+        let data = self.pass.data_written();
+        let offers = http2 && self.connection.offered.load(Ordering::Relaxed) > 0;
+        if !offers || self.untaken.is_none_or(|(_, before)| before != data) {
+            self.untaken = offers.then(|| (Instant::now(), data));
+        }
         if self.connection.is_busy() {
             self.idle = None;
             return;
@@ -364,6 +374,7 @@ impl Clock {
             self.idle.map(|idle| idle.since + limits.idle_timeout),
             self.idle.and_then(|idle| idle.head).map(|head| head + limits.header_timeout),
             self.pass.blocked_since().map(|since| since + limits.idle_timeout),
+            self.untaken.map(|(since, _)| since + limits.idle_timeout),
             stopping.map(|since| since + FAREWELL),
             self.overdue.map(|since| since + FAREWELL),
         ]
@@ -377,9 +388,11 @@ impl Clock {
     }
 
     fn expire(&mut self) -> Expired {
+        let limit = self.connection.generation.limits.idle_timeout;
         let cut = self.overdue.is_some()
             || !self.connection.is_complete()
-            || self.pass.blocked_since().is_some();
+            || self.pass.blocked_since().is_some()
+            || self.untaken.is_some_and(|(since, _)| since.elapsed() >= limit);
         if cut {
             return Expired::Cut;
         }

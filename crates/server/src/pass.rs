@@ -12,6 +12,7 @@ use firstflight_tls::{HandshakeDriver, SharedStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::socket::Socket;
+use crate::taken::DataMeter;
 
 /// The TLS stream as the HTTP library sees it: once a read has had to wait in a pass, nothing more
 /// is read in that pass while the reader is in early data.
@@ -29,6 +30,8 @@ pub(crate) struct PassStream {
     socket: Socket,
     early: bool,
     pass: Pass,
+    /// For HTTP/2.
+    meter: Option<DataMeter>,
 }
 
 /// What the connection's task and its stream tell each other.
@@ -39,8 +42,11 @@ pub(crate) struct Pass(Arc<State>);
 struct State {
     /// Whether a read has had to wait in this pass.
     waited: AtomicBool,
-    /// Bytes given to the HTTP library so far.
+    /// Bytes given to the HTTP library so far, and in this pass.
     read: AtomicU64,
+    read_in_pass: AtomicU64,
+    /// Bytes of DATA frames that the library has written so far.
+    data: AtomicU64,
     /// Since when the peer has taken no bytes though some wait for it, and how many it had taken.
     blocked: Mutex<Option<(Instant, u64)>>,
 }
@@ -51,10 +57,11 @@ impl PassStream {
         driver: HandshakeDriver<Socket>,
         socket: Socket,
         pass: Pass,
+        http2: bool,
     ) -> Self {
         let early = driver.reading_early();
         driver.gather();
-        Self { stream, driver, socket, early, pass }
+        Self { stream, driver, socket, early, pass, meter: http2.then(DataMeter::default) }
     }
 }
 
@@ -62,10 +69,16 @@ impl Pass {
     /// Begins a pass. Everything read before has been handed over.
     pub(crate) fn begin(&self) {
         self.0.waited.store(false, Ordering::Relaxed);
+        self.0.read_in_pass.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn bytes_read(&self) -> u64 {
         self.0.read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of answers that an HTTP/2 client's windows have let go so far.
+    pub(crate) fn data_written(&self) -> u64 {
+        self.0.data.load(Ordering::Relaxed)
     }
 
     pub(crate) fn blocked_since(&self) -> Option<Instant> {
@@ -85,6 +98,11 @@ impl Pass {
     }
 }
 
+/// Bytes that one connection may have read before others get their turn. Without a bound, who sends
+/// faster than the library works has a thread to himself: a flood of small header fields kept others
+/// waiting for a quarter of a second at a time.
+const MAX_PASS: u64 = 64 * 1024;
+
 impl AsyncRead for PassStream {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -96,6 +114,11 @@ impl AsyncRead for PassStream {
             // The read that had to wait has left its waker.
             return Poll::Pending;
         }
+        if this.pass.0.read_in_pass.load(Ordering::Relaxed) >= MAX_PASS {
+            // The rest is there already: other connections first, then on at once.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let result = Pin::new(&mut this.stream).poll_read(cx, buffer);
         if this.early {
@@ -104,6 +127,7 @@ impl AsyncRead for PassStream {
         }
         let count = buffer.filled().len() - before;
         this.pass.0.read.fetch_add(count as u64, Ordering::Relaxed);
+        this.pass.0.read_in_pass.fetch_add(count as u64, Ordering::Relaxed);
         result
     }
 }
@@ -115,6 +139,10 @@ impl AsyncWrite for PassStream {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, data);
+        if let (Poll::Ready(Ok(count)), Some(meter)) = (&result, &mut self.meter) {
+            let data = meter.feed(&data[..*count]);
+            self.pass.0.data.fetch_add(data as u64, Ordering::Relaxed);
+        }
         match result {
             // Written is not sent: the pass's end will tell.
             Poll::Ready(_) => result,

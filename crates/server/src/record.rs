@@ -294,6 +294,8 @@ pub(crate) struct RecordedBody {
     record: Option<Record>,
     /// Bytes that are still to come, where that is known.
     left: Option<u64>,
+    /// Whether the client is waited for, not the body.
+    offered: bool,
 }
 
 impl RecordedBody {
@@ -309,12 +311,26 @@ impl RecordedBody {
         if bodyless || body.is_end_stream() || left == Some(0) {
             record.complete();
         }
-        Self { body, record: Some(record), left }
+        let mut this = Self { body, record: Some(record), left, offered: false };
+        let ends = this.is_end_stream() || bodyless;
+        this.offer(!ends);
+        this
     }
 
     /// The empty body of an answer behind which a tunnel begins, which has the record.
     pub(crate) fn of_tunnel(body: AnswerBody) -> Self {
-        Self { body, record: None, left: Some(0) }
+        Self { body, record: None, left: Some(0), offered: false }
+    }
+
+    fn offer(&mut self, offered: bool) {
+        let Some(record) = &self.record else { return };
+        let count = &record.connection.offered;
+        match (self.offered, offered) {
+            (false, true) => count.fetch_add(1, Ordering::Relaxed),
+            (true, false) => count.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
+        self.offered = offered;
     }
 }
 
@@ -327,7 +343,10 @@ impl Body for RecordedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
+        // The library asks when the client has room for more.
+        this.offer(false);
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        this.offer(matches!(frame, Some(Ok(_))));
         let Some(record) = &mut this.record else { return Poll::Ready(frame) };
         match &frame {
             None => record.complete(),
@@ -354,6 +373,12 @@ impl Body for RecordedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl Drop for RecordedBody {
+    fn drop(&mut self) {
+        self.offer(false);
     }
 }
 

@@ -6,7 +6,7 @@ use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body::Body;
 
 use crate::ServerError;
-use crate::content::{AnswerBody, BodyError, plain};
+use crate::content::{AnswerBody, BodyError, discard, plain};
 use crate::fields::Fields;
 use crate::files::Files;
 use crate::proxy::{Forwarding, Proxy};
@@ -98,7 +98,13 @@ impl ReadyRoute {
         B::Error: Into<BodyError>,
     {
         let mut answer = match &self.answerer {
-            Answerer::Files(files) => files.answer(request).await,
+            Answerer::Files(files) => {
+                let patience = forwarding.connection.generation.limits.header_timeout;
+                match discard(request, patience).await {
+                    Some(request) => files.answer(request).await,
+                    None => plain(StatusCode::BAD_REQUEST),
+                }
+            }
             Answerer::Proxy(proxy) => proxy.forward(request, forwarding).await?,
             Answerer::Redirect(redirect) => {
                 let mut answer = plain(redirect.status);

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 
 use crate::connection::{Connection, Verdict};
 use crate::content::{BodyError, plain};
+use crate::form;
 use crate::proxy::Forwarding;
 use crate::record::{Head, Record, RecordedBody};
 use crate::socket::Socket;
@@ -84,7 +85,7 @@ pub(crate) fn begin<B>(
 pub(crate) async fn respond<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
-    request: Request<B>,
+    mut request: Request<B>,
     decision: Option<Decision>,
     mut record: Record,
 ) -> Option<Response<RecordedBody>>
@@ -93,15 +94,19 @@ where
     B::Error: Into<BodyError>,
 {
     let head = request.method() == Method::HEAD;
+    let of_form = form::check(&request);
+    form::remove_lookalikes(request.headers_mut());
     let is_tunnel = websocket::asked(&request).is_some();
-    let mut answer = match connection.admit(decision, &mut record).await {
-        Verdict::Gone => return None,
-        Verdict::TooEarly => plain(StatusCode::TOO_EARLY),
+    let verdict = connection.admit(decision, &mut record).await;
+    let mut answer = match (verdict, of_form) {
+        (Verdict::Gone, _) => return None,
+        (_, Err(status)) => form::refusal(status, request.version()),
+        (Verdict::TooEarly, _) => plain(StatusCode::TOO_EARLY),
         // Tunnels to anywhere are none of our jobs.
-        Verdict::Run if request.method() == Method::CONNECT && !is_tunnel => {
+        (Verdict::Run, _) if request.method() == Method::CONNECT && !is_tunnel => {
             plain(StatusCode::NOT_IMPLEMENTED)
         }
-        Verdict::Run => {
+        (Verdict::Run, _) => {
             record.executed();
             let before_completion = decision.is_some() && !complete();
             let (upstream, traceparent) = (record.upstream(), record.traceparent());

@@ -148,6 +148,11 @@ impl Serve {
     /// Starts and waits until it says that it serves. Its certificate is cert.pem in `dir`: one of
     /// its own making unless the arguments name one.
     pub(crate) fn start(dir: &Path, arguments: &[&str]) -> Self {
+        Self::start_in(dir, arguments, &[])
+    }
+
+    /// The same, with these in its environment.
+    pub(crate) fn start_in(dir: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let (log, cert, said) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
         let mut command = firstflight(dir);
         command
@@ -155,6 +160,7 @@ impl Serve {
             .arg("--access-log")
             .arg(&log)
             .args(arguments)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&said).unwrap());

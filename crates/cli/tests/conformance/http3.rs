@@ -1,0 +1,158 @@
+//! HTTP/3 as an attacker writes it (RFC 9114, RFC 9204): frames and header blocks on bare QUIC
+//! streams.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{Connection, Endpoint, EndpointConfig, SendStream};
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::http2::{Field, integer};
+use crate::running::{PATIENCE, Serve};
+
+pub(crate) const DATA: u64 = 0;
+pub(crate) const HEADERS: u64 = 1;
+pub(crate) const SETTINGS: u64 = 4;
+
+/// The first byte of the control stream (RFC 9114 section 6.2.1).
+const CONTROL: u64 = 0;
+
+/// A client of one server.
+pub(crate) struct Client {
+    pub(crate) runtime: Runtime,
+    config: quinn::ClientConfig,
+    server: SocketAddr,
+}
+
+/// A connection that has said its settings. It lives as long as this.
+pub(crate) struct Link {
+    pub(crate) connection: Connection,
+    /// The control stream; to close it would be an error.
+    pub(crate) control: Mutex<SendStream>,
+    _endpoint: Endpoint,
+}
+
+impl Client {
+    /// Trusts this server's certificate.
+    pub(crate) fn new(server: &Serve) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&server.cert).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"h3".to_vec()];
+        let config = QuicClientConfig::try_from(tls).unwrap();
+        let mut config = quinn::ClientConfig::new(Arc::new(config));
+        let mut transport = quinn::TransportConfig::default();
+        transport.keep_alive_interval(Some(Duration::from_millis(500)));
+        config.transport_config(Arc::new(transport));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        Self { runtime, config, server: server.address }
+    }
+
+    /// A connection whose handshake is complete.
+    pub(crate) fn connect(&self) -> Link {
+        self.wait(async {
+            let local: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
+            let socket = std::net::UdpSocket::bind(local).unwrap();
+            let runtime = Arc::new(quinn::TokioRuntime);
+            let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime).unwrap();
+            let connecting =
+                endpoint.connect_with(self.config.clone(), self.server, "localhost").unwrap();
+            let connection = connecting.await.unwrap();
+            let mut control = connection.open_uni().await.unwrap();
+            let hello = [varint(CONTROL), frame(SETTINGS, &[])].concat();
+            control.write_all(&hello).await.unwrap();
+            Link { connection, control: Mutex::new(control), _endpoint: endpoint }
+        })
+    }
+
+    /// Sends one request on a connection of its own; whether it was answered by 200.
+    pub(crate) fn ask(&self, fields: &[Field], body: &[Vec<u8>]) -> bool {
+        let link = self.connect();
+        let mut bytes = frame(HEADERS, &block(fields));
+        for data in body {
+            bytes.extend(frame(DATA, data));
+        }
+        self.wait(async {
+            let (mut send, mut recv) = link.connection.open_bi().await.unwrap();
+            // A server that has had enough may stop either direction.
+            let _ = send.write_all(&bytes).await;
+            let _ = send.finish();
+            recv.read_to_end(1 << 20).await.is_ok_and(|answer| is_ok(&answer))
+        })
+    }
+
+    pub(crate) fn wait<T>(&self, what: impl Future<Output = T>) -> T {
+        self.runtime.block_on(async { timeout(PATIENCE, what).await.expect("it hangs") })
+    }
+}
+
+/// A frame of any kind (RFC 9114 section 7.1).
+pub(crate) fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
+    [&varint(kind), &varint(payload.len() as u64), payload].concat()
+}
+
+/// RFC 9000 section 16.
+pub(crate) fn varint(value: u64) -> Vec<u8> {
+    match value {
+        0..0x40 => vec![value as u8],
+        0x40..0x4000 => (value as u16 | 0x4000).to_be_bytes().to_vec(),
+        0x4000..0x4000_0000 => (value as u32 | 0x8000_0000).to_be_bytes().to_vec(),
+        _ => (value | 0xc000_0000_0000_0000).to_be_bytes().to_vec(),
+    }
+}
+
+/// A block of fields, all literal (RFC 9204 section 4.5.6).
+pub(crate) fn block(fields: &[(impl AsRef<[u8]>, impl AsRef<[u8]>)]) -> Vec<u8> {
+    let mut block = vec![0, 0];
+    for (name, value) in fields {
+        let (name, value) = (name.as_ref(), value.as_ref());
+        integer(&mut block, 3, 0x20, name.len());
+        block.extend(name);
+        integer(&mut block, 7, 0, value.len());
+        block.extend(value);
+    }
+    block
+}
+
+/// The block of a GET.
+pub(crate) fn get(path: &str) -> Vec<u8> {
+    block(&[(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", path)])
+}
+
+/// Whether an answer's last head says 200, by the static table (RFC 9204 appendix A).
+fn is_ok(mut answer: &[u8]) -> bool {
+    let mut ok = false;
+    while let Some((kind, rest)) = number(answer) {
+        let Some((length, rest)) = number(rest) else { break };
+        let Some(payload) = rest.get(..length as usize) else { break };
+        if kind == HEADERS {
+            ok = payload.get(2) == Some(&(0xc0 | 25));
+        }
+        answer = &rest[length as usize..];
+    }
+    ok
+}
+
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let first = *bytes.first()?;
+    let length = 1 << (first >> 6);
+    let (number, rest) = bytes.split_at_checked(length)?;
+    let value = number.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    Some((value & ((1 << (8 * length - 2)) - 1), rest))
+}

@@ -1,0 +1,73 @@
+//! Many connections that do nothing: what each costs in memory, and that others are served beside
+//! them.
+
+use std::net::TcpStream;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::http2::{self, get, hello};
+use crate::running::{Serve, site};
+use crate::table;
+use crate::wire::Dialer;
+use crate::witness::{Witness, usage};
+
+/// KiB that an idle connection may cost, with room for builds without optimisation. The figures are
+/// in the table.
+const EACH: u64 = 64;
+
+/// As many as the default limit lets in, but for the honest clients' places; a few of them in the
+/// short form.
+pub(crate) fn connections() {
+    let wanted = if table::is_long() { 9_990 } else { 300 };
+    allow(2 * wanted + 1000);
+    for protocol in ["http/1.1", "h2"] {
+        let site = site();
+        let server = Serve::files(site.path(), &["--idle-timeout", "1h"]);
+        let dialer = Dialer::new(&server, protocol);
+        // What the first connections alone bring into memory is nobody's in particular.
+        let mut kept: Vec<_> = (0..10).map(|_| idle(&dialer, protocol)).collect();
+        let before = usage(&server);
+        kept.extend((0..wanted).map(|_| idle(&dialer, protocol)));
+        let memory = usage(&server).memory.saturating_sub(before.memory);
+        let seen = Witness::begin(&server).end();
+        let cpu = idle_cpu(&server);
+        let each = memory as f64 / wanted as f64;
+        table::figure(
+            &format!("idle connections, {protocol}"),
+            format!("{wanted}: {each:.1} KiB each; CPU in the second after: {cpu:.2} s"),
+        );
+        assert!(seen.failed.is_empty() && seen.served > 0, "{seen:?}");
+        assert!(memory < EACH * wanted, "{each:.1} KiB for each idle connection");
+        drop(kept);
+    }
+}
+
+/// A connection after its first request. Its TLS is forgotten on the client's side, so that ten
+/// thousand cost little here.
+fn idle(dialer: &Dialer, protocol: &str) -> TcpStream {
+    let mut wire = dialer.connect().unwrap();
+    match protocol {
+        "h2" => {
+            wire.send(&[hello(&[]), get(1, "/index.html")].concat()).unwrap();
+            wire.read_until(|bytes| http2::frames(bytes).iter().any(|frame| frame.ends(1)));
+        }
+        _ => {
+            wire.send(b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            wire.read_until(|bytes| bytes.ends_with(crate::running::PAGE.as_bytes()));
+        }
+    }
+    wire.into_socket()
+}
+
+fn idle_cpu(server: &Serve) -> f64 {
+    let before = usage(server).cpu;
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    table::seconds(usage(server).cpu.saturating_sub(before))
+}
+
+/// Files that this process, and the server that it starts, may have open.
+fn allow(files: u64) {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    assert!(hard >= files, "{files} open files are needed, {hard} allowed; raise `ulimit -Hn`");
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(files), hard).unwrap();
+}

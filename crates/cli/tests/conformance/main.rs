@@ -1,0 +1,62 @@
+//! Conformance and attacks: the running program against tools that test servers, and against
+//! clients that mean it ill. Honest clients are served meanwhile.
+//!
+//! A short form is part of `cargo test`; `make conformance` runs everything, and writes down what it
+//! counted.
+
+mod corpus;
+mod files;
+mod floods;
+mod floods3;
+mod http2;
+mod http3;
+mod idle;
+mod others;
+#[path = "../program/running.rs"]
+#[allow(dead_code)]
+mod running;
+mod secrets;
+mod slow;
+mod smuggling;
+mod table;
+mod tools;
+mod upstream;
+mod wire;
+mod witness;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let all: [(&str, fn()); 16] = [
+        ("core_dumps", secrets::core_dumps),
+        ("files_methods", files::methods),
+        ("files_ranges", files::ranges),
+        ("files_traversal", files::traversal),
+        ("floods_http2", floods::http2),
+        ("floods_http3", floods3::http3),
+        ("h2load", tools::h2load),
+        ("h2spec", tools::h2spec),
+        ("idle_connections", idle::connections),
+        ("secrets_in_logs", secrets::logs),
+        ("slow_clients", slow::all),
+        ("slow_is_not_dead", slow::slow_is_not_dead),
+        ("smuggling_http1", smuggling::http1),
+        ("smuggling_http2", smuggling::http2),
+        ("smuggling_http3", smuggling::http3),
+        ("smuggling_real_upstreams", smuggling::real_upstreams),
+    ];
+    let trials = all.into_iter().map(|(name, run)| {
+        Trial::test(name, move || {
+            run();
+            Ok(())
+        })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    if !arguments.list {
+        table::publish();
+    }
+    conclusion.exit_code()
+}

@@ -1,0 +1,75 @@
+//! Tools that others have made to try servers: h2spec, and h2load.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::running::{Serve, run, site};
+use crate::table;
+use crate::upstream::Upstream;
+
+/// h2spec, all of it, against files and against the proxy.
+pub(crate) fn h2spec() {
+    let (site, upstream) = (site(), Upstream::start());
+    let root = site.path().join("root");
+    let mut wrong = Vec::new();
+    for (what, content) in
+        [("files", ["--root", root.to_str().unwrap()]), ("proxy", ["--upstream", &upstream.url])]
+    {
+        let server = Serve::start(site.path(), &content);
+        let mut command = Command::new(tool("h2spec-2.2.1", "h2spec"));
+        command.args(["--host", "127.0.0.1", "--port", &server.port(), "--tls", "--insecure"]);
+        let ended = run(command.args(["--timeout", "10"]));
+        // 145 tests, 145 passed, 0 skipped, 0 failed
+        let last = ended.out.lines().rev().find(|line| line.contains(" tests, "));
+        let last = last.unwrap_or_else(|| panic!("{ended:?}"));
+        let numbers: Vec<usize> =
+            last.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+        let [tests, passed, skipped, failed] = numbers[..] else { panic!("{last}") };
+        table::cases(&format!("h2spec 2.2.1, {what}"), tests, skipped, failed);
+        assert_eq!((ended.code, passed + skipped + failed), (Some(i32::from(failed > 0)), tests));
+        if failed > 0 {
+            let failures = ended.out.split_once("Failures:").map_or("", |(_, failures)| failures);
+            wrong.push(format!("{what}: {failures}"));
+        }
+        assert!(tests > 140, "it is to run whole: {last}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// h2load: requests by many clients at once, none of which may fail.
+pub(crate) fn h2load() {
+    let site = site();
+    let (clients, requests) = if table::is_long() { (100, 100_000) } else { (10, 1_000) };
+    for (protocol, flags) in
+        [("h2", &["--alpn-list=h2", "-m10"][..]), ("http/1.1", &["--alpn-list=http/1.1"])]
+    {
+        let server = Serve::files(site.path(), &[]);
+        let mut command = Command::new("h2load");
+        command.args([format!("-c{clients}"), format!("-n{requests}"), "-t1".to_owned()]);
+        // That of Debian 12 knows the flag by its older name.
+        command.args(flags.iter().map(|flag| flag.replace("--alpn-list", "--npn-list")));
+        let ended = run(command.arg(format!("https://127.0.0.1:{}/index.html", server.port())));
+        let line = |start: &str| {
+            ended.out.lines().find(|line| line.starts_with(start)).unwrap_or_default()
+        };
+        let all = format!(
+            "requests: {requests} total, {requests} started, {requests} done, {requests} succeeded, \
+             0 failed, 0 errored, 0 timeout"
+        );
+        assert_eq!(line("requests:"), all, "{ended:?}");
+        let rate = line("finished in").split(", ").nth(1).unwrap_or_default();
+        table::figure(
+            &format!("h2load, {protocol}, {clients} clients"),
+            format!("{requests} requests, 0 failed, {rate}"),
+        );
+    }
+}
+
+/// A program in the tools' directory, where `scripts/install-deps test` puts it, or in PATH.
+fn tool(package: &str, name: &str) -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
+    let kept = cache.map(|cache| cache.join("firstflight/tools").join(package).join(name));
+    kept.filter(|path| path.exists()).unwrap_or_else(|| name.into())
+}

@@ -1,0 +1,237 @@
+//! An upstream that keeps what it was sent, and reads it as strictly as HTTP can be read: whatever
+//! some server somewhere might read differently is a fault.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// A listening upstream, until the test program ends.
+pub(crate) struct Upstream {
+    pub(crate) url: String,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+/// What came as one request.
+#[derive(Clone, Debug)]
+pub(crate) enum Seen {
+    /// A whole one: its line without the version, its fields, its body.
+    Whole { line: String, fields: Vec<(String, String)>, body: Vec<u8> },
+    /// Its connection ended in the middle, which no server takes for a request.
+    Half,
+    /// Something that ought never to leave a proxy.
+    Faulty(String),
+}
+
+impl Upstream {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Arc::<Mutex<Vec<Seen>>>::default();
+        let memory = seen.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let memory = memory.clone();
+                thread::spawn(move || serve(client, &memory));
+            }
+        });
+        Self { url, seen }
+    }
+
+    /// What came since the last call.
+    pub(crate) fn take(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+}
+
+/// Whole requests and faults, as the corpora write them.
+pub(crate) fn words(seen: &[Seen]) -> String {
+    let mut text = String::new();
+    for one in seen {
+        let separator = if text.is_empty() { "" } else { ", " };
+        match one {
+            Seen::Whole { line, body, .. } => {
+                let body: String = body
+                    .iter()
+                    .flat_map(|b| std::ascii::escape_default(*b))
+                    .map(char::from)
+                    .collect();
+                let _ = write!(text, "{separator}{line} \"{}\"", body.replace("\\\"", "\""));
+            }
+            Seen::Faulty(why) => {
+                let _ = write!(text, "{separator}FAULT {why}");
+            }
+            Seen::Half => {}
+        }
+    }
+    text
+}
+
+fn serve(mut client: TcpStream, memory: &Mutex<Vec<Seen>>) {
+    let mut reader = BufReader::new(client.try_clone().unwrap());
+    // A connection that ends between requests is no request.
+    while let Some(seen) = request(&mut reader).unwrap_or_else(|why| Some(Seen::Faulty(why))) {
+        let goes_on = matches!(seen, Seen::Whole { .. });
+        memory.lock().unwrap().push(seen);
+        if !goes_on
+            || client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nup\n").is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Reads a request. `None`: there is none.
+fn request(reader: &mut impl BufRead) -> Result<Option<Seen>, String> {
+    let Some(first) = line(reader)? else { return Ok(None) };
+    let half = Ok(Some(Seen::Half));
+    let mut words = first.split(' ');
+    let (Some(method), Some(target), Some("HTTP/1.1"), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(format!("a request's line: {first:?}"));
+    };
+    if !method.bytes().all(is_token)
+        || target.is_empty()
+        || !target.bytes().all(|b| b > b' ' && b < 0x7f)
+    {
+        return Err(format!("a request's line: {first:?}"));
+    }
+    let mut fields = Vec::new();
+    loop {
+        let Some(line) = line(reader)? else { return half };
+        if line.is_empty() {
+            break;
+        }
+        fields.push(field(&line)?);
+    }
+    let framing = framing(&fields)?;
+    let body = match framing {
+        Framing::Length(length) => {
+            let mut body = Vec::new();
+            let read = reader.take(length).read_to_end(&mut body);
+            if read.is_err() || (body.len() as u64) < length {
+                return half;
+            }
+            body
+        }
+        Framing::Chunks => match chunks(reader)? {
+            Some(body) => body,
+            None => return half,
+        },
+    };
+    only_ours(&fields)?;
+    Ok(Some(Seen::Whole { line: format!("{method} {target}"), fields, body }))
+}
+
+/// A line without its CR LF. `None`: the connection ended before it.
+fn line(reader: &mut impl BufRead) -> Result<Option<String>, String> {
+    let mut bytes = Vec::new();
+    if reader.read_until(b'\n', &mut bytes).is_err() || bytes.last() != Some(&b'\n') {
+        return Ok(None);
+    }
+    bytes.pop();
+    if bytes.pop() != Some(b'\r') {
+        return Err(format!(
+            "a line that ends with a bare LF: {:?}",
+            String::from_utf8_lossy(&bytes)
+        ));
+    }
+    // Latin-1, so that no byte is lost.
+    Ok(Some(bytes.into_iter().map(char::from).collect()))
+}
+
+fn field(line: &str) -> Result<(String, String), String> {
+    let fault = || format!("a field: {line:?}");
+    let (name, value) = line.split_once(':').ok_or_else(fault)?;
+    let clear = |c: char| c == '\t' || (!c.is_ascii_control());
+    if name.is_empty() || !name.bytes().all(is_token) || !value.chars().all(clear) {
+        return Err(fault());
+    }
+    Ok((name.to_ascii_lowercase(), value.trim().to_owned()))
+}
+
+/// RFC 9110 section 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+enum Framing {
+    Length(u64),
+    Chunks,
+}
+
+/// Where the body ends, if there is only one way to read it.
+fn framing(fields: &[(String, String)]) -> Result<Framing, String> {
+    let all = |name: &str| -> Vec<&str> {
+        fields.iter().filter(|(n, _)| n == name).map(|(_, value)| value.as_str()).collect()
+    };
+    match (&all("content-length")[..], &all("transfer-encoding")[..]) {
+        ([], []) => Ok(Framing::Length(0)),
+        ([], ["chunked"]) => Ok(Framing::Chunks),
+        ([length], []) if length.bytes().all(|b| b.is_ascii_digit()) => {
+            length.parse().map(Framing::Length).map_err(|_| format!("a length: {length}"))
+        }
+        (lengths, codings) => Err(format!("lengths {lengths:?} and codings {codings:?}")),
+    }
+}
+
+/// A body in chunks. No extensions and no trailers: a proxy passes on neither unasked.
+fn chunks(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>, String> {
+    let mut body = Vec::new();
+    loop {
+        let Some(size) = line(reader)? else { return Ok(None) };
+        if size.is_empty() || !size.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(format!("a chunk's size: {size:?}"));
+        }
+        let size = u64::from_str_radix(&size, 16).map_err(|error| error.to_string())?;
+        let before = body.len() as u64;
+        if reader.take(size).read_to_end(&mut body).is_err() || body.len() as u64 - before < size {
+            return Ok(None);
+        }
+        match line(reader)? {
+            None => return Ok(None),
+            Some(end) if end.is_empty() => {}
+            Some(more) => return Err(format!("behind a chunk: {more:?}")),
+        }
+        if size == 0 {
+            return Ok(Some(body));
+        }
+    }
+}
+
+/// What the proxy alone may say, it has to say itself, once, in one spelling; and what concerns one
+/// connection it has to keep to itself.
+fn only_ours(fields: &[(String, String)]) -> Result<(), String> {
+    let mut count = HashMap::<String, Vec<&str>>::new();
+    for (name, value) in fields {
+        count.entry(name.replace('_', "-")).or_default().push(value);
+    }
+    let all = |name: &str| count.get(name).map_or(&[][..], Vec::as_slice);
+    let alone = ["keep-alive", "proxy-connection", "http2-settings", "expect", "forwarded"];
+    if let Some(name) = alone.iter().find(|name| !all(name).is_empty()) {
+        return Err(format!("{name}: {:?}", all(name)));
+    }
+    // Trailers may be asked for (RFC 9110 section 10.1.4), and WebSockets (RFC 6455).
+    let allowed = [
+        ("connection", "te"),
+        ("connection", "upgrade"),
+        ("te", "trailers"),
+        ("upgrade", "websocket"),
+    ];
+    for name in ["connection", "te", "upgrade"] {
+        if !all(name).iter().all(|value| allowed.contains(&(name, value))) {
+            return Err(format!("{name}: {:?}", all(name)));
+        }
+    }
+    let once = [("x-forwarded-for", "127.0.0.1"), ("x-forwarded-proto", "https")];
+    if let Some((name, _)) = once.iter().find(|(name, value)| all(name) != [*value]) {
+        return Err(format!("{name}: {:?}", all(name)));
+    }
+    if all("host").len() != 1 || all("early-data").len() > 1 || all("content-length").len() > 1 {
+        return Err(format!("not once: {fields:?}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Honest clients beside an attack, and what the attack costs the server.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::running::Serve;
+use crate::wire::Dialer;
+
+/// A client that fetches the page again and again, each time on a connection of its own.
+pub(crate) struct Witness {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<Seen>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Requests that were answered by the page.
+    pub(crate) served: u32,
+    /// What went wrong instead.
+    pub(crate) failed: Vec<String>,
+    /// The longest that one took, handshake included.
+    pub(crate) slowest: Duration,
+}
+
+impl Witness {
+    pub(crate) fn begin(server: &Serve) -> Self {
+        let dialer = Dialer::new(server, "http/1.1");
+        let ends = Arc::<AtomicBool>::default();
+        let told = ends.clone();
+        let thread = thread::spawn(move || {
+            let mut seen = Seen::default();
+            // Once at least, however short the attack.
+            while seen.served == 0 || !told.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                match fetch(&dialer) {
+                    Ok(()) => seen.served += 1,
+                    Err(what) => seen.failed.push(what),
+                }
+                seen.slowest = seen.slowest.max(began.elapsed());
+                if seen.failed.len() > 10 {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            seen
+        });
+        Self { ends, thread }
+    }
+
+    pub(crate) fn end(self) -> Seen {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn fetch(dialer: &Dialer) -> Result<(), String> {
+    let mut wire = dialer.connect().map_err(|error| error.to_string())?;
+    wire.send(b"GET /index.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .map_err(|error| error.to_string())?;
+    let answer = wire.read_to_end();
+    match answer.starts_with(b"HTTP/1.1 200 ") && answer.ends_with(crate::running::PAGE.as_bytes())
+    {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&answer).into_owned()),
+    }
+}
+
+/// What a process has used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    /// KiB in memory now, and at most so far.
+    pub(crate) memory: u64,
+    pub(crate) peak: u64,
+    /// On processors so far.
+    pub(crate) cpu: Duration,
+}
+
+/// What a server has used by now.
+pub(crate) fn usage(server: &Serve) -> Usage {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let number = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+    };
+    let stat = fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    // User and system time, in hundredths of a second, are the 14th and 15th of all fields.
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Usage {
+        memory: number("VmRSS:"),
+        peak: number("VmHWM:"),
+        cpu: Duration::from_millis(ticks * 10),
+    }
+}
