@@ -158,7 +158,8 @@ fn status(error: &SendError) -> StatusCode {
     match error {
         SendError::NoServer | SendError::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
         SendError::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
-        SendError::BadHost => StatusCode::BAD_REQUEST,
+        SendError::ClientStalled(_) => StatusCode::REQUEST_TIMEOUT,
+        SendError::ClientGone | SendError::BadHost => StatusCode::BAD_REQUEST,
         SendError::NoUpgrade => StatusCode::NOT_IMPLEMENTED,
         _ => StatusCode::BAD_GATEWAY,
     }

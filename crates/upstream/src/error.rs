@@ -34,6 +34,12 @@ pub enum SendError {
     /// No answer in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
+    /// The client did not send its request to the end.
+    #[error("the client broke its request off")]
+    ClientGone,
+    /// The same, without a word.
+    #[error("the client did not go on with its request for {0:?}")]
+    ClientStalled(Duration),
     /// The server speaks another protocol from here on, and nobody has asked for that.
     #[error("the server switches protocols unasked")]
     Unasked,
@@ -54,6 +60,8 @@ impl SendError {
             Self::Connect(_) => "connect",
             Self::Broken(_) => "broken",
             Self::Timeout(_) => "timeout",
+            Self::ClientGone => "client_gone",
+            Self::ClientStalled(_) => "client_stalled",
             Self::Unasked => "unasked",
             Self::BadHost => "bad_host",
             Self::NoUpgrade => "no_upgrade",

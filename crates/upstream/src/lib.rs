@@ -7,12 +7,14 @@
 
 mod address;
 mod answer;
+mod attempt;
 mod balance;
 mod budget;
 mod check;
 mod config;
 mod connect;
 mod error;
+mod form;
 mod health;
 mod kept;
 mod observer;

@@ -1,29 +1,27 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use firstflight_proxy_protocol::Addresses;
-use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header, request};
+use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1;
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
-use crate::answer::{AnswerBody, Tail};
+use crate::attempt::Failed;
 use crate::balance::Pick;
 use crate::kept::Owner;
-use crate::observer::{Attempt, Observer};
+use crate::observer::Observer;
 use crate::progress::{Progress, Upload};
-use crate::retry::{Again, Failure, is_repeatable};
+use crate::retry::{Again, is_repeatable};
 use crate::roster::{Change, Course, Ending, Roster};
-use crate::sender::{Sender, failure};
-use crate::server::{Line, Server};
+use crate::server::Server;
 use crate::status::{PoolStatus, ServerStatus};
-use crate::{Body, PoolConfig, PoolError, Protocol, SendError, Standing, check, connect};
+use crate::{Body, PoolConfig, PoolError, SendError, Standing, check, connect, form};
 
 /// Servers that answer alike. Cheap to clone.
 #[derive(Clone)]
@@ -41,7 +39,7 @@ pub struct Terms<'a> {
 }
 
 pub(crate) struct Shared {
-    name: String,
+    pub(crate) name: String,
     pub(crate) config: PoolConfig,
     pub(crate) servers: Vec<Server>,
     roster: Mutex<Roster>,
@@ -56,14 +54,6 @@ pub(crate) struct Shared {
 pub(crate) struct Lease {
     pub(crate) shared: Arc<Shared>,
     pub(crate) at: usize,
-}
-
-/// A try that failed.
-struct Failed {
-    failure: Failure,
-    error: SendError,
-    /// The request, if no byte of it was sent.
-    unsent: Option<Request<Upload>>,
 }
 
 impl Pool {
@@ -130,7 +120,7 @@ impl Pool {
     ) -> Result<Response<Body>, SendError> {
         let shared = &self.0;
         let (mut head, body) = request.into_parts();
-        shared.shape(&mut head)?;
+        form::shape(&mut head, &shared.config)?;
         let progress = Progress::new();
         let spare = is_repeatable(&head, body.is_end_stream()).then(|| head.clone());
         let mut request = Request::from_parts(head, Upload::new(body, progress.clone()));
@@ -192,148 +182,6 @@ impl Shared {
         })
     }
 
-    /// Sends a request to one server.
-    async fn attempt(
-        &self,
-        lease: Lease,
-        request: Request<Upload>,
-        progress: &Progress,
-        terms: &Terms<'_>,
-        fresh: bool,
-    ) -> Result<Response<Body>, Failed> {
-        let began = Instant::now();
-        let mut connected = None;
-        let result = match lease.server().line(&self.config, self.owner(terms), fresh).await {
-            Ok(line) => {
-                connected = line.connected;
-                self.exchange(&lease, line, request, progress).await
-            }
-            Err(error) => Err(Failed {
-                failure: Failure::Connect,
-                error: SendError::Connect(error),
-                unsent: Some(request),
-            }),
-        };
-        let now = Instant::now();
-        terms.observer.attempt(&Attempt {
-            pool: &self.name,
-            server: &lease.server().name,
-            began,
-            connected,
-            took: now - began,
-            result: match &result {
-                Ok((answer, _)) => Ok(answer.status()),
-                Err(failed) => Err(failed.error.name()),
-            },
-        });
-        match result {
-            Ok((answer, sender)) => {
-                let change = self.lock().answered(lease.at, answer.status(), now);
-                self.tell(lease.at, change, "it answers");
-                Ok(self.answer(answer, lease, sender))
-            }
-            Err(failed) => {
-                let change = self.lock().failed(lease.at, failed.failure, now);
-                debug!("upstream {}, {}: {}", self.name, lease.server().name, failed.error);
-                self.tell(lease.at, change, &failed.error.to_string());
-                Err(failed)
-            }
-        }
-    }
-
-    /// Sends a request on a connection, and waits for the head of its answer.
-    async fn exchange(
-        &self,
-        lease: &Lease,
-        line: Line,
-        request: Request<Upload>,
-        progress: &Progress,
-    ) -> Result<(Response<hyper::body::Incoming>, Sender), Failed> {
-        let Line { mut sender, connected } = line;
-        let asked = request.headers().contains_key(header::UPGRADE);
-        let limit = self.config.answer_timeout.unwrap_or(ANSWER_TIMEOUT);
-        let sent = tokio::select! {
-            sent = sender.send(request) => sent,
-            () = progress.stalls_for(limit) => {
-                if let Sender::Http2(_, stream) = &sender {
-                    lease.server().kept.give_up(stream);
-                }
-                let error = SendError::Timeout(limit);
-                return Err(Failed { failure: Failure::Timeout, error, unsent: None });
-            }
-        };
-        match sent {
-            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS && !asked => {
-                let error = SendError::Unasked;
-                Err(Failed { failure: Failure::Broken, error, unsent: None })
-            }
-            Ok(answer) => Ok((answer, sender)),
-            Err(mut error) => {
-                let unsent = error.take_message();
-                let error = error.into_error();
-                let failure = failure(&error, connected.is_none());
-                Err(Failed { failure, error: SendError::Broken(error), unsent })
-            }
-        }
-    }
-
-    fn answer(
-        &self,
-        answer: Response<hyper::body::Incoming>,
-        lease: Lease,
-        sender: Sender,
-    ) -> Response<Body> {
-        let upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let tail = Tail { lease, sender, upgraded };
-        let limit = self.config.body_timeout;
-        let mut answer = answer.map(|body| AnswerBody::new(body, limit, tail).boxed_unsync());
-        // What was spoken to the server is of no interest to the client.
-        *answer.version_mut() = Version::HTTP_11;
-        answer
-    }
-
-    /// Gives a request the form that the protocol wants.
-    fn shape(&self, head: &mut request::Parts) -> Result<(), SendError> {
-        let first = || self.config.servers[0].authority();
-        match self.config.protocol {
-            Protocol::Http1 => {
-                head.version = Version::HTTP_11;
-                if head.headers.contains_key(header::TE) {
-                    // RFC 9110 section 10.1.4.
-                    head.headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
-                }
-                if !head.headers.contains_key(header::HOST)
-                    && let Ok(host) = HeaderValue::from_str(&first())
-                {
-                    head.headers.insert(header::HOST, host);
-                }
-            }
-            Protocol::Http2 if head.headers.contains_key(header::UPGRADE) => {
-                return Err(SendError::NoUpgrade);
-            }
-            Protocol::Http2 => {
-                // RFC 9113 section 8.3.1: `:authority` in place of `Host`.
-                head.version = Version::HTTP_2;
-                let host = head.headers.remove(header::HOST);
-                let host = host.and_then(|host| host.to_str().map(str::to_owned).ok());
-                let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-                head.uri = Uri::builder()
-                    .scheme(if self.config.servers[0].is_tls() { "https" } else { "http" })
-                    .authority(host.unwrap_or_else(first))
-                    .path_and_query(target)
-                    .build()
-                    .map_err(|_| SendError::BadHost)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn owner(&self, terms: &Terms<'_>) -> Owner {
-        self.config
-            .proxy_protocol
-            .map(|_| Addresses { source: terms.client, destination: terms.local })
-    }
-
     /// A health check has ended.
     pub(crate) fn checked(&self, at: usize, found: Result<(), String>) {
         let change = self.lock().checked(at, found.is_ok(), Instant::now());
@@ -345,7 +193,7 @@ impl Shared {
     }
 
     /// Tells people about a change.
-    fn tell(&self, at: usize, (before, after): Change, why: &str) {
+    pub(crate) fn tell(&self, at: usize, (before, after): Change, why: &str) {
         let (pool, server) = (&self.name, &self.servers[at].name);
         match (before, after) {
             _ if before == after => {}
@@ -385,7 +233,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Roster> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Roster> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -433,6 +281,3 @@ fn nothing(progress: &Progress) -> Upload {
     let body = Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync();
     Upload::new(body, progress.clone())
 }
-
-/// Where nothing is said, as nginx has it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

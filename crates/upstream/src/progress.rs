@@ -1,8 +1,8 @@
-//! When a request's body last went on; an upload may take long, a standstill may not.
+//! How a request's body goes on; an upload may take long, a standstill may not.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,7 +13,16 @@ use crate::{Body, BodyError};
 
 /// Shared by the body and whoever waits for its answer.
 #[derive(Clone)]
-pub(crate) struct Progress(Arc<Mutex<Instant>>);
+pub(crate) struct Progress(Arc<Mutex<State>>);
+
+struct State {
+    /// When something last went on.
+    last: Instant,
+    /// Whether the client is waited for.
+    client: bool,
+    /// Whether the client broke off.
+    broken: bool,
+}
 
 /// A request's body that notes its progress.
 pub(crate) struct Upload {
@@ -23,23 +32,35 @@ pub(crate) struct Upload {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Instant::now())))
+        Self(Arc::new(Mutex::new(State { last: Instant::now(), client: false, broken: false })))
     }
 
     /// Now something went on.
     pub(crate) fn note(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.lock().last = Instant::now();
     }
 
-    /// Waits until nothing has gone on for that long.
-    pub(crate) async fn stalls_for(&self, limit: Duration) {
+    /// Waits until nothing has gone on for that long. Whether it is the client that does not.
+    pub(crate) async fn stalls_for(&self, limit: Duration) -> bool {
         loop {
-            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (last, client) = {
+                let state = self.lock();
+                (state.last, state.client)
+            };
             if last.elapsed() >= limit {
-                return;
+                return client;
             }
             sleep_until((last + limit).into()).await;
         }
+    }
+
+    /// Whether the client broke its body off.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.lock().broken
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -57,9 +78,15 @@ impl http_body::Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.progress.note();
-        Poll::Ready(frame)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let mut state = self.progress.lock();
+        state.client = frame.is_pending();
+        if let Poll::Ready(frame) = &frame {
+            state.last = Instant::now();
+            state.broken |= matches!(frame, Some(Err(_)));
+        }
+        drop(state);
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -16,6 +16,8 @@ pub(crate) enum Failure {
     Refused,
     /// No answer in time.
     Timeout,
+    /// By the client, who did not send the rest.
+    Client,
 }
 
 /// On what terms a request is sent again.
@@ -53,7 +55,7 @@ pub(crate) fn again(
         Failure::Stale if most > 1 && !stale => Again::Fresh,
         Failure::Stale | Failure::Connect | Failure::Refused | Failure::Broken => elsewhere,
         // The client has waited long enough, and the request may be what is slow.
-        Failure::Timeout => Again::No,
+        Failure::Timeout | Failure::Client => Again::No,
     }
 }
 
@@ -96,6 +98,7 @@ mod tests {
             Failure::Broken,
             Failure::Refused,
             Failure::Timeout,
+            Failure::Client,
         ])
     }
 

@@ -127,10 +127,11 @@ impl Roster {
             Failure::Broken => &mut totals.broken,
             Failure::Refused => &mut totals.refused,
             Failure::Timeout => &mut totals.timeouts,
+            Failure::Client => &mut totals.abandoned,
         } += 1;
         self.judge(at, now, |health| match failure {
-            // Neither says that the server is ill.
-            Failure::Stale | Failure::Refused => {}
+            // None of them says that the server is ill.
+            Failure::Stale | Failure::Refused | Failure::Client => {}
             Failure::Connect | Failure::Broken | Failure::Timeout => health.failed(now),
         })
     }

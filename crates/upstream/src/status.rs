@@ -61,6 +61,6 @@ pub struct Totals {
     pub bodies_broken: u64,
     /// Answers that stood still.
     pub bodies_stalled: u64,
-    /// Answers that the client did not take to the end.
+    /// Requests that the client did not send to the end, and answers that it did not take to the end.
     pub abandoned: u64,
 }

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use firstflight_upstream::{
-    Attempt, Body, HealthCheck, Observer, Pool, PoolConfig, Protocol, ProxyVersion, SendError,
-    ServerAddress, Standing, Terms,
+    Attempt, Body, BodyError, HealthCheck, Observer, Pool, PoolConfig, Protocol, ProxyVersion,
+    SendError, ServerAddress, Standing, Terms,
 };
+use futures_util::{StreamExt, stream};
 use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Full};
+use http_body::Frame;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use peer::{Peer, ok};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
@@ -270,6 +272,39 @@ async fn a_connection_for_each_client_where_servers_are_told_who_it_is() {
         assert!(seen[0].starts_with(first.as_bytes()), "{seen:?}");
         assert_ne!(seen[0], seen[1]);
     }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
+    let peer = Peer::raw(|mut stream| async move {
+        peer::head(&mut stream).await;
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+    })
+    .await;
+    let pool = pool(&[&peer], |config| {
+        config.answer_timeout = Some(Duration::from_millis(100));
+    });
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = Terms { client: local, local, observer: &() };
+    for silent in [true, false] {
+        for _ in 0..3 {
+            let half = stream::once(async { Ok(Frame::data(Bytes::from("half"))) });
+            let rest = async move {
+                match silent {
+                    true => std::future::pending().await,
+                    false => Err::<Frame<Bytes>, BodyError>("gone".into()),
+                }
+            };
+            let body = StreamBody::new(half.chain(stream::once(rest))).boxed_unsync();
+            let request = Request::post("/").header("host", "a.test").body(body).unwrap();
+            let error = pool.send(request, &terms).await.unwrap_err();
+            let expected = if silent { "client_stalled" } else { "client_gone" };
+            assert_eq!(error.name(), expected, "{error:?}");
+        }
+    }
+    let server = pool.status().servers.remove(0);
+    assert_eq!((server.standing, server.totals.abandoned), (Standing::Up, 6));
 }
 
 #[tokio::test]
