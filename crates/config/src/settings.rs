@@ -116,7 +116,7 @@ pub enum CertificateSource {
 }
 
 /// Versions, ciphers, tickets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Oldest version. Default 1.2: RFC 8996 has retired the older ones.
     pub min_version: Version,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use firstflight_config::WhenNotAllowed;
+use firstflight_config::{ListenerProtocol, WhenNotAllowed};
 use firstflight_otlp::Span;
 use firstflight_proxy_protocol::Addresses;
 use firstflight_replay::{Decision, Flight, Release};
@@ -28,7 +28,7 @@ use crate::server::{Shared, Stop};
 use crate::socket::Socket;
 use crate::timeline::Timeline;
 use crate::trace::wall;
-use crate::{drive, ping_pong};
+use crate::{drive, ping_pong, redirect};
 
 /// What the requests of one connection share.
 pub(crate) struct Connection {
@@ -103,6 +103,9 @@ pub(crate) async fn serve(
         Ok(Err(error)) => return debug!("{peer}: {error}"),
         Err(_) => return debug!("{peer}: no PROXY header within {limit:?}"),
     };
+    if entrance.listener.protocol == ListenerProtocol::Redirect {
+        return redirect::serve(server, tcp).await;
+    }
     let socket = Socket::new(tcp);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accept(&server, &generation, socket.clone())) => accepted,

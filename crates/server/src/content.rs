@@ -50,6 +50,14 @@ impl Service {
         }
     }
 
+    /// Whether a site has this name; any is known where no site has names.
+    pub(crate) fn knows(&self, host: &str) -> bool {
+        match self {
+            Self::Sites(sites) => sites.knows(host),
+            Self::PingPong => true,
+        }
+    }
+
     /// Answers a request. `None`: the client went away and needs no answer.
     pub(crate) async fn answer<B>(
         &self,

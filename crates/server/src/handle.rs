@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use firstflight_config::{ConfigError, ServerConfig};
+use firstflight_config::{ConfigError, Content, ServerConfig};
 use firstflight_upstream::{Pool, PoolStatus};
 
 use crate::ServerError;
@@ -96,8 +96,8 @@ impl ServerHandle {
         let changes = server.listeners.plan(&config, &server.front)?;
         server.front.take_up(generation.quic.as_ref(), &config.http3);
         server.places.resize(config.limits.connections);
-        if generation.early_data && !server.current().early_data {
-            // Flights that were refused meanwhile, and sent again, have left no record.
+        if !accept_alike(&in_use, &config) {
+            // Flights that TLS refused, and their clients sent again, have left no record.
             server.gatekeeper.claims_lost();
         }
         generation.begin();
@@ -105,6 +105,28 @@ impl ServerHandle {
         server.listeners.apply(server, changes);
         *in_use = config;
         Ok(())
+    }
+}
+
+/// Whether TLS accepts the same flights by both. A flight that it refused by the one is sent again
+/// by its client, and leaves no record; by the other a copy of it could run besides.
+fn accept_alike(old: &ServerConfig, new: &ServerConfig) -> bool {
+    let switched_on = new.early_data.enabled && !old.early_data.enabled;
+    let (limits, then) = (&old.limits, &new.limits);
+    !switched_on
+        && old.tls == new.tls
+        && old.http3 == new.http3
+        && limits.header_size == then.header_size
+        && limits.streams == then.streams
+        && limits.idle_timeout == then.idle_timeout
+        && names(old) == names(new)
+}
+
+/// The sites' names: a ticket is good for its own site's alone.
+fn names(config: &ServerConfig) -> Vec<&[String]> {
+    match &config.content {
+        Content::Sites(sites) => sites.sites.iter().map(|site| &*site.names).collect(),
+        Content::PingPong => Vec::new(),
     }
 }
 

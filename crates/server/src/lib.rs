@@ -30,6 +30,7 @@ mod proxied;
 mod proxy;
 mod quic;
 mod record;
+mod redirect;
 mod routes;
 mod server;
 mod service;

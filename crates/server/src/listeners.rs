@@ -185,6 +185,13 @@ impl Listeners {
         self.all().iter().map(|one| one.address).collect()
     }
 
+    /// The port of the first address with HTTPS; 443 where none has it, as another process may.
+    pub(crate) fn https_port(&self) -> u16 {
+        let all = self.all();
+        let https = |one: &&Open| one.settings.load().protocol == ListenerProtocol::Https;
+        all.iter().find(https).map_or(443, |one| one.address.port())
+    }
+
     fn all(&self) -> MutexGuard<'_, Vec<Open>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -111,6 +111,11 @@ impl Sites {
         }
     }
 
+    /// Whether a site has this name; any is known where no site has names.
+    pub(crate) fn knows(&self, host: &str) -> bool {
+        self.names.is_empty() || self.names.find(host).is_some()
+    }
+
     fn index(&self, name: Option<&str>) -> usize {
         name.and_then(|name| self.names.find(name)).copied().unwrap_or(0)
     }

@@ -11,7 +11,7 @@ use firstflight_config::{
 use firstflight_quic::Remembered;
 use http::{HeaderValue, Request, StatusCode, header};
 use rig::quic::{Quic, reply};
-use rig::{Client, Rig, line};
+use rig::{Client, Rig, executions, line, replay};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -169,4 +169,24 @@ async fn what_runs_early_follows_from_the_host_whatever_the_connection_is() {
     let log = rig.stop().await;
     assert!(line(&log, "/pay?one")["held"].is_null());
     assert_eq!(line(&log, "/pay?two")["held"], "policy");
+}
+
+/// The refused flight left no record; by the names of a later configuration TLS would accept it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flight_that_was_refused_does_not_run_after_a_name_has_moved_to_its_tickets_site() {
+    let rig = rig().await;
+    let session = rig.session_of("one.test", "http/1.1").await;
+    let request = get("two.test", "/?moved");
+    let client = Client::calling("two.test", "http/1.1", Some(&session), &request);
+    let copy = client.flight.clone();
+    assert!(client.run(rig.address).await.ends_with("two\n"));
+    let moved = rig.reload(|config| {
+        let Content::Sites(content) = &mut config.content else { unreachable!() };
+        content.sites[1].names.retain(|name| name != "two.test");
+        content.sites[0].names.push("two.test".to_owned());
+    });
+    moved.await.unwrap();
+    drop(replay(rig.address, &copy).await);
+    let log = rig.stop().await;
+    assert_eq!(executions(&log, "?moved"), 1, "{log:#?}");
 }

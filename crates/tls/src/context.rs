@@ -12,7 +12,7 @@ use crate::{KeyLog, TlsError, Version};
 
 /// Which ciphers and groups to use, in order of preference. `Default` leaves both to the library
 /// (AES first where the processor has it; X25519 before the NIST curves).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CipherPolicy {
     /// TLS 1.2 and older: a cipher list as OpenSSL writes them.
     pub ciphers: Option<String>,
