@@ -74,8 +74,7 @@ impl Policy {
         }
     }
 
-    /// Whether a request may run from early data. It depends on nothing but the request, as the
-    /// gate demands.
+    /// Whether a request may run from early data. It depends on nothing but the request.
     pub fn may_run_early(&self, method: &Method, path: &str, query: Option<&str>) -> bool {
         match self.mode(path) {
             Mode::Disabled => false,

@@ -87,8 +87,8 @@ impl Offer {
         self.key
     }
 
-    /// The flight, now that its claim is settled.
-    pub(crate) fn settled(&self, won: bool) -> Flight {
+    /// The flight, now that its claim is settled, here or by the process that has the register.
+    pub fn settled(&self, won: bool) -> Flight {
         Flight { key: self.key, won }
     }
 }

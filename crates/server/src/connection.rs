@@ -238,6 +238,11 @@ impl Connection {
         *self.complete.borrow()
     }
 
+    /// The flight, if TLS accepted early data.
+    pub(crate) fn flight(&self) -> Option<Flight> {
+        self.flight
+    }
+
     /// Whether another connection has the flight's claim.
     pub(crate) fn lost_claim(&self) -> bool {
         self.flight.is_some_and(|flight| !flight.won())

@@ -11,6 +11,8 @@ use http_body_util::{BodyExt, Empty, Full};
 use tokio::time::timeout;
 
 use crate::ServerError;
+use crate::connection::Connection;
+use crate::early::Rules;
 use crate::proxy::Forwarding;
 use crate::sites::Sites;
 use crate::upstreams::Pools;
@@ -41,8 +43,7 @@ impl Service {
         }
     }
 
-    /// Whether a request may run from early data. It depends on nothing but the request, as the
-    /// gate demands.
+    /// Whether a request may run from early data.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
         match self {
             Self::Sites(sites) => sites.may_run_early(request),
@@ -55,6 +56,14 @@ impl Service {
         match self {
             Self::Sites(sites) => sites.knows(host),
             Self::PingPong => true,
+        }
+    }
+
+    /// What else its route demands of a request.
+    pub(crate) fn rules<B>(&self, request: &Request<B>, connection: &Connection) -> Option<&Rules> {
+        match self {
+            Self::Sites(sites) => sites.rules(request, connection),
+            Self::PingPong => None,
         }
     }
 

@@ -2,15 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    Flight, Gate, GateConfig, HoldReason, Offer, Refusal, SharedConfig, SharedRefusal, Startup,
-    StoreAnswer, Unknown,
+    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, HoldReason, Inheritance, Offer, Question,
+    Refusal, SharedConfig, SharedRefusal, Startup, StoreAnswer, Unknown,
 };
 use firstflight_store::Store;
 use firstflight_tls::{Handshake, SteadyClock};
 use tracing::warn;
 
+use crate::hand_over::{Heir, common};
 use crate::shared_register::SharedRegister;
 
 /// Decides over early data for the whole server.
@@ -18,7 +20,20 @@ pub(crate) struct Gatekeeper {
     gate: Gate,
     /// The register of the whole cluster. With it the gate and its own register stand idle.
     shared: Option<SharedRegister>,
+    /// The way to the process that has the register now.
+    heir: ArcSwapOption<Heir>,
     began: Instant,
+}
+
+/// What came of claiming a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameClaim {
+    /// Nobody had it.
+    Won,
+    /// Somebody has it.
+    Taken,
+    /// Nobody can say, in the words of the access log.
+    Unknown(&'static str),
 }
 
 /// A moment just before TLS was given a ClientHello, by both clocks.
@@ -49,6 +64,7 @@ impl Gatekeeper {
         Self {
             gate: Gate::new(config, Duration::ZERO),
             shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
+            heir: ArcSwapOption::empty(),
             began: Instant::now(),
         }
     }
@@ -86,7 +102,7 @@ impl Gatekeeper {
         heard_at: HeardAt,
         redeemed: bool,
     ) -> Result<Flight, Refused> {
-        let Some(shared) = &self.shared else { return self.claim_at_once(facts, heard_at) };
+        let Some(shared) = &self.shared else { return self.claim_here(facts, heard_at).await };
         let offer =
             Offer::new(&facts.client_random, facts.ticket_age_skew, micros(heard_at.unix_micros));
         let answer = match redeemed {
@@ -97,14 +113,106 @@ impl Gatekeeper {
         shared.gate().settle(&offer, answer, now).map_err(Refused::Shared)
     }
 
+    async fn claim_here(&self, facts: &Handshake, heard_at: HeardAt) -> Result<Flight, Refused> {
+        let (random, skew) = (&facts.client_random, facts.ticket_age_skew);
+        let offer = Offer::new(random, skew, heard_at.own);
+        for _ in 0..TRIES {
+            match self.gate.claim(&offer, self.now()) {
+                Err(Refusal::HandedOver) => {}
+                settled => return settled.map_err(Refused::Gate),
+            }
+            let question = Question::Flight(Offer::new(random, skew, self.in_common(heard_at)));
+            if let Some(Answer::Flight(answer)) = self.ask(question).await {
+                return answer.map(|won| offer.settled(won)).map_err(Refused::Gate);
+            }
+        }
+        Err(Refused::Gate(Refusal::HandedOver))
+    }
+
     /// The same at once, where no store has to be asked.
     pub(crate) fn claim_at_once(
         &self,
         facts: &Handshake,
         heard_at: HeardAt,
     ) -> Result<Flight, Refused> {
-        let offer = Offer::new(&facts.client_random, facts.ticket_age_skew, heard_at.own);
-        self.gate.claim(&offer, self.now()).map_err(Refused::Gate)
+        let (random, skew) = (&facts.client_random, facts.ticket_age_skew);
+        let claim = self.gate.claim(&Offer::new(random, skew, heard_at.own), self.now());
+        if let (Err(Refusal::HandedOver), Some(heir)) = (claim, &*self.heir.load()) {
+            // It is refused here. Claimed there, no copy of it runs.
+            heir.tell(Question::Flight(Offer::new(random, skew, self.in_common(heard_at))));
+        }
+        claim.map_err(Refused::Gate)
+    }
+
+    /// Claims a name, an idempotency key or a nonce, for so long.
+    pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> NameClaim {
+        if let Some(shared) = &self.shared {
+            return match shared.claim_name(name, life).await {
+                StoreAnswer::Won => NameClaim::Won,
+                StoreAnswer::Lost => NameClaim::Taken,
+                StoreAnswer::Unknown(why) => {
+                    NameClaim::Unknown(Refused::Shared(SharedRefusal::Store(why)).name())
+                }
+            };
+        }
+        let mut claim = self.gate.claim_name(name, life, self.now());
+        for _ in 0..TRIES {
+            if claim != Claim::Closed {
+                break;
+            }
+            claim = match self.ask(Question::Name(name, life)).await {
+                Some(Answer::Name(claim)) => claim,
+                _ => self.gate.claim_name(name, life, self.now()),
+            };
+        }
+        match claim {
+            Claim::Won => NameClaim::Won,
+            Claim::Lost | Claim::Barred => NameClaim::Taken,
+            Claim::Full => NameClaim::Unknown("register_full"),
+            Claim::Closed => NameClaim::Unknown("handed_over"),
+        }
+    }
+
+    /// Gives a name back that was won: what it was claimed for has certainly not happened.
+    pub(crate) async fn release_name(&self, name: ClaimKey) {
+        match &self.shared {
+            Some(shared) => shared.release_name(name).await,
+            None if self.gate.release_name(name, self.now()) => {}
+            None => drop(self.ask(Question::Release(name)).await),
+        }
+    }
+
+    /// Closes the gate for `heir`, and says all that it knows.
+    pub(crate) fn close(&self, heir: Heir, common: Duration) -> Inheritance {
+        // First the way to it, then the closing: who finds the gate closed finds the way.
+        self.heir.store(Some(heir.into()));
+        self.gate.hand_over(common, self.now())
+    }
+
+    /// Opens it again, as there is no heir after all.
+    pub(crate) fn reopen(&self) {
+        self.gate.reopen();
+        self.heir.store(None);
+    }
+
+    /// Takes over what another process's gate knew.
+    pub(crate) fn take_over(&self, inheritance: &Inheritance, common: Duration) {
+        self.gate.take_over(inheritance, common, self.now());
+    }
+
+    /// Answers a process that has handed its register over.
+    pub(crate) fn answer(&self, question: &Question, common: Duration) -> Answer {
+        question.answer(&self.gate, common, self.now())
+    }
+
+    async fn ask(&self, question: Question) -> Option<Answer> {
+        let heir = self.heir.load_full()?;
+        heir.ask(question).await
+    }
+
+    /// A moment by the clock that the next process reads too.
+    fn in_common(&self, heard_at: HeardAt) -> Duration {
+        common().saturating_sub(self.now().saturating_sub(heard_at.own))
     }
 
     /// No early data for a recording window: there have been flights that left no record.
@@ -183,6 +291,9 @@ impl Refused {
         }
     }
 }
+
+/// How often a gate is asked that is being handed over, or back.
+const TRIES: usize = 3;
 
 fn micros(unix: i64) -> Duration {
     Duration::from_micros(u64::try_from(unix).unwrap_or(0))

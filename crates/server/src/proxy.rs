@@ -12,6 +12,7 @@ use tracing::warn;
 
 use crate::connection::Connection;
 use crate::content::{AnswerBody, BodyError, empty, plain};
+use crate::early::{Entry, NotSent};
 use crate::trace::UpstreamNotes;
 use crate::websocket::{self, Asked, Carried};
 
@@ -31,6 +32,8 @@ pub(crate) struct Forwarding<'a> {
     pub(crate) connection: &'a Connection,
     /// Whether the request came early and its connection's handshake is incomplete now.
     pub(crate) before_completion: bool,
+    /// What it has claimed.
+    pub(crate) entry: &'a Entry,
     /// Where the upstream's work is noted.
     pub(crate) upstream: UpstreamNotes,
     /// The field by which the upstream goes on with the request's trace.
@@ -66,6 +69,7 @@ impl Proxy {
             return Some(plain(StatusCode::BAD_REQUEST));
         };
         pass_trace_on(&mut parts.headers, &forwarding);
+        forwarding.entry.mark(&mut parts.headers);
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
         // removed, and one field of value 1 whatever the client made of it.
         if early || had_early_data {
@@ -108,10 +112,11 @@ impl Proxy {
             return plain(StatusCode::BAD_REQUEST);
         }
         pass_trace_on(&mut head.headers, forwarding);
+        forwarding.entry.mark(&mut head.headers);
         let expected = websocket::ask(&mut head, asked);
         let answer = match self.ask(Request::from_parts(head, empty()), forwarding).await {
             Ok(answer) => answer,
-            Err(status) => return plain(status),
+            Err(answer) => return answer,
         };
         let (mut answer, tunnel) = websocket::answer(answer, asked, client, expected.as_ref());
         match tunnel {
@@ -134,7 +139,7 @@ impl Proxy {
                 tidy(&mut answer);
                 answer
             }
-            Err(status) => plain(status),
+            Err(answer) => answer,
         }
     }
 
@@ -142,15 +147,32 @@ impl Proxy {
         &self,
         request: Request<AnswerBody>,
         forwarding: &Forwarding<'_>,
-    ) -> Result<Response<AnswerBody>, StatusCode> {
+    ) -> Result<Response<AnswerBody>, Response<AnswerBody>> {
         let Forwarding { connection, upstream, .. } = forwarding;
         let (client, local) = (connection.client, connection.local);
         let terms = Terms { client, local, observer: upstream };
         self.pool.send(request, &terms).await.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
-            status(&error)
+            let mut answer = plain(status(&error));
+            if is_unsent(&error) {
+                answer.extensions_mut().insert(NotSent);
+            }
+            answer
         })
     }
+}
+
+/// Whether certainly no byte of a request was sent that may not be repeated. (Of one that may be,
+/// an earlier try may have been.)
+fn is_unsent(error: &SendError) -> bool {
+    matches!(
+        error,
+        SendError::NoServer
+            | SendError::Busy(_)
+            | SendError::Connect(_)
+            | SendError::BadHost
+            | SendError::NoUpgrade
+    )
 }
 
 /// What a client is told of a failure.

@@ -7,6 +7,7 @@ use http_body::Body;
 
 use crate::ServerError;
 use crate::content::{AnswerBody, BodyError, discard, plain};
+use crate::early::Rules;
 use crate::fields::Fields;
 use crate::files::Files;
 use crate::proxy::{Forwarding, Proxy};
@@ -24,6 +25,7 @@ pub(crate) struct ReadySite {
 /// A route, ready to answer.
 pub(crate) struct ReadyRoute {
     answerer: Answerer,
+    rules: Rules,
     fields: Fields,
 }
 
@@ -53,6 +55,7 @@ impl ReadySite {
             }
             let ready = ReadyRoute {
                 answerer: Answerer::new(&route.action, pools)?,
+                rules: Rules::new(&route.early),
                 fields: fields.and(&route.headers)?,
             };
             if routes.insert(&route.path, ready).map_err(wrong)?.is_some() {
@@ -62,10 +65,14 @@ impl ReadySite {
         Ok(Self { policy, routes, fields })
     }
 
-    /// Whether a request may run from early data. It depends on nothing but the request.
+    /// Whether a request may run from early data.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
-        let uri = request.uri();
-        self.policy.may_run_early(request.method(), uri.path(), uri.query())
+        let path = request.uri().path();
+        let mode = self.policy.mode(path);
+        match self.route(path) {
+            Ok(route) => route.rules.may_run_early(request, mode),
+            Err(_) => Rules::default().may_run_early(request, mode),
+        }
     }
 
     /// The route for a path.
@@ -87,6 +94,11 @@ impl ReadySite {
 }
 
 impl ReadyRoute {
+    /// What it demands of early requests, and of those that are to run once.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// Answers a request. `None`: the client went away and needs no answer.
     pub(crate) async fn answer<B>(
         &self,

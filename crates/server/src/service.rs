@@ -13,7 +13,8 @@ use http_body::Body;
 use hyper::body::Incoming;
 
 use crate::connection::{Connection, Verdict};
-use crate::content::{BodyError, plain};
+use crate::content::{AnswerBody, BodyError, plain};
+use crate::early::Demands;
 use crate::form;
 use crate::proxy::Forwarding;
 use crate::record::{Head, Record, RecordedBody};
@@ -106,19 +107,7 @@ where
         (Verdict::Run, _) if request.method() == Method::CONNECT && !is_tunnel => {
             plain(StatusCode::NOT_IMPLEMENTED)
         }
-        (Verdict::Run, _) => {
-            record.executed();
-            let before_completion = decision.is_some() && !complete();
-            let (upstream, traceparent) = (record.upstream(), record.traceparent());
-            let forwarding = Forwarding { connection, before_completion, upstream, traceparent };
-            let generation = match decision {
-                // By the same rules as the gate's first word.
-                Some(_) => connection.generation.clone(),
-                None => connection.server.current(),
-            };
-            let request = request.map(|body| record.count(body));
-            generation.service.answer(request, forwarding).await?
-        }
+        (Verdict::Run, _) => run(connection, complete, request, decision, &mut record).await?,
     };
     record.status(answer.status().as_u16());
     if let Some(tunnel) = Carried::take(&mut answer) {
@@ -132,6 +121,50 @@ where
     let announced = answer.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
     Some(answer.map(|body| RecordedBody::new(body, record, announced, bodyless)))
+}
+
+/// Runs a request that may run, once its route has nothing against it.
+async fn run<B>(
+    connection: &Connection,
+    complete: impl Fn() -> bool,
+    request: Request<B>,
+    decision: Option<Decision>,
+    record: &mut Record,
+) -> Option<Response<AnswerBody>>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BodyError>,
+{
+    let generation = match decision {
+        // By the same rules as the gate's first word.
+        Some(_) => connection.generation.clone(),
+        None => connection.server.current(),
+    };
+    let gatekeeper = &connection.server.gatekeeper;
+    let demands = match generation.service.rules(&request, connection) {
+        Some(rules) => rules.look(&request, (decision, connection.flight())),
+        None => Ok(Demands::default()),
+    };
+    let entered = match demands {
+        Ok(demands) => demands.enter(gatekeeper).await,
+        Err(barred) => Err(barred),
+    };
+    let entry = match entered {
+        Ok(entry) => entry,
+        Err(barred) => return Some(barred.answer()),
+    };
+    record.executed();
+    let forwarding = Forwarding {
+        connection,
+        before_completion: decision.is_some() && !complete(),
+        entry: &entry,
+        upstream: record.upstream(),
+        traceparent: record.traceparent(),
+    };
+    let request = request.map(|body| record.count(body));
+    let answer = generation.service.answer(request, forwarding).await?;
+    entry.leave(answer.extensions(), gatekeeper).await;
+    Some(answer)
 }
 
 /// Says that the same is to be had over HTTP/3 (RFC 7838). What an upstream says of itself is of

@@ -6,6 +6,7 @@ use firstflight_replay::{
     ClaimKey, SharedConfig, SharedGate, StoreAnswer, StrikeRegister, Unknown,
 };
 use firstflight_store::Store;
+use tracing::debug;
 
 /// Claims flights in the store.
 pub(crate) struct SharedRegister {
@@ -45,5 +46,17 @@ impl SharedRegister {
             self.filter.claim(key, now + self.gate.config().record_life(), now);
         }
         answer
+    }
+
+    /// Claims a name for so long. There is no filter before it: another node may give it back.
+    pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreAnswer {
+        self.store.claim_name(name, life).await
+    }
+
+    /// Gives a name back.
+    pub(crate) async fn release_name(&self, name: ClaimKey) {
+        if let Err(error) = self.store.release_name(name).await {
+            debug!("an idempotency key could not be given back: {error}");
+        }
     }
 }

@@ -8,7 +8,9 @@ use http_body::Body;
 
 use crate::ServerError;
 use crate::authority;
+use crate::connection::Connection;
 use crate::content::{AnswerBody, BodyError, plain};
+use crate::early::Rules;
 use crate::proxy::Forwarding;
 use crate::routes::{ReadyRoute, ReadySite};
 use crate::upstreams::Pools;
@@ -26,6 +28,15 @@ pub(crate) struct Shown<'a> {
     pub(crate) server_name: Option<&'a str>,
     /// The certificates that it was shown one of.
     pub(crate) identities: &'a Identities,
+}
+
+impl<'a> Shown<'a> {
+    fn to(connection: &'a Connection) -> Self {
+        Self {
+            server_name: connection.facts.server_name.as_deref(),
+            identities: &connection.generation.identities,
+        }
+    }
 }
 
 /// What becomes of a request.
@@ -62,6 +73,14 @@ impl Sites {
         site.is_some_and(|site| site.may_run_early(request))
     }
 
+    /// What else its route demands of a request that comes on a connection.
+    pub(crate) fn rules<B>(&self, request: &Request<B>, connection: &Connection) -> Option<&Rules> {
+        match self.choose(request, &Shown::to(connection)) {
+            Choice::Route(route) => Some(route.rules()),
+            Choice::Status(..) => None,
+        }
+    }
+
     /// Answers a request. `None`: the client went away and needs no answer.
     pub(crate) async fn answer<B>(
         &self,
@@ -72,12 +91,7 @@ impl Sites {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
-        let connection = forwarding.connection;
-        let shown = Shown {
-            server_name: connection.facts.server_name.as_deref(),
-            identities: &connection.generation.identities,
-        };
-        match self.choose(&request, &shown) {
+        match self.choose(&request, &Shown::to(forwarding.connection)) {
             Choice::Route(route) => route.answer(request, forwarding).await,
             Choice::Status(status, site) => {
                 let mut answer = plain(status);

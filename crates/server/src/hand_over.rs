@@ -1,0 +1,200 @@
+//! The strike register on its way from one process to the next, over a stream between the two.
+//!
+//! The old process sends `length, inheritance`, the new one answers [`TAKEN`], and the old one says
+//! [`YOURS`]. Only then the register is the new one's; whatever breaks off before leaves it where it
+//! was. After that the old process asks, [`Question`] by [`Question`], and the new one answers each
+//! with a byte, until the old one has gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use firstflight_replay::{Answer, BadInheritance, Inheritance, Question};
+use nix::time::{ClockId, clock_gettime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use crate::ServerHandle;
+use crate::gatekeeper::Gatekeeper;
+use crate::server::{Server, Shared};
+
+/// Why a register stayed where it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandOverError {
+    /// The stream broke.
+    #[error("the strike register was not handed over, the other process has gone: {0}")]
+    Broken(#[from] std::io::Error),
+    /// The other process did not say what was expected.
+    #[error("the strike register was not handed over: {0}")]
+    Bad(#[from] BadInheritance),
+    /// The other process is too slow.
+    #[error("the strike register was not handed over within {PATIENCE:?}")]
+    Slow,
+}
+
+/// The way to the process that has the register now.
+#[derive(Clone)]
+pub(crate) struct Heir(mpsc::UnboundedSender<Ask>);
+
+struct Ask {
+    question: Question,
+    /// Gone, if nobody waits for the answer.
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Heir {
+    /// What the other process says. `None`: it has gone, or the register is ours again.
+    pub(crate) async fn ask(&self, question: Question) -> Option<Answer> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Ask { question, answer }).ok()?;
+        answered.await.ok()
+    }
+
+    /// Lets it know, without waiting for its answer.
+    pub(crate) fn tell(&self, question: Question) {
+        let (answer, _) = oneshot::channel();
+        let _ = self.0.send(Ask { question, answer });
+    }
+}
+
+impl ServerHandle {
+    /// Hands the strike register over to the process at the other end, which calls
+    /// [`ServerHandle::take_over`]. Flights that come here while that lasts wait for it. From then
+    /// on this process asks the other one about each, over the same stream: it may go on to serve,
+    /// and to accept, until it has drained.
+    ///
+    /// # Errors
+    /// [`HandOverError`]: the register is this process's still, and it goes on as before.
+    pub async fn hand_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+        hand_over(&self.0, stream).await
+    }
+
+    /// Takes the strike register over from the process at the other end, which calls
+    /// [`ServerHandle::hand_over`]; and answers that one's questions from then on. Call it between
+    /// [`Server::bind`] and [`Server::run`]: before it, flights that the other process has
+    /// run are not known here.
+    ///
+    /// # Errors
+    /// [`HandOverError`]: the other process has the register still, and goes on to serve. This one
+    /// must not.
+    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+        take_over(&self.0, stream).await
+    }
+}
+
+impl Server {
+    /// See [`ServerHandle::take_over`].
+    ///
+    /// # Errors
+    /// [`HandOverError`]
+    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+        self.handle().take_over(stream).await
+    }
+}
+
+async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
+    let (asks, mut asked) = mpsc::unbounded_channel();
+    let inheritance = server.gatekeeper.close(Heir(asks), common());
+    let given = timeout(PATIENCE, give(&mut stream, &inheritance)).await;
+    if let Err(error) = given.unwrap_or(Err(HandOverError::Slow)) {
+        server.gatekeeper.reopen();
+        // What came meanwhile.
+        while let Ok(ask) = asked.try_recv() {
+            let _ = ask.answer.send(server.gatekeeper.answer(&ask.question, common()));
+        }
+        return Err(error);
+    }
+    let (flights, names) = inheritance.len();
+    info!("the strike register is handed over: {flights} flights, {names} names");
+    tokio::spawn(async move {
+        if let Err(error) = ask_all(stream, asked).await {
+            warn!("the process that has the strike register is gone: {error}");
+        }
+    });
+    Ok(())
+}
+
+async fn give(stream: &mut UnixStream, inheritance: &Inheritance) -> Result<(), HandOverError> {
+    let bytes = inheritance.to_bytes();
+    stream.write_u64(bytes.len() as u64).await?;
+    stream.write_all(&bytes).await?;
+    if stream.read_u8().await? != TAKEN {
+        return Err(BadInheritance.into());
+    }
+    // The last that can fail. A byte for a process that is there arrives.
+    Ok(stream.write_u8(YOURS).await?)
+}
+
+/// Asks the other process what comes up here, as long as anybody can.
+async fn ask_all(
+    mut stream: UnixStream,
+    mut asked: mpsc::UnboundedReceiver<Ask>,
+) -> std::io::Result<()> {
+    while let Some(ask) = asked.recv().await {
+        stream.write_all(&ask.question.to_bytes()).await?;
+        match Answer::parse(stream.read_u8().await?) {
+            Some(answer) => drop(ask.answer.send(answer)),
+            None => debug!("no answer to {:?}", ask.question),
+        }
+    }
+    Ok(())
+}
+
+async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
+    let taking = timeout(PATIENCE, take(&mut stream));
+    let inheritance = taking.await.unwrap_or(Err(HandOverError::Slow))?;
+    server.gatekeeper.take_over(&inheritance, common());
+    let (flights, names) = inheritance.len();
+    info!("the strike register is taken over: {flights} flights, {names} names");
+    let server = server.clone();
+    tokio::spawn(async move {
+        let error = answer_all(&server.gatekeeper, stream).await;
+        debug!("the process before this one has gone: {error}");
+    });
+    Ok(())
+}
+
+async fn take(stream: &mut UnixStream) -> Result<Inheritance, HandOverError> {
+    let length = stream.read_u64().await?;
+    let mut bytes = Vec::new();
+    // Memory is taken as the bytes come.
+    (&mut *stream).take(length).read_to_end(&mut bytes).await?;
+    let inheritance = Inheritance::parse(&bytes)?;
+    stream.write_u8(TAKEN).await?;
+    match stream.read_u8().await? {
+        YOURS => Ok(inheritance),
+        _ => Err(BadInheritance.into()),
+    }
+}
+
+/// Answers questions until the stream ends, and says why it did.
+async fn answer_all(gatekeeper: &Gatekeeper, mut stream: UnixStream) -> std::io::Error {
+    let mut bytes = [0; Question::LENGTH];
+    loop {
+        if let Err(error) = stream.read_exact(&mut bytes).await {
+            return error;
+        }
+        let answer = Question::parse(&bytes);
+        let answer = answer.map_or(0, |question| gatekeeper.answer(&question, common()).to_byte());
+        if let Err(error) = stream.write_u8(answer).await {
+            return error;
+        }
+    }
+}
+
+/// A clock that all processes of a machine read alike, and that is never set.
+pub(crate) fn common() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+/// For a register of a million records and a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The new process has read all.
+const TAKEN: u8 = 1;
+
+/// The old process has read that.
+const YOURS: u8 = 2;
