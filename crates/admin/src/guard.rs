@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use firstflight_config::{AdminAddress, AdminSettings};
+use firstflight_config::{AdminAddress, AdminSettings, ConfigError};
 use http::header::{AUTHORIZATION, COOKIE, HOST, HeaderMap, HeaderName, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
@@ -35,7 +35,7 @@ impl Guard {
     /// # Errors
     /// [`AdminError`].
     pub(crate) fn new(settings: &AdminSettings) -> Result<Self, AdminError> {
-        settings.check()?;
+        settings.check().map_err(ConfigError::from)?;
         let token = settings.token_file.as_deref().map(Token::read).transpose()?;
         // No browser reaches a unix socket. Where a token is asked for, a page under a name of its
         // own has neither that nor our cookie.

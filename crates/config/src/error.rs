@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::Misfit;
+
 /// Why settings are of no use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -16,16 +18,35 @@ pub enum ConfigError {
         reason: io::Error,
     },
     /// The configuration file says what it may not.
-    #[error("{path}, line {line}: {reason}")]
+    #[error("{}", lines(path, wrongs))]
     Config {
         /// The file.
         path: PathBuf,
-        /// The line, from 1 on.
-        line: usize,
-        /// What is wrong, and what is allowed.
-        reason: String,
+        /// All that is wrong, by line; at least one.
+        wrongs: Vec<Wrong>,
     },
     /// Flags that contradict each other or limits that make no sense.
     #[error("{0}")]
     Setting(String),
+}
+
+/// Something wrong in a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wrong {
+    /// The line, from 1 on.
+    pub line: usize,
+    /// What is wrong, and what is allowed.
+    pub reason: String,
+}
+
+impl From<Misfit> for ConfigError {
+    fn from(misfit: Misfit) -> Self {
+        Self::Setting(misfit.to_string())
+    }
+}
+
+/// A line for each.
+fn lines(path: &std::path::Path, wrongs: &[Wrong]) -> String {
+    let line = |wrong: &Wrong| format!("{}, line {}: {}", path.display(), wrong.line, wrong.reason);
+    wrongs.iter().map(line).collect::<Vec<_>>().join("\n")
 }

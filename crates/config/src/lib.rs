@@ -1,29 +1,45 @@
 //! What a server is to do: settings, their defaults, and the file that holds them.
 //!
-//! Settings that belong to a room of their own (store, ticket keys, TLS) are that room's types.
+//! Settings that belong to a room of their own (store, ticket keys, TLS, traces) are that room's
+//! types. What a key of the file means is told once, where its type is.
 
 mod admin;
+mod check;
+mod early_data;
 mod error;
 mod file;
 mod files;
+mod http3;
 mod limits;
+mod listener;
+mod logs;
+mod look;
+mod misfit;
+mod nearest;
 mod policy;
 mod prefixes;
-mod settings;
+mod process;
+mod server;
 mod site;
+mod tickets;
+mod tls;
 
-pub use admin::{AdminAddress, AdminSettings};
-pub use error::ConfigError;
-pub use file::{ConfigFile, parse_duration};
+pub use admin::{AdminAddress, AdminSettings, BadAdminAddress};
+pub use early_data::EarlyDataSettings;
+pub use error::{ConfigError, Wrong};
+pub use firstflight_notation::{parse_duration, print_duration};
+pub use http3::Http3Settings;
 pub use limits::Limits;
+pub use listener::{BadNetwork, IpNetwork, Listener, ListenerProtocol};
+pub use logs::{AccessLogSettings, LogFormat, LogSettings};
+pub use misfit::{Misfit, Place, Step};
 pub use policy::{Mode, Policy, WhenNotAllowed};
 pub use prefixes::{BadRulePath, Found, Prefixes};
-pub use settings::{
-    AccessLogSettings, CertificateSource, EarlyDataSettings, Http3Settings, IpNetwork, KeySource,
-    Listener, ListenerProtocol, LogFormat, ProcessSettings, ServerConfig, TicketSettings,
-    TlsSettings,
-};
+pub use process::ProcessSettings;
+pub use server::ServerConfig;
 pub use site::{
     Action, Content, ENCODINGS, EarlyRules, FileSettings, Nonce, Redirect, Route, Site, Sites,
     Timestamp,
 };
+pub use tickets::{KeySource, TicketSettings};
+pub use tls::{CertificateSource, TlsSettings};

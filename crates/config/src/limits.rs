@@ -2,37 +2,69 @@
 
 use std::time::Duration;
 
-use crate::ConfigError;
+use firstflight_notation::Length;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// Limits, each with the reason for its default.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use crate::Misfit;
+
+/// How much time, size and number a client may take.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// For the TLS handshake and the first request's head together, and for each later head from
-    /// its first byte on. Also the longest that an early request is held. Default 10 s: thirty
-    /// round trips to a satellite, and the most that a client which sends a byte a second, or a
-    /// replay which never finishes, can keep a connection.
+    /// its first byte on. Also the longest that an early request is held. Allowed is more than 0s,
+    /// up to 30s: so long a copy of a flight can keep its place among the connections.
+    ///
+    /// By default thirty round trips to a satellite, and the most that a client which sends a byte
+    /// a second, or a replay which never finishes, can keep a connection.
+    #[serde(with = "Length")]
     pub header_timeout: Duration,
-    /// Bytes of a request's head (of its uncompressed header list in HTTP/2). Default 32 KiB: what
-    /// nginx takes with its four buffers of 8 KiB, and more than twice what fits early data.
+    /// Bytes of a request's head (of its uncompressed header list in HTTP/2), 1024 to 1048576.
+    ///
+    /// By default what nginx takes with its four buffers of 8 KiB, and more than twice what fits
+    /// early data.
     pub header_size: usize,
     /// For a kept connection without a request, and for an answer of which the client takes no
-    /// byte. Default 60 s: longer than the pause between two clicks, shorter than what NATs keep.
+    /// byte.
+    ///
+    /// By default longer than the pause between two clicks, and shorter than what NATs keep.
+    #[serde(with = "Length")]
     pub idle_timeout: Duration,
     /// Connections at a time. At the limit accepting stops, and new clients wait in the kernel's
-    /// backlog: a place is free in `header_timeout` or `idle_timeout` at the latest, while
-    /// closing at once would turn a short peak into errors. Default 10,000: about 300 MB.
+    /// backlog: a place is free in `header_timeout` or `idle_timeout` at the latest, while closing
+    /// at once would turn a short peak into errors.
+    ///
+    /// The default takes about 300 MB when it is reached.
     pub connections: u32,
-    /// HTTP/2 streams at a time on one connection. Default 100, the least that RFC 9113 section
-    /// 6.5.2 recommends.
+    /// Connections that wait to be accepted.
+    ///
+    /// By default the kernel's own limit (`net.core.somaxconn`), so that a burst is not answered by
+    /// retransmissions.
+    pub backlog: u32,
+    /// Whether a connection takes further requests.
+    ///
+    /// By default it does: without, each request pays for a handshake.
+    pub keep_alive: bool,
+    /// HTTP/2 streams at a time on one connection.
+    ///
+    /// By default the least that RFC 9113 section 6.5.2 recommends.
     pub streams: u32,
-    /// For the head of the upstream's answer, from the last bit of the request's body on. Default
-    /// 60 s, as nginx has it.
+    /// For the head of the upstream's answer, from the last bit of the request's body on.
+    ///
+    /// By default what nginx waits.
+    #[serde(with = "Length")]
     pub upstream_timeout: Duration,
-    /// For running requests after the signal to stop. Default 30 s, what Kubernetes waits too.
+    /// For running requests after the signal to stop.
+    ///
+    /// By default what Kubernetes waits too.
+    #[serde(with = "Length")]
     pub drain_timeout: Duration,
     /// From the signal to stop until no connection is accepted any more. Meanwhile the server says
-    /// that it is not ready, for load balancers that look once in a while. Default 0: who stops a
-    /// server by hand does not want to wait.
+    /// that it is not ready, for load balancers that look once in a while.
+    ///
+    /// By default nothing: who stops a server by hand does not want to wait.
+    #[serde(with = "Length")]
     pub drain_delay: Duration,
 }
 
@@ -40,21 +72,29 @@ impl Limits {
     /// Whether the values make sense together.
     ///
     /// # Errors
-    /// [`ConfigError::Setting`] that names the value and what is allowed.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |text: &str| Err(ConfigError::Setting(text.to_owned()));
-        let timeouts = [self.idle_timeout, self.upstream_timeout, self.header_timeout];
-        if timeouts.iter().any(|timeout| timeout.is_zero()) {
-            return wrong("a timeout of 0 would end every connection; allowed is more than 0s");
+    /// The value, and what is allowed.
+    pub fn check(&self) -> Result<(), Misfit> {
+        let timeouts = [
+            ("idle_timeout", self.idle_timeout),
+            ("upstream_timeout", self.upstream_timeout),
+            ("header_timeout", self.header_timeout),
+        ];
+        if let Some((key, _)) = timeouts.iter().find(|(_, timeout)| timeout.is_zero()) {
+            let reason = "a timeout of 0 would end every connection; allowed is more than 0s";
+            return Err(Misfit::new(*key, reason));
         }
         if self.header_timeout > MAX_HEADER_TIMEOUT {
-            return wrong("header_timeout is too long; allowed is up to 30s");
+            let reason = "header_timeout is too long; allowed is up to 30s";
+            return Err(Misfit::new("header_timeout", reason));
         }
         if !(1024..=1024 * 1024).contains(&self.header_size) {
-            return wrong("header_size is out of bounds; allowed are 1024 to 1048576 bytes");
+            let reason = "header_size is out of bounds; allowed are 1024 to 1048576 bytes";
+            return Err(Misfit::new("header_size", reason));
         }
-        if self.connections == 0 || self.streams == 0 {
-            return wrong("0 connections or streams would serve nobody; allowed is 1 and more");
+        let numbers = [("connections", self.connections), ("streams", self.streams)];
+        if let Some((key, _)) = numbers.iter().find(|(_, number)| *number == 0) {
+            let reason = format!("0 {key} would serve nobody; allowed is 1 and more");
+            return Err(Misfit::new(*key, reason));
         }
         Ok(())
     }
@@ -67,6 +107,8 @@ impl Default for Limits {
             header_size: 32 * 1024,
             idle_timeout: Duration::from_secs(60),
             connections: 10_000,
+            backlog: 4096,
+            keep_alive: true,
             streams: 100,
             upstream_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),

@@ -3,13 +3,16 @@
 use std::fmt;
 
 use http::Method;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::prefixes::{BadRulePath, Found, Prefixes};
 
 /// What may run from early data, from the strictest to the loosest. The names are those of
 /// Google's load balancer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Nothing.
@@ -37,7 +40,7 @@ pub struct Policy {
 }
 
 /// What becomes of an early request that may not run early.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum WhenNotAllowed {
     /// It waits for the end of its handshake: one round trip, unseen by the client. The default,
     /// because browsers show a 425 to their user.
@@ -64,6 +67,17 @@ impl Policy {
         self.rules.insert(path, mode)?;
         self.strictest = self.rules.values().copied().fold(self.default, Mode::min);
         Ok(self)
+    }
+
+    /// The mode where no rule is.
+    pub fn default_mode(&self) -> Mode {
+        self.default
+    }
+
+    /// The rules' paths, decoded and without a slash at the end, and their modes, as they were
+    /// added.
+    pub fn rules(&self) -> impl Iterator<Item = (String, Mode)> {
+        self.rules.iter().map(|(path, mode)| (path, *mode))
     }
 
     /// The mode that holds for a path as the request has it (still percent-encoded).

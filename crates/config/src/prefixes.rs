@@ -87,6 +87,11 @@ impl<T> Prefixes<T> {
         self.0.iter().map(|entry| &entry.value)
     }
 
+    /// All of them with their paths, decoded and without a slash at the end.
+    pub fn iter(&self) -> impl Iterator<Item = (String, &T)> {
+        self.0.iter().map(|entry| (format!("/{}", entry.segments.join("/")), &entry.value))
+    }
+
     fn longest(&self, path: &[Cow<'_, str>], of: fn(&Entry<T>) -> &Vec<String>) -> Option<usize> {
         let prefixes = self.0.iter().enumerate().filter(|(_, entry)| {
             let segments = of(entry);

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use firstflight_notation::{Length, Text};
 use firstflight_upstream::{BadAddress, PoolConfig};
 use http::{HeaderName, HeaderValue, StatusCode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::{CertificateSource, Mode};
 
 /// What is served.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// HTTP.
     Sites(Sites),
@@ -19,16 +22,16 @@ pub enum Content {
 }
 
 /// Sites, and the upstreams that their routes name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sites {
-    /// At least one. The first is for clients that name no site, or an unknown one.
+    /// The first is for clients that name no site, or an unknown one.
     pub sites: Vec<Site>,
     /// Upstreams by name.
     pub upstreams: BTreeMap<String, PoolConfig>,
 }
 
 /// What is served under some names.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Host names; `*.example.test` stands for all names with one label more. Tickets are good for
     /// the site with the same first name.
@@ -45,7 +48,7 @@ pub struct Site {
 }
 
 /// What becomes of the requests below a path.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The path, decoded, from the root, as [`crate::Policy::rule`] has it.
     pub path: String,
@@ -58,7 +61,7 @@ pub struct Route {
 }
 
 /// What answers a request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The files below a directory.
     Files(FileSettings),
@@ -112,21 +115,27 @@ pub struct EarlyRules {
     pub flight_header: Option<HeaderName>,
 }
 
-/// A header with the time at which a request was made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A field with the time at which a request was made.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Timestamp {
-    /// The header: RFC 3339, or seconds since 1970.
+    /// The field's name. Its value is a time by RFC 3339, or seconds since 1970.
+    #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
     /// How far it may be off, both ways.
+    #[serde(with = "Length")]
     pub window: Duration,
 }
 
-/// A header that no two requests share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A field that no two requests share.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Nonce {
-    /// The header: 1 to 128 bytes.
+    /// The field's name. Its value has 1 to 128 bytes.
+    #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
     /// How long it is remembered.
+    #[serde(with = "Length")]
     pub lifetime: Duration,
 }
 

@@ -1,27 +1,45 @@
 //! What is told about requests, and to whom.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
+use firstflight_notation::{LengthOrOff, OptionalText};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// Traces and OTLP. `Default`: ids for the access log and for upstreams, and nothing sent.
-#[derive(Clone, Debug, PartialEq)]
+/// Traces, and metrics that are sent, by OTLP. Without this section no request has a trace.
+// `Default`: ids for the access log and for upstreams, and nothing sent.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct TelemetrySettings {
-    /// The collector; `None`: nothing is sent. Default none.
+    /// The collector, such as `"http://127.0.0.1:4318"`.
+    ///
+    /// By default none, and nothing is sent. Requests have trace ids all the same, for the access
+    /// log and for upstreams.
+    #[serde(with = "OptionalText::<Endpoint>")]
     pub otlp: Option<Endpoint>,
-    /// Which part of requests is traced, 0 to 1. Default 0.01: at 1,000 requests a second ten of
-    /// them, enough to see what is slow, too few to be felt.
+    /// Which part of requests is traced, 0 to 1.
+    ///
+    /// By default, at 1,000 requests a second, ten of them: enough to see what is slow, too few to
+    /// be felt.
     pub traces_sampled: f64,
-    /// Whether a client's `traceparent` is believed. Default no: anybody on the internet may send
-    /// one, and could have all of its requests traced or join the traces of others.
+    /// Whether a client's `traceparent` is believed.
+    ///
+    /// By default it is not: anybody on the internet may send one, and could have all of its
+    /// requests traced or join the traces of others.
     pub trust_traceparent: bool,
-    /// How often metrics are sent too; `None`: never. Default 60 s, as the OpenTelemetry SDKs have
-    /// it.
+    /// How often metrics are sent too; with `false` never.
+    ///
+    /// By default as the OpenTelemetry SDKs have it.
+    #[serde(with = "LengthOrOff")]
     pub metrics_interval: Option<Duration>,
-    /// The name of this service (`service.name`). Default `firstflight`.
+    /// The name of this service (`service.name`).
     pub service_name: String,
-    /// Spans that wait to be sent; further ones are dropped. Default 8,192, about 8 MB.
+    /// Spans that wait to be sent; further ones are dropped.
+    ///
+    /// The default takes about 8 MB.
     pub queue: usize,
 }
 
@@ -73,6 +91,14 @@ impl Endpoint {
     /// The URL of a signal, such as `traces`.
     pub(crate) fn signal(&self, name: &str) -> String {
         format!("{}/v1/{name}", self.0)
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = BadEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, BadEndpoint> {
+        Self::parse(text)
     }
 }
 

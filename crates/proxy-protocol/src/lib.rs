@@ -8,6 +8,9 @@ mod write;
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 pub use read::{HeaderError, MAX_HEADER, read};
 pub use write::write;
 
@@ -31,7 +34,8 @@ pub struct Addresses {
 }
 
 /// How a header is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Version {
     /// A line of text.
     V1,

@@ -25,22 +25,29 @@ pub(crate) fn identity(
         CertificateSource::SelfSigned { names, save } => (names, save),
     };
     let (cert, key) = self_signed(&names_for(names, addresses))?;
-    match save {
-        Some(path) => {
-            fs::write(path, &cert)
-                .map_err(|reason| ServerError::SaveCertificate { path: path.clone(), reason })?;
-            let path = path.display();
-            info!("self-signed certificate for trying out: clients trust it by --cacert {path}");
-        }
-        None => info!(
-            "self-signed certificate for trying out: clients need -k, or --cacert FILE after \
-             --save-cert FILE here"
-        ),
+    if let Some(path) = save {
+        fs::write(path, &cert)
+            .map_err(|reason| ServerError::SaveCertificate { path: path.clone(), reason })?;
     }
     Ok(Identity::from_pem(cert.as_bytes(), key.as_bytes())?)
 }
 
-/// The same with the OCSP response in a file. One that is of no use is left out with a warning:
+/// Says how clients come to trust a certificate that was made.
+pub(crate) fn announce(source: &CertificateSource) {
+    match source {
+        CertificateSource::Files { .. } => {}
+        CertificateSource::SelfSigned { save: Some(path), .. } => {
+            let path = path.display();
+            info!("self-signed certificate for trying out: clients trust it by --cacert {path}");
+        }
+        CertificateSource::SelfSigned { save: None, .. } => info!(
+            "self-signed certificate for trying out: clients need -k, or --cacert FILE after \
+             --save-cert FILE here"
+        ),
+    }
+}
+
+/// An identity with the OCSP response in a file. One that is of no use is left out with a warning:
 /// clients then do without, as they do with servers that have none.
 ///
 /// # Errors

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::{
-    CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, TlsSettings,
-    WhenNotAllowed,
+    CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, WhenNotAllowed,
 };
 use firstflight_tls::{
     Acceptor, AcceptorConfig, Entry, Identities, Identity, KeyLog, KeyLogFile, Version,
@@ -109,7 +108,7 @@ impl Generation {
         foundation: &Foundation,
         pools: &Pools,
     ) -> Result<Self, ServerError> {
-        config.limits.check()?;
+        config.check().map_err(ConfigError::from)?;
         if config.tls.key_log != foundation.key_log_file {
             return Err(setting("the key log cannot change while the server runs; restart it"));
         }
@@ -132,7 +131,7 @@ impl Generation {
             service,
             pools,
             limits: config.limits.clone(),
-            keep_alive: config.keep_alive,
+            keep_alive: config.limits.keep_alive,
             early_data: config.early_data.enabled,
             when_not_allowed: config.early_data.when_not_allowed,
             alt_svc: config.http3.alt_svc,
@@ -175,7 +174,6 @@ fn acceptor(
     foundation: &Foundation,
 ) -> Result<AcceptorConfig, ServerError> {
     let tls = &config.tls;
-    check_versions(tls)?;
     let alpn: &[&str] = match (&config.content, tls.http2) {
         (Content::PingPong, _) => &[],
         (_, true) => &["h2", "http/1.1"],
@@ -197,17 +195,6 @@ fn acceptor(
         key_log: foundation.key_log.clone(),
         ..AcceptorConfig::new(identities)
     })
-}
-
-fn check_versions(tls: &TlsSettings) -> Result<(), ServerError> {
-    match tls.min_version > tls.max_version {
-        true => Err(setting(&format!(
-            "the oldest TLS version ({}) is newer than the newest ({}); swap --tls-min and \
-             --tls-max",
-            tls.min_version, tls.max_version
-        ))),
-        false => Ok(()),
-    }
 }
 
 fn setting(text: &str) -> ServerError {

@@ -61,7 +61,7 @@ pub(crate) struct Changes {
 pub(crate) fn bind(config: &ServerConfig) -> Result<Vec<(Listener, Port)>, ServerError> {
     check(config)?;
     let bind = |one: &Listener| {
-        let port = listener::listen(one.address, config.backlog, has_udp(one, config))?;
+        let port = listener::listen(one.address, config.limits.backlog, has_udp(one, config))?;
         Ok((one.clone(), port))
     };
     config.listeners.iter().map(bind).collect()
@@ -124,7 +124,7 @@ impl Listeners {
         for wanted in &config.listeners {
             let udp = has_udp(wanted, config);
             let Some(at) = open.iter().position(|(asked, _)| *asked == wanted.address) else {
-                let port = listener::listen(wanted.address, config.backlog, udp)?;
+                let port = listener::listen(wanted.address, config.limits.backlog, udp)?;
                 changes.new.push((wanted.clone(), port));
                 continue;
             };

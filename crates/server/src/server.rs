@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use firstflight_config::{Listener, ServerConfig, TicketSettings};
+use firstflight_config::{CertificateSource, ConfigError, Listener, ServerConfig, TicketSettings};
 use firstflight_otlp::{Exporter, TelemetrySettings};
 use firstflight_replay::SharedConfig;
 use firstflight_store::{Store, StoreTls};
@@ -16,7 +16,6 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
-use crate::ServerError;
 use crate::access_log::AccessLog;
 use crate::connection::stopped;
 use crate::gatekeeper::Gatekeeper;
@@ -30,6 +29,7 @@ use crate::quic::Front;
 use crate::status::History;
 use crate::trace::Tracer;
 use crate::upstreams::Pools;
+use crate::{ServerError, certificate};
 
 /// A server that listens. Connections are accepted once it runs.
 pub struct Server {
@@ -74,7 +74,7 @@ impl Server {
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
     pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
-        config.limits.check()?;
+        config.check().map_err(ConfigError::from)?;
         listeners::check(&config)?;
         let store = open_store(&config)?;
         let ring = TicketRing::open(&config.tickets, store.as_ref().map(|(store, _)| store))?;
@@ -84,6 +84,7 @@ impl Server {
         let foundation = Foundation::lay(&config, ring.clone(), &addresses)?;
         let generation = Generation::build(1, &config, &foundation, &Pools::new())?;
         generation.begin();
+        certificate::announce(&config.certificate);
         ring.begin().await;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
@@ -211,7 +212,11 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     }
     TicketRing::check(&config.tickets)?;
     let ring = TicketRing::open(&TicketSettings::default(), None)?;
-    Generation::build(0, config, &Foundation::lay(config, ring, &[])?, &Pools::new())?;
+    let mut config = config.clone();
+    if let CertificateSource::SelfSigned { save, .. } = &mut config.certificate {
+        *save = None;
+    }
+    Generation::build(0, &config, &Foundation::lay(&config, ring, &[])?, &Pools::new())?;
     Ok(())
 }
 

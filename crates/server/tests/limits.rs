@@ -163,7 +163,7 @@ async fn keep_alive_serves_many_requests_or_one() {
     let on = Rig::files(|_| {}).await;
     assert_eq!(full(on.address, two).await.matches("HTTP/1.1 200").count(), 2);
     on.stop().await;
-    let off = Rig::files(|config| config.keep_alive = false).await;
+    let off = Rig::files(|config| config.limits.keep_alive = false).await;
     let answer = full(off.address, two).await;
     assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{answer}");
     assert!(answer.to_lowercase().contains("\r\nconnection: close\r\n"), "{answer}");

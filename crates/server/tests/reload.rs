@@ -76,7 +76,7 @@ async fn a_configuration_that_cannot_be_changes_nothing() {
     ];
     for (words, change) in changes {
         let error = rig.reload(|config| {
-            config.keep_alive = false;
+            config.limits.keep_alive = false;
             change(config);
         });
         let error = error.await.expect_err(words).to_string();

@@ -56,7 +56,7 @@ pub struct StoreTls {
 }
 
 /// A store's configuration.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StoreConfig {
     /// Its processes.
     pub topology: Topology,
@@ -66,8 +66,12 @@ pub struct StoreConfig {
     pub username: Option<String>,
     /// Its password.
     pub password: Option<String>,
+    /// The file that it was read from; `None`: none. Nothing here reads it.
+    pub password_file: Option<PathBuf>,
     /// The sentinels' password.
     pub sentinel_password: Option<String>,
+    /// The file that it was read from; `None`: none. Nothing here reads it.
+    pub sentinel_password_file: Option<PathBuf>,
     /// The database by number (not in a cluster).
     pub database: u32,
     /// How long a claim may take. Default 3 ms.
@@ -98,7 +102,9 @@ impl StoreConfig {
             tls: None,
             username: None,
             password: None,
+            password_file: None,
             sentinel_password: None,
+            sentinel_password_file: None,
             database: 0,
             budget: Duration::from_millis(3),
             connections: 2,

@@ -1,61 +1,98 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use firstflight_notation::{Length, OptionalLength, OrOff, Text, TextList};
 use firstflight_proxy_protocol as proxy_protocol;
 use http::uri::PathAndQuery;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::{PoolError, ServerAddress};
 
-/// Servers that answer alike, and how they are treated. [`PoolConfig::new`] has the defaults.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Servers that answer alike, and how they are treated. Routes name them.
+// `new` has the defaults.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct PoolConfig {
-    /// Where the servers are; at least one.
+    /// Where the servers are, `"http://HOST:PORT"`, `"https://HOST:PORT"` or `"unix:/PATH"`; at
+    /// least one.
+    #[serde(with = "TextList::<ServerAddress>")]
     pub servers: Vec<ServerAddress>,
-    /// What is spoken to them. Default HTTP/1.1, which every server understands.
+    /// What is spoken to them.
+    ///
+    /// By default what every server understands.
     pub protocol: Protocol,
-    /// Which of them a request goes to. Default the one with the fewest running requests: a slow
-    /// server then gets fewer by itself.
+    /// Which of them a request goes to.
+    ///
+    /// By default a slow server gets fewer requests by itself.
     pub balance: Balance,
-    /// To connect, TLS included. Default 3 s: an upstream is near, and one lost packet (a second)
-    /// is made good in that time.
+    /// To connect, TLS included.
+    ///
+    /// By default enough to make good a lost packet, which takes a second; an upstream is near.
+    #[serde(with = "Length")]
     pub connect_timeout: Duration,
-    /// For the head of an answer, from the last bit of the request's body on. `None`, the default:
-    /// as the server that forwards has it for all its pools, or 60 s, as nginx has it.
+    /// For the head of an answer, from the last bit of the request's body on.
+    ///
+    /// By default the `upstream_timeout` of `[limits]`.
+    // `None`: as the server that forwards has it for all its pools, or 60 s.
+    #[serde(with = "OptionalLength")]
     pub answer_timeout: Option<Duration>,
-    /// For an answer's body that does not go on, though the client takes it. Default 60 s, as
-    /// nginx has it.
+    /// For an answer's body that does not go on, though the client takes it.
+    ///
+    /// By default what nginx waits.
+    #[serde(with = "Length")]
     pub body_timeout: Duration,
-    /// For a WebSocket on which neither side says anything. Default 5 minutes: most clients and
-    /// servers ping each other each minute, and NATs forget a connection about then.
+    /// For a WebSocket on which neither side says anything.
+    ///
+    /// By default longer than most clients' and servers' pings are apart, a minute, and about when
+    /// NATs forget a connection.
+    #[serde(with = "Length")]
     pub tunnel_timeout: Duration,
-    /// Idle connections that are kept to each server. Default 64: enough that a busy pool seldom
-    /// connects, and few enough for a server that gives each a process.
+    /// Idle connections that are kept to each server.
+    ///
+    /// By default enough that a busy pool seldom connects, and few enough for a server that gives
+    /// each a process.
     pub keep: usize,
-    /// How long they are kept. Default 30 s: shorter than what most servers keep them for (nginx
-    /// 75 s; Node 5 s is shorter still, and those are found closed), so that few requests meet a
-    /// connection that is just closing.
+    /// How long they are kept.
+    ///
+    /// By default shorter than what most servers keep them for (nginx 75 s; Node 5 s is shorter
+    /// still, and those are found closed), so that few requests meet a connection that is just
+    /// closing.
+    #[serde(with = "Length")]
     pub keep_for: Duration,
-    /// Requests at a time to each server; `None`, the default: as many as come.
+    /// Requests at a time to each server.
+    ///
+    /// By default as many as come.
     pub requests: Option<usize>,
-    /// How long a request waits while all servers have as many as they may. Default 1 s: long
-    /// enough for a burst, short enough that clients are told while they are still there.
+    /// How long a request waits while all servers have as many as they may.
+    ///
+    /// By default long enough for a burst, and short enough that clients are told while they are
+    /// still there.
+    #[serde(with = "Length")]
     pub queue_timeout: Duration,
-    /// Questions to each server whether it is well. Default none: a pool may have no path that is
-    /// right to ask for.
+    /// Questions to each server whether it is well.
+    ///
+    /// By default none: a pool may have no path that is right to ask for.
     pub check: Option<HealthCheck>,
-    /// When failures of requests put a server aside; `None`: never. Default after three.
+    /// When failures of requests put a server aside; `false`: never.
+    #[serde(with = "OrOff::<AsideRule>")]
     pub aside: Option<AsideRule>,
     /// What is sent a second time.
     pub retry: RetryRule,
-    /// Whether servers are told the client's address by a PROXY header, so that each connection
-    /// serves one client's connection alone. Default no; `X-Forwarded-For` says it too.
+    /// Whether servers are told the client's address by a PROXY header, and in which form. Each
+    /// connection then serves one client's connection alone.
+    ///
+    /// By default they are not; `X-Forwarded-For` says it too.
     pub proxy_protocol: Option<proxy_protocol::Version>,
-    /// The authorities that certificates of `https` servers come from, PEM. Default the machine's.
+    /// The authorities that certificates of `https` servers come from, PEM.
+    ///
+    /// By default the machine's.
     pub ca: Option<PathBuf>,
 }
 
 /// What is spoken to a pool's servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// HTTP/1.1, a request at a time on each connection.
     #[default]
@@ -65,7 +102,8 @@ pub enum Protocol {
 }
 
 /// Which server a request goes to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Balance {
     /// The one with the fewest running requests; in turn among equals.
     #[default]
@@ -75,43 +113,72 @@ pub enum Balance {
 }
 
 /// Questions to each server whether it is well. Any answer from 200 to 399 says so.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct HealthCheck {
-    /// What is asked for.
+    /// What is asked for, such as `"/health"`.
+    #[serde(with = "Text::<PathAndQuery>")]
     pub path: PathAndQuery,
-    /// The `Host` that is asked; `None`: the server's address.
+    /// The `Host` that is asked.
+    ///
+    /// By default the server's address.
     pub host: Option<String>,
-    /// From one question to the next. Default 5 s.
+    /// From one question to the next.
+    ///
+    /// By default a server that died is noticed in a quarter of a minute, for little work.
+    #[serde(with = "Length")]
     pub interval: Duration,
-    /// For connection and answer together. Default 2 s.
+    /// For connection and answer together.
+    ///
+    /// By default enough for a server that is busy, and less than the interval.
+    #[serde(with = "Length")]
     pub timeout: Duration,
-    /// Good answers in a row that bring a server back. Default 2.
+    /// Good answers in a row that bring a server back.
+    ///
+    /// By default more than one, which a server that restarts over and over gives too.
     pub rise: u32,
-    /// Bad ones in a row that take it out. Default 3: one may be an accident.
+    /// Bad ones in a row that take it out.
+    ///
+    /// By default three: one may be an accident.
     pub fall: u32,
 }
 
 /// When a server that fails is left alone for a while.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct AsideRule {
-    /// Requests in a row that failed: no connection, a broken one, or no answer in time. Default 3.
+    /// Requests in a row that failed: no connection, a broken one, or no answer in time.
+    ///
+    /// By default three: one may be an accident.
     pub after: u32,
-    /// How long the first time; twice as long each time again. Default 1 s, a process's restart.
+    /// How long the first time; twice as long each time again.
+    ///
+    /// By default what a process takes to restart.
+    #[serde(with = "Length")]
     pub first: Duration,
-    /// How long at most. Default 1 minute.
+    /// How long at most.
+    ///
+    /// By default short enough that a server which was mended is soon used again.
+    #[serde(with = "Length")]
     pub most: Duration,
 }
 
 /// What is sent a second time, and how often. Sent again are requests with a safe method and no
 /// body (RFC 9110 section 9.2.1), and any of which certainly no byte was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct RetryRule {
-    /// How often one request is sent at most. Default 3; 1: never again.
+    /// How often one request is sent at most; 1: never again.
+    ///
+    /// By default enough to get past two servers that died.
     pub tries: u32,
-    /// Retries in percent of all requests, in the long run: a sick pool is not flooded. Default 20.
+    /// Retries in percent of all requests, in the long run.
+    ///
+    /// By default few enough not to flood a sick pool.
     pub percent: u32,
-    /// Retries that may come at once, as when a server with many running requests dies. Default
-    /// 100.
+    /// Retries that may come at once, as when a server with many running requests dies.
+    ///
+    /// By default what such a server may well have had.
     pub burst: u32,
 }
 
@@ -175,6 +242,18 @@ impl PoolConfig {
             return wrong("certificate authorities are of use to https:// servers alone");
         }
         Ok(())
+    }
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self::new(PathAndQuery::from_static("/"))
     }
 }
 

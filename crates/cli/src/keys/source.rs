@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_config::{ConfigFile, KeySource};
+use firstflight_config::{KeySource, ServerConfig};
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
 use firstflight_store::{Store, StoreConfig, StoreError};
 use firstflight_tickets::{DatedKey, KeyEncryption, KeyFile, Ring, Schedule};
@@ -40,7 +40,7 @@ impl SourceArgs {
             return Ok(Source::File(KeyFile::new(file)));
         }
         let path = self.config.unwrap_or_default();
-        let config = ConfigFile::read(&path).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let config = ServerConfig::read(&path).map_err(|error| anyhow::anyhow!("{error}"))?;
         match (config.tickets.keys, config.store) {
             (KeySource::File(file), _) => Ok(Source::File(KeyFile::new(file))),
             (KeySource::Store { key_encryption, schedule }, Some(store)) => {

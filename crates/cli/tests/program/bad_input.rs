@@ -65,9 +65,9 @@ fn addresses_and_content() {
     serve("127.0.0.1", "root", &["127.0.0.1", "give an address such as"]);
     serve("192.0.2.1:0", "root", &["192.0.2.1:0", "give an address of this machine"]);
     serve("127.0.0.1:0", "none", &["none", "give a readable directory with --root"]);
-    refused(dir, &["serve", "--listen", "127.0.0.1:0"], 2, &["give --root DIR or --upstream URL"]);
-    let upstream = ["serve", "--listen", "127.0.0.1:0", "--upstream", "https://h"];
-    refused(dir, &upstream, 2, &["https://h", "http://HOST:PORT"]);
+    refused(dir, &["serve", "--listen", "127.0.0.1:0"], 2, &["give --root DIR", "[[site]]"]);
+    let upstream = ["serve", "--listen", "127.0.0.1:0", "--upstream", "ftp://h"];
+    refused(dir, &upstream, 2, &["ftp://h", "http://HOST:PORT"]);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn configurations() {
     for (content, words) in [
         ("\n[early_data]\ndefault = \"lax\"\n", ["line 3", "`permissive`"]),
         ("[early_data]\nwhen_not_allowed = \"503\"\n", ["line 2", "`hold` or `425`"]),
-        ("[limits]\nheader_size = 1\n", ["line 1", "1024 to 1048576"]),
+        ("[limits]\nheader_size = 1\n", ["line 2", "1024 to 1048576"]),
         ("[early-data]\n", ["line 1", "`early_data`"]),
         ("[store]\nurl = \"http://h\"\n", ["line 2", "rediss://HOST:PORT"]),
         ("[tickets]\nkeys = \"store\"\n", ["line 2", "[store]"]),

@@ -1,248 +1,213 @@
-//! The configuration file: early-data policy, limits, store and tickets, in TOML, with errors that
-//! name the line.
+//! The configuration file, TOML: read into settings, and written from them.
 //!
-//! ```toml
-//! [early_data]
-//! enabled = true
-//! default = "permissive"        # disabled, strict, permissive, unrestricted
-//! when_not_allowed = "hold"     # hold, 425
-//! freshness = "10s"
-//! register_capacity = 1048576
-//!
-//! [early_data.paths]
-//! "/api" = "strict"
-//! "/api/pay" = "disabled"
-//!
-//! [limits]
-//! header_timeout = "10s"
-//! header_size = 32768
-//! idle_timeout = "60s"
-//! connections = 10000
-//! streams = 100
-//! upstream_timeout = "60s"
-//! drain_timeout = "30s"
-//! drain_delay = "0s"
-//!
-//! [http3]
-//! enabled = true
-//! alt_svc = "24h"               # how long clients may remember it; or false
-//! initial_mtu = 1200            # up to 1452
-//! token_lifetime = "12h"        # default: the tickets'
-//! retry_above = 1000            # handshakes in progress
-//! refuse_above = 5000
-//!
-//! [store]                       # without it this process is alone
-//! url = "redis://127.0.0.1:6379"
-//! mode = "single"               # single, sentinel, cluster
-//! budget = "3ms"
-//! connections = 2
-//! replicas = 0
-//! prefix = "firstflight"
-//! clock_margin = "6s"
-//!
-//! [tickets]
-//! keys = "process"              # process, file, store
-//! single_use = false
-//! ```
+//! Its form is the type [`Document`]: what its keys mean, and what they default to, is told by that
+//! type's descriptions, of which the reference and the JSON schema are made. A room's own settings
+//! stand in it as they are; where file and settings differ in shape, there is a section's type here.
 
-mod http3;
+mod early_data;
+mod fields;
+mod locate;
 mod password;
+mod route;
+mod sections;
+mod site;
 mod store;
 mod tickets;
+mod tls;
+mod unknown;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
-use std::ops::Range;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-use firstflight_store::StoreConfig;
-use serde::{Deserialize, Deserializer};
-use toml::Spanned;
+use firstflight_otlp::TelemetrySettings;
+use firstflight_upstream::PoolConfig;
+use schemars::JsonSchema;
+use serde::Serialize;
+use toml::de::DeTable;
 
-use self::http3::Http3Section;
+use self::early_data::EarlyDataSection;
+use self::site::SiteSection;
 use self::store::StoreSection;
 use self::tickets::TicketSection;
+use self::tls::TlsSection;
+use crate::error::Wrong;
 use crate::{
-    ConfigError, EarlyDataSettings, Http3Settings, Limits, Mode, Policy, TicketSettings,
-    WhenNotAllowed,
+    AccessLogSettings, AdminSettings, ConfigError, Content, Http3Settings, Limits, Listener,
+    LogSettings, Misfit, ProcessSettings, ServerConfig, Sites,
 };
 
-/// What a configuration file says; what it leaves out has its default.
-#[derive(Clone, Debug, Default)]
-pub struct ConfigFile {
-    /// The section `[early_data]`.
-    pub early_data: EarlyDataSettings,
-    /// The section `[limits]`.
-    pub limits: Limits,
-    /// The section `[http3]`.
-    pub http3: Http3Settings,
-    /// The section `[store]`; `None`: there is none.
-    pub store: Option<StoreConfig>,
-    /// The section `[tickets]`.
-    pub tickets: TicketSettings,
+/// A configuration file's content.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct Document {
+    pub(crate) listener: Vec<Listener>,
+    pub(crate) tls: TlsSection,
+    pub(crate) site: Vec<SiteSection>,
+    pub(crate) upstream: BTreeMap<String, PoolConfig>,
+    pub(crate) early_data: EarlyDataSection,
+    pub(crate) http3: Http3Settings,
+    pub(crate) limits: Limits,
+    pub(crate) store: Option<StoreSection>,
+    pub(crate) tickets: TicketSection,
+    pub(crate) admin: Option<AdminSettings>,
+    pub(crate) access_log: Option<AccessLogSettings>,
+    pub(crate) log: LogSettings,
+    pub(crate) telemetry: Option<TelemetrySettings>,
+    pub(crate) process: ProcessSettings,
 }
 
-impl ConfigFile {
-    /// Reads a file, and the passwords in the files that it names.
+impl ServerConfig {
+    /// Reads a file, and looks at the files that it names; what it leaves out has its default.
     ///
     /// # Errors
-    /// [`ConfigError::ConfigFile`], or [`ConfigError::Config`] with the line and what is allowed.
+    /// [`ConfigError::ConfigFile`], or [`ConfigError::Config`] with all that is wrong, each with
+    /// its line and what is allowed.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path)
             .map_err(|reason| ConfigError::ConfigFile { path: path.to_owned(), reason })?;
-        Self::parse(&text, path)
+        let config = Self::parse(&text, path)?;
+        refuse_if_any(config.look_at_files(), &text, path)?;
+        Ok(config)
     }
 
-    /// Reads text; `path` is for errors.
+    /// Reads text; `path` is for errors, and names in the text are relative to where it lies. Of
+    /// the files that it names, those with passwords are read.
     ///
     /// # Errors
-    /// [`ConfigError::Config`].
+    /// [`ConfigError::Config`] with all that is wrong.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let wrong = |at: Range<usize>, reason: String| ConfigError::Config {
-            path: path.to_owned(),
-            line: line_of(text, at.start),
-            reason,
-        };
-        let mut document: Document = toml::from_str(text)
-            .map_err(|error| wrong(error.span().unwrap_or(0..0), error.message().to_owned()))?;
-        let mut policy = Policy::new(document.early_data.default.unwrap_or(Mode::Permissive));
-        let mut paths: Vec<_> = document.early_data.paths.drain().collect();
-        paths.sort_by_key(|(path, _)| path.span().start);
-        for (prefix, mode) in paths {
-            policy = policy
-                .rule(prefix.get_ref(), mode)
-                .map_err(|error| wrong(prefix.span(), error.to_string()))?;
+        let document = read_document(text, path)?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        let (config, misfits) = document.settings(base);
+        refuse_if_any(misfits, text, path)?;
+        refuse_if_any(config.misfits(), text, path)?;
+        Ok(config)
+    }
+
+    /// A file that says the same, with all defaults filled in. Passwords and keys are in files of
+    /// their own, whose names it has.
+    pub fn to_toml(&self) -> String {
+        // The document is made of text, numbers and maps by text, which TOML always takes.
+        toml::to_string(&Document::of(self)).unwrap_or_default()
+    }
+}
+
+/// The sections of a text, each as its type has it.
+fn read_document(text: &str, path: &Path) -> Result<Document, ConfigError> {
+    let (mut table, errors) = DeTable::parse_recoverable(text);
+    let wrong = |error: &toml::de::Error| locate::wrong(text, error);
+    if !errors.is_empty() {
+        return Err(refusal(errors.iter().map(wrong).collect(), path));
+    }
+    let unknown = unknown::take_out(table.get_mut());
+    let mut wrongs: Vec<_> = unknown
+        .into_iter()
+        .map(|(at, reason)| Wrong { line: locate::line(text, at), reason })
+        .collect();
+    let (document, errors) = sections::read(table.into_inner());
+    wrongs.extend(errors.iter().map(wrong));
+    if wrongs.is_empty() { Ok(document) } else { Err(refusal(wrongs, path)) }
+}
+
+impl Document {
+    /// The settings, and what cannot be.
+    fn settings(self, base: &Path) -> (ServerConfig, Vec<Misfit>) {
+        let mut misfits = Vec::new();
+        let mut config = ServerConfig::default();
+        let has_store = self.store.is_some();
+        let mut note = |misfit: Misfit| misfits.push(misfit);
+        match self.tls.settings(base) {
+            Ok((tls, certificate)) => (config.tls, config.certificate) = (tls, certificate),
+            Err(misfit) => note(misfit.under("tls")),
         }
-        let limits_at = document.limits.span();
-        let limits = document.limits.into_inner().or_defaults();
-        limits.check().map_err(|error| wrong(limits_at, error.to_string()))?;
-        let default = EarlyDataSettings::default();
-        let early = document.early_data;
-        let early_data = EarlyDataSettings {
-            enabled: early.enabled.unwrap_or(default.enabled),
-            policy,
-            when_not_allowed: early.when_not_allowed.unwrap_or_default(),
-            freshness: early.freshness.unwrap_or(default.freshness),
-            register_capacity: early.register_capacity.unwrap_or(default.register_capacity),
+        match self.early_data.settings() {
+            Ok(early_data) => config.early_data = early_data,
+            Err(misfit) => note(misfit.under("early_data")),
+        }
+        match self.store.map(|store| store.config(config.early_data.freshness, base)).transpose() {
+            Ok(store) => config.store = store,
+            Err(misfit) => note(misfit.under("store")),
+        }
+        match self.tickets.settings(has_store, base) {
+            Ok(tickets) => config.tickets = tickets,
+            Err(misfit) => note(misfit.under("tickets")),
+        }
+        let pool = |pool: PoolConfig| {
+            let ca = pool.ca.clone().map(|file| beside(base, file));
+            PoolConfig { ca, ..pool }
         };
-        let at_wrong = |Misplaced(at, reason)| wrong(at, reason);
-        let tickets_at = document.tickets.span();
-        let tickets = document.tickets.into_inner();
-        let has_store = document.store.is_some();
-        let tickets = tickets.settings(&tickets_at, has_store).map_err(at_wrong)?;
-        let http3 = document.http3.settings().map_err(at_wrong)?;
-        let store = match document.store {
-            Some(store) => {
-                let at = store.span();
-                let store = store.into_inner().config(at, early_data.freshness);
-                Some(store.map_err(at_wrong)?)
+        let upstreams = self.upstream.into_iter().map(|(name, one)| (name, pool(one))).collect();
+        let mut sites = Sites { sites: Vec::new(), upstreams };
+        for (at, site) in self.site.into_iter().enumerate() {
+            match site.site(base) {
+                Ok(site) => sites.sites.push(site),
+                Err(misfit) => note(misfit.under_index("site", at)),
             }
-            None => None,
-        };
-        Ok(Self { early_data, limits, http3, store, tickets })
+        }
+        config.content = Content::Sites(sites);
+        config.listeners = self.listener;
+        config.http3 = self.http3;
+        config.limits = self.limits;
+        config.log = self.log;
+        config.telemetry = self.telemetry;
+        config.process = self.process;
+        config.admin = self.admin.map(|admin| admin.beside(base));
+        config.access_log = self
+            .access_log
+            .map(|log| AccessLogSettings { file: log.file.map(|file| beside(base, file)), ..log });
+        (config, misfits)
     }
-}
 
-/// What is wrong in a section, and where.
-struct Misplaced(Range<usize>, String);
-
-/// Reads a length of time such as `10s`, `500ms` or `1m 30s`, for flags and for the file.
-///
-/// # Errors
-/// A sentence with what is allowed.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    text.parse::<jiff::SignedDuration>()
-        .ok()
-        .and_then(|duration| Duration::try_from(duration).ok())
-        .ok_or_else(|| format!("{text:?} is no length of time; allowed are such as 10s or 500ms"))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    #[serde(default)]
-    early_data: EarlyDataSection,
-    #[serde(default = "nothing")]
-    limits: Spanned<LimitsSection>,
-    #[serde(default)]
-    http3: Http3Section,
-    store: Option<Spanned<StoreSection>>,
-    #[serde(default = "nothing")]
-    tickets: Spanned<TicketSection>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EarlyDataSection {
-    enabled: Option<bool>,
-    default: Option<Mode>,
-    when_not_allowed: Option<WhenNotAllowed>,
-    #[serde(default, deserialize_with = "duration")]
-    freshness: Option<Duration>,
-    register_capacity: Option<usize>,
-    #[serde(default)]
-    paths: HashMap<Spanned<String>, Mode>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitsSection {
-    #[serde(default, deserialize_with = "duration")]
-    header_timeout: Option<Duration>,
-    header_size: Option<usize>,
-    #[serde(default, deserialize_with = "duration")]
-    idle_timeout: Option<Duration>,
-    connections: Option<u32>,
-    streams: Option<u32>,
-    #[serde(default, deserialize_with = "duration")]
-    upstream_timeout: Option<Duration>,
-    #[serde(default, deserialize_with = "duration")]
-    drain_timeout: Option<Duration>,
-    #[serde(default, deserialize_with = "duration")]
-    drain_delay: Option<Duration>,
-}
-
-impl LimitsSection {
-    fn or_defaults(self) -> Limits {
-        let default = Limits::default();
-        Limits {
-            header_timeout: self.header_timeout.unwrap_or(default.header_timeout),
-            header_size: self.header_size.unwrap_or(default.header_size),
-            idle_timeout: self.idle_timeout.unwrap_or(default.idle_timeout),
-            connections: self.connections.unwrap_or(default.connections),
-            streams: self.streams.unwrap_or(default.streams),
-            upstream_timeout: self.upstream_timeout.unwrap_or(default.upstream_timeout),
-            drain_timeout: self.drain_timeout.unwrap_or(default.drain_timeout),
-            drain_delay: self.drain_delay.unwrap_or(default.drain_delay),
+    /// What a file would say.
+    fn of(config: &ServerConfig) -> Self {
+        let nothing = Sites::default();
+        let sites = match &config.content {
+            Content::Sites(sites) => sites,
+            Content::PingPong => &nothing,
+        };
+        Self {
+            listener: config.listeners.clone(),
+            tls: TlsSection::of(&config.tls, &config.certificate),
+            site: sites.sites.iter().map(SiteSection::of).collect(),
+            upstream: sites.upstreams.clone(),
+            early_data: EarlyDataSection::of(&config.early_data),
+            http3: config.http3.clone(),
+            limits: config.limits.clone(),
+            store: config.store.as_ref().map(StoreSection::of),
+            tickets: TicketSection::of(&config.tickets),
+            admin: config.admin.clone(),
+            access_log: config.access_log.clone(),
+            log: config.log.clone(),
+            telemetry: config.telemetry.clone(),
+            process: config.process.clone(),
         }
     }
 }
 
-/// A section that is not there.
-fn nothing<S: Default>() -> Spanned<S> {
-    Spanned::new(0..0, S::default())
-}
-
-/// A length of time of which it has to be known where it stands.
-#[derive(Clone, Copy)]
-struct Length(Duration);
-
-impl<'de> Deserialize<'de> for Length {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        parse_duration(&text).map(Self).map_err(serde::de::Error::custom)
+/// A path as a file in `base` means it.
+pub(crate) fn beside(base: &Path, path: PathBuf) -> PathBuf {
+    match base.as_os_str().is_empty() {
+        true => path,
+        false => base.join(path),
     }
 }
 
-fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(from)?;
-    parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+fn refuse_if_any(misfits: Vec<Misfit>, text: &str, path: &Path) -> Result<(), ConfigError> {
+    if misfits.is_empty() {
+        return Ok(());
+    }
+    let wrong = |misfit: Misfit| Wrong {
+        line: locate::line(text, locate::offset(text, &misfit.at)),
+        reason: misfit.reason,
+    };
+    Err(refusal(misfits.into_iter().map(wrong).collect(), path))
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
-    let before = text.as_bytes().iter().take(offset);
-    1 + before.filter(|byte| **byte == b'\n').count()
+fn refusal(mut wrongs: Vec<Wrong>, path: &Path) -> ConfigError {
+    wrongs.sort();
+    wrongs.dedup();
+    ConfigError::Config { path: path.to_owned(), wrongs }
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 use firstflight_store::{Address, Topology};
 use firstflight_tickets::Schedule;
-use http::Method;
 use proptest::prelude::*;
 
-use crate::KeySource;
+use std::time::Duration;
+
+use firstflight_store::StoreConfig;
 
 use super::*;
+use crate::{KeySource, Policy};
 
-fn parse(text: &str) -> Result<ConfigFile, String> {
-    ConfigFile::parse(text, Path::new("f.toml")).map_err(|error| error.to_string())
+fn parse(text: &str) -> Result<ServerConfig, String> {
+    ServerConfig::parse(text, Path::new("f.toml")).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -17,22 +19,6 @@ fn an_empty_file_has_the_defaults() {
     assert_eq!(file.limits, Limits::default());
     assert!(file.early_data.enabled);
     assert_eq!(file.early_data.policy, Policy::default());
-}
-
-#[test]
-fn the_example_of_the_documentation_is_read() {
-    let text: String = include_str!("mod.rs")
-        .lines()
-        .skip_while(|line| *line != "//! ```toml")
-        .skip(1)
-        .take_while(|line| *line != "//! ```")
-        .map(|line| line.trim_start_matches("//!").to_owned() + "\n")
-        .collect();
-    let file = parse(&text).unwrap();
-    assert_eq!(file.limits, Limits::default());
-    let policy = &file.early_data.policy;
-    assert!(policy.may_run_early(&Method::GET, "/api/x", None));
-    assert!(!policy.may_run_early(&Method::GET, "/api/pay", None));
 }
 
 fn store(text: &str) -> StoreConfig {
@@ -84,7 +70,6 @@ fn http3_is_described_by_its_section() {
     let http3 = |text: &str| parse(text).unwrap().http3;
     assert_eq!(http3(""), Http3Settings::default());
     assert!(!http3("[http3]\nenabled = false").enabled);
-    assert_eq!(http3("[http3]\nalt_svc = true"), Http3Settings::default());
     assert_eq!(http3("[http3]\nalt_svc = false").alt_svc, None);
     let full = http3("[http3]\nalt_svc = \"1h\"\ninitial_mtu = 1400\ntoken_lifetime = \"1h\"");
     let rush = http3("[http3]\nretry_above = 0\nrefuse_above = 7");
@@ -123,11 +108,11 @@ fn errors_of_store_and_tickets_name_the_line_and_what_is_allowed() {
         ("[store]\nurl = \"http://h\"".into(), 2, "rediss://HOST:PORT"),
         ("[store]\nurl = \"redis://u:p@h\"".into(), 2, "password_file"),
         ("[store]\nurl = 7".into(), 2, "a list"),
-        ("[store]\nurl = []".into(), 2, "no url"),
+        ("[store]\nurl = []".into(), 2, "no `url`"),
         ("[store]\nurl = [\"redis://a\", \"redis://b\"]".into(), 2, "\"sentinel\""),
         ("[store]\nmode = \"cluster\"\nurl = [\"redis://a\", \"rediss://b\"]".into(), 3, "none"),
         ("[store]\nmode = \"cluster\"\nurl = \"unix:///a\"".into(), 3, "redis://"),
-        ("[store]\nmode = \"sentinel\"\nurl = \"redis://a\"".into(), 3, "master ="),
+        ("[store]\nmode = \"sentinel\"\nurl = \"redis://a\"".into(), 2, "master ="),
         (format!("{store}mode = \"replica\""), 3, "`single`"),
         (format!("{store}master = \"m\""), 3, "sentinel"),
         (format!("{store}sentinel_password_file = \"m\""), 3, "sentinel"),
@@ -136,22 +121,21 @@ fn errors_of_store_and_tickets_name_the_line_and_what_is_allowed() {
         (format!("{store}password_file = \"/none\""), 3, "readable"),
         (format!("{store}mode = \"cluster\"\ndatabase = 1"), 4, "database 0"),
         (format!("{store}budget = 3"), 3, "string"),
-        (format!("{store}clock_margin = \"90s\""), 1, "1s to 60s"),
-        (format!("{store}budget = \"2s\""), 1, "at most 1s"),
-        (format!("{store}connections = 0"), 1, "1 to 64"),
-        (format!("{store}username = \"u\""), 1, "password_file"),
-        (format!("{store}[early_data]\nfreshness = \"2m\""), 1, "60s"),
+        (format!("{store}clock_margin = \"90s\""), 3, "1s to 60s"),
+        (format!("{store}budget = \"2s\""), 3, "at most 1s"),
+        (format!("{store}connections = 0"), 3, "1 to 64"),
+        (format!("{store}username = \"u\""), 3, "password_file"),
+        (format!("{store}[early_data]\nfreshness = \"2m\""), 4, "60s"),
         (format!("{store}password = \"hush\""), 3, "`password_file`"),
-        ("[store]\nurl = \"rediss://a\"\nca_file = \"/none\"".into(), 3, "PEM"),
         ("[tickets]\nkeys = \"redis\"".into(), 2, "`process`"),
-        ("[tickets]\nkeys = \"file\"".into(), 1, "file ="),
+        ("[tickets]\nkeys = \"file\"".into(), 2, "file ="),
         ("[tickets]\nfile = \"k\"".into(), 2, "keys = \"file\""),
         ("[tickets]\nkeys = \"store\"".into(), 2, "[store]"),
         ("[tickets]\nsingle_use = true".into(), 2, "[store]"),
         ("[tickets]\nrotation = \"1h\"".into(), 2, "keys = \"store\""),
         ("[tickets]\nzone = \"\"".into(), 2, "1 to 64"),
         ("[tickets]\nnode = \"a b\"".into(), 2, "printable"),
-        (format!("{store}[tickets]\nkeys = \"store\""), 3, "key_encryption_file"),
+        (format!("{store}[tickets]\nkeys = \"store\""), 4, "key_encryption_file"),
         (
             format!(
                 "{store}[tickets]\nkeys = \"store\"\nkey_encryption_file = \"k\"\nrotation = \"1s\""
@@ -176,12 +160,12 @@ fn errors_name_file_line_and_allowed_values() {
         ("[limit]\n", 1, "`limits`"),
         ("[limits]\nheader_timeout = \"soon\"", 2, "10s"),
         ("[limits]\nheader_timeout = \"-1s\"", 2, "10s"),
-        ("[limits]\nheader_timeout = \"1h\"", 1, "30s"),
-        ("\n[limits]\nheader_size = 10", 2, "1024 to 1048576"),
-        ("[limits]\nconnections = 0", 1, "1 and more"),
+        ("[limits]\nheader_timeout = \"1h\"", 2, "30s"),
+        ("\n[limits]\nheader_size = 10", 3, "1024 to 1048576"),
+        ("[limits]\nconnections = 0", 2, "1 and more"),
         ("[early_data.paths]\n\"/a\" = \"strict\"\n\"/a?b\" = \"strict\"", 3, "\"/api\""),
         ("[early_data.paths]\n\"/a\" = \"Strict\"", 2, "`strict`"),
-        ("[http3]\nalt_svc = 3", 2, "true, false or a length of time"),
+        ("[http3]\nalt_svc = 3", 2, "or false"),
         ("[http3]\nalt_svc = \"long\"", 2, "10s"),
         ("[http3]\ninitial_mtu = 1199", 2, "1200 to 1452"),
         ("[http3]\nenabled = true\ninitial_mtu = 9000", 3, "1200 to 1452"),

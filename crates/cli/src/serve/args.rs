@@ -1,0 +1,201 @@
+//! The flags of `firstflight serve`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use firstflight_config::{LogFormat, parse_duration};
+use firstflight_tls::Version;
+
+/// Serve sites over TLS and QUIC, with early data that runs at most once.
+///
+/// What is served is said by a configuration file (docs/configuration.md), by flags, which
+/// override it, or by both. Common flags can also be given by the environment, which overrides the
+/// file and is overridden by flags.
+///
+/// Without a certificate a self-signed one is made, for trying out. The TLS secrets are written to
+/// the file that the environment variable SSLKEYLOGFILE names, if it is set; there is no flag for
+/// that, because it undoes the encryption.
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration file, TOML.
+    #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_CONFIG")]
+    pub(super) config: Option<PathBuf>,
+
+    /// Check the configuration and the files that it names, print what would be served, and exit:
+    /// 0 if all is good, 2 if not. Nothing is listened on, and the store is not asked.
+    #[arg(long)]
+    pub(super) check: bool,
+
+    /// Print the configuration as it is with all flags and defaults, TOML, and exit.
+    #[arg(long)]
+    pub(super) print_config: bool,
+
+    /// Address to listen on; may be repeated. A host name takes all its addresses, port 0 lets
+    /// the system choose.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "FIRSTFLIGHT_LISTEN", value_delimiter = ',')]
+    pub(super) listen: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) content: ContentArgs,
+
+    /// Certificate chain, PEM, the server's own first.
+    #[arg(long, value_name = "FILE", requires = "key", env = "FIRSTFLIGHT_CERT")]
+    pub(super) cert: Option<PathBuf>,
+
+    /// Private key of the certificate, PEM.
+    #[arg(long, value_name = "FILE", requires = "cert", env = "FIRSTFLIGHT_KEY")]
+    pub(super) key: Option<PathBuf>,
+
+    /// Further host name or address for the self-signed certificate; may be repeated.
+    #[arg(long, value_name = "NAME", conflicts_with = "cert")]
+    pub(super) self_signed: Vec<String>,
+
+    /// Write the self-signed certificate to this file, for clients' --cacert.
+    #[arg(long, value_name = "FILE", conflicts_with = "cert")]
+    pub(super) save_cert: Option<PathBuf>,
+
+    /// Ticket keys that several processes share (`firstflight keys new FILE`). Default: keys of
+    /// this process alone.
+    #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_TICKET_KEYS")]
+    pub(super) ticket_keys: Option<PathBuf>,
+
+    /// Whether early data (0-RTT) is offered and accepted. Default: on.
+    #[arg(long, value_name = "on|off", env = "FIRSTFLIGHT_EARLY_DATA")]
+    pub(super) early_data: Option<Switch>,
+
+    /// Whether a connection takes further requests. Default: on.
+    #[arg(long, value_name = "on|off")]
+    pub(super) keep_alive: Option<Switch>,
+
+    /// Whether HTTP/2 is offered. Default: on.
+    #[arg(long, value_name = "on|off")]
+    pub(super) http2: Option<Switch>,
+
+    /// Leave out HTTP/3, and with it the UDP sockets.
+    #[arg(long)]
+    pub(super) no_http3: bool,
+
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
+
+    #[command(flatten)]
+    pub(super) limits: LimitArgs,
+
+    /// Where operators look (metrics, console, readiness): 127.0.0.1:9090, unix:/PATH.
+    #[arg(long, value_name = "ADDRESS:PORT|unix:PATH", env = "FIRSTFLIGHT_ADMIN")]
+    pub(super) admin: Option<String>,
+
+    #[command(flatten)]
+    pub(super) logs: LogArgs,
+
+    /// Worker threads. Default: one per core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..),
+        env = "FIRSTFLIGHT_WORKERS")]
+    pub(super) workers: Option<u16>,
+}
+
+#[derive(Args)]
+pub(super) struct ContentArgs {
+    /// Directory to serve, in place of the file's sites.
+    #[arg(long, value_name = "DIR", env = "FIRSTFLIGHT_ROOT")]
+    pub(super) root: Option<PathBuf>,
+
+    /// HTTP server to forward to, in place of the file's sites: http://HOST:PORT, unix:/PATH.
+    #[arg(long, value_name = "URL", env = "FIRSTFLIGHT_UPSTREAM")]
+    pub(super) upstream: Option<String>,
+
+    /// Answer each PING by PONG over TLS, without HTTP (for measuring).
+    #[arg(long)]
+    pub(super) ping_pong: bool,
+}
+
+#[derive(Args)]
+pub(super) struct TlsArgs {
+    /// Oldest TLS version: 1.0, 1.1, 1.2 or 1.3. Default: 1.2.
+    #[arg(long, value_name = "VERSION")]
+    pub(super) tls_min: Option<Version>,
+
+    /// Newest TLS version. Default: 1.3.
+    #[arg(long, value_name = "VERSION")]
+    pub(super) tls_max: Option<Version>,
+
+    /// Ciphers for TLS 1.2 and older, as `openssl ciphers` names them. Default: BoringSSL's.
+    #[arg(long, value_name = "LIST")]
+    pub(super) ciphers: Option<String>,
+
+    /// Ciphers for TLS 1.3, such as TLS_AES_128_GCM_SHA256, separated by colons.
+    #[arg(long, value_name = "LIST")]
+    pub(super) tls13_ciphers: Option<String>,
+
+    /// Groups for the key exchange, such as X25519:P-256. Default: BoringSSL's.
+    #[arg(long, value_name = "LIST")]
+    pub(super) groups: Option<String>,
+
+    /// Tickets that each TLS 1.3 handshake issues. Default: 2.
+    #[arg(long, value_name = "N")]
+    pub(super) tickets: Option<usize>,
+}
+
+#[derive(Args)]
+pub(super) struct LimitArgs {
+    /// For the handshake and each request's head. Default: 10s.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(super) header_timeout: Option<Duration>,
+
+    /// Bytes of a request's head. Default: 32768.
+    #[arg(long, value_name = "BYTES")]
+    pub(super) header_size: Option<usize>,
+
+    /// For a connection without a request. Default: 60s.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(super) idle_timeout: Option<Duration>,
+
+    /// Connections at a time; at the limit further ones wait. Default: 10000.
+    #[arg(long, value_name = "N")]
+    pub(super) max_connections: Option<u32>,
+
+    /// For the head of the upstream's answer. Default: 60s.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(super) upstream_timeout: Option<Duration>,
+
+    /// For running requests after SIGTERM. Default: 30s.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(super) drain_timeout: Option<Duration>,
+
+    /// Connections that may wait to be accepted. Default: 4096.
+    #[arg(long, value_name = "N")]
+    pub(super) backlog: Option<u32>,
+}
+
+#[derive(Args)]
+pub(super) struct LogArgs {
+    /// A line per request to this file, or to standard output for `-`.
+    #[arg(long, value_name = "FILE|-", env = "FIRSTFLIGHT_ACCESS_LOG")]
+    pub(super) access_log: Option<PathBuf>,
+
+    /// How the access log's lines look. Default: text.
+    #[arg(long, value_enum)]
+    pub(super) log_format: Option<Format>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum Format {
+    Text,
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Flags and environment over the configuration file.
+
+use std::env;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use firstflight_config::{
+    AdminSettings, CertificateSource, Content, KeySource, Listener, ServerConfig,
+};
+
+use super::args::{ContentArgs, LimitArgs, LogArgs, ServeArgs, Switch, TlsArgs};
+
+/// The configuration as file and flags have it. Reads the file anew each time. It may yet listen
+/// nowhere and serve nothing: [`complete`] tells.
+///
+/// # Errors
+/// What is wrong, a sentence each, with the mend.
+pub(super) fn settings(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
+    let mut config = match &args.config {
+        Some(path) => ServerConfig::read(path).map_err(|error| anyhow::anyhow!("{error}"))?,
+        None => ServerConfig::default(),
+    };
+    if !args.listen.is_empty() {
+        config.listeners = addresses(&args.listen)?.into_iter().map(Listener::new).collect();
+    }
+    if let Some(content) = content(&args.content)? {
+        config.content = content;
+    }
+    certificate(args, &mut config);
+    tls(args, &mut config);
+    limits(&args.limits, &mut config);
+    logs(&args.logs, &mut config)?;
+    if let Some(switch) = args.early_data {
+        config.early_data.enabled = switch == Switch::On;
+    }
+    if let Some(file) = &args.ticket_keys {
+        config.tickets.keys = KeySource::File(file.clone());
+    }
+    if let Some(address) = &args.admin {
+        let address = address.parse()?;
+        match &mut config.admin {
+            Some(admin) => admin.address = address,
+            None => config.admin = Some(AdminSettings::new(address)),
+        }
+    }
+    config.process.workers = args.workers.or(config.process.workers);
+    config.http3.enabled &= !args.no_http3;
+    config.check()?;
+    // What came from a file has been looked at with its line.
+    if let Some(misfit) = config.look_at_files().into_iter().next() {
+        anyhow::bail!("{}", misfit.reason);
+    }
+    Ok(config)
+}
+
+/// Whether there is an address and something to serve.
+///
+/// # Errors
+/// What is missing, and where to give it.
+pub(super) fn complete(config: ServerConfig) -> anyhow::Result<ServerConfig> {
+    let nothing = matches!(&config.content, Content::Sites(sites) if sites.sites.is_empty());
+    anyhow::ensure!(
+        !nothing,
+        "there is nothing to serve; give --root DIR, --upstream URL, or a [[site]] in the file \
+         that --config names"
+    );
+    anyhow::ensure!(
+        !config.listeners.is_empty(),
+        "there is no address to listen on; give --listen ADDRESS:PORT, or a [[listener]] in the \
+         file that --config names"
+    );
+    Ok(config)
+}
+
+fn content(args: &ContentArgs) -> anyhow::Result<Option<Content>> {
+    match (&args.root, &args.upstream, args.ping_pong) {
+        (None, None, false) => Ok(None),
+        (Some(root), None, false) => Ok(Some(Content::files(root))),
+        (None, Some(url), false) => Ok(Some(Content::upstream(url)?)),
+        (None, None, true) => Ok(Some(Content::PingPong)),
+        _ => anyhow::bail!(
+            "more than one of --root, --upstream and --ping-pong is given (FIRSTFLIGHT_ROOT and \
+             FIRSTFLIGHT_UPSTREAM count too); give one, or sites in a file"
+        ),
+    }
+}
+
+fn certificate(args: &ServeArgs, config: &mut ServerConfig) {
+    if let (Some(cert), Some(key)) = (args.cert.clone(), args.key.clone()) {
+        config.certificate = CertificateSource::Files { cert, key };
+    } else if !args.self_signed.is_empty() || args.save_cert.is_some() {
+        let (names, save) = (args.self_signed.clone(), args.save_cert.clone());
+        config.certificate = CertificateSource::SelfSigned { names, save };
+    }
+}
+
+fn tls(args: &ServeArgs, config: &mut ServerConfig) {
+    let TlsArgs { tls_min, tls_max, ciphers, tls13_ciphers, groups, tickets } = &args.tls;
+    let tls = &mut config.tls;
+    tls.min_version = tls_min.unwrap_or(tls.min_version);
+    tls.max_version = tls_max.unwrap_or(tls.max_version);
+    let lists = &mut tls.ciphers;
+    lists.ciphers = ciphers.clone().or(lists.ciphers.take());
+    lists.tls13_ciphers = tls13_ciphers.clone().or(lists.tls13_ciphers.take());
+    lists.groups = groups.clone().or(lists.groups.take());
+    tls.tickets = tickets.unwrap_or(tls.tickets);
+    tls.http2 = args.http2.map_or(tls.http2, |switch| switch == Switch::On);
+    tls.key_log = env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let keep_alive = &mut config.limits.keep_alive;
+    *keep_alive = args.keep_alive.map_or(*keep_alive, |switch| switch == Switch::On);
+}
+
+fn limits(args: &LimitArgs, config: &mut ServerConfig) {
+    let limits = &mut config.limits;
+    limits.header_timeout = args.header_timeout.unwrap_or(limits.header_timeout);
+    limits.header_size = args.header_size.unwrap_or(limits.header_size);
+    limits.idle_timeout = args.idle_timeout.unwrap_or(limits.idle_timeout);
+    limits.connections = args.max_connections.unwrap_or(limits.connections);
+    limits.upstream_timeout = args.upstream_timeout.unwrap_or(limits.upstream_timeout);
+    limits.drain_timeout = args.drain_timeout.unwrap_or(limits.drain_timeout);
+    limits.backlog = args.backlog.unwrap_or(limits.backlog);
+}
+
+fn logs(args: &LogArgs, config: &mut ServerConfig) -> anyhow::Result<()> {
+    if let Some(file) = &args.access_log {
+        let log = config.access_log.get_or_insert_default();
+        log.file = (file.as_os_str() != "-").then(|| file.clone());
+    }
+    match (args.log_format, &mut config.access_log) {
+        (Some(format), Some(log)) => log.format = format.into(),
+        (Some(_), None) => anyhow::bail!(
+            "--log-format is for an access log, and there is none; give --access-log FILE"
+        ),
+        (None, _) => {}
+    }
+    Ok(())
+}
+
+fn addresses(listen: &[String]) -> anyhow::Result<Vec<SocketAddr>> {
+    let mut all = Vec::new();
+    for text in listen {
+        let found = text.to_socket_addrs().map_err(|reason| {
+            anyhow::anyhow!(
+                "cannot listen on {text:?}: {reason}; give an address such as 127.0.0.1:8443 or \
+                 [::]:443"
+            )
+        })?;
+        all.extend(found);
+    }
+    Ok(all)
+}

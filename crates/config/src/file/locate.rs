@@ -1,0 +1,61 @@
+//! Where in a file a setting stands.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::Wrong;
+use crate::misfit::{Place, Step};
+
+/// A parser's error, in one line.
+pub(super) fn wrong(text: &str, error: &toml::de::Error) -> Wrong {
+    let at = error.span().map_or(0, |span| span.start);
+    let reason = error.message().lines().collect::<Vec<_>>().join(", ");
+    Wrong { line: line(text, at), reason }
+}
+
+/// The line of a byte, from 1 on.
+pub(super) fn line(text: &str, offset: usize) -> usize {
+    let before = text.as_bytes().iter().take(offset);
+    1 + before.filter(|byte| **byte == b'\n').count()
+}
+
+/// Where the key at a place begins; for one that is not there, that of the section around it.
+pub(super) fn offset(text: &str, place: &Place) -> usize {
+    let (table, _) = DeTable::parse_recoverable(text);
+    let mut found = 0;
+    let mut value = Value::Table(table.get_ref());
+    for step in place.steps() {
+        let next = match (value, step) {
+            (Value::Table(table), Step::Key(key)) => table.get_key_value(key.as_ref()),
+            (Value::Other(inner), Step::Key(key)) => {
+                inner.as_table().and_then(|table| table.get_key_value(key.as_ref()))
+            }
+            (Value::Other(inner), Step::Index(index)) => {
+                let Some(element) = inner.as_array().and_then(|list| list.get(*index)) else {
+                    break;
+                };
+                found = element.span().start;
+                value = Value::Other(element.get_ref());
+                continue;
+            }
+            (Value::Table(_), Step::Index(_)) => None,
+        };
+        let Some((key, inner)) = next else { break };
+        found = start(key.span(), inner);
+        value = Value::Other(inner.get_ref());
+    }
+    found
+}
+
+#[derive(Clone, Copy)]
+enum Value<'a, 'i> {
+    Table(&'a DeTable<'i>),
+    Other(&'a DeValue<'i>),
+}
+
+/// A key's own place.
+fn start(key: Range<usize>, _value: &Spanned<DeValue<'_>>) -> usize {
+    key.start
+}

@@ -1,0 +1,63 @@
+//! The sections `[[site]]`.
+
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::beside;
+use super::fields::Fields;
+use super::route::RouteSection;
+use super::tls;
+use crate::{Misfit, Site};
+
+/// What is served under some names; there may be several. The first is for clients that name no
+/// site, or an unknown one.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SiteSection {
+    /// Host names; `"*.example.test"` stands for all names with one label more. All sites but the
+    /// first need one. Tickets are good for the site with the same first name.
+    pub(crate) names: Vec<String>,
+    /// Certificate chain, PEM, the site's own first.
+    ///
+    /// By default the one of `[tls]`.
+    pub(crate) certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub(crate) key: Option<PathBuf>,
+    /// A file with an OCSP response, DER, to staple (RFC 6066 section 8). It is to be renewed by a
+    /// program beside, and taken up when it changes.
+    pub(crate) ocsp: Option<PathBuf>,
+    /// Fields that each answer gets, in place of those of the same names; an empty value removes
+    /// the field.
+    pub(crate) headers: Fields,
+    /// What becomes of the requests below a path. At least one.
+    pub(crate) route: Vec<RouteSection>,
+}
+
+impl SiteSection {
+    pub(super) fn site(self, base: &Path) -> Result<Site, Misfit> {
+        let routes = self.route.into_iter().enumerate();
+        let routes = routes
+            .map(|(at, route)| route.route(base).map_err(|misfit| misfit.under_index("route", at)));
+        Ok(Site {
+            names: self.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
+            certificate: tls::certificate(self.certificate, self.key, base)?,
+            ocsp: self.ocsp.map(|path| beside(base, path)),
+            headers: self.headers.0,
+            routes: routes.collect::<Result<_, _>>()?,
+        })
+    }
+
+    pub(super) fn of(site: &Site) -> Self {
+        let (certificate, key) = tls::files(site.certificate.as_ref());
+        Self {
+            names: site.names.clone(),
+            certificate,
+            key,
+            ocsp: site.ocsp.clone(),
+            headers: Fields(site.headers.clone()),
+            route: site.routes.iter().map(RouteSection::of).collect(),
+        }
+    }
+}

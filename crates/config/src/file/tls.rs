@@ -1,0 +1,215 @@
+//! The section `[tls]`.
+
+use std::path::{Path, PathBuf};
+
+use firstflight_tls::{CipherPolicy, CipherPreference, Version};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::beside;
+use crate::{CertificateSource, Misfit, TlsSettings};
+
+/// TLS on all listeners: versions, ciphers, tickets, and the certificate of sites without one.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct TlsSection {
+    /// Oldest version.
+    ///
+    /// By default the oldest that RFC 8996 has not retired.
+    pub(crate) min_version: TlsVersion,
+    /// Newest version. HTTP/3 and early data need 1.3.
+    ///
+    /// By default the newest that there is.
+    pub(crate) max_version: TlsVersion,
+    /// Ciphers for TLS 1.2 and older, as `openssl ciphers` names them.
+    ///
+    /// By default those of BoringSSL.
+    pub(crate) ciphers: Option<String>,
+    /// Ciphers for TLS 1.3, such as `"TLS_AES_128_GCM_SHA256"`, separated by colons.
+    ///
+    /// By default all three that there are.
+    pub tls13_ciphers: Option<String>,
+    /// Groups for the key exchange, such as `"X25519:P-256"`.
+    ///
+    /// By default those of BoringSSL.
+    pub(crate) groups: Option<String>,
+    /// Whose order counts among ciphers that are all good. A list of `ciphers` stays as it is.
+    ///
+    /// By default what is cheap here and there.
+    pub(crate) cipher_preference: Preference,
+    /// Tickets that each TLS 1.3 handshake issues.
+    ///
+    /// By default one to use, and one for a connection beside it.
+    pub(crate) tickets: usize,
+    /// Whether HTTP/2 is offered.
+    ///
+    /// By default it is: it saves connections, and early data works on it as on HTTP/1.1.
+    pub http2: bool,
+    /// Certificate chain of sites that have none of their own, PEM, the server's own first.
+    ///
+    /// By default a self-signed certificate is made at the start, for trying out.
+    pub(crate) certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub(crate) key: Option<PathBuf>,
+    /// Further host names and addresses for the self-signed certificate, which has `localhost`,
+    /// the addresses listened on and the sites' names already.
+    pub(crate) self_signed: Vec<String>,
+    /// A file to which the self-signed certificate is written, for clients' `--cacert`.
+    pub(crate) save_self_signed: Option<PathBuf>,
+}
+
+/// Whose order of ciphers counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Preference {
+    /// With AES instructions here, AES and ChaCha20 cost this machine about the same, and the
+    /// client's order counts: a phone without them names ChaCha20 first. Without them ChaCha20
+    /// comes first for whoever has it.
+    Hardware,
+    /// The client's, whatever this machine has.
+    Client,
+}
+
+/// A TLS version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub(crate) enum TlsVersion {
+    /// TLS 1.0, for old clients alone: RFC 8996 has retired it.
+    #[serde(rename = "1.0")]
+    Tls10,
+    /// TLS 1.1, likewise.
+    #[serde(rename = "1.1")]
+    Tls11,
+    /// TLS 1.2.
+    #[serde(rename = "1.2")]
+    Tls12,
+    /// TLS 1.3.
+    #[serde(rename = "1.3")]
+    Tls13,
+}
+
+impl TlsSection {
+    pub(super) fn settings(self, base: &Path) -> Result<(TlsSettings, CertificateSource), Misfit> {
+        let certificate = certificate(self.certificate, self.key, base)?;
+        let self_signed = !self.self_signed.is_empty() || self.save_self_signed.is_some();
+        if certificate.is_some() && self_signed {
+            let key = if self.self_signed.is_empty() { "save_self_signed" } else { "self_signed" };
+            let reason = "there is a certificate, so none is made; leave out either";
+            return Err(Misfit::new(key, reason));
+        }
+        let settings = TlsSettings {
+            min_version: self.min_version.into(),
+            max_version: self.max_version.into(),
+            ciphers: CipherPolicy {
+                ciphers: self.ciphers,
+                tls13_ciphers: self.tls13_ciphers,
+                groups: self.groups,
+            },
+            cipher_preference: self.cipher_preference.into(),
+            tickets: self.tickets,
+            http2: self.http2,
+            key_log: None,
+        };
+        let save = self.save_self_signed.map(|path| beside(base, path));
+        let made = CertificateSource::SelfSigned { names: self.self_signed, save };
+        Ok((settings, certificate.unwrap_or(made)))
+    }
+
+    pub(super) fn of(settings: &TlsSettings, source: &CertificateSource) -> Self {
+        let (certificate, key) = files(Some(source));
+        let (self_signed, save_self_signed) = match source.clone() {
+            CertificateSource::SelfSigned { names, save } => (names, save),
+            CertificateSource::Files { .. } => (Vec::new(), None),
+        };
+        Self {
+            min_version: settings.min_version.into(),
+            max_version: settings.max_version.into(),
+            ciphers: settings.ciphers.ciphers.clone(),
+            tls13_ciphers: settings.ciphers.tls13_ciphers.clone(),
+            groups: settings.ciphers.groups.clone(),
+            cipher_preference: settings.cipher_preference.into(),
+            tickets: settings.tickets,
+            http2: settings.http2,
+            certificate,
+            key,
+            self_signed,
+            save_self_signed,
+        }
+    }
+}
+
+/// A certificate and its key, or neither.
+pub(super) fn certificate(
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    base: &Path,
+) -> Result<Option<CertificateSource>, Misfit> {
+    match (cert, key) {
+        (Some(cert), Some(key)) => {
+            let (cert, key) = (beside(base, cert), beside(base, key));
+            Ok(Some(CertificateSource::Files { cert, key }))
+        }
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            Err(Misfit::new("certificate", "the certificate needs its key; give key = \"FILE\""))
+        }
+        (None, Some(_)) => {
+            let reason = "the key needs its certificate; give certificate = \"FILE\"";
+            Err(Misfit::new("key", reason))
+        }
+    }
+}
+
+/// The files of a source that is two files.
+pub(super) fn files(source: Option<&CertificateSource>) -> (Option<PathBuf>, Option<PathBuf>) {
+    match source.cloned() {
+        Some(CertificateSource::Files { cert, key }) => (Some(cert), Some(key)),
+        _ => (None, None),
+    }
+}
+
+impl Default for TlsSection {
+    fn default() -> Self {
+        let made = CertificateSource::SelfSigned { names: Vec::new(), save: None };
+        Self::of(&TlsSettings::default(), &made)
+    }
+}
+
+impl From<TlsVersion> for Version {
+    fn from(version: TlsVersion) -> Self {
+        match version {
+            TlsVersion::Tls10 => Self::Tls10,
+            TlsVersion::Tls11 => Self::Tls11,
+            TlsVersion::Tls12 => Self::Tls12,
+            TlsVersion::Tls13 => Self::Tls13,
+        }
+    }
+}
+
+impl From<Version> for TlsVersion {
+    fn from(version: Version) -> Self {
+        match version {
+            Version::Tls10 => Self::Tls10,
+            Version::Tls11 => Self::Tls11,
+            Version::Tls12 => Self::Tls12,
+            Version::Tls13 => Self::Tls13,
+        }
+    }
+}
+
+impl From<Preference> for CipherPreference {
+    fn from(preference: Preference) -> Self {
+        match preference {
+            Preference::Hardware => Self::Hardware,
+            Preference::Client => Self::Client,
+        }
+    }
+}
+
+impl From<CipherPreference> for Preference {
+    fn from(preference: CipherPreference) -> Self {
+        match preference {
+            CipherPreference::Hardware => Self::Hardware,
+            CipherPreference::Client => Self::Client,
+        }
+    }
+}

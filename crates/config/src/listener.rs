@@ -1,0 +1,158 @@
+//! Addresses to listen on.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use firstflight_notation::TextList;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// An address to listen on; there may be several, each with a heading of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Listener {
+    /// Address and port, such as `"0.0.0.0:443"`, or `"[::]:443"` for IPv6 and IPv4 together. Port
+    /// 0 lets the system choose.
+    #[serde(deserialize_with = "address")]
+    #[schemars(with = "String")]
+    pub address: SocketAddr,
+    /// What is spoken there.
+    #[serde(default)]
+    pub protocol: ListenerProtocol,
+    /// Whether HTTP/3 is served on the same port over UDP, if it is served at all
+    /// (`[http3]`).
+    #[serde(default = "yes")]
+    pub http3: bool,
+    /// Networks such as `"10.0.0.0/8"` whose connections begin with a PROXY header (version 1 or
+    /// 2), and have to.
+    ///
+    /// By default none: whoever may send that header says who he is.
+    #[serde(default, with = "TextList::<IpNetwork>")]
+    pub proxy_protocol_from: Vec<IpNetwork>,
+}
+
+/// What is spoken on a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ListenerProtocol {
+    /// HTTP over TLS.
+    #[default]
+    Https,
+    /// HTTP without TLS, where every answer is a 308 to the same URL with `https`.
+    Redirect,
+}
+
+/// A range of addresses, such as `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpNetwork {
+    /// The address; bits beyond the prefix are 0.
+    pub address: IpAddr,
+    /// How many leading bits count.
+    pub prefix: u8,
+}
+
+/// Text that is no network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no network; allowed are such as \"10.0.0.0/8\", \"2001:db8::/32\" or one address, \
+     with no bit set beyond the prefix"
+)]
+pub struct BadNetwork(String);
+
+impl Listener {
+    /// HTTP over TLS and QUIC on `address`.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            protocol: ListenerProtocol::default(),
+            http3: true,
+            proxy_protocol_from: Vec::new(),
+        }
+    }
+}
+
+impl IpNetwork {
+    /// Whether an address lies in it. IPv4 addresses in IPv6's clothes count as what they are.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let differ = match (self.address, address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                u128::from(ours.to_bits() ^ theirs.to_bits()) << 96
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => ours.to_bits() ^ theirs.to_bits(),
+            _ => return false,
+        };
+        differ.leading_zeros() >= self.prefix.into()
+    }
+}
+
+impl FromStr for IpNetwork {
+    type Err = BadNetwork;
+
+    fn from_str(text: &str) -> Result<Self, BadNetwork> {
+        let bad = || BadNetwork(text.to_owned());
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
+            None => (text, None),
+        };
+        let address = address.parse::<IpAddr>().map_err(|_| bad())?;
+        let (bits, width) = match address {
+            IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
+            IpAddr::V6(address) => (address.to_bits(), 128),
+        };
+        let prefix = prefix.unwrap_or(width);
+        let beyond = bits.checked_shl(prefix.into()).unwrap_or(0);
+        match prefix <= width && beyond == 0 {
+            true => Ok(Self { address, prefix }),
+            false => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for IpNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map_err(|_| {
+        serde::de::Error::custom(format!(
+            "{text:?} is no address to listen on; allowed are such as \"0.0.0.0:443\" or \
+             \"[::]:443\""
+        ))
+    })
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_hold_their_addresses_alone() {
+        let holds = |network: &str, address: &str| {
+            network.parse::<IpNetwork>().unwrap().contains(address.parse().unwrap())
+        };
+        assert!(holds("10.0.0.0/8", "10.255.0.1") && !holds("10.0.0.0/8", "11.0.0.0"));
+        assert!(holds("0.0.0.0/0", "192.0.2.1") && !holds("0.0.0.0/0", "::1"));
+        assert!(holds("192.0.2.1", "192.0.2.1") && !holds("192.0.2.1/32", "192.0.2.2"));
+        assert!(holds("10.0.0.0/8", "::ffff:10.1.1.1"));
+        assert!(holds("2001:db8::/32", "2001:db8:1::1") && !holds("2001:db8::/32", "2001:db9::"));
+        assert!(holds("::/0", "2001:db8::1"));
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for text in ["", "10.0.0.0/33", "10.0.0.1/8", "::1/129", "host/8", "10.0.0.0/", "::1/64"] {
+            assert!(text.parse::<IpNetwork>().is_err(), "{text}");
+        }
+        for text in ["10.0.0.0/8", "0.0.0.0/0", "::/0", "2001:db8::/32", "::1/128"] {
+            assert_eq!(text.parse::<IpNetwork>().unwrap().to_string(), text);
+        }
+    }
+}
