@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use firstflight_replay::{Flight, SharedRefusal};
+use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{
     self as tls, Accepting, EarlyDataReason, Handshake, OpenedTicket, TlsError, TlsStream,
 };
@@ -19,8 +20,8 @@ pub(crate) struct Accepted {
     pub(crate) facts: Handshake,
     /// Its flight, if TLS accepted early data.
     pub(crate) flight: Option<Flight>,
-    /// Why TLS accepted early data or not, as the access log has it.
-    pub(crate) early_data: &'static str,
+    /// Why TLS did not accept early data; `None`: it did.
+    pub(crate) refused: Option<RefusedReason>,
     /// From when to when the flight was claimed.
     pub(crate) claim: Option<(Instant, Instant)>,
 }
@@ -65,17 +66,32 @@ pub(crate) async fn accept(
             }
         }
     };
-    let early_data = early_data(&facts, refused);
-    Ok(Accepted { stream: accepting.into_stream(), facts, flight, early_data, claim })
+    let refused = refusal(&facts, refused);
+    Ok(Accepted { stream: accepting.into_stream(), facts, flight, refused, claim })
 }
 
-/// Why early data was accepted or not, as the access log has it.
-pub(crate) fn early_data(facts: &Handshake, refused: Option<Refused>) -> &'static str {
-    use EarlyDataReason::{Disabled, SessionNotResumed, Withheld};
-    match (refused, facts.early_data_reason) {
+/// Why early data was not accepted; `None`: it was. `refused`: what was decided here, which TLS
+/// may not have come to ask.
+pub(crate) fn refusal(facts: &Handshake, refused: Option<Refused>) -> Option<RefusedReason> {
+    use EarlyDataReason as Reason;
+    Some(match (refused, facts.early_data_reason) {
         // Not resumed for the store's sake: a single-use ticket's session was not to be had.
-        (Some(refused), Disabled | Withheld | SessionNotResumed) => refused.name(),
-        (None, Withheld) => "other_zone",
-        (_, reason) => reason.name(),
-    }
+        (Some(refused), Reason::Disabled | Reason::Withheld | Reason::SessionNotResumed) => {
+            refused.reason()
+        }
+        (_, Reason::Accepted) => return None,
+        (_, Reason::Unknown) => RefusedReason::Unknown,
+        (_, Reason::Disabled) => RefusedReason::Disabled,
+        (_, Reason::Withheld) => RefusedReason::Zone,
+        (_, Reason::ProtocolVersion) => RefusedReason::ProtocolVersion,
+        (_, Reason::PeerDeclined) => RefusedReason::PeerDeclined,
+        (_, Reason::NoSessionOffered) => RefusedReason::NoSessionOffered,
+        (_, Reason::SessionNotResumed) => RefusedReason::SessionNotResumed,
+        (_, Reason::UnsupportedForSession) => RefusedReason::UnsupportedForSession,
+        (_, Reason::HelloRetryRequest) => RefusedReason::HelloRetryRequest,
+        (_, Reason::AlpnMismatch) => RefusedReason::AlpnMismatch,
+        (_, Reason::TicketAgeSkew) => RefusedReason::TicketAgeSkew,
+        (_, Reason::QuicParameters) => RefusedReason::QuicParameters,
+        (_, Reason::Other) => RefusedReason::Other,
+    })
 }

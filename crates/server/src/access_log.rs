@@ -122,6 +122,11 @@ impl AccessLog {
         }
     }
 
+    /// Lines that were lost so far.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     /// Opens the file anew, after a log rotation has moved it.
     pub(crate) fn reopen(&self) {
         let _ = self.lines.try_send(Message::Reopen);

@@ -8,7 +8,8 @@ use std::time::Instant;
 use firstflight_config::{ListenerProtocol, WhenNotAllowed};
 use firstflight_otlp::Span;
 use firstflight_proxy_protocol::Addresses;
-use firstflight_replay::{Decision, Flight, Release};
+use firstflight_replay::{Decision, Flight, HoldReason, Release};
+use firstflight_telemetry::metrics::{HeldReason, RefusedReason, Transport};
 use firstflight_tls::{Handshake, Version, share};
 use http::HeaderValue;
 use tokio::net::TcpStream;
@@ -18,7 +19,6 @@ use tracing::debug;
 
 use crate::accept::{Accepted, accept};
 use crate::content::Service;
-use crate::gatekeeper::reason_name;
 use crate::generation::Generation;
 use crate::listeners::Entrance;
 use crate::pass::Streams;
@@ -28,6 +28,7 @@ use crate::server::{Shared, Stop};
 use crate::socket::Socket;
 use crate::timeline::Timeline;
 use crate::trace::wall;
+use crate::visit::Visit;
 use crate::{drive, ping_pong, redirect};
 
 /// What the requests of one connection share.
@@ -39,10 +40,12 @@ pub(crate) struct Connection {
     /// The address that the client connected to.
     pub(crate) local: SocketAddr,
     pub(crate) facts: Handshake,
-    pub(crate) early_data: &'static str,
+    /// Why TLS did not accept early data; `None`: it did.
+    pub(crate) refused: Option<RefusedReason>,
     /// What answers say about HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
     pub(crate) timeline: Timeline,
+    pub(crate) visit: Visit,
     flight: Option<Flight>,
     complete: watch::Receiver<bool>,
     /// Tunnels that requests have become, for the connection's task.
@@ -60,14 +63,18 @@ pub(crate) struct Terms {
     pub(crate) local: SocketAddr,
     pub(crate) generation: Arc<Generation>,
     pub(crate) timeline: Timeline,
+    pub(crate) visit: Visit,
     pub(crate) facts: Handshake,
-    /// Why TLS accepted early data or not, as the access log has it.
-    pub(crate) early_data: &'static str,
+    /// Why TLS did not accept early data; `None`: it did.
+    pub(crate) refused: Option<RefusedReason>,
     /// The flight, if TLS accepted early data.
     pub(crate) flight: Option<Flight>,
     /// What answers say about HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
 }
+
+/// Who says that a connection's handshake is complete. When it is gone, it never will be.
+pub(crate) struct Completion(watch::Sender<bool>);
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +94,8 @@ pub(crate) async fn serve(
     peer: SocketAddr,
     entrance: Entrance,
 ) {
-    let accepted_at = Instant::now();
+    let visit = Visit::begin(&server.metrics, Transport::Tcp);
+    let accepted_at = visit.accepted_at();
     let mut stop = server.stopping();
     let generation = server.current();
     // Answers leave as they are written; the stream below gathers them itself.
@@ -101,40 +109,48 @@ pub(crate) async fn serve(
     let Addresses { source: client, destination: local } = match ends {
         Ok(Ok(ends)) => ends,
         Ok(Err(error)) => return debug!("{peer}: {error}"),
-        Err(_) => return debug!("{peer}: no PROXY header within {limit:?}"),
+        Err(_) => {
+            visit.timed_out();
+            return debug!("{peer}: no PROXY header within {limit:?}");
+        }
     };
     if entrance.listener.protocol == ListenerProtocol::Redirect {
+        visit.has_no_handshake();
         return redirect::serve(server, tcp).await;
     }
-    let socket = Socket::new(tcp);
+    let socket = Socket::new(tcp, &server.metrics);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accept(&server, &generation, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
-    let Accepted { stream, facts, flight, early_data, claim } = match accepted {
+    let Accepted { stream, facts, flight, refused, claim } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             debug!("{client}: {error}");
             return socket.linger().await;
         }
-        Err(_) => return debug!("{client}: no TLS handshake within {limit:?}"),
+        Err(_) => {
+            visit.timed_out();
+            return debug!("{client}: no TLS handshake within {limit:?}");
+        }
     };
-    let (completed, complete) = watch::channel(stream.is_complete());
+    let (completion, complete) = Completion::new();
     let alt_svc = generation.alt_svc(&entrance);
     let timeline = Timeline::new(accepted_at, claim);
-    if stream.is_complete() {
-        timeline.complete();
-    }
-    let terms = Terms { client, local, generation, timeline, facts, early_data, flight, alt_svc };
+    let terms =
+        Terms { client, local, generation, timeline, visit, facts, refused, flight, alt_svc };
     let connection = Arc::new(Connection::new(server, terms, complete));
+    if stream.is_complete() {
+        completion.reached(&connection);
+    }
     let ended_well = match &connection.generation.service {
         Service::PingPong => {
-            ping_pong::serve(&connection, stream, &completed, accepted_at, stop).await
+            ping_pong::serve(&connection, stream, &completion, accepted_at, stop).await
         }
         _ => {
             let (io, driver) = share(stream);
             let socket = socket.clone();
-            drive::serve(&connection, io, driver, socket, completed, accepted_at, stop).await
+            drive::serve(&connection, io, driver, socket, completion, accepted_at, stop).await
         }
     };
     if ended_well {
@@ -148,9 +164,24 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<Stop>, stage: Stop) {
     let _ = stop.wait_for(|now| *now >= stage).await;
 }
 
+impl Completion {
+    /// With where to hear of it.
+    pub(crate) fn new() -> (Self, watch::Receiver<bool>) {
+        let (sender, receiver) = watch::channel(false);
+        (Self(sender), receiver)
+    }
+
+    /// The client's Finished is verified.
+    pub(crate) fn reached(&self, connection: &Connection) {
+        connection.note_complete();
+        self.0.send_replace(true);
+    }
+}
+
 impl Connection {
     /// `complete`: whether the client's Finished is verified.
     pub(crate) fn new(server: Arc<Shared>, terms: Terms, complete: watch::Receiver<bool>) -> Self {
+        terms.visit.decided(&terms.facts, terms.flight.as_ref(), terms.refused);
         Self {
             server,
             generation: terms.generation,
@@ -158,7 +189,8 @@ impl Connection {
             client: terms.client,
             local: terms.local,
             facts: terms.facts,
-            early_data: terms.early_data,
+            refused: terms.refused,
+            visit: terms.visit,
             alt_svc: terms.alt_svc,
             flight: terms.flight,
             complete,
@@ -178,7 +210,7 @@ impl Connection {
     /// its log line says all the same what it was.
     pub(crate) fn note(&self, decision: Option<Decision>, record: &mut Record) {
         if let Some(Decision::Hold(reason)) = decision {
-            record.held(reason_name(reason));
+            record.held(held_reason(reason));
         }
         record.claim(self.claim(decision));
     }
@@ -200,9 +232,20 @@ impl Connection {
         self.complete.clone().wait_for(|complete| *complete).await.is_ok()
     }
 
-    /// The client's Finished is verified now. Call it before [`Connection::is_complete`] says so.
-    pub(crate) fn note_complete(&self) {
+    /// Why TLS accepted early data or not, as the access log has it.
+    pub(crate) fn early_data(&self) -> &'static str {
+        self.refused.map_or("accepted", RefusedReason::name)
+    }
+
+    /// The head of an answer is there.
+    pub(crate) fn note_answer(&self) {
+        self.visit.answer(&self.facts, self.refused.is_none());
+    }
+
+    /// The client's Finished is verified now.
+    fn note_complete(&self) {
         self.timeline.complete();
+        self.visit.complete(&self.facts, self.refused.is_none());
         self.tell_handshake(false);
     }
 
@@ -224,7 +267,7 @@ impl Connection {
             .with("tls.protocol.version", self.facts.version.map_or("-", Version::name))
             .with("tls.cipher", self.facts.cipher.unwrap_or("-"))
             .with("tls.resumed", self.facts.resumed)
-            .with("firstflight.early_data", self.early_data)
+            .with("firstflight.early_data", self.early_data())
             .with("firstflight.handshake.complete", ended.is_some());
         tracer.send(span);
         if let Some(times) = self.timeline.claim {
@@ -253,15 +296,15 @@ impl Connection {
     }
 
     async fn hold(&self, record: &mut Record) -> Verdict {
-        let since = Instant::now();
+        let hold = self.visit.hold();
         let completed = self.handshake_completes().await;
-        record.held_since(since);
-        match (self.flight, completed) {
-            (Some(flight), true) => match flight.handshake_complete() {
-                Release::Execute => Verdict::Run,
-                Release::TooEarly => Verdict::TooEarly,
-            },
-            _ => Verdict::Gone,
+        record.held_since(hold.since());
+        let (Some(flight), true) = (self.flight, completed) else { return Verdict::Gone };
+        let release = flight.handshake_complete();
+        hold.complete(release == Release::Execute);
+        match release {
+            Release::Execute => Verdict::Run,
+            Release::TooEarly => Verdict::TooEarly,
         }
     }
 
@@ -278,5 +321,12 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.tell_handshake(true);
+    }
+}
+
+fn held_reason(reason: HoldReason) -> HeldReason {
+    match reason {
+        HoldReason::Policy => HeldReason::Policy,
+        HoldReason::Replayed => HeldReason::Replayed,
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tracing::debug;
 
-use crate::connection::{Connection, stopped};
+use crate::connection::{Completion, Connection, stopped};
 use crate::pass::{Pass, PassStream, Stream, Streams};
 use crate::server::Stop;
 use crate::service::HttpService;
@@ -29,7 +29,7 @@ pub(crate) async fn serve(
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
-    completed: watch::Sender<bool>,
+    completion: Completion,
     accepted_at: Instant,
     stop: watch::Receiver<Stop>,
 ) -> bool {
@@ -49,7 +49,7 @@ pub(crate) async fn serve(
         driver,
         socket,
         ended: None,
-        completed,
+        completion,
         pass,
         stopping: Box::pin(next_stop(stop)),
     }
@@ -122,7 +122,7 @@ struct Drive {
     socket: Socket,
     /// Once the library has ended: whether well. Its last words may still have to be sent.
     ended: Option<bool>,
-    completed: watch::Sender<bool>,
+    completion: Completion,
     pass: Pass,
     clock: Clock,
     stopping: Pin<Box<dyn Future<Output = (Stop, watch::Receiver<Stop>)> + Send>>,
@@ -175,8 +175,7 @@ impl Drive {
         }
         match self.driver.poll_complete(cx) {
             Poll::Ready(Ok(())) => {
-                self.connection.note_complete();
-                self.completed.send_replace(true);
+                self.completion.reached(&self.connection);
             }
             Poll::Ready(Err(error)) => {
                 debug!("{}: {error}", self.connection.client);
@@ -394,6 +393,7 @@ impl Clock {
             || self.pass.blocked_since().is_some()
             || self.untaken.is_some_and(|(since, _)| since.elapsed() >= limit);
         if cut {
+            self.connection.visit.timed_out();
             return Expired::Cut;
         }
         self.overdue = Some(Instant::now());

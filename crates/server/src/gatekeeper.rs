@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, HoldReason, Inheritance, Offer, Question,
-    Refusal, SharedConfig, SharedRefusal, Startup, StoreAnswer, Unknown,
+    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, Inheritance, Offer, Question, Refusal,
+    RegisterStatistics, SharedConfig, SharedRefusal, Startup, StoreAnswer, Unknown,
 };
 use firstflight_store::Store;
+use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{Handshake, SteadyClock};
 use tracing::warn;
 
@@ -150,9 +151,7 @@ impl Gatekeeper {
             return match shared.claim_name(name, life).await {
                 StoreAnswer::Won => NameClaim::Won,
                 StoreAnswer::Lost => NameClaim::Taken,
-                StoreAnswer::Unknown(why) => {
-                    NameClaim::Unknown(Refused::Shared(SharedRefusal::Store(why)).name())
-                }
+                StoreAnswer::Unknown(why) => NameClaim::Unknown(store_reason(why).name()),
             };
         }
         let mut claim = self.gate.claim_name(name, life, self.now());
@@ -215,6 +214,24 @@ impl Gatekeeper {
         common().saturating_sub(self.now().saturating_sub(heard_at.own))
     }
 
+    /// Whether a flight could be accepted now, as far as one can know before it comes.
+    pub(crate) fn is_open(&self) -> bool {
+        match &self.shared {
+            Some(shared) => shared.resting().is_none(),
+            None => self.gate.closed(self.now()).is_none(),
+        }
+    }
+
+    /// Counters of the register in this process.
+    pub(crate) fn statistics(&self) -> RegisterStatistics {
+        self.gate.statistics()
+    }
+
+    /// The register of the whole cluster, if there is one.
+    pub(crate) fn shared(&self) -> Option<&SharedRegister> {
+        self.shared.as_ref()
+    }
+
     /// No early data for a recording window: there have been flights that left no record.
     pub(crate) fn claims_lost(&self) {
         self.gate.claims_lost(self.now());
@@ -245,14 +262,6 @@ impl Gatekeeper {
     }
 }
 
-/// A hold reason as the access log has it.
-pub(crate) fn reason_name(reason: HoldReason) -> &'static str {
-    match reason {
-        HoldReason::Policy => "policy",
-        HoldReason::Replayed => "replayed",
-    }
-}
-
 /// Why early data is refused by TLS on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -268,32 +277,37 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    /// As the access log has it.
-    pub(crate) fn name(self) -> &'static str {
+    /// As metrics and the access log have it.
+    pub(crate) fn reason(self) -> RefusedReason {
         match self {
-            Self::SwitchedOff => "disabled",
-            Self::Gate(Refusal::StartupWindow) => "startup_window",
-            Self::Gate(Refusal::RegisterFull) => "register_full",
-            Self::Gate(Refusal::TicketAge) => "ticket_age",
-            Self::Gate(Refusal::RefusedBefore) => "refused_before",
-            Self::Gate(Refusal::HandedOver) => "handed_over",
-            Self::Unseen => "unseen",
-            Self::Shared(SharedRefusal::TicketAge) => "ticket_age",
-            Self::Shared(SharedRefusal::Store(why)) => match why {
-                Unknown::Absent => "store_absent",
-                Unknown::Slow => "store_slow",
-                Unknown::Refused => "store_refused",
-                Unknown::Unreplicated => "store_unreplicated",
-                Unknown::Window => "store_window",
-                Unknown::Clock => "store_clock",
-                Unknown::Evicting => "store_evicting",
-            },
+            Self::SwitchedOff => RefusedReason::Disabled,
+            Self::Gate(Refusal::StartupWindow) => RefusedReason::StartupWindow,
+            Self::Gate(Refusal::RegisterFull) => RefusedReason::RegisterFull,
+            Self::Gate(Refusal::TicketAge) => RefusedReason::Age,
+            Self::Gate(Refusal::RefusedBefore) => RefusedReason::RefusedBefore,
+            Self::Gate(Refusal::HandedOver) => RefusedReason::HandedOver,
+            Self::Unseen => RefusedReason::Unseen,
+            Self::Shared(SharedRefusal::TicketAge) => RefusedReason::Age,
+            Self::Shared(SharedRefusal::Store(why)) => store_reason(why),
         }
     }
 }
 
 /// How often a gate is asked that is being handed over, or back.
 const TRIES: usize = 3;
+
+/// Why the store's word is not to be had.
+pub(crate) fn store_reason(why: Unknown) -> RefusedReason {
+    match why {
+        Unknown::Absent => RefusedReason::StoreDown,
+        Unknown::Slow => RefusedReason::StoreTimeout,
+        Unknown::Refused => RefusedReason::StoreRefused,
+        Unknown::Unreplicated => RefusedReason::StoreUnreplicated,
+        Unknown::Window => RefusedReason::StoreWindow,
+        Unknown::Clock => RefusedReason::StoreClock,
+        Unknown::Evicting => RefusedReason::StoreEvicting,
+    }
+}
 
 fn micros(unix: i64) -> Duration {
     Duration::from_micros(u64::try_from(unix).unwrap_or(0))

@@ -8,6 +8,7 @@ use std::time::Duration;
 use firstflight_config::{
     CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, WhenNotAllowed,
 };
+use firstflight_telemetry::metrics::CertificateReading;
 use firstflight_tls::{
     Acceptor, AcceptorConfig, Entry, Identities, Identity, KeyLog, KeyLogFile, Version,
 };
@@ -18,7 +19,7 @@ use crate::content::Service;
 use crate::keys::TicketRing;
 use crate::listeners::Entrance;
 use crate::upstreams::{self, Pools};
-use crate::{ServerError, certificate, quic};
+use crate::{ServerError, certificate, quic, readings};
 
 /// A configuration, ready to serve. Connections keep the one under which they were accepted for
 /// their handshake and their early requests; later requests take the newest.
@@ -37,6 +38,8 @@ pub(crate) struct Generation {
     /// Whether early data is accepted at all.
     pub(crate) early_data: bool,
     pub(crate) when_not_allowed: WhenNotAllowed,
+    /// What metrics say of certificates.
+    pub(crate) certificates: Vec<CertificateReading>,
     alt_svc: Option<Duration>,
 }
 
@@ -116,6 +119,7 @@ impl Generation {
         let service = Service::new(config, &pools)?;
         let identities = foundation.identities(config)?;
         let acceptor_config = acceptor(config, identities.clone(), foundation)?;
+        let certificates = readings::certificates(&identities);
         let quic = match serves_http3(config) {
             true => {
                 let for_quic = for_quic(&acceptor_config, &config.content);
@@ -134,6 +138,7 @@ impl Generation {
             keep_alive: config.limits.keep_alive,
             early_data: config.early_data.enabled,
             when_not_allowed: config.early_data.when_not_allowed,
+            certificates,
             alt_svc: config.http3.alt_svc,
         })
     }

@@ -27,13 +27,16 @@ impl ServerHandle {
     /// the process runs. The old one stays as a whole.
     pub async fn reload(&self, config: ServerConfig) -> Result<(), ServerError> {
         let outcome = self.take_up(config).await;
-        self.0.history.note_reload(outcome.as_ref().err().map(ToString::to_string));
+        match &outcome {
+            Ok(()) => self.note_reload(None),
+            Err(error) => self.note_reload(Some(error.to_string())),
+        }
         outcome
     }
 
     /// Notes that there was no configuration to reload: its file could not be read, and `why`.
     pub fn reload_failed(&self, why: &str) {
-        self.0.history.note_reload(Some(why.to_owned()));
+        self.note_reload(Some(why.to_owned()));
     }
 
     /// Opens the access log's file anew, after a log rotation has moved it.
@@ -74,6 +77,14 @@ impl ServerHandle {
     /// Stops at once: what runs is broken off.
     pub fn stop_now(&self) {
         self.0.stop_at_least(Stop::Now);
+    }
+
+    fn note_reload(&self, error: Option<String>) {
+        match error {
+            None => self.0.metrics.reloads.succeeded(jiff::Timestamp::now().as_millisecond()),
+            Some(_) => self.0.metrics.reloads.failed(),
+        }
+        self.0.history.note_reload(error);
     }
 
     async fn take_up(&self, config: ServerConfig) -> Result<(), ServerError> {

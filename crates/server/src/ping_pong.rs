@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{timeout, timeout_at};
 
-use crate::connection::{Connection, Verdict, stopped};
+use crate::connection::{Completion, Connection, Verdict, stopped};
 use crate::record::{Head, Record};
 use crate::server::Stop;
 use crate::socket::Socket;
@@ -20,11 +20,11 @@ use crate::socket::Socket;
 pub(crate) async fn serve(
     connection: &Arc<Connection>,
     mut stream: TlsStream<Socket>,
-    completed: &watch::Sender<bool>,
+    completion: &Completion,
     accepted_at: Instant,
     mut stop: watch::Receiver<Stop>,
 ) -> bool {
-    let mut game = Game { connection, stream: &mut stream, completed, accepted_at };
+    let mut game = Game { connection, stream: &mut stream, completion, accepted_at };
     let played = tokio::select! {
         played = game.play() => played,
         () = stopped(&mut stop, Stop::Finish) => Ok(()),
@@ -41,7 +41,7 @@ pub(crate) async fn serve(
 struct Game<'a> {
     connection: &'a Arc<Connection>,
     stream: &'a mut TlsStream<Socket>,
-    completed: &'a watch::Sender<bool>,
+    completion: &'a Completion,
     accepted_at: Instant,
 }
 
@@ -95,11 +95,11 @@ impl Game<'_> {
             return Ok(self.connection.admit(decision, record).await);
         }
         let limit = self.connection.generation.limits.header_timeout;
-        let (connection, stream, completed) = (self.connection, &mut *self.stream, self.completed);
+        let (connection, stream, completion) =
+            (self.connection, &mut *self.stream, self.completion);
         let complete = async {
             poll_fn(|cx| stream.poll_complete(cx)).await?;
-            connection.note_complete();
-            completed.send_replace(true);
+            completion.reached(connection);
             // The verdict ends this.
             std::future::pending::<io::Result<Verdict>>().await
         };
@@ -109,7 +109,10 @@ impl Game<'_> {
                 failed = complete => failed,
             }
         };
-        timeout(limit, both).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        timeout(limit, both).await.unwrap_or_else(|_| {
+            self.connection.visit.timed_out();
+            Err(io::ErrorKind::TimedOut.into())
+        })
     }
 }
 

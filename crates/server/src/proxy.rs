@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
+use firstflight_telemetry::metrics::TooEarlyBy;
 use firstflight_upstream::{Pool, SendError, Terms};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
@@ -14,6 +15,7 @@ use crate::connection::Connection;
 use crate::content::{AnswerBody, BodyError, empty, plain};
 use crate::early::{Entry, NotSent};
 use crate::trace::UpstreamNotes;
+use crate::upstreams::Watch;
 use crate::websocket::{self, Asked, Carried};
 
 /// Forwards requests to a pool.
@@ -136,6 +138,15 @@ impl Proxy {
     ) -> Response<AnswerBody> {
         match self.ask(request, forwarding).await {
             Ok(mut answer) => {
+                if answer.status() == StatusCode::TOO_EARLY {
+                    forwarding
+                        .connection
+                        .server
+                        .metrics
+                        .early_data
+                        .too_early
+                        .count(TooEarlyBy::Upstream);
+                }
                 tidy(&mut answer);
                 answer
             }
@@ -150,7 +161,8 @@ impl Proxy {
     ) -> Result<Response<AnswerBody>, Response<AnswerBody>> {
         let Forwarding { connection, upstream, .. } = forwarding;
         let (client, local) = (connection.client, connection.local);
-        let terms = Terms { client, local, observer: upstream };
+        let observer = &Watch { notes: upstream, metrics: &connection.server.metrics };
+        let terms = Terms { client, local, observer };
         self.pool.send(request, &terms).await.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
             let mut answer = plain(status(&error));

@@ -8,19 +8,22 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use firstflight_otlp::{Span, SpanStatus};
+use firstflight_telemetry::metrics::HeldReason;
 use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::access_log::Entry;
 use crate::connection::Connection;
 use crate::content::AnswerBody;
+use crate::tally::Tally;
 use crate::trace::{RequestTrace, UpstreamNotes};
 
-/// Logs its request when it is dropped: exactly once, also when the connection breaks off. Its
-/// trace ends then too.
+/// Counts and logs its request when it is dropped: exactly once, also when the connection breaks
+/// off. Its trace ends then too.
 pub(crate) struct Record {
     connection: Arc<Connection>,
     began: Instant,
+    tally: Tally,
     entry: Option<Entry>,
     trace: Option<RequestTrace>,
     upstream: UpstreamNotes,
@@ -66,9 +69,11 @@ impl Record {
             connection.server.access_log.is_some().then(|| entry(connection, head, early, &trace));
         let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
         let facts = if sampled { Facts::new(head, early) } else { Facts::default() };
+        let metrics = &connection.server.metrics;
         Self {
             connection: connection.clone(),
             began: Instant::now(),
+            tally: Tally::begin(metrics, head.protocol, head.method, early),
             entry,
             trace,
             upstream: UpstreamNotes::default(),
@@ -87,9 +92,10 @@ impl Record {
         self.trace.as_ref().map(RequestTrace::traceparent)
     }
 
-    pub(crate) fn held(&mut self, reason: &'static str) {
-        self.facts.held = Some(reason);
-        self.change(|entry| entry.held = Some(reason));
+    pub(crate) fn held(&mut self, reason: HeldReason) {
+        self.tally.held(reason);
+        self.facts.held = Some(reason.name());
+        self.change(|entry| entry.held = Some(reason.name()));
     }
 
     /// The request was held since then, until now.
@@ -113,7 +119,10 @@ impl Record {
         self.change(|entry| entry.executed = true);
     }
 
+    /// The head of the answer is there.
     pub(crate) fn status(&mut self, status: u16) {
+        self.connection.note_answer();
+        self.tally.status(status);
         self.facts.status = Some(status);
         self.change(|entry| entry.status = Some(status));
     }
@@ -200,7 +209,7 @@ impl Facts {
             .with("tls.protocol.version", tls.version.map_or("-", firstflight_tls::Version::name))
             .with("tls.resumed", tls.resumed)
             .with("firstflight.early", self.early)
-            .with("firstflight.early_data", connection.early_data)
+            .with("firstflight.early_data", connection.early_data())
             .with("firstflight.claim", self.claim);
         if let Some(host) = self.host {
             span = span.with("server.address", host);
@@ -246,7 +255,7 @@ fn entry(
         held_ms: None,
         claim: "none",
         ticket_age_skew: facts.ticket_age_skew,
-        early_data: connection.early_data,
+        early_data: connection.early_data(),
         executed: false,
         client_random: hex::encode(facts.client_random),
         upstream: None,

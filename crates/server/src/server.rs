@@ -10,6 +10,7 @@ use firstflight_config::{CertificateSource, ConfigError, Listener, ServerConfig,
 use firstflight_otlp::{Exporter, TelemetrySettings};
 use firstflight_replay::SharedConfig;
 use firstflight_store::{Store, StoreTls};
+use firstflight_telemetry::metrics::Metrics;
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
@@ -64,6 +65,7 @@ pub(crate) struct Shared {
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) ring: Arc<TicketRing>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) history: History,
     stop: watch::Sender<Stop>,
 }
@@ -89,11 +91,14 @@ impl Server {
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
         let tracer = config.telemetry.as_ref().map(|settings| tracer(settings, &config));
+        let metrics = Arc::new(Metrics::default());
+        metrics.reloads.began(jiff::Timestamp::now().as_millisecond());
         let shared = Shared {
             current: ArcSwap::from_pointee(generation),
             front: Arc::new(Front::new(&foundation.tokens, &config)),
             listeners: Listeners::default(),
             places: Places::new(config.limits.connections),
+            metrics,
             history: History::begin(),
             stop: watch::Sender::new(Stop::No),
             config: Mutex::new(config),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use firstflight_replay::Decision;
+use firstflight_telemetry::metrics::TooEarlyBy;
 use firstflight_tls::HandshakeDriver;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body;
@@ -102,7 +103,10 @@ where
     let mut answer = match (verdict, of_form) {
         (Verdict::Gone, _) => return None,
         (_, Err(status)) => form::refusal(status, request.version()),
-        (Verdict::TooEarly, _) => plain(StatusCode::TOO_EARLY),
+        (Verdict::TooEarly, _) => {
+            connection.server.metrics.early_data.too_early.count(TooEarlyBy::Server);
+            plain(StatusCode::TOO_EARLY)
+        }
         // Tunnels to anywhere are none of our jobs.
         (Verdict::Run, _) if request.method() == Method::CONNECT && !is_tunnel => {
             plain(StatusCode::NOT_IMPLEMENTED)

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, SharedConfig, SharedGate, StoreAnswer, StrikeRegister, Unknown,
+    ClaimKey, RegisterStatistics, SharedConfig, SharedGate, StoreAnswer, StrikeRegister, Unknown,
 };
-use firstflight_store::Store;
+use firstflight_store::{Store, StoreStatistics};
 use tracing::debug;
 
 /// Claims flights in the store.
@@ -26,6 +26,11 @@ impl SharedRegister {
     /// Why claims are not even tried now, if so.
     pub(crate) fn resting(&self) -> Option<Unknown> {
         self.store.resting()
+    }
+
+    /// The store's counters, and those of the filter before it.
+    pub(crate) fn statistics(&self) -> (StoreStatistics, RegisterStatistics) {
+        (self.store.statistics(), self.filter.statistics())
     }
 
     /// The rules over what comes of a claim.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use firstflight_telemetry::metrics::{Metrics, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -18,11 +19,13 @@ pub(crate) struct Socket(Arc<Inner>);
 struct Inner {
     stream: TcpStream,
     written: AtomicU64,
+    metrics: Arc<Metrics>,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        Self(Arc::new(Inner { stream, written: AtomicU64::new(0) }))
+    pub(crate) fn new(stream: TcpStream, metrics: &Arc<Metrics>) -> Self {
+        let metrics = metrics.clone();
+        Self(Arc::new(Inner { stream, written: AtomicU64::new(0), metrics }))
     }
 
     /// Bytes that the kernel has taken so far.
@@ -63,6 +66,7 @@ impl AsyncRead for Socket {
             match self.0.stream.try_read(buffer.initialize_unfilled()) {
                 Ok(count) => {
                     buffer.advance(count);
+                    self.0.metrics.connections.received.add(Transport::Tcp, count as u64);
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -84,6 +88,7 @@ impl AsyncWrite for Socket {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(count) => {
                     self.0.written.fetch_add(count as u64, Ordering::Relaxed);
+                    self.0.metrics.connections.sent.add(Transport::Tcp, count as u64);
                     return Poll::Ready(Ok(count));
                 }
                 Err(error) => return Poll::Ready(Err(error)),

@@ -168,7 +168,7 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
     drop(replay(rig.address, &flight).await);
     let log = rig.stop().await;
     let stale = line(&log, "/stale");
-    assert_eq!((&stale["early_data"], &stale["early"]), (&"ticket_age".into(), &false.into()));
+    assert_eq!((&stale["early_data"], &stale["early"]), (&"age".into(), &false.into()));
     assert_eq!(upstream.seen("/stale").len(), 1);
 }
 

@@ -148,7 +148,7 @@ async fn early_data_is_for_the_zone_that_issued_the_ticket() {
     client.send(&mut tcp).await;
     client.finish(&mut tcp).await;
     let lines = east.stop().await;
-    assert_eq!(line(&lines, "/other")["early_data"], "other_zone", "{lines:?}");
+    assert_eq!(line(&lines, "/other")["early_data"], "zone", "{lines:?}");
     assert_eq!(upstream.seen("/other").len(), 1);
 }
 

@@ -124,7 +124,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_loses_no_request() {
         assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (1, 1), "{word}");
         let line = line(&log, &word);
         assert_eq!((&line["early"], &line["resumed"]), (&false.into(), &true.into()));
-        assert_eq!(line["early_data"], "store_absent", "{line}");
+        assert_eq!(line["early_data"], "store_down", "{line}");
     }
 }
 
@@ -140,7 +140,7 @@ async fn a_frozen_store_is_slow_and_costs_no_request() {
     refused(&node, flight, "/frozen").await;
     let log = node.stop().await;
     assert_eq!((upstream.seen("/frozen").len(), executions(&log, "/frozen")), (1, 1));
-    assert_eq!(line(&log, "/frozen")["early_data"], "store_slow");
+    assert_eq!(line(&log, "/frozen")["early_data"], "store_timeout");
 }
 
 #[tokio::test(flavor = "multi_thread")]

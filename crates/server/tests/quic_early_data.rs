@@ -195,7 +195,7 @@ async fn refused_early_data_is_sent_again_and_arrives_once() {
     for (before, after, why, resumed) in [
         (none(), Some(none()), "session_not_resumed", false),
         (with_keys("a"), Some(with_keys("a")), "startup_window", true),
-        (with_keys("a"), Some(with_keys("b")), "other_zone", true),
+        (with_keys("a"), Some(with_keys("b")), "zone", true),
         (with_keys("a"), Some(smaller), "quic_parameters", true),
         (full, None, "register_full", true),
     ] {

@@ -9,7 +9,7 @@ use crate::file::{FileError, KeyFile};
 use crate::key::{self, Opened, SessionId, TicketKey};
 use crate::ring::{Ring, Warning};
 use crate::schedule::{Schedule, UnixTime};
-use crate::usage::{self, KeyState, KeyStatus, Usage};
+use crate::usage::{self, Counters, KeyState, KeyStatus, TicketCounts, Usage};
 use crate::zone::Zone;
 
 /// Ticket keys in use: a ring and where it comes from. `Send + Sync`; share it in an `Arc`.
@@ -21,6 +21,7 @@ pub struct TicketKeys {
     active: RwLock<Arc<Active>>,
     source: Source,
     zone: Zone,
+    counters: Counters,
 }
 
 /// A session that is kept apart from its ticket.
@@ -95,11 +96,13 @@ impl TicketKeys {
     /// Seals `content` under the key that is current at `now`, into a ticket that is
     /// [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
     pub fn seal(&self, content: &[u8], now: UnixTime) -> Vec<u8> {
+        self.counters.sealed();
         self.active().sealer(now).seal(content, self.zone)
     }
 
     /// Seals `content` to be kept apart from its ticket, under a fresh id.
     pub fn seal_apart(&self, content: &[u8], now: UnixTime) -> Apart {
+        self.counters.sealed();
         let mut id = SessionId::default();
         key::fill_random(&mut id);
         let active = self.active();
@@ -114,17 +117,19 @@ impl TicketKeys {
     /// Seals what a QUIC address token says (RFC 9000 section 8.1), bound to `bound_to`, under the
     /// key that is current at `now`. It is [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
     pub fn seal_token(&self, content: &[u8], bound_to: &[u8], now: UnixTime) -> Vec<u8> {
+        self.counters.sealed();
         self.active().sealer(now).seal_token(content, bound_to, self.zone)
     }
 
     /// Opens a ticket sealed under any key of the ring whose tickets still live at `now`.
     pub fn open(&self, ticket: &[u8], now: UnixTime) -> Opened {
-        self.active().open(ticket, now, |key| key.open(ticket))
+        self.count(self.active().open(ticket, now, |key| key.open(ticket)))
     }
 
     /// Opens the [`Apart::record`] that was kept under `id`.
     pub fn open_kept(&self, record: &[u8], id: &SessionId, now: UnixTime) -> Opened {
-        self.active().open(record, now, |key| key.open_kept(record, id))
+        // No ticket: its reference was counted.
+        self.active().open(record, now, |key| key.open_kept(record, id)).0
     }
 
     /// Opens what [`seal_token`](Self::seal_token) made of any zone, as long as a ticket that was
@@ -135,7 +140,8 @@ impl TicketKeys {
         bound_to: &[u8],
         now: UnixTime,
     ) -> Option<(Vec<u8>, Zone)> {
-        match self.active().open(token, now, |key| key.open_token(token, bound_to)) {
+        let opened = self.active().open(token, now, |key| key.open_token(token, bound_to));
+        match self.count(opened) {
             Opened::Ticket { content, zone } => Some((content, zone)),
             _ => None,
         }
@@ -146,6 +152,11 @@ impl TicketKeys {
     pub fn statuses(&self, now: UnixTime) -> Vec<KeyStatus> {
         let active = self.active();
         usage::statuses(&active.ring, &active.usage, now)
+    }
+
+    /// How many tickets were sealed and opened so far.
+    pub fn counts(&self) -> TicketCounts {
+        self.counters.read()
     }
 
     /// Turns an in-process ring when it is due; takes up a changed file. Reads the file whole
@@ -198,7 +209,12 @@ impl TicketKeys {
 
     fn of(ring: Ring, source: Source) -> Self {
         let active = RwLock::new(Arc::new(Active::new(ring)));
-        Self { active, source, zone: Zone::NONE }
+        Self { active, source, zone: Zone::NONE, counters: Counters::default() }
+    }
+
+    fn count(&self, (opened, state): (Opened, Option<KeyState>)) -> Opened {
+        self.counters.opened(&opened, state);
+        opened
     }
 
     fn active(&self) -> Arc<Active> {
@@ -279,19 +295,25 @@ impl Active {
         &self.ring.keys()[at].key
     }
 
-    fn open(&self, sealed: &[u8], now: UnixTime, open: impl Fn(&TicketKey) -> Opened) -> Opened {
+    /// Opens by the key that has the name; and what that key is for, if the ring has it.
+    fn open(
+        &self,
+        sealed: &[u8],
+        now: UnixTime,
+        open: impl Fn(&TicketKey) -> Opened,
+    ) -> (Opened, Option<KeyState>) {
         if let Some(at) = self.ring.opener(sealed, now) {
             let opened = open(&self.ring.keys()[at].key);
             if matches!(opened, Opened::Ticket { .. } | Opened::Reference { .. }) {
                 self.usage[at].opened_at(now);
             }
-            return opened;
+            return (opened, Some(self.ring.state(at, now)));
         }
         let name = key::key_name(sealed);
         let mut retired = self.retired.iter().filter(|(_, until)| *until > now);
         match retired.find(|(key, _)| Some(key.name()) == name) {
-            Some((key, _)) => open(key),
-            None => Opened::UnknownKey,
+            Some((key, _)) => (open(key), None),
+            None => (Opened::UnknownKey, None),
         }
     }
 }

@@ -212,3 +212,34 @@ fn each_key_knows_its_last_use() {
 /// Compiles only if the handle may be shared between threads.
 const fn is_shareable<T: Send + Sync>() {}
 const _: () = is_shareable::<TicketKeys>();
+
+#[test]
+fn tickets_are_counted_by_what_their_key_is_for() {
+    let (_directory, _file, one, other) = two_on_one_file();
+    let ticket = one.seal(b"session", hours(11));
+    let token = one.seal_token(b"address", b"", hours(11));
+    other.open(&ticket, hours(11));
+    other.open(&ticket, hours(12));
+    other.open(&one.seal(b"session", hours(12)), UnixTime(hours(12).0 - 30));
+    assert!(other.open_token(&token, b"", hours(11)).is_some());
+    other.open(b"garbage", hours(11));
+    let mut forged = ticket.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    other.open(&forged, hours(11));
+    let expected = TicketCounts {
+        opened_previous: 1,
+        opened_current: 2,
+        opened_next: 1,
+        unknown: 1,
+        forged: 1,
+        ..TicketCounts::default()
+    };
+    assert_eq!(other.counts(), expected);
+    assert_eq!(one.counts(), TicketCounts { sealed: 3, ..TicketCounts::default() });
+    // Another ring takes over: what it lacks goes on opening.
+    let given = TicketKeys::given(Ring::fresh(Schedule::default(), NOW));
+    let ticket = given.seal(b"session", NOW);
+    given.install(Ring::fresh(Schedule::default(), NOW), NOW);
+    given.open(&ticket, NOW);
+    assert_eq!(given.counts().opened_replaced, 1);
+}

@@ -48,5 +48,5 @@ pub use ring::{DatedKey, Ring, RingError, Warning};
 pub use schedule::{Schedule, ScheduleError, UnixTime};
 pub use secret_file::{SecretFileError, read as read_secret_file};
 pub use shared_keys::{Entry, KeyRecords, NoEntry, Offer, RecordError, SharedKeys, Slot};
-pub use usage::{KeyState, KeyStatus};
+pub use usage::{KeyState, KeyStatus, TicketCounts};
 pub use zone::Zone;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::key::Opened;
 use crate::ring::Ring;
 use crate::schedule::UnixTime;
 
@@ -36,6 +37,69 @@ pub struct KeyStatus {
     pub last_sealed: Option<u64>,
     /// When this process last opened a ticket under it.
     pub last_opened: Option<u64>,
+}
+
+/// How many tickets, address tokens among them, were sealed and opened in this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TicketCounts {
+    /// Sealed, under the key that was current then.
+    pub sealed: u64,
+    /// Opened under a key that was a previous one by then.
+    pub opened_previous: u64,
+    /// Opened under the current one.
+    pub opened_current: u64,
+    /// Opened under one that is yet to be current: others seal by it already.
+    pub opened_next: u64,
+    /// Opened under one that the ring no longer has.
+    pub opened_replaced: u64,
+    /// Not opened, as no key of the ring has their name.
+    pub unknown: u64,
+    /// Not opened, though a key of the ring has their name.
+    pub forged: u64,
+}
+
+/// The same, for many threads.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    sealed: AtomicU64,
+    opened_previous: AtomicU64,
+    opened_current: AtomicU64,
+    opened_next: AtomicU64,
+    opened_replaced: AtomicU64,
+    unknown: AtomicU64,
+    forged: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn sealed(&self) {
+        self.sealed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// `state`: what the key is for that opened it or should have; `None`: the ring lacks it.
+    pub(crate) fn opened(&self, opened: &Opened, state: Option<KeyState>) {
+        let counter = match (opened, state) {
+            (Opened::UnknownKey, _) => &self.unknown,
+            (Opened::Forged, _) => &self.forged,
+            (_, Some(KeyState::Previous | KeyState::Dead)) => &self.opened_previous,
+            (_, Some(KeyState::Current)) => &self.opened_current,
+            (_, Some(KeyState::Next)) => &self.opened_next,
+            (_, None) => &self.opened_replaced,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> TicketCounts {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TicketCounts {
+            sealed: get(&self.sealed),
+            opened_previous: get(&self.opened_previous),
+            opened_current: get(&self.opened_current),
+            opened_next: get(&self.opened_next),
+            opened_replaced: get(&self.opened_replaced),
+            unknown: get(&self.unknown),
+            forged: get(&self.forged),
+        }
+    }
 }
 
 /// When one key was last used, for many threads. Seconds since 1970; 0 is never.

@@ -8,7 +8,7 @@ use foreign_types::ForeignType;
 use crate::machine::{Machine, Role};
 use crate::{
     CipherPolicy, CipherPreference, Identities, KeyLog, TicketSealer, TlsError, Version, context,
-    ticket,
+    offer, ticket,
 };
 
 /// What a server is willing to do.
@@ -123,6 +123,7 @@ pub fn server_context(
         let ours = context::alpn_wire(&config.alpn);
         builder.set_alpn_select_callback(move |_, theirs| select_alpn(&ours, theirs));
     }
+    offer::install(&mut builder);
     let lifetime = u32::try_from(config.ticket_lifetime.as_secs()).unwrap_or(u32::MAX);
     // SAFETY: the context is valid; these calls only store numbers in it.
     unsafe {

@@ -2,7 +2,7 @@ use boring::ssl::SslRef;
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
-use crate::{EarlyData, EarlyDataReason, Version, ticket};
+use crate::{EarlyData, EarlyDataReason, Version, offer, ticket};
 
 /// What a handshake negotiated, as far as it has come.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Handshake {
     pub resumed: bool,
     /// What became of early data.
     pub early_data: EarlyData,
+    /// Whether the client's ClientHello offered early data; on the server only.
+    pub early_data_offered: bool,
     /// Why.
     pub early_data_reason: EarlyDataReason,
     /// The ticket age that the client states less the one that the server reckons, in seconds
@@ -59,6 +61,7 @@ impl Handshake {
             server_name: ssl.servername(boring::ssl::NameType::HOST_NAME).map(str::to_owned),
             resumed: ssl.session_reused(),
             early_data,
+            early_data_offered: offer::was_made(ssl),
             early_data_reason: reason,
             ticket_age_skew: skew,
             client_random,

@@ -49,6 +49,11 @@ impl Identities {
         &self.entries[index(&self.names, server_name)].identity
     }
 
+    /// All of them, the first one first.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
     /// Makes a context choose.
     pub(crate) fn install(&self, context: &mut SslContextBuilder) -> Result<(), TlsError> {
         let credentials: Vec<_> =

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, ptr};
 
+use boring::asn1::Asn1Time;
 use boring::error::ErrorStack;
 use boring::pkey::{PKey, Private};
 use boring::ssl::SslCredential;
@@ -113,6 +114,13 @@ impl Identity {
             Err(_) => leaf.check_host(host),
         };
         covered.unwrap_or(false)
+    }
+
+    /// When the certificate expires, in seconds since 1970; `None`: it does not say so well.
+    pub fn expires(&self) -> Option<i64> {
+        let epoch = Asn1Time::from_unix(0).ok()?;
+        let since = epoch.diff(self.chain[0].not_after()).ok()?;
+        Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
     }
 
     /// For contexts and connections. `partition`: only sessions that were issued with the same

@@ -28,6 +28,7 @@ mod keylog;
 mod machine;
 mod names;
 mod ocsp;
+mod offer;
 mod preference;
 mod rsa;
 pub mod seam;

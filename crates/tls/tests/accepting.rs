@@ -359,3 +359,31 @@ fn secrets_stay_out_of_debug() {
         assert!(!format!("{opened:?}").contains("115"), "{opened:?}");
     }
 }
+
+#[tokio::test]
+async fn rfc8446_4_2_10_an_offer_is_seen_whatever_becomes_of_it() {
+    let setup = Setup::default();
+    for (early_data, allowed) in [(true, true), (true, false), (false, true)] {
+        let (client_io, server_io) = duplex(1 << 16);
+        let session = Some(setup.session());
+        let offer = Offer { host: "localhost".into(), session, early_data };
+        let client = async {
+            let connector = setup.connector();
+            let mut client = TlsStream::connect(&connector, client_io, &offer).await.unwrap();
+            client.write_all(b"PING").await.unwrap();
+            client.flush().await.unwrap();
+            client.read_exact(&mut [0; 4]).await.unwrap();
+        };
+        let server = async {
+            let mut accepting = Accepting::new(&setup.acceptor(), server_io, allowed).unwrap();
+            accepting.advance().await.unwrap();
+            let mut server = accepting.into_stream();
+            server.write_all(b"PONG").await.unwrap();
+            server.flush().await.unwrap();
+            server.facts()
+        };
+        let ((), facts) = tokio::join!(client, server);
+        assert_eq!(facts.early_data_offered, early_data, "{facts:?}");
+        assert!(facts.resumed);
+    }
+}

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use firstflight_config::{ConfigError, KeySource, TicketSettings};
 use firstflight_store::Store;
+use firstflight_telemetry::metrics::TicketReading;
 use firstflight_tickets::{
-    KeyEncryption, KeyFile, Opened, RING_OVERHEAD, Refreshed, Ring, Schedule, TicketKeys, UnixTime,
-    Warning, Zone,
+    KeyEncryption, KeyFile, KeyState, Opened, RING_OVERHEAD, Refreshed, Ring, Schedule, TicketKeys,
+    UnixTime, Warning, Zone,
 };
 use firstflight_tls::{OpenedTicket, SteadyClock, TicketSealer};
 use tracing::{info, warn};
@@ -113,6 +114,30 @@ impl TicketRing {
     /// The keys, for what else is sealed under them.
     pub(crate) fn keys(&self) -> &Arc<TicketKeys> {
         &self.keys
+    }
+
+    /// What metrics say of the keys.
+    pub(crate) fn reading(&self) -> TicketReading {
+        let (now, counts) = (now(), self.keys.counts());
+        let keys = self.keys.statuses(now);
+        let of = |state| keys.iter().filter(move |key| key.state == state);
+        TicketReading {
+            current_since: of(KeyState::Current).map(|key| key.not_before).max().unwrap_or(now.0),
+            now: now.0,
+            period: self.keys.schedule().rotation().as_secs(),
+            keys: [KeyState::Previous, KeyState::Current, KeyState::Next]
+                .map(|state| of(state).count() as u64),
+            sealed: counts.sealed,
+            opened: [
+                counts.opened_previous,
+                counts.opened_current,
+                counts.opened_next,
+                counts.opened_replaced,
+            ],
+            unknown: counts.unknown,
+            forged: counts.forged,
+            sessions_lost: self.sessions.as_ref().map_or(0, Sessions::lost),
+        }
     }
 
     /// How long a ticket is good.

@@ -40,6 +40,8 @@ struct Deposit {
 /// Sessions that could not be kept.
 #[derive(Default)]
 struct Trouble {
+    /// Since the start, and since it was last told that all is well.
+    all: AtomicU64,
     lost: AtomicU64,
     told: AtomicBool,
 }
@@ -65,6 +67,11 @@ impl Sessions {
                 None
             }
         }
+    }
+
+    /// Sessions that could not be kept so far.
+    pub(super) fn lost(&self) -> u64 {
+        self.trouble.all.load(Ordering::Relaxed)
     }
 
     /// Takes the session with `id` out of the store.
@@ -120,6 +127,7 @@ async fn keep(
 
 impl Trouble {
     fn met(&self, why: &str) {
+        self.all.fetch_add(1, Ordering::Relaxed);
         self.lost.fetch_add(1, Ordering::Relaxed);
         if !self.told.swap(true, Ordering::Relaxed) {
             warn!("single-use tickets cannot be kept: {why}; their clients make full handshakes");

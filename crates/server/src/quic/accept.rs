@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use firstflight_quic::{EarlyDataJudge, Handshake};
 use firstflight_replay::Flight;
+use firstflight_telemetry::metrics::{QuicRefusal, RefusedReason};
 use quinn::{Connecting, ConnectionError, Incoming};
 
 use super::Front;
 use super::ahead::Ahead;
 use super::arrivals::{Arrivals, Arrived};
-use crate::accept::early_data;
+use crate::accept::refusal;
 use crate::gatekeeper::Refused;
 use crate::generation::Generation;
 use crate::server::Shared;
@@ -22,8 +23,8 @@ pub(crate) struct Accepted {
     pub(crate) facts: Handshake,
     /// Its flight, if TLS accepted early data.
     pub(crate) flight: Option<Flight>,
-    /// Why TLS accepted early data or not, as the access log has it.
-    pub(crate) early_data: &'static str,
+    /// Why TLS did not accept early data; `None`: it did.
+    pub(crate) refused: Option<RefusedReason>,
     /// From when to when the flight was claimed.
     pub(crate) claim: Option<(Instant, Instant)>,
 }
@@ -64,6 +65,7 @@ pub(crate) async fn accept(
     incoming: Incoming,
 ) -> Result<Option<Accepted>, ConnectionError> {
     let Some(terms) = &generation.quic else {
+        server.metrics.quic.turned_away.count(QuicRefusal::Refused);
         incoming.refuse();
         return Ok(None);
     };
@@ -76,6 +78,7 @@ pub(crate) async fn accept(
             // First the token, then the claim: a client that is sent away has to find its flight
             // unclaimed when it comes back.
             if is_spent(server, front, &incoming, arrived.as_ref()).await {
+                server.metrics.quic.turned_away.count(QuicRefusal::TokenSpent);
                 let _ = incoming.retry();
                 return Ok(None);
             }
@@ -96,11 +99,11 @@ pub(crate) async fn accept(
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;
     let Verdict { flight, refused, claim } =
         std::mem::take(&mut *verdict.lock().unwrap_or_else(PoisonError::into_inner));
-    let early_data = match refused {
-        Some(refused) => refused.name(),
-        None => early_data(&facts, withheld),
+    let refused = match refused {
+        Some(refused) => Some(refused.reason()),
+        None => refusal(&facts, withheld),
     };
-    Ok(Some(Accepted { connecting, facts: *facts, flight, early_data, claim }))
+    Ok(Some(Accepted { connecting, facts: *facts, flight, refused, claim }))
 }
 
 /// Claims the flight in this process's own register, while TLS asks.

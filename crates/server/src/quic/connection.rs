@@ -2,18 +2,19 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
 
+use firstflight_telemetry::metrics::Transport;
 use quinn::{ConnectionError, VarInt};
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::accept::{Accepted, accept};
 use super::{Beginning, Front, http3, ping_pong};
-use crate::connection::{Connection, Terms, stopped};
+use crate::connection::{Completion, Connection, Terms, stopped};
 use crate::content::Service;
 use crate::server::{Shared, Stop};
 use crate::timeline::Timeline;
+use crate::visit::Visit;
 
 /// Serves one connection to its end.
 ///
@@ -25,9 +26,9 @@ pub(crate) async fn serve(
     beginning: Beginning,
     mut stop: watch::Receiver<Stop>,
 ) -> Result<(), ConnectionError> {
+    let visit = Visit::begin(&server.metrics, Transport::Quic);
     let generation = server.current();
-    let accepted_at = Instant::now();
-    let deadline = accepted_at + generation.limits.header_timeout;
+    let deadline = visit.accepted_at() + generation.limits.header_timeout;
     let Beginning { incoming, handshaking, arrivals, port } = beginning;
     let client = incoming.remote_address();
     let local = SocketAddr::new(incoming.local_ip().unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
@@ -37,17 +38,23 @@ pub(crate) async fn serve(
         accepted = timeout_at(deadline.into(), accepting) => accepted,
         () = stopped(&mut stop, Stop::Now) => return Ok(()),
     };
-    let Ok(accepted) = accepted else { return Err(ConnectionError::TimedOut) };
-    // Else it was asked for its address.
-    let Some(accepted) = accepted? else { return Ok(()) };
-    let Accepted { connecting, facts, flight, early_data, claim } = accepted;
+    let Ok(accepted) = accepted else {
+        visit.timed_out();
+        return Err(ConnectionError::TimedOut);
+    };
+    let Some(accepted) = accepted? else {
+        visit.has_no_handshake();
+        return Ok(());
+    };
+    let Accepted { connecting, facts, flight, refused, claim } = accepted;
     let Ok((quic, handshake)) = connecting.into_0rtt() else {
         unreachable!("a server may always send before the client's Finished");
     };
-    let (completed, complete) = watch::channel(false);
-    let timeline = Timeline::new(accepted_at, claim);
+    let (completion, complete) = Completion::new();
+    let timeline = Timeline::new(visit.accepted_at(), claim);
     let alt_svc = None;
-    let terms = Terms { client, local, generation, timeline, facts, early_data, flight, alt_svc };
+    let terms =
+        Terms { client, local, generation, timeline, visit, facts, refused, flight, alt_svc };
     let connection = Arc::new(Connection::new(server, terms, complete));
     let handshake = async {
         // It says whether early data was accepted, which is a client's question; and ends as well
@@ -55,8 +62,7 @@ pub(crate) async fn serve(
         handshake.await;
         drop(handshaking);
         if quic.close_reason().is_none() {
-            connection.note_complete();
-            completed.send_replace(true);
+            completion.reached(&connection);
         }
         std::future::pending::<()>().await;
     };

@@ -76,6 +76,11 @@ impl Door {
         Entry::Handshake(Handshaking { door: self.clone(), shown })
     }
 
+    /// Handshakes in progress.
+    pub(super) fn handshakes(&self) -> usize {
+        self.handshakes.load(Ordering::Relaxed)
+    }
+
     /// Says when a rush is over. Call it about once a second.
     pub(crate) fn look(&self) {
         let mut felt = self.felt.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use firstflight_config::{Http3Settings, Limits};
 use firstflight_quic::{Burst, Steering};
+use firstflight_telemetry::metrics::Metrics;
 use quinn::{
     Endpoint, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TokioRuntime, TransportConfig,
     VarInt,
@@ -50,14 +51,13 @@ pub(crate) fn open(
     (steering, worker): (Steering, u8),
     strays: Option<Arc<Strays>>,
     arrivals: Option<Arc<Arrivals>>,
+    metrics: Arc<Metrics>,
 ) -> io::Result<Endpoint> {
     config.cid_generator(move || steering.connection_ids(worker));
     let runtime = Arc::new(TokioRuntime);
-    let mut socket = runtime.wrap_udp_socket(socket)?;
-    if strays.is_some() || arrivals.is_some() {
-        let sorting = strays.map(|strays| (strays, worker));
-        socket = Arc::new(WorkerSocket { socket, sorting, arrivals });
-    }
+    let socket = runtime.wrap_udp_socket(socket)?;
+    let sorting = strays.map(|strays| (strays, worker));
+    let socket = Arc::new(WorkerSocket { socket, sorting, arrivals, metrics });
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }
 

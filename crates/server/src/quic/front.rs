@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use firstflight_quic::{AddressTokens, ResetKey};
+use firstflight_telemetry::metrics::{QuicReading, QuicRefusal};
 use quinn::{Endpoint, EndpointConfig, VarInt};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -86,6 +87,7 @@ impl Front {
                 (steering, number),
                 strays.clone(),
                 arrivals.clone(),
+                server.metrics.clone(),
             );
             let endpoint = opened.map_err(|reason| ServerError::Listen { address, reason })?;
             workers.push(Worker { endpoint, arrivals });
@@ -131,6 +133,7 @@ impl Front {
         let stop = server.stopping();
         while let Some(incoming) = worker.endpoint.accept().await {
             if *stop.borrow() >= Stop::Finish || !open.load(Ordering::Relaxed) {
+                server.metrics.quic.turned_away.count(QuicRefusal::Refused);
                 worker.forget(&incoming);
                 incoming.refuse();
                 continue;
@@ -146,24 +149,32 @@ impl Front {
         server: &Arc<Shared>,
         stop: &watch::Receiver<Stop>,
     ) {
+        let counts = &server.metrics.quic;
         let handshaking = match self.door.enter(incoming.remote_address_validated()) {
             Entry::Handshake(handshaking) => handshaking,
             Entry::Retry => {
+                counts.turned_away.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
                 // An address that was not shown may always be asked for.
                 let _ = incoming.retry();
                 return;
             }
             Entry::Ignore => {
+                counts.turned_away.count(QuicRefusal::Rush);
                 worker.forget(&incoming);
                 return incoming.ignore();
             }
         };
         // There is no backlog to wait in, and a client that is refused has TCP.
         let Some(place) = server.places.try_take() else {
+            counts.turned_away.count(QuicRefusal::Refused);
             worker.forget(&incoming);
             return incoming.refuse();
         };
+        // Not one that a Retry brought.
+        if incoming.remote_address_validated() && incoming.may_retry() {
+            counts.tokens.count(());
+        }
         let client = incoming.remote_address();
         let port = worker.endpoint.local_addr().map_or(0, |address| address.port());
         let arrivals = worker.arrivals.clone();
@@ -175,6 +186,11 @@ impl Front {
             }
             drop(place);
         });
+    }
+
+    /// What metrics say of the door.
+    pub(crate) fn reading(&self) -> QuicReading {
+        QuicReading { handshakes: self.door.handshakes() as u64 }
     }
 
     /// Says when a rush of connections is over, and lets go of ports that are not listened on any

@@ -36,7 +36,8 @@ pub(super) async fn serve(
     // Early data is bound to these too (RFC 9114 section 7.2.4.2): they follow from the
     // configuration alone, without random ones that nobody knows.
     builder.max_field_section_size(header_size).send_grease(false);
-    let Ok(Ok(http)) = timeout_at(deadline.into(), builder.build(link)).await else { return };
+    let built = timeout_at(deadline.into(), builder.build(link)).await;
+    let Ok(Ok(http)) = built.inspect_err(|_| connection.visit.timed_out()) else { return };
     let mut session = Session {
         connection: connection.clone(),
         quic: quic.clone(),
@@ -94,6 +95,7 @@ impl Session {
                     _ => self.finish().await?,
                 },
                 () = sleep_until(limit.into()) => {
+                    self.connection.visit.timed_out();
                     if self.finishing || !self.connection.is_complete() {
                         return Ok(());
                     }

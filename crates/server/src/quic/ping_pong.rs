@@ -45,6 +45,7 @@ pub(super) async fn serve(
                 _ => last = true,
             },
             () = sleep_until(deadline.into()), if pings.is_empty() || !connection.is_complete() => {
+                connection.visit.timed_out();
                 return;
             }
         }

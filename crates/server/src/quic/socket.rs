@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use firstflight_telemetry::metrics::{Metrics, Transport};
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
@@ -21,6 +22,7 @@ pub(super) struct WorkerSocket {
     pub(super) sorting: Option<(Arc<Strays>, u8)>,
     /// Who reads first flights, where they are claimed in a store.
     pub(super) arrivals: Option<Arc<Arrivals>>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl WorkerSocket {
@@ -31,16 +33,28 @@ impl WorkerSocket {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let Some((strays, worker)) = &self.sorting else {
-            return self.socket.poll_recv(cx, bufs, meta);
+            return self.poll_socket(cx, bufs, meta);
         };
         match strays.poll_take(*worker, cx, bufs, meta) {
             0 => {}
             taken => return Poll::Ready(Ok(taken)),
         }
-        let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
+        let count = ready!(self.poll_socket(cx, bufs, meta))?;
         for (buffer, meta) in bufs.iter_mut().zip(meta).take(count) {
             strays.sort(*worker, buffer, meta);
         }
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_socket(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let count = ready!(self.socket.poll_recv(cx, bufs, meta))?;
+        let bytes: usize = meta.iter().take(count).map(|meta| meta.len).sum();
+        self.metrics.connections.received.add(Transport::Quic, bytes as u64);
         Poll::Ready(Ok(count))
     }
 }
@@ -51,7 +65,9 @@ impl AsyncUdpSocket for WorkerSocket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.socket.try_send(transmit)
+        self.socket.try_send(transmit)?;
+        self.metrics.connections.sent.add(Transport::Quic, transmit.contents.len() as u64);
+        Ok(())
     }
 
     fn poll_recv(

@@ -30,9 +30,10 @@ impl Default for Connections {
 }
 
 impl Connections {
-    pub(super) fn collect(&self, snapshot: &mut Snapshot) {
+    pub(super) fn collect(&self, limit: u32, snapshot: &mut Snapshot) {
         snapshot.push(self.accepted.family());
         snapshot.push(self.active.family());
+        snapshot.number(&LIMIT, f64::from(limit));
         snapshot.push(self.failed.family());
         snapshot.push(self.received.family());
         snapshot.push(self.sent.family());
@@ -49,9 +50,14 @@ static ACTIVE: Description = Description::gauge(
     "Connections there are now.",
     "At limits.connections further ones over TCP wait in the kernel's backlog, and over QUIC are refused. Raise the limit, or find out who holds them.",
 );
+static LIMIT: Description = Description::gauge(
+    "firstflight_connections_limit",
+    "Connections that there may be, limits.connections.",
+    "See firstflight_connections_active.",
+);
 static FAILED: Description = Description::counter(
     "firstflight_handshakes_failed_total",
-    "Connections that ended before their handshake was complete.",
+    "Connections that ended before their handshake was complete, without an answer.",
     "A copy of a first flight never completes its handshake, so replays show here too. Else scanners, clients that distrust the certificate, or ones that are too old.",
 );
 static RECEIVED: Description = Description::counter(

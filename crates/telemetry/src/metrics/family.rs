@@ -89,7 +89,7 @@ pub struct Histograms<L> {
 
 /// One series.
 #[derive(Debug)]
-struct Cell {
+pub(super) struct Cell {
     /// One more than there are bounds: the last is for what lies beyond.
     classes: Box<[AtomicU64]>,
     /// In millionths.
@@ -99,20 +99,13 @@ struct Cell {
 impl<L: Labels> Histograms<L> {
     /// `bounds`: the classes' upper ones, rising.
     pub(crate) fn new(description: &'static Description, bounds: &'static [f64]) -> Self {
-        let cell = || Cell {
-            classes: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
-            sum: AtomicI64::new(0),
-        };
-        let cells = (0..L::COUNT).map(|_| cell()).collect();
+        let cells = (0..L::COUNT).map(|_| Cell::new(bounds)).collect();
         Self { description, bounds, cells, labels: PhantomData }
     }
 
     /// Counts an observation.
     pub fn observe(&self, labels: L, value: f64) {
-        let cell = &self.cells[labels.index()];
-        let class = self.bounds.partition_point(|bound| *bound < value);
-        cell.classes[class].fetch_add(1, Ordering::Relaxed);
-        cell.sum.fetch_add((value * MILLION) as i64, Ordering::Relaxed);
+        self.cells[labels.index()].observe(self.bounds, value);
     }
 
     /// Counts a time.
@@ -131,7 +124,20 @@ impl<L: Labels> Histograms<L> {
 }
 
 impl Cell {
-    fn read(&self, bounds: &'static [f64]) -> HistogramValue {
+    pub(super) fn new(bounds: &'static [f64]) -> Self {
+        Self {
+            classes: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum: AtomicI64::new(0),
+        }
+    }
+
+    pub(super) fn observe(&self, bounds: &'static [f64], value: f64) {
+        let class = bounds.partition_point(|bound| *bound < value);
+        self.classes[class].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add((value * MILLION) as i64, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self, bounds: &'static [f64]) -> HistogramValue {
         let classes = self.classes.iter().map(|class| class.load(Ordering::Relaxed)).collect();
         let sum = self.sum.load(Ordering::Relaxed) as f64 / MILLION;
         HistogramValue { bounds: bounds.into(), classes, sum }

@@ -39,7 +39,7 @@ label! {
 }
 
 label! {
-    /// Why a connection ended before its handshake did.
+    /// Why a connection ended before its handshake did, and before an answer.
     HandshakeFailure as "reason" {
         /// TLS or QUIC found fault, or the client did or went away.
         Protocol = "protocol",
@@ -56,10 +56,15 @@ label! {
         Disabled = "disabled",
         /// Another connection has claimed the flight: a replay, or an original that a copy overtook.
         Replayed = "replayed",
+        /// The flight, or a copy of it, was refused before, and its client has sent its requests
+        /// again: somebody sends it a second time.
+        RefusedBefore = "refused_before",
         /// The ticket's age is off by more than `early_data.freshness`.
         Age = "age",
         /// Records may be missing: after a start with kept keys, or a clock that was set.
         StartupWindow = "startup_window",
+        /// This process is being replaced, and has handed its records to the next one.
+        HandedOver = "handed_over",
         /// The strike register is full, or nearly.
         RegisterFull = "register_full",
         /// The ticket was issued in another zone.
@@ -98,6 +103,8 @@ label! {
         ProtocolVersion = "protocol_version",
         /// The peer declined it.
         PeerDeclined = "peer_declined",
+        /// The handshake did not come that far.
+        Unknown = "unknown",
         /// Any other reason of the library.
         Other = "other",
     }
@@ -108,14 +115,8 @@ label! {
     HeldReason as "reason" {
         /// The route's policy does not let it run early.
         Policy = "policy",
-        /// The ticket's age is off by more than `early_data.freshness`.
-        Age = "age",
         /// Another connection has claimed the flight.
         Replayed = "replayed",
-        /// The strike register has no room.
-        RegisterFull = "register_full",
-        /// Records may be missing.
-        StartupWindow = "startup_window",
     }
 }
 
@@ -147,8 +148,10 @@ label! {
 label! {
     /// How requests are spoken.
     Protocol as "protocol" {
-        /// HTTP/1.0 and HTTP/1.1.
-        Http1 = "http1",
+        /// HTTP/1.0.
+        Http10 = "http1.0",
+        /// HTTP/1.1.
+        Http11 = "http1.1",
         /// HTTP/2.
         Http2 = "http2",
         /// HTTP/3.

@@ -43,7 +43,7 @@ pub use requests::Requests;
 pub use snapshot::{Family, HistogramValue, Series, Snapshot, Value};
 pub use store::{ClaimTimes, StoreReading};
 pub use tickets::{TicketReading, Tickets};
-pub use upstreams::{UpstreamReading, UpstreamServerReading};
+pub use upstreams::{UpstreamReading, UpstreamServerReading, Upstreams};
 
 /// All that is counted where it happens. One for each process; share it in an `Arc`.
 #[derive(Debug, Default)]
@@ -60,6 +60,8 @@ pub struct Metrics {
     pub tickets: Tickets,
     /// QUIC's door.
     pub quic: Quic,
+    /// Upstreams.
+    pub upstreams: Upstreams,
     /// Reloads of the configuration.
     pub reloads: Reloads,
 }
@@ -71,12 +73,12 @@ impl Metrics {
         self.early_data.collect(&mut snapshot);
         register::collect(readings, &mut snapshot);
         self.handshakes.collect(&mut snapshot);
-        self.connections.collect(&mut snapshot);
+        self.connections.collect(readings.connections_limit, &mut snapshot);
         self.requests.collect(&mut snapshot);
         self.tickets.collect(&readings.tickets, &mut snapshot);
         store::collect(readings.store.as_ref(), &mut snapshot);
         self.quic.collect(readings.quic.as_ref(), &mut snapshot);
-        upstreams::collect(&readings.upstreams, &mut snapshot);
+        self.upstreams.collect(&readings.upstreams, &mut snapshot);
         self.reloads.collect(readings, &mut snapshot);
         certificates::collect(&readings.certificates, &mut snapshot);
         readings.process.collect(&mut snapshot);

@@ -20,6 +20,8 @@ pub struct Readings {
     pub tickets: TicketReading,
     /// QUIC; `None`: there is no HTTP/3.
     pub quic: Option<QuicReading>,
+    /// Connections that there may be.
+    pub connections_limit: u32,
     /// Upstream pools.
     pub upstreams: Vec<UpstreamReading>,
     /// Which configuration serves.

@@ -14,6 +14,8 @@ pub struct RegisterReading {
     pub won: u64,
     /// Claims lost.
     pub lost: u64,
+    /// Claims of flights that were refused, now or before.
+    pub barred: u64,
     /// Claims that found no room.
     pub full: u64,
 }
@@ -25,6 +27,7 @@ pub(super) fn collect(readings: &Readings, snapshot: &mut Snapshot) {
     let claims = [
         ("local", "won", local.won),
         ("local", "lost", local.lost),
+        ("local", "barred", local.barred),
         ("local", "full", local.full),
         ("filter", "lost", filter.lost),
         ("store", "won", store.won),
@@ -54,6 +57,10 @@ const RESULT: LabelInfo = LabelInfo {
     values: &[
         ("won", "The flight may run early."),
         ("lost", "Another connection has it: a replay, or an original that a copy overtook."),
+        (
+            "barred",
+            "The flight is refused, so that no copy of it can run; or it was refused before.",
+        ),
         ("full", "There was no room."),
         ("unknown", "The store did not say; firstflight_store_claims_unknown_total says why."),
     ],

@@ -1,6 +1,6 @@
 //! Reloads of the configuration.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use super::{Counters, Description, Readings, ReloadResult, Snapshot};
 
@@ -10,7 +10,7 @@ pub struct Reloads {
     ended: Counters<ReloadResult>,
     failed: AtomicBool,
     /// Milliseconds since 1970.
-    taken_up: AtomicU64,
+    taken_up: AtomicI64,
 }
 
 impl Default for Reloads {
@@ -18,19 +18,19 @@ impl Default for Reloads {
         Self {
             ended: Counters::new(&RELOADS),
             failed: AtomicBool::new(false),
-            taken_up: AtomicU64::new(0),
+            taken_up: AtomicI64::new(0),
         }
     }
 }
 
 impl Reloads {
     /// The process began with a configuration, at `unix` milliseconds since 1970.
-    pub fn began(&self, unix: u64) {
+    pub fn began(&self, unix: i64) {
         self.taken_up.store(unix, Ordering::Relaxed);
     }
 
     /// A configuration was taken up, at `unix` milliseconds since 1970.
-    pub fn succeeded(&self, unix: u64) {
+    pub fn succeeded(&self, unix: i64) {
         self.began(unix);
         self.failed.store(false, Ordering::Relaxed);
         self.ended.count(ReloadResult::Success);

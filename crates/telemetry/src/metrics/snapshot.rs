@@ -57,7 +57,8 @@ impl Snapshot {
     /// The sum of a metric's series that have all of `labels`; of a histogram, how many
     /// observations.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.series(name).filter(|series| series.has(labels)).map(|one| one.value.number()).sum()
+        let found = self.series(name).filter(|series| series.has(labels));
+        found.fold(0.0, |sum, series| sum + series.value.number())
     }
 
     /// The series of a metric.

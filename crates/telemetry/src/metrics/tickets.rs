@@ -1,20 +1,18 @@
 //! Tickets, their keys and their ages.
 
 use super::label::LabelInfo;
-use super::{Counters, Description, Family, Histograms, Series, Snapshot, Value};
+use super::{Description, Family, Histograms, Series, Snapshot, Value};
 
 /// Tickets that clients came with.
 #[derive(Debug)]
 pub struct Tickets {
     /// The ticket age stated less the one reckoned, of resumed TLS 1.3 sessions.
     pub age_skew: Histograms<()>,
-    /// Sessions of single-use tickets that could not be kept.
-    pub lost: Counters<()>,
 }
 
 impl Default for Tickets {
     fn default() -> Self {
-        Self { age_skew: Histograms::new(&AGE_SKEW, SKEWS), lost: Counters::new(&LOST) }
+        Self { age_skew: Histograms::new(&AGE_SKEW, SKEWS) }
     }
 }
 
@@ -37,6 +35,8 @@ pub struct TicketReading {
     pub unknown: u64,
     /// Tickets that name a key which did not seal them.
     pub forged: u64,
+    /// Sessions of single-use tickets that could not be kept.
+    pub sessions_lost: u64,
 }
 
 impl Tickets {
@@ -57,7 +57,7 @@ impl Tickets {
         let refused = refused.map(|(name, count)| (Some((REASON.name, name)), count));
         snapshot.push(counter(&REFUSED, vec![REASON], refused));
         snapshot.push(self.age_skew.family());
-        snapshot.push(self.lost.family());
+        snapshot.push(counter(&LOST, Vec::new(), [(None, ring.sessions_lost)]));
     }
 }
 

@@ -53,5 +53,5 @@ pub(super) fn set_back(plan: &Plan) -> Vec<Row> {
     run.copies(0.3, &[1]);
     storm.rage(Duration::from_secs(4));
     storm.end();
-    vec![stage.end(&["store_clock", "ticket_age", "session_not_resumed"])]
+    vec![stage.end(&["store_clock", "age", "session_not_resumed"])]
 }

@@ -40,7 +40,7 @@ pub(super) fn acknowledged(plan: &Plan) -> Vec<Row> {
     storm.until_taken(20, WINDOW);
     storm.end();
     // The budget may be over before the store gives the replica up.
-    vec![stage.end(&["store_unreplicated", "store_slow"])]
+    vec![stage.end(&["store_unreplicated", "store_timeout"])]
 }
 
 fn failover(

@@ -8,12 +8,12 @@ use crate::stage::{Setup, Stage, WINDOW};
 
 /// Killed, and started again after a while.
 pub(super) fn stopped(plan: &Plan) -> Vec<Row> {
-    trouble("store_stopped", plan, &["store_absent"], |stage| stage.process().kill(), restart)
+    trouble("store_stopped", plan, &["store_down"], |stage| stage.process().kill(), restart)
 }
 
 /// SIGSTOP: connections stay, nothing is answered.
 pub(super) fn frozen(plan: &Plan) -> Vec<Row> {
-    let reasons = ["store_slow", "store_absent"];
+    let reasons = ["store_timeout", "store_down"];
     trouble(
         "store_frozen",
         plan,
@@ -60,19 +60,19 @@ pub(super) fn evicting(plan: &Plan) -> Vec<Row> {
 pub(super) fn slow(plan: &Plan) -> Vec<Row> {
     let each_way = 4 * plan.budget;
     let slow = move |stage: &mut Stage| stage.pipes.iter().for_each(|pipe| pipe.slow(each_way));
-    trouble("store_slow", plan, &["store_slow"], slow, open)
+    trouble("store_slow", plan, &["store_timeout"], slow, open)
 }
 
 /// Out of reach for one node, which the others do not know.
 pub(super) fn partitioned(plan: &Plan) -> Vec<Row> {
     let cut = |stage: &mut Stage| stage.pipes[0].cut();
-    trouble("store_partitioned", plan, &["store_slow", "store_absent"], cut, open)
+    trouble("store_partitioned", plan, &["store_timeout", "store_down"], cut, open)
 }
 
 /// One of three masters of a cluster is killed and started at once, without a record.
 pub(super) fn shard_restarted_empty(plan: &Plan) -> Vec<Row> {
     let stage = Stage::sharded("shard_restarted_empty", plan);
-    trouble_on(stage, &["store_window", "store_refused", "store_absent"], restart, |_| {})
+    trouble_on(stage, &["store_window", "store_refused", "store_down"], restart, |_| {})
 }
 
 /// Tickets that are used once: the store has their only copies, and forgets them.

@@ -1,0 +1,95 @@
+//! What metrics read when somebody asks: the gate, the store, the keys, the configuration.
+
+use firstflight_replay::RegisterStatistics;
+use firstflight_store::{CLAIM_TIME_BOUNDS, StoreStatistics};
+use firstflight_telemetry::metrics::{
+    CertificateReading, ClaimTimes, ProcessReading, Readings, RegisterReading, Snapshot,
+    StoreReading,
+};
+use firstflight_tls::{Entry, Identities};
+
+use crate::access_log::AccessLog;
+use crate::gatekeeper::store_reason;
+use crate::handle::ServerHandle;
+use crate::server::Shared;
+use crate::shared_register::SharedRegister;
+use crate::upstreams;
+
+impl ServerHandle {
+    /// All metrics at this moment.
+    pub fn metrics(&self) -> Snapshot {
+        self.0.metrics.snapshot(&self.0.readings())
+    }
+}
+
+impl Shared {
+    fn readings(&self) -> Readings {
+        let generation = self.current();
+        let (store, filter) = match self.gatekeeper.shared() {
+            Some(shared) => {
+                let (store, filter) = shared.statistics();
+                (Some(store_reading(shared, &store)), register(&filter))
+            }
+            None => (None, RegisterReading::default()),
+        };
+        let lost = self.access_log.as_ref().map_or(0, AccessLog::lost);
+        Readings {
+            early_data_open: generation.early_data && self.gatekeeper.is_open(),
+            register: register(&self.gatekeeper.statistics()),
+            filter,
+            store,
+            tickets: self.ring.reading(),
+            quic: generation.quic.as_ref().map(|_| self.front.reading()),
+            connections_limit: generation.limits.connections,
+            upstreams: generation
+                .pools
+                .values()
+                .map(|pool| upstreams::reading(pool.status()))
+                .collect(),
+            generation: generation.number,
+            certificates: generation.certificates.clone(),
+            process: ProcessReading::of_this_process(env!("CARGO_PKG_VERSION"), lost),
+        }
+    }
+}
+
+/// What metrics say of certificates.
+pub(crate) fn certificates(identities: &Identities) -> Vec<CertificateReading> {
+    let entries = identities.entries().iter();
+    let reading = |Entry { names, identity }: &Entry| {
+        let site = names.first().map_or("default", String::as_str).to_owned();
+        identity.expires().map(|expires| CertificateReading { site, expires })
+    };
+    entries.filter_map(reading).collect()
+}
+
+fn register(register: &RegisterStatistics) -> RegisterReading {
+    RegisterReading {
+        records: register.entries as u64,
+        capacity: register.capacity as u64,
+        won: register.won,
+        lost: register.lost,
+        barred: register.barred,
+        full: register.full,
+    }
+}
+
+fn store_reading(shared: &SharedRegister, store: &StoreStatistics) -> StoreReading {
+    let reasons = StoreStatistics::REASONS.iter();
+    let unknown = reasons.map(|why| (store_reason(*why), store.unknown_by(*why)));
+    StoreReading {
+        resting: shared.resting().map(store_reason),
+        won: store.won,
+        lost: store.lost,
+        unknown: unknown.collect(),
+        batches: store.batches,
+        connections: store.connections,
+        claim_times: ClaimTimes {
+            bounds: CLAIM_TIME_BOUNDS.iter().map(|micros| *micros as f64 / MILLION).collect(),
+            classes: store.claim_times.to_vec(),
+            sum: store.claim_micros as f64 / MILLION,
+        },
+    }
+}
+
+const MILLION: f64 = 1e6;
