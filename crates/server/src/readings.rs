@@ -3,7 +3,7 @@
 use firstflight_replay::RegisterStatistics;
 use firstflight_store::{CLAIM_TIME_BOUNDS, StoreStatistics};
 use firstflight_telemetry::metrics::{
-    CertificateReading, ClaimTimes, ProcessReading, Readings, RegisterReading, Snapshot,
+    CertificateReading, ClaimTimes, Format, ProcessReading, Readings, RegisterReading, Snapshot,
     StoreReading,
 };
 use firstflight_tls::{Entry, Identities};
@@ -13,6 +13,7 @@ use crate::gatekeeper::store_reason;
 use crate::handle::ServerHandle;
 use crate::server::Shared;
 use crate::shared_register::SharedRegister;
+use crate::trace::Tracer;
 use crate::upstreams;
 
 impl ServerHandle {
@@ -23,6 +24,11 @@ impl ServerHandle {
 }
 
 impl Shared {
+    /// The same as text, as collectors get them.
+    pub(crate) fn exposition(&self) -> String {
+        self.metrics.snapshot(&self.readings()).encode(Format::OpenMetrics)
+    }
+
     fn readings(&self) -> Readings {
         let generation = self.current();
         let (store, filter) = match self.gatekeeper.shared() {
@@ -48,6 +54,7 @@ impl Shared {
                 .collect(),
             generation: generation.number,
             certificates: generation.certificates.clone(),
+            spans: self.tracer.as_ref().and_then(Tracer::reading),
             process: ProcessReading::of_this_process(env!("CARGO_PKG_VERSION"), lost),
         }
     }

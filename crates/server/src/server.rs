@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -90,7 +90,8 @@ impl Server {
         ring.begin().await;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
-        let tracer = config.telemetry.as_ref().map(|settings| tracer(settings, &config));
+        let oneself = Arc::new(OnceLock::new());
+        let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, oneself.clone()));
         let metrics = Arc::new(Metrics::default());
         metrics.reloads.began(jiff::Timestamp::now().as_millisecond());
         let shared = Shared {
@@ -108,7 +109,9 @@ impl Server {
             tracer,
             ring,
         };
-        Ok(Self { ports, addresses, shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        let _ = oneself.set(Arc::downgrade(&shared));
+        Ok(Self { ports, addresses, shared })
     }
 
     /// The addresses listened on, with the ports that the system chose.
@@ -235,10 +238,19 @@ fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, Se
     Ok(Some((Store::open(store, SteadyClock::unix_micros)?, shared)))
 }
 
-fn tracer(settings: &TelemetrySettings, config: &ServerConfig) -> Tracer {
+/// `server`: whose metrics are sent beside the spans, once there is one.
+fn tracer(
+    settings: &TelemetrySettings,
+    config: &ServerConfig,
+    server: Arc<OnceLock<Weak<Shared>>>,
+) -> Tracer {
+    let exposition = move || {
+        let server = server.get().and_then(Weak::upgrade);
+        server.map_or_else(String::new, |server| server.exposition())
+    };
     let exporter = settings.otlp.clone().map(|endpoint| {
         let node = config.tickets.node.clone().unwrap_or_else(name_of_this_node);
-        Exporter::start(endpoint, settings, &node, Box::new(String::new)).0
+        Exporter::start(endpoint, settings, &node, Box::new(exposition)).0
     });
     Tracer::new(settings.clone(), exporter)
 }

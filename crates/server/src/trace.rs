@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use firstflight_otlp::{
-    Exporter, Span, SpanId, SpanKind, SpanStatus, TelemetrySettings, TraceContext,
+    Exporter, ExporterStatistics, Span, SpanId, SpanKind, SpanStatus, TelemetrySettings,
+    TraceContext,
 };
+use firstflight_telemetry::metrics::SpanReading;
 use firstflight_upstream::{Attempt, Observer};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -80,6 +82,12 @@ impl Tracer {
         if let Some(exporter) = &self.exporter {
             exporter.send(span);
         }
+    }
+
+    /// What became of spans; `None`: they go nowhere.
+    pub(crate) fn reading(&self) -> Option<SpanReading> {
+        let ExporterStatistics { sent, dropped } = self.exporter.as_ref()?.statistics();
+        Some(SpanReading { sent, dropped })
     }
 
     /// Sends what waits.

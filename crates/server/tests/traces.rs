@@ -5,6 +5,9 @@ mod rig;
 use firstflight_config::ServerConfig;
 use firstflight_otlp::{Endpoint, TelemetrySettings};
 use firstflight_rig::{Collector, Span, attribute};
+use opentelemetry_proto::tonic::metrics::v1::NumberDataPoint;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 use rig::{Client, Rig, Seen, Upstream, get, line, replay};
 
 const THEIR_TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -165,4 +168,26 @@ async fn a_clients_trace_is_gone_on_with_only_where_clients_are_believed() {
             assert_eq!(hex::encode(&whole.parent_span_id), THEIR_SPAN);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_go_to_the_collector_by_the_names_that_are_scraped() {
+    let collector = Collector::start();
+    let rig = Rig::files(with(traced(&collector))).await;
+    let session = rig.session("http/1.1").await;
+    Client::prepare("http/1.1", Some(&session), &get("/")).run(rig.address).await;
+    // The last of both leave at the end.
+    rig.stop().await;
+    let metrics = collector.metrics();
+    let names: Vec<_> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+    for name in ["firstflight_requests", "firstflight_handshake_seconds", "firstflight_spans"] {
+        assert!(names.contains(&name), "no {name} in {names:?}");
+    }
+    let requests = metrics.iter().find(|metric| metric.name == "firstflight_requests").unwrap();
+    let Some(Data::Sum(sum)) = &requests.data else { panic!("no counter: {requests:?}") };
+    let count = |point: &NumberDataPoint| match point.value {
+        Some(Value::AsDouble(value)) => value,
+        _ => panic!("no number: {point:?}"),
+    };
+    assert_eq!(sum.data_points.iter().map(count).sum::<f64>(), 2.0);
 }

@@ -20,6 +20,7 @@ mod register;
 mod reloads;
 mod requests;
 mod snapshot;
+mod spans;
 mod store;
 mod text;
 mod tickets;
@@ -41,6 +42,7 @@ pub use register::RegisterReading;
 pub use reloads::Reloads;
 pub use requests::Requests;
 pub use snapshot::{Family, HistogramValue, Series, Snapshot, Value};
+pub use spans::SpanReading;
 pub use store::{ClaimTimes, StoreReading};
 pub use tickets::{TicketReading, Tickets};
 pub use upstreams::{UpstreamReading, UpstreamServerReading, Upstreams};
@@ -81,6 +83,7 @@ impl Metrics {
         self.upstreams.collect(&readings.upstreams, &mut snapshot);
         self.reloads.collect(readings, &mut snapshot);
         certificates::collect(&readings.certificates, &mut snapshot);
+        spans::collect(readings.spans.as_ref(), &mut snapshot);
         readings.process.collect(&mut snapshot);
         snapshot
     }
