@@ -32,11 +32,14 @@ impl Files {
     /// # Errors
     /// [`ServerError::Root`] or [`ServerError::Config`].
     pub(crate) fn new(settings: &FileSettings) -> Result<Self, ServerError> {
-        let root = &settings.root;
-        check_root(root)?;
-        let files = PromptFiles::new(root, settings.follow_symlinks).map_err(|reason| {
-            ServerError::Root { path: root.clone(), reason: reason.to_string() }
-        })?;
+        let wrong = |reason: std::io::Error| ServerError::Root {
+            path: settings.root.clone(),
+            reason: reason.to_string(),
+        };
+        check_root(&settings.root)?;
+        // The library puts a dot before a relative one.
+        let root = std::path::absolute(&settings.root).map_err(wrong)?;
+        let files = PromptFiles::new(&root, settings.follow_symlinks).map_err(wrong)?;
         // Who asks for several ranges gets the whole, as RFC 9110 section 14.2 allows.
         let mut directory = ServeDir::with_backend(root, files).ignore_multi_range_requests(true);
         for encoding in &settings.precompressed {

@@ -1,6 +1,10 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use proptest::collection::vec;
+use proptest::prelude::{Strategy, prop_assert};
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
 use tempfile::TempDir;
 
 use super::*;
@@ -263,6 +267,15 @@ async fn ready_made_encodings_go_to_clients_that_take_them() {
     assert_eq!((photo.header("content-encoding"), &*photo.body), ("", "picture"));
 }
 
+#[tokio::test]
+async fn a_directory_may_be_named_from_where_the_program_was_started() {
+    for root in ["src", "./src", "../server/src/."] {
+        let files = Files::new(&FileSettings::new(root)).unwrap();
+        assert_eq!(get(&files, "/files.rs", &[]).await.status, 200, "{root}");
+        assert_eq!(get(&files, "/../Cargo.toml", &[]).await.status, 404, "{root}");
+    }
+}
+
 #[test]
 fn what_cannot_be_served_is_named() {
     let directory = directory();
@@ -273,3 +286,57 @@ fn what_cannot_be_served_is_named() {
     let error = Files::new(&settings).err().unwrap().to_string();
     assert!(error.contains("lzma") && error.contains("zstd"), "{error}");
 }
+
+/// Whatever is asked for, in whatever spelling, is no file of outside and nothing hidden.
+#[test]
+fn no_path_leads_outside() {
+    let directory = directory();
+    let both = ["br".to_owned(), "gzip".to_owned()];
+    let files = files(&directory, |settings| settings.precompressed = both.to_vec());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let piece = (select(PARTS), select(JOINTS)).prop_map(|(part, joint)| format!("{joint}{part}"));
+    let paths = vec(piece, 1..5).prop_map(|pieces| match pieces.concat() {
+        path if path.starts_with('/') => path,
+        path => format!("/{path}"),
+    });
+    let tried = TestRunner::new(Config::with_cases(8192)).run(&paths, |path| {
+        let answer = runtime.block_on(get(&files, &path, &[("accept-encoding", "br, gzip")]));
+        prop_assert!(matches!(answer.status, 200 | 307 | 404), "{}", answer.status);
+        prop_assert!(!answer.body.starts_with("no"));
+        prop_assert!(!answer.header("location").starts_with("//"));
+        Ok(())
+    });
+    tried.unwrap();
+}
+
+/// What a path may be made of.
+const PARTS: &[&str] = &[
+    "..",
+    "%2e%2e",
+    ".%2E",
+    "%252e%252e",
+    ".",
+    "sub",
+    "up",
+    "site",
+    "secret",
+    "up/secret",
+    "outside",
+    "inside",
+    "absolute",
+    ".git",
+    ".git/config",
+    "%2egit",
+    "config",
+    ".well-known",
+    "page.html",
+    "page.html%00",
+    "..;",
+    "%5c",
+    "..%5c..%5csecret",
+    "..%2fsecret",
+    "",
+];
+
+/// And by what it may be joined; mostly by what leads somewhere.
+const JOINTS: &[&str] = &["/", "/", "/", "/", "/", "/", "//", "%2f", "\\", "/./", "", "?", ";/"];

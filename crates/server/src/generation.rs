@@ -66,7 +66,11 @@ impl Foundation {
         // Made once: clients that trust it go on to do so after a reload.
         let self_signed = match &config.certificate {
             CertificateSource::Files { .. } => None,
-            source => Some(certificate::identity(source, addresses)?),
+            CertificateSource::SelfSigned { names, save } => {
+                let names = names.iter().chain(site_names(&config.content)).cloned().collect();
+                let source = CertificateSource::SelfSigned { names, save: save.clone() };
+                Some(certificate::identity(&source, addresses)?)
+            }
         };
         let key_log = match &config.tls.key_log {
             Some(path) => Some(Arc::new(KeyLogFile::open(path)?) as Arc<dyn KeyLog>),
@@ -200,6 +204,15 @@ fn acceptor(
         key_log: foundation.key_log.clone(),
         ..AcceptorConfig::new(identities)
     })
+}
+
+/// The names of all sites.
+fn site_names(content: &Content) -> impl Iterator<Item = &String> {
+    let sites = match content {
+        Content::Sites(content) => &*content.sites,
+        Content::PingPong => &[],
+    };
+    sites.iter().flat_map(|site| &site.names)
 }
 
 fn setting(text: &str) -> ServerError {

@@ -65,13 +65,15 @@ impl ReadySite {
         Ok(Self { policy, routes, fields })
     }
 
-    /// Whether a request may run from early data.
+    /// Whether a request may run from early data. One whose path is another route's for servers
+    /// that take `/A` and `/a` for one may not: it would pass that route's rules by.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
         let path = request.uri().path();
         let mode = self.policy.mode(path);
-        match self.route(path) {
-            Ok(route) => route.rules.may_run_early(request, mode),
-            Err(_) => Rules::default().may_run_early(request, mode),
+        match (self.routes.find(path), self.route(path)) {
+            (Found::ButForCase(_), _) => false,
+            (_, Ok(route)) => route.rules.may_run_early(request, mode),
+            (_, Err(_)) => Rules::default().may_run_early(request, mode),
         }
     }
 
