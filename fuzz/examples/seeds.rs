@@ -81,7 +81,8 @@ fn register() -> Vec<u8> {
     let gate = Gate::new(config, Duration::ZERO);
     let _ = gate.claim(&FirstFlight::new(&[7; 32], 0, Duration::ZERO), Duration::ZERO);
     gate.claim_name(ClaimKey::from_name(&[b"seed"]), Duration::from_secs(60), Duration::ZERO);
-    gate.hand_over(Duration::from_secs(1000), Duration::ZERO).to_bytes()
+    let terms = ClaimKey::from_name(&[]);
+    gate.hand_over(terms, Duration::from_secs(1000), Duration::ZERO).to_bytes()
 }
 
 fn question() -> Vec<u8> {

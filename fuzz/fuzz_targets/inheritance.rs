@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use firstflight_replay::{Answer, Gate, GateConfig, Inheritance, Question, Startup};
+use firstflight_replay::{Answer, ClaimKey, Gate, GateConfig, Inheritance, Question, Startup};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -12,8 +12,9 @@ fuzz_target!(|bytes: &[u8]| {
     let gate = Gate::new(config, now);
     if let Ok(inheritance) = Inheritance::parse(bytes) {
         assert_eq!(inheritance.to_bytes(), bytes);
-        gate.take_over(&inheritance, common, now);
-        let left = gate.hand_over(common, now);
+        let terms = ClaimKey::from_name(&[]);
+        gate.take_over(&inheritance, terms, common, now);
+        let left = gate.hand_over(terms, common, now);
         assert_eq!(Inheritance::parse(&left.to_bytes()).as_ref(), Ok(&left));
         return;
     }

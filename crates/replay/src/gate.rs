@@ -173,8 +173,9 @@ impl Gate {
     /// Closes the gate, and says all that it knows. Nothing is recorded here any more: what comes
     /// at the same time is in the inheritance, or is [`Refusal::HandedOver`].
     ///
-    /// `common`: this moment by a clock that the next process reads too.
-    pub fn hand_over(&self, common: Duration, now: Duration) -> Inheritance {
+    /// `terms`: by what TLS accepts flights here. `common`: this moment by a clock that the next
+    /// process reads too.
+    pub fn hand_over(&self, terms: ClaimKey, common: Duration, now: Duration) -> Inheritance {
         // The registers first: a gate that closes for another reason meanwhile says so after them.
         let flights = self.register.close(now);
         let names = self.names.close(now);
@@ -182,7 +183,7 @@ impl Gate {
         let until = until.map(|at| at.load(Ordering::SeqCst)).into_iter().max().unwrap_or(i64::MIN);
         let window = until.saturating_sub(millis(now)).max(0);
         let window = Duration::from_millis(u64::try_from(window).unwrap_or(0));
-        Inheritance { closed_at: common, window, flights, names }
+        Inheritance { closed_at: common, terms, window, flights, names }
     }
 
     /// Goes on, as nobody took over what was handed over.
@@ -195,8 +196,16 @@ impl Gate {
     /// for them. Call it before the first flight is accepted here, and when no other process holds
     /// what is taken over.
     ///
-    /// What finds no room closes the gate for as long as its record would have been needed.
-    pub fn take_over(&self, inheritance: &Inheritance, common: Duration, now: Duration) {
+    /// What finds no room closes the gate for as long as its record would have been needed. And
+    /// with other `terms` than the other process's there is a window: what TLS refused there by
+    /// itself was sent again without a record, and TLS might accept a copy of it here.
+    pub fn take_over(
+        &self,
+        inheritance: &Inheritance,
+        terms: ClaimKey,
+        common: Duration,
+        now: Duration,
+    ) {
         let passed = common.saturating_sub(inheritance.closed_at);
         let then = now.saturating_sub(passed);
         let until = millis(then).saturating_add(millis(inheritance.window));
@@ -211,6 +220,9 @@ impl Gate {
                 let needed = millis(then).saturating_add(i64::from(left).saturating_mul(1000));
                 blind.fetch_max(needed, Ordering::SeqCst);
             }
+        }
+        if terms != inheritance.terms {
+            self.claims_lost(now);
         }
         self.begins_at.store(i64::MIN, Ordering::SeqCst);
     }

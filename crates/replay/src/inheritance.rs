@@ -10,6 +10,8 @@ use crate::register::Held;
 pub struct Inheritance {
     /// When the gate was closed, by a clock that both processes read.
     pub(crate) closed_at: Duration,
+    /// By what TLS has accepted flights.
+    pub(crate) terms: ClaimKey,
     /// How long no flight may be accepted yet.
     pub(crate) window: Duration,
     pub(crate) flights: Vec<Held>,
@@ -22,11 +24,12 @@ pub struct Inheritance {
 pub struct BadInheritance;
 
 impl Inheritance {
-    /// The bytes: [`MAGIC`], two times and two lists of records, all big endian.
+    /// The bytes: [`MAGIC`], the terms, two times and two lists of records, all big endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let records = self.flights.len() + self.names.len();
-        let mut bytes = Vec::with_capacity(MAGIC.len() + 24 + records * RECORD);
+        let mut bytes = Vec::with_capacity(MAGIC.len() + 40 + records * RECORD);
         bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(self.terms.as_bytes());
         bytes.extend_from_slice(&millis(self.closed_at).to_be_bytes());
         bytes.extend_from_slice(&millis(self.window).to_be_bytes());
         for list in [&self.flights, &self.names] {
@@ -43,11 +46,12 @@ impl Inheritance {
     /// [`BadInheritance`]: another version, cut short, or with something behind.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadInheritance> {
         let mut rest = bytes.strip_prefix(MAGIC).ok_or(BadInheritance)?;
+        let terms = ClaimKey::from_bytes(*take(&mut rest)?);
         let closed_at = time(&mut rest)?;
         let window = time(&mut rest)?;
         let (flights, names) = (list(&mut rest)?, list(&mut rest)?);
         match rest.is_empty() {
-            true => Ok(Self { closed_at, window, flights, names }),
+            true => Ok(Self { closed_at, terms, window, flights, names }),
             false => Err(BadInheritance),
         }
     }
@@ -113,6 +117,7 @@ mod tests {
         let list = prop::collection::vec(held, 0..9);
         (any::<u32>(), any::<u32>(), list.clone(), list).prop_map(
             |(closed_at, window, flights, names)| Inheritance {
+                terms: ClaimKey::from_name(&[b"terms"]),
                 closed_at: Duration::from_millis(closed_at.into()),
                 window: Duration::from_millis(window.into()),
                 flights,
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_count_beyond_the_bytes_reserves_nothing() {
-        let bytes = [&MAGIC[..], &[0; 16], &[0xff; 4], &[0; 40]].concat();
+        let bytes = [&MAGIC[..], &[0; 32], &[0xff; 4], &[0; 40]].concat();
         assert_eq!(Inheritance::parse(&bytes), Err(BadInheritance));
     }
 }

@@ -69,6 +69,10 @@ fn name(n: u8) -> ClaimKey {
     ClaimKey::from_name(&[b"test", &[n]])
 }
 
+fn terms() -> ClaimKey {
+    name(0)
+}
+
 impl World {
     fn new(capacity: usize) -> Self {
         let config = |startup| GateConfig { startup, capacity, ..GateConfig::default() };
@@ -112,13 +116,13 @@ impl World {
             Step::Name { new, name } => self.name(new, name),
             Step::Release { new, name } => self.release(new, name),
             Step::Close if matches!(self.stage, Stage::Before) => {
-                let left = self.old.hand_over(self.common(), self.old_now());
+                let left = self.old.hand_over(terms(), self.common(), self.old_now());
                 self.stage = Stage::Closed(left.to_bytes());
             }
             Step::TakeOver => {
                 let Stage::Closed(bytes) = &self.stage else { return };
                 let inheritance = Inheritance::parse(bytes).unwrap();
-                self.new.take_over(&inheritance, self.common(), self.new_now());
+                self.new.take_over(&inheritance, terms(), self.common(), self.new_now());
                 self.stage = Stage::Done;
                 self.go_on();
             }
@@ -264,10 +268,20 @@ fn what_is_left_of_a_window_is_handed_over_and_no_more() {
     let gate = |now| Gate::new(GateConfig::default(), ms(now));
     let old = gate(0);
     let new = gate(100_000);
-    let left = old.hand_over(ms(30_000), ms(30_000));
-    new.take_over(&left, ms(31_000), ms(101_000));
+    let left = old.hand_over(terms(), ms(30_000), ms(30_000));
+    new.take_over(&left, terms(), ms(31_000), ms(101_000));
     assert_eq!(new.closed(ms(100_000 + 45_999)), Some(Refusal::StartupWindow));
     assert_eq!(new.closed(ms(100_000 + 46_000)), None);
+}
+
+#[test]
+fn a_process_that_accepts_other_flights_begins_with_a_window() {
+    let gate = || Gate::new(GateConfig::default(), ms(0));
+    let (old, new) = (gate(), gate());
+    let left = old.hand_over(terms(), ms(0), ms(100_000));
+    new.take_over(&left, name(1), ms(0), ms(100_000));
+    assert_eq!(new.closed(ms(175_999)), Some(Refusal::StartupWindow));
+    assert_eq!(new.closed(ms(176_000)), None);
 }
 
 #[test]
@@ -281,7 +295,7 @@ fn what_found_no_room_closes_the_gate_for_as_long_as_it_is_needed() {
         old.claim(&Offer::new(&[flight; 32], 0, ms(0)), ms(0)).unwrap();
         old.claim_name(name(flight), ms(100_000), ms(0));
     }
-    new.take_over(&old.hand_over(ms(0), ms(0)), ms(0), ms(0));
+    new.take_over(&old.hand_over(terms(), ms(0), ms(0)), terms(), ms(0), ms(0));
     assert_eq!(new.closed(ms(65_999)), Some(Refusal::RegisterFull));
     assert_eq!(new.closed(ms(66_000)), None);
     assert_eq!(new.claim_name(name(9), ms(1000), ms(99_000)), Claim::Full);
@@ -323,9 +337,9 @@ fn claims_that_race_the_hand_over_are_in_it_or_are_asked_again() {
         while old.statistics().won < u64::from(FLIGHTS) / 4 {
             std::thread::yield_now();
         }
-        let left = old.hand_over(ms(0), ms(0));
+        let left = old.hand_over(terms(), ms(0), ms(0));
         assert!(left.len().0 >= usize::from(FLIGHTS) / 4);
-        new.take_over(&left, ms(0), ms(0));
+        new.take_over(&left, terms(), ms(0), ms(0));
         taken.store(true, Ordering::SeqCst);
     });
     // And a copy of each.

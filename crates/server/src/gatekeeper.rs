@@ -181,11 +181,12 @@ impl Gatekeeper {
         }
     }
 
-    /// Closes the gate for `heir`, and says all that it knows.
-    pub(crate) fn close(&self, heir: Heir, common: Duration) -> Inheritance {
+    /// Closes the gate for `heir`, and says all that it knows. `terms`: by what TLS accepts
+    /// flights here.
+    pub(crate) fn close(&self, heir: Heir, terms: ClaimKey) -> Inheritance {
         // First the way to it, then the closing: who finds the gate closed finds the way.
         self.heir.store(Some(heir.into()));
-        self.gate.hand_over(common, self.now())
+        self.gate.hand_over(terms, common(), self.now())
     }
 
     /// Opens it again, as there is no heir after all.
@@ -195,13 +196,13 @@ impl Gatekeeper {
     }
 
     /// Takes over what another process's gate knew.
-    pub(crate) fn take_over(&self, inheritance: &Inheritance, common: Duration) {
-        self.gate.take_over(inheritance, common, self.now());
+    pub(crate) fn take_over(&self, inheritance: &Inheritance, terms: ClaimKey) {
+        self.gate.take_over(inheritance, terms, common(), self.now());
     }
 
     /// Answers a process that has handed its register over.
-    pub(crate) fn answer(&self, question: &Question, common: Duration) -> Answer {
-        question.answer(&self.gate, common, self.now())
+    pub(crate) fn answer(&self, question: &Question) -> Answer {
+        question.answer(&self.gate, common(), self.now())
     }
 
     async fn ask(&self, question: Question) -> Option<Answer> {

@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 
 use crate::ServerHandle;
 use crate::gatekeeper::Gatekeeper;
+use crate::handle::terms;
 use crate::server::{Server, Shared};
 
 /// Why a register stayed where it was.
@@ -97,13 +98,15 @@ impl Server {
 
 async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
     let (asks, mut asked) = mpsc::unbounded_channel();
-    let inheritance = server.gatekeeper.close(Heir(asks), common());
+    // No reload meanwhile.
+    let config = server.config.lock().await;
+    let inheritance = server.gatekeeper.close(Heir(asks), terms(&config));
     let given = timeout(PATIENCE, give(&mut stream, &inheritance)).await;
     if let Err(error) = given.unwrap_or(Err(HandOverError::Slow)) {
         server.gatekeeper.reopen();
         // What came meanwhile.
         while let Ok(ask) = asked.try_recv() {
-            let _ = ask.answer.send(server.gatekeeper.answer(&ask.question, common()));
+            let _ = ask.answer.send(server.gatekeeper.answer(&ask.question));
         }
         return Err(error);
     }
@@ -146,7 +149,7 @@ async fn ask_all(
 async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
     let taking = timeout(PATIENCE, take(&mut stream));
     let inheritance = taking.await.unwrap_or(Err(HandOverError::Slow))?;
-    server.gatekeeper.take_over(&inheritance, common());
+    server.gatekeeper.take_over(&inheritance, terms(&*server.config.lock().await));
     let (flights, names) = inheritance.len();
     info!("the strike register is taken over: {flights} flights, {names} names");
     let server = server.clone();
@@ -178,7 +181,7 @@ async fn answer_all(gatekeeper: &Gatekeeper, mut stream: UnixStream) -> std::io:
             return error;
         }
         let answer = Question::parse(&bytes);
-        let answer = answer.map_or(0, |question| gatekeeper.answer(&question, common()).to_byte());
+        let answer = answer.map_or(0, |question| gatekeeper.answer(&question).to_byte());
         if let Err(error) = stream.write_u8(answer).await {
             return error;
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use firstflight_config::{ConfigError, Content, ServerConfig};
+use firstflight_replay::ClaimKey;
 use firstflight_upstream::{Pool, PoolStatus};
 
 use crate::ServerError;
@@ -131,6 +132,14 @@ fn accept_alike(old: &ServerConfig, new: &ServerConfig) -> bool {
         && limits.streams == then.streams
         && limits.idle_timeout == then.idle_timeout
         && names(old) == names(new)
+}
+
+/// The same for two processes, one of which takes the other's place: by what TLS accepts flights.
+pub(crate) fn terms(config: &ServerConfig) -> ClaimKey {
+    let limits = &config.limits;
+    let limits = (limits.header_size, limits.streams, limits.idle_timeout);
+    let all = (config.early_data.enabled, &config.tls, &config.http3, limits, names(config));
+    ClaimKey::from_name(&[format!("{all:?}").as_bytes()])
 }
 
 /// The sites' names: a ticket is good for its own site's alone.

@@ -30,10 +30,14 @@ impl Generations {
 
     async fn start(&self) -> Rig {
         let keys = self.dir.path().join("keys");
+        self.start_with(|config| config.tickets.keys = KeySource::File(keys)).await
+    }
+
+    async fn start_with(&self, change: impl FnOnce(&mut ServerConfig)) -> Rig {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let content = Content::upstream(&self.upstream.url()).unwrap();
         Rig::start(dir, content, |config: &mut ServerConfig| {
-            config.tickets.keys = KeySource::File(keys);
+            change(config);
             let Content::Sites(sites) = &mut config.content else { panic!("sites") };
             sites.sites[0].routes[0].early = EarlyRules {
                 idempotency_key: Some(Duration::from_secs(3600)),
@@ -43,19 +47,11 @@ impl Generations {
         .await
     }
 
-    /// The first one, its start-up window over: it has taken over what nobody had.
+    /// The first one, its start-up window over: it has taken over what somebody with keys of his
+    /// own had.
     async fn first(&self) -> Rig {
-        let rig = self.start().await;
-        let (mut nobody, stream) = UnixStream::pair().unwrap();
-        let nothing = [&b"ff-reg-1"[..], &[0; 24]].concat();
-        let giving = async {
-            nobody.write_u64(nothing.len() as u64).await.unwrap();
-            nobody.write_all(&nothing).await.unwrap();
-            assert_eq!(nobody.read_u8().await.unwrap(), 1);
-            nobody.write_u8(2).await.unwrap();
-        };
-        let (_, taken) = tokio::join!(giving, rig.server.take_over(stream));
-        taken.unwrap();
+        let (before, rig) = (self.start_with(|_| {}).await, self.start().await);
+        hand_over(&before, &rig).await;
         rig
     }
 }
@@ -132,7 +128,7 @@ async fn a_register_that_nobody_takes_stays_where_it_was() {
         async move { server.hand_over(stream).await }
     });
     // The next process reads all of it, and dies before it has said so.
-    let mut read = vec![0; 8 + 32];
+    let mut read = vec![0; 8 + 48];
     other.read_exact(&mut read).await.unwrap();
     // What comes meanwhile waits.
     let client = Client::prepare("http/1.1", Some(&waiting), &get("/meanwhile"));
@@ -156,6 +152,25 @@ async fn a_register_that_nobody_takes_stays_where_it_was() {
     for target in ["/meanwhile", "/after"] {
         assert_eq!(line(&log, target)["claim"], "won", "{target}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_accepts_other_flights_begins_with_a_window() {
+    let generations = Generations::new().await;
+    let old = generations.first().await;
+    let keys = generations.dir.path().join("keys");
+    let change = |config: &mut ServerConfig| {
+        config.tickets.keys = KeySource::File(keys);
+        config.tls.http2 = false;
+    };
+    let new = generations.start_with(change).await;
+    hand_over(&old, &new).await;
+    let session = new.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/window"));
+    assert_eq!(status(&client.run(new.address).await), "200");
+    let log = new.stop().await;
+    assert_eq!(line(&log, "/window")["early_data"], "startup_window");
+    old.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -123,5 +123,5 @@ fn rfc8470_3_an_unsafe_early_request_is_held_and_executed_once() {
     assert_eq!(upstream.seen(), ["POST /order - book=1"; 2]);
     let log = server.stop();
     let seen: Vec<_> = log.iter().map(|line| fields(line, "early held claim executed")).collect();
-    assert_eq!(seen, ["false null none true", "true policy none true"]);
+    assert_eq!(seen, ["false null none true", "true policy won true"]);
 }
