@@ -9,7 +9,9 @@ use firstflight_config::{ListenerProtocol, WhenNotAllowed};
 use firstflight_otlp::Span;
 use firstflight_proxy_protocol::Addresses;
 use firstflight_replay::{Decision, Flight, HoldReason, Release};
-use firstflight_telemetry::metrics::{HeldReason, RefusedReason, Transport};
+use firstflight_telemetry::metrics::{
+    BarredReason, HeldReason, RefusedReason, TooEarlyBy, Transport,
+};
 use firstflight_tls::{Handshake, Version, share};
 use http::HeaderValue;
 use tokio::net::TcpStream;
@@ -19,6 +21,7 @@ use tracing::debug;
 
 use crate::accept::{Accepted, accept};
 use crate::content::Service;
+use crate::early::Barred;
 use crate::generation::Generation;
 use crate::listeners::Entrance;
 use crate::pass::Streams;
@@ -240,6 +243,20 @@ impl Connection {
     /// The head of an answer is there.
     pub(crate) fn note_answer(&self) {
         self.visit.answer(&self.facts, self.refused.is_none());
+    }
+
+    /// A request is answered 425.
+    pub(crate) fn note_too_early(&self) {
+        self.server.metrics.early_data.too_early.count(TooEarlyBy::Server);
+    }
+
+    /// A request is not run by its route's rules.
+    pub(crate) fn note_barred(&self, barred: Barred) {
+        let reason = barred.reason();
+        self.server.metrics.requests.barred.count(reason);
+        if reason == BarredReason::TooEarly {
+            self.note_too_early();
+        }
     }
 
     /// The client's Finished is verified now.

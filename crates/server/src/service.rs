@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use firstflight_replay::Decision;
-use firstflight_telemetry::metrics::TooEarlyBy;
 use firstflight_tls::HandshakeDriver;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body;
@@ -104,7 +103,7 @@ where
         (Verdict::Gone, _) => return None,
         (_, Err(status)) => form::refusal(status, request.version()),
         (Verdict::TooEarly, _) => {
-            connection.server.metrics.early_data.too_early.count(TooEarlyBy::Server);
+            connection.note_too_early();
             plain(StatusCode::TOO_EARLY)
         }
         // Tunnels to anywhere are none of our jobs.
@@ -155,7 +154,10 @@ where
     };
     let entry = match entered {
         Ok(entry) => entry,
-        Err(barred) => return Some(barred.answer()),
+        Err(barred) => {
+            connection.note_barred(barred);
+            return Some(barred.answer());
+        }
     };
     record.executed();
     let forwarding = Forwarding {

@@ -1,5 +1,6 @@
 //! Answers to requests that must not run, as RFC 9457 has it.
 
+use firstflight_telemetry::metrics::BarredReason;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 
@@ -18,6 +19,17 @@ pub(crate) enum Barred {
 }
 
 impl Barred {
+    /// As metrics have it.
+    pub(crate) fn reason(self) -> BarredReason {
+        match self {
+            Self::TooEarly => BarredReason::TooEarly,
+            Self::NonceWasUsed => BarredReason::NonceUsed,
+            Self::KeyWasUsed => BarredReason::KeyUsed,
+            Self::BadKey => BarredReason::BadKey,
+            Self::NobodyKnows(_) => BarredReason::Unknown,
+        }
+    }
+
     /// What its client is told.
     pub(crate) fn answer(self) -> Response<AnswerBody> {
         match self {

@@ -17,7 +17,7 @@ use firstflight_tls::SteadyClock;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
 use crate::gatekeeper::{Gatekeeper, NameClaim};
-use answers::Barred;
+pub(crate) use answers::Barred;
 use fields::{Field, IDEMPOTENCY_KEY, is_fresh, only};
 use names::name;
 

@@ -214,6 +214,22 @@ label! {
 }
 
 label! {
+    /// Why a request was answered without being run, by the rules of its route.
+    BarredReason as "reason" {
+        /// Its Idempotency-Key was used before: it has run, or may have.
+        KeyUsed = "key_used",
+        /// Its nonce was used before.
+        NonceUsed = "nonce_used",
+        /// It came early, and its nonce was there before, maybe in a copy: 425.
+        TooEarly = "too_early",
+        /// Its Idempotency-Key is none.
+        BadKey = "bad_key",
+        /// The register cannot say whether it has run.
+        Unknown = "unknown",
+    }
+}
+
+label! {
     /// Why a connection over QUIC was turned away.
     QuicRefusal as "reason" {
         /// Its client was asked to show its address first (Retry), because many connections begin.
