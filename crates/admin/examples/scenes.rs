@@ -65,7 +65,11 @@ fn furnish(scene: &Scene, store: bool) {
                 ..UpstreamServerReading::default()
             };
             let servers = vec![server("http://10.0.0.11:8080"), server("http://10.0.0.12:8080")];
-            readings.upstreams = vec![UpstreamReading { name: "app".to_owned(), servers }];
+            readings.upstreams = vec![UpstreamReading {
+                name: "app".to_owned(),
+                servers,
+                ..UpstreamReading::default()
+            }];
         }
     });
 }
@@ -234,7 +238,7 @@ fn store(scene: &Scene, away: bool, wave: f64) {
         }
         if let Some(pool) = readings.upstreams.first_mut() {
             pool.servers[1].healthy = !away;
-            pool.servers[1].failures += u64::from(away && wave > 1.3);
+            pool.servers[1].failures[0] += u64::from(away && wave > 1.3);
         }
     });
 }
