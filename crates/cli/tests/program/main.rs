@@ -24,4 +24,5 @@ mod reports;
 mod running;
 mod servers;
 mod servers_under_test;
+mod sites;
 mod workflow;

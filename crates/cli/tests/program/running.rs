@@ -153,7 +153,7 @@ impl Serve {
 
     /// The same, with these in its environment.
     pub(crate) fn start_in(dir: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        let (log, cert, said) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
+        let (log, cert) = (dir.join("log"), dir.join("cert.pem"));
         let mut command = firstflight(dir);
         command
             .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
@@ -163,10 +163,29 @@ impl Serve {
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(&said).unwrap());
+            .stderr(File::create(dir.join("said")).unwrap());
         if !arguments.contains(&"--cert") {
             command.arg("--save-cert").arg(&cert);
         }
+        Self::ready(dir, command)
+    }
+
+    /// Serves what `config.toml` in `dir` says, in that directory; the address is its first
+    /// listener's.
+    pub(crate) fn configured(dir: &Path) -> Self {
+        let mut command = firstflight(dir);
+        command
+            .current_dir(dir)
+            .args(["serve", "--config", "config.toml", "--log-format", "json"])
+            .args(["--access-log", "log"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(dir.join("said")).unwrap());
+        Self::ready(dir, command)
+    }
+
+    fn ready(dir: &Path, mut command: Command) -> Self {
+        let (log, cert, said) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
         let running = Running::start(&mut command);
         let mut address = None;
         until(|| {
