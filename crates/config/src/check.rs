@@ -1,11 +1,14 @@
 //! What cannot be, whatever each section allows by itself.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use firstflight_upstream::PoolError;
 
 use crate::nearest::nearest;
 use crate::{
-    Action, Content, ENCODINGS, ListenerProtocol, Misfit, Prefixes, Route, ServerConfig, Site,
-    Sites,
+    Action, Content, ENCODINGS, EarlyRules, ListenerProtocol, Misfit, Prefixes, Route,
+    ServerConfig, Site, Sites,
 };
 
 impl ServerConfig {
@@ -87,7 +90,10 @@ fn site_misfits(sites: &Sites) -> Vec<Misfit> {
     }
     for (name, pool) in &sites.upstreams {
         if let Err(error) = pool.check() {
-            let misfit = Misfit::here(error.to_string());
+            let misfit = match &error {
+                PoolError::Setting { key, reason } => Misfit::new(*key, *reason),
+                error => Misfit::here(error.to_string()),
+            };
             misfits.push(misfit.under(name.clone()).under("upstream"));
         }
     }
@@ -166,20 +172,27 @@ fn route_misfit(route: &Route, sites: &Sites) -> Option<Misfit> {
         );
         return Some(Misfit::new("precompressed", reason));
     }
-    let times = [
-        ("idempotency_key", None, route.early.idempotency_key),
-        ("timestamp", Some("window"), route.early.timestamp.as_ref().map(|rule| rule.window)),
-        ("nonce", Some("lifetime"), route.early.nonce.as_ref().map(|rule| rule.lifetime)),
-    ];
-    let (key, inner, _) = times
-        .into_iter()
-        .find(|(.., time)| time.is_some_and(|time| time.is_zero() || time > LONGEST_MEMORY))?;
-    let reason =
-        format!("{} is out of bounds; allowed is more than 0s, up to 168h", inner.unwrap_or(key));
-    Some(match inner {
-        Some(inner) => Misfit::new(inner, reason).under(key),
-        None => Misfit::new(key, reason),
-    })
+    early_misfit(&route.early)
+}
+
+/// How long names are remembered: each takes memory, and less is no protection.
+fn early_misfit(rules: &EarlyRules) -> Option<Misfit> {
+    let out_of = |key, time: Option<Duration>, least: Duration| {
+        let time = time?;
+        let reason = format!(
+            "{key} is out of bounds; allowed are {} to 168h",
+            firstflight_notation::print_duration(least)
+        );
+        let fits = (least..=LONGEST_MEMORY).contains(&time);
+        (!fits).then(|| Misfit::new(key, reason))
+    };
+    let key = out_of("idempotency_key", rules.idempotency_key, Duration::from_secs(60));
+    let window = rules.timestamp.as_ref().map(|rule| rule.window);
+    let window = out_of("window", window, Duration::from_secs(1));
+    let lifetime = rules.nonce.as_ref().map(|rule| rule.lifetime);
+    let lifetime = out_of("lifetime", lifetime, Duration::from_secs(1));
+    key.or(window.map(|misfit| misfit.under("timestamp")))
+        .or(lifetime.map(|misfit| misfit.under("nonce")))
 }
 
 /// A name as certificates and URLs have it, or an address.
@@ -193,7 +206,7 @@ fn is_host_name(name: &str) -> bool {
 }
 
 /// TLS itself refuses early data whose ticket's age is further off.
-const MAX_FRESHNESS: std::time::Duration = std::time::Duration::from_secs(60);
+const MAX_FRESHNESS: Duration = Duration::from_secs(60);
 
 /// As long as a ticket lives at most: an early copy of a request cannot come later.
-const LONGEST_MEMORY: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+const LONGEST_MEMORY: Duration = Duration::from_secs(7 * 24 * 3600);

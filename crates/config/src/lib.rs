@@ -19,6 +19,7 @@ mod nearest;
 mod policy;
 mod prefixes;
 mod process;
+mod reference;
 mod server;
 mod site;
 mod tickets;
@@ -36,6 +37,7 @@ pub use misfit::{Misfit, Place, Step};
 pub use policy::{Mode, Policy, WhenNotAllowed};
 pub use prefixes::{BadRulePath, Found, Prefixes};
 pub use process::ProcessSettings;
+pub use reference::{json_schema, reference};
 pub use server::ServerConfig;
 pub use site::{
     Action, Content, ENCODINGS, EarlyRules, FileSettings, Nonce, Redirect, Route, Site, Sites,

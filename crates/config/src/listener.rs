@@ -18,10 +18,14 @@ pub struct Listener {
     #[schemars(with = "String")]
     pub address: SocketAddr,
     /// What is spoken there.
+    ///
+    /// By default what the server is for.
     #[serde(default)]
     pub protocol: ListenerProtocol,
     /// Whether HTTP/3 is served on the same port over UDP, if it is served at all
     /// (`[http3]`).
+    ///
+    /// By default it is: the two are one origin, and a port that has only one of them is a choice.
     #[serde(default = "yes")]
     pub http3: bool,
     /// Networks such as `"10.0.0.0/8"` whose connections begin with a PROXY header (version 1 or

@@ -10,6 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[serde(default, deny_unknown_fields)]
 pub struct AccessLogSettings {
     /// The file, or `"-"` for standard output. It is opened anew on SIGUSR1, for log rotation.
+    ///
+    /// By default where a container's or a unit's log is gathered.
     #[serde(serialize_with = "print_file", deserialize_with = "parse_file")]
     #[schemars(with = "String")]
     pub file: Option<PathBuf>,

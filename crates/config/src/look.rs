@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use firstflight_tickets::{KeyEncryption, KeyFile, SecretFileError, read_secret_file};
-use firstflight_tls::Identity;
+use firstflight_tls::{Connector, ConnectorConfig, Identity, Trust};
 
 use crate::{Action, CertificateSource, Content, KeySource, Misfit, ServerConfig, Site};
 
@@ -15,7 +15,7 @@ impl ServerConfig {
             certificate(&self.certificate).map_err(|misfit| misfit.under("tls")),
             self.ticket_keys().map_err(|misfit| misfit.under("tickets")),
             self.token().map_err(|misfit| misfit.under("admin")),
-            self.authorities().map_err(|misfit| misfit.under("store")),
+            self.store_authorities().map_err(|misfit| misfit.under("store")),
         ]
         .into_iter()
         .filter_map(Result::err)
@@ -25,6 +25,11 @@ impl ServerConfig {
                 misfits.extend(
                     site_files(site).into_iter().map(|misfit| misfit.under_index("site", at)),
                 );
+            }
+            for (name, pool) in &sites.upstreams {
+                let wrong = |reason| Misfit::new("ca", reason).under(name.clone());
+                let read = pool.ca.as_deref().map_or(Ok(()), authorities);
+                misfits.extend(read.err().map(|reason| wrong(reason).under("upstream")));
             }
         }
         misfits
@@ -67,11 +72,10 @@ impl ServerConfig {
         }
     }
 
-    fn authorities(&self) -> Result<(), Misfit> {
+    fn store_authorities(&self) -> Result<(), Misfit> {
         let tls = self.store.as_ref().and_then(|store| store.tls.as_ref());
         match tls.and_then(|tls| tls.ca_file.as_ref()) {
-            Some(path) => readable(path, "the certificate authorities in", "give a PEM file")
-                .map_err(|reason| Misfit::new("ca_file", reason)),
+            Some(path) => authorities(path).map_err(|reason| Misfit::new("ca_file", reason)),
             None => Ok(()),
         }
     }
@@ -85,6 +89,11 @@ fn certificate(source: &CertificateSource) -> Result<(), Misfit> {
         }
         CertificateSource::SelfSigned { .. } => Ok(()),
     }
+}
+
+fn authorities(path: &Path) -> Result<(), String> {
+    let trust = Trust::File(path.to_owned());
+    Connector::new(ConnectorConfig::new(trust)).map(drop).map_err(|error| error.to_string())
 }
 
 fn site_files(site: &Site) -> Vec<Misfit> {

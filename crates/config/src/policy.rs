@@ -19,7 +19,7 @@ pub enum Mode {
     Disabled,
     /// Safe methods (RFC 9110 section 9.2.1) without a query.
     Strict,
-    /// Safe methods. The default: RFC 8470 section 4 expects no more of a client.
+    /// Safe methods: RFC 8470 section 4 expects no more of a client.
     Permissive,
     /// Every request. Only for applications that recognise repeated requests by themselves: the
     /// gate keeps a flight from being executed twice, but not a client from asking twice.
@@ -42,8 +42,7 @@ pub struct Policy {
 /// What becomes of an early request that may not run early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum WhenNotAllowed {
-    /// It waits for the end of its handshake: one round trip, unseen by the client. The default,
-    /// because browsers show a 425 to their user.
+    /// It waits for the end of its handshake: one round trip, unseen by the client.
     #[default]
     #[serde(rename = "hold")]
     Hold,

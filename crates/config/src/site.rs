@@ -122,7 +122,7 @@ pub struct Timestamp {
     /// The field's name. Its value is a time by RFC 3339, or seconds since 1970.
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
-    /// How far it may be off, both ways.
+    /// How far it may be off, both ways, 1s to 168h.
     #[serde(with = "Length")]
     pub window: Duration,
 }
@@ -134,7 +134,7 @@ pub struct Nonce {
     /// The field's name. Its value has 1 to 128 bytes.
     #[serde(with = "Text::<HeaderName>")]
     pub header: HeaderName,
-    /// How long it is remembered.
+    /// How long it is remembered, 1s to 168h.
     #[serde(with = "Length")]
     pub lifetime: Duration,
 }

@@ -36,6 +36,8 @@ pub struct TelemetrySettings {
     #[serde(with = "LengthOrOff")]
     pub metrics_interval: Option<Duration>,
     /// The name of this service (`service.name`).
+    ///
+    /// By default the program's: give each installation its own where several send to one collector.
     pub service_name: String,
     /// Spans that wait to be sent; further ones are dropped.
     ///

@@ -75,9 +75,13 @@ pub struct PoolConfig {
     /// By default none: a pool may have no path that is right to ask for.
     pub check: Option<HealthCheck>,
     /// When failures of requests put a server aside; `false`: never.
+    ///
+    /// By default as the section below has it: a server that died then costs few requests a try.
     #[serde(with = "OrOff::<AsideRule>")]
     pub aside: Option<AsideRule>,
     /// What is sent a second time.
+    ///
+    /// By default as the section below has it.
     pub retry: RetryRule,
     /// Whether servers are told the client's address by a PROXY header, and in which form. Each
     /// connection then serves one client's connection alone.
@@ -117,6 +121,8 @@ pub enum Balance {
 #[serde(default, deny_unknown_fields)]
 pub struct HealthCheck {
     /// What is asked for, such as `"/health"`.
+    ///
+    /// By default what every server has.
     #[serde(with = "Text::<PathAndQuery>")]
     pub path: PathAndQuery,
     /// The `Host` that is asked.
@@ -210,38 +216,54 @@ impl PoolConfig {
     /// # Errors
     /// [`PoolError::Setting`], which names the setting and what is allowed.
     pub fn check(&self) -> Result<(), PoolError> {
-        let wrong = |text: &'static str| Err(PoolError::Setting(text));
-        let mut times =
-            vec![self.connect_timeout, self.body_timeout, self.tunnel_timeout, self.keep_for];
-        times.extend(self.answer_timeout);
-        if let Some(check) = &self.check {
-            if check.rise == 0 || check.fall == 0 {
-                return wrong("rise and fall are counts of answers; allowed is 1 and more");
-            }
-            times.extend([check.interval, check.timeout]);
-        }
-        if let Some(aside) = &self.aside {
-            if aside.after == 0 || aside.most < aside.first {
-                return wrong(
-                    "a server is set aside after 1 failure or more, and for `most` at the longest, \
-                     which is not shorter than `first`",
-                );
-            }
-            times.push(aside.first);
-        }
-        if times.iter().any(|time| time.is_zero()) {
-            return wrong("a time of 0 would end every request; allowed is more than 0s");
-        }
+        let wrong = |key, reason| Err(PoolError::Setting { key, reason });
         if self.servers.is_empty() {
-            return wrong("there is no server; name one at least");
+            return wrong("servers", "there is no server; name one at least");
         }
-        if self.requests == Some(0) || self.retry.tries == 0 {
-            return wrong("0 requests or tries would serve nobody; allowed is 1 and more");
+        if let Some(check) = &self.check
+            && (check.rise == 0 || check.fall == 0)
+        {
+            return wrong("check", "rise and fall are counts of answers; allowed is 1 and more");
+        }
+        if let Some(aside) = &self.aside
+            && (aside.after == 0 || aside.most < aside.first)
+        {
+            return wrong(
+                "aside",
+                "a server is set aside after 1 failure or more, and for `most` at the longest, \
+                 which is not shorter than `first`",
+            );
+        }
+        if let Some((key, _)) =
+            self.times().iter().find(|(_, time)| time.is_some_and(|t| t.is_zero()))
+        {
+            return wrong(key, "a time of 0 would end every request; allowed is more than 0s");
+        }
+        if self.requests == Some(0) {
+            return wrong("requests", "0 requests would serve nobody; allowed is 1 and more");
+        }
+        if self.retry.tries == 0 {
+            return wrong("retry", "0 tries would serve nobody; allowed is 1 and more");
         }
         if self.ca.is_some() && !self.servers.iter().any(ServerAddress::is_tls) {
-            return wrong("certificate authorities are of use to https:// servers alone");
+            return wrong("ca", "certificate authorities are of use to https:// servers alone");
         }
         Ok(())
+    }
+
+    /// The times that must not be 0, by the keys under which they stand.
+    fn times(&self) -> [(&'static str, Option<Duration>); 8] {
+        let check = self.check.as_ref();
+        [
+            ("connect_timeout", Some(self.connect_timeout)),
+            ("answer_timeout", self.answer_timeout),
+            ("body_timeout", Some(self.body_timeout)),
+            ("tunnel_timeout", Some(self.tunnel_timeout)),
+            ("keep_for", Some(self.keep_for)),
+            ("check", check.map(|check| check.interval)),
+            ("check", check.map(|check| check.timeout)),
+            ("aside", self.aside.map(|aside| aside.first)),
+        ]
     }
 }
 

@@ -8,8 +8,13 @@ use firstflight_tls::TlsError;
 #[non_exhaustive]
 pub enum PoolError {
     /// Settings that make no sense.
-    #[error("{0}")]
-    Setting(&'static str),
+    #[error("{reason}")]
+    Setting {
+        /// The key of the setting, or of the table that it is in.
+        key: &'static str,
+        /// What is wrong, and what is allowed.
+        reason: &'static str,
+    },
     /// Authorities that cannot be read.
     #[error(transparent)]
     Tls(#[from] TlsError),

@@ -1,5 +1,6 @@
 //! `firstflight serve --check`: whether it could be served, and what would be.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use firstflight_config::{
@@ -19,6 +20,9 @@ pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<Ex
     let mut config = config;
     if matches!(&config.content, Content::Sites(sites) if sites.sites.is_empty()) {
         config.content = Content::PingPong;
+    }
+    if config.listeners.is_empty() {
+        config.listeners.push(Listener::new(SocketAddr::from(([127, 0, 0, 1], 0))));
     }
     firstflight_server::check(&config).map_err(sentence)?;
     print!("{}", table(&rows));

@@ -35,7 +35,7 @@ pub(crate) struct EarlyDataSection {
     /// Flights that the strike register remembers at a time. When it is full no early data is
     /// accepted; nothing is forgotten.
     ///
-    /// The default takes about 36 MB when it is reached, at 10,000 flights a second.
+    /// The default takes about 36 MB when it is reached.
     pub(crate) register_capacity: usize,
     /// What may run early below a path, on all sites. The longest path that is a prefix of the
     /// request's, by whole segments, decides, of these and of routes with an `early_data` of their

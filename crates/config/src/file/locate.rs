@@ -12,7 +12,28 @@ use crate::misfit::{Place, Step};
 pub(super) fn wrong(text: &str, error: &toml::de::Error) -> Wrong {
     let at = error.span().map_or(0, |span| span.start);
     let reason = error.message().lines().collect::<Vec<_>>().join(", ");
-    Wrong { line: line(text, at), reason }
+    Wrong { line: line(text, at), reason: in_our_words(&reason) }
+}
+
+/// A sentence of the library that reads types, as an operator would say it.
+fn in_our_words(reason: &str) -> String {
+    if let Some((given, allowed)) =
+        reason.strip_prefix("unknown variant ").and_then(|rest| rest.split_once(", expected "))
+    {
+        let allowed = allowed.trim_start_matches("one of ");
+        return format!("{given} is not known; allowed are {allowed}");
+    }
+    if let Some(key) = reason.strip_prefix("missing field ") {
+        return format!("{key} is missing, and is needed");
+    }
+    match reason.rsplit_once(", expected ") {
+        Some((given, "a sequence")) => format!("{given}; allowed is a list"),
+        Some((given, "u16" | "u32" | "u64" | "usize")) => {
+            format!("{given}; allowed is a whole number from 0 on")
+        }
+        Some((given, allowed)) => format!("{given}; allowed is {allowed}"),
+        None => reason.to_owned(),
+    }
 }
 
 /// The line of a byte, from 1 on.

@@ -26,11 +26,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use toml::de::DeTable;
 
-use self::early_data::EarlyDataSection;
-use self::site::SiteSection;
-use self::store::StoreSection;
-use self::tickets::TicketSection;
-use self::tls::TlsSection;
+pub(crate) use self::early_data::EarlyDataSection;
+pub(crate) use self::route::RouteSection;
+pub(crate) use self::site::SiteSection;
+pub(crate) use self::store::StoreSection;
+pub(crate) use self::tickets::TicketSection;
+pub(crate) use self::tls::TlsSection;
 use crate::error::Wrong;
 use crate::{
     AccessLogSettings, AdminSettings, ConfigError, Content, Http3Settings, Limits, Listener,

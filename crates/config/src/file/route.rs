@@ -19,6 +19,8 @@ use crate::{Action, EarlyRules, FileSettings, Misfit, Mode, Nonce, Redirect, Rou
 pub(crate) struct RouteSection {
     /// The path, decoded, from the root. The longest path that is a prefix of the request's, by
     /// whole segments, decides.
+    ///
+    /// By default all that no other route has.
     pub(crate) path: String,
     /// A directory whose files are served. The request's whole path is looked up below it.
     pub(crate) root: Option<PathBuf>,
@@ -48,7 +50,7 @@ pub(crate) struct RouteSection {
     /// By default what `[early_data]` says.
     pub(crate) early_data: Option<Mode>,
     /// Lets requests of any method run early that have an `Idempotency-Key`: within this time each
-    /// key runs one request, so that a client's own retry executes once too. Up to 168h.
+    /// key runs one request, so that a client's own retry executes once too. 1m to 168h.
     ///
     /// By default the method decides alone.
     #[serde(with = "OptionalLength")]

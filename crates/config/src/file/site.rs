@@ -23,7 +23,7 @@ pub(crate) struct SiteSection {
     ///
     /// By default the one of `[tls]`.
     pub(crate) certificate: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// The private key of that certificate, PEM.
     pub(crate) key: Option<PathBuf>,
     /// A file with an OCSP response, DER, to staple (RFC 6066 section 8). It is to be renewed by a
     /// program beside, and taken up when it changes.

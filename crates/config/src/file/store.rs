@@ -42,6 +42,8 @@ pub(crate) struct StoreSection {
     /// By default the host of its address.
     pub(crate) server_name: Option<String>,
     /// The database by number; a cluster has 0 alone.
+    ///
+    /// By default the one that every client begins with.
     pub(crate) database: u32,
     /// How long a flight may wait for its claim, up to 1s; after it, its early data is refused.
     ///
@@ -58,6 +60,8 @@ pub(crate) struct StoreSection {
     /// By default none: a failover closes the gate for a window, so that nothing runs twice.
     pub(crate) replicas: u32,
     /// What all keys in the store begin with, so that several installations can share one.
+    ///
+    /// By default the program's name, which whoever looks into the store will know.
     pub(crate) prefix: String,
     /// How far a node's clock may be from the store's, 1s to 60s; one that is further off runs
     /// nothing early. It has to be the same on all nodes, as `freshness` and `prefix` have to.

@@ -49,10 +49,10 @@ pub(crate) struct TlsSection {
     ///
     /// By default a self-signed certificate is made at the start, for trying out.
     pub(crate) certificate: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// The private key of that certificate, PEM.
     pub(crate) key: Option<PathBuf>,
-    /// Further host names and addresses for the self-signed certificate, which has `localhost`,
-    /// the addresses listened on and the sites' names already.
+    /// Further host names and addresses for the self-signed certificate, which has `localhost` and
+    /// the addresses listened on already.
     pub(crate) self_signed: Vec<String>,
     /// A file to which the self-signed certificate is written, for clients' `--cacert`.
     pub(crate) save_self_signed: Option<PathBuf>,

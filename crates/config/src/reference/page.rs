@@ -1,0 +1,186 @@
+//! The reference as a page.
+
+use std::fmt::Write;
+
+use firstflight_otlp::TelemetrySettings;
+use firstflight_upstream::{AsideRule, HealthCheck, PoolConfig, RetryRule};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::fields;
+use crate::file::{
+    EarlyDataSection, RouteSection, SiteSection, StoreSection, TicketSection, TlsSection,
+};
+use crate::{
+    AccessLogSettings, AdminSettings, Http3Settings, Limits, Listener, LogSettings, Nonce,
+    ProcessSettings, Timestamp,
+};
+
+/// The reference of the configuration file, Markdown. `docs/configuration.md` is this text.
+pub fn reference() -> String {
+    let sections = [
+        section::<Listener>("[[listener]]"),
+        section::<TlsSection>("[tls]"),
+        section::<SiteSection>("[[site]]"),
+        section::<RouteSection>("[[site.route]]"),
+        section::<Timestamp>("[site.route.timestamp]"),
+        section::<Nonce>("[site.route.nonce]"),
+        section::<PoolConfig>("[upstream.NAME]"),
+        section::<HealthCheck>("[upstream.NAME.check]"),
+        section::<AsideRule>("[upstream.NAME.aside]"),
+        section::<RetryRule>("[upstream.NAME.retry]"),
+        section::<EarlyDataSection>("[early_data]"),
+        section::<Http3Settings>("[http3]"),
+        section::<Limits>("[limits]"),
+        section::<StoreSection>("[store]"),
+        section::<TicketSection>("[tickets]"),
+        section::<AdminSettings>("[admin]"),
+        section::<AccessLogSettings>("[access_log]"),
+        section::<LogSettings>("[log]"),
+        section::<TelemetrySettings>("[telemetry]"),
+        section::<ProcessSettings>("[process]"),
+    ];
+    format!("{PREFACE}{}", sections.concat())
+}
+
+/// What is said by hand: how file, flags and environment go together.
+const PREFACE: &str = include_str!("preface.md");
+
+/// A section with its keys, in the order in which its type has them.
+fn section<T: JsonSchema + DeserializeOwned>(heading: &str) -> String {
+    let settings =
+        SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    let mut text = format!("\n## {heading}\n\n{}", wrapped(&description(&schema), ""));
+    for key in fields::of::<T>() {
+        let needed =
+            schema["required"].as_array().is_some_and(|keys| keys.contains(&(*key).into()));
+        text += &entry(key, &schema["properties"][*key], needed);
+    }
+    text
+}
+
+fn entry(key: &str, schema: &Value, needed: bool) -> String {
+    let form = form(schema);
+    let mut line = kind(key, form);
+    match schema.get("default").and_then(literal) {
+        Some(default) => line += &format!("; default {default}"),
+        None if needed => line += "; needed",
+        None => {}
+    }
+    let line = wrapped(&format!("{}.", capital(&line)), "");
+    let mut text = format!("\n### {key}\n\n{line}\n{}", wrapped(&description(schema), ""));
+    if !choices(form).is_empty() {
+        text.push('\n');
+    }
+    for choice in choices(form) {
+        let value = literal(&choice["const"]).unwrap_or_default();
+        let item = format!("{value}: {}", description(choice));
+        let _ = write!(text, "{}", wrapped(&item, "- "));
+    }
+    text
+}
+
+/// A schema without what says that the key may be missing.
+fn form(schema: &Value) -> &Value {
+    let forms = schema.get("anyOf").and_then(Value::as_array);
+    let some = |form: &&Value| form["type"] != "null" && form["const"] != false;
+    match forms {
+        Some(forms) if schema.get("x-kind").is_none() => {
+            let mut some = forms.iter().filter(some);
+            match (some.next(), some.next()) {
+                (Some(only), None) => only,
+                _ => schema,
+            }
+        }
+        _ => schema,
+    }
+}
+
+/// The values that alone are allowed, if they are listed with their meanings.
+fn choices(form: &Value) -> &[Value] {
+    form.get("oneOf").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// What kind of value a key takes.
+fn kind(key: &str, form: &Value) -> String {
+    if let Some(kind) = form.get("x-kind").and_then(Value::as_str) {
+        return kind.to_owned();
+    }
+    if !choices(form).is_empty() {
+        return "one of the values below".to_owned();
+    }
+    let of = |form: &Value| {
+        let kinds = form["type"].as_array().cloned().unwrap_or_else(|| vec![form["type"].clone()]);
+        kinds
+            .iter()
+            .find_map(|kind| kind.as_str().filter(|kind| *kind != "null").map(str::to_owned))
+    };
+    match of(form).as_deref() {
+        Some("boolean") => "`true` or `false`".to_owned(),
+        Some("integer" | "number") => "a number".to_owned(),
+        Some("array") if of(&form["items"]).as_deref() == Some("object") => {
+            format!("sections of their own, `[[site.{key}]]`")
+        }
+        Some("array") => "a list of strings".to_owned(),
+        Some("object") if form.get("properties").is_some() => {
+            "a table, of which a section below tells".to_owned()
+        }
+        Some("object") => "a table by path".to_owned(),
+        None if form.get("anyOf").is_some() => "a string, or a list of strings".to_owned(),
+        _ => "a string".to_owned(),
+    }
+}
+
+/// A value as TOML has it; `None`: there is none that one would write.
+fn literal(value: &Value) -> Option<String> {
+    match value {
+        Value::Bool(_) | Value::Number(_) => Some(format!("`{value}`")),
+        Value::String(text) if !text.is_empty() => Some(format!("`{text:?}`")),
+        _ => None,
+    }
+}
+
+/// A description without the links of the source.
+fn description(schema: &Value) -> String {
+    schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_uppercase().collect::<String>() + letters.as_str()
+    })
+}
+
+/// Paragraphs in lines of 100 columns, the first with `bullet`, the others indented likewise.
+fn wrapped(text: &str, bullet: &str) -> String {
+    let mut out = String::new();
+    for (at, paragraph) in text.split("\n\n").filter(|part| !part.is_empty()).enumerate() {
+        let indent = " ".repeat(bullet.len());
+        if at > 0 {
+            out.push('\n');
+        }
+        let mut line = if at == 0 { bullet.to_owned() } else { indent.clone() };
+        let start = line.len();
+        for word in paragraph.split_whitespace() {
+            if line.len() > start && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+                out.push_str(&line);
+                out.push('\n');
+                line = indent.clone();
+            }
+            if line.len() > start {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
+/// As wide as the project's other pages.
+const COLUMNS: usize = 100;

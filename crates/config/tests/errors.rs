@@ -1,0 +1,41 @@
+//! What is said about files that are wrong: each error with its line, its mend, and all at once.
+
+use std::path::Path;
+
+use firstflight_config::ServerConfig;
+
+fn refusal(text: &str) -> String {
+    ServerConfig::parse(text, Path::new("f.toml")).unwrap_err().to_string()
+}
+
+/// One kind of error a stage: keys and types first, what each section cannot be, and what they
+/// cannot be together.
+#[test]
+fn all_that_is_wrong_is_said_at_once() {
+    insta::assert_snapshot!("keys_and_types", refusal(include_str!("wrong/keys_and_types.toml")));
+    insta::assert_snapshot!("sections", refusal(include_str!("wrong/sections.toml")));
+    insta::assert_snapshot!("together", refusal(include_str!("wrong/together.toml")));
+}
+
+#[test]
+fn files_that_are_named_are_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.toml");
+    std::fs::write(&file, include_str!("wrong/files.toml")).unwrap();
+    std::fs::write(dir.path().join("token"), "hush").unwrap();
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(dir.path().join("token"), readable).unwrap();
+    let error = ServerConfig::read(&file).unwrap_err().to_string();
+    let place = dir.path().display().to_string();
+    insta::assert_snapshot!("files", error.replace(&place, "DIR"));
+    assert!(!error.contains("hush"));
+}
+
+#[test]
+fn paths_are_relative_to_the_file() {
+    let text = "[[site]]\n[[site.route]]\nroot = \"www\"\n[tickets]\nkeys = \"file\"\nfile = \"k\"";
+    let config = ServerConfig::parse(text, Path::new("/etc/firstflight/f.toml")).unwrap();
+    let text = config.to_toml();
+    assert!(text.contains("\"/etc/firstflight/www\""), "{text}");
+    assert!(text.contains("\"/etc/firstflight/k\""), "{text}");
+}
