@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use firstflight_server::ServerError;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::warn;
 
 pub(crate) use self::args::ServeArgs;
@@ -29,6 +30,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         return check::check(&args, settings(&args)?);
     }
     keep_memory_private();
+    allow_files();
     let file = args.config.clone();
     let source = Source { file, read: Box::new(move || settings(&args).and_then(complete)) };
     let first = source.first()?;
@@ -48,6 +50,16 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 fn keep_memory_private() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
+    }
+}
+
+/// A connection is an open file, one with an upstream two. Systems allow 1,024 at first, for the sake
+/// of programs that use select(2), and many more to who asks.
+fn allow_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        warn!("the limit of open files stays as it is ({error})");
     }
 }
 

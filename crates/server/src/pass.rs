@@ -11,8 +11,8 @@ use std::time::Instant;
 use firstflight_tls::{HandshakeDriver, SharedStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::frames::{FrameMeter, Patience};
 use crate::socket::Socket;
-use crate::taken::DataMeter;
 
 /// The TLS stream as the HTTP library sees it: once a read has had to wait in a pass, nothing more
 /// is read in that pass while the reader is in early data.
@@ -31,7 +31,14 @@ pub(crate) struct PassStream {
     early: bool,
     pass: Pass,
     /// For HTTP/2.
-    meter: Option<DataMeter>,
+    frames: Option<Frames>,
+}
+
+/// What goes by in both directions, and how much of it is too much.
+struct Frames {
+    read: FrameMeter,
+    written: FrameMeter,
+    patience: Patience,
 }
 
 /// What the connection's task and its stream tell each other.
@@ -61,7 +68,23 @@ impl PassStream {
     ) -> Self {
         let early = driver.reading_early();
         driver.gather();
-        Self { stream, driver, socket, early, pass, meter: http2.then(DataMeter::default) }
+        Self { stream, driver, socket, early, pass, frames: http2.then(Frames::new) }
+    }
+}
+
+impl Frames {
+    fn new() -> Self {
+        Self {
+            read: FrameMeter::of_client(),
+            written: FrameMeter::default(),
+            patience: Patience::new(Instant::now()),
+        }
+    }
+
+    /// Takes note of what the client sent. False: it is too much.
+    fn bear(&mut self, bytes: &[u8]) -> bool {
+        let tally = self.read.feed(bytes);
+        tally.idle == 0 && tally.requests == 0 || self.patience.bears(tally, Instant::now())
     }
 }
 
@@ -128,6 +151,11 @@ impl AsyncRead for PassStream {
         let count = buffer.filled().len() - before;
         this.pass.0.read.fetch_add(count as u64, Ordering::Relaxed);
         this.pass.0.read_in_pass.fetch_add(count as u64, Ordering::Relaxed);
+        if let Some(frames) = &mut this.frames
+            && !frames.bear(&buffer.filled()[before..])
+        {
+            return Poll::Ready(Err(io::Error::other("frames without end, and no request")));
+        }
         result
     }
 }
@@ -139,9 +167,9 @@ impl AsyncWrite for PassStream {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, data);
-        if let (Poll::Ready(Ok(count)), Some(meter)) = (&result, &mut self.meter) {
-            let data = meter.feed(&data[..*count]);
-            self.pass.0.data.fetch_add(data as u64, Ordering::Relaxed);
+        if let (Poll::Ready(Ok(count)), Some(frames)) = (&result, &mut self.frames) {
+            let written = frames.written.feed(&data[..*count]);
+            self.pass.0.data.fetch_add(written.data, Ordering::Relaxed);
         }
         match result {
             // Written is not sent: the pass's end will tell.

@@ -154,28 +154,28 @@ const FLOODS: [Flood; 20] = [
     },
     Flood {
         what: "PING",
-        must_end: false,
+        must_end: true,
         reads: true,
         settings: &[],
         round: |_| frame(PING, 0, 0, b"12345678").repeat(500),
     },
     Flood {
         what: "PING, answers not taken",
-        must_end: false,
+        must_end: true,
         reads: false,
         settings: &[],
         round: |_| frame(PING, 0, 0, b"12345678").repeat(500),
     },
     Flood {
         what: "SETTINGS",
-        must_end: false,
+        must_end: true,
         reads: true,
         settings: &[],
         round: |_| frame(SETTINGS, 0, 0, &[]).repeat(500),
     },
     Flood {
         what: "SETTINGS, answers not taken",
-        must_end: false,
+        must_end: true,
         reads: false,
         settings: &[],
         round: |_| frame(SETTINGS, 0, 0, &[]).repeat(500),
@@ -189,7 +189,7 @@ const FLOODS: [Flood; 20] = [
     },
     Flood {
         what: "PRIORITY",
-        must_end: false,
+        must_end: true,
         reads: true,
         settings: &[],
         round: |n| {
@@ -210,7 +210,7 @@ const FLOODS: [Flood; 20] = [
     },
     Flood {
         what: "windows that open and close",
-        must_end: false,
+        must_end: true,
         reads: true,
         settings: &[(4, 0)],
         round: |n| match n {
@@ -223,7 +223,7 @@ const FLOODS: [Flood; 20] = [
     },
     Flood {
         what: "frames of no kind",
-        must_end: false,
+        must_end: true,
         reads: true,
         settings: &[],
         round: |_| frame(0xbb, 0, 0, &[0; 32]).repeat(500),
@@ -334,6 +334,6 @@ fn last_words(bytes: &[u8]) -> String {
             let reason = String::from_utf8_lossy(frame.payload.get(8..).unwrap_or_default());
             format!("GOAWAY {} {reason}", frame.number(4)).trim_end().to_owned()
         }
-        None => "takes no more".to_owned(),
+        None => "closed".to_owned(),
     }
 }

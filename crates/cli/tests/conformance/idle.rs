@@ -1,12 +1,14 @@
 //! Many connections that do nothing: what each costs in memory, and that others are served beside
 //! them.
 
+use std::fs::{self, File};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::http2::{self, get, hello};
-use crate::running::{Serve, site};
+use crate::running::{PROGRAM, Running, Serve, site, text, until};
 use crate::table;
 use crate::wire::Dialer;
 use crate::witness::{Witness, usage};
@@ -40,6 +42,22 @@ pub(crate) fn connections() {
         assert!(memory < EACH * wanted, "{each:.1} KiB for each idle connection");
         drop(kept);
     }
+}
+
+/// The default limit of connections is above what systems allow in files at first.
+pub(crate) fn open_files() {
+    let site = site();
+    let (said, root) = (site.path().join("said"), site.path().join("root"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -S -n 256; exec \"$0\" \"$@\"", PROGRAM]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root);
+    command.env("HOME", site.path()).stdout(Stdio::null()).stderr(File::create(&said).unwrap());
+    let server = Running::start(&mut command);
+    assert!(until(|| text(&said).contains("serving on")), "{}", text(&said));
+    let limits = fs::read_to_string(format!("/proc/{}/limits", server.0.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<_> = line.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{line}");
 }
 
 /// A connection after its first request. Its TLS is forgotten on the client's side, so that ten

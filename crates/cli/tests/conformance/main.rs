@@ -30,7 +30,7 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let all: [(&str, fn()); 16] = [
+    let all: [(&str, fn()); 17] = [
         ("core_dumps", secrets::core_dumps),
         ("files_methods", files::methods),
         ("files_ranges", files::ranges),
@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         ("h2load", tools::h2load),
         ("h2spec", tools::h2spec),
         ("idle_connections", idle::connections),
+        ("open_files", idle::open_files),
         ("secrets_in_logs", secrets::logs),
         ("slow_clients", slow::all),
         ("slow_is_not_dead", slow::slow_is_not_dead),

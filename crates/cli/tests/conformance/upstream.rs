@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// A listening upstream, until the test program ends.
 pub(crate) struct Upstream {
@@ -27,6 +28,11 @@ pub(crate) enum Seen {
 
 impl Upstream {
     pub(crate) fn start() -> Self {
+        Self::slow(Duration::ZERO)
+    }
+
+    /// The same, with a pause before each answer.
+    pub(crate) fn slow(pause: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::<Mutex<Vec<Seen>>>::default();
@@ -34,7 +40,7 @@ impl Upstream {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let memory = memory.clone();
-                thread::spawn(move || serve(client, &memory));
+                thread::spawn(move || serve(client, &memory, pause));
             }
         });
         Self { url, seen }
@@ -69,15 +75,14 @@ pub(crate) fn words(seen: &[Seen]) -> String {
     text
 }
 
-fn serve(mut client: TcpStream, memory: &Mutex<Vec<Seen>>) {
+fn serve(mut client: TcpStream, memory: &Mutex<Vec<Seen>>, pause: Duration) {
     let mut reader = BufReader::new(client.try_clone().unwrap());
     // A connection that ends between requests is no request.
     while let Some(seen) = request(&mut reader).unwrap_or_else(|why| Some(Seen::Faulty(why))) {
         let goes_on = matches!(seen, Seen::Whole { .. });
         memory.lock().unwrap().push(seen);
-        if !goes_on
-            || client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nup\n").is_err()
-        {
+        thread::sleep(pause);
+        if !goes_on || client.write_all(ANSWER).is_err() {
             return;
         }
     }
@@ -235,3 +240,7 @@ fn only_ours(fields: &[(String, String)]) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Longer than the windows that tools try.
+const ANSWER: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Length: 37\r\n\r\nwhat the upstream says to all of them";
