@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod clients;
 mod doctor;
+mod early_rules;
 mod flood;
 mod help;
 mod http3;
