@@ -16,6 +16,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
 /// TLS 1.3 0-RTT that people dare to switch on: serves it, fetches by it, measures it.
 #[derive(Parser)]
@@ -38,10 +39,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    log_to_stderr(match &command {
-        Command::Keys(args) if args.answers_at_once() => "warn",
-        _ => "info",
-    });
+    match &command {
+        // Its configuration says how.
+        Command::Serve(_) => {}
+        Command::Keys(args) if args.answers_at_once() => log_to_stderr("warn"),
+        _ => log_to_stderr("info"),
+    }
     let result = match command {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
@@ -59,12 +62,17 @@ fn main() -> ExitCode {
 
 /// Logs to stderr, in words or as JSON; colour only on a terminal.
 fn log_to_stderr(level: &str) {
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
+    let json = std::env::var("FIRSTFLIGHT_LOG_FORMAT").is_ok_and(|format| format == "json");
+    begin_log(filter, json);
+}
+
+/// Logs from now on; may be called once.
+fn begin_log(filter: EnvFilter, json: bool) {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match std::env::var("FIRSTFLIGHT_LOG_FORMAT").as_deref() {
-        Ok("json") => log.json().init(),
-        _ => log.with_ansi(std::io::stderr().is_terminal()).init(),
+    match json {
+        true => log.json().init(),
+        false => log.with_ansi(std::io::stderr().is_terminal()).init(),
     }
 }
 

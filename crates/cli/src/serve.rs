@@ -8,9 +8,11 @@ mod settings;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use firstflight_config::{LogFormat, LogSettings};
 use firstflight_server::ServerError;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::warn;
+use tracing_subscriber::EnvFilter;
 
 pub(crate) use self::args::ServeArgs;
 use self::process::Source;
@@ -27,13 +29,19 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.check {
-        return check::check(&args, settings(&args)?);
+        let config = settings(&args)?;
+        begin_log(&config.log)?;
+        return check::check(&args, config);
     }
-    keep_memory_private();
-    allow_files();
+    let private = keep_memory_private();
     let file = args.config.clone();
     let source = Source { file, read: Box::new(move || settings(&args).and_then(complete)) };
     let first = source.first()?;
+    begin_log(&first.config.log)?;
+    allow_files();
+    if let Err(error) = private {
+        warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
+    }
     if let Some(path) = &first.config.tls.key_log {
         warn!("TLS secrets are written to {} (SSLKEYLOGFILE)", path.display());
     }
@@ -47,10 +55,21 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 
 /// The memory of a server has its private keys in it, ticket keys, and what its clients said. So it
 /// leaves no core dump, and other processes of the same user may not look into it.
-fn keep_memory_private() {
-    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
-    }
+fn keep_memory_private() -> nix::Result<()> {
+    nix::sys::prctl::set_dumpable(false)
+}
+
+/// Logs from now on, as the configuration at the start has it.
+fn begin_log(settings: &LogSettings) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&settings.level).map_err(|_| {
+        anyhow::anyhow!(
+            "{:?} is no log level; allowed are error, warn, info, debug, trace, also for parts of \
+             the program, such as info,firstflight_server=debug",
+            settings.level
+        )
+    })?;
+    crate::begin_log(filter, settings.format == LogFormat::Json);
+    Ok(())
 }
 
 /// A connection is an open file, one with an upstream two. Systems allow 1,024 at first, for the sake

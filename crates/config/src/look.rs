@@ -4,15 +4,17 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use firstflight_tickets::{KeyEncryption, KeyFile, SecretFileError, read_secret_file};
-use firstflight_tls::{Connector, ConnectorConfig, Identity, Trust};
+use firstflight_tls::{CipherPolicy, Connector, ConnectorConfig, Identity, Trust};
 
 use crate::{Action, CertificateSource, Content, KeySource, Misfit, ServerConfig, Site};
 
 impl ServerConfig {
-    /// What is wrong with the files that it names. They are read, and the store is not asked.
+    /// What is wrong with the files that it names, and with lists of ciphers. The store is not
+    /// asked.
     pub fn look_at_files(&self) -> Vec<Misfit> {
         let mut misfits: Vec<_> = [
             certificate(&self.certificate).map_err(|misfit| misfit.under("tls")),
+            self.cipher_lists().map_err(|misfit| misfit.under("tls")),
             self.ticket_keys().map_err(|misfit| misfit.under("tickets")),
             self.token().map_err(|misfit| misfit.under("admin")),
             self.store_authorities().map_err(|misfit| misfit.under("store")),
@@ -33,6 +35,22 @@ impl ServerConfig {
             }
         }
         misfits
+    }
+
+    /// Whether the library knows what is listed: it is the one that can say.
+    fn cipher_lists(&self) -> Result<(), Misfit> {
+        let CipherPolicy { ciphers, tls13_ciphers, groups } = self.tls.ciphers.clone();
+        let none = CipherPolicy::default;
+        let lists = [
+            ("ciphers", CipherPolicy { ciphers, ..none() }),
+            ("tls13_ciphers", CipherPolicy { tls13_ciphers, ..none() }),
+            ("groups", CipherPolicy { groups, ..none() }),
+        ];
+        for (key, ciphers) in lists {
+            let config = ConnectorConfig { ciphers, ..ConnectorConfig::new(Trust::Anyone) };
+            Connector::new(config).map_err(|error| Misfit::new(key, error.to_string()))?;
+        }
+        Ok(())
     }
 
     fn ticket_keys(&self) -> Result<(), Misfit> {

@@ -13,6 +13,9 @@ use firstflight_tls::Version;
 /// override it, or by both. Common flags can also be given by the environment, which overrides the
 /// file and is overridden by flags.
 ///
+/// SIGTERM and SIGINT finish running requests and exit, a second one exits at once; SIGHUP reads
+/// configuration and certificates again; SIGUSR1 opens the access log anew, as SIGHUP does too.
+///
 /// Without a certificate a self-signed one is made, for trying out. The TLS secrets are written to
 /// the file that the environment variable SSLKEYLOGFILE names, if it is set; there is no flag for
 /// that, because it undoes the encryption.
@@ -177,6 +180,11 @@ pub(super) struct LogArgs {
     /// How the access log's lines look. Default: text.
     #[arg(long, value_enum)]
     pub(super) log_format: Option<Format>,
+
+    /// What the server says about itself on stderr: error, warn, info, debug, trace. Default: info,
+    /// or what RUST_LOG says. FIRSTFLIGHT_LOG_FORMAT=json makes each message a JSON object.
+    #[arg(long, value_name = "LEVEL", env = "FIRSTFLIGHT_LOG")]
+    pub(super) log_level: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

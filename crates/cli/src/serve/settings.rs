@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use firstflight_config::{
-    AdminSettings, CertificateSource, Content, KeySource, Listener, ServerConfig,
+    AdminSettings, CertificateSource, Content, KeySource, Listener, LogFormat, ServerConfig,
 };
 
 use super::args::{ContentArgs, LimitArgs, LogArgs, ServeArgs, Switch, TlsArgs};
@@ -132,6 +132,15 @@ fn logs(args: &LogArgs, config: &mut ServerConfig) -> anyhow::Result<()> {
             "--log-format is for an access log, and there is none; give --access-log FILE"
         ),
         (None, _) => {}
+    }
+    let log = &mut config.log;
+    if let Some(level) = args.log_level.clone().or_else(|| env::var("RUST_LOG").ok()) {
+        log.level = level;
+    }
+    match env::var("FIRSTFLIGHT_LOG_FORMAT").as_deref() {
+        Ok("json") => log.format = LogFormat::Json,
+        Ok("text") => log.format = LogFormat::Text,
+        _ => {}
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 mod bad_input;
 mod bench;
 mod clients;
+mod configuration;
 mod doctor;
-mod early_rules;
 mod flood;
 mod help;
 mod http3;

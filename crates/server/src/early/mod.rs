@@ -9,7 +9,7 @@ mod answers;
 mod fields;
 mod names;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use firstflight_config::{Mode, Timestamp};
 use firstflight_replay::{ClaimKey, Decision, Flight};
@@ -45,8 +45,8 @@ type FlightField = Option<(HeaderName, Option<HeaderValue>)>;
 /// A request that may run, and what it has claimed for that.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
-    /// The claim that goes back if the request is not sent, for how long it holds, and since when.
-    key: Option<(ClaimKey, Duration, Instant)>,
+    /// The claim that goes back if the request is not sent.
+    key: Option<ClaimKey>,
     flight: FlightField,
 }
 
@@ -136,7 +136,6 @@ impl Demands {
                 NameClaim::Unknown(why) => return Err(Barred::NobodyKnows(why)),
             }
         }
-        let began = Instant::now();
         if let Some((key, lifetime)) = self.key {
             match gatekeeper.claim_name(key, lifetime).await {
                 NameClaim::Won => {}
@@ -144,8 +143,7 @@ impl Demands {
                 NameClaim::Unknown(why) => return Err(Barred::NobodyKnows(why)),
             }
         }
-        let key = self.key.map(|(key, lifetime)| (key, lifetime, began));
-        Ok(Entry { key, flight: self.flight })
+        Ok(Entry { key: self.key.map(|(key, _)| key), flight: self.flight })
     }
 }
 
@@ -162,9 +160,7 @@ impl Entry {
 
     /// Gives back what was claimed for nothing, as the answer's extensions say.
     pub(crate) async fn leave(&self, answer: &http::Extensions, gatekeeper: &Gatekeeper) {
-        let Some((key, lifetime, began)) = self.key else { return };
-        // Not when it may be another's by now.
-        if answer.get::<NotSent>().is_some() && began.elapsed() < lifetime / 2 {
+        if let (Some(key), Some(NotSent)) = (self.key, answer.get()) {
             gatekeeper.release_name(key).await;
         }
     }

@@ -1,0 +1,118 @@
+//! `serve --config`: what the file says is served, and flags and environment stand above it.
+
+use std::fs;
+use std::path::Path;
+
+use crate::running::{PAGE, Serve, firstflight, run};
+
+/// A site in `dir` with a certificate, a file to serve, and a configuration with these lines.
+fn configured(dir: &Path, more: &str) {
+    fs::create_dir(dir.join("root")).unwrap();
+    fs::write(dir.join("root/index.html"), PAGE).unwrap();
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\n\n[[site]]\nnames = [\"localhost\"]\n\n\
+         [[site.route]]\nroot = \"root\"\n\n{more}"
+    );
+    fs::write(dir.join("config.toml"), text).unwrap();
+}
+
+#[test]
+fn check_prints_what_would_be_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    configured(
+        dir,
+        "[[site.route]]\npath = \"/api\"\nupstream = \"app\"\nearly_data = \"strict\"\n\
+         [[site]]\nnames = [\"*.example.test\"]\n[[site.route]]\nredirect = \"https://localhost/\"\n\
+         [upstream.app]\nservers = [\"http://127.0.0.1:1\", \"unix:/app\"]\n\
+         [admin]\naddress = \"127.0.0.1:0\"\n",
+    );
+    let args = ["serve", "--check", "--config", "config.toml"];
+    let ended = run(firstflight(dir).current_dir(dir).args(args));
+    assert_eq!((ended.code, &*ended.err), (Some(0), ""));
+    insta::assert_snapshot!(ended.out);
+}
+
+#[test]
+fn the_configuration_in_force_is_printed_and_can_be_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    configured(dir, "[limits]\nstreams = 7\nidle_timeout = \"5s\"\n");
+    let print = |args: &[&str], environment: &[(&str, &str)]| {
+        let mut command = firstflight(dir);
+        command.current_dir(dir).args(["serve", "--print-config"]).args(args);
+        let ended = run(command.envs(environment.iter().copied()));
+        assert_eq!((ended.code, &*ended.err), (Some(0), ""));
+        ended.out
+    };
+    let file = ["--config", "config.toml"];
+    let plain = print(&file, &[]);
+    assert!(plain.contains("streams = 7\n") && plain.contains("idle_timeout = \"5s\"\n"));
+    assert!(plain.contains("header_timeout = \"10s\"\n"), "defaults are filled in");
+    fs::write(dir.join("again.toml"), &plain).unwrap();
+    assert_eq!(print(&["--config", "again.toml"], &[]), plain);
+    // The environment stands above the file, and flags above both.
+    let environment =
+        [("FIRSTFLIGHT_LISTEN", "127.0.0.1:7"), ("FIRSTFLIGHT_CONFIG", "config.toml")];
+    assert!(print(&[], &environment).contains("address = \"127.0.0.1:7\""));
+    let flags = ["--listen", "127.0.0.1:8", "--idle-timeout", "9s"];
+    let over = print(&flags, &environment);
+    assert!(over.contains("address = \"127.0.0.1:8\"") && over.contains("idle_timeout = \"9s\""));
+}
+
+#[test]
+fn a_file_alone_says_what_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    configured(
+        dir,
+        "[tls]\nsave_self_signed = \"cert.pem\"\n\
+         [log]\nformat = \"text\"\n[access_log]\nfile = \"log\"\n",
+    );
+    let serve = Serve::configured(dir);
+    let url = format!("https://localhost:{}/", serve.address.port());
+    let fetch = ["fetch", "--cacert", "cert.pem", "--resolve"];
+    let resolve = format!("localhost:{}:127.0.0.1", serve.address.port());
+    let ended = run(firstflight(dir).current_dir(dir).args(fetch).args([&resolve, &url]));
+    assert_eq!((ended.code, &*ended.out), (Some(0), PAGE), "{}", ended.err);
+}
+
+#[test]
+fn all_that_is_wrong_is_said_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    configured(dir, "[limits]\nstreems = 7\n[log]\nformat = \"xml\"\n");
+    for more in [&["--check"][..], &[]] {
+        let args = ["serve", "--config", "config.toml"];
+        let ended = run(firstflight(dir).current_dir(dir).args(args).args(more));
+        assert_eq!((ended.code, &*ended.out), (Some(2), ""));
+        let (first, second) = ended.err.split_once('\n').unwrap();
+        let did_you_mean = "firstflight: config.toml, line 11: limits has no key `streems`; did you mean `streams`?";
+        assert_eq!(first, did_you_mean);
+        assert!(second.starts_with("config.toml, line 13: `xml` is not known"), "{second}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_named_with_where_to_give_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for (args, words) in [
+        (&["serve"][..], ["nothing to serve", "--root DIR"]),
+        (&["serve", "--root", "."], ["no address", "[[listener]]"]),
+        (&["serve", "--root", ".", "--log-level", "a=loud"], ["loud", "debug"]),
+        (
+            &["serve", "--root", ".", "--upstream", "http://a"],
+            ["more than one", "FIRSTFLIGHT_ROOT"],
+        ),
+        (&["serve", "--root", ".", "--admin", "9090"], ["9090", "unix:"]),
+    ] {
+        let args: Vec<_> = match args.contains(&"--log-level") {
+            true => [args, &["--listen", "127.0.0.1:0"]].concat(),
+            false => args.to_vec(),
+        };
+        let ended = run(firstflight(dir).args(&args));
+        assert_eq!(ended.code, Some(2), "{args:?}");
+        assert!(words.iter().all(|word| ended.err.contains(word)), "{args:?}: {}", ended.err);
+    }
+}
