@@ -26,4 +26,5 @@ mod running;
 mod servers;
 mod servers_under_test;
 mod sites;
+mod upstreams;
 mod workflow;
