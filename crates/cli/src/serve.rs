@@ -4,13 +4,17 @@ mod args;
 mod check;
 mod process;
 mod settings;
+mod signals;
+mod upgrade;
 
+use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
 use firstflight_config::{LogFormat, LogSettings};
+use firstflight_lifecycle::{Way, forbid_dumps, raise_file_limit};
 use firstflight_server::ServerError;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::warn;
 use tracing_subscriber::EnvFilter;
 
@@ -33,12 +37,33 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         begin_log(&config.log)?;
         return check::check(&args, config);
     }
-    let private = keep_memory_private();
+    // Before anything is read that is secret.
+    let private = forbid_dumps();
+    let way = upgrade::way()?;
+    let outcome = start(args, private, way.clone());
+    if let (Some(way), Err(error)) = (way, &outcome) {
+        // The process before this one goes on, and says why.
+        let _ = way.send(format!("{error:#}").as_bytes(), &[]);
+    }
+    outcome
+}
+
+/// `private`: whether the memory of this process is its own. It has private keys in it, ticket keys,
+/// and what its clients said.
+fn start(
+    args: ServeArgs,
+    private: io::Result<()>,
+    way: Option<Arc<Way>>,
+) -> anyhow::Result<ExitCode> {
     let file = args.config.clone();
     let source = Source { file, read: Box::new(move || settings(&args).and_then(complete)) };
     let first = source.first()?;
     begin_log(&first.config.log)?;
-    allow_files();
+    // A connection is an open file, one with an upstream two. Systems allow 1,024 at first, for the
+    // sake of programs that use select(2), and many more to who asks.
+    if let Err(error) = raise_file_limit() {
+        warn!("the limit of open files stays as it is ({error})");
+    }
     if let Err(error) = private {
         warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
     }
@@ -50,13 +75,10 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         builder.worker_threads(workers.into());
     }
     let runtime = builder.enable_all().build().context("cannot start worker threads")?;
-    runtime.block_on(process::serve(source, first))
-}
-
-/// The memory of a server has its private keys in it, ticket keys, and what its clients said. So it
-/// leaves no core dump, and other processes of the same user may not look into it.
-fn keep_memory_private() -> nix::Result<()> {
-    nix::sys::prctl::set_dumpable(false)
+    let outcome = runtime.block_on(process::serve(source, first, way));
+    // A task that still waits for a file or another process is not waited for.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Logs from now on, as the configuration at the start has it.
@@ -70,16 +92,6 @@ fn begin_log(settings: &LogSettings) -> anyhow::Result<()> {
     })?;
     crate::begin_log(filter, settings.format == LogFormat::Json);
     Ok(())
-}
-
-/// A connection is an open file, one with an upstream two. Systems allow 1,024 at first, for the sake
-/// of programs that use select(2), and many more to who asks.
-fn allow_files() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
-    if let Err(error) = raised {
-        warn!("the limit of open files stays as it is ({error})");
-    }
 }
 
 /// The error's own sentence, which has its cause in it already.

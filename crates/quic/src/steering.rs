@@ -5,6 +5,8 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_proto::{ConnectionId, ConnectionIdGenerator};
 
+use crate::IdMark;
+
 /// Several sockets on one port, a worker each: every packet goes to the worker `the first two bytes
 /// of its destination connection id, as a number, mod workers`. A client's first id is random, so
 /// connections spread; the ids that a worker issues keep to that rule, so a connection stays with
@@ -35,15 +37,18 @@ impl Steering {
     /// Issues connection ids for a worker (0 first): 8 bytes, random but for the rule. Who sees an
     /// id learns the worker, which its address does not give away, and nothing more.
     pub fn connection_ids(self, worker: u8) -> Box<dyn ConnectionIdGenerator> {
-        Box::new(ConnectionIds { steering: self, worker: worker % self.workers })
+        Box::new(ConnectionIds { steering: self, worker: worker % self.workers, mark: None })
+    }
+
+    /// The same with a mark on each.
+    pub fn marked_ids(self, worker: u8, mark: IdMark) -> Box<dyn ConnectionIdGenerator> {
+        Box::new(ConnectionIds { steering: self, worker: worker % self.workers, mark: Some(mark) })
     }
 
     /// The worker of a datagram, as [`Steering::program`] reckons it. Datagrams that are too short
     /// to have a connection id are the first worker's.
     pub fn worker(self, datagram: &[u8]) -> u8 {
-        let Some(&first) = datagram.first() else { return 0 };
-        let at = if first & LONG_HEADER == 0 { SHORT_ID } else { LONG_ID };
-        let id = datagram.get(at..).and_then(<[u8]>::first_chunk);
+        let id = id_of(datagram).and_then(<[u8]>::first_chunk);
         id.map_or(0, |id| self.worker_of(*id))
     }
 
@@ -87,9 +92,16 @@ impl Steering {
     }
 }
 
+/// A datagram from where its destination connection id begins.
+pub(crate) fn id_of(datagram: &[u8]) -> Option<&[u8]> {
+    let at = if datagram.first()? & LONG_HEADER == 0 { SHORT_ID } else { LONG_ID };
+    datagram.get(at..)
+}
+
 struct ConnectionIds {
     steering: Steering,
     worker: u8,
+    mark: Option<IdMark>,
 }
 
 impl ConnectionIdGenerator for ConnectionIds {
@@ -101,6 +113,9 @@ impl ConnectionIdGenerator for ConnectionIds {
         // Rounded down to a multiple; the last, incomplete round would run over the end.
         let round = (random / workers).min(u16::MAX / workers - 1) * workers;
         id[..2].copy_from_slice(&(round + u16::from(self.worker)).to_be_bytes());
+        if let Some(mark) = &self.mark {
+            mark.put(&mut id);
+        }
         ConnectionId::new(&id)
     }
 
@@ -114,7 +129,7 @@ impl ConnectionIdGenerator for ConnectionIds {
 }
 
 /// Bytes of the ids that we issue.
-const ID: usize = 8;
+pub(crate) const ID: usize = 8;
 const LONG_HEADER: u8 = 0x80;
 /// Where the destination connection id begins: after the first byte, or after first byte, version
 /// and its length.

@@ -39,6 +39,7 @@ pub(crate) async fn serve(
     let io = PassStream::new(stream, driver.clone(), socket.clone(), pass.clone(), http2);
     let io = TokioIo::new(io);
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
+    let http2 = library.is_http2();
     Drive {
         clock: Clock::new(connection.clone(), pass.clone(), accepted_at),
         connection: connection.clone(),
@@ -51,7 +52,13 @@ pub(crate) async fn serve(
         ended: None,
         completion,
         pass,
-        stopping: Box::pin(next_stop(stop)),
+        // HTTP/1.1 has no word for a request that comes too late: a kept connection ends with
+        // its next answer, if another process has taken over.
+        stopping: Box::pin(next_stop(
+            Stop::No,
+            stop,
+            if http2 { Stop::Leave } else { Stop::Finish },
+        )),
     }
     .await
 }
@@ -234,7 +241,8 @@ impl Drive {
         let Poll::Ready((stage, receiver)) = self.stopping.as_mut().poll(cx) else {
             return None;
         };
-        self.stopping = Box::pin(next_stop_after(stage, receiver));
+        let first = if self.library.is_http2() { Stop::Leave } else { Stop::Finish };
+        self.stopping = Box::pin(next_stop(stage, receiver, first));
         // Registers for the next stage.
         if let Poll::Ready((stage, _)) = self.stopping.as_mut().poll(cx) {
             return Some(stage);
@@ -265,17 +273,16 @@ impl Drive {
     }
 }
 
-async fn next_stop(receiver: watch::Receiver<Stop>) -> (Stop, watch::Receiver<Stop>) {
-    next_stop_after(Stop::No, receiver).await
-}
-
-async fn next_stop_after(
+/// The stage of stopping after `stage`, of which there are two: from `first` on requests are
+/// finished, then all is dropped.
+async fn next_stop(
     stage: Stop,
     mut receiver: watch::Receiver<Stop>,
+    first: Stop,
 ) -> (Stop, watch::Receiver<Stop>) {
     match stage {
-        Stop::No | Stop::Announced => stopped(&mut receiver, Stop::Finish).await,
-        Stop::Finish => stopped(&mut receiver, Stop::Now).await,
+        Stop::No | Stop::Announced => stopped(&mut receiver, first).await,
+        Stop::Leave | Stop::Finish => stopped(&mut receiver, Stop::Now).await,
         Stop::Now => std::future::pending().await,
     }
     let now = *receiver.borrow();

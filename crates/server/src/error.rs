@@ -82,6 +82,9 @@ pub enum ServerError {
         /// Why not.
         reason: io::Error,
     },
+    /// What the process before this one has left cannot be used.
+    #[error("cannot take the place of the process before this one: {0}; start this one by itself")]
+    Estate(std::io::Error),
     /// A self-signed certificate cannot be made.
     #[error(
         "cannot make a self-signed certificate: {0}; give names such as localhost or 192.0.2.1"

@@ -112,9 +112,16 @@ async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
     }
     let (flights, names) = inheritance.len();
     info!("the strike register is handed over: {flights} flights, {names} names");
+    let server = server.clone();
     tokio::spawn(async move {
         if let Err(error) = ask_all(stream, asked).await {
-            warn!("the process that has the strike register is gone: {error}");
+            // What it has claimed nobody knows.
+            warn!(
+                "the process that has the strike register is gone: {error}; no early data for a \
+                 while"
+            );
+            server.gatekeeper.claims_lost();
+            server.gatekeeper.reopen();
         }
     });
     Ok(())

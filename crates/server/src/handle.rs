@@ -1,5 +1,6 @@
 //! What can be done to a server while it runs: another configuration, a question, an end.
 
+use std::io;
 use std::sync::Arc;
 
 use firstflight_config::{ConfigError, Content, ServerConfig};
@@ -7,6 +8,7 @@ use firstflight_replay::ClaimKey;
 use firstflight_upstream::{Pool, PoolStatus};
 
 use crate::ServerError;
+use crate::estate::Estate;
 use crate::generation::Generation;
 use crate::server::{Shared, Stop};
 use crate::status::{Events, Status};
@@ -50,10 +52,15 @@ impl ServerHandle {
     /// How the server is.
     pub fn status(&self) -> Status {
         let Events { started_at, loaded_at, last_reload } = self.0.history.so_far();
-        let stage = *self.0.stopping().borrow();
+        let not_ready_because = match *self.0.stopping().borrow() {
+            Stop::No if *self.0.serving.borrow() => None,
+            Stop::No => Some("the server has not begun to serve"),
+            Stop::Leave => Some("another process has taken over"),
+            _ => Some("the server is stopping"),
+        };
         Status {
-            ready: stage == Stop::No,
-            not_ready_because: (stage != Stop::No).then_some("the server is stopping"),
+            ready: not_ready_because.is_none(),
+            not_ready_because,
             generation: self.0.current().number,
             started_at,
             loaded_at,
@@ -68,11 +75,50 @@ impl ServerHandle {
         self.0.current().pools.values().map(Pool::status).collect()
     }
 
+    /// Waits until connections are accepted.
+    pub async fn serves(&self) {
+        // The sender is ours too.
+        let _ = self.0.serving.subscribe().wait_for(|serving| *serving).await;
+    }
+
+    /// What the process needs that is to take this one's place, beside the register.
+    ///
+    /// # Errors
+    /// The process before this one has not gone, or the system's.
+    pub fn estate(&self) -> io::Result<Estate> {
+        if self.0.front.has_predecessor() {
+            let text = "the process before this one still serves connections; wait until it has \
+                        gone";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
+        let mut estate = Estate { ports: self.0.listeners.bequeath()?, ..Estate::default() };
+        self.0.front.bequeath(&mut estate, self.0.ring.of_this_process().as_deref())?;
+        Ok(estate)
+    }
+
+    /// Leaves the UDP sockets to the process that takes this one's place, and has the register by
+    /// now. Packets of connections of this process come back from there. If that process goes,
+    /// the sockets are this one's again.
+    pub fn leave_udp(&self) {
+        self.0.front.leave();
+    }
+
+    /// Leaves all else to the process that takes this one's place, and ends when the last
+    /// connection has: after
+    /// [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) at the latest. Call it
+    /// when the other one accepts connections.
+    pub fn leave(&self) {
+        self.0.stop_at_least(Stop::Leave);
+    }
+
     /// Begins to stop: not ready from now on, no new connections after
     /// [`Limits::drain_delay`](firstflight_config::Limits::drain_delay), and running requests are
     /// finished within [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout).
+    ///
+    /// A server whose place another process has taken ends its idle connections too.
     pub fn stop(&self) {
-        self.0.stop_at_least(Stop::Announced);
+        let has_left = *self.0.stopping().borrow() == Stop::Leave;
+        self.0.stop_at_least(if has_left { Stop::Finish } else { Stop::Announced });
     }
 
     /// Stops at once: what runs is broken off.

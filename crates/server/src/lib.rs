@@ -14,6 +14,7 @@ mod content;
 mod drive;
 mod early;
 mod error;
+mod estate;
 mod fields;
 mod files;
 mod form;
@@ -51,6 +52,7 @@ mod visit;
 mod websocket;
 
 pub use error::ServerError;
+pub use estate::Estate;
 pub use hand_over::HandOverError;
 pub use handle::ServerHandle;
 pub use server::{Server, check};

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 
 use nix::sys::socket::setsockopt;
 use nix::{setsockopt_impl, sockopt_impl};
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
+use crate::estate::Given;
 use crate::{ServerError, quic};
 
 /// One address that is listened on.
@@ -43,6 +45,33 @@ pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<P
     }
 }
 
+/// Listens with sockets that are open already, and opens what is missing.
+///
+/// # Errors
+/// As [`listen`].
+pub(crate) fn listen_with(given: Given, backlog: u32, http3: bool) -> Result<Port, ServerError> {
+    let Given { address, tcp, udp, .. } = given;
+    let tcp = match tcp {
+        Some(tcp) => adopt(tcp).map_err(|reason| ServerError::Listen { address, reason })?,
+        None => listen_tcp(address, backlog)?,
+    };
+    let udp = match (http3, udp.is_empty()) {
+        (true, true) => quic::bind(address)?,
+        (true, false) => udp,
+        (false, _) => Vec::new(),
+    };
+    for socket in &udp {
+        socket.set_nonblocking(true).map_err(|reason| ServerError::Listen { address, reason })?;
+    }
+    Ok(Port { address, tcp, udp })
+}
+
+fn adopt(tcp: std::net::TcpListener) -> io::Result<TcpListener> {
+    tcp.set_nonblocking(true)?;
+    open_fast(&tcp, tcp.local_addr()?);
+    TcpListener::from_std(tcp)
+}
+
 fn listen_tcp(address: SocketAddr, backlog: u32) -> Result<TcpListener, ServerError> {
     bind(address, backlog).map_err(|reason| match reason.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
@@ -58,14 +87,18 @@ fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    // RFC 7413: a client with a cookie sends its ClientHello, and with it early data, in the SYN.
-    if let Err(error) = setsockopt(&socket, TcpFastOpen, &FAST_OPEN_QUEUE) {
+    open_fast(&socket, address);
+    socket.listen(backlog)
+}
+
+/// RFC 7413: a client with a cookie sends its ClientHello, and with it early data, in the SYN.
+fn open_fast(socket: &impl AsFd, address: SocketAddr) {
+    if let Err(error) = setsockopt(socket, TcpFastOpen, &FAST_OPEN_QUEUE) {
         warn!(
             "no TCP Fast Open on {address}: {error}; the kernel allows it by sysctl \
              net.ipv4.tcp_fastopen=3"
         );
     }
-    socket.listen(backlog)
 }
 
 sockopt_impl!(

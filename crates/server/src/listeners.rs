@@ -1,6 +1,8 @@
 //! All that is listened on, and accepting there. Addresses come and go with reloads.
 
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use crate::estate::{Estate, Given};
 use crate::generation::serves_http3;
 use crate::listener::{self, Port};
 use crate::places::Place;
@@ -30,8 +33,20 @@ struct Open {
     /// With the port that the system chose.
     address: SocketAddr,
     settings: Arc<ArcSwap<Listener>>,
-    closing: watch::Sender<bool>,
+    tcp: Arc<TcpListener>,
+    closing: watch::Sender<Closing>,
     accepting: JoinHandle<()>,
+}
+
+/// How an address is closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// Not at all.
+    No,
+    /// After what waits in the kernel's queue has been accepted: it would be reset.
+    AfterQueue,
+    /// At once: another process accepts there too.
+    AtOnce,
 }
 
 /// Where a connection came in.
@@ -54,14 +69,21 @@ pub(crate) struct Changes {
     gone: Vec<SocketAddr>,
 }
 
-/// Listens on all addresses of a configuration.
+/// Listens on all addresses of a configuration, with the sockets that are open already.
 ///
 /// # Errors
 /// [`ServerError`] of the first that cannot be had.
-pub(crate) fn bind(config: &ServerConfig) -> Result<Vec<(Listener, Port)>, ServerError> {
+pub(crate) fn bind(
+    config: &ServerConfig,
+    estate: &mut Estate,
+) -> Result<Vec<(Listener, Port)>, ServerError> {
     check(config)?;
     let bind = |one: &Listener| {
-        let port = listener::listen(one.address, config.limits.backlog, has_udp(one, config))?;
+        let udp = has_udp(one, config);
+        let port = match estate.take(one.address) {
+            Some(given) => listener::listen_with(given, config.limits.backlog, udp)?,
+            None => listener::listen(one.address, config.limits.backlog, udp)?,
+        };
         Ok((one.clone(), port))
     };
     config.listeners.iter().map(bind).collect()
@@ -95,12 +117,14 @@ impl Listeners {
         let Port { address, tcp, udp } = port;
         let asked = listener.address;
         let settings = Arc::new(ArcSwap::from_pointee(listener));
-        let (closing, closed) = watch::channel(false);
-        let accepting = accept(tcp, address.port(), settings.clone(), server.clone(), closed);
+        let (closing, closed) = watch::channel(Closing::No);
+        let tcp = Arc::new(tcp);
+        let accepting =
+            accept(tcp.clone(), address.port(), settings.clone(), server.clone(), closed);
         let accepting = tokio::spawn(accepting);
         open_udp(server, address, udp);
         info!("serving on {address}");
-        self.all().push(Open { asked, address, settings, closing, accepting });
+        self.all().push(Open { asked, address, settings, tcp, closing, accepting });
     }
 
     /// What a configuration changes, with its new addresses bound.
@@ -162,18 +186,32 @@ impl Listeners {
         self.all().retain(|one| {
             let stays = !changes.gone.contains(&one.address);
             if !stays {
-                one.closing.send_replace(true);
+                one.closing.send_replace(Closing::AfterQueue);
                 info!("no longer serving on {}", one.address);
             }
             stays
         });
     }
 
-    /// Closes all. What waits in the kernel's queues is accepted first.
-    pub(crate) async fn close(&self) {
+    /// Further handles on all, for a next process.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn bequeath(&self) -> io::Result<Vec<Given>> {
+        let given = |one: &Open| {
+            let tcp = Some(one.tcp.as_fd().try_clone_to_owned()?.into());
+            Ok(Given { asked: one.asked, address: one.address, tcp, udp: Vec::new() })
+        };
+        self.all().iter().map(given).collect()
+    }
+
+    /// Closes all. What waits in the kernel's queues is accepted first, unless another process
+    /// accepts it.
+    pub(crate) async fn close(&self, left_to_another: bool) {
         let all = std::mem::take(&mut *self.all());
+        let how = if left_to_another { Closing::AtOnce } else { Closing::AfterQueue };
         for one in &all {
-            one.closing.send_replace(true);
+            one.closing.send_replace(how);
         }
         for one in all {
             let _ = one.accepting.await;
@@ -207,11 +245,11 @@ fn open_udp(server: &Arc<Shared>, address: SocketAddr, sockets: Vec<UdpSocket>) 
 
 /// Accepts connections while there are places, until the address is closed.
 async fn accept(
-    tcp: TcpListener,
+    tcp: Arc<TcpListener>,
     port: u16,
     settings: Arc<ArcSwap<Listener>>,
     server: Arc<Shared>,
-    mut closed: watch::Receiver<bool>,
+    mut closed: watch::Receiver<Closing>,
 ) {
     let serve = |stream: TcpStream, client: SocketAddr, place: Place| {
         let entrance = Entrance { listener: settings.load_full(), port };
@@ -245,12 +283,14 @@ async fn accept(
     };
     tokio::select! {
         () = accepting => {}
-        _ = closed.wait_for(|closed| *closed) => {}
+        _ = closed.wait_for(|closing| *closing != Closing::No) => {}
     }
     if let Some((stream, client)) = waiting {
         serve(stream, client, server.places.take_beyond());
     }
-    // The kernel would reset what it has queued.
+    if *closed.borrow() == Closing::AtOnce {
+        return;
+    }
     while let Some(Ok((stream, client))) = tcp.accept().now_or_never() {
         serve(stream, client, server.places.take_beyond());
     }

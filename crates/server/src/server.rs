@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use crate::access_log::AccessLog;
 use crate::connection::stopped;
+use crate::estate::Estate;
 use crate::gatekeeper::Gatekeeper;
 use crate::generation::{Foundation, Generation};
 use crate::handle::ServerHandle;
@@ -46,6 +47,9 @@ pub(crate) enum Stop {
     No,
     /// Probes are told that it will, connections are still accepted.
     Announced,
+    /// Another process has taken over. Requests go on until a connection has had its last answer,
+    /// which says so.
+    Leave,
     /// Running requests are finished, idle connections closed.
     Finish,
     /// Everything is dropped.
@@ -68,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) history: History,
     stop: watch::Sender<Stop>,
+    /// Whether connections are accepted.
+    pub(crate) serving: watch::Sender<bool>,
 }
 
 impl Server {
@@ -76,12 +82,24 @@ impl Server {
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
     pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
+        Self::bind_with(config, Estate::default()).await
+    }
+
+    /// The same with sockets that are open already, and what the process before this one has left.
+    /// If there was one, its register comes after this ([`ServerHandle::take_over`]).
+    ///
+    /// # Errors
+    /// [`ServerError`], one sentence with the mend.
+    pub async fn bind_with(config: ServerConfig, mut estate: Estate) -> Result<Self, ServerError> {
         config.check().map_err(ConfigError::from)?;
         listeners::check(&config)?;
         let store = open_store(&config)?;
-        let ring = TicketRing::open(&config.tickets, store.as_ref().map(|(store, _)| store))?;
+        let keys_before = estate.ring();
+        let known_store = store.as_ref().map(|(store, _)| store);
+        let ring = TicketRing::open(&config.tickets, known_store, keys_before)?;
         let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
-        let ports = listeners::bind(&config)?;
+        let ports = listeners::bind(&config, &mut estate)?;
+        estate.warn_of_the_rest();
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
         let foundation = Foundation::lay(&config, ring.clone(), &addresses)?;
         let generation = Generation::build(1, &config, &foundation, &Pools::new())?;
@@ -96,12 +114,13 @@ impl Server {
         metrics.reloads.began(jiff::Timestamp::now().as_millisecond());
         let shared = Shared {
             current: ArcSwap::from_pointee(generation),
-            front: Arc::new(Front::new(&foundation.tokens, &config)),
+            front: Arc::new(Front::new(&foundation.tokens, &config, &mut estate)?),
             listeners: Listeners::default(),
             places: Places::new(config.limits.connections),
             metrics,
             history: History::begin(),
             stop: watch::Sender::new(Stop::No),
+            serving: watch::Sender::new(false),
             config: Mutex::new(config),
             foundation,
             gatekeeper,
@@ -133,6 +152,7 @@ impl Server {
         for (listener, port) in self.ports {
             shared.listeners.open(&shared, listener, port);
         }
+        shared.serving.send_replace(true);
         tasks.spawn(housekeeping(shared.clone()));
         tasks.spawn(shared.ring.clone().follow());
         let mut told = shared.stopping();
@@ -169,7 +189,7 @@ impl Shared {
 
     /// Whether connections are to end.
     pub(crate) fn is_finishing(&self) -> bool {
-        *self.stop.borrow() >= Stop::Finish
+        *self.stop.borrow() >= Stop::Leave
     }
 
     /// Stops, if it has not come as far.
@@ -186,24 +206,40 @@ impl Shared {
 async fn drain(shared: &Arc<Shared>) {
     let limits = shared.current().limits.clone();
     let mut told = shared.stopping();
-    if !limits.drain_delay.is_zero() {
+    let left_to_another = *told.borrow() == Stop::Leave;
+    if !limits.drain_delay.is_zero() && !left_to_another {
         info!("stopping in {:?}: not ready any more", limits.drain_delay);
         let _ = timeout(limits.drain_delay, stopped(&mut told, Stop::Now)).await;
     }
     info!("stopping: no new connections, running requests are finished");
-    shared.listeners.close().await;
-    shared.stop_at_least(Stop::Finish);
-    tokio::select! {
-        () = shared.places.all_free() => return,
-        () = tokio::time::sleep(limits.drain_timeout) => {
-            warn!("requests still running after the drain timeout are broken off");
-        }
-        () = stopped(&mut told, Stop::Now) => {
-            warn!("told to stop at once: running requests are broken off");
-        }
+    shared.listeners.close(left_to_another).await;
+    if !left_to_another {
+        shared.stop_at_least(Stop::Finish);
     }
+    if is_empty_within(shared, &mut told, limits.drain_timeout).await {
+        return;
+    }
+    // Idle connections that were left open hear of it now.
+    shared.stop_at_least(Stop::Finish);
+    if left_to_another && is_empty_within(shared, &mut told, LAST_WORDS).await {
+        return;
+    }
+    warn!("requests that are still running are broken off");
     shared.stop_at_least(Stop::Now);
     let _ = timeout(LAST_WORDS, shared.places.all_free()).await;
+}
+
+/// Whether all connections end in that time, and before all is to be dropped.
+async fn is_empty_within(
+    shared: &Shared,
+    told: &mut watch::Receiver<Stop>,
+    time: Duration,
+) -> bool {
+    tokio::select! {
+        () = shared.places.all_free() => true,
+        () = tokio::time::sleep(time) => false,
+        () = stopped(told, Stop::Now) => false,
+    }
 }
 
 /// Whether a configuration could be served: reads all files that it names, and listens nowhere.
@@ -219,7 +255,7 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
         Connector::new(ConnectorConfig::new(Trust::File(file.clone())))?;
     }
     TicketRing::check(&config.tickets)?;
-    let ring = TicketRing::open(&TicketSettings::default(), None)?;
+    let ring = TicketRing::open(&TicketSettings::default(), None, None)?;
     let mut config = config.clone();
     if let CertificateSource::SelfSigned { save, .. } = &mut config.certificate {
         *save = None;

@@ -203,6 +203,18 @@ struct Problem {
     problem: String,
 }
 
+impl Ring {
+    /// The ring as a key file has it, for a process that takes this one's place.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        text_of(self)
+    }
+
+    /// Reads [`Ring::to_text`]. `None`: that is no ring.
+    pub fn from_text(text: &str) -> Option<Self> {
+        parse(text).ok()
+    }
+}
+
 fn parse(text: &str) -> Result<Ring, Problem> {
     let document: Document = toml::from_str(text).map_err(|error| Problem {
         at: error.span().map_or(0, |span| span.start),

@@ -19,6 +19,10 @@ use firstflight_tls::Version;
 /// Without a certificate a self-signed one is made, for trying out. The TLS secrets are written to
 /// the file that the environment variable SSLKEYLOGFILE names, if it is set; there is no flag for
 /// that, because it undoes the encryption.
+///
+/// SIGTERM and SIGINT finish running requests and exit, a second one exits at once. SIGHUP takes up
+/// the configuration and its files anew, SIGUSR1 opens the logs anew, and SIGUSR2 has the program
+/// started again take this process's place, without a connection refused (docs/lifecycle.md).
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// The configuration file, TOML.

@@ -3,17 +3,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
-use firstflight_config::ServerConfig;
-use firstflight_lifecycle::Files;
-use firstflight_server::{Server, ServerHandle};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Interval, MissedTickBehavior, interval};
-use tracing::{error, info};
+use firstflight_config::{ProcessSettings, ServerConfig};
+use firstflight_lifecycle::{
+    Activated, Files, Notice, Notifier, User, Way, activated, forbid_dumps, forbid_new_privileges,
+};
+use firstflight_server::{Estate, Server, ServerHandle};
+use tracing::{error, info, warn};
 
 use super::sentence;
+use super::signals::{Event, Signals};
+use super::upgrade::{self, Predecessor};
 
 /// Where the configuration comes from, at the start and again at each reload.
 pub(super) struct Source {
@@ -23,22 +24,65 @@ pub(super) struct Source {
     pub(super) read: Box<dyn Fn() -> anyhow::Result<ServerConfig> + Send + Sync>,
 }
 
-/// Serves until it is told to stop, inside a tokio runtime. `config`: as it was read from `source`
-/// at the start, when `files` were taken up.
+/// Serves until it is told to stop, inside a tokio runtime. `first`: as it was read from `source` at
+/// the start. `way`: to the process before this one, whose place it takes.
 ///
 /// # Errors
 /// Why it could not start.
-pub(super) async fn serve(source: Source, first: First) -> anyhow::Result<ExitCode> {
+pub(super) async fn serve(
+    source: Source,
+    first: First,
+    way: Option<Arc<Way>>,
+) -> anyhow::Result<ExitCode> {
     // Caught from before the ready line on, which is when others may send them.
     let signals = Signals::catch()?;
     let First { config, files } = first;
-    let watching = config.process.watch;
-    let server = Server::bind(config).await.map_err(sentence)?;
-    let process = Process { server: server.handle(), source: Arc::new(source), files, watching };
+    let settings = config.process.clone();
+    let (mut predecessor, estate) = match way {
+        Some(way) => Predecessor::hear(way).map(|(before, estate)| (Some(before), estate))?,
+        None => {
+            let Activated { tcp, udp } = activated();
+            (None, Estate::of_sockets(tcp, udp))
+        }
+    };
+    let server = Server::bind_with(config, estate).await.map_err(sentence)?;
+    give_up_privileges(&settings)?;
+    if let Some(before) = &mut predecessor {
+        before.take_over(&server).await?;
+    }
+    let handle = server.handle();
+    let running = tokio::spawn(server.run(std::future::pending()));
+    handle.serves().await;
+    if let Some(before) = predecessor {
+        before.serving().await;
+    }
+    let process = Process {
+        server: handle,
+        source: Arc::new(source),
+        files,
+        watching: settings.watch,
+        notifier: Notifier::from_environment(),
+    };
+    process.tell_ready();
     let following = tokio::spawn(process.follow(signals));
-    server.run(std::future::pending()).await;
+    running.await.context("the server has failed")?;
     following.abort();
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was needed to listen and to read keys is not needed any more.
+fn give_up_privileges(settings: &ProcessSettings) -> anyhow::Result<()> {
+    if let Some(name) = &settings.user {
+        User::find(name, settings.group.as_deref())?.become_it()?;
+        // The system forgets it with the user.
+        if let Err(error) = forbid_dumps() {
+            warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
+        }
+    }
+    if let Err(error) = forbid_new_privileges() {
+        warn!("programs that this one starts may get more rights than it has: {error}");
+    }
+    Ok(())
 }
 
 /// A configuration and the state of its files before they were read.
@@ -66,6 +110,7 @@ struct Process {
     source: Arc<Source>,
     files: Files,
     watching: bool,
+    notifier: Notifier,
 }
 
 impl Process {
@@ -76,8 +121,10 @@ impl Process {
                 Event::Stop if stopping => self.server.stop_now(),
                 Event::Stop => {
                     stopping = true;
+                    self.notifier.say(&[Notice::Stopping, Notice::Status("stopping")]);
                     self.server.stop();
                 }
+                Event::Upgrade => self.upgrade().await,
                 Event::Reload => {
                     self.server.reopen_access_log();
                     self.reload("SIGHUP").await;
@@ -87,6 +134,9 @@ impl Process {
                     info!("access log opened again");
                 }
                 Event::Look => {
+                    if self.notifier.watchdog().is_some() {
+                        self.notifier.say(&[Notice::Alive]);
+                    }
                     if self.watching && self.files.have_changed() {
                         self.reload("files have changed").await;
                     }
@@ -97,14 +147,36 @@ impl Process {
 
     /// Takes up the configuration as it is now, or says why not and stays.
     async fn reload(&mut self, why: &str) {
+        self.notifier.say(&[Notice::Reloading]);
         self.files.take_up();
         match self.try_reload().await {
             Ok(()) => {
                 let number = self.server.status().generation;
                 info!("{why}: configuration {number} is in use");
+                self.tell_ready();
             }
-            Err(error) => error!("{why}: {error}; the configuration in use stays"),
+            Err(error) => {
+                error!("{why}: {error}; the configuration in use stays");
+                let status = format!("not reloaded: {error}");
+                self.notifier.say(&[Notice::Ready, Notice::Status(&status)]);
+            }
         }
+    }
+
+    async fn upgrade(&self) {
+        self.notifier.say(&[Notice::Status("a new process is started to take over")]);
+        if let Err(error) = upgrade::hand_on(&self.server, &self.notifier, async {}).await {
+            error!("upgrade: {error:#}; this process goes on");
+            self.notifier.say(&[Notice::Status(&format!("not upgraded: {error:#}"))]);
+        }
+    }
+
+    fn tell_ready(&self) {
+        let status = self.server.status();
+        let addresses: Vec<_> = status.addresses.iter().map(ToString::to_string).collect();
+        let text =
+            format!("serving on {} by configuration {}", addresses.join(", "), status.generation);
+        self.notifier.say(&[Notice::Ready, Notice::Status(&text)]);
     }
 
     async fn try_reload(&mut self) -> anyhow::Result<()> {
@@ -124,50 +196,5 @@ impl Process {
         self.server.reload(config).await.map_err(sentence)?;
         self.watching = watching;
         Ok(())
-    }
-}
-
-/// What the process is told.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-    user: Signal,
-    ticks: Interval,
-}
-
-enum Event {
-    /// SIGTERM or SIGINT.
-    Stop,
-    /// SIGHUP.
-    Reload,
-    /// SIGUSR1.
-    ReopenLogs,
-    /// A second has passed.
-    Look,
-}
-
-impl Signals {
-    fn catch() -> anyhow::Result<Self> {
-        let catch = |kind, name| signal(kind).with_context(|| format!("cannot catch {name}"));
-        let mut ticks = interval(Duration::from_secs(1));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Self {
-            terminate: catch(SignalKind::terminate(), "SIGTERM")?,
-            interrupt: catch(SignalKind::interrupt(), "SIGINT")?,
-            hangup: catch(SignalKind::hangup(), "SIGHUP")?,
-            user: catch(SignalKind::user_defined1(), "SIGUSR1")?,
-            ticks,
-        })
-    }
-
-    async fn next(&mut self) -> Event {
-        tokio::select! {
-            _ = self.terminate.recv() => Event::Stop,
-            _ = self.interrupt.recv() => Event::Stop,
-            _ = self.hangup.recv() => Event::Reload,
-            _ = self.user.recv() => Event::ReopenLogs,
-            _ = self.ticks.tick() => Event::Look,
-        }
     }
 }

@@ -14,6 +14,7 @@ mod keys_fleet;
 mod keys_nodes;
 mod keys_store;
 mod lab;
+mod lifecycle;
 mod messages;
 mod openssl;
 mod peers;

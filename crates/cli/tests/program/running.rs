@@ -207,6 +207,11 @@ impl Serve {
         self.running.0.id()
     }
 
+    /// How it ends when nobody tells it to any more.
+    pub(crate) fn ends_by_itself(&mut self) -> ExitStatus {
+        self.running.wait().expect("it ends")
+    }
+
     /// The log so far, without a line that is only half there.
     pub(crate) fn log(&self) -> Vec<Value> {
         text(&self.log)

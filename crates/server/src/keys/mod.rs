@@ -33,6 +33,8 @@ pub(crate) struct TicketRing {
     sessions: Option<Sessions>,
     /// Whether tickets that are issued from now on can be used once only.
     single_use: bool,
+    /// Whether the keys are this process's own.
+    in_process: bool,
     /// The last warning that was logged, so that each is logged once.
     warned: Mutex<Option<std::mem::Discriminant<Warning>>>,
 }
@@ -40,13 +42,14 @@ pub(crate) struct TicketRing {
 impl TicketRing {
     /// The ring from where the settings say, inside a tokio runtime. One from the store begins as
     /// one of this process alone, until [`begin`](Self::begin) or [`follow`](Self::follow) has
-    /// the store's.
+    /// the store's. `inherited`: the keys of the process before this one, if they were its own.
     ///
     /// # Errors
     /// [`ServerError::TicketKeys`], [`ServerError::KeyEncryption`].
     pub(crate) fn open(
         settings: &TicketSettings,
         store: Option<&Store>,
+        inherited: Option<Ring>,
     ) -> Result<Arc<Self>, ServerError> {
         let lacks_store = |what: &str| {
             ServerError::Config(ConfigError::Setting(format!(
@@ -56,7 +59,10 @@ impl TicketRing {
         let mut shared = None;
         let keys = match &settings.keys {
             KeySource::File(path) => TicketKeys::from_file(KeyFile::new(path))?,
-            KeySource::Process => TicketKeys::in_process(Schedule::default(), now()),
+            KeySource::Process => match inherited {
+                Some(ring) => TicketKeys::inherited(ring),
+                None => TicketKeys::in_process(Schedule::default(), now()),
+            },
             KeySource::Store { key_encryption, schedule } => {
                 let keys = KeyEncryption::open(key_encryption)?;
                 let store = store.ok_or_else(|| lacks_store("keys = \"store\""))?.clone();
@@ -74,6 +80,7 @@ impl TicketRing {
             shared,
             sessions,
             single_use: settings.single_use,
+            in_process: settings.keys == KeySource::Process,
             warned: Mutex::new(None),
         }))
     }
@@ -109,6 +116,11 @@ impl TicketRing {
     /// Whether tickets may have been used before this process began.
     pub(crate) fn may_predate_start(&self) -> bool {
         self.keys.may_predate_start()
+    }
+
+    /// The keys, if they are this process's own: nobody else could give them to its successor.
+    pub(crate) fn of_this_process(&self) -> Option<Arc<Ring>> {
+        self.in_process.then(|| self.keys.ring())
     }
 
     /// The keys, for what else is sealed under them.
@@ -222,7 +234,7 @@ mod tests {
 
     #[test]
     fn seals_and_opens_and_ignores_the_rest() {
-        let ring = TicketRing::open(&TicketSettings::default(), None).unwrap();
+        let ring = TicketRing::open(&TicketSettings::default(), None, None).unwrap();
         let ticket = ring.seal(b"session").unwrap();
         assert!(ticket.len() <= b"session".len() + ring.max_overhead());
         assert_eq!(TicketSealer::open(&*ring, &ticket), OpenedTicket::Session(b"session".to_vec()));
@@ -241,7 +253,7 @@ mod tests {
                 zone: zone.map(str::to_owned),
                 ..TicketSettings::default()
             };
-            TicketRing::open(&settings, None).unwrap()
+            TicketRing::open(&settings, None, None).unwrap()
         };
         let (west, east, none) = (in_zone(Some("west")), in_zone(Some("east")), in_zone(None));
         let ticket = west.seal(b"session").unwrap();
@@ -255,7 +267,7 @@ mod tests {
     #[test]
     fn what_needs_a_store_says_so() {
         let settings = TicketSettings { single_use: true, ..TicketSettings::default() };
-        let error = TicketRing::open(&settings, None).map(drop).unwrap_err().to_string();
+        let error = TicketRing::open(&settings, None, None).map(drop).unwrap_err().to_string();
         assert!(error.contains("single_use = true needs a store"), "{error}");
     }
 }

@@ -84,6 +84,6 @@ pub(crate) async fn serve(
 
 /// Waits for the next stage of stopping; `finishing`: the connection comes to its end anyway.
 pub(super) async fn next_stop(stop: &mut watch::Receiver<Stop>, finishing: bool) -> Stop {
-    stopped(stop, if finishing { Stop::Now } else { Stop::Finish }).await;
+    stopped(stop, if finishing { Stop::Now } else { Stop::Leave }).await;
     *stop.borrow()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::{Http3Settings, Limits};
-use firstflight_quic::{Burst, Steering};
+use firstflight_quic::{Burst, IdMark, Steering};
 use firstflight_telemetry::metrics::Metrics;
 use quinn::{
     Endpoint, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TokioRuntime, TransportConfig,
@@ -48,16 +48,16 @@ pub(crate) fn open(
     socket: UdpSocket,
     server: ServerConfig,
     mut config: EndpointConfig,
-    (steering, worker): (Steering, u8),
-    strays: Option<Arc<Strays>>,
+    (steering, mark, worker): (Steering, &IdMark, u8),
+    strays: Arc<Strays>,
     arrivals: Option<Arc<Arrivals>>,
     metrics: Arc<Metrics>,
 ) -> io::Result<Endpoint> {
-    config.cid_generator(move || steering.connection_ids(worker));
+    let mark = mark.clone();
+    config.cid_generator(move || steering.marked_ids(worker, mark.clone()));
     let runtime = Arc::new(TokioRuntime);
     let socket = runtime.wrap_udp_socket(socket)?;
-    let sorting = strays.map(|strays| (strays, worker));
-    let socket = Arc::new(WorkerSocket { socket, sorting, arrivals, metrics });
+    let socket = Arc::new(WorkerSocket { socket, worker, strays, arrivals, metrics });
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }
 

@@ -1,22 +1,28 @@
 //! All that listens on UDP: ports come and go with reloads, reset key and door stay.
 
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use firstflight_quic::{AddressTokens, ResetKey};
+use firstflight_quic::{AddressTokens, IdMark, ResetKey, Steering};
 use firstflight_telemetry::metrics::{QuicReading, QuicRefusal};
+use firstflight_tickets::Ring;
 use quinn::{Endpoint, EndpointConfig, VarInt};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::debug;
 
 use super::arrivals::Arrivals;
 use super::door::{Door, Entry};
+use super::relay::{self, Passed, Predecessor};
 use super::strays::Strays;
-use super::{Beginning, H3_NO_ERROR, Terms, Tokens, connection, endpoint, steering};
+use super::{Beginning, H3_NO_ERROR, Terms, Tokens, connection, endpoint};
 use crate::ServerError;
+use crate::estate::{Estate, Secrets};
 use crate::server::{Shared, Stop};
 
 /// All that listens on UDP.
@@ -25,6 +31,12 @@ pub(crate) struct Front {
     door: Arc<Door>,
     pub(super) tokens: AddressTokens,
     endpoints: EndpointConfig,
+    secrets: Secrets,
+    mark: IdMark,
+    /// The process before this one, while its connections go on.
+    before: Option<Arc<Predecessor>>,
+    /// Where the next process passes packets on, once there is one.
+    packets: Mutex<Option<StdUnixStream>>,
     /// Whether flights are claimed in a store, so that what comes in has to be read twice.
     with_store: bool,
 }
@@ -33,6 +45,9 @@ pub(crate) struct Front {
 struct Port {
     address: SocketAddr,
     workers: Vec<Worker>,
+    /// Further handles on the sockets, for a next process.
+    sockets: Vec<UdpSocket>,
+    strays: Arc<Strays>,
     /// Whether it takes new connections. One that does not is kept for those that it has.
     open: Arc<AtomicBool>,
 }
@@ -46,21 +61,39 @@ struct Worker {
 }
 
 impl Front {
-    /// Without a port.
-    pub(crate) fn new(tokens: &Tokens, settings: &firstflight_config::ServerConfig) -> Self {
+    /// Without a port, and with what the process before this one has left, if there was one.
+    ///
+    /// # Errors
+    /// [`ServerError::Estate`].
+    pub(crate) fn new(
+        tokens: &Tokens,
+        settings: &firstflight_config::ServerConfig,
+        estate: &mut Estate,
+    ) -> Result<Self, ServerError> {
         let http3 = &settings.http3;
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).expect("the system gives random bytes");
-        let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(random)));
+        let before = estate.secrets.take();
+        let secrets = before.as_ref().map_or_else(Secrets::fresh, Secrets::after);
+        let before = match (before, estate.packets.take()) {
+            (Some(before), Some(stream)) => {
+                let mark = IdMark::new(before.id_mark);
+                Some(Predecessor::new(stream, mark).map_err(ServerError::Estate)?)
+            }
+            _ => None,
+        };
+        let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(secrets.reset_key)));
         // quinn would name drafts too, whose keys we do not have.
         endpoints.supported_versions(vec![1]);
-        Self {
+        Ok(Self {
             ports: Mutex::new(Vec::new()),
             door: Door::new(http3.retry_above, http3.refuse_above),
             tokens: tokens.tokens.clone(),
             endpoints,
+            mark: IdMark::new(secrets.id_mark),
+            secrets,
+            before,
+            packets: Mutex::new(None),
             with_store: settings.store.is_some(),
-        }
+        })
     }
 
     /// Opens endpoints on a port's sockets and accepts connections, a task an endpoint. When the
@@ -75,27 +108,32 @@ impl Front {
         terms: &Terms,
         server: &Arc<Shared>,
     ) -> Result<(), ServerError> {
-        let (steering, open) = (steering(), Arc::new(AtomicBool::new(true)));
-        let strays = (sockets.len() > 1).then(|| Arc::new(Strays::new(steering)));
+        let failed = |reason| ServerError::Listen { address, reason };
+        let open = Arc::new(AtomicBool::new(true));
+        // As many as there are sockets: they may have come from a process with more threads.
+        let steering = Steering::new(u8::try_from(sockets.len()).unwrap_or(u8::MAX));
+        let strays = Arc::new(Strays::new(steering, self.before.clone(), address));
         let mut workers = Vec::new();
+        let further = sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
+        let further = further.map_err(failed)?;
         for (number, socket) in (0..).zip(sockets) {
             let arrivals = self.with_store.then(Arrivals::new);
             let opened = endpoint::open(
                 socket,
                 terms.config.clone(),
                 self.endpoints.clone(),
-                (steering, number),
+                (steering, &self.mark, number),
                 strays.clone(),
                 arrivals.clone(),
                 server.metrics.clone(),
             );
-            let endpoint = opened.map_err(|reason| ServerError::Listen { address, reason })?;
+            let endpoint = opened.map_err(failed)?;
             workers.push(Worker { endpoint, arrivals });
         }
         for worker in workers.clone() {
             tokio::spawn(self.clone().accept(worker, open.clone(), server.clone()));
         }
-        self.ports().push(Port { address, workers, open });
+        self.ports().push(Port { address, workers, sockets: further, strays, open });
         Ok(())
     }
 
@@ -120,6 +158,62 @@ impl Front {
         }
     }
 
+    /// What the next process needs of this one: further handles on each port's sockets, and the
+    /// way on which it passes packets on.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn bequeath(&self, estate: &mut Estate, ring: Option<&Ring>) -> io::Result<()> {
+        for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
+            let sockets = port.sockets.iter().map(UdpSocket::try_clone);
+            let given = estate.ports.iter_mut().find(|given| given.address == port.address);
+            if let Some(given) = given {
+                given.udp = sockets.collect::<Result<_, _>>()?;
+            }
+        }
+        let (ours, theirs) = StdUnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
+        estate.packets = Some(theirs);
+        estate.secrets = Some(self.secrets.with_ring(ring));
+        Ok(())
+    }
+
+    /// Leaves the sockets to the next process, which passes on what is for connections of this one.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        for port in self.ports().iter() {
+            port.strays.leave(true);
+        }
+        let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(stream) = stream.and_then(|stream| UnixStream::from_std(stream).ok()) else {
+            return;
+        };
+        let front = self.clone();
+        tokio::spawn(async move {
+            let ended = relay::receive(stream, |Passed { port, meta, datagram }| {
+                for one in front.ports().iter().filter(|one| one.address == port) {
+                    one.strays.deliver(meta, datagram.clone());
+                }
+            });
+            let ended = ended.await;
+            debug!("the next process passes no more packets on: {ended:?}");
+            // It has the sockets no more, so they are ours.
+            front.stay();
+        });
+    }
+
+    /// Reads the sockets again, as there is no next process.
+    fn stay(&self) {
+        for port in self.ports().iter() {
+            port.strays.leave(false);
+        }
+    }
+
+    /// Whether the process before this one still serves connections.
+    pub(crate) fn has_predecessor(&self) -> bool {
+        self.before.as_ref().is_some_and(|before| !before.is_gone())
+    }
+
     /// Takes up another configuration for what an endpoint decides by itself: tokens and buffers.
     pub(crate) fn take_up(&self, terms: Option<&Terms>, http3: &firstflight_config::Http3Settings) {
         self.door.resize(http3.retry_above, http3.refuse_above);
@@ -132,10 +226,17 @@ impl Front {
     async fn accept(self: Arc<Self>, worker: Worker, open: Arc<AtomicBool>, server: Arc<Shared>) {
         let stop = server.stopping();
         while let Some(incoming) = worker.endpoint.accept().await {
-            if *stop.borrow() >= Stop::Finish || !open.load(Ordering::Relaxed) {
-                server.metrics.quic.turned_away.count(QuicRefusal::Refused);
+            let stage = *stop.borrow();
+            if stage >= Stop::Leave || !open.load(Ordering::Relaxed) {
                 worker.forget(&incoming);
-                incoming.refuse();
+                match stage {
+                    // The client sends again, and the next process hears it.
+                    Stop::Leave => incoming.ignore(),
+                    _ => {
+                        server.metrics.quic.turned_away.count(QuicRefusal::Refused);
+                        incoming.refuse();
+                    }
+                }
                 continue;
             }
             self.begin(&worker, incoming, &server, &stop);

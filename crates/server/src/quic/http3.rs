@@ -47,6 +47,7 @@ pub(super) async fn serve(
         deadline,
         idle_since: Instant::now(),
         finishing: false,
+        told: false,
         abandoned: 0,
     };
     if let Err(error) = session.run(stop).await {
@@ -65,6 +66,8 @@ struct Session {
     idle_since: Instant,
     /// Whether a GOAWAY was sent.
     finishing: bool,
+    /// Whether the connection is to end with its first request.
+    told: bool,
     /// Requests that the client gave up before it had the answer.
     abandoned: u64,
 }
@@ -90,8 +93,10 @@ impl Session {
                         return Ok(());
                     }
                 }
-                now = next_stop(stop, self.finishing) => match now {
+                now = next_stop(stop, self.finishing || self.told) => match now {
                     Stop::Now => return Ok(()),
+                    // Its first request is on its way, and the last.
+                    _ if self.connection.seen.load(Ordering::Relaxed) == 0 => self.told = true,
                     _ => self.finish().await?,
                 },
                 () = sleep_until(limit.into()) => {
@@ -114,7 +119,8 @@ impl Session {
     /// Ends a connection that takes no further requests.
     async fn goodbye(&mut self) -> Result<(), ConnectionError> {
         let seen = self.connection.seen.load(Ordering::Relaxed);
-        let last = !self.connection.generation.keep_alive
+        let last = self.told
+            || !self.connection.generation.keep_alive
             || self.connection.is_complete() && self.connection.lost_claim();
         match last && seen > 0 && !self.finishing {
             true => self.finish().await,

@@ -31,6 +31,7 @@ mod halves;
 mod http3;
 mod ping_pong;
 mod ports;
+mod relay;
 mod request;
 mod socket;
 mod strays;

@@ -18,8 +18,9 @@ use super::strays::Strays;
 /// A socket of a worker.
 pub(super) struct WorkerSocket {
     pub(super) socket: Arc<dyn AsyncUdpSocket>,
-    /// Which worker's it is, where there are several.
-    pub(super) sorting: Option<(Arc<Strays>, u8)>,
+    /// Which worker's it is, and what comes in for others.
+    pub(super) worker: u8,
+    pub(super) strays: Arc<Strays>,
     /// Who reads first flights, where they are claimed in a store.
     pub(super) arrivals: Option<Arc<Arrivals>>,
     pub(super) metrics: Arc<Metrics>,
@@ -32,16 +33,17 @@ impl WorkerSocket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        let Some((strays, worker)) = &self.sorting else {
-            return self.poll_socket(cx, bufs, meta);
-        };
-        match strays.poll_take(*worker, cx, bufs, meta) {
+        match self.strays.poll_take(self.worker, cx, bufs, meta) {
             0 => {}
             taken => return Poll::Ready(Ok(taken)),
         }
+        if self.strays.has_left() {
+            // What is there is another process's. The queue wakes us.
+            return Poll::Pending;
+        }
         let count = ready!(self.poll_socket(cx, bufs, meta))?;
         for (buffer, meta) in bufs.iter_mut().zip(meta).take(count) {
-            strays.sort(*worker, buffer, meta);
+            self.strays.sort(self.worker, buffer, meta);
         }
         Poll::Ready(Ok(count))
     }

@@ -6,16 +6,24 @@
 //! resets it (RFC 9000 section 10.3).
 
 use std::io::IoSliceMut;
-use std::sync::{Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use firstflight_quic::Steering;
 use quinn::udp::RecvMeta;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-/// The workers of one port, each with a queue of what came to others.
+use super::relay::Predecessor;
+
+/// The workers of one port, each with a queue of what came to others, or to the next process.
 pub(super) struct Strays {
     steering: Steering,
+    /// The process that had the port before, and the port.
+    before: Option<(Arc<Predecessor>, SocketAddr)>,
+    /// Whether another process reads the port's sockets.
+    left: AtomicBool,
     to: Vec<Sender<Stray>>,
     /// One for each worker, who alone reads it.
     at: Vec<Mutex<Receiver<Stray>>>,
@@ -27,10 +35,39 @@ struct Stray {
 }
 
 impl Strays {
-    pub(super) fn new(steering: Steering) -> Self {
+    /// For the port at an address, with the process that had it before, if there was one.
+    pub(super) fn new(
+        steering: Steering,
+        before: Option<Arc<Predecessor>>,
+        address: SocketAddr,
+    ) -> Self {
+        let before = before.map(|before| (before, address));
         let queues = (0..steering.workers()).map(|_| mpsc::channel(QUEUE));
         let (to, at) = queues.map(|(to, at)| (to, Mutex::new(at))).unzip();
-        Self { steering, to, at }
+        Self { steering, before, left: AtomicBool::new(false), to, at }
+    }
+
+    /// Leaves the sockets to another process, or reads them again.
+    pub(super) fn leave(&self, leave: bool) {
+        self.left.store(leave, Ordering::SeqCst);
+        if !leave {
+            // Who waits for a queue alone has to look at its socket again.
+            for queue in &self.to {
+                let _ = queue.try_send(Stray { meta: RecvMeta::default(), datagram: Vec::new() });
+            }
+        }
+    }
+
+    /// Whether another process reads the sockets.
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
+    }
+
+    /// Takes in what the other process has read.
+    pub(super) fn deliver(&self, meta: RecvMeta, datagram: Vec<u8>) {
+        if let Some(queue) = self.to.get(usize::from(self.steering.worker(&datagram))) {
+            let _ = queue.try_send(Stray { meta, datagram });
+        }
     }
 
     /// Takes what is `worker`'s out of its queue into the buffers. How many it filled; if none,
@@ -61,14 +98,19 @@ impl Strays {
     pub(super) fn sort(&self, worker: u8, buffer: &mut [u8], meta: &mut RecvMeta) {
         let stride = meta.stride.max(1);
         let Some(received) = buffer.get_mut(..meta.len) else { return };
-        if received.chunks(stride).all(|datagram| self.steering.worker(datagram) == worker) {
+        let stays = |datagram: &[u8]| {
+            self.steering.worker(datagram) == worker && self.of_before(datagram).is_none()
+        };
+        if received.chunks(stride).all(stays) {
             return;
         }
         let mut kept = 0;
         for at in (0..received.len()).step_by(stride) {
             let end = received.len().min(at + stride);
             let owner = self.steering.worker(&received[at..end]);
-            if owner == worker {
+            if let Some((before, port)) = self.of_before(&received[at..end]) {
+                before.pass(*port, meta, &received[at..end]);
+            } else if owner == worker {
                 // Only the last datagram may be shorter, so what stays has their length too.
                 received.copy_within(at..end, kept);
                 kept += end - at;
@@ -78,6 +120,11 @@ impl Strays {
             }
         }
         meta.len = kept;
+    }
+
+    /// The process before this one, if a datagram is for one of its connections.
+    fn of_before(&self, datagram: &[u8]) -> Option<&(Arc<Predecessor>, SocketAddr)> {
+        self.before.as_ref().filter(|(before, _)| before.has(datagram))
     }
 }
 
@@ -89,6 +136,10 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
+
+    fn strays(workers: u8) -> Strays {
+        Strays::new(Steering::new(workers), None, "127.0.0.1:443".parse().unwrap())
+    }
 
     /// A datagram for a worker of 4, with something in it.
     fn datagram(worker: u8, text: &str, length: usize) -> Vec<u8> {
@@ -114,7 +165,7 @@ mod tests {
 
     #[test]
     fn joined_datagrams_go_each_to_its_worker() {
-        let strays = Strays::new(Steering::new(4));
+        let strays = strays(4);
         let sent = [
             datagram(1, "a", 40),
             datagram(2, "b", 40),
@@ -134,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_is_all_a_workers_own_stays_as_it_is() {
-        let strays = Strays::new(Steering::new(4));
+        let strays = strays(4);
         let mut buffer = [datagram(2, "a", 30), datagram(2, "b", 30)].concat();
         let before = buffer.clone();
         let mut meta = meta(60, 30);
@@ -150,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_loses_datagrams_and_takes_no_more_memory() {
-        let strays = Strays::new(Steering::new(2));
+        let strays = strays(2);
         for _ in 0..QUEUE + 10 {
             let mut buffer = datagram(1, "x", 30);
             strays.sort(0, &mut buffer, &mut meta(30, 30));

@@ -1,0 +1,205 @@
+//! An upgrade: a new process takes this one's place, and no connection is refused.
+//!
+//! The old process starts the program again, as it was started itself, and talks to it over the new
+//! one's standard input. What is said, in order:
+//!
+//! - old: the [`Estate`], and the way on which the strike register goes.
+//! - new: [`READY`], or a sentence with what is wrong. Until then nothing has changed.
+//! - The register moves. From here on the old process asks the new one about each flight.
+//! - old: [`GO`]. It reads no UDP socket any more.
+//! - new: [`SERVING`]. Both accept over TCP now.
+//! - old: [`MAIN`], after the service manager knows. It accepts no more, and ends with its last
+//!   connection.
+
+use std::env;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use firstflight_lifecycle::{Notice, Notifier, Way};
+use firstflight_server::{Estate, Server, ServerHandle};
+use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
+use tracing::{error, info};
+
+/// What a process has that takes another one's place.
+pub(super) struct Predecessor {
+    way: Arc<Way>,
+    register: StdUnixStream,
+}
+
+/// The way to the process that has started this one to take its place, if one has.
+///
+/// # Errors
+/// The system's.
+pub(super) fn way() -> anyhow::Result<Option<Arc<Way>>> {
+    if env::var_os(SUCCESSOR).is_none() {
+        return Ok(None);
+    }
+    let way = Way::from_stdin().context("the process before this one cannot be talked to")?;
+    way.set_patience(Some(PATIENCE))?;
+    Ok(Some(Arc::new(way)))
+}
+
+impl Predecessor {
+    /// Hears what the other process leaves.
+    ///
+    /// # Errors
+    /// It has gone, or is too different.
+    pub(super) fn hear(way: Arc<Way>) -> anyhow::Result<(Self, Estate)> {
+        let mut message = way.receive().context("the process before this one says nothing")?;
+        let estate = Estate::from_parts(&message.bytes, &mut message.descriptors)?;
+        let register = message.descriptors.pop().map(StdUnixStream::from);
+        let register = register.context("the process before this one leaves no register")?;
+        Ok((Self { way, register }, estate))
+    }
+
+    /// Says that all is prepared, takes the register, and waits for the word to begin.
+    ///
+    /// # Errors
+    /// The other process keeps its place, and this one has to end.
+    pub(super) async fn take_over(&mut self, server: &Server) -> anyhow::Result<()> {
+        self.way.send(READY, &[])?;
+        server.take_over(stream(self.register.try_clone()?)?).await?;
+        match hear(&self.way).await {
+            Ok(word) if word == GO => Ok(()),
+            // It has gone, and all that it had is here.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            other => bail!("the process before this one does not give up its place: {other:?}"),
+        }
+    }
+
+    /// Says that connections are accepted, and waits until the service manager knows which process
+    /// is the service's.
+    pub(super) async fn serving(self) {
+        // If it has gone meanwhile, there is nobody to tell.
+        let _ = self.way.send(SERVING, &[]);
+        let _ = hear(&self.way).await;
+    }
+}
+
+/// Starts the program anew, and hands all over. After this the server takes no connections, and
+/// ends with its last one. `step_aside`: gives up what the new process takes for itself once it is
+/// the service's main one.
+///
+/// # Errors
+/// Why this process has to go on.
+pub(super) async fn hand_on(
+    server: &ServerHandle,
+    notifier: &Notifier,
+    step_aside: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let estate = server.estate()?;
+    let (ours, theirs) = StdUnixStream::pair()?;
+    let (mut successor, way) = spawn_blocking(move || start(&estate, &theirs)).await??;
+    let handed_over = hand_over(server, ours, &way).await;
+    if let Err(error) = handed_over {
+        end(&mut successor);
+        return Err(error);
+    }
+    step_aside.await;
+    let process = successor.id();
+    // Before the new process says that it is ready: only the main one is listened to.
+    notifier.say(&[Notice::MainProcess(process)]);
+    let _ = way.send(MAIN, &[]);
+    server.leave();
+    info!("process {process} has taken over; this one ends with its last connection");
+    thread::spawn(move || match successor.wait() {
+        Ok(status) => error!("the new process has ended: {status}"),
+        Err(error) => error!("the new process cannot be watched: {error}"),
+    });
+    Ok(())
+}
+
+async fn hand_over(
+    server: &ServerHandle,
+    register: StdUnixStream,
+    way: &Arc<Way>,
+) -> anyhow::Result<()> {
+    server.hand_over(stream(register)?).await?;
+    server.leave_udp();
+    way.send(GO, &[])?;
+    match hear(way).await {
+        Ok(word) if word == SERVING => Ok(()),
+        other => bail!("the new process has the register and does not serve: {other:?}"),
+    }
+}
+
+/// Starts the new process, and waits until it is ready. Blocks.
+fn start(estate: &Estate, register: &StdUnixStream) -> anyhow::Result<(Child, Arc<Way>)> {
+    let (way, stdin) = Way::new()?;
+    way.set_patience(Some(PATIENCE))?;
+    let mut successor = spawn(stdin)?;
+    let said = tell(&way, estate, register).and_then(|()| way.receive());
+    match said {
+        Ok(message) if message.bytes == READY => Ok((successor, Arc::new(way))),
+        Ok(message) => {
+            end(&mut successor);
+            bail!("the new process cannot start: {}", String::from_utf8_lossy(&message.bytes))
+        }
+        Err(error) => {
+            let ended = end(&mut successor);
+            bail!("the new process does not become ready: {error} ({ended})")
+        }
+    }
+}
+
+/// The program as it was started, which by now may be another file of the same name.
+fn spawn(stdin: OwnedFd) -> anyhow::Result<Child> {
+    let mut arguments = env::args_os();
+    let program = arguments.next().context("this process does not know its program's name")?;
+    let mut command = Command::new(&program);
+    command.args(arguments).stdin(Stdio::from(stdin)).env(SUCCESSOR, "1");
+    // It speaks of this process, and the next one is watched the same way.
+    command.env_remove("WATCHDOG_PID");
+    command.spawn().with_context(|| format!("cannot start {}", program.display()))
+}
+
+fn tell(way: &Way, estate: &Estate, register: &StdUnixStream) -> io::Result<()> {
+    let (bytes, mut descriptors) = estate.parts();
+    descriptors.push(register.as_fd());
+    way.send(&bytes, &descriptors)
+}
+
+/// Ends a process that is not to be; how it ended.
+fn end(process: &mut Child) -> String {
+    // What it says about itself may be on its way to the log.
+    let deadline = std::time::Instant::now() + LAST_WORDS;
+    while std::time::Instant::now() < deadline {
+        if let Ok(Some(status)) = process.try_wait() {
+            return status.to_string();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let _ = process.kill();
+    process.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+}
+
+async fn hear(way: &Arc<Way>) -> io::Result<Vec<u8>> {
+    let way = way.clone();
+    let heard = spawn_blocking(move || way.receive()).await;
+    heard.map_err(io::Error::other)?.map(|message| message.bytes)
+}
+
+fn stream(stream: StdUnixStream) -> io::Result<UnixStream> {
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// Set for a process whose standard input is the way to the one before it.
+const SUCCESSOR: &str = "FIRSTFLIGHT_SUCCESSOR";
+
+/// What is said.
+const READY: &[u8] = b"ready";
+const GO: &[u8] = b"go";
+const SERVING: &[u8] = b"serving";
+const MAIN: &[u8] = b"main";
+
+/// For a new process to read its files, or to be started on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -1,0 +1,202 @@
+//! The process as its operators meet it: reloads, systemd's side, upgrades.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::running::{PAGE, PATIENCE, PROGRAM, Running, Serve, fetch, site, text, until};
+
+/// A service manager, as far as it listens.
+struct Manager {
+    socket: UnixDatagram,
+    path: String,
+}
+
+impl Manager {
+    fn new(dir: &Path) -> Self {
+        let path = dir.join("notify").to_str().unwrap().to_owned();
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { socket, path }
+    }
+
+    /// The next message that has something to do with this.
+    fn hears(&self, word: &str) -> String {
+        let mut buffer = [0; 2000];
+        loop {
+            let count = self.socket.recv(&mut buffer).unwrap_or_else(|error| {
+                panic!("the service manager never hears {word}: {error}");
+            });
+            let said = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            if said.contains(word) {
+                return said;
+            }
+        }
+    }
+}
+
+/// A certificate for localhost in the directory.
+fn certify(dir: &Path) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let cert = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    for (name, text) in [("key.pem", key.serialize_pem()), ("cert.pem", cert.pem())] {
+        // Whole or not at all.
+        let new = dir.join(format!("{name}.new"));
+        fs::write(&new, text).unwrap();
+        fs::rename(new, dir.join(name)).unwrap();
+    }
+}
+
+/// Writes the configuration: a page, and this.
+fn configure(dir: &Path, more: &str) -> String {
+    let path = dir.join("firstflight.toml");
+    let root = dir.join("root");
+    fs::write(&path, format!("[[site]]\n[[site.route]]\npath = \"/\"\nroot = {root:?}\n{more}\n"))
+        .unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn served(dir: &TempDir, serve: &Serve) -> bool {
+    let url = format!("https://127.0.0.1:{}/", serve.port());
+    let fetched = fetch(dir.path(), &serve.cert, &url, &[]);
+    fetched.ended.code == Some(0) && fetched.ended.out == PAGE
+}
+
+fn start(dir: &TempDir, manager: &Manager, config: &str) -> Serve {
+    let environment = [("NOTIFY_SOCKET", &*manager.path), ("WATCHDOG_USEC", "2000000")];
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let arguments = ["--config", config, "--cert", cert, "--key", key];
+    Serve::start_in(dir.path(), &arguments, &environment)
+}
+
+#[test]
+fn reloads_say_what_became_of_them() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "");
+    let serve = start(&dir, &manager, &config);
+    assert!(manager.hears("READY=1").contains("STATUS=serving on 127.0.0.1:"));
+    assert!(manager.hears("WATCHDOG=1").contains("WATCHDOG=1"));
+    assert!(served(&dir, &serve));
+
+    // By signal, with a time that says which reload it is.
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
+    assert!(manager.hears("RELOADING=1").contains("\nMONOTONIC_USEC="));
+    assert!(manager.hears("READY=1").contains("by configuration 2"));
+
+    // By itself: a new certificate, which clients have to see.
+    certify(dir.path());
+    assert!(manager.hears("READY=1").contains("by configuration 3"));
+    assert!(served(&dir, &serve), "{}", text(&serve.said));
+
+    // A broken file names its line, and changes nothing.
+    configure(dir.path(), "[limits]\nconections = 5");
+    let said = manager.hears("not reloaded");
+    assert!(said.contains("READY=1") && said.contains("conections"), "{said}");
+    assert!(served(&dir, &serve));
+    configure(dir.path(), "[store]\nurl = \"redis://127.0.0.1:1\"");
+    assert!(manager.hears("not reloaded").contains("[store] cannot change"));
+    assert!(served(&dir, &serve));
+    configure(dir.path(), "");
+    assert!(manager.hears("READY=1").contains("by configuration 4"));
+    let serve_said = serve.said.clone();
+    serve.stop();
+    manager.hears("STOPPING=1");
+    assert!(text(&serve_said).contains("the configuration in use stays"));
+}
+
+#[test]
+fn sockets_of_the_service_manager_are_used() {
+    let dir = site();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (said, cert) = (dir.path().join("said"), dir.path().join("cert.pem"));
+    // The shell gives the socket, its standard input, the number that systemd gives.
+    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
+    let mut command = std::process::Command::new("sh");
+    command
+        .env("HOME", dir.path())
+        .args(["-c", script, PROGRAM, "serve", "--listen", &address.to_string()])
+        .args(["--root", dir.path().join("root").to_str().unwrap()])
+        .args(["--save-cert", cert.to_str().unwrap()])
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
+        .stdout(Stdio::null())
+        .stderr(File::create(&said).unwrap());
+    let mut running = Running::start(&mut command);
+    assert!(until(|| text(&said).contains("serving on")), "{}", text(&said));
+    let url = format!("https://{address}/");
+    let fetched = fetch(dir.path(), &cert, &url, &[]);
+    assert_eq!(fetched.ended.out, PAGE);
+    running.signal(Signal::SIGTERM);
+    assert!(running.wait().unwrap().success());
+}
+
+/// What `MAINPID=` names, which is not ours to wait for, and gone at the end all the same.
+struct Stranger(Pid);
+
+impl Stranger {
+    fn ends(&self) -> bool {
+        until(|| kill(self.0, None).is_err() || is_zombie(self.0))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL);
+    }
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+fn main_process(said: &str) -> Stranger {
+    let pid = said.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
+    Stranger(Pid::from_raw(pid.parse().unwrap()))
+}
+
+#[test]
+fn an_upgrade_takes_the_place_and_keeps_tickets_and_flights() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "");
+    let mut serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    assert!(served(&dir, &serve));
+    let url = format!("https://127.0.0.1:{}/", serve.port());
+
+    // A program that cannot start changes nothing.
+    fs::write(&config, "listener = 5").unwrap();
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+    let said = manager.hears("not upgraded");
+    assert!(said.contains("the new process cannot start"), "{said}");
+    assert!(served(&dir, &serve));
+    configure(dir.path(), "");
+
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+    let successor = main_process(&manager.hears("MAINPID="));
+    manager.hears("READY=1");
+    // The old one has nothing to wait for.
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    // A ticket of the old process, early, and at once.
+    let fetched = fetch(dir.path(), &serve.cert, &url, &["--tls-earlydata"]);
+    assert_eq!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
+    for http in ["--http1.1", "--http3"] {
+        let fetched = fetch(dir.path(), &serve.cert, &url, &[http]);
+        assert_eq!((fetched.ended.code, &*fetched.ended.out), (Some(0), PAGE), "{http}");
+    }
+    kill(successor.0, Signal::SIGTERM).unwrap();
+    assert!(successor.ends());
+    assert!(serve.log().iter().all(|line| line["status"] == 200));
+}

@@ -1,0 +1,257 @@
+//! One process takes another one's place, on the same sockets and under fire. Both are servers in
+//! this one.
+
+mod rig;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use firstflight_config::ServerConfig;
+use firstflight_quic::Remembered;
+use firstflight_server::{Estate, Server, ServerHandle};
+use http::StatusCode;
+use rig::quic::{Quic, remembered};
+use rig::{Client, PATIENCE, Rig, Upstream, executions, full, get, line, lines, replay};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// A server that took a rig's place.
+struct Successor {
+    server: ServerHandle,
+    running: JoinHandle<()>,
+    /// Outlives the rig.
+    dir: Arc<tempfile::TempDir>,
+    log: std::path::PathBuf,
+}
+
+impl Successor {
+    /// Binds with what the old process leaves, which goes through bytes and descriptors as it does
+    /// between processes, and takes its register.
+    async fn prepare(rig: &Rig) -> (Server, std::path::PathBuf) {
+        let estate = rig.server.estate().unwrap();
+        let (bytes, descriptors) = estate.parts();
+        let mut descriptors: Vec<OwnedFd> =
+            descriptors.iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
+        let arrived = Estate::from_parts(&bytes, &mut descriptors).unwrap();
+        drop(estate);
+        let mut config: ServerConfig = rig.config.clone();
+        let log = rig.dir.path().join("access.successor.log");
+        config.access_log.as_mut().unwrap().file = Some(log.clone());
+        let server = Server::bind_with(config, arrived).await.unwrap();
+        assert_eq!(server.local_addrs(), [rig.address]);
+        let (one, other) = UnixStream::pair().unwrap();
+        let (given, taken) = tokio::join!(rig.server.hand_over(one), server.take_over(other));
+        given.unwrap();
+        taken.unwrap();
+        rig.server.leave_udp();
+        (server, log)
+    }
+
+    /// Takes the place whole.
+    async fn of(rig: &Rig) -> Self {
+        let successor = Self::beside(rig).await;
+        rig.server.leave();
+        successor
+    }
+
+    /// Serves beside the old one, which has not left yet.
+    async fn beside(rig: &Rig) -> Self {
+        let (server, log) = Self::prepare(rig).await;
+        let handle = server.handle();
+        let running = tokio::spawn(server.run(std::future::pending()));
+        handle.serves().await;
+        Self { server: handle, running, dir: rig.dir.clone(), log }
+    }
+
+    async fn stop(self) -> Vec<serde_json::Value> {
+        self.server.stop();
+        timeout(PATIENCE, self.running).await.expect("it stops").unwrap();
+        let lines = lines(&self.log);
+        drop(self.dir);
+        lines
+    }
+}
+
+fn page(target: &str) -> String {
+    String::from_utf8(get(target)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tickets_and_flights_are_known_to_the_successor() {
+    let upstream = Upstream::start().await;
+    let rig = Rig::proxy(&upstream, |_| {}).await;
+    let (session, other) = (rig.session("http/1.1").await, rig.session("http/1.1").await);
+    let client = Client::prepare("http/1.1", Some(&session), &get("/flight=1"));
+    let flight = client.flight.clone();
+    assert!(client.run(rig.address).await.starts_with("HTTP/1.1 200"));
+    let successor = Successor::of(&rig).await;
+    assert!(!rig.server.status().ready && successor.server.status().ready);
+    let address = rig.address;
+    // The old one is gone before anything comes to the new one.
+    let old = rig.stop().await;
+    for _ in 0..3 {
+        drop(replay(address, &flight).await);
+    }
+    let client = Client::prepare("http/1.1", Some(&other), &get("/flight=2"));
+    assert!(client.run(address).await.starts_with("HTTP/1.1 200"));
+    let new = successor.stop().await;
+    assert_eq!((executions(&old, "flight=1"), executions(&new, "flight=1")), (1, 0));
+    assert_eq!(upstream.seen("flight=1").len(), 1);
+    // At once, without a start-up window.
+    assert_eq!(line(&new, "flight=2")["early_data"], "accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_connection_has_its_next_answer_as_its_last() {
+    let rig = Rig::files(|_| {}).await;
+    let mut kept = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+    kept.handshake(&mut tcp).await;
+    kept.write(b"GET /?first HTTP/1.1\r\nHost: h\r\n\r\n");
+    let first = kept.read_until(&mut tcp, |answer| answer.ends_with(b"hello\n")).await;
+    assert!(!String::from_utf8_lossy(&first).contains("connection: close"));
+    let successor = Successor::of(&rig).await;
+    assert!(full(rig.address, &page("/?new")).await.starts_with("HTTP/1.1 200"));
+    kept.write(b"GET /?last HTTP/1.1\r\nHost: h\r\n\r\n");
+    let last = kept.finish(&mut tcp).await;
+    assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
+    let (old, new) = (rig.stop().await, successor.stop().await);
+    assert_eq!((old.len(), new.len()), (2, 1), "{old:?} {new:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9000_connections_of_the_old_process_go_on_and_new_ones_are_the_new_ones() {
+    let rig = Rig::files(|_| {}).await;
+    let mut old = Quic::connect(rig.address, Remembered::default()).await;
+    assert_eq!(old.get("/?1").await.status, StatusCode::OK);
+    let early = remembered(rig.address).await;
+    let successor = Successor::beside(&rig).await;
+    // Its packets come in at the new process.
+    for target in ["/?2", "/?3", "/big"] {
+        assert_eq!(old.get(target).await.status, StatusCode::OK);
+    }
+    // Address tokens and tickets are good there.
+    let mut new = Quic::connect(rig.address, early).await;
+    assert_eq!(new.get("/?new").await.status, StatusCode::OK);
+    assert!(new.accepted().await);
+    // The old one says goodbye (RFC 9114 section 5.2), and goes when it has been heard.
+    rig.server.leave();
+    timeout(PATIENCE, old.connection.closed()).await.expect("it ends the connection");
+    assert_eq!(new.get("/?newer").await.status, StatusCode::OK);
+    new.close().await;
+    let (old, new) = (rig.stop().await, successor.stop().await);
+    let targets = |lines: &[serde_json::Value]| {
+        let mut targets: Vec<_> =
+            lines.iter().map(|line| line["target"].as_str().unwrap().to_owned()).collect();
+        targets.retain(|target| !target.contains("session"));
+        targets
+    };
+    assert!(targets(&old).iter().filter(|target| target.contains("new")).count() == 0);
+    assert!(["/?1", "/?2", "/?3", "/big"].iter().all(|one| targets(&old).contains(&(*one).into())));
+    assert_eq!(targets(&new), ["/?new", "/?newer"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_for_a_process_that_is_gone_end_their_connections() {
+    let rig = Rig::files(|_| {}).await;
+    let mut lost = Quic::connect(rig.address, Remembered::default()).await;
+    assert_eq!(lost.get("/?1").await.status, StatusCode::OK);
+    let connection = lost.connection.clone();
+    let successor = Successor::of(&rig).await;
+    let address = rig.address;
+    rig.stop().await;
+    timeout(PATIENCE, connection.closed()).await.expect("the client hears of it");
+    let mut new = Quic::connect(address, Remembered::default()).await;
+    assert_eq!(new.get("/?2").await.status, StatusCode::OK);
+    new.close().await;
+    successor.stop().await;
+}
+
+/// The attack of docs/lifecycle.md: originals and copies all the time, to whichever process takes
+/// them, while the place changes hands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
+    let upstream = Arc::new(Upstream::start().await);
+    let rig = Rig::proxy(&upstream, |_| {}).await;
+    let mut clients = Vec::new();
+    for number in 0..60 {
+        let session = rig.session("http/1.1").await;
+        let target = get(&format!("/race?flight={number}."));
+        clients.push(Client::prepare("http/1.1", Some(&session), &target));
+    }
+    let address = rig.address;
+    let attack = tokio::spawn(async move {
+        let mut running = tokio::task::JoinSet::new();
+        for (number, client) in clients.into_iter().enumerate() {
+            let flight = client.flight.clone();
+            running.spawn(async move {
+                // Before the original, beside it, or after it.
+                let early = (number % 3 == 0).then(|| flight.clone());
+                let copy = async |flight: Vec<u8>| drop(replay(address, &flight).await);
+                if let Some(flight) = early {
+                    copy(flight).await;
+                }
+                let (answer, ()) = tokio::join!(client.run(address), copy(flight.clone()));
+                copy(flight).await;
+                answer
+            });
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        running.join_all().await
+    });
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let successor = Successor::beside(&rig).await;
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    rig.server.leave();
+    let answers = timeout(PATIENCE, attack).await.unwrap().unwrap();
+    let (old, new) = (rig.stop().await, successor.stop().await);
+    for number in 0..60 {
+        let word = format!("flight={number}.");
+        assert!(upstream.seen(&word).len() <= 1, "{number}: {:?}", upstream.seen(&word));
+    }
+    // An original that a copy has overtaken is told so; no other is lost.
+    let status = |answer: &String| answer.get(9..12).unwrap_or_default().to_owned();
+    let lost: Vec<_> =
+        answers.iter().filter(|answer| !["200", "425"].contains(&&*status(answer))).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+    let early = |log: &[serde_json::Value]| log.iter().any(|line| line["early"] == true);
+    assert!(early(&old) && early(&new), "both have run early data");
+}
+
+/// The new process dies when it has all and serves nothing yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_that_dies_leaves_everything_where_it_was() {
+    let rig = Rig::files(|_| {}).await;
+    let session = rig.session("http/1.1").await;
+    let mut quic = Quic::connect(rig.address, Remembered::default()).await;
+    let estate = rig.server.estate().unwrap();
+    let (one, mut other) = UnixStream::pair().unwrap();
+    let taking = async {
+        let length = other.read_u64().await.unwrap();
+        let mut register = vec![0; length as usize];
+        other.read_exact(&mut register).await.unwrap();
+        other.write_u8(1).await.unwrap();
+        assert_eq!(other.read_u8().await.unwrap(), 2);
+    };
+    let (given, ()) = tokio::join!(rig.server.hand_over(one), taking);
+    given.unwrap();
+    rig.server.leave_udp();
+    drop((estate, other));
+    // Flights that the other one may have claimed are not known: no early data for a while.
+    let client = Client::prepare("http/1.1", Some(&session), &get("/?early"));
+    let answer = client.run(rig.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200") || answer.is_empty(), "{answer}");
+    assert!(full(rig.address, &page("/?1")).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(quic.get("/?2").await.status, StatusCode::OK);
+    quic.close().await;
+    let mut quic = Quic::connect(rig.address, Remembered::default()).await;
+    assert_eq!(quic.get("/?3").await.status, StatusCode::OK);
+    quic.close().await;
+    assert!(rig.server.status().ready);
+    let log = rig.stop().await;
+    assert!(log.iter().all(|line| line["early"] == false), "{log:?}");
+    assert!(["/?1", "/?2", "/?3"].iter().all(|target| line(&log, target)["status"] == 200));
+}
