@@ -14,7 +14,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab bench quic flood cluster conformance control test deps-lab deps-test build fmt lint deny advisories unit \
+.PHONY: help lab bench quic flood cluster operations conformance control test deps-lab deps-test build fmt lint deny advisories unit \
 	fuzz-smoke fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -43,6 +43,9 @@ cluster: deps-test ## Measures what a shared register costs, results to results/
 chaos: deps-test ## Attacks a cluster by 100,000 copies while things go wrong (CHAOS_COPIES=..., RESULTS=...)
 	@CHAOS_COPIES=$(CHAOS_COPIES) scripts/chaos $(RESULTS)
 	FIRSTFLIGHT_MODEL=deep cargo test --locked --package firstflight-replay --test model
+
+operations: deps-test ## Reloads, key rotations and an upgrade under load, results to results/... (RESULTS=...)
+	@scripts/operations $(RESULTS)
 
 conformance: deps-test ## Tries the server by tools and attacks, raw data to results/... (RESULTS=...)
 	@scripts/conformance $(RESULTS)

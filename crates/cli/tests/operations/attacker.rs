@@ -1,0 +1,91 @@
+//! The attacker: passes connections on, and sends copies of their first flights to the server, at
+//! once and later.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::time::{sleep, timeout};
+
+pub(crate) struct Attacker {
+    pub(crate) address: SocketAddr,
+    runtime: Runtime,
+    copies: Arc<AtomicU64>,
+}
+
+impl Attacker {
+    /// Stands before a server.
+    pub(crate) fn start(server: SocketAddr) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let copies = Arc::new(AtomicU64::new(0));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let counter = copies.clone();
+        runtime.spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let counter = counter.clone();
+                tokio::spawn(async move {
+                    let _ = pass(client, server, counter).await;
+                });
+            }
+        });
+        Self { address, runtime, copies }
+    }
+
+    /// How many copies the server has answered, once the last has been sent.
+    pub(crate) fn end(self) -> u64 {
+        self.runtime.block_on(sleep(*DELAYS.iter().max().unwrap() + Duration::from_secs(1)));
+        self.copies.load(Ordering::SeqCst)
+    }
+}
+
+async fn pass(
+    mut client: TcpStream,
+    server: SocketAddr,
+    counter: Arc<AtomicU64>,
+) -> std::io::Result<()> {
+    let _ = client.set_nodelay(true);
+    let mut flight = Vec::with_capacity(32 * 1024);
+    client.read_buf(&mut flight).await?;
+    let mut to_server = TcpStream::connect(server).await?;
+    let _ = to_server.set_nodelay(true);
+    to_server.write_all(&flight).await?;
+    // The original first: it is the copies that have to be stopped.
+    let mut answer = Vec::with_capacity(32 * 1024);
+    to_server.read_buf(&mut answer).await?;
+    for delay in DELAYS {
+        let (flight, counter) = (flight.clone(), counter.clone());
+        tokio::spawn(async move {
+            sleep(delay).await;
+            if copy(server, &flight).await.is_some() {
+                counter.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+    client.write_all(&answer).await?;
+    copy_bidirectional(&mut client, &mut to_server).await?;
+    Ok(())
+}
+
+/// Sends a copy, and waits until the server has looked at it.
+async fn copy(server: SocketAddr, flight: &[u8]) -> Option<()> {
+    let mut tcp = TcpStream::connect(server).await.ok()?;
+    tcp.write_all(flight).await.ok()?;
+    let mut bytes = [0; 4096];
+    timeout(Duration::from_secs(10), tcp.read(&mut bytes)).await.ok()?.ok()?;
+    // Longer than a request takes to the application.
+    sleep(Duration::from_millis(100)).await;
+    Some(())
+}
+
+/// At once, after the next deed, and after some more.
+const DELAYS: [Duration; 3] =
+    [Duration::ZERO, Duration::from_millis(700), Duration::from_millis(2500)];

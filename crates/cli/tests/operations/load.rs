@@ -1,0 +1,88 @@
+//! Honest clients of all kinds.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use firstflight_load::{Kind, Limit, LoadConfig, LoadResult, Model, Transport};
+use firstflight_tls::Trust;
+
+use crate::Plan;
+use crate::deeds::OFTEN;
+
+/// They run until they are told to end.
+pub(crate) struct Loads {
+    stop: Arc<AtomicBool>,
+    running: Vec<JoinHandle<LoadResult>>,
+}
+
+/// Kinds of connections, and how many of a hundred are of each.
+const MIX: [(Transport, Kind, f64); 6] = [
+    (Transport::Tcp, Kind::Full, 10.0),
+    (Transport::Tcp, Kind::Resumed, 20.0),
+    (Transport::Tcp, Kind::ZeroRtt, 35.0),
+    (Transport::Quic, Kind::Full, 5.0),
+    (Transport::Quic, Kind::Resumed, 10.0),
+    (Transport::Quic, Kind::ZeroRtt, 15.0),
+];
+
+/// What of a hundred goes through the attacker's hands, over TCP.
+const ATTACKED: f64 = 5.0;
+
+impl Loads {
+    /// At the plan's rate, a part of them by way of the attacker.
+    pub(crate) fn start(plan: &Plan, server: SocketAddr, attacker: SocketAddr) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let attacked = (Transport::Tcp, Kind::ZeroRtt, ATTACKED, attacker);
+        let all = MIX.map(|(transport, kind, share)| (transport, kind, share, server));
+        let running = all.into_iter().chain([attacked]).map(|(transport, kind, share, address)| {
+            let config = LoadConfig {
+                transport,
+                kind,
+                model: Model::open(plan.rate * share / 100.0),
+                limit: Limit::Time(Duration::from_secs(3600)),
+                timeout: Duration::from_secs(30),
+                ..config(address)
+            };
+            let stop = stop.clone();
+            thread::spawn(move || run(&config, &stop))
+        });
+        let running = running.collect();
+        Self { stop, running }
+    }
+
+    /// Begins nothing more, and sees all that was begun to its end.
+    pub(crate) fn end(self) -> Vec<LoadResult> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.running.into_iter().map(|one| one.join().unwrap()).collect()
+    }
+}
+
+fn run(config: &LoadConfig, stop: &AtomicBool) -> LoadResult {
+    let result = firstflight_load::run(config, |_| match stop.load(Ordering::SeqCst) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    });
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn config(address: SocketAddr) -> LoadConfig {
+    LoadConfig { trust: Trust::Anyone, ..LoadConfig::new(vec![address], "localhost") }
+}
+
+/// Waits out the start-up window of a server whose keys may be older than itself.
+pub(crate) fn until_early_data_is_accepted(server: SocketAddr) {
+    for _ in 0..400 {
+        let kind = Kind::ZeroRtt;
+        let config = LoadConfig { kind, limit: Limit::Connections(1), ..config(server) };
+        let config = LoadConfig { model: Model::Closed { connections: 1 }, ..config };
+        if run(&config, &AtomicBool::new(false)).as_asked > 0 {
+            return;
+        }
+        thread::sleep(OFTEN);
+    }
+    panic!("early data is never accepted");
+}

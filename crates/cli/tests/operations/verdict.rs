@@ -1,0 +1,127 @@
+//! What it came to, and whether that is good.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use firstflight_load::LoadResult;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::deeds::Deeds;
+
+/// The figures.
+#[derive(Serialize)]
+pub(crate) struct Verdict<'a> {
+    deeds: &'a Deeds,
+    /// Of the loads.
+    seconds: f64,
+    rate: f64,
+    completed: u64,
+    failed: u64,
+    not_begun: u64,
+    early_accepted: u64,
+    early_refused: u64,
+    /// Copies of flights that the server has answered.
+    copies: u64,
+    /// Requests that the application has seen, and how many lines of the access log say so.
+    executed: u64,
+    executed_by_log: u64,
+    /// Flights of which more than one request was executed.
+    executed_twice: u64,
+    processes_errors: Vec<String>,
+}
+
+impl<'a> Verdict<'a> {
+    pub(crate) fn new(
+        deeds: &'a Deeds,
+        results: &[LoadResult],
+        copies: u64,
+        log: &[Value],
+        executed: u64,
+    ) -> Self {
+        let sum = |of: fn(&LoadResult) -> u64| results.iter().map(of).sum();
+        let mut executions: HashMap<&str, u64> = HashMap::new();
+        for line in log.iter().filter(|line| line["executed"] == true) {
+            // A connection of the loads asks once, and its copies have its client random.
+            let random = line["client_random"].as_str().unwrap_or_default();
+            *executions.entry(random).or_default() += 1;
+        }
+        let errors = results.iter().flat_map(|result| {
+            let name = format!("{} {}", result.transport.name(), result.kind.name());
+            result.errors.iter().map(move |error| format!("{name}: {error:?}"))
+        });
+        Self {
+            deeds,
+            seconds: results.iter().map(|result| result.seconds).fold(0.0, f64::max),
+            rate: results.iter().map(|result| result.rate).sum(),
+            completed: sum(|result| result.completed),
+            failed: sum(LoadResult::failed),
+            not_begun: sum(|result| result.not_begun),
+            early_accepted: sum(|result| result.handshakes.early_accepted),
+            early_refused: sum(|result| result.handshakes.early_refused),
+            copies,
+            executed,
+            executed_by_log: executions.values().sum(),
+            executed_twice: executions.values().filter(|count| **count > 1).count() as u64,
+            processes_errors: errors.collect(),
+        }
+    }
+
+    /// Writes `operations.txt` and `operations.json`.
+    pub(crate) fn write(&self, directory: &Path, results: &[LoadResult]) {
+        fs::write(directory.join("operations.txt"), format!("{self}\n")).unwrap();
+        let all = serde_json::json!({ "verdict": self, "loads": results });
+        let text = serde_json::to_string_pretty(&all).unwrap();
+        fs::write(directory.join("operations.json"), text + "\n").unwrap();
+    }
+
+    /// # Panics
+    /// Something failed, or was executed twice, or nothing was tried.
+    pub(crate) fn judge(&self, said: &str) {
+        assert_eq!(self.failed, 0, "{:?}", self.processes_errors);
+        assert_eq!(self.executed_twice, 0, "flights were executed twice");
+        assert_eq!(self.executed, self.executed_by_log, "the log tells all executions");
+        assert!(!said.contains("panicked") && !said.contains("lines lost"), "{said}");
+        assert!(self.early_accepted > 0 && self.copies > 0, "nothing was tried");
+        assert_eq!(self.deeds.upgrades, 1);
+    }
+}
+
+impl fmt::Display for Verdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let deeds = self.deeds;
+        writeln!(
+            f,
+            "{} reloads ({} with another policy, {} with another certificate), {} key rotations, \
+             {} upgrade",
+            deeds.reloads,
+            deeds.policies_changed,
+            deeds.certificates_replaced,
+            deeds.keys_rotated,
+            deeds.upgrades
+        )?;
+        writeln!(
+            f,
+            "slowest reload {:.1} ms, upgrade {:.1} ms",
+            deeds.slowest_reload_ms, deeds.upgrade_ms
+        )?;
+        writeln!(
+            f,
+            "{:.0} connections a second for {:.0} s, a request each: {} completed, {} failed, \
+             {} not begun",
+            self.rate, self.seconds, self.completed, self.failed, self.not_begun
+        )?;
+        writeln!(
+            f,
+            "early data: {} accepted, {} refused and sent again",
+            self.early_accepted, self.early_refused
+        )?;
+        write!(
+            f,
+            "copies sent by the attacker: {}; requests executed: {}; flights executed twice: {}",
+            self.copies, self.executed, self.executed_twice
+        )
+    }
+}
