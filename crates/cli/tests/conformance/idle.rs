@@ -20,8 +20,8 @@ const EACH: u64 = 64;
 /// As many as the default limit lets in, but for the honest clients' places; a few of them in the
 /// short form.
 pub(crate) fn connections() {
-    let wanted = if table::is_long() { 9_990 } else { 300 };
-    allow(2 * wanted + 1000);
+    let wanted = if table::is_long() { 9_900 } else { 300 };
+    allow(wanted + 1000);
     for protocol in ["http/1.1", "h2"] {
         let site = site();
         let server = Serve::files(site.path(), &["--idle-timeout", "1h"]);

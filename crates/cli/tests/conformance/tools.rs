@@ -41,7 +41,11 @@ pub(crate) fn h2spec() {
 /// h2load: requests by many clients at once, none of which may fail.
 pub(crate) fn h2load() {
     let site = site();
-    let (clients, requests) = if table::is_long() { (100, 100_000) } else { (10, 1_000) };
+    let (clients, requests) = match (table::is_long(), cfg!(debug_assertions)) {
+        (false, _) => (10, 1_000),
+        (true, true) => (100, 20_000),
+        (true, false) => (100, 100_000),
+    };
     for (protocol, flags) in
         [("h2", &["--alpn-list=h2", "-m10"][..]), ("http/1.1", &["--alpn-list=http/1.1"])]
     {
