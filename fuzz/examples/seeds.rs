@@ -57,6 +57,7 @@ fn main() -> Outcome {
     put(&folder, "ticket_file", "fresh", key_file()?.as_bytes())?;
     put(&folder, "profiles", "built_in", PROFILES)?;
     put(&folder, "config", "all", CONFIG.as_bytes())?;
+    put(&folder, "config", "sites", include_bytes!("../../examples/firstflight.toml"))?;
     put(&folder, "record", "schema_2", record()?.as_bytes())?;
     for (name, condition) in CONDITIONS {
         put(&folder, "condition", name, condition.as_bytes())?;

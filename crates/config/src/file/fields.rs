@@ -70,6 +70,8 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 fields.push((field.clone(), value));
             }
         }
+        // The table's order is that of its keys, in which capitals come first.
+        fields.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
         Ok(Fields(fields))
     }
 }
@@ -98,3 +100,33 @@ impl JsonSchema for Fields {
 /// contradict the message.
 const OURS: [&str; 6] =
     ["connection", "content-length", "keep-alive", "te", "transfer-encoding", "upgrade"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize, Serialize)]
+    struct Section {
+        headers: Fields,
+    }
+
+    fn read(text: &str) -> Result<Section, String> {
+        toml::from_str(text).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn names_are_read_whatever_their_case() {
+        let section = read("headers = { \"B\" = \"1\", \"a\" = [\"2\", \"3\"] }").unwrap();
+        let names: Vec<_> = section.headers.0.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["a", "a", "b"]);
+        assert_eq!(read(&toml::to_string(&section).unwrap()), Ok(section));
+    }
+
+    #[test]
+    fn what_frames_a_message_cannot_be_set() {
+        for (name, value) in [("Content-Length", "1"), ("te", "x"), ("a b", "1"), ("a", "1\\n")] {
+            let error = read(&format!("headers = {{ \"{name}\" = \"{value}\" }}")).unwrap_err();
+            assert!(error.contains(name) || error.contains("value"), "{error}");
+        }
+    }
+}
