@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Stdio;
@@ -10,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::running::{PAGE, PATIENCE, PROGRAM, Running, Serve, fetch, site, text, until};
+use crate::running::{PAGE, PATIENCE, PROGRAM, Running, Serve, fetch, run, site, text, until};
 
 /// A service manager, as far as it listens.
 struct Manager {
@@ -199,4 +200,75 @@ fn an_upgrade_takes_the_place_and_keeps_tickets_and_flights() {
     kill(successor.0, Signal::SIGTERM).unwrap();
     assert!(successor.ends());
     assert!(serve.log().iter().all(|line| line["status"] == 200));
+}
+
+/// What `/proc` says of a process, such as `Uid` or `NoNewPrivs`.
+fn status(pid: u32, field: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+/// Needs root, as the server does for this.
+#[test]
+fn privileges_are_gone_once_it_serves() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "");
+    let serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    // For whoever it is: nobody looks into it, and nothing that it starts gets more rights.
+    assert_eq!(status(serve.pid(), "NoNewPrivs"), "1");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", serve.pid())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+    serve.stop();
+    if !nix::unistd::getuid().is_root() {
+        return;
+    }
+
+    let config = configure(dir.path(), "[process]\nuser = \"nobody\"");
+    for name in ["cert.pem", "key.pem", "firstflight.toml", "notify", "."] {
+        let mode = if name == "notify" { 0o777 } else { 0o755 };
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    let everywhere = |id: u32| [id; 4].map(|id| id.to_string()).join("\t");
+    assert_eq!(status(serve.pid(), "Uid"), everywhere(nobody.uid.as_raw()));
+    assert_eq!(status(serve.pid(), "Gid"), everywhere(nobody.gid.as_raw()));
+    assert_eq!(status(serve.pid(), "CapEff"), "0000000000000000");
+    assert!(served(&dir, &serve));
+    // It reads as that user from now on.
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
+    assert!(manager.hears("READY=1").contains("by configuration 2"));
+    fs::set_permissions(dir.path().join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
+    assert!(manager.hears("not reloaded").contains("key.pem"));
+    assert!(served(&dir, &serve));
+    serve.stop();
+}
+
+/// The units are taken by systemd as they are, and give the process little to do.
+#[test]
+fn units_are_sound_and_narrow() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["firstflight.service", "firstflight.socket"] {
+        let text = fs::read_to_string(units.join(name)).unwrap();
+        // Where the program will be there is none yet.
+        fs::write(dir.path().join(name), text.replace("/usr/bin/firstflight", PROGRAM)).unwrap();
+    }
+    let analyze = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("systemd-analyze");
+        command.args(arguments).current_dir(dir.path());
+        run(command.env("LC_ALL", "C").arg("./firstflight.service"))
+    };
+    let verified = analyze(&["verify", "./firstflight.socket"]);
+    assert_eq!((verified.code, &*verified.err), (Some(0), ""), "{verified:?}");
+    // From 0 to 10, in tenths.
+    let secure = analyze(&["security", "--offline=true", "--threshold=20"]);
+    assert_eq!(secure.code, Some(0), "{secure:?}");
 }
