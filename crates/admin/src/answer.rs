@@ -50,7 +50,8 @@ const GUARDS: [(HeaderName, &str); 6] = [
     ),
     (http::header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (http::header::X_FRAME_OPTIONS, "DENY"),
-    (http::header::REFERRER_POLICY, "no-referrer"),
+    // Without any, a form would come from "null".
+    (http::header::REFERRER_POLICY, "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];

@@ -42,7 +42,7 @@ fn used(recent: &Window, early_data: &EarlyDataState) -> Answer {
         return say(Mood::Quiet, "not offered", sentence);
     }
     // Who comes with a copy wants nothing, and never completes his handshake.
-    let offered = recent.offered.saturating_sub(count_of(recent, "replayed"));
+    let offered = recent.offered.saturating_sub(replays_in(recent));
     let all = recent.connections.max(offered);
     let sentence = format!(
         "{} of {} new connections in the {span}; accepted for {} of those that offered it.",
@@ -62,7 +62,7 @@ fn why_not(recent: &Window, early_data: &EarlyDataState) -> Answer {
         let sentence = format!("Refused for all at this moment: {}.", reasons::meaning(reason));
         return say(Mood::Bad, reasons::title(reason), sentence);
     }
-    let honest = recent.refused.iter().filter(|reason| reason.reason != "replayed");
+    let honest = recent.refused.iter().filter(|reason| !reasons::is_replay(&reason.reason));
     let refused: u64 = honest.clone().map(|reason| reason.count).sum();
     let Some(first) = honest.clone().next() else {
         let sentence = match recent.offered {
@@ -104,9 +104,10 @@ fn stopped(count: u64) -> String {
     }
 }
 
-fn count_of(window: &Window, reason: &str) -> u64 {
-    let found = window.refused.iter().find(|one| one.reason == reason);
-    found.map_or(0, |one| one.count)
+/// Copies among those that were refused.
+pub(crate) fn replays_in(window: &Window) -> u64 {
+    let replays = window.refused.iter().filter(|reason| reasons::is_replay(&reason.reason));
+    replays.map(|reason| reason.count).sum()
 }
 
 /// The window in words; a young one is as long as the process is old.

@@ -7,6 +7,8 @@ use firstflight_telemetry::metrics::{
     HandshakeKind, HistogramValue, RefusedReason, Snapshot, Transport, Value,
 };
 
+use crate::reasons::REPLAYS;
+
 /// Counts since the start, at one moment; or those of a time between two moments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
@@ -116,8 +118,8 @@ impl Counts {
 
     /// Flights that came again.
     pub(crate) fn replays(&self) -> u64 {
-        let replayed = self.refused().find(|(reason, _)| *reason == RefusedReason::Replayed);
-        replayed.map_or(0, |(_, count)| count)
+        let replayed = self.refused().filter(|(reason, _)| REPLAYS.contains(reason));
+        replayed.map(|(_, count)| count).sum()
     }
 }
 

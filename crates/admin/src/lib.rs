@@ -24,6 +24,7 @@ mod listener;
 mod login;
 mod patience;
 mod reasons;
+mod running;
 mod serve;
 mod service;
 mod source;
@@ -32,7 +33,7 @@ mod token;
 mod watch;
 
 pub use error::AdminError;
-pub use serve::{Admin, AdminHandle, check};
+pub use serve::{Admin, AdminHandle, Prepared, check};
 pub use source::Source;
 pub use status::{
     Answer, Answers, Certificate, EarlyDataState, KeyState, KeysState, Kind, Moment, Mood, Now,

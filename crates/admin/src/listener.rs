@@ -2,9 +2,12 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::net::TcpListener as StdTcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use firstflight_config::{AdminAddress, AdminSettings};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,10 +26,12 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// A unix socket's file, which goes with its listener unless another process has replaced it.
+/// A unix socket's file, which goes with its listener unless another process has replaced it, or
+/// listens there too.
 pub(crate) struct SocketFile {
     path: PathBuf,
     inode: u64,
+    left: AtomicBool,
 }
 
 impl Listener {
@@ -49,6 +54,43 @@ impl Listener {
                     listening.map_err(|reason| listen(path.display().to_string(), reason))?;
                 Ok(Self::Unix(listener, file))
             }
+        }
+    }
+
+    /// Goes on with a socket of the process before this one.
+    ///
+    /// # Errors
+    /// [`AdminError::Listen`] if it is none that these settings want.
+    pub(crate) fn adopt(settings: &AdminSettings, socket: OwnedFd) -> Result<Self, AdminError> {
+        match &settings.address {
+            AdminAddress::Tcp(address) => {
+                let adopted = adopt_tcp(socket.into());
+                adopted.map(Self::Tcp).map_err(|reason| listen(address.to_string(), reason))
+            }
+            AdminAddress::Unix(path) => {
+                let adopted = adopt_unix(socket.into(), path);
+                adopted
+                    .map(|(listener, file)| Self::Unix(listener, file))
+                    .map_err(|reason| listen(path.display().to_string(), reason))
+            }
+        }
+    }
+
+    /// The same socket, for another process.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd().try_clone_to_owned(),
+            Self::Unix(listener, _) => listener.as_fd().try_clone_to_owned(),
+        }
+    }
+
+    /// Another process listens here: a socket's file stays.
+    pub(crate) fn leave(&self) {
+        if let Self::Unix(_, file) = self {
+            file.left.store(true, Ordering::Relaxed);
         }
     }
 
@@ -95,13 +137,28 @@ fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
         fs::set_permissions(&made, Permissions::from_mode(mode & 0o777))?;
         let inode = fs::metadata(&made)?.ino();
         fs::rename(&made, path)?;
-        Ok((listener, SocketFile { path: path.to_owned(), inode }))
+        Ok((listener, SocketFile { path: path.to_owned(), inode, left: AtomicBool::new(false) }))
     })();
     if listening.is_err() {
         let _ = fs::remove_file(&made);
     }
     let _ = fs::remove_dir(&workshop);
     listening
+}
+
+fn adopt_tcp(listener: StdTcpListener) -> io::Result<TcpListener> {
+    // It answers for a listener of its kind alone.
+    listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+fn adopt_unix(listener: StdUnixListener, path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let inode = fs::metadata(path)?.ino();
+    let file = SocketFile { path: path.to_owned(), inode, left: AtomicBool::new(false) };
+    Ok((UnixListener::from_std(listener)?, file))
 }
 
 /// Whether somebody listens at `path`.
@@ -115,7 +172,8 @@ fn listen(address: String, reason: io::Error) -> AdminError {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if fs::metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+        let ours = !self.left.load(Ordering::Relaxed);
+        if ours && fs::metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -1,5 +1,7 @@
 //! The metrics' reasons in an operator's words: what it is called, what it means, what to do.
 
+use firstflight_telemetry::metrics::RefusedReason;
+
 /// What is said of a reason.
 struct Words {
     name: &'static str,
@@ -24,6 +26,15 @@ pub(crate) fn mend(reason: &str) -> &'static str {
     words(reason).map_or("", |words| words.mend)
 }
 
+/// Whether it is somebody sending a flight a second time, and no client that lost something.
+pub(crate) fn is_replay(reason: &str) -> bool {
+    REPLAYS.iter().any(|replay| replay.name() == reason)
+}
+
+/// The reasons that a flight is sent a second time for.
+pub(crate) const REPLAYS: [RefusedReason; 2] =
+    [RefusedReason::Replayed, RefusedReason::RefusedBefore];
+
 fn words(reason: &str) -> Option<&'static Words> {
     WORDS.iter().find(|words| words.name == reason)
 }
@@ -37,13 +48,25 @@ const fn entry(
     Words { name, title, meaning, mend }
 }
 
-const WORDS: [Words; 26] = [
+const WORDS: [Words; 28] = [
     entry("disabled", "switched off", "the configuration switches it off", ""),
     entry(
         "replayed",
         "replayed",
         "the flight had come before",
         "Somebody sends flights again. Nothing ran twice; see the table of replays.",
+    ),
+    entry(
+        "refused_before",
+        "replayed, refused before",
+        "the flight had come before, and was refused",
+        "Somebody sends flights again. Nothing ran twice.",
+    ),
+    entry(
+        "handed_over",
+        "upgrade",
+        "the process is being replaced",
+        "It ends by itself, with the old process.",
     ),
     entry(
         "age",
@@ -153,7 +176,7 @@ const WORDS: [Words; 26] = [
 
 #[cfg(test)]
 mod tests {
-    use firstflight_telemetry::metrics::{HeldReason, RefusedReason};
+    use firstflight_telemetry::metrics::HeldReason;
 
     use super::*;
 

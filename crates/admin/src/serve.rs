@@ -1,15 +1,17 @@
 //! The operators' side as a task of its own.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use firstflight_config::AdminSettings;
+use firstflight_config::{AdminAddress, AdminSettings};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -24,16 +26,26 @@ use crate::watch::Watch;
 
 /// The operators' side, listening.
 pub struct Admin {
-    listener: Listener,
-    service: Arc<Service>,
-    settings: AdminSettings,
+    listener: Arc<Listener>,
+    handle: AdminHandle,
 }
 
 /// A handle on the operators' side while it is served.
 #[derive(Clone)]
 pub struct AdminHandle {
     service: Arc<Service>,
-    settings: AdminSettings,
+    /// Gone with the one who serves.
+    listener: Weak<Listener>,
+    /// Told when another process accepts instead.
+    left: Arc<Notify>,
+    address: AdminAddress,
+    socket_mode: u32,
+}
+
+/// Settings that were found good, and do not count yet.
+pub struct Prepared {
+    service: Arc<Service>,
+    guard: Guard,
 }
 
 /// Whether the settings are of use; reads the token file, and listens nowhere.
@@ -52,9 +64,36 @@ impl Admin {
     pub async fn bind(settings: AdminSettings, source: impl Source) -> Result<Self, AdminError> {
         let guard = Guard::new(&settings)?;
         let listener = Listener::open(&settings).await?;
+        Ok(Self::new(settings, guard, listener, source))
+    }
+
+    /// The same on the [socket](AdminHandle::socket) of the process before this one, inside a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// [`AdminError`], one sentence with the mend.
+    pub fn adopt(
+        settings: AdminSettings,
+        socket: OwnedFd,
+        source: impl Source,
+    ) -> Result<Self, AdminError> {
+        let guard = Guard::new(&settings)?;
+        let listener = Listener::adopt(&settings, socket)?;
+        Ok(Self::new(settings, guard, listener, source))
+    }
+
+    fn new(settings: AdminSettings, guard: Guard, listener: Listener, source: impl Source) -> Self {
         let watch = Arc::new(Watch::new(Arc::new(source)));
-        let service = Arc::new(Service::new(guard, watch));
-        Ok(Self { listener, service, settings })
+        let AdminSettings { address, socket_mode, .. } = settings;
+        let listener = Arc::new(listener);
+        let handle = AdminHandle {
+            service: Arc::new(Service::new(guard, watch)),
+            listener: Arc::downgrade(&listener),
+            left: Arc::new(Notify::new()),
+            address,
+            socket_mode,
+        };
+        Self { listener, handle }
     }
 
     /// Where it listens: an address, or `unix:` and a path.
@@ -64,14 +103,15 @@ impl Admin {
 
     /// A handle that stays good while it is served.
     pub fn handle(&self) -> AdminHandle {
-        AdminHandle { service: self.service.clone(), settings: self.settings.clone() }
+        self.handle.clone()
     }
 
     /// Serves until `shutdown` is ready.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         info!("the console is on {}", self.name());
         let mut tasks = JoinSet::new();
-        let watch = self.service.watch.clone();
+        let Self { listener, handle: AdminHandle { service, left, .. } } = self;
+        let watch = service.watch.clone();
         tasks.spawn(async move { watch.run().await });
         let connections = GracefulShutdown::new();
         let places = Arc::new(Semaphore::new(PLACES));
@@ -83,15 +123,19 @@ impl Admin {
             };
             let Ok(place) = place else { break };
             tokio::select! {
-                accepted = self.listener.accept() => match accepted {
+                accepted = listener.accept() => match accepted {
                     Ok(stream) => {
-                        tasks.spawn(serve(self.service.clone(), stream, &connections, place));
+                        tasks.spawn(serve(service.clone(), stream, &connections, place));
                     }
                     Err(error) => {
                         warn!("cannot accept an admin connection: {error}");
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
+                () = left.notified() => {
+                    shutdown.await;
+                    break;
+                }
                 () = &mut shutdown => break,
             }
             while tasks.try_join_next().is_some() {}
@@ -103,18 +147,43 @@ impl Admin {
 }
 
 impl AdminHandle {
-    /// Takes up settings that have changed: names, and the token, which is read again. Cookies of
-    /// the token before are of no use then.
+    /// The listening socket, for a process that is to take over ([`Admin::adopt`]).
     ///
     /// # Errors
-    /// [`AdminError`]: the settings are of no use, and the old ones stay. So do they where the
-    /// address is another, which needs a restart.
-    pub fn reload(&self, settings: &AdminSettings) -> Result<(), AdminError> {
-        if settings.address != self.settings.address {
-            return Err(AdminError::Moved);
+    /// The system's.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        match self.listener.upgrade() {
+            Some(listener) => listener.share(),
+            None => Err(io::ErrorKind::NotConnected.into()),
         }
-        self.service.guard.store(Arc::new(Guard::new(settings)?));
-        Ok(())
+    }
+
+    /// Leaves the socket to the process that has taken over: no more connections are accepted here.
+    pub fn leave(&self) {
+        if let Some(listener) = self.listener.upgrade() {
+            listener.leave();
+        }
+        self.left.notify_one();
+    }
+
+    /// Reads settings that may have changed: names, and the token's file. They count once they are
+    /// [taken up](Prepared::take_up). Cookies of the token before are of no use then.
+    ///
+    /// # Errors
+    /// [`AdminError`]: the settings are of no use. The address cannot be another, which needs a
+    /// restart.
+    pub fn prepare(&self, settings: &AdminSettings) -> Result<Prepared, AdminError> {
+        match (&settings.address, settings.socket_mode) == (&self.address, self.socket_mode) {
+            true => Ok(Prepared { service: self.service.clone(), guard: Guard::new(settings)? }),
+            false => Err(AdminError::Moved),
+        }
+    }
+}
+
+impl Prepared {
+    /// From now on who may look is decided by these settings.
+    pub fn take_up(self) {
+        self.service.guard.store(Arc::new(self.guard));
     }
 }
 

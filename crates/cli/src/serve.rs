@@ -2,6 +2,7 @@
 
 mod args;
 mod check;
+mod console;
 mod process;
 mod settings;
 mod signals;

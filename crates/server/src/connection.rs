@@ -185,6 +185,12 @@ impl Connection {
     /// `complete`: whether the client's Finished is verified.
     pub(crate) fn new(server: Arc<Shared>, terms: Terms, complete: watch::Receiver<bool>) -> Self {
         terms.visit.decided(&terms.facts, terms.flight.as_ref(), terms.refused);
+        if terms.flight.is_some_and(|flight| !flight.won())
+            || terms.refused == Some(RefusedReason::RefusedBefore)
+        {
+            let (flight, transport) = (&terms.facts.client_random, terms.visit.transport());
+            server.replays.note(flight, terms.client.ip(), transport, jiff::Timestamp::now());
+        }
         Self {
             server,
             generation: terms.generation,

@@ -215,11 +215,11 @@ impl Gatekeeper {
         common().saturating_sub(self.now().saturating_sub(heard_at.own))
     }
 
-    /// Whether a flight could be accepted now, as far as one can know before it comes.
-    pub(crate) fn is_open(&self) -> bool {
+    /// Why no flight could be accepted now, as far as one can know before it comes.
+    pub(crate) fn closed(&self) -> Option<RefusedReason> {
         match &self.shared {
-            Some(shared) => shared.resting().is_none(),
-            None => self.gate.closed(self.now()).is_none(),
+            Some(shared) => shared.resting().map(store_reason),
+            None => self.gate.closed(self.now()).map(|why| Refused::Gate(why).reason()),
         }
     }
 

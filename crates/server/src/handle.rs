@@ -210,7 +210,6 @@ fn refuse_changes_that_need_a_restart(
         ("early_data.register_capacity", early.register_capacity == then.register_capacity),
         ("[access_log]", old.access_log == new.access_log),
         ("[telemetry]", old.telemetry == new.telemetry),
-        ("[admin]", old.admin == new.admin),
         ("process.workers", old.process.workers == new.process.workers),
         ("process.user", old.process.user == new.process.user),
         ("process.group", old.process.group == new.process.group),

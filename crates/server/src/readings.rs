@@ -40,7 +40,7 @@ impl Shared {
         };
         let lost = self.access_log.as_ref().map_or(0, AccessLog::lost);
         Readings {
-            early_data_open: generation.early_data && self.gatekeeper.is_open(),
+            early_data_open: generation.early_data && self.gatekeeper.closed().is_none(),
             register: register(&self.gatekeeper.statistics()),
             filter,
             store,

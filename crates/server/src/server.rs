@@ -28,6 +28,7 @@ use crate::listener::Port;
 use crate::listeners::{self, Listeners};
 use crate::places::Places;
 use crate::quic::Front;
+use crate::replays::Replays;
 use crate::status::History;
 use crate::trace::Tracer;
 use crate::upstreams::Pools;
@@ -70,6 +71,7 @@ pub(crate) struct Shared {
     pub(crate) tracer: Option<Tracer>,
     pub(crate) ring: Arc<TicketRing>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) replays: Replays,
     pub(crate) history: History,
     stop: watch::Sender<Stop>,
     /// Whether connections are accepted.
@@ -118,6 +120,7 @@ impl Server {
             listeners: Listeners::default(),
             places: Places::new(config.limits.connections),
             metrics,
+            replays: Replays::default(),
             history: History::begin(),
             stop: watch::Sender::new(Stop::No),
             serving: watch::Sender::new(false),

@@ -47,6 +47,10 @@ impl Visit {
         self.accepted_at
     }
 
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+
     /// The client was asked for its address, or sent away, or speaks HTTP without TLS: that there
     /// was no handshake is nobody's failure.
     pub(crate) fn has_no_handshake(&self) {

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::chart;
 use super::figures::{ago, length, number, percent, time, until};
 use super::overview::NONE;
+use crate::answers::replays_in;
 use crate::reasons;
 use crate::status::{KeyState, Kind, Moment, Replay, Spread, Status, Store, Window};
 
@@ -23,7 +24,7 @@ pub(super) fn refusals(status: &Status) -> Markup {
     };
     let of = [minute, five, hour];
     // Copies are no clients that want something.
-    let wanted = hour.offered.saturating_sub(refused(hour, "replayed"));
+    let wanted = hour.offered.saturating_sub(replays_in(hour));
     let all_refused = hour.refused.iter().map(|reason| reason.count).sum();
     let body = html! {
         table {
@@ -57,7 +58,7 @@ pub(super) fn refusals(status: &Status) -> Markup {
                         }
                         @for window in of { td.n { (number(refused(window, name))) } }
                         td.bar {
-                            @let class = if *name == "replayed" { "replay" } else { "refused" };
+                            @let class = if reasons::is_replay(name) { "replay" } else { "refused" };
                             (chart::share(refused(hour, name), all_refused, class))
                         }
                     }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_telemetry::metrics::{
-    HandshakeKind, HistogramValue, RefusedReason, Series, Snapshot, Transport,
-};
+use firstflight_telemetry::metrics::{HandshakeKind, HistogramValue, Series, Snapshot, Transport};
 
 use super::{
     Certificate, Kind, Moment, Now, Reason, Register, Replays, SCHEMA, Spread, State, Status,
@@ -13,6 +11,7 @@ use super::{
 use crate::answers;
 use crate::counts::Counts;
 use crate::history::{FIVE_MINUTES, HOUR, History};
+use crate::reasons::REPLAYS;
 
 impl Status {
     /// The status at `at` by the wall clock, and `now` on the history's.
@@ -191,7 +190,7 @@ fn steps(history: &History) -> Steps {
 
 /// Refused connections but for replays, which never complete their handshakes.
 fn refused_honestly(counts: &Counts) -> u64 {
-    let reasons = counts.refused().filter(|(reason, _)| *reason != RefusedReason::Replayed);
+    let reasons = counts.refused().filter(|(reason, _)| !REPLAYS.contains(reason));
     reasons.map(|(_, count)| count).sum()
 }
 

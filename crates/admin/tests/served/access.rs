@@ -1,6 +1,6 @@
 //! Who may look, over real sockets, and what every answer says to a browser.
 
-use crate::client::{Answer, Running, TOKEN, write_token};
+use crate::client::{Answer, Running, TOKEN, loopback, write_token};
 use crate::scene::Scene;
 use firstflight_admin::Admin;
 use firstflight_config::{AdminAddress, AdminSettings};
@@ -147,16 +147,44 @@ async fn another_token_is_taken_up_and_a_bad_one_is_not() {
     let admin = Running::closed(&dir, Scene::quiet()).await;
     let other = TOKEN.replace('c', "d");
     write_token(&dir, &other);
-    admin.handle.reload(&admin.settings).unwrap();
+    admin.handle.prepare(&admin.settings).unwrap().take_up();
     assert_eq!(admin.get("/", &[&bearer(TOKEN)]).await.status, 401);
     assert_eq!(admin.get("/", &[&bearer(&other)]).await.status, 200);
     write_token(&dir, "short");
-    admin.handle.reload(&admin.settings).unwrap_err();
+    assert!(admin.handle.prepare(&admin.settings).is_err());
     assert_eq!(admin.get("/", &[&bearer(&other)]).await.status, 200);
     let mut moved = admin.settings.clone();
     moved.address = AdminAddress::Tcp(([127, 0, 0, 2], 1).into());
-    let error = admin.handle.reload(&moved).unwrap_err().to_string();
+    let error = admin.handle.prepare(&moved).map(drop).unwrap_err().to_string();
     assert!(error.contains("cannot change"), "{error}");
+}
+
+#[tokio::test]
+async fn another_process_takes_over_without_a_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let unix = AdminAddress::Unix(dir.path().join("admin.sock"));
+    for address in [loopback(), unix] {
+        let old = Running::start(AdminSettings::new(address), Scene::quiet()).await;
+        let next = Scene::quiet();
+        next.state(|state| state.server.host = "next.example.test".to_owned());
+        let socket = old.handle.socket().unwrap();
+        let admin = Admin::adopt(old.settings.clone(), socket, next).unwrap();
+        assert_eq!(admin.name(), old.address);
+        let task = tokio::spawn(admin.run(std::future::pending()));
+        old.handle.leave();
+        // The first one may have waited for a connection when it was told.
+        for _ in 0..20 {
+            assert_eq!(old.get("/livez", &[]).await.status, 200);
+        }
+        assert!(old.get("/", &[]).await.body.contains("next.example.test"));
+        let address = old.address.clone();
+        drop(old);
+        tokio::task::yield_now().await;
+        if let Some(path) = address.strip_prefix("unix:") {
+            assert!(std::path::Path::new(path).exists(), "the socket's file stays");
+        }
+        task.abort();
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<Ex
         config.listeners.push(Listener::new(SocketAddr::from(([127, 0, 0, 1], 0))));
     }
     firstflight_server::check(&config).map_err(sentence)?;
+    config.admin.as_ref().map(firstflight_admin::check).transpose()?;
     print!("{}", table(&rows));
     match &args.config {
         Some(path) => println!("{}: OK", path.display()),

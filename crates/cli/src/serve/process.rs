@@ -12,6 +12,7 @@ use firstflight_lifecycle::{
 use firstflight_server::{Estate, Server, ServerHandle};
 use tracing::{error, info, warn};
 
+use super::console::{self, Console};
 use super::sentence;
 use super::signals::{Event, Signals};
 use super::upgrade::{self, Predecessor};
@@ -38,6 +39,7 @@ pub(super) async fn serve(
     let signals = Signals::catch()?;
     let First { config, files } = first;
     let settings = config.process.clone();
+    let admin = config.admin.clone();
     let (mut predecessor, estate) = match way {
         Some(way) => Predecessor::hear(way).map(|(before, estate)| (Some(before), estate))?,
         None => {
@@ -46,6 +48,11 @@ pub(super) async fn serve(
         }
     };
     let server = Server::bind_with(config, estate).await.map_err(sentence)?;
+    // The process before this one has the address still.
+    let mut console = match predecessor {
+        None => Console::open(admin.clone(), &server.handle()).await?,
+        Some(_) => None,
+    };
     give_up_privileges(&settings)?;
     if let Some(before) = &mut predecessor {
         before.take_over(&server).await?;
@@ -55,9 +62,15 @@ pub(super) async fn serve(
     handle.serves().await;
     if let Some(before) = predecessor {
         before.serving().await;
+        console = Console::open(admin, &handle).await.unwrap_or_else(|error| {
+            error!("{error}; this process is without a console");
+            None
+        });
     }
+    let console = Arc::new(console);
     let process = Process {
         server: handle,
+        console: console.clone(),
         source: Arc::new(source),
         files,
         watching: settings.watch,
@@ -67,6 +80,10 @@ pub(super) async fn serve(
     let following = tokio::spawn(process.follow(signals));
     running.await.context("the server has failed")?;
     following.abort();
+    // Until here, so that a server that drains can be watched.
+    if let Some(console) = &*console {
+        console.close().await;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -107,6 +124,8 @@ impl Source {
 /// What acts on a server from outside.
 struct Process {
     server: ServerHandle,
+    /// The operators' side, if there is one.
+    console: Arc<Option<Console>>,
     source: Arc<Source>,
     files: Files,
     watching: bool,
@@ -165,7 +184,12 @@ impl Process {
 
     async fn upgrade(&self) {
         self.notifier.say(&[Notice::Status("a new process is started to take over")]);
-        if let Err(error) = upgrade::hand_on(&self.server, &self.notifier, async {}).await {
+        let step_aside = async {
+            if let Some(console) = &*self.console {
+                console.close().await;
+            }
+        };
+        if let Err(error) = upgrade::hand_on(&self.server, &self.notifier, step_aside).await {
             error!("upgrade: {error:#}; this process goes on");
             self.notifier.say(&[Notice::Status(&format!("not upgraded: {error:#}"))]);
         }
@@ -193,7 +217,19 @@ impl Process {
         // Also those of a configuration that will be refused: that is mended in one of them.
         self.files.watch(self.source.file.iter().cloned().chain(config.files()));
         let watching = config.process.watch;
+        // First all that can fail: a configuration is taken up as a whole or not at all.
+        let prepared = match console::prepare(self.console.as_ref().as_ref(), config.admin.as_ref())
+        {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.server.reload_failed(&error.to_string());
+                return Err(error);
+            }
+        };
         self.server.reload(config).await.map_err(sentence)?;
+        if let Some(prepared) = prepared {
+            prepared.take_up();
+        }
         self.watching = watching;
         Ok(())
     }

@@ -2,8 +2,10 @@
 
 mod bad_input;
 mod bench;
+mod browser;
 mod clients;
 mod configuration;
+mod console;
 mod doctor;
 mod flood;
 mod help;

@@ -31,10 +31,9 @@ pub(crate) struct TicketRing {
     shared: Option<SharedKeys>,
     /// Sessions that lie in the store instead of in their tickets; `None`: there is no store.
     sessions: Option<Sessions>,
-    /// Whether tickets that are issued from now on can be used once only.
-    single_use: bool,
     /// Whether the keys are this process's own.
     in_process: bool,
+    settings: TicketSettings,
     /// The last warning that was logged, so that each is logged once.
     warned: Mutex<Option<std::mem::Discriminant<Warning>>>,
 }
@@ -79,8 +78,8 @@ impl TicketRing {
             keys: Arc::new(keys.in_zone(zone)),
             shared,
             sessions,
-            single_use: settings.single_use,
             in_process: settings.keys == KeySource::Process,
+            settings: settings.clone(),
             warned: Mutex::new(None),
         }))
     }
@@ -152,6 +151,11 @@ impl TicketRing {
         }
     }
 
+    /// What they were opened by.
+    pub(crate) fn settings(&self) -> &TicketSettings {
+        &self.settings
+    }
+
     /// How long a ticket is good.
     pub(crate) fn lifetime(&self) -> Duration {
         self.keys.schedule().lifetime()
@@ -197,7 +201,7 @@ impl TicketSealer for TicketRing {
 
     fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
         match &self.sessions {
-            Some(sessions) if self.single_use => {
+            Some(sessions) if self.settings.single_use => {
                 sessions.deposit(self.keys.seal_apart(session, now()))
             }
             _ => Some(self.keys.seal(session, now())),

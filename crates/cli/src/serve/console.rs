@@ -1,0 +1,62 @@
+//! The operators' side beside a server.
+
+use firstflight_admin::{Admin, AdminHandle, Prepared};
+use firstflight_config::AdminSettings;
+use firstflight_server::ServerHandle;
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::JoinHandle;
+
+/// The operators' side, served until it is closed.
+pub(super) struct Console {
+    handle: AdminHandle,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    task: JoinHandle<()>,
+    end: oneshot::Sender<()>,
+}
+
+impl Console {
+    /// Listens and serves, if there are settings for it.
+    ///
+    /// # Errors
+    /// One sentence with the mend.
+    pub(super) async fn open(
+        settings: Option<AdminSettings>,
+        server: &ServerHandle,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(settings) = settings else { return Ok(None) };
+        let admin = Admin::bind(settings, server.clone()).await?;
+        let (end, ended) = oneshot::channel();
+        let handle = admin.handle();
+        let task = tokio::spawn(admin.run(async {
+            let _ = ended.await;
+        }));
+        let running = Mutex::new(Some(Running { task, end }));
+        Ok(Some(Self { handle, running }))
+    }
+
+    /// Ends it, if that has not been done. Its address is free then.
+    pub(super) async fn close(&self) {
+        if let Some(Running { task, end }) = self.running.lock().await.take() {
+            let _ = end.send(());
+            let _ = task.await;
+        }
+    }
+}
+
+/// Reads what may have changed for the operators' side.
+///
+/// # Errors
+/// One sentence with the mend.
+pub(super) fn prepare(
+    console: Option<&Console>,
+    settings: Option<&AdminSettings>,
+) -> anyhow::Result<Option<Prepared>> {
+    match (console, settings) {
+        (Some(console), Some(settings)) => Ok(Some(console.handle.prepare(settings)?)),
+        (None, None) => Ok(None),
+        _ => anyhow::bail!("[admin] cannot come or go while the process runs; restart it"),
+    }
+}

@@ -1,0 +1,190 @@
+//! The console in a real browser, over a real server: figures move, replays show, and nobody else
+//! gets to see them.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::browser::Browser;
+use crate::recorder::{Recorder, resend};
+use crate::running::{Ended, PAGE, Serve, fetch, firstflight, run, site, text, until};
+
+#[test]
+fn a_browser_sees_0_rtt_used_and_a_replay_stopped() {
+    let site = site();
+    let (server, console) = with_console(site.path(), "");
+    let recorder = Recorder::start(server.address);
+    let mut browser = Browser::open(site.path(), "");
+    browser.go(&console);
+    browser.becomes(LIVE, "Live");
+    browser.becomes(USED, "Not offered");
+    browser.becomes(REPLAYED, "No flight has come twice");
+    // Where the reader is stays where it is, whatever is drawn anew.
+    browser.eval("document.querySelector('#keys .scroll').focus()");
+
+    let flight = early_flight(site.path(), &server, &recorder);
+    browser.becomes(USED, "Yes");
+    browser.becomes("document.getElementById('refusals').innerText", "accepted");
+    browser.becomes("document.getElementById('kinds').innerText", "0-RTT");
+    assert_eq!(resend(server.address, &flight, 20, 1), 20);
+    browser.becomes(REPLAYED, "Tried, and stopped");
+    browser.becomes("document.getElementById('replays').innerText", "127.0.0.0/24");
+    browser.becomes("document.getElementById('replays').innerText", "20");
+    let kept = "document.activeElement.closest('section').id";
+    assert_eq!(browser.eval(kept), "keys");
+
+    for width in [320, 390, 800, 1400] {
+        let size =
+            json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+        browser.call("Emulation.setDeviceMetricsOverride", size);
+        let overhang = "document.documentElement.scrollWidth - innerWidth";
+        assert!(browser.eval(overhang).as_i64().unwrap() <= 0, "{width} px wide");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+    let strangers: Vec<_> = browser.asked.iter().filter(|url| !url.starts_with(&console)).collect();
+    assert!(strangers.is_empty(), "{strangers:?}");
+}
+
+#[test]
+fn without_a_script_the_page_is_a_snapshot() {
+    let site = site();
+    let (_server, console) = with_console(site.path(), "");
+    let mut browser = Browser::open(site.path(), "");
+    browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
+    browser.go(&console);
+    browser.becomes(LIVE, "Snapshot of");
+    browser.becomes("document.getElementById('keys').innerText", "current");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+fn a_page_whose_name_was_rebound_sees_nothing() {
+    let site = site();
+    let (_server, console) = with_console(site.path(), "");
+    let mut browser = Browser::open(site.path(), "MAP rebound.example 127.0.0.1");
+    browser.go(&console.replace("127.0.0.1", "rebound.example"));
+    browser.becomes("document.body.innerText", "this host name is not known here");
+    // From there a script gets at the address' own answers no more than at others'.
+    let steal = format!(
+        "fetch('{console}status.json').then(answer => answer.text()).catch(error => String(error))"
+    );
+    browser.becomes(&steal, "Failed to fetch");
+}
+
+#[test]
+fn a_browser_logs_in_by_the_token_and_no_script_sees_how() {
+    let site = site();
+    let token = write_token(site.path());
+    let (_server, console) = with_console(site.path(), "token_file = \"admin.token\"\n");
+    let mut browser = Browser::open(site.path(), "");
+    browser.go(&console);
+    let log_in = |browser: &mut Browser, token: &str| {
+        browser.becomes("document.title", "log in");
+        let fill = format!("document.getElementById('token').value = '{token}'");
+        browser.eval(&fill);
+        browser.eval("document.querySelector('form').submit()");
+    };
+    log_in(&mut browser, "not the token");
+    browser.becomes("document.body.innerText", "That is not the token");
+    log_in(&mut browser, &token);
+    browser.becomes(LIVE, "Live");
+    assert_eq!(browser.eval("document.cookie"), "");
+    assert!(browser.asked.iter().all(|url| !url.contains(&token)));
+    browser.eval("document.querySelector('form[action=logout]').submit()");
+    browser.becomes("document.title", "log in");
+}
+
+#[test]
+fn no_secret_is_in_any_answer() {
+    let site = site();
+    let dir = site.path();
+    let keys = dir.join("keys");
+    let made = run(firstflight(dir).args(["keys", "new"]).arg(&keys));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let token = write_token(dir);
+    let more = "token_file = \"admin.token\"\n";
+    let (server, console) = with_console(dir, more);
+    let recorder = Recorder::start(server.address);
+    early_flight(dir, &server, &recorder);
+    let mut secrets = vec![token.clone()];
+    secrets.extend(server.log().iter().map(|line| line["client_random"].as_str().unwrap().into()));
+    secrets.extend(key_secrets(&keys));
+    for path in ["", "metrics", "status.json", "readyz", "nothing"] {
+        let answer = curl(&[&format!("{console}{path}"), "-i", "-H", &bearer(&token)]);
+        assert!(answer.out.contains("HTTP/1.1 "), "{answer:?}");
+        for secret in &secrets {
+            assert!(!answer.out.contains(secret), "{path}: {secret}");
+        }
+    }
+    assert!(!text(&server.said).contains(&token));
+}
+
+#[test]
+fn an_admin_address_for_all_without_a_token_is_refused() {
+    let site = site();
+    let config = site.path().join("config.toml");
+    fs::write(&config, "[admin]\naddress = \"0.0.0.0:0\"\n").unwrap();
+    let root = site.path().join("root");
+    let mut command = firstflight(site.path());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root);
+    let ended = run(command.arg("--config").arg(&config));
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("token_file"), "{ended:?}");
+}
+
+/// A server with a console; its address as a URL.
+fn with_console(dir: &Path, more: &str) -> (Serve, String) {
+    let config = dir.join("config.toml");
+    fs::write(&config, format!("[admin]\naddress = \"127.0.0.1:0\"\n{more}")).unwrap();
+    let server = Serve::files(dir, &["--config", config.to_str().unwrap()]);
+    let mut console = None;
+    until(|| {
+        console = text(&server.said).lines().find_map(|line| {
+            line.split_once("the console is on ").map(|(_, address)| address.trim().to_owned())
+        });
+        console.is_some()
+    });
+    let console = console.unwrap_or_else(|| panic!("no console: {}", text(&server.said)));
+    (server, format!("http://{console}/"))
+}
+
+/// Has a flight accepted early; its bytes.
+fn early_flight(dir: &Path, server: &Serve, recorder: &Recorder) -> Vec<u8> {
+    let accepted = until(|| {
+        let url = recorder.url("/index.html");
+        let fetched = fetch(dir, &server.cert, &url, &["--tls-earlydata", "--http1.1"]);
+        assert_eq!(fetched.ended.out, PAGE, "{:?}", fetched.ended);
+        fetched.facts["early_data"] == "accepted"
+    });
+    assert!(accepted, "no early data: {:#?}", server.log().last());
+    recorder.flight()
+}
+
+fn write_token(dir: &Path) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let token = "5ec0de5ec0de5ec0de5ec0de5ec0de5ec0de";
+    let path = dir.join("admin.token");
+    fs::write(&path, token).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    token.to_owned()
+}
+
+/// Every long word of a key file that is not a name.
+fn key_secrets(path: &Path) -> Vec<String> {
+    let text = text(path);
+    let words = text.split(|byte: char| !byte.is_ascii_alphanumeric() && !"+/=".contains(byte));
+    words.filter(|word| word.len() > 40).map(str::to_owned).collect()
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}")
+}
+
+fn curl(arguments: &[&str]) -> Ended {
+    run(std::process::Command::new("curl").arg("--silent").args(arguments))
+}
+
+const LIVE: &str = "document.getElementById('live').innerText";
+const USED: &str = "document.getElementById('used').innerText";
+const REPLAYED: &str = "document.getElementById('replayed').innerText";
