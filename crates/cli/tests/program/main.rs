@@ -20,6 +20,7 @@ mod lifecycle;
 mod messages;
 mod openssl;
 mod peers;
+mod prometheus;
 mod proxy;
 mod quic;
 mod recorder;

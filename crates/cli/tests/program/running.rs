@@ -202,6 +202,18 @@ impl Serve {
         self.address.port().to_string()
     }
 
+    /// Where its operators' side listens, once it says so.
+    pub(crate) fn console(&self) -> SocketAddr {
+        let mut console = None;
+        until(|| {
+            console = text(&self.said).lines().find_map(|line| {
+                line.split_once("the console is on ").and_then(|(_, rest)| rest.trim().parse().ok())
+            });
+            console.is_some()
+        });
+        console.unwrap_or_else(|| panic!("no console: {}", text(&self.said)))
+    }
+
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.running.0.id()
