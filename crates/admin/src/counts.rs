@@ -87,15 +87,22 @@ impl Counts {
         }
     }
 
-    /// Connections whose handshake ended, of one kind, over both transports.
-    pub(crate) fn of_kind(&self, kind: HandshakeKind) -> u64 {
-        let ours = self.handshakes.iter().filter(|((one, _), _)| *one == kind as usize);
-        ours.map(|(_, times)| times.count()).sum()
+    /// Connections of one kind on one transport that came to something. An early one may be
+    /// answered and gone before its handshake's end, and one that is kept ready has no answer yet.
+    pub(crate) fn connections_of(&self, kind: HandshakeKind, transport: Transport) -> u64 {
+        let key = (kind as usize, transport as usize);
+        let count = |times: &Times| times.get(&key).map_or(0, HistogramValue::count);
+        count(&self.handshakes).max(count(&self.first_answers))
     }
 
-    /// Connections whose handshake ended.
+    /// The same over both transports.
+    pub(crate) fn of_kind(&self, kind: HandshakeKind) -> u64 {
+        Transport::ALL.iter().map(|transport| self.connections_of(kind, *transport)).sum()
+    }
+
+    /// The same of all kinds.
     pub(crate) fn connections(&self) -> u64 {
-        self.handshakes.values().map(HistogramValue::count).sum()
+        HandshakeKind::ALL.iter().map(|kind| self.of_kind(*kind)).sum()
     }
 
     pub(crate) fn offered(&self) -> u64 {

@@ -99,7 +99,7 @@ fn kinds(counts: &Counts) -> Vec<Kind> {
             kinds.push(Kind {
                 kind: kind.name().to_owned(),
                 transport: transport.name().to_owned(),
-                connections: handshakes.map_or(0, HistogramValue::count),
+                connections: counts.connections_of(*kind, *transport),
                 handshake: handshakes.and_then(spread),
                 first_answer: counts.first_answers.get(&key).and_then(spread),
             });

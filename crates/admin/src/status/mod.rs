@@ -111,7 +111,7 @@ pub struct Window {
     pub held: Vec<Reason>,
     /// Answers 425 (Too Early).
     pub too_early: u64,
-    /// Connections whose handshake ended.
+    /// Connections whose handshake ended, or which were answered before that.
     pub connections: u64,
     /// Those that offered early data.
     pub offered: u64,

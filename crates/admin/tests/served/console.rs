@@ -28,6 +28,19 @@ async fn the_three_questions_are_answered_at_the_top() {
 }
 
 #[tokio::test]
+async fn an_early_connection_that_leaves_with_its_answer_counts() {
+    let scene = Scene::quiet();
+    let admin = Running::open(scene.clone()).await;
+    let metrics = scene.metrics();
+    metrics.early_data.offered.count(Transport::Quic);
+    metrics.early_data.accepted.count(Transport::Quic);
+    metrics.handshakes.first_answer.observe((HandshakeKind::Early, Transport::Quic), 0.002);
+    let page = admin.get("/", &[]).await.body;
+    assert!(page.contains("100 % of 1 new connections"), "{page}");
+    assert!(page.contains("0-RTT <span class=\"faint\">QUIC"), "{page}");
+}
+
+#[tokio::test]
 async fn what_wants_a_look_is_said_in_a_line() {
     let scene = Scene::quiet();
     let admin = Running::open(scene.clone()).await;
