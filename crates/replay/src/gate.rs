@@ -230,7 +230,12 @@ impl Gate {
     /// Begins a recording window without early data, since records may have been lost: for a
     /// register or a policy of early data that was not there before.
     pub fn claims_lost(&self, now: Duration) {
-        self.lose_claims_for(self.config.recording_window(), now);
+        self.claims_lost_for(Duration::ZERO, now);
+    }
+
+    /// The same where records may go on to be lost for so long.
+    pub fn claims_lost_for(&self, as_long: Duration, now: Duration) {
+        self.lose_claims_for(self.config.recording_window().saturating_add(as_long), now);
     }
 
     /// The clock by which TLS measures ticket ages is about to be set back by `step`, which makes

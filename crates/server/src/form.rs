@@ -36,10 +36,19 @@ pub(crate) fn refusal(status: StatusCode, version: Version) -> Response<AnswerBo
 /// fields on as variables (CGI, WSGI, FastCGI) take both for the same, and a client could say who it
 /// is, or that its request is not early.
 pub(crate) fn remove_lookalikes(headers: &mut HeaderMap) {
+    remove_spelt(headers, |name| OURS.contains(&name));
+}
+
+/// The same for a field that a configuration names, in lower case.
+pub(crate) fn remove_lookalikes_of(ours: &str, headers: &mut HeaderMap) {
+    remove_spelt(headers, |name| name == ours.replace('_', "-"));
+}
+
+fn remove_spelt(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
     let lookalikes: Vec<HeaderName> = headers
         .keys()
         .filter(|name| name.as_str().contains('_'))
-        .filter(|name| OURS.contains(&name.as_str().replace('_', "-").as_str()))
+        .filter(|name| is_ours(&name.as_str().replace('_', "-")))
         .cloned()
         .collect();
     for name in lookalikes {

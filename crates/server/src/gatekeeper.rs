@@ -1,5 +1,6 @@
 //! The gate with a clock and a policy: whose is a flight, and why early data was refused.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -130,19 +131,15 @@ impl Gatekeeper {
         Err(Refused::Gate(Refusal::HandedOver))
     }
 
-    /// The same at once, where no store has to be asked.
+    /// The same at once, where no store has to be asked. [`Refusal::HandedOver`]: nothing is recorded
+    /// yet, and nothing of the flight may run before [`Gatekeeper::claim`] has settled it.
     pub(crate) fn claim_at_once(
         &self,
         facts: &Handshake,
         heard_at: HeardAt,
     ) -> Result<Flight, Refused> {
         let (random, skew) = (&facts.client_random, facts.ticket_age_skew);
-        let claim = self.gate.claim(&Offer::new(random, skew, heard_at.own), self.now());
-        if let (Err(Refusal::HandedOver), Some(heir)) = (claim, &*self.heir.load()) {
-            // It is refused here. Claimed there, no copy of it runs.
-            heir.tell(Question::Flight(Offer::new(random, skew, self.in_common(heard_at))));
-        }
-        claim.map_err(Refused::Gate)
+        self.gate.claim(&Offer::new(random, skew, heard_at.own), self.now()).map_err(Refused::Gate)
     }
 
     /// Claims a name, an idempotency key or a nonce, for so long.
@@ -182,11 +179,16 @@ impl Gatekeeper {
     }
 
     /// Closes the gate for `heir`, and says all that it knows. `terms`: by what TLS accepts
-    /// flights here.
-    pub(crate) fn close(&self, heir: Heir, terms: ClaimKey) -> Inheritance {
+    /// flights here. `None`: it has an heir, who has claimed since what is not known here.
+    pub(crate) fn close(&self, heir: Heir, terms: ClaimKey) -> Option<Inheritance> {
         // First the way to it, then the closing: who finds the gate closed finds the way.
-        self.heir.store(Some(heir.into()));
-        self.gate.hand_over(terms, common(), self.now())
+        let before = self.heir.compare_and_swap(&None::<Arc<Heir>>, Some(heir.into()));
+        before.is_none().then(|| self.gate.hand_over(terms, common(), self.now()))
+    }
+
+    /// Whether another process has the register.
+    pub(crate) fn has_heir(&self) -> bool {
+        self.heir.load().is_some()
     }
 
     /// Opens it again, as there is no heir after all.
@@ -233,9 +235,10 @@ impl Gatekeeper {
         self.shared.as_ref()
     }
 
-    /// No early data for a recording window: there have been flights that left no record.
-    pub(crate) fn claims_lost(&self) {
-        self.gate.claims_lost(self.now());
+    /// No early data for a recording window: there have been flights that left no record, and there
+    /// may be more for `as_long`.
+    pub(crate) fn claims_lost(&self, as_long: Duration) {
+        self.gate.claims_lost_for(as_long, self.now());
     }
 
     /// Follows a machine's clock that was set. Set back, it makes flights fresh again for as long

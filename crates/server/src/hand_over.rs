@@ -1,6 +1,6 @@
 //! The strike register on its way from one process to the next, over a stream between the two.
 //!
-//! The old process sends `length, inheritance`, the new one answers [`TAKEN`], and the old one says
+//! The old process sends a digest of where its store is and `length, inheritance`, the new one answers [`TAKEN`], and the old one says
 //! [`YOURS`]. Only then the register is the new one's; whatever breaks off before leaves it where it
 //! was. After that the old process asks, [`Question`] by [`Question`], and the new one answers each
 //! with a byte, until the old one has gone.
@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_replay::{Answer, BadInheritance, Inheritance, Question};
+use firstflight_config::ServerConfig;
+use firstflight_replay::{Answer, BadInheritance, ClaimKey, Inheritance, Question};
 use nix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -19,7 +20,7 @@ use tracing::{debug, info, warn};
 use crate::ServerHandle;
 use crate::gatekeeper::Gatekeeper;
 use crate::handle::terms;
-use crate::server::{Server, Shared};
+use crate::server::{Server, Shared, Stop};
 
 /// Why a register stayed where it was.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,15 @@ pub enum HandOverError {
     /// The other process did not say what was expected.
     #[error("the strike register was not handed over: {0}")]
     Bad(#[from] BadInheritance),
+    /// This process has handed it over before, or stops.
+    #[error("the strike register is another process's already, or this one is stopping")]
+    NotOurs,
+    /// The processes claim flights in different places, and neither would know of the other's.
+    #[error(
+        "the strike register was not handed over: [store] is another one; stop the old process \
+         and start the new one instead"
+    )]
+    OtherStore,
     /// The other process is too slow.
     #[error("the strike register was not handed over within {PATIENCE:?}")]
     Slow,
@@ -52,12 +62,6 @@ impl Heir {
         let (answer, answered) = oneshot::channel();
         self.0.send(Ask { question, answer }).ok()?;
         answered.await.ok()
-    }
-
-    /// Lets it know, without waiting for its answer.
-    pub(crate) fn tell(&self, question: Question) {
-        let (answer, _) = oneshot::channel();
-        let _ = self.0.send(Ask { question, answer });
     }
 }
 
@@ -100,8 +104,12 @@ async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
     let (asks, mut asked) = mpsc::unbounded_channel();
     // No reload meanwhile.
     let config = server.config.lock().await;
-    let inheritance = server.gatekeeper.close(Heir(asks), terms(&config));
-    let given = timeout(PATIENCE, give(&mut stream, &inheritance)).await;
+    if *server.stopping().borrow() != Stop::No {
+        return Err(HandOverError::NotOurs);
+    }
+    let closed = server.gatekeeper.close(Heir(asks), terms(&config));
+    let inheritance = closed.ok_or(HandOverError::NotOurs)?;
+    let given = timeout(PATIENCE, give(&mut stream, &inheritance, &store(&config))).await;
     if let Err(error) = given.unwrap_or(Err(HandOverError::Slow)) {
         server.gatekeeper.reopen();
         // What came meanwhile.
@@ -120,14 +128,19 @@ async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
                 "the process that has the strike register is gone: {error}; no early data for a \
                  while"
             );
-            server.gatekeeper.claims_lost();
+            server.gatekeeper.claims_lost(Duration::ZERO);
             server.gatekeeper.reopen();
         }
     });
     Ok(())
 }
 
-async fn give(stream: &mut UnixStream, inheritance: &Inheritance) -> Result<(), HandOverError> {
+async fn give(
+    stream: &mut UnixStream,
+    inheritance: &Inheritance,
+    store: &str,
+) -> Result<(), HandOverError> {
+    stream.write_all(store.as_bytes()).await?;
     let bytes = inheritance.to_bytes();
     stream.write_u64(bytes.len() as u64).await?;
     stream.write_all(&bytes).await?;
@@ -154,7 +167,8 @@ async fn ask_all(
 }
 
 async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
-    let taking = timeout(PATIENCE, take(&mut stream));
+    let store = store(&*server.config.lock().await);
+    let taking = timeout(PATIENCE, take(&mut stream, &store));
     let inheritance = taking.await.unwrap_or(Err(HandOverError::Slow))?;
     server.gatekeeper.take_over(&inheritance, terms(&*server.config.lock().await));
     let (flights, names) = inheritance.len();
@@ -167,7 +181,12 @@ async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
     Ok(())
 }
 
-async fn take(stream: &mut UnixStream) -> Result<Inheritance, HandOverError> {
+async fn take(stream: &mut UnixStream, store: &str) -> Result<Inheritance, HandOverError> {
+    let mut theirs = vec![0; store.len()];
+    stream.read_exact(&mut theirs).await?;
+    if theirs != store.as_bytes() {
+        return Err(HandOverError::OtherStore);
+    }
     let length = stream.read_u64().await?;
     let mut bytes = Vec::new();
     // Memory is taken as the bytes come.
@@ -193,6 +212,12 @@ async fn answer_all(gatekeeper: &Gatekeeper, mut stream: UnixStream) -> std::io:
             return error;
         }
     }
+}
+
+/// Where flights are claimed: the same text for the same store, always as long.
+fn store(config: &ServerConfig) -> String {
+    let store = config.store.as_ref().map(|store| (&store.topology, &store.prefix, store.database));
+    ClaimKey::from_name(&[format!("{store:?}").as_bytes()]).to_string()
 }
 
 /// A clock that all processes of a machine read alike, and that is never set.

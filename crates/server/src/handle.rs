@@ -84,8 +84,12 @@ impl ServerHandle {
     /// What the process needs that is to take this one's place, beside the register.
     ///
     /// # Errors
-    /// The process before this one has not gone, or the system's.
+    /// The process before this one has not gone, or this one stops or has an heir; or the system's.
     pub fn estate(&self) -> io::Result<Estate> {
+        if *self.0.stopping().borrow() != Stop::No || self.0.gatekeeper.has_heir() {
+            let text = "this process is stopping, or has handed its place over";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
         if self.0.front.has_predecessor() {
             let text = "the process before this one still serves connections; wait until it has \
                         gone";
@@ -152,12 +156,13 @@ impl ServerHandle {
         let built = tokio::task::spawn_blocking(build).await;
         let generation = built.map_err(|error| setting(error.to_string()))??;
         let changes = server.listeners.plan(&config, &server.front)?;
+        if !accept_alike(&in_use, &config) {
+            // Flights that TLS refused, and their clients sent again, have left no record; and on
+            // connections of before it goes on to refuse some for as long.
+            server.gatekeeper.claims_lost(in_use.limits.header_timeout);
+        }
         server.front.take_up(generation.quic.as_ref(), &config.http3);
         server.places.resize(config.limits.connections);
-        if !accept_alike(&in_use, &config) {
-            // Flights that TLS refused, and their clients sent again, have left no record.
-            server.gatekeeper.claims_lost();
-        }
         generation.begin();
         server.current.store(Arc::new(generation));
         server.listeners.apply(server, changes);
@@ -184,7 +189,9 @@ fn accept_alike(old: &ServerConfig, new: &ServerConfig) -> bool {
 pub(crate) fn terms(config: &ServerConfig) -> ClaimKey {
     let limits = &config.limits;
     let limits = (limits.header_size, limits.streams, limits.idle_timeout);
-    let all = (config.early_data.enabled, &config.tls, &config.http3, limits, names(config));
+    let tickets = (&config.tickets.keys, &config.tickets.zone, config.tickets.single_use);
+    let accepted = (config.early_data.enabled, &config.tls, &config.http3, limits);
+    let all = (accepted, tickets, names(config));
     ClaimKey::from_name(&[format!("{all:?}").as_bytes()])
 }
 

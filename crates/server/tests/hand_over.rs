@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, KeySource, ServerConfig};
 use firstflight_server::HandOverError;
+use firstflight_store::{Address, StoreConfig, Topology};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use rig::{Client, Rig, Upstream, executions, full, get, line, replay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -47,14 +48,38 @@ impl Generations {
         .await
     }
 
-    /// The first one, its start-up window over: it has taken over what somebody with keys of his
-    /// own had.
+    /// The first one, its start-up window over: it has taken over from one whose was over.
     async fn first(&self) -> Rig {
-        let (before, rig) = (self.start_with(|_| {}).await, self.start().await);
-        hand_over(&before, &rig).await;
+        let (before, rig) = (self.start().await, self.start().await);
+        let (one, mut left) = UnixStream::pair().unwrap();
+        let (mut right, other) = UnixStream::pair().unwrap();
+        let waited = async {
+            let mut bytes = vec![0; STORE + 8 + REGISTER];
+            left.read_exact(&mut bytes).await.unwrap();
+            bytes[STORE + 8..][WINDOW].fill(0);
+            right.write_all(&bytes).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut left, &mut right).await;
+        };
+        let handing = async {
+            let (given, taken) =
+                tokio::join!(before.server.hand_over(one), rig.server.take_over(other));
+            given.unwrap();
+            taken.unwrap();
+        };
+        tokio::select! {
+            () = handing => {}
+            () = waited => panic!("it broke off"),
+        }
+        before.stop().await;
         rig
     }
 }
+
+/// Bytes of the digest of where the store is, and of a register without records.
+const STORE: usize = 32;
+const REGISTER: usize = 48;
+/// Where a register says how long its window lasts.
+const WINDOW: std::ops::Range<usize> = 32..40;
 
 async fn hand_over(old: &Rig, new: &Rig) {
     let (one, other) = UnixStream::pair().unwrap();
@@ -171,6 +196,42 @@ async fn a_process_that_accepts_other_flights_begins_with_a_window() {
     let log = new.stop().await;
     assert_eq!(line(&log, "/window")["early_data"], "startup_window");
     old.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_register_is_handed_over_once() {
+    let generations = Generations::new().await;
+    let (old, new) = (generations.first().await, generations.start().await);
+    hand_over(&old, &new).await;
+    let third = generations.start().await;
+    let (one, other) = UnixStream::pair().unwrap();
+    let (given, taken) = tokio::join!(old.server.hand_over(one), third.server.take_over(other));
+    assert!(matches!(given, Err(HandOverError::NotOurs)), "{given:?}");
+    assert!(taken.is_err());
+    assert!(old.server.estate().is_err(), "nor is anything else");
+    // Whose it is can hand it on.
+    hand_over(&new, &third).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_with_another_store_takes_nothing() {
+    let generations = Generations::new().await;
+    let (old, keys) = (generations.first().await, generations.dir.path().join("keys"));
+    let change = |config: &mut ServerConfig| {
+        config.tickets.keys = KeySource::File(keys);
+        let nobody = Address::Tcp("127.0.0.1".into(), 1);
+        config.store = Some(StoreConfig::new(Topology::Single(nobody)));
+    };
+    let new = generations.start_with(change).await;
+    let (one, other) = UnixStream::pair().unwrap();
+    let (given, taken) = tokio::join!(old.server.hand_over(one), new.server.take_over(other));
+    assert!(given.is_err());
+    assert!(matches!(taken, Err(HandOverError::OtherStore)), "{taken:?}");
+    // The register is where it was.
+    let session = old.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/still"));
+    assert_eq!(status(&client.run(old.address).await), "200");
+    assert_eq!(line(&old.stop().await, "/still")["claim"], "won");
 }
 
 #[tokio::test(flavor = "multi_thread")]

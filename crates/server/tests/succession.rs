@@ -230,6 +230,8 @@ async fn a_successor_that_dies_leaves_everything_where_it_was() {
     let estate = rig.server.estate().unwrap();
     let (one, mut other) = UnixStream::pair().unwrap();
     let taking = async {
+        // Where its store is.
+        other.read_exact(&mut [0; 32]).await.unwrap();
         let length = other.read_u64().await.unwrap();
         let mut register = vec![0; length as usize];
         other.read_exact(&mut register).await.unwrap();

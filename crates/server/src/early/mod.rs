@@ -16,6 +16,7 @@ use firstflight_replay::{ClaimKey, Decision, Flight};
 use firstflight_tls::SteadyClock;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
+use crate::form;
 use crate::gatekeeper::{Gatekeeper, NameClaim};
 pub(crate) use answers::Barred;
 use fields::{Field, IDEMPOTENCY_KEY, is_fresh, only};
@@ -151,6 +152,7 @@ impl Entry {
     /// Marks the request for the upstream. What a client says of flights is no evidence.
     pub(crate) fn mark(&self, headers: &mut HeaderMap) {
         if let Some((header, id)) = &self.flight {
+            form::remove_lookalikes_of(header.as_str(), headers);
             match id {
                 Some(id) => headers.insert(header.clone(), id.clone()),
                 None => headers.remove(header),

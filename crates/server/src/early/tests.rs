@@ -153,9 +153,10 @@ async fn the_upstream_learns_of_flights_from_us_alone() {
     for (decision, id) in
         [(None, None), (Some(Decision::Execute), Some("66687aadf862bd776c8fc18b8e9f8e20"))]
     {
-        let mut request = request("GET", &[("flight-id", "forged")]);
+        let mut request = request("GET", &[("flight-id", "forged"), ("flight_id", "forged")]);
         let entry = enter(&rules, &request, (decision, flight), &gatekeeper).await.unwrap();
         entry.mark(request.headers_mut());
+        assert!(!request.headers().contains_key("flight_id"), "the same to some upstreams");
         let said = request.headers().get("flight-id").map(|id| id.to_str().unwrap());
         assert_eq!(said, id);
     }

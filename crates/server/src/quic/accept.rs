@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use firstflight_quic::{EarlyDataJudge, Handshake};
-use firstflight_replay::Flight;
+use firstflight_replay::{Flight, Refusal};
 use firstflight_telemetry::metrics::{QuicRefusal, RefusedReason};
 use quinn::{Connecting, ConnectionError, Incoming};
 
@@ -12,7 +12,7 @@ use super::Front;
 use super::ahead::Ahead;
 use super::arrivals::{Arrivals, Arrived};
 use crate::accept::refusal;
-use crate::gatekeeper::Refused;
+use crate::gatekeeper::{HeardAt, Refused};
 use crate::generation::Generation;
 use crate::server::Shared;
 
@@ -71,8 +71,10 @@ pub(crate) async fn accept(
     };
     let verdict = Arc::new(Mutex::new(Verdict::default()));
     let (mut session, mut withheld) = (None, None);
+    // TLS has not been given anything yet.
+    let heard_at = server.gatekeeper.heard_at(None);
     let judge = match arrivals {
-        None => judge(server.clone(), verdict.clone()),
+        None => judge(server.clone(), verdict.clone(), heard_at),
         Some(arrivals) => {
             let arrived = arrivals.of(&incoming).await;
             // First the token, then the claim: a client that is sent away has to find its flight
@@ -97,8 +99,17 @@ pub(crate) async fn accept(
     let mut connecting = incoming.accept_with(Arc::new(config))?;
     let facts = connecting.handshake_data().await?;
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;
-    let Verdict { flight, refused, claim } =
+    let Verdict { mut flight, refused, claim } =
         std::mem::take(&mut *verdict.lock().unwrap_or_else(PoisonError::into_inner));
+    if let Some(Refused::Gate(Refusal::HandedOver)) = refused {
+        // Nothing of it has run, as nobody serves the connection yet. Its client sends again what
+        // was refused: another process's copy must not have run by then.
+        match server.gatekeeper.claim(&facts, heard_at, false).await {
+            Ok(theirs) => flight = (!theirs.won()).then_some(theirs),
+            Err(Refused::Gate(Refusal::HandedOver)) => return Err(ConnectionError::LocallyClosed),
+            Err(_) => {}
+        }
+    }
     let refused = match refused {
         Some(refused) => Some(refused.reason()),
         None => refusal(&facts, withheld),
@@ -107,9 +118,7 @@ pub(crate) async fn accept(
 }
 
 /// Claims the flight in this process's own register, while TLS asks.
-fn judge(server: Arc<Shared>, verdict: Arc<Mutex<Verdict>>) -> EarlyDataJudge {
-    // TLS has not been given anything yet.
-    let heard_at = server.gatekeeper.heard_at(None);
+fn judge(server: Arc<Shared>, verdict: Arc<Mutex<Verdict>>, heard_at: HeardAt) -> EarlyDataJudge {
     Box::new(move |facts| {
         let began = Instant::now();
         let claim = server.gatekeeper.claim_at_once(facts, heard_at);

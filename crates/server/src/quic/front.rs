@@ -227,11 +227,14 @@ impl Front {
         let stop = server.stopping();
         while let Some(incoming) = worker.endpoint.accept().await {
             let stage = *stop.borrow();
-            if stage >= Stop::Leave || !open.load(Ordering::Relaxed) {
+            let handed_over = server.gatekeeper.has_heir();
+            if stage >= Stop::Leave || !open.load(Ordering::Relaxed) || handed_over {
                 worker.forget(&incoming);
                 match stage {
-                    // The client sends again, and the next process hears it.
+                    // The client sends again, and the next process hears it, or this one if the
+                    // register comes back.
                     Stop::Leave => incoming.ignore(),
+                    _ if handed_over => incoming.ignore(),
                     _ => {
                         server.metrics.quic.turned_away.count(QuicRefusal::Refused);
                         incoming.refuse();
