@@ -13,9 +13,17 @@ use std::path::PathBuf;
 #[derive(Debug, Default)]
 pub struct Files {
     seen: BTreeMap<PathBuf, Option<Mark>>,
-    /// What the last look found, if that was another state than the one taken up.
-    unsettled: Option<BTreeMap<PathBuf, Option<Mark>>>,
+    /// What the last look found, if that was another state than the one taken up, and how many looks
+    /// in a row have found it.
+    unsettled: Option<(BTreeMap<PathBuf, Option<Mark>>, u32)>,
 }
+
+/// How many looks in a row have to find a changed state before it counts.
+const SETTLED: u32 = 2;
+
+/// The same if a file is gone in it that was there: most often it is being replaced. One that does
+/// not come back must not keep the others from being taken up for ever.
+const GONE: u32 = 5;
 
 /// By what a file is told from the one that was there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,20 +58,23 @@ impl Files {
     }
 
     /// Whether files have changed, and stayed as they are since the last look: who writes a
-    /// certificate and then its key is not to be met between the two. A file that is gone is one
-    /// that is being replaced.
+    /// certificate and then its key is not to be met between the two. A file that is gone is
+    /// awaited for a few looks more.
     ///
-    /// What has changed counts as taken up then.
+    /// What has changed counts as taken up then, also that a file is gone.
     pub fn have_changed(&mut self) -> bool {
         let now: BTreeMap<_, _> = self.seen.keys().map(|path| (path.clone(), mark(path))).collect();
-        let appeared_or_gone =
-            now.iter().any(|(path, mark)| mark.is_none() && self.seen[path].is_some());
         if now == self.seen {
             self.unsettled = None;
             return false;
         }
-        if appeared_or_gone || self.unsettled.as_ref() != Some(&now) {
-            self.unsettled = Some(now);
+        let looks = match &self.unsettled {
+            Some((before, looks)) if *before == now => looks + 1,
+            _ => 1,
+        };
+        let gone = now.iter().any(|(path, mark)| mark.is_none() && self.seen[path].is_some());
+        if looks < if gone { GONE } else { SETTLED } {
+            self.unsettled = Some((now, looks));
             return false;
         }
         self.seen = now;
@@ -129,6 +140,25 @@ mod tests {
         let mut files = Files::new([cert.clone()]);
         fs::remove_file(&cert).unwrap();
         assert!((0..3).all(|_| !files.have_changed()));
+        fs::write(&cert, "b").unwrap();
+        assert!(!files.have_changed());
+        assert!(files.have_changed());
+    }
+
+    #[test]
+    fn a_file_that_stays_away_counts_once_and_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
+        fs::write(&cert, "a").unwrap();
+        fs::write(&key, "a").unwrap();
+        let mut files = Files::new([cert.clone(), key.clone()]);
+        fs::remove_file(&cert).unwrap();
+        assert!((1..GONE).all(|_| !files.have_changed()));
+        assert!(files.have_changed());
+        assert!((0..2 * GONE).all(|_| !files.have_changed()));
+        replace(&key, "b");
+        assert!(!files.have_changed());
+        assert!(files.have_changed());
         fs::write(&cert, "b").unwrap();
         assert!(!files.have_changed());
         assert!(files.have_changed());
