@@ -7,6 +7,7 @@ mod process;
 mod settings;
 mod signals;
 mod upgrade;
+mod watch;
 
 use std::io;
 use std::process::ExitCode;

@@ -46,17 +46,33 @@ impl Console {
     }
 }
 
-/// Reads what may have changed for the operators' side.
+/// Reads what may have changed for the operators' side. `configured`: whether the configuration in
+/// use has one. It need not be open for that: after an upgrade its address may have been taken.
 ///
 /// # Errors
 /// One sentence with the mend.
 pub(super) fn prepare(
     console: Option<&Console>,
+    configured: bool,
     settings: Option<&AdminSettings>,
 ) -> anyhow::Result<Option<Prepared>> {
-    match (console, settings) {
-        (Some(console), Some(settings)) => Ok(Some(console.handle.prepare(settings)?)),
-        (None, None) => Ok(None),
-        _ => anyhow::bail!("[admin] cannot come or go while the process runs; restart it"),
+    if configured != settings.is_some() {
+        anyhow::bail!("[admin] cannot come or go while the process runs; restart it");
+    }
+    let Some((console, settings)) = console.zip(settings) else { return Ok(None) };
+    Ok(Some(console.handle.prepare(settings)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_goes_on_without_a_console_that_could_not_open() {
+        let settings = AdminSettings::new("127.0.0.1:9090".parse().unwrap());
+        assert!(prepare(None, true, Some(&settings)).unwrap().is_none());
+        assert!(prepare(None, false, None).unwrap().is_none());
+        prepare(None, false, Some(&settings)).err().unwrap();
+        prepare(None, true, None).err().unwrap();
     }
 }

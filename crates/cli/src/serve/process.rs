@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
-use firstflight_config::{ProcessSettings, ServerConfig};
+use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
 use firstflight_lifecycle::{
     Activated, Files, Notice, Notifier, User, Way, activated, forbid_dumps, forbid_new_privileges,
 };
@@ -16,6 +16,7 @@ use super::console::{self, Console};
 use super::sentence;
 use super::signals::{Event, Signals};
 use super::upgrade::{self, Predecessor};
+use super::watch::Watch;
 
 /// Where the configuration comes from, at the start and again at each reload.
 pub(super) struct Source {
@@ -53,6 +54,7 @@ pub(super) async fn serve(
         None => Console::open(admin.clone(), &server.handle()).await?,
         Some(_) => None,
     };
+    let has_admin = admin.is_some();
     give_up_privileges(&settings)?;
     if let Some(before) = &mut predecessor {
         before.take_over(&server).await?;
@@ -63,16 +65,17 @@ pub(super) async fn serve(
     if let Some(before) = predecessor {
         before.serving().await;
         console = Console::open(admin, &handle).await.unwrap_or_else(|error| {
-            error!("{error}; this process is without a console");
+            error!("{error}; this process is without a console until a reload can open it");
             None
         });
     }
-    let console = Arc::new(console);
+    let console = Arc::new(console.map_or_else(OnceLock::new, OnceLock::from));
     let process = Process {
         server: handle,
         console: console.clone(),
+        has_admin,
         source: Arc::new(source),
-        files,
+        files: Watch::new(files),
         watching: settings.watch,
         notifier: Notifier::from_environment(),
     };
@@ -81,7 +84,7 @@ pub(super) async fn serve(
     running.await.context("the server has failed")?;
     following.abort();
     // Until here, so that a server that drains can be watched.
-    if let Some(console) = &*console {
+    if let Some(console) = console.get() {
         console.close().await;
     }
     Ok(ExitCode::SUCCESS)
@@ -124,10 +127,12 @@ impl Source {
 /// What acts on a server from outside.
 struct Process {
     server: ServerHandle,
-    /// The operators' side, if there is one.
-    console: Arc<Option<Console>>,
+    /// The operators' side, if it is open.
+    console: Arc<OnceLock<Console>>,
+    /// Whether the configuration in use has an operators' side.
+    has_admin: bool,
     source: Arc<Source>,
-    files: Files,
+    files: Watch,
     watching: bool,
     notifier: Notifier,
 }
@@ -156,7 +161,7 @@ impl Process {
                     if self.notifier.watchdog().is_some() {
                         self.notifier.say(&[Notice::Alive]);
                     }
-                    if self.watching && self.files.have_changed() {
+                    if self.watching && self.files.have_changed().await {
                         self.reload("files have changed").await;
                     }
                 }
@@ -167,7 +172,7 @@ impl Process {
     /// Takes up the configuration as it is now, or says why not and stays.
     async fn reload(&mut self, why: &str) {
         self.notifier.say(&[Notice::Reloading]);
-        self.files.take_up();
+        self.files.take_up().await;
         match self.try_reload().await {
             Ok(()) => {
                 let number = self.server.status().generation;
@@ -185,7 +190,7 @@ impl Process {
     async fn upgrade(&self) {
         self.notifier.say(&[Notice::Status("a new process is started to take over")]);
         let step_aside = async {
-            if let Some(console) = &*self.console {
+            if let Some(console) = self.console.get() {
                 console.close().await;
             }
         };
@@ -215,11 +220,12 @@ impl Process {
             }
         };
         // Also those of a configuration that will be refused: that is mended in one of them.
-        self.files.watch(self.source.file.iter().cloned().chain(config.files()));
+        self.files.watch(self.source.file.iter().cloned().chain(config.files()).collect()).await;
         let watching = config.process.watch;
         // First all that can fail: a configuration is taken up as a whole or not at all.
-        let prepared = match console::prepare(self.console.as_ref().as_ref(), config.admin.as_ref())
-        {
+        let admin = config.admin.clone();
+        let prepared = console::prepare(self.console.get(), self.has_admin, admin.as_ref());
+        let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
                 self.server.reload_failed(&error.to_string());
@@ -230,7 +236,23 @@ impl Process {
         if let Some(prepared) = prepared {
             prepared.take_up();
         }
+        self.open_console(admin).await;
         self.watching = watching;
         Ok(())
+    }
+    /// Opens the operators' side if it is to be and could not be opened before.
+    async fn open_console(&self, admin: Option<AdminSettings>) {
+        // Who leaves would take the address from the process that has taken over.
+        if self.console.get().is_some() || !self.server.status().ready {
+            return;
+        }
+        match Console::open(admin, &self.server).await {
+            Ok(Some(console)) => {
+                info!("the console is open");
+                let _ = self.console.set(console);
+            }
+            Ok(None) => {}
+            Err(error) => warn!("{error}; this process is without a console still"),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -200,6 +200,37 @@ fn an_upgrade_takes_the_place_and_keeps_tickets_and_flights() {
     kill(successor.0, Signal::SIGTERM).unwrap();
     assert!(successor.ends());
     assert!(serve.log().iter().all(|line| line["status"] == 200));
+}
+
+#[test]
+fn a_console_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let place = dir.path().join("place");
+    let socket = place.join("admin.sock");
+    fs::create_dir(&place).unwrap();
+    let admin = format!("[admin]\naddress = \"unix:{}\"", socket.display());
+    let config = configure(dir.path(), &format!("{admin}\n[process]\nwatch = false"));
+    let mut serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    UnixStream::connect(&socket).unwrap();
+
+    fs::rename(&place, dir.path().join("elsewhere")).unwrap();
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+    let successor = main_process(&manager.hears("MAINPID="));
+    manager.hears("READY=1");
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+
+    // There is no place for it yet, which is no reason to refuse the rest.
+    kill(successor.0, Signal::SIGHUP).unwrap();
+    assert!(manager.hears("READY=1").contains("by configuration 2"));
+    fs::create_dir(&place).unwrap();
+    kill(successor.0, Signal::SIGHUP).unwrap();
+    assert!(manager.hears("READY=1").contains("by configuration 3"));
+    UnixStream::connect(&socket).unwrap();
+    kill(successor.0, Signal::SIGTERM).unwrap();
+    assert!(successor.ends());
 }
 
 /// What `/proc` says of a process, such as `Uid` or `NoNewPrivs`.
