@@ -3,6 +3,7 @@
 mod args;
 mod check;
 mod console;
+mod ending;
 mod process;
 mod settings;
 mod signals;

@@ -8,6 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process;
+use std::thread;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -56,11 +57,34 @@ impl Notifier {
     /// Says some things at once. Whether the service manager hears them is not known, and nothing
     /// depends on it here.
     pub fn say(&self, notices: &[Notice<'_>]) {
-        let Some((socket, address)) = &self.socket else { return };
+        let _ = self.try_to_say(notices);
+    }
+
+    /// Says what much depends on: tries again for about a second while the service manager does
+    /// not take it, as when its queue is full. Blocks.
+    ///
+    /// # Errors
+    /// The system's, of the last attempt. Never without a service manager.
+    pub fn insist(&self, notices: &[Notice<'_>]) -> io::Result<()> {
+        for _ in 1..ATTEMPTS {
+            if self.try_to_say(notices).is_ok() {
+                return Ok(());
+            }
+            thread::sleep(PAUSE);
+        }
+        self.try_to_say(notices)
+    }
+
+    fn try_to_say(&self, notices: &[Notice<'_>]) -> io::Result<()> {
+        let Some((socket, address)) = &self.socket else { return Ok(()) };
         let text: Vec<_> = notices.iter().map(line).collect();
-        let _ = socket.send_to_addr(text.join("\n").as_bytes(), address);
+        socket.send_to_addr(text.join("\n").as_bytes(), address).map(drop)
     }
 }
+
+/// Of what is insisted on.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 fn open(path: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match path.as_bytes() {
@@ -128,6 +152,24 @@ mod tests {
             let micros = text.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
             assert!(micros.parse::<u64>().unwrap() > 0, "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_insisted_on_waits_for_room_and_says_when_there_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let notifier = Notifier { socket: open(path.as_os_str()).ok(), watchdog: None };
+        while notifier.try_to_say(&[Notice::Alive]).is_ok() {}
+        let error = notifier.insist(&[Notice::MainProcess(17)]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let hearing = thread::spawn(move || while heard(&socket) != "MAINPID=17" {});
+        notifier.insist(&[Notice::MainProcess(17)]).unwrap();
+        hearing.join().unwrap();
+        // Nobody is there any more.
+        assert!(notifier.insist(&[Notice::MainProcess(17)]).is_err());
+        let nobody = Notifier { socket: None, watchdog: None };
+        nobody.insist(&[Notice::MainProcess(17)]).unwrap();
     }
 
     #[test]

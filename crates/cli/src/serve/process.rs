@@ -1,8 +1,11 @@
 //! The serving process: signals, changed files, and its end.
 
+use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::Context;
 use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
@@ -10,12 +13,14 @@ use firstflight_lifecycle::{
     Activated, Files, Notice, Notifier, User, Way, activated, forbid_dumps, forbid_new_privileges,
 };
 use firstflight_server::{Estate, Server, ServerHandle};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
 use super::console::{self, Console};
+use super::ending::Ending;
 use super::sentence;
 use super::signals::{Event, Signals};
-use super::upgrade::{self, Predecessor};
+use super::upgrade::{self, Attempt, Predecessor};
 use super::watch::Watch;
 
 /// Where the configuration comes from, at the start and again at each reload.
@@ -77,9 +82,12 @@ pub(super) async fn serve(
         source: Arc::new(source),
         files: Watch::new(files),
         watching: settings.watch,
-        notifier: Notifier::from_environment(),
+        notifier: Arc::new(Notifier::from_environment()),
+        bereft: Arc::default(),
     };
     process.tell_ready();
+    tokio::spawn(keep_watchdog_quiet(process.notifier.clone()));
+    let bereft = process.bereft.clone();
     let following = tokio::spawn(process.follow(signals));
     running.await.context("the server has failed")?;
     following.abort();
@@ -87,7 +95,20 @@ pub(super) async fn serve(
     if let Some(console) = console.get() {
         console.close().await;
     }
-    Ok(ExitCode::SUCCESS)
+    // Whoever watches over this process starts it again then.
+    Ok(if bereft.load(Ordering::Acquire) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Says that this process goes on, as long as tasks of the runtime do: also while a reload or an
+/// upgrade takes its time, and until the last connection has ended.
+async fn keep_watchdog_quiet(notifier: Arc<Notifier>) {
+    let Some(period) = notifier.watchdog() else { return };
+    let mut ticks = interval(period.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        notifier.say(&[Notice::Alive]);
+    }
 }
 
 /// What was needed to listen and to read keys is not needed any more.
@@ -134,35 +155,35 @@ struct Process {
     source: Arc<Source>,
     files: Watch,
     watching: bool,
-    notifier: Notifier,
+    notifier: Arc<Notifier>,
+    /// The process that has taken over has failed: nobody accepts connections.
+    bereft: Arc<AtomicBool>,
 }
 
 impl Process {
     async fn follow(mut self, mut signals: Signals) {
-        let mut stopping = false;
+        let (server, notifier) = (self.server.clone(), self.notifier.clone());
+        let mut ending = Ending::new(server, notifier);
         loop {
             match signals.next().await {
-                Event::Stop if stopping => self.server.stop_now(),
-                Event::Stop => {
-                    stopping = true;
-                    self.notifier.say(&[Notice::Stopping, Notice::Status("stopping")]);
-                    self.server.stop();
+                Event::Stop => ending.stop(),
+                Event::Upgrade => {
+                    let attempt = Arc::new(Attempt::default());
+                    let upgrade = self.upgrade(&attempt);
+                    ending.heed(&mut signals, upgrade, || attempt.give_up()).await;
                 }
-                Event::Upgrade => self.upgrade().await,
                 Event::Reload => {
                     self.server.reopen_access_log();
-                    self.reload("SIGHUP").await;
+                    ending.heed(&mut signals, self.reload("SIGHUP"), || ()).await;
                 }
                 Event::ReopenLogs => {
                     self.server.reopen_access_log();
                     info!("access log opened again");
                 }
                 Event::Look => {
-                    if self.notifier.watchdog().is_some() {
-                        self.notifier.say(&[Notice::Alive]);
-                    }
                     if self.watching && self.files.have_changed().await {
-                        self.reload("files have changed").await;
+                        let reload = self.reload("files have changed");
+                        ending.heed(&mut signals, reload, || ()).await;
                     }
                 }
             }
@@ -187,14 +208,33 @@ impl Process {
         }
     }
 
-    async fn upgrade(&self) {
+    async fn upgrade(&self, attempt: &Arc<Attempt>) {
         self.notifier.say(&[Notice::Status("a new process is started to take over")]);
         let step_aside = async {
             if let Some(console) = self.console.get() {
                 console.close().await;
             }
         };
-        if let Err(error) = upgrade::hand_on(&self.server, &self.notifier, step_aside).await {
+        let (server, bereft) = (self.server.clone(), self.bereft.clone());
+        let ended = move |ended: io::Result<ExitStatus>| match ended {
+            // It was told to.
+            Ok(status) if status.success() => {
+                info!("the new process has ended");
+                server.stop();
+            }
+            Ok(status) => {
+                error!("the new process has ended ({status}): nobody serves; this one stops, too");
+                bereft.store(true, Ordering::Release);
+                server.stop_now();
+            }
+            Err(error) => error!("the new process cannot be watched: {error}"),
+        };
+        let (server, notifier) = (&self.server, &self.notifier);
+        let handed_on = upgrade::hand_on(server, notifier, attempt, step_aside, ended).await;
+        let Err(error) = handed_on else { return };
+        if attempt.is_given_up() {
+            info!("the upgrade is given up, as this process stops");
+        } else {
             error!("upgrade: {error:#}; this process goes on");
             self.notifier.say(&[Notice::Status(&format!("not upgraded: {error:#}"))]);
         }

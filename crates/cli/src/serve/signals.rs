@@ -60,4 +60,11 @@ impl Signals {
             _ = self.ticks.tick() => Event::Look,
         }
     }
+    /// The next that says to stop. The others wait.
+    pub(super) async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => (),
+            _ = self.interrupt.recv() => (),
+        }
+    }
 }

@@ -15,17 +15,19 @@ use std::env;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use firstflight_lifecycle::{Notice, Notifier, Way};
 use firstflight_server::{Estate, Server, ServerHandle};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
-use tracing::{error, info};
+use tracing::info;
 
 /// What a process has that takes another one's place.
 pub(super) struct Predecessor {
@@ -84,36 +86,51 @@ impl Predecessor {
 }
 
 /// Starts the program anew, and hands all over. After this the server takes no connections, and
-/// ends with its last one. `step_aside`: gives up what the new process takes for itself once it is
-/// the service's main one.
+/// ends with its last one. `attempt`: by which it can be given up. `step_aside`: gives up what the
+/// new process takes for itself once it is the service's main one. `ended`: is called if the new
+/// process ends before this one.
 ///
 /// # Errors
 /// Why this process has to go on.
 pub(super) async fn hand_on(
     server: &ServerHandle,
-    notifier: &Notifier,
+    notifier: &Arc<Notifier>,
+    attempt: &Arc<Attempt>,
     step_aside: impl Future<Output = ()>,
+    ended: impl FnOnce(io::Result<ExitStatus>) + Send + 'static,
 ) -> anyhow::Result<()> {
     let estate = server.estate()?;
     let (ours, theirs) = StdUnixStream::pair()?;
-    let (mut successor, way) = spawn_blocking(move || start(&estate, &theirs)).await??;
-    let handed_over = hand_over(server, ours, &way).await;
-    if let Err(error) = handed_over {
-        end(&mut successor);
+    let starting = attempt.clone();
+    let (process, way) = spawn_blocking(move || start(&starting, &estate, &theirs)).await??;
+    let mut outcome = hand_over(server, ours, &way).await.and_then(|()| attempt.serves());
+    if outcome.is_ok() {
+        outcome = name_main(notifier, process).await;
+    }
+    if let Err(error) = outcome {
+        // It waits for a word on the way before it heeds a signal.
+        drop(way);
+        let attempt = attempt.clone();
+        spawn_blocking(move || attempt.end()).await?;
         return Err(error);
     }
     step_aside.await;
-    let process = successor.id();
-    // Before the new process says that it is ready: only the main one is listened to.
-    notifier.say(&[Notice::MainProcess(process)]);
     let _ = way.send(MAIN, &[]);
     server.leave();
     info!("process {process} has taken over; this one ends with its last connection");
-    thread::spawn(move || match successor.wait() {
-        Ok(status) => error!("the new process has ended: {status}"),
-        Err(error) => error!("the new process cannot be watched: {error}"),
-    });
+    if let Some(mut successor) = attempt.over() {
+        thread::spawn(move || ended(successor.wait()));
+    }
     Ok(())
+}
+
+/// Tells the service manager which process is the main one, before that one says that it is ready:
+/// only the main one is listened to. One that does not know would take this one's end for the
+/// service's.
+async fn name_main(notifier: &Arc<Notifier>, process: u32) -> anyhow::Result<()> {
+    let notifier = notifier.clone();
+    let said = spawn_blocking(move || notifier.insist(&[Notice::MainProcess(process)])).await?;
+    said.context("the service manager cannot be told of the new process")
 }
 
 async fn hand_over(
@@ -131,19 +148,23 @@ async fn hand_over(
 }
 
 /// Starts the new process, and waits until it is ready. Blocks.
-fn start(estate: &Estate, register: &StdUnixStream) -> anyhow::Result<(Child, Arc<Way>)> {
+fn start(
+    attempt: &Attempt,
+    estate: &Estate,
+    register: &StdUnixStream,
+) -> anyhow::Result<(u32, Arc<Way>)> {
     let (way, stdin) = Way::new()?;
     way.set_patience(Some(PATIENCE))?;
-    let mut successor = spawn(stdin)?;
+    let process = attempt.begin(stdin)?;
     let said = tell(&way, estate, register).and_then(|()| way.receive());
     match said {
-        Ok(message) if message.bytes == READY => Ok((successor, Arc::new(way))),
+        Ok(message) if message.bytes == READY => Ok((process, Arc::new(way))),
         Ok(message) => {
-            end(&mut successor);
+            attempt.end();
             bail!("the new process cannot start: {}", String::from_utf8_lossy(&message.bytes))
         }
         Err(error) => {
-            let ended = end(&mut successor);
+            let ended = attempt.end();
             bail!("the new process does not become ready: {error} ({ended})")
         }
     }
@@ -180,6 +201,83 @@ fn end(process: &mut Child) -> String {
     process.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
 }
 
+/// An upgrade that can be given up while it goes on, by ending the new process: then all that waits
+/// for it fails, and nothing is left half done.
+#[derive(Default)]
+pub(super) struct Attempt(Mutex<Progress>);
+
+#[derive(Default)]
+struct Progress {
+    given_up: bool,
+    serves: bool,
+    successor: Option<Child>,
+}
+
+impl Attempt {
+    /// This process is to stop, so the new one has to end, too: at once if it does not serve yet,
+    /// and else as if it had been told itself.
+    pub(super) fn give_up(&self) {
+        let mut progress = self.progress();
+        progress.given_up = true;
+        let serves = progress.serves;
+        match &mut progress.successor {
+            Some(successor) if serves => terminate(successor),
+            Some(successor) => drop(successor.kill()),
+            None => (),
+        }
+    }
+
+    /// Whether it has been.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.progress().given_up
+    }
+
+    fn begin(&self, stdin: OwnedFd) -> anyhow::Result<u32> {
+        let mut progress = self.progress();
+        if progress.given_up {
+            bail!(GIVEN_UP);
+        }
+        let successor = progress.successor.insert(spawn(stdin)?);
+        Ok(successor.id())
+    }
+
+    /// The new process has said that it serves.
+    fn serves(&self) -> anyhow::Result<()> {
+        let mut progress = self.progress();
+        if progress.given_up {
+            bail!(GIVEN_UP);
+        }
+        progress.serves = true;
+        Ok(())
+    }
+
+    /// Ends the new process, which is not to be; how it ended. Blocks.
+    fn end(&self) -> String {
+        let serves = self.progress().serves;
+        let Some(mut successor) = self.over() else { return String::new() };
+        if serves {
+            terminate(&successor);
+        }
+        end(&mut successor)
+    }
+
+    /// From now on the new process is on its own.
+    fn over(&self) -> Option<Child> {
+        self.progress().successor.take()
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// It has not been waited for, so the number is its own still.
+fn terminate(process: &Child) {
+    if let Ok(id) = i32::try_from(process.id()) {
+        let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
+    }
+}
+
 async fn hear(way: &Arc<Way>) -> io::Result<Vec<u8>> {
     let way = way.clone();
     let heard = spawn_blocking(move || way.receive()).await;
@@ -203,3 +301,5 @@ const MAIN: &[u8] = b"main";
 /// For a new process to read its files, or to be started on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+const GIVEN_UP: &str = "it is given up";

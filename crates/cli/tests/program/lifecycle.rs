@@ -1,7 +1,7 @@
 //! The process as its operators meet it: reloads, systemd's side, upgrades.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -231,6 +231,62 @@ fn a_console_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
     UnixStream::connect(&socket).unwrap();
     kill(successor.0, Signal::SIGTERM).unwrap();
     assert!(successor.ends());
+}
+
+/// The process that this one has started.
+fn child(pid: u32) -> Option<Pid> {
+    // Each thread has its own.
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    threads.flatten().find_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("children")).ok()?;
+        Some(Pid::from_raw(text.split_whitespace().next()?.parse().ok()?))
+    })
+}
+
+#[test]
+fn a_stop_ends_an_upgrade_that_takes_its_time() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "[process]\nwatch = false");
+    let mut serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    // The new process reads its configuration for ever.
+    fs::remove_file(&config).unwrap();
+    nix::unistd::mkfifo(&*config, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let pid = Pid::from_raw(serve.pid() as i32);
+    kill(pid, Signal::SIGUSR2).unwrap();
+    manager.hears("a new process is started");
+    assert!(until(|| child(serve.pid()).is_some()));
+    let successor = Stranger(child(serve.pid()).unwrap());
+    for _ in 0..3 {
+        manager.hears("WATCHDOG=1");
+    }
+    assert!(kill(successor.0, None).is_ok());
+    kill(pid, Signal::SIGTERM).unwrap();
+    manager.hears("STOPPING=1");
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    assert!(successor.ends());
+}
+
+#[test]
+fn the_end_of_the_new_process_ends_the_old_one_as_failed() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "[limits]\nheader_timeout = \"30s\"");
+    let mut serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    // The old process waits for this one, which is in its handshake.
+    let _waiting = TcpStream::connect(format!("127.0.0.1:{}", serve.port())).unwrap();
+    assert!(served(&dir, &serve));
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+    let successor = main_process(&manager.hears("MAINPID="));
+    manager.hears("READY=1");
+    assert!(until(|| text(&serve.said).contains("has taken over")));
+    kill(successor.0, Signal::SIGKILL).unwrap();
+    assert_eq!(serve.ends_by_itself().code(), Some(1), "{}", text(&serve.said));
+    assert!(text(&serve.said).contains("nobody serves"));
 }
 
 /// What `/proc` says of a process, such as `Uid` or `NoNewPrivs`.
