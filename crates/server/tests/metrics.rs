@@ -216,6 +216,8 @@ async fn quic_is_counted_as_tcp_is() {
     wire.release_down().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     assert!(client.accepted().await);
+    // Answered after the handshake, so that the server has seen its end.
+    assert!(client.get("/late").await.status.is_success());
     client.close().await;
     say(
         &rig,
