@@ -222,9 +222,14 @@ fn refuse_changes_that_need_a_restart(
         ("process.group", old.process.group == new.process.group),
     ];
     let changed: Vec<_> = checks.iter().filter(|(_, same)| !same).map(|(name, _)| *name).collect();
-    match changed.is_empty() {
-        true => Ok(()),
-        false => Err(setting(format!(
+    match &changed[..] {
+        [] => Ok(()),
+        // A process with another store would not know what was claimed in this one.
+        ["[store]", ..] => Err(setting(format!(
+            "{} cannot change while the process runs; stop it and start it again",
+            changed.join(", ")
+        ))),
+        _ => Err(setting(format!(
             "{} cannot change while the process runs; restart it, or upgrade it by SIGUSR2, \
              which loses no connection",
             changed.join(", ")
