@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use attacker::Attacker;
 use deeds::Deeds;
+use firstflight_lifecycle::raise_file_limit;
 use load::Loads;
 use server::Server;
 use upstream::Upstream;
@@ -53,6 +54,8 @@ impl Plan {
 #[test]
 fn nothing_fails_and_nothing_is_executed_twice() {
     let plan = Plan::from_environment();
+    // Load, attacker and upstream are this process, with a connection for each request.
+    raise_file_limit().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let upstream = Upstream::start();
     // Keys in a file can be rotated by hand; those of the process need no start-up window.
