@@ -1,0 +1,94 @@
+//! What is known of each certificate, for the server that shows them and for those who look.
+
+use std::fmt;
+use std::sync::Arc;
+
+use firstflight_tls::{Identity, TlsError};
+use zeroize::Zeroizing;
+
+/// A certificate that an authority issued, with its key.
+pub struct Issued {
+    /// The names it was asked for.
+    pub names: Vec<String>,
+    /// The chain as PEM, leaf first.
+    pub chain: String,
+    /// The leaf's private key, PKCS #8 in PEM.
+    pub key: Zeroizing<String>,
+    /// From when it is valid, in seconds since 1970.
+    pub not_before: i64,
+    /// Until when, in seconds since 1970.
+    pub not_after: i64,
+}
+
+/// One certificate of a manager, as it stands.
+#[derive(Clone, Debug, Default)]
+pub struct CertificateState {
+    /// The names it is for, the first one first.
+    pub names: Vec<String>,
+    /// What is to be served; `None`: there is none yet.
+    pub issued: Option<Arc<Issued>>,
+    /// What is done about it.
+    pub phase: Phase,
+    /// When the authority is asked next, in seconds since 1970; `None` while that goes on.
+    pub next_try: Option<i64>,
+    /// When a certificate was issued or taken up from another node, in seconds since 1970.
+    pub last_success: Option<i64>,
+    /// What went wrong last, unless it went well since.
+    pub last_error: Option<Trouble>,
+    /// Tries since the start, by what came of them.
+    pub tries: Tries,
+}
+
+/// What is done about a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing before the next try.
+    #[default]
+    Waiting,
+    /// The authority is asked.
+    Ordering,
+    /// Another process or node asks it.
+    Elsewhere,
+}
+
+/// Something that went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// When, in seconds since 1970.
+    pub at: i64,
+    /// What, and the mend: one sentence.
+    pub reason: String,
+    /// How many times in a row.
+    pub in_a_row: u32,
+}
+
+/// What came of tries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tries {
+    /// The authority issued a certificate to this process.
+    pub issued: u64,
+    /// It did not.
+    pub failed: u64,
+    /// Another process or node had got one, and it was taken up.
+    pub taken_up: u64,
+}
+
+impl Issued {
+    /// Chain and key as the server shows them.
+    ///
+    /// # Errors
+    /// [`TlsError`]: none for what a manager publishes, as it was checked.
+    pub fn identity(&self) -> Result<Identity, TlsError> {
+        Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes())
+    }
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued")
+            .field("names", &self.names)
+            .field("not_before", &self.not_before)
+            .field("not_after", &self.not_after)
+            .finish_non_exhaustive()
+    }
+}
