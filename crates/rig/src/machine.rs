@@ -1,0 +1,240 @@
+//! Fresh machines: a Debian with systemd, as small as a server has it, booted by
+//! `scripts/fresh-root` without a container engine.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::keeper::Keeper;
+
+mod shell;
+
+pub use shell::Shell;
+
+const FRESH_ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/fresh-root");
+
+/// Boots a machine whose changes to ROOT stay in memory: ROOT STATE NAME SCRIPT. In a mount
+/// namespace of its own, so that nothing of it is left.
+const BOOT: &str = r#"set -eu
+mkdir "$2/memory" "$2/root"
+mount -t tmpfs -o mode=0755 tmpfs "$2/memory"
+mkdir "$2/memory/changes" "$2/memory/work"
+mount -t overlay -o "lowerdir=$1,upperdir=$2/memory/changes,workdir=$2/memory/work" overlay "$2/root"
+echo "$3" >"$2/root/etc/hostname"
+exec "$4" boot "$2/root"
+"#;
+
+/// How long a step of the boot may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Whether machines can be booted here, which takes root.
+///
+/// # Errors
+/// The reason why not, a sentence for whoever runs the tests.
+pub fn can_boot() -> Result<(), String> {
+    if nix::unistd::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err("booting a fresh machine takes root: run the tests as root too".to_owned())
+    }
+}
+
+/// An unpacked system that machines begin with.
+pub struct Root(Arc<TempDir>);
+
+impl Root {
+    /// With these packages besides a server's own; those after a `+` are not installed, but can be
+    /// without a network.
+    ///
+    /// # Panics
+    /// Where it cannot be made.
+    pub fn make(packages: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(FRESH_ROOT);
+        command.arg("make").arg(directory.path()).args(packages).stdin(Stdio::null());
+        let status = command.status().expect("scripts/fresh-root");
+        assert!(status.success(), "scripts/fresh-root make: {status}");
+        Self(Arc::new(directory))
+    }
+
+    /// One machine, with loopback only.
+    ///
+    /// # Panics
+    /// Where it doesn't boot.
+    pub fn boot(&self, name: &str) -> Machine {
+        let machine = Machine::start(&self.0, name, None);
+        machine.write("/etc/hosts", &format!("127.0.0.1 localhost {name}\n::1 localhost\n"));
+        machine
+    }
+
+    /// Machines on one network, which know each other by their names.
+    ///
+    /// # Panics
+    /// Where they don't boot.
+    pub fn boot_several(&self, names: &[&str]) -> Vec<Machine> {
+        let network = Arc::new(switch());
+        let mut hosts = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
+        let mut machines = Vec::new();
+        for (name, last) in names.iter().zip(1..) {
+            let machine = Machine::start(&self.0, name, Some(network.clone()));
+            let address = Ipv4Addr::new(10, 77, 0, last);
+            hosts += &format!("{address} {name}\n");
+            machine.ask(&format!("ip address add {address}/24 dev host0; ip link set host0 up"));
+            machines.push(machine);
+        }
+        for machine in &machines {
+            machine.write("/etc/hosts", &hosts);
+        }
+        machines
+    }
+}
+
+/// A running machine. Nothing of it is left when it is dropped, or when its owner dies.
+///
+/// It has its own systemd, processes, users, loopback and, beside others, an address. It reaches
+/// no other network.
+pub struct Machine {
+    name: String,
+    init: u32,
+    supervisor: Child,
+    // The switch has to live as long as who is plugged into it.
+    _network: Option<Arc<Keeper>>,
+    _state: TempDir,
+    _root: Arc<TempDir>,
+}
+
+impl Machine {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where a file of the machine is to be found from outside.
+    ///
+    /// # Panics
+    /// For a path that doesn't begin with a slash.
+    pub fn path(&self, path: &str) -> PathBuf {
+        let path = path.strip_prefix('/').expect("an absolute path");
+        PathBuf::from(format!("/proc/{}/root", self.init)).join(path)
+    }
+
+    /// Writes a file, as root.
+    ///
+    /// # Panics
+    /// Where it cannot be written.
+    pub fn write(&self, path: &str, text: &str) {
+        fs::write(self.path(path), text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
+    /// Copies a file into the machine, with its mode.
+    ///
+    /// # Panics
+    /// Where it cannot be copied.
+    pub fn copy(&self, from: &Path, to: &str) {
+        fs::copy(from, self.path(to))
+            .unwrap_or_else(|error| panic!("{} to {to}: {error}", from.display()));
+    }
+
+    /// Runs a script of bash in root's home, to its end.
+    ///
+    /// # Panics
+    /// Where the machine cannot be entered.
+    pub fn run(&self, script: &str) -> Output {
+        self.enter().args(["-c", script]).stdin(Stdio::null()).output().expect("enter the machine")
+    }
+
+    /// The same, whose output is wanted and must not fail.
+    ///
+    /// # Panics
+    /// Where the script fails, with what it said.
+    pub fn ask(&self, script: &str) -> String {
+        let output = self.run(script);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}: {}\n{text}{said}", output.status);
+        text
+    }
+
+    /// A shell that lives from command to command.
+    pub fn shell(&self) -> Shell {
+        Shell::start(self.enter())
+    }
+
+    /// bash in the machine, as a login of root has it. Its arguments are the caller's.
+    pub fn enter(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--target={}", self.init))
+            .args(["--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--"])
+            .args(["/usr/bin/env", "--chdir=/root", "/bin/bash"])
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .envs([("HOME", "/root"), ("USER", "root"), ("LOGNAME", "root")])
+            .envs([("LANG", "C.UTF-8"), ("TERM", "dumb"), ("SHELL", "/bin/bash")])
+            .env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    }
+
+    fn start(root: &Arc<TempDir>, name: &str, network: Option<Arc<Keeper>>) -> Self {
+        let state = tempfile::tempdir().expect("a directory");
+        let mut command = match &network {
+            None => Command::new("unshare"),
+            Some(switch) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net=/proc/{}/ns/net", switch.pid())).arg("unshare");
+                command.env("FRESH_ROOT_BRIDGE", "bridge");
+                command
+            }
+        };
+        command.args(["--mount", "--propagation=private", "/bin/sh", "-c", BOOT, "boot"]);
+        command.arg(root.path()).arg(state.path()).args([name, FRESH_ROOT]);
+        let mut supervisor = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare and nsenter, of util-linux");
+        let mut line = String::new();
+        let said = supervisor.stdout.take().expect("its output is piped");
+        BufReader::new(said).read_line(&mut line).expect("a word");
+        assert_eq!(line, "booted\n", "{name} doesn't boot");
+        let leader = fs::read_to_string(state.path().join("root.leader")).expect("its leader");
+        let init = leader.trim().parse().expect("a process id");
+        Self {
+            name: name.to_owned(),
+            init,
+            supervisor,
+            _network: network,
+            _state: state,
+            _root: root.clone(),
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        drop(self.supervisor.stdin.take());
+        let _ = self.supervisor.wait();
+    }
+}
+
+/// A network namespace with a bridge in it, and a process that keeps it.
+fn switch() -> Keeper {
+    let script = "ip link add bridge type bridge && ip link set bridge up && exec sleep infinity";
+    let command = ["unshare", "--net", "/bin/sh", "-c", script];
+    let keeper = Keeper::start(&command.map(str::to_owned));
+    let end = Instant::now() + PATIENCE;
+    let comm = format!("/proc/{}/comm", keeper.pid());
+    while fs::read_to_string(&comm).is_ok_and(|name| name.trim() != "sleep") {
+        assert!(Instant::now() < end, "a bridge could not be made");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(keeper.runs(), "a bridge could not be made: is iproute2 there?");
+    keeper
+}
