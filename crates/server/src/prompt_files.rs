@@ -42,8 +42,9 @@ impl PromptFiles {
             Ok(_) => Ok(files),
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "this kernel (before Linux 5.6) cannot keep symbolic links within a directory; \
-                 allow them with follow_symlinks = true",
+                "symbolic links cannot be kept within a directory: this kernel is older than Linux \
+                 5.6, or the sandbox forbids openat2 (systemd's RestrictSUIDSGID does); allow links \
+                 with follow_symlinks = true",
             )),
             Err(error) => Err(error),
         }
