@@ -23,7 +23,8 @@ impl ServerHandle {
     /// which it was accepted. No connection ends, and the strike register, the ticket keys and the
     /// connections to the store live on.
     ///
-    /// Takes up files that have changed, too: certificates, keys, OCSP responses.
+    /// Takes up files that have changed, too: certificates, keys, OCSP responses. Waits until the
+    /// server runs.
     ///
     /// # Errors
     /// [`ServerError`]: the new configuration is of no use, or changes what cannot change while
@@ -140,6 +141,8 @@ impl ServerHandle {
 
     async fn take_up(&self, config: ServerConfig) -> Result<(), ServerError> {
         let server = &self.0;
+        // A signal may come before the first addresses are open; it would open them again.
+        self.serves().await;
         // One at a time.
         let mut in_use = server.config.lock().await;
         if *server.stopping().borrow() != Stop::No {

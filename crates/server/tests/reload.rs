@@ -5,7 +5,8 @@ mod rig;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use firstflight_config::{CertificateSource, Listener, Mode, Policy, ServerConfig};
+use firstflight_config::{CertificateSource, Content, Listener, Mode, Policy, ServerConfig};
+use firstflight_server::Server;
 use rig::{Client, PATIENCE, Rig, Upstream, executions, full, get, line, replay};
 use tokio::net::TcpStream;
 
@@ -47,6 +48,24 @@ async fn listeners_come_and_go_and_connections_stay() {
     assert_eq!(rig.server.status().generation, 3);
     let log = rig.stop().await;
     assert_eq!(line(&log, "/?kept")["status"], 200);
+}
+
+#[tokio::test]
+async fn a_reload_that_comes_before_the_server_runs_waits_for_it() {
+    let content = Content::files(std::env::temp_dir());
+    let config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
+    let server = Server::bind(config.clone()).await.unwrap();
+    let (address, handle) = (server.local_addrs()[0], server.handle());
+    let reloading = {
+        let handle = handle.clone();
+        tokio::spawn(async move { handle.reload(config).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let running = tokio::spawn(server.run(std::future::pending()));
+    tokio::time::timeout(PATIENCE, reloading).await.unwrap().unwrap().unwrap();
+    assert_eq!(handle.status().addresses, [address]);
+    handle.stop();
+    tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
