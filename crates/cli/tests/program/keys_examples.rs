@@ -4,8 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use saphyr::{LoadableYamlNode, Yaml};
-
 use crate::running::{Ended, PROGRAM, firstflight, run, site, text, until};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster");
@@ -17,7 +15,7 @@ fn example(name: &str, dir: &Path) -> String {
     for place in ["/etc/firstflight", "/run/firstflight-keys", "/run/firstflight"] {
         text = text.replace(place, dir.to_str().unwrap());
     }
-    text.replace("/usr/local/bin/firstflight", PROGRAM)
+    text.replace("/usr/bin/firstflight", PROGRAM)
 }
 
 fn done(dir: &Path, arguments: &[&str]) -> Ended {
@@ -49,13 +47,19 @@ fn the_units_commands_run() {
         let text = example(unit, dir);
         let line = text.lines().find_map(|line| line.strip_prefix(setting)).expect(setting);
         // The inner shell's parent is the watch; an outer shell must not put in its own.
-        line.replace("\"systemctl try-reload-or-restart nginx\"", "'kill $PPID'")
+        ["nginx", "haproxy"].iter().fold(line.to_owned(), |line, service| {
+            let reload = format!("\"systemctl try-reload-or-restart {service}\"");
+            line.replace(&reload, "'kill $PPID'")
+        })
     };
     let sh = |line: &str| {
         assert!(!line.contains("systemctl"), "{line}");
         let ended = run(Command::new("sh").args(["-c", line]).current_dir(dir).env("HOME", dir));
         assert_eq!(ended.code, Some(0), "{line}: {ended:?}");
     };
+    sh(&command("firstflight-keys-haproxy.service", "ExecStartPre="));
+    let before = text(&dir.join("haproxy"));
+    assert_eq!(before.lines().count(), 3, "{before}");
     sh(&command("firstflight-keys-nginx.service", "ExecStartPre="));
     let before = text(&dir.join("nginx/tickets.conf"));
     assert_eq!(before.matches("ssl_session_ticket_key").count(), 2, "{before}");
@@ -66,25 +70,8 @@ fn the_units_commands_run() {
     sh(&command("firstflight-keys-nginx.service", "ExecStart="));
     let after = text(&dir.join("nginx/tickets.conf"));
     assert_eq!(after.matches("ssl_session_ticket_key").count(), 3, "{after}");
+    let before = text(&dir.join("haproxy"));
+    sh(&command("firstflight-keys-haproxy.service", "ExecStart="));
+    assert_ne!(text(&dir.join("haproxy")), before);
     assert!(example("firstflight-keys-rotate.timer", dir).contains("OnUnitActiveSec=11h"));
-}
-
-/// The pod's arguments are ours, and its secret's mode is one that we take.
-#[test]
-fn the_pod_starts_what_there_is() {
-    let site = site();
-    let text = example("kubernetes.yaml", site.path());
-    let documents = Yaml::load_from_str(&text).unwrap();
-    let spec = &documents[0]["spec"];
-    let container = &spec["containers"][0];
-    let arguments: Vec<&str> =
-        container["args"].as_vec().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
-    // All but the command's own problems are found before it looks for its files.
-    let ended = run(firstflight(site.path()).args(arguments));
-    assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.err.contains("serve.toml") && ended.err.contains("No such file"), "{ended:?}");
-    let secret = &spec["volumes"][0]["secret"];
-    // Octal to Kubernetes, which reads YAML 1.1.
-    assert_eq!(secret["defaultMode"].as_integer(), Some(400), "{secret:?}");
-    assert!(text.contains("defaultMode: 0400"));
 }

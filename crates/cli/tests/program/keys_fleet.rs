@@ -4,12 +4,14 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
 
+use firstflight_rig::free_port;
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::openssl::{Session, connect};
 use crate::peers::{Peer, certificate, installed};
 use crate::running::{Running, firstflight, run, text, until};
+use crate::setups::{haproxy, nginx};
 
 /// Two nodes with the keys of one ring, and one with keys of its own.
 struct Fleet {
@@ -128,22 +130,10 @@ fn goes_on(make: &'static Make) {
     assert!(!said.contains("WARN"), "{said}");
 }
 
+/// By the example. Nobody is behind it: this is about handshakes.
 const NGINX: Make = Make {
     format: "nginx",
-    start: |dir| {
-        Peer::start(dir, "nginx", &["-e", "stderr", "-p", "."], |port| {
-            let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-                .map(|name| format!("{name}_temp_path {name};\n"))
-                .concat();
-            format!(
-                "daemon off;\nworker_processes 1;\npid nginx.pid;\nevents {{ }}\nhttp {{\n\
-                 access_log off;\n{temporary}server {{\nlisten 127.0.0.1:{port} ssl;\n\
-                 ssl_certificate cert.pem;\nssl_certificate_key key.pem;\n\
-                 ssl_protocols TLSv1.3;\nssl_session_timeout 12h;\ninclude tickets/tickets.conf;\n\
-                 return 200 ok;\n}}\n}}\n"
-            )
-        })
-    },
+    start: |dir| nginx::start(dir, "127.0.0.1:9"),
     reload: Some("kill -HUP {}"),
     lifetime: 43_200,
 };
@@ -151,13 +141,10 @@ const NGINX: Make = Make {
 const HAPROXY: Make = Make {
     format: "haproxy",
     start: |dir| {
-        Peer::start(dir, "haproxy", &["-W", "-db"], |port| {
-            format!(
-                "global\n  tune.ssl.lifetime 43200\ndefaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  timeout \
-                 connect 5s\nfrontend test\n  bind 127.0.0.1:{port} ssl crt both.pem \
-                 tls-ticket-keys tickets\n  http-request return status 200\n"
-            )
-        })
+        let ports = haproxy::Ports { plain: free_port(), metrics: free_port() };
+        // It would try for seconds to reach somebody.
+        let answer = "    http-request return status 200\n    default_backend";
+        haproxy::start(dir, "127.0.0.1:9", &ports, |c| c.replace("    default_backend", answer))
     },
     reload: Some("kill -USR2 {}"),
     lifetime: 43_200,

@@ -29,6 +29,7 @@ mod reports;
 mod running;
 mod servers;
 mod servers_under_test;
+mod setups;
 mod sites;
 mod upstreams;
 mod workflow;

@@ -72,7 +72,7 @@ fn whatever_the_dashboard_asks_for_has_data() {
     let mut missing = dashboard();
     // Rates need traffic between two looks, so it goes on.
     let all = within(PATIENCE * 3, Duration::ZERO, || {
-        age(&store);
+        age(|words| store.ask(words));
         traffic(dir, &server, &recorder);
         missing.retain(|expression| !prometheus.ask(expression).iter().any(has_a_number));
         missing.is_empty()
@@ -99,12 +99,12 @@ fn traffic(dir: &Path, server: &Serve, recorder: &Recorder) {
 }
 
 /// Makes the store look as if it had recorded for a day, so that it is believed.
-fn age(store: &Process) {
+pub(crate) fn age(ask: impl Fn(&[&str]) -> String) {
     let epoch = "firstflight:epoch";
-    if let Ok(left) = store.ask(&["PTTL", epoch]).parse::<u64>()
+    if let Ok(left) = ask(&["PTTL", epoch]).parse::<u64>()
         && left > DAY
     {
-        store.ask(&["PEXPIRE", epoch, &(left - DAY).to_string()]);
+        ask(&["PEXPIRE", epoch, &(left - DAY).to_string()]);
     }
 }
 
@@ -157,15 +157,15 @@ fn check_page(server: &Serve) {
     assert!(status.success() && text(&said).is_empty(), "{}\n{page}", text(&said));
 }
 
-/// Prometheus with the rules of the examples, which looks each second.
-struct Prometheus {
+/// A running Prometheus.
+pub(crate) struct Prometheus {
     _running: Running,
     address: SocketAddr,
 }
 
 impl Prometheus {
+    /// With the rules of the examples, looking each second.
     fn start(dir: &Path, target: SocketAddr) -> Self {
-        let config = dir.join("prometheus.yml");
         let [recording, alerts] = ["recording", "alerts"]
             .map(|name| example(&format!("prometheus/{name}.yml")).display().to_string());
         let settings = format!(
@@ -174,6 +174,12 @@ impl Prometheus {
              scrape_configs:\n  - job_name: firstflight\n    static_configs: \
              [{{ targets: [\"{target}\"] }}]\n"
         );
+        Self::configured(dir, &settings)
+    }
+
+    /// By this configuration, once it has found its target.
+    pub(crate) fn configured(dir: &Path, settings: &str) -> Self {
+        let config = dir.join("prometheus.yml");
         fs::write(&config, settings).unwrap();
         let said = dir.join("prometheus.log");
         let log = File::create(&said).unwrap();
@@ -202,7 +208,7 @@ impl Prometheus {
     }
 
     /// The series that an expression has now.
-    fn ask(&self, expression: &str) -> Vec<Value> {
+    pub(crate) fn ask(&self, expression: &str) -> Vec<Value> {
         let url = format!("http://{}/api/v1/query", self.address);
         let query = format!("query={expression}");
         let asked =
@@ -219,7 +225,7 @@ impl Prometheus {
     }
 
     /// Waits until an expression has a series.
-    fn comes(&self, expression: &str) {
+    pub(crate) fn comes(&self, expression: &str) {
         assert!(until(|| !self.ask(expression).is_empty()), "it never comes: {expression}");
     }
 }

@@ -173,11 +173,22 @@ impl Serve {
     /// Serves what `config.toml` in `dir` says, in that directory; the address is its first
     /// listener's.
     pub(crate) fn configured(dir: &Path) -> Self {
+        Self::configured_with(dir, &[], &[])
+    }
+
+    /// The same, with these arguments and these in its environment.
+    pub(crate) fn configured_with(
+        dir: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let mut command = firstflight(dir);
         command
             .current_dir(dir)
             .args(["serve", "--config", "config.toml", "--log-format", "json"])
             .args(["--access-log", "log"])
+            .args(arguments)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(dir.join("said")).unwrap());
