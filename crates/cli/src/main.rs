@@ -2,11 +2,15 @@
 
 mod axes;
 mod bench;
+mod completions;
 mod doctor;
 mod fetch;
+mod health;
 mod judgement;
 mod keys;
 mod lab;
+mod manual;
+mod names;
 mod outputs;
 mod report;
 mod serve;
@@ -15,7 +19,7 @@ mod show;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 /// TLS 1.3 0-RTT that people dare to switch on: serves it, fetches by it, measures it.
@@ -29,15 +33,19 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Bench(bench::BenchArgs),
+    Completions(completions::CompletionsArgs),
     Doctor(doctor::DoctorArgs),
     Fetch(fetch::FetchArgs),
+    Health(health::HealthArgs),
     Keys(keys::KeysArgs),
     Lab(lab::LabArgs),
+    Manual(manual::ManualArgs),
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
 }
 
 fn main() -> ExitCode {
+    names::keep_to_what_is_built_in();
     let command = Cli::parse().command;
     match &command {
         // Its configuration says how.
@@ -47,10 +55,13 @@ fn main() -> ExitCode {
     }
     let result = match command {
         Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => Ok(completions::run(&args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Fetch(args) => fetch::run(args),
+        Command::Health(args) => health::run(args),
         Command::Keys(args) => keys::run(args),
         Command::Lab(args) => lab::run(args),
+        Command::Manual(args) => manual::run(&args),
         Command::Report(args) => report::run(args),
         Command::Serve(args) => serve::run(args),
     };
@@ -58,6 +69,11 @@ fn main() -> ExitCode {
         eprintln!("firstflight: {error:#}");
         ExitCode::from(2)
     })
+}
+
+/// All that the program takes, of which completions and manual pages are made.
+fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Logs to stderr, in words or as JSON; colour only on a terminal.

@@ -9,8 +9,8 @@ use firstflight_notation::Text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Misfit;
 use crate::file::beside;
+use crate::{ConfigError, Misfit};
 
 /// Where operators look: metrics, console, readiness. Without this section, nowhere.
 // `new` has the defaults.
@@ -51,6 +51,15 @@ impl AdminSettings {
     /// On `address`, without a token.
     pub fn new(address: AdminAddress) -> Self {
         Self { address, token_file: None, names: Vec::new(), socket_mode: own_user() }
+    }
+
+    /// The section of a configuration file, whatever else is in it; `None`: it has none.
+    ///
+    /// # Errors
+    /// [`ConfigError::ConfigFile`], or [`ConfigError::Config`] if the section or the file's form is
+    /// wrong.
+    pub fn of_file(path: &Path) -> Result<Option<Self>, ConfigError> {
+        crate::file::admin_section(path)
     }
 
     /// The same, with paths as a file in `base` means them.

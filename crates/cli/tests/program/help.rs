@@ -84,3 +84,18 @@ fn of_report() {
 fn of_lab() {
     insta::assert_snapshot!(help(&["lab"]));
 }
+
+#[test]
+fn of_completions() {
+    insta::assert_snapshot!(help(&["completions"]));
+}
+
+#[test]
+fn of_health() {
+    insta::assert_snapshot!(help(&["health"]));
+}
+
+#[test]
+fn of_manual() {
+    insta::assert_snapshot!(help(&["manual"]));
+}

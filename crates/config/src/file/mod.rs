@@ -111,6 +111,19 @@ fn read_document(text: &str, path: &Path) -> Result<Document, ConfigError> {
     if wrongs.is_empty() { Ok(document) } else { Err(refusal(wrongs, path)) }
 }
 
+/// The section `[admin]` of a file, of which nothing else is looked at.
+pub(crate) fn admin_section(path: &Path) -> Result<Option<AdminSettings>, ConfigError> {
+    #[derive(serde::Deserialize)]
+    struct Section {
+        admin: Option<AdminSettings>,
+    }
+    let text = fs::read_to_string(path)
+        .map_err(|reason| ConfigError::ConfigFile { path: path.to_owned(), reason })?;
+    let section: Section =
+        toml::from_str(&text).map_err(|error| refusal(vec![locate::wrong(&text, &error)], path))?;
+    Ok(section.admin.map(|admin| admin.beside(path.parent().unwrap_or(Path::new("")))))
+}
+
 impl Document {
     /// The settings, and what cannot be.
     fn settings(self, base: &Path) -> (ServerConfig, Vec<Misfit>) {

@@ -1,0 +1,143 @@
+//! `firstflight health`: asks a running server whether it is ready, for containers and scripts.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use firstflight_config::{AdminAddress, AdminSettings, parse_duration};
+
+/// Asks a running server whether it is ready, and prints its word
+///
+/// Exits with 0 if it is ready, with 1 if it is not or does not answer, and with 2 if nobody can be
+/// asked. It is asked on its admin address (`/readyz`), which needs no token for that.
+#[derive(Args)]
+pub(crate) struct HealthArgs {
+    /// The server's admin address: 127.0.0.1:9090, unix:/PATH.
+    #[arg(long, value_name = "ADDRESS:PORT|unix:PATH", env = "FIRSTFLIGHT_ADMIN")]
+    admin: Option<AdminAddress>,
+
+    /// The server's configuration file, which has the address in its section [admin].
+    #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// How long to wait for the answer.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+pub(crate) fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
+    let address = reachable(address(args.admin, args.config)?);
+    match ask(&address, args.timeout) {
+        Ok((200, word)) => {
+            println!("{word}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Ok((_, why)) => {
+            println!("{why}");
+            Ok(ExitCode::FAILURE)
+        }
+        Err(error) => {
+            println!("no answer from {address}: {error}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn address(admin: Option<AdminAddress>, config: Option<PathBuf>) -> anyhow::Result<AdminAddress> {
+    if let Some(address) = admin {
+        return Ok(address);
+    }
+    let Some(path) = config else {
+        bail!("who is to be asked? give --admin, or --config with the server's configuration");
+    };
+    // That section alone: a mistake elsewhere, made while the server runs, makes it no less ready.
+    let section = AdminSettings::of_file(&path)?;
+    let section = section.with_context(|| {
+        format!(
+            "{} has no section [admin], so nobody can ask the server; add one with an address",
+            path.display()
+        )
+    })?;
+    Ok(section.address)
+}
+
+/// Where a server that listens on all addresses is found on its own machine.
+fn reachable(address: AdminAddress) -> AdminAddress {
+    match address {
+        AdminAddress::Tcp(mut at) if at.ip().is_unspecified() => {
+            at.set_ip(match at.ip() {
+                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+            AdminAddress::Tcp(at)
+        }
+        address => address,
+    }
+}
+
+/// The status and the word of `/readyz`.
+fn ask(address: &AdminAddress, timeout: Duration) -> io::Result<(u16, String)> {
+    match address {
+        AdminAddress::Tcp(at) => {
+            let stream = TcpStream::connect_timeout(at, timeout)?;
+            stream.set_read_timeout(Some(timeout))?;
+            stream.set_write_timeout(Some(timeout))?;
+            exchange(stream, *at)
+        }
+        AdminAddress::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(timeout))?;
+            stream.set_write_timeout(Some(timeout))?;
+            exchange(stream, (Ipv4Addr::LOCALHOST, 80).into())
+        }
+    }
+}
+
+fn exchange(mut stream: impl Read + Write, host: SocketAddr) -> io::Result<(u16, String)> {
+    let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
+    read_answer(&String::from_utf8_lossy(&answer))
+        .ok_or_else(|| io::Error::other("it is no HTTP server; is this its admin address?"))
+}
+
+fn read_answer(answer: &str) -> Option<(u16, String)> {
+    let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    Some((status, body.trim().to_owned()))
+}
+
+/// A head, and a sentence.
+const LONGEST_ANSWER: u64 = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_status_and_a_word() {
+        let ready = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n";
+        assert_eq!(read_answer(ready), Some((200, "ok".to_owned())));
+        for other in ["", "HTTP/1.1 2", "SSH-2.0-OpenSSH\r\n\r\n", "HTTP/1.1 200 OK\r\n"] {
+            assert_eq!(read_answer(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_on_all_addresses_is_asked_on_loopback() {
+        for (given, asked) in [
+            ("0.0.0.0:9090", "127.0.0.1:9090"),
+            ("[::]:9090", "[::1]:9090"),
+            ("192.0.2.1:9090", "192.0.2.1:9090"),
+            ("unix:/a", "unix:/a"),
+        ] {
+            assert_eq!(reachable(given.parse().unwrap()).to_string(), asked);
+        }
+    }
+}
