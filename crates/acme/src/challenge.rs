@@ -31,13 +31,14 @@ pub(crate) enum Proof {
 /// The certificate of RFC 8737 section 3: self-signed, for this name alone, with the digest in a
 /// critical extension.
 pub(crate) fn alpn_identity(name: &str, digest: [u8; 32]) -> Result<Identity, AcmeError> {
-    let failed = |error: rcgen::Error| AcmeError::Challenge(error.to_string());
+    let what = "the certificate for a challenge";
+    let failed = |error: rcgen::Error| AcmeError::Make { what, reason: error.to_string() };
     let mut params = CertificateParams::new([name.to_owned()]).map_err(failed)?;
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(&digest)];
     let key = KeyPair::generate().map_err(failed)?;
     let certificate = params.self_signed(&key).map_err(failed)?;
     Identity::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes())
-        .map_err(|error| AcmeError::Challenge(error.to_string()))
+        .map_err(|error| AcmeError::Make { what, reason: error.to_string() })
 }
 
 impl fmt::Debug for Proof {

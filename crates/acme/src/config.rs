@@ -108,7 +108,7 @@ pub struct BadDirectory(String);
 impl Default for AcmeConfig {
     fn default() -> Self {
         Self {
-            directory: Directory("https://acme-v02.api.letsencrypt.org/directory".to_owned()),
+            directory: Directory::default(),
             contact: Vec::new(),
             terms_agreed: false,
             state: "/var/lib/firstflight/acme".into(),
@@ -150,6 +150,12 @@ impl AcmeConfig {
             }
         };
         self.contact.iter().map(mailbox).collect()
+    }
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self("https://acme-v02.api.letsencrypt.org/directory".to_owned())
     }
 }
 

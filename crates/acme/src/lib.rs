@@ -6,22 +6,34 @@
 //! - [`Answers`]: what a server answers while the authority looks whether names lead here;
 //! - [`Shelf`]: what several nodes share, [`Alone`] for one.
 //!
-//! When to try is decided by rules without a clock (`plan`); the rest is a thin shell around them.
+//! When to try is decided by rules without a clock (`plan`); the keeper is a thin shell around them,
+//! which asks by orders, keeps what comes on disk and hands it to other nodes.
 
-// The shell that uses the rest comes with the orders.
-#![allow(dead_code)]
-
+mod account;
 mod answers;
+mod ca;
+mod certificate;
 mod challenge;
+mod clock;
 mod config;
 mod error;
+mod keeper;
+mod key;
 mod manager;
+mod names;
+mod order;
+mod plan;
 mod published;
+mod renewal;
+mod said;
+mod sharing;
 mod shelf;
+mod state;
 
 pub use answers::Answers;
 pub use config::{AcmeConfig, BadDirectory, ChallengeKind, Directory, ExternalAccount, KeyKind};
 pub use error::AcmeError;
 pub use manager::Manager;
+pub use names::certificate_names;
 pub use published::{CertificateState, Issued, Phase, Tries, Trouble};
 pub use shelf::{Alone, Shelf, ShelfError};

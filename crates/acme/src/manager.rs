@@ -1,17 +1,20 @@
 //! The life of certificates: restored, renewed, published.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::clock::now;
+use crate::keeper::Keeper;
+use crate::names::certificate_names;
+use crate::sharing::Sharing;
+use crate::state::State;
 use crate::{AcmeConfig, AcmeError, Answers, CertificateState, Shelf};
 
 /// Keeps certificates valid: one for each list of names.
 pub struct Manager<S: Shelf> {
-    config: AcmeConfig,
-    answers: Answers,
-    shelf: S,
-    published: watch::Sender<Vec<CertificateState>>,
+    keeper: Keeper<S>,
 }
 
 impl<S: Shelf> Manager<S> {
@@ -30,21 +33,26 @@ impl<S: Shelf> Manager<S> {
         shelf: S,
     ) -> Result<Self, AcmeError> {
         config.check()?;
-        let state = |names| CertificateState { names, ..CertificateState::default() };
-        let (published, _) = watch::channel(certificates.into_iter().map(state).collect());
-        Ok(Self { config, answers, shelf, published })
+        let names = certificates.iter().map(|names| certificate_names(names));
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        let state = State::open(&config.state, &config.directory)?;
+        let sharing = shelf.is_shared().then(|| Arc::new(Sharing::new(shelf, &config.directory)));
+        Ok(Self { keeper: Keeper::restore(config, state, answers, sharing, names, now()) })
     }
 
     /// The certificates in the order in which they were given to [`Manager::new`]: what there is,
-    /// and what is done about it.
+    /// and what is done about it. Names are in lower case, each once.
     pub fn watch(&self) -> watch::Receiver<Vec<CertificateState>> {
-        self.published.subscribe()
+        self.keeper.watch()
     }
 
     /// Keeps them valid until `stop`. An order under way is then left, its answers are taken away,
-    /// and the next process may order at once.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
-        tracing::debug!("{} {:?} {}", self.config.directory, self.answers, self.shelf.is_shared());
-        stop.await;
+    /// and the next process may order at once. Ends within three seconds of `stop`.
+    pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
+        tokio::select! {
+            () = stop => {}
+            () = self.keeper.keep() => {}
+        }
+        self.keeper.leave().await;
     }
 }

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use firstflight_tls::{Identity, TlsError};
 use zeroize::Zeroizing;
 
+use crate::plan::Window;
+
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+
 /// A certificate that an authority issued, with its key.
 pub struct Issued {
     /// The names it was asked for.
@@ -74,6 +78,40 @@ pub struct Tries {
 }
 
 impl Issued {
+    /// Sees that a chain is for this key and these names.
+    pub(crate) fn accept(
+        names: &[String],
+        chain: &str,
+        key: Zeroizing<String>,
+    ) -> Result<Self, String> {
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes());
+        let identity = identity.map_err(|error| error.to_string())?;
+        if let Some(name) = names.iter().find(|name| !identity.covers(name)) {
+            return Err(format!("the certificate is not for {name}"));
+        }
+        let times = identity.valid_from().zip(identity.expires()).filter(|(from, to)| from < to);
+        let (not_before, not_after) =
+            times.ok_or("the certificate does not say until when it is valid")?;
+        Ok(Self { names: names.to_vec(), chain: chain.to_owned(), key, not_before, not_after })
+    }
+
+    /// The same from one text, the key before the chain.
+    pub(crate) fn from_pem(names: &[String], text: &str) -> Result<Self, String> {
+        let start = text.find(CERTIFICATE).ok_or("no certificate block in it")?;
+        let (key, chain) = text.split_at(start);
+        Self::accept(names, chain, Zeroizing::new(key.to_owned()))
+    }
+
+    pub(crate) fn validity(&self) -> Window {
+        Window { start: self.not_before, end: self.not_after }
+    }
+
+    /// Whether this is to be preferred: nodes that compare two come to the same.
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        let rank = |it: &Self| (it.not_before, it.not_after);
+        (rank(self), &self.chain) > (rank(other), &other.chain)
+    }
+
     /// Chain and key as the server shows them.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Real store processes for tests and experiments: Redis, Valkey, sentinels, a cluster. They can be
 //! frozen, killed and started again, and none outlives the one who started it. And a receiver of
-//! traces and metrics, and fresh machines to install things on.
+//! traces and metrics, an ACME authority, and fresh machines to install things on.
 //!
 //! For tests only: whatever goes wrong is a panic that says what. All calls block.
 
@@ -8,6 +8,7 @@ mod cluster;
 mod collector;
 mod keeper;
 mod machine;
+mod pebble;
 mod ports;
 mod process;
 mod sentinels;
@@ -15,6 +16,7 @@ mod sentinels;
 pub use cluster::Cluster;
 pub use collector::{Collector, Span, attribute};
 pub use machine::{Machine, Root, Shell, can_boot};
+pub use pebble::{Pebble, PebblePlan};
 pub use ports::free_port;
 pub use process::{Kind, Listen, Plan, Process};
 pub use sentinels::{MASTER_NAME, Sentinels};

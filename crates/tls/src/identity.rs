@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, ptr};
 
-use boring::asn1::Asn1Time;
+use boring::asn1::{Asn1Time, Asn1TimeRef};
 use boring::error::ErrorStack;
 use boring::pkey::{PKey, Private};
 use boring::ssl::SslCredential;
@@ -82,15 +82,7 @@ impl Identity {
     /// [`TlsError::Ocsp`]: it is damaged or old, or about another certificate, or says that this
     /// one is not good.
     pub fn with_ocsp(mut self, response: &[u8]) -> Result<Self, TlsError> {
-        let serial = (self.chain[0].serial_number().to_bn())
-            .map_err(TlsError::setup("the certificate's number"))?
-            .to_vec();
-        // An INTEGER has a zero before a first bit that would make it negative.
-        let serial = match serial.first() {
-            Some(first) if *first >= 0x80 => [&[0], &*serial].concat(),
-            Some(_) => serial,
-            None => vec![0],
-        };
+        let serial = self.serial()?;
         let said = ocsp::about(response, &serial)?;
         let now = SteadyClock::unix_micros() / 1_000_000;
         if !said.good {
@@ -116,11 +108,36 @@ impl Identity {
         covered.unwrap_or(false)
     }
 
+    /// From when the certificate is valid, in seconds since 1970; `None`: it does not say so well.
+    pub fn valid_from(&self) -> Option<i64> {
+        unix(self.chain[0].not_before())
+    }
+
     /// When the certificate expires, in seconds since 1970; `None`: it does not say so well.
     pub fn expires(&self) -> Option<i64> {
-        let epoch = Asn1Time::from_unix(0).ok()?;
-        let since = epoch.diff(self.chain[0].not_after()).ok()?;
-        Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
+        unix(self.chain[0].not_after())
+    }
+
+    /// The certificate's number as its INTEGER has it (RFC 5280 section 4.1.2.2).
+    ///
+    /// # Errors
+    /// [`TlsError::Setup`]: the library has no memory.
+    pub fn serial(&self) -> Result<Vec<u8>, TlsError> {
+        let serial = (self.chain[0].serial_number().to_bn())
+            .map_err(TlsError::setup("the certificate's number"))?
+            .to_vec();
+        // An INTEGER has a zero before a first bit that would make it negative.
+        Ok(match serial.first() {
+            Some(first) if *first >= 0x80 => [&[0], &*serial].concat(),
+            Some(_) => serial,
+            None => vec![0],
+        })
+    }
+
+    /// Which key of its authority signed the certificate (RFC 5280 section 4.2.1.1); `None`: it
+    /// does not say.
+    pub fn authority_key_id(&self) -> Option<Vec<u8>> {
+        self.chain[0].authority_key_id().map(|id| id.as_slice().to_vec())
     }
 
     /// For contexts and connections. `partition`: only sessions that were issued with the same
@@ -161,6 +178,11 @@ impl Identity {
             if done { Ok(credential) } else { Err(refused(ErrorStack::get())) }
         }
     }
+}
+
+fn unix(time: &Asn1TimeRef) -> Option<i64> {
+    let since = Asn1Time::from_unix(0).ok()?.diff(time).ok()?;
+    Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
 }
 
 /// Bytes that the library counts references to.

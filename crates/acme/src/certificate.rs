@@ -1,0 +1,128 @@
+//! One certificate of a manager, and what is known of it.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::clock::when;
+use crate::plan::{History, Window, next_try};
+use crate::state::Kept;
+use crate::{CertificateState, Issued, Phase, Tries, Trouble};
+
+pub(crate) struct Certificate {
+    pub(crate) names: Vec<String>,
+    pub(crate) issued: Option<Arc<Issued>>,
+    pub(crate) history: History,
+    /// What the authority suggests for the one that is held.
+    pub(crate) suggested: Option<Window>,
+    /// When it is asked for that.
+    pub(crate) ask_window: Instant,
+    pub(crate) phase: Phase,
+    /// Not to be looked at before, as another process or node is at it.
+    pub(crate) hold: Option<Instant>,
+    pub(crate) tries: Tries,
+    /// What came of the last order is not on disk yet.
+    pub(crate) unsaved: bool,
+}
+
+impl Certificate {
+    pub(crate) fn restored(names: Vec<String>, kept: Kept, now: i64, ask_window: Instant) -> Self {
+        let mut it = Self {
+            names,
+            issued: None,
+            history: History::default(),
+            suggested: None,
+            ask_window,
+            phase: Phase::Waiting,
+            hold: None,
+            tries: Tries::default(),
+            unsaved: false,
+        };
+        it.take_history(kept.history);
+        if let Some(issued) = kept.issued {
+            it.warn_of_clock(&issued, now);
+            it.issued = Some(Arc::new(issued));
+        }
+        it
+    }
+
+    /// What the files have by now: another process may have asked. Says whether there is another
+    /// certificate.
+    pub(crate) fn read_again(&mut self, kept: Kept) -> bool {
+        // Unless a disk that cannot be written has an older one.
+        if kept.history.begun.is_some() || kept.history.latest() >= self.history.latest() {
+            self.take_history(kept.history);
+        }
+        kept.issued.is_some_and(|issued| self.take_newer(issued))
+    }
+
+    fn take_history(&mut self, history: History) {
+        let seed = [history.seed, self.history.seed].into_iter().find(|seed| *seed != 0);
+        self.history = History { seed: seed.unwrap_or_else(rand::random), ..history };
+    }
+
+    /// Takes a certificate of somebody else if it is newer; says whether it was.
+    pub(crate) fn take_newer(&mut self, issued: Issued) -> bool {
+        let newer = self.issued.as_ref().is_none_or(|held| issued.is_newer_than(held));
+        if newer {
+            self.issued = Some(Arc::new(issued));
+            self.suggested = None;
+            self.tries.taken_up += 1;
+        }
+        newer
+    }
+
+    /// When it is to be asked for.
+    pub(crate) fn next(&self, now: i64) -> i64 {
+        next_try(now, self.validity(), self.suggested, &self.history).max(now)
+    }
+
+    pub(crate) fn is_due(&self, now: i64) -> bool {
+        self.next(now) <= now
+    }
+
+    /// Whether waiting for a store that is away would cost the site its certificate.
+    pub(crate) fn is_urgent(&self, now: i64) -> bool {
+        self.validity().is_some_and(|held| now > held.end - (held.end - held.start) / 12)
+    }
+
+    pub(crate) fn validity(&self) -> Option<Window> {
+        self.issued.as_ref().map(|issued| issued.validity())
+    }
+
+    pub(crate) fn state(&self, now: i64) -> CertificateState {
+        let failed = self.history.last_failure();
+        let trouble = |(row, reason): (crate::plan::Row, String)| Trouble {
+            at: row.at,
+            reason,
+            in_a_row: row.times,
+        };
+        CertificateState {
+            names: self.names.clone(),
+            issued: self.issued.clone(),
+            phase: self.phase,
+            next_try: (self.phase == Phase::Waiting).then(|| self.next(now)),
+            last_success: self.history.succeeded,
+            last_error: failed.zip(self.history.reason.clone()).map(trouble),
+            tries: self.tries,
+        }
+    }
+
+    /// Certificates are usually dated back an hour, so one of the future is a clock that is behind.
+    pub(crate) fn warn_of_clock(&self, issued: &Issued, now: i64) {
+        if issued.not_before > now + 3600 {
+            let (from, now) = (when(issued.not_before), when(now));
+            warn!(
+                "{}: valid from {from} on, but it is {now}: look at this machine's clock",
+                self.names[0]
+            );
+        } else if issued.not_after <= now {
+            let until = when(issued.not_after);
+            warn!(
+                "{}: the certificate expired at {until}, and is served until there is another",
+                self.names[0]
+            );
+        }
+    }
+}

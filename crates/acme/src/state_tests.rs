@@ -1,0 +1,110 @@
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+fn names() -> Vec<String> {
+    vec!["example.test".to_owned()]
+}
+
+fn issued() -> Issued {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(names()).unwrap().self_signed(&key).unwrap();
+    Issued::accept(&names(), &certificate.pem(), key.serialize_pem().into()).unwrap()
+}
+
+fn open(root: &Path) -> State {
+    State::open(root, &Directory::default()).unwrap()
+}
+
+#[test]
+fn what_is_kept_comes_back() {
+    let root = tempfile::tempdir().unwrap();
+    let state = open(&root.path().join("deep/er/acme"));
+    let (issued, mut history) = (issued(), History { seed: 7, ..History::default() });
+    history.success(5);
+    state.save_certificate(&issued).unwrap();
+    state.save_history(&names(), &history).unwrap();
+    let kept = state.certificate(&names());
+    let back = kept.issued.unwrap();
+    assert_eq!((&back.chain, &back.key), (&issued.chain, &issued.key));
+    assert_eq!((back.not_before, back.not_after), (issued.not_before, issued.not_after));
+    assert_eq!(kept.history, history);
+    assert!(state.certificate(&["other.test".to_owned()]).issued.is_none());
+}
+
+#[test]
+fn nobody_else_can_read_it() {
+    let root = tempfile::tempdir().unwrap();
+    let acme = root.path().join("acme");
+    let state = open(&acme);
+    state.save_certificate(&issued()).unwrap();
+    state.save_history(&names(), &History::default()).unwrap();
+    state.save_account(&Account { contact: Vec::new(), credentials: 1 }).unwrap();
+    let _lock = state.lock().unwrap().unwrap();
+    assert_eq!(fs::metadata(&acme).unwrap().mode() & 0o777, 0o700);
+    assert_eq!(fs::metadata(&state.directory).unwrap().mode() & 0o777, 0o700);
+    let files: Vec<_> = fs::read_dir(&state.directory).unwrap().map(Result::unwrap).collect();
+    assert_eq!(files.len(), 4);
+    for file in files {
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600, "{:?}", file.path());
+    }
+    fs::set_permissions(&acme, Permissions::from_mode(0o750)).unwrap();
+    let error = State::open(&acme, &Directory::default()).unwrap_err().to_string();
+    assert!(error.contains("mode 750") && error.contains("chmod 700"), "{error}");
+}
+
+#[test]
+fn what_is_damaged_is_set_aside() {
+    let root = tempfile::tempdir().unwrap();
+    let state = open(root.path().join("acme").as_path());
+    state.save_certificate(&issued()).unwrap();
+    let (pem, json) = state.paths(&names());
+    let whole = fs::read_to_string(&pem).unwrap();
+    let other = issued();
+    let half = &whole[..whole.len() / 2];
+    for damage in ["", "rubbish", half, &format!("{}{}", *other.key, issued().chain)] {
+        fs::write(&pem, damage).unwrap();
+        fs::write(&json, damage).unwrap();
+        fs::write(state.account_path(), damage).unwrap();
+        let kept = state.certificate(&names());
+        assert!(kept.issued.is_none() && kept.history == History::default());
+        assert!(state.account::<u32>().is_none());
+        for path in [&pem, &json, &state.account_path()] {
+            let aside = PathBuf::from(format!("{}.aside", path.display()));
+            assert!(!path.exists() && fs::read_to_string(aside).unwrap() == damage);
+        }
+    }
+    fs::write(&pem, [0xff, 0xfe]).unwrap();
+    assert!(state.certificate(&names()).issued.is_none() && !pem.exists());
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let root = tempfile::tempdir().unwrap();
+    let acme = root.path().join("acme");
+    let (one, other) = (open(&acme), open(&acme));
+    let held = one.lock().unwrap();
+    assert!(held.is_some() && other.lock().unwrap().is_none());
+    drop(held);
+    assert!(other.lock().unwrap().is_some());
+}
+
+#[test]
+fn each_authority_has_its_own() {
+    let root = tempfile::tempdir().unwrap();
+    let of =
+        |url: &str| State::open(root.path().join("a").as_path(), &url.parse().unwrap()).unwrap();
+    let (one, other) = (of("https://ca.test/one"), of("https://ca.test/two"));
+    one.save_certificate(&issued()).unwrap();
+    assert!(other.certificate(&names()).issued.is_none());
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = State::open(file.path(), &Directory::default()).unwrap_err().to_string();
+    assert!(error.contains("it is no directory"), "{error}");
+    let error = State::open(&file.path().join("acme"), &Directory::default()).unwrap_err();
+    assert!(error.to_string().contains("state in [acme]"), "{error}");
+}

@@ -1,0 +1,74 @@
+//! A shelf in memory, for nodes of one test.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use firstflight_acme::{Shelf, ShelfError};
+
+/// Contents, and the ends of their lives.
+type Records = HashMap<String, (Vec<u8>, Instant)>;
+
+/// Clones are one shelf.
+#[derive(Clone, Default)]
+pub(crate) struct Common {
+    records: Arc<Mutex<Records>>,
+    away: Arc<Mutex<bool>>,
+}
+
+impl Common {
+    /// As if the store could not be reached.
+    pub(crate) fn set_away(&self, away: bool) {
+        *self.away.lock().unwrap() = away;
+    }
+
+    /// The names of the records that end so.
+    pub(crate) fn names(&self, end: &str) -> Vec<String> {
+        let records = self.records.lock().unwrap();
+        records.keys().filter(|name| name.ends_with(end)).cloned().collect()
+    }
+
+    /// As if the lives of such records were over.
+    pub(crate) fn expire(&self, end: &str) {
+        self.records.lock().unwrap().retain(|name, _| !name.ends_with(end));
+    }
+
+    fn reach(&self) -> Result<(), ShelfError> {
+        match *self.away.lock().unwrap() {
+            true => Err(ShelfError("the store is away".to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Shelf for Common {
+    async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, ShelfError> {
+        self.reach()?;
+        let records = self.records.lock().unwrap();
+        let alive = records.get(name).filter(|(_, end)| *end > Instant::now());
+        Ok(alive.map(|(record, _)| record.clone()))
+    }
+
+    async fn put(&self, name: &str, record: &[u8], life: Duration) -> Result<(), ShelfError> {
+        self.reach()?;
+        let record = (record.to_vec(), Instant::now() + life);
+        self.records.lock().unwrap().insert(name.to_owned(), record);
+        Ok(())
+    }
+
+    async fn put_new(&self, name: &str, record: &[u8], life: Duration) -> Result<bool, ShelfError> {
+        self.reach()?;
+        let mut records = self.records.lock().unwrap();
+        if records.get(name).is_some_and(|(_, end)| *end > Instant::now()) {
+            return Ok(false);
+        }
+        records.insert(name.to_owned(), (record.to_vec(), Instant::now() + life));
+        Ok(true)
+    }
+
+    async fn remove(&self, name: &str) -> Result<(), ShelfError> {
+        self.reach()?;
+        self.records.lock().unwrap().remove(name);
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! A real ACME authority: Pebble, and the DNS in which every name leads to this machine.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::keeper::Keeper;
+use crate::ports::free_port;
+
+/// How the authority is to be.
+#[derive(Debug, Clone, Default)]
+pub struct PebblePlan {
+    /// Where it looks for the challenge `http-01`, in place of 80.
+    pub http_port: u16,
+    /// Where it looks for the challenge `tls-alpn-01`, in place of 443.
+    pub tls_port: u16,
+    /// How long its certificates are valid, in seconds; `None`: five years.
+    pub life: Option<u32>,
+    /// Which part of good nonces it refuses all the same, in percent.
+    pub bad_nonces: u32,
+    /// Names that it issues no certificates for.
+    pub blocked: Vec<String>,
+    /// The id and key (base64url) of an account elsewhere, without which it opens none.
+    pub external_account: Option<(String, String)>,
+}
+
+/// An authority that issues what nobody trusts. Forgets all when it is started again, and ends when
+/// dropped.
+pub struct Pebble {
+    plan: PebblePlan,
+    files: TempDir,
+    port: u16,
+    management: u16,
+    dns: u16,
+    keepers: Vec<Keeper>,
+}
+
+impl Pebble {
+    /// Starts it and waits until it answers.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(plan: PebblePlan) -> Self {
+        let files = tempfile::Builder::new().prefix("ff-pebble-").tempdir().expect("a directory");
+        let (certificate, key) = own_certificate();
+        fs::write(files.path().join("own.pem"), certificate).expect("a file");
+        fs::write(files.path().join("own.key"), key).expect("a file");
+        let mut it = Self { plan, files, port: 0, management: 0, dns: 0, keepers: Vec::new() };
+        for _ in 0..5 {
+            (it.port, it.management, it.dns) = (free_port(), free_port(), free_port());
+            it.launch();
+            if it.wait_ready() {
+                return it;
+            }
+        }
+        panic!("pebble does not start (scripts/install-deps test); its log:\n{}", it.log());
+    }
+
+    /// Its directory's URL.
+    pub fn directory(&self) -> String {
+        format!("https://127.0.0.1:{}/dir", self.port)
+    }
+
+    /// A PEM file of whom to trust for the directory.
+    pub fn authority(&self) -> PathBuf {
+        self.files.path().join("own.pem")
+    }
+
+    /// The root of the certificates that it issues, as PEM. Another one after each start.
+    ///
+    /// # Panics
+    /// If curl cannot be started, or it does not answer.
+    pub fn root(&self) -> String {
+        let answer = Command::new("curl")
+            .args(["-sS", "--fail", "--cacert"])
+            .arg(self.authority())
+            .arg(format!("https://127.0.0.1:{}/roots/0", self.management))
+            .output()
+            .expect("curl (install-deps) can be started");
+        assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+        String::from_utf8(answer.stdout).expect("PEM is text")
+    }
+
+    /// Kills it (SIGKILL).
+    pub fn kill(&mut self) {
+        self.keepers.clear();
+    }
+
+    /// Starts it again at the same address. It has another root, and knows no account.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn restart(&mut self) {
+        self.launch();
+        assert!(self.wait_ready(), "pebble does not start again; its log:\n{}", self.log());
+    }
+
+    /// What it wrote into its log: every request and every look at a name.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
+    }
+
+    /// Orders that it was asked for so far.
+    pub fn orders(&self) -> usize {
+        // As its log tells of each.
+        self.log().matches("Added order").count()
+    }
+
+    fn launch(&mut self) {
+        self.keepers.clear();
+        let config = self.files.path().join("pebble.json");
+        fs::write(&config, self.config()).expect("a file");
+        let dns = format!("127.0.0.1:{}", self.dns);
+        self.keepers = vec![
+            logged(
+                &self.files.path().join("dns.log"),
+                &[
+                    "pebble-challtestsrv",
+                    "-dns01",
+                    &dns,
+                    "-defaultIPv4",
+                    "127.0.0.1",
+                    "-defaultIPv6",
+                    "",
+                    "-http01",
+                    "",
+                    "-https01",
+                    "",
+                    "-tlsalpn01",
+                    "",
+                    // Nobody asks for it, and it cannot be left out.
+                    "-management",
+                    "127.0.0.1:0",
+                ],
+            ),
+            logged(
+                &self.files.path().join("log"),
+                &[
+                    "env",
+                    "PEBBLE_VA_NOSLEEP=1",
+                    "PEBBLE_AUTHZREUSE=0",
+                    &format!("PEBBLE_WFE_NONCEREJECT={}", self.plan.bad_nonces),
+                    "pebble",
+                    "-strict",
+                    "-dnsserver",
+                    &dns,
+                    "-config",
+                    &config.display().to_string(),
+                ],
+            ),
+        ];
+    }
+
+    fn config(&self) -> String {
+        let path = |name: &str| self.files.path().join(name).display().to_string();
+        let list = |names: &[String]| {
+            names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(",")
+        };
+        let keys = match &self.plan.external_account {
+            Some((id, key)) => format!(
+                r#""externalAccountBindingRequired": true,
+                   "externalAccountMACKeys": {{{id:?}: {key:?}}},"#
+            ),
+            None => String::new(),
+        };
+        format!(
+            r#"{{"pebble": {{
+                "listenAddress": "127.0.0.1:{port}",
+                "managementListenAddress": "127.0.0.1:{management}",
+                "certificate": {certificate:?}, "privateKey": {key:?},
+                "httpPort": {http}, "tlsPort": {tls},
+                "certificateValidityPeriod": {life}, {keys}
+                "domainBlocklist": [{blocked}], "ocspResponderURL": ""
+            }}}}"#,
+            port = self.port,
+            management = self.management,
+            certificate = path("own.pem"),
+            key = path("own.key"),
+            http = self.plan.http_port,
+            tls = self.plan.tls_port,
+            life = self.plan.life.unwrap_or(157_766_400),
+            blocked = list(&self.plan.blocked),
+        )
+    }
+
+    fn wait_ready(&self) -> bool {
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.keepers.iter().all(Keeper::runs) && Instant::now() < end {
+            let open = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
+            if [self.port, self.management, self.dns].into_iter().all(open) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+}
+
+/// Starts a program that writes into a file.
+fn logged(log: &Path, command: &[&str]) -> Keeper {
+    let log = log.display().to_string();
+    let mut words = vec!["/bin/sh", "-c", r#"log=$1; shift; exec "$@" >>"$log" 2>&1"#, "sh", &log];
+    words.extend(command);
+    Keeper::start(&words.into_iter().map(str::to_owned).collect::<Vec<_>>())
+}
+
+fn own_certificate() -> (String, String) {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let names = ["127.0.0.1", "localhost"].map(str::to_owned);
+    let certificate = rcgen::CertificateParams::new(names)
+        .and_then(|params| params.self_signed(&key))
+        .expect("a certificate");
+    (certificate.pem(), key.serialize_pem())
+}
