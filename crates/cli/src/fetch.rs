@@ -122,6 +122,10 @@ pub(crate) struct FetchArgs {
     /// Believe the authorities in this PEM file and no others
     #[arg(long, value_name = "FILE", help_heading = TLS)]
     cacert: Option<PathBuf>,
+    /// Believe the machine's authorities alone, not this user's development authority besides
+    /// (`firstflight authority`)
+    #[arg(long, conflicts_with_all = ["cacert", "insecure"], help_heading = TLS)]
+    no_authority: bool,
     /// TLS 1.0 or newer
     #[arg(long = "tlsv1.0", visible_alias = "tlsv1", help_heading = TLS)]
     tlsv1_0: bool,
@@ -232,7 +236,7 @@ impl FetchArgs {
         config.trust = match &self.cacert {
             Some(path) => Trust::File(path.clone()),
             None if self.insecure => Trust::Anyone,
-            None => Trust::System,
+            None => self.usual_trust(),
         };
         config.versions = self.versions()?;
         config.ciphers = CipherPolicy {
@@ -262,6 +266,14 @@ impl FetchArgs {
             config.key_log = Some(Arc::new(KeyLogFile::open(path.as_ref())?));
         }
         Ok(config)
+    }
+
+    fn usual_trust(&self) -> Trust {
+        let (trust, warning) = crate::trust::usual(self.no_authority);
+        if let Some(warning) = warning.filter(|_| self.verbose) {
+            eprintln!("* Warning: {warning}");
+        }
+        trust
     }
 
     fn versions(&self) -> Result<(Version, Version), ClientError> {

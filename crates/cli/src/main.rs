@@ -1,5 +1,6 @@
 //! The `firstflight` program: parses, calls, prints.
 
+mod attempt;
 mod axes;
 mod bench;
 mod completions;
@@ -15,6 +16,7 @@ mod outputs;
 mod report;
 mod serve;
 mod show;
+mod trust;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -42,6 +44,7 @@ enum Command {
     Manual(manual::ManualArgs),
     Report(report::ReportArgs),
     Serve(serve::ServeArgs),
+    Try(attempt::TryArgs),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
     match &command {
         // Its configuration says how.
         Command::Serve(_) => {}
+        Command::Try(_) => log_to_stderr("warn"),
         Command::Keys(args) if args.answers_at_once() => log_to_stderr("warn"),
         _ => log_to_stderr("info"),
     }
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Command::Manual(args) => manual::run(&args),
         Command::Report(args) => report::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Try(args) => attempt::run(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("firstflight: {error:#}");

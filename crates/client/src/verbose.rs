@@ -59,6 +59,9 @@ impl<W: Write> Verbose<W> {
         };
         let resumed = if facts.resumed { "session resumed" } else { "full handshake" };
         self.note(&format!("TLS: {resumed}, {alpn}"));
+        if let Some(authority) = &facts.authority {
+            self.note(&format!("TLS: certificate good by the word of \"{authority}\""));
+        }
         match facts.early_data {
             EarlyData::Accepted => self.note("TLS: early data accepted"),
             EarlyData::Refused => self.note(&format!(

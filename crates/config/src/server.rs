@@ -46,7 +46,7 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// `content` on `listen`, with a self-signed certificate and all defaults.
+    /// `content` on `listen`, with a development certificate and all defaults.
     pub fn new(listen: SocketAddr, content: Content) -> Self {
         Self { listeners: vec![Listener::new(listen)], content, ..Self::default() }
     }
@@ -56,7 +56,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listeners: Vec::new(),
-            certificate: CertificateSource::SelfSigned { names: Vec::new(), save: None },
+            certificate: CertificateSource::Development,
             content: Content::Sites(Sites::default()),
             tls: TlsSettings::default(),
             http3: Http3Settings::default(),

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use firstflight_authority::AuthorityError;
 use firstflight_config::ConfigError;
 use firstflight_store::StoreError;
 use firstflight_tickets::{FileError, KeyEncryptionError};
@@ -86,10 +87,8 @@ pub enum ServerError {
     #[error("cannot take the place of the process before this one: {0}; start this one by itself")]
     Estate(std::io::Error),
     /// A self-signed certificate cannot be made.
-    #[error(
-        "cannot make a self-signed certificate: {0}; give names such as localhost or 192.0.2.1"
-    )]
-    SelfSigned(String),
+    #[error(transparent)]
+    Made(#[from] AuthorityError),
     /// The self-signed certificate cannot be saved.
     #[error("cannot save the certificate to {path}: {reason}")]
     SaveCertificate {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use firstflight_config::{
@@ -16,6 +16,7 @@ use firstflight_upstream::Pool;
 use http::HeaderValue;
 
 use crate::content::Service;
+use crate::development::{self, Development};
 use crate::keys::TicketRing;
 use crate::listeners::Entrance;
 use crate::upstreams::{self, Pools};
@@ -48,7 +49,12 @@ pub(crate) struct Foundation {
     pub(crate) ring: Arc<TicketRing>,
     /// Address tokens, and which of them are spent.
     pub(crate) tokens: quic::Tokens,
+    /// Where the configuration asks for a self-signed certificate.
     self_signed: Option<Identity>,
+    /// Where it asks for none at all.
+    development: OnceLock<Development>,
+    /// What is listened on.
+    addresses: Vec<SocketAddr>,
     key_log: Option<Arc<dyn KeyLog>>,
     key_log_file: Option<PathBuf>,
 }
@@ -65,11 +71,10 @@ impl Foundation {
     ) -> Result<Self, ServerError> {
         // Made once: clients that trust it go on to do so after a reload.
         let self_signed = match &config.certificate {
-            CertificateSource::Files { .. } => None,
+            CertificateSource::Files { .. } | CertificateSource::Development => None,
             CertificateSource::SelfSigned { names, save } => {
-                let names = names.iter().chain(site_names(&config.content)).cloned().collect();
-                let source = CertificateSource::SelfSigned { names, save: save.clone() };
-                Some(certificate::identity(&source, addresses)?)
+                let names = names.iter().chain(site_names(&config.content));
+                Some(certificate::unsigned(names, save.as_deref(), addresses)?)
             }
         };
         let key_log = match &config.tls.key_log {
@@ -78,17 +83,25 @@ impl Foundation {
         };
         let tokens = quic::Tokens::new(&ring);
         let key_log_file = config.tls.key_log.clone();
-        Ok(Self { ring, tokens, self_signed, key_log, key_log_file })
+        let (development, addresses) = (OnceLock::new(), addresses.to_owned());
+        Ok(Self { ring, tokens, self_signed, development, addresses, key_log, key_log_file })
     }
 
     /// Each site's certificate, under the site's names.
     fn identities(&self, config: &ServerConfig) -> Result<Identities, ServerError> {
+        if config.certificate == CertificateSource::Development {
+            let names: Vec<_> = site_names(&config.content).collect();
+            self.development().prepare(&names, development::now())?;
+        } else if let Some(development) = self.development_in_use() {
+            development.rest();
+        }
         let Content::Sites(sites) = &config.content else {
-            return Ok(self.identity(&config.certificate)?.into());
+            return Ok(self.identity(&config.certificate, &[])?.into());
         };
         let entry = |site: &Site| -> Result<Entry, ServerError> {
             let source = site.certificate.as_ref().unwrap_or(&config.certificate);
-            let identity = certificate::stapled(self.identity(source)?, site.ocsp.as_deref())?;
+            let identity = self.identity(source, &site.names)?;
+            let identity = certificate::stapled(identity, site.ocsp.as_deref())?;
             Ok(Entry { names: site.names.clone(), identity })
         };
         let mut entries = sites.sites.iter().map(entry);
@@ -96,11 +109,33 @@ impl Foundation {
         Ok(Identities::new(first, entries.collect::<Result<_, _>>()?)?)
     }
 
-    fn identity(&self, source: &CertificateSource) -> Result<Identity, ServerError> {
+    /// The certificate of a site with these names.
+    fn identity(
+        &self,
+        source: &CertificateSource,
+        site: &[String],
+    ) -> Result<Identity, ServerError> {
         match (source, &self.self_signed) {
+            (CertificateSource::Files { cert, key }, _) => Ok(Identity::from_files(cert, key)?),
             (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
-            _ => certificate::identity(source, &[]),
+            (CertificateSource::SelfSigned { names, save }, None) => {
+                certificate::unsigned(names, save.as_deref(), &self.addresses)
+            }
+            (CertificateSource::Development, _) => {
+                let identity = self.development().identity(site);
+                identity.ok_or_else(|| setting("there is no certificate; give one"))
+            }
         }
+    }
+
+    /// What makes certificates where the configuration has none; made when it is first asked.
+    fn development(&self) -> &Development {
+        self.development.get_or_init(|| Development::of_this_user(&self.addresses))
+    }
+
+    /// The same, if it has been asked.
+    pub(crate) fn development_in_use(&self) -> Option<&Development> {
+        self.development.get()
     }
 }
 

@@ -30,12 +30,21 @@ impl ServerHandle {
     /// [`ServerError`]: the new configuration is of no use, or changes what cannot change while
     /// the process runs. The old one stays as a whole.
     pub async fn reload(&self, config: ServerConfig) -> Result<(), ServerError> {
-        let outcome = self.take_up(config).await;
+        let outcome = self.take_up(Some(config)).await;
         match &outcome {
             Ok(()) => self.note_reload(None),
             Err(error) => self.note_reload(Some(error.to_string())),
         }
         outcome
+    }
+
+    /// The configuration in use once more, with its files and certificates as they are now. Not
+    /// a reload: nobody has asked for it.
+    ///
+    /// # Errors
+    /// [`ServerError`]. What is in use stays.
+    pub(crate) async fn build_anew(&self) -> Result<(), ServerError> {
+        self.take_up(None).await
     }
 
     /// Notes that there was no configuration to reload: its file could not be read, and `why`.
@@ -139,12 +148,14 @@ impl ServerHandle {
         self.0.history.note_reload(error);
     }
 
-    async fn take_up(&self, config: ServerConfig) -> Result<(), ServerError> {
+    /// `None`: the configuration in use.
+    async fn take_up(&self, config: Option<ServerConfig>) -> Result<(), ServerError> {
         let server = &self.0;
         // A signal may come before the first addresses are open; it would open them again.
         self.serves().await;
         // One at a time.
         let mut in_use = server.config.lock().await;
+        let config = config.unwrap_or_else(|| in_use.clone());
         if *server.stopping().borrow() != Stop::No {
             return Err(setting("the server is stopping and takes up no configuration".to_owned()));
         }

@@ -11,6 +11,7 @@ mod authority;
 mod certificate;
 mod connection;
 mod content;
+mod development;
 mod drive;
 mod early;
 mod error;

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use crate::access_log::AccessLog;
 use crate::connection::stopped;
+use crate::development::now;
 use crate::estate::Estate;
 use crate::gatekeeper::Gatekeeper;
 use crate::generation::{Foundation, Generation};
@@ -107,6 +108,9 @@ impl Server {
         let generation = Generation::build(1, &config, &foundation, &Pools::new())?;
         generation.begin();
         certificate::announce(&config.certificate);
+        if let Some(development) = foundation.development_in_use() {
+            development.announce();
+        }
         ring.begin().await;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
@@ -260,8 +264,11 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     TicketRing::check(&config.tickets)?;
     let ring = TicketRing::open(&TicketSettings::default(), None, None)?;
     let mut config = config.clone();
-    if let CertificateSource::SelfSigned { save, .. } = &mut config.certificate {
-        *save = None;
+    // No file is written, nor an authority made.
+    if let CertificateSource::SelfSigned { .. } | CertificateSource::Development =
+        config.certificate
+    {
+        config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
     }
     Generation::build(0, &config, &Foundation::lay(&config, ring, &[])?, &Pools::new())?;
     Ok(())
@@ -302,9 +309,25 @@ async fn housekeeping(shared: Arc<Shared>) {
         ticks.tick().await;
         shared.gatekeeper.watch_clock();
         shared.front.look();
+        renew(&shared).await;
         // Files of keys may lie on a slow disk.
         let ring = shared.ring.clone();
         let _ = tokio::task::spawn_blocking(move || ring.refresh()).await;
+    }
+}
+
+/// Shows new certificates of the development authority before the old ones end.
+async fn renew(shared: &Arc<Shared>) {
+    let Some(development) = shared.foundation.development_in_use() else { return };
+    if !development.is_due(now()) || *shared.stopping().borrow() != Stop::No {
+        return;
+    }
+    match ServerHandle(shared.clone()).build_anew().await {
+        Ok(()) => info!("the development authority has signed a new certificate"),
+        Err(error) => {
+            warn!("no new development certificate: {error}; the next try is in an hour");
+            development.put_off(now() + 3600);
+        }
     }
 }
 

@@ -230,6 +230,7 @@ async fn what_cannot_start_says_why_in_one_sentence() {
     let any = "127.0.0.1:0".parse().unwrap();
     let with = |content, change: &dyn Fn(&mut ServerConfig)| {
         let mut config = ServerConfig::new(any, content);
+        config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
         change(&mut config);
         config
     };

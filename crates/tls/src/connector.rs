@@ -1,27 +1,15 @@
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use boring::ssl::{
     Ssl, SslContext, SslContextBuilder, SslRef, SslSession, SslSessionCacheMode,
-    SslSignatureAlgorithm, SslVerifyMode,
+    SslSignatureAlgorithm,
 };
 use boring_sys as ffi;
 use foreign_types::ForeignType;
 
 use crate::context::Slot;
 use crate::machine::{Machine, Role};
-use crate::{CipherPolicy, KeyLog, Session, TlsError, Version, context};
-
-/// Whom a client believes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// The machine's own authorities.
-    System,
-    /// The authorities in a PEM file and no others (curl's `--cacert`).
-    File(PathBuf),
-    /// Anybody (curl's `-k`): for trying out only.
-    Anyone,
-}
+use crate::{CipherPolicy, KeyLog, Session, TlsError, Trust, Version, context, trust};
 
 /// What a client is willing to do.
 #[derive(Clone)]
@@ -126,28 +114,7 @@ pub fn client_context(
 ) -> Result<SslContext, TlsError> {
     let mut builder =
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
-    match &config.trust {
-        Trust::Anyone => builder.set_verify(SslVerifyMode::NONE),
-        Trust::System => {
-            builder.set_verify(SslVerifyMode::PEER);
-            builder
-                .set_default_verify_paths()
-                .map_err(TlsError::setup("the machine's certificate authorities"))?;
-        }
-        Trust::File(path) => {
-            builder.set_verify(SslVerifyMode::PEER);
-            std::fs::metadata(path).map_err(|source| TlsError::File {
-                what: "certificate authorities",
-                path: path.clone(),
-                source,
-            })?;
-            builder.set_ca_file(path).map_err(|stack| TlsError::Pem {
-                what: "certificate authority",
-                path: path.clone(),
-                reason: crate::error::reasons(&stack),
-            })?;
-        }
-    }
+    trust::install(&config.trust, &mut builder)?;
     if !config.alpn.is_empty() {
         builder
             .set_alpn_protos(&context::alpn_wire(&config.alpn))
@@ -186,6 +153,7 @@ pub fn client_connection(context: &SslContext, offer: &Offer) -> Result<(Ssl, In
     }
     let inbox = Inbox::default();
     ssl.set_ex_data(*INBOX, inbox.clone());
+    trust::expect_anchor(&mut ssl);
     if let Some(session) = &offer.session {
         // SAFETY: the session was made by the same library in this process, either by a
         // handshake or from bytes; both give it the X.509 method that every context here has.

@@ -2,7 +2,7 @@ use boring::ssl::SslRef;
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
-use crate::{EarlyData, EarlyDataReason, Version, offer, ticket};
+use crate::{EarlyData, EarlyDataReason, Version, offer, ticket, trust};
 
 /// What a handshake negotiated, as far as it has come.
 #[derive(Clone, Debug)]
@@ -19,6 +19,9 @@ pub struct Handshake {
     pub server_name: Option<String>,
     /// Whether a session was resumed.
     pub resumed: bool,
+    /// The authority that the server's certificate was believed for, by its common name; on a
+    /// client only. `None` where nobody was asked: a session was resumed, or anybody is believed.
+    pub authority: Option<String>,
     /// What became of early data.
     pub early_data: EarlyData,
     /// Whether the client's ClientHello offered early data; on the server only.
@@ -60,6 +63,7 @@ impl Handshake {
             alpn: ssl.selected_alpn_protocol().map(<[u8]>::to_vec),
             server_name: ssl.servername(boring::ssl::NameType::HOST_NAME).map(str::to_owned),
             resumed: ssl.session_reused(),
+            authority: trust::anchor(ssl),
             early_data,
             early_data_offered: offer::was_made(ssl),
             early_data_reason: reason,

@@ -90,6 +90,10 @@ struct ConnectionArgs {
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
 
+    /// Believe the machine's authorities alone, not this user's development authority besides
+    #[arg(long, conflicts_with_all = ["cacert", "insecure"])]
+    no_authority: bool,
+
     /// Use these addresses for a host: HOST:PORT:ADDRESS[,ADDRESS...]
     #[arg(long, value_name = "ENTRY")]
     resolve: Vec<String>,
@@ -104,7 +108,11 @@ impl ConnectionArgs {
         match &self.cacert {
             _ if self.insecure => Trust::Anyone,
             Some(file) => Trust::File(file.clone()),
-            None => Trust::System,
+            None => {
+                let (trust, warning) = crate::trust::usual(self.no_authority);
+                warning.iter().for_each(|warning| eprintln!("firstflight: {warning}"));
+                trust
+            }
         }
     }
 

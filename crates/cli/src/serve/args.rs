@@ -16,7 +16,8 @@ use firstflight_tls::Version;
 /// SIGTERM and SIGINT finish running requests and exit, a second one exits at once; SIGHUP reads
 /// configuration and certificates again; SIGUSR1 opens the access log anew, as SIGHUP does too.
 ///
-/// Without a certificate a self-signed one is made, for trying out. The TLS secrets are written to
+/// Without a certificate the development authority of this user makes one, for trying out: see
+/// `firstflight authority --help`. The TLS secrets are written to
 /// the file that the environment variable SSLKEYLOGFILE names, if it is set; there is no flag for
 /// that, because it undoes the encryption.
 ///
@@ -54,11 +55,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "cert", env = "FIRSTFLIGHT_KEY")]
     pub(super) key: Option<PathBuf>,
 
-    /// Further host name or address for the self-signed certificate; may be repeated.
+    /// Have a self-signed certificate, for this host name or address besides; may be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "cert")]
     pub(super) self_signed: Vec<String>,
 
-    /// Write the self-signed certificate to this file, for clients' --cacert.
+    /// Have a self-signed certificate, and write it to this file, for clients' --cacert.
     #[arg(long, value_name = "FILE", conflicts_with = "cert")]
     pub(super) save_cert: Option<PathBuf>,
 

@@ -114,6 +114,8 @@ pub(crate) fn text(path: &Path) -> String {
 pub(crate) fn firstflight(home: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     command.env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("SSLKEYLOGFILE");
+    // The development authority lies in a home of its own.
+    command.env_remove("XDG_DATA_HOME");
     command.env_remove("RUST_LOG").env_remove("FIRSTFLIGHT_SESSIONS_PASSPHRASE");
     command
 }

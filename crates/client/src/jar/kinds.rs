@@ -1,4 +1,5 @@
 use std::fs;
+use std::path::Path;
 
 use bytes::Bytes;
 use firstflight_tls::{Session, Version};
@@ -32,12 +33,15 @@ impl TrustId {
         Ok(Self(match trust {
             Trust::System => "system".to_owned(),
             Trust::Anyone => "anyone".to_owned(),
-            Trust::File(path) => {
-                let bytes = fs::read(path).map_err(file_error("read", path))?;
-                format!("file:{}", hex::encode(Sha256::digest(bytes)))
-            }
+            Trust::File(path) => format!("file:{}", digest(path)?),
+            Trust::SystemAnd(path) => format!("system and file:{}", digest(path)?),
         }))
     }
+}
+
+fn digest(path: &Path) -> Result<String, JarError> {
+    let bytes = fs::read(path).map_err(file_error("read", path))?;
+    Ok(hex::encode(Sha256::digest(bytes)))
 }
 
 /// A session with all that decides where it may be used.

@@ -47,14 +47,15 @@ pub(crate) struct TlsSection {
     pub http2: bool,
     /// Certificate chain of sites that have none of their own, PEM, the server's own first.
     ///
-    /// By default a self-signed certificate is made at the start, for trying out.
+    /// By default the development authority of the server's user makes one, for trying out
+    /// (docs/development.md).
     pub(crate) certificate: Option<PathBuf>,
     /// The private key of that certificate, PEM.
     pub(crate) key: Option<PathBuf>,
-    /// Further host names and addresses for the self-signed certificate, which has `localhost` and
+    /// Host names and addresses for a self-signed certificate instead, which has `localhost` and
     /// the addresses listened on already.
     pub(crate) self_signed: Vec<String>,
-    /// A file to which the self-signed certificate is written, for clients' `--cacert`.
+    /// A file to which a self-signed certificate is written, for clients' `--cacert`.
     pub(crate) save_self_signed: Option<PathBuf>,
 }
 
@@ -110,7 +111,10 @@ impl TlsSection {
             key_log: None,
         };
         let save = self.save_self_signed.map(|path| beside(base, path));
-        let made = CertificateSource::SelfSigned { names: self.self_signed, save };
+        let made = match self_signed {
+            true => CertificateSource::SelfSigned { names: self.self_signed, save },
+            false => CertificateSource::Development,
+        };
         Ok((settings, certificate.unwrap_or(made)))
     }
 
@@ -118,7 +122,7 @@ impl TlsSection {
         let (certificate, key) = files(Some(source));
         let (self_signed, save_self_signed) = match source.clone() {
             CertificateSource::SelfSigned { names, save } => (names, save),
-            CertificateSource::Files { .. } => (Vec::new(), None),
+            CertificateSource::Files { .. } | CertificateSource::Development => (Vec::new(), None),
         };
         Self {
             min_version: settings.min_version.into(),
@@ -169,8 +173,7 @@ pub(super) fn files(source: Option<&CertificateSource>) -> (Option<PathBuf>, Opt
 
 impl Default for TlsSection {
     fn default() -> Self {
-        let made = CertificateSource::SelfSigned { names: Vec::new(), save: None };
-        Self::of(&TlsSettings::default(), &made)
+        Self::of(&TlsSettings::default(), &CertificateSource::Development)
     }
 }
 

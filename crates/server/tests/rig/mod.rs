@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use firstflight_config::{AccessLogSettings, Content, LogFormat, ServerConfig};
+use firstflight_config::{AccessLogSettings, CertificateSource, Content, LogFormat, ServerConfig};
 use firstflight_server::{Server, ServerError, ServerHandle};
 use firstflight_tls::{Connector, ConnectorConfig, Machine, Offer, Progress, Session, Trust};
 use http_body_util::{BodyExt, Full};
@@ -63,6 +63,7 @@ impl Rig {
     ) -> Self {
         let log = dir.path().join("access.log");
         let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
+        config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
         config.access_log =
             Some(AccessLogSettings { file: Some(log.clone()), format: LogFormat::Json });
         change(&mut config);

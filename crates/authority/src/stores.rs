@@ -1,0 +1,1 @@
+//! Where systems and browsers look for authorities.

@@ -1,0 +1,216 @@
+//! The certificates of a server that was given none: signed by the development authority of this
+//! user, and self-signed where that may not vouch for a name or is not to be had.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+
+use firstflight_authority::{Authority, directory, may_vouch_for, renew_at, self_signed};
+use firstflight_tls::Identity;
+use jiff::Timestamp;
+use tracing::{info, warn};
+
+use crate::ServerError;
+
+/// Makes them, and holds those that are shown.
+pub(crate) struct Development {
+    /// `None`: there is none, and the reason has been said.
+    authority: Option<Authority>,
+    /// The addresses that certificates are for besides the sites' names.
+    addresses: Vec<String>,
+    shown: Mutex<Option<Shown>>,
+}
+
+/// Certificates that are shown.
+#[derive(Clone)]
+struct Shown {
+    /// The names of all sites, for which they were made.
+    names: BTreeSet<String>,
+    /// From the authority, for all that it may vouch for.
+    signed: Option<Identity>,
+    /// From nobody, for all names: made where one needs it.
+    plain: Option<Identity>,
+    /// When they are to be made anew, in seconds since 1970.
+    due: u64,
+}
+
+impl Development {
+    /// For a server that listens on `addresses`. Makes the authority if there is none.
+    pub(crate) fn of_this_user(addresses: &[SocketAddr]) -> Self {
+        let made = directory().and_then(|home| Authority::open_or_make(&home, now()));
+        let authority = made.inspect_err(|error| {
+            warn!("{error}; until then the certificate is self-signed, and nobody believes it");
+        });
+        Self::new(authority.ok(), addresses)
+    }
+
+    /// `authority`: `None` for self-signed certificates.
+    pub(crate) fn new(authority: Option<Authority>, addresses: &[SocketAddr]) -> Self {
+        Self { authority, addresses: addresses_of(addresses), shown: Mutex::default() }
+    }
+
+    /// Makes certificates for sites with these names, unless it has them and they last.
+    ///
+    /// # Errors
+    /// [`ServerError::Made`].
+    pub(crate) fn prepare(&self, names: &[&String], now: u64) -> Result<(), ServerError> {
+        let names: BTreeSet<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shown.as_ref().is_some_and(|shown| shown.names == names && now < shown.due) {
+            *shown = Some(self.make(names, now)?);
+        }
+        Ok(())
+    }
+
+    /// The certificate of a site with these names, which have been prepared for.
+    pub(crate) fn identity(&self, names: &[String]) -> Option<Identity> {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = shown.as_ref()?;
+        match &shown.signed {
+            Some(signed) if names.iter().all(|name| may_vouch_for(name)) => Some(signed.clone()),
+            _ => shown.plain.clone(),
+        }
+    }
+
+    /// Whether what is shown should be made anew.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.as_ref().is_some_and(|shown| now >= shown.due)
+    }
+
+    /// Shows none any more: there are others.
+    pub(crate) fn rest(&self) {
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Leaves what is shown as it is until then.
+    pub(crate) fn put_off(&self, until: u64) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shown) = &mut *shown {
+            shown.due = until;
+        }
+    }
+
+    /// Says how clients come to believe it.
+    pub(crate) fn announce(&self) {
+        if let Some(authority) = &self.authority {
+            info!(
+                "certificate by the development authority in {}: `firstflight fetch` believes it, \
+                 others by --cacert or after `firstflight authority trust`",
+                authority.certificate().display()
+            );
+        }
+    }
+
+    fn make(&self, names: BTreeSet<String>, now: u64) -> Result<Shown, ServerError> {
+        let ours = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        let all: BTreeSet<_> = ours.iter().chain(&self.addresses).chain(&names).cloned().collect();
+        let (within, beyond): (Vec<_>, Vec<_>) =
+            all.iter().cloned().partition(|name| may_vouch_for(name));
+        let mut shown = Shown { names, signed: None, plain: None, due: u64::MAX };
+        if let Some(authority) = &self.authority {
+            let made = authority.sign(&within, now)?;
+            let identity = made.identity()?;
+            let expires = identity.expires().and_then(|expires| u64::try_from(expires).ok());
+            shown.due = renew_at(now, expires.unwrap_or(now));
+            shown.signed = Some(identity);
+        }
+        let sites_beyond = beyond.iter().any(|name| shown.names.contains(name));
+        if sites_beyond || shown.signed.is_none() {
+            let all: Vec<_> = all.into_iter().collect();
+            shown.plain = Some(self_signed(&all)?.identity()?);
+        }
+        if self.authority.is_some() && !beyond.is_empty() {
+            warn!(
+                "the development authority may not vouch for {}, nobody believes that \
+                 certificate; give certificate and key",
+                beyond.join(", ")
+            );
+        }
+        Ok(shown)
+    }
+}
+
+/// Now, in seconds since 1970.
+pub(crate) fn now() -> u64 {
+    u64::try_from(Timestamp::now().as_second()).unwrap_or(0)
+}
+
+/// What clients may call a server by that listens here. Where that is every address, those that the
+/// machine has on private networks: a telephone beside it comes by one of them.
+fn addresses_of(listened: &[SocketAddr]) -> Vec<String> {
+    let mut all: BTreeSet<IpAddr> =
+        listened.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()).collect();
+    if listened.iter().any(|address| address.ip().is_unspecified()) {
+        let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+        let addresses = interfaces.filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        });
+        all.extend(addresses.filter(|address| may_vouch_for(&address.to_string())));
+    }
+    all.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_790_000_000;
+
+    fn development() -> (tempfile::TempDir, Development) {
+        let home = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_make(home.path(), NOW).unwrap();
+        let listened = ["10.1.2.3:443".parse().unwrap(), "[::]:443".parse().unwrap()];
+        (home, Development::new(Some(authority), &listened))
+    }
+
+    fn strings(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn one_certificate_for_all_that_the_authority_may_vouch_for() {
+        let (_home, development) = development();
+        let names = strings(&["a.test", "b.internal"]);
+        development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
+        let identity = development.identity(&names[..1]).unwrap();
+        for name in ["localhost", "127.0.0.1", "::1", "10.1.2.3", "a.test", "b.internal"] {
+            assert!(identity.covers(name), "{name}");
+        }
+        assert!(!identity.covers("::") && !identity.covers("0.0.0.0"));
+        assert!(development.identity(&[]).unwrap().covers("a.test"));
+    }
+
+    #[test]
+    fn a_site_beyond_it_is_self_signed_and_others_are_not() {
+        let (_home, development) = development();
+        let names = strings(&["a.test", "example.com"]);
+        development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
+        let beyond = development.identity(&names).unwrap();
+        assert!(beyond.covers("example.com") && beyond.covers("a.test"));
+        assert!(!development.identity(&names[..1]).unwrap().covers("example.com"));
+        let alone = Development::new(None, &[]);
+        alone.prepare(&[&names[0]], NOW).unwrap();
+        assert!(alone.identity(&names[..1]).unwrap().covers("a.test"));
+    }
+
+    #[test]
+    fn it_is_made_anew_before_its_end_and_for_new_names() {
+        let (_home, development) = development();
+        let (old, new) = (strings(&["a.test"]), strings(&["a.test", "b.test"]));
+        let prepare = |names: &[String], now| {
+            development.prepare(&names.iter().collect::<Vec<_>>(), now).unwrap();
+            development.identity(&[]).unwrap()
+        };
+        let expires = |identity: &Identity| identity.expires().unwrap();
+        let first = prepare(&old, NOW);
+        let week = expires(&first) as u64 - NOW;
+        assert!(!development.is_due(NOW + week / 2) && development.is_due(NOW + week * 3 / 4));
+        assert_eq!(expires(&prepare(&old, NOW + 60)), expires(&first), "it lasts");
+        assert!(prepare(&new, NOW + 60).covers("b.test"));
+        let renewed = prepare(&new, NOW + week * 3 / 4);
+        assert!(expires(&renewed) > expires(&first) && !development.is_due(NOW + week));
+    }
+}
