@@ -30,7 +30,8 @@ def picture(side=700):
     rows = b"".join(b"\0" + noise.randbytes(3 * side) for _ in range(side))
 
     def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        check = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + check
 
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 0)) + chunk(b"IEND", b"")

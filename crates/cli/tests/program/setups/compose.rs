@@ -15,12 +15,14 @@ use super::{example, placed};
 use crate::peers::{certificate, installed};
 use crate::prometheus::{Prometheus, age};
 use crate::recorder::Recorder;
-use crate::running::{Ended, PATIENCE, Running, Serve, fetch, fields, run, text, until, within};
+use crate::running::{
+    Ended, PATIENCE, Running, Serve, fetch, fields, firstflight, run, text, until, within,
+};
 
 /// What `compose.yaml` comes to, with these variables set.
 fn loaded(file: &Path, variables: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(installed("compose-go", "compose-go"));
-    command.env_remove("EARLY_DATA").env_remove("KEEP_ALIVE").env_remove("FIRSTFLIGHT_IMAGE");
+    command.env_remove("EARLY_DATA").env_remove("KEEP_ALIVE");
     run(command.arg(file).envs(variables.iter().copied()))
 }
 
@@ -65,6 +67,10 @@ fn the_compose_file_is_good_and_hardened() {
             }
         }
     }
+    // Ours is the one that is made here.
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(out.matches(&format!("image: firstflight:{version}\n")).count(), 1, "{out}");
+    assert!(out.contains(&format!("ROOT: firstflight-{version}-image.tar\n")), "{out}");
     // Operators' ports are this machine's alone.
     let open = out.matches("published:").count() - out.matches("host_ip: 127.0.0.1").count();
     assert_eq!(open, 2, "the server's, over TCP and UDP: {out}");
@@ -169,14 +175,14 @@ impl Stack {
         let out = services(variables);
         let service = parsed(&out)["services"]["firstflight"].clone();
         let command = words(&service["command"]);
-        assert_eq!(command[..3], ["serve", "--config", "/etc/firstflight/firstflight.toml"]);
+        assert_eq!(command[..2], ["serve", "--config=/etc/firstflight/firstflight.toml"]);
         let environment: Vec<(&str, &str)> = service["environment"]
             .as_mapping()
             .unwrap()
             .iter()
             .map(|(name, value)| (name.as_str().unwrap(), value.as_str().unwrap()))
             .collect();
-        let flags: Vec<&str> = command[3..].iter().map(String::as_str).collect();
+        let flags: Vec<&str> = command[2..].iter().map(String::as_str).collect();
         // One certificate for all: a session is offered only to whom its client would trust.
         for file in ["cert.pem", "key.pem"] {
             fs::copy(self.dir.path().join(file), dir.join(file)).unwrap();
@@ -229,6 +235,10 @@ fn the_switch_is_seen_and_sessions_go_on() {
     let counts: Value = serde_json::from_str(&counts).unwrap();
     assert_eq!(counts["GET /account"], 1, "{counts}");
     prometheus.comes("firstflight_early_data_accepted_total{transport=\"tcp\"} > 0");
+    // The health check, which finds the address in the configuration; there it has a port.
+    let health = ["health", "--admin", &server.console().to_string()].map(str::to_owned);
+    let ended = run(firstflight(stack.dir.path()).args(health));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
     server.stop();
 
     let server = stack.serve("off", &[("EARLY_DATA", "off"), ("KEEP_ALIVE", "off")]);

@@ -160,20 +160,38 @@ impl Nodes {
 
     /// Asks early by way of the attacker until it is accepted, which a claim that takes longer than
     /// its budget delays; the target that was.
-    fn early(&self, path: &Recorder, node: usize, before: impl Fn()) -> String {
+    fn early(&self, path: &Recorder, node: usize, when: &str, before: impl Fn()) -> String {
         path.turn_to(self.all[node].address);
         let mut round = 0;
         let mut target = String::new();
         let accepted = within(PATIENCE_BELOW_A_WINDOW, Duration::from_millis(50), || {
             before();
             round += 1;
-            target = format!("/index.html?node={node}&round={round}.");
+            target = format!("/index.html?{when}&node={node}&round={round}.");
             let flags = ["--tls-earlydata", "--http1.1"];
             let fetched = fetch(self.dir.path(), &self.all[node].cert, &path.url(&target), &flags);
             fetched.facts["early_data"] == "accepted"
         });
         assert!(accepted, "no early data at node {node}: {:#?}", self.all[node].log().last());
         target
+    }
+
+    /// As the pods' probes ask, who have no token; and nothing else is told without one.
+    fn probes_are_answered(&self, node: &Serve) {
+        let made = manifests(&example("kubernetes"));
+        let all = Yaml::load_from_str(&made.out).unwrap();
+        let container = &pod(&all, "firstflight")["containers"][0];
+        let probes = ["readinessProbe", "livenessProbe"].map(|probe| &container[probe]["httpGet"]);
+        let status = |path: &str| {
+            let url = format!("http://{}{path}", node.console());
+            let print = ["--silent", "--output", "/dev/null", "--write-out", "%{http_code}"];
+            run(Command::new("curl").args(print).arg(url)).out
+        };
+        for probe in probes {
+            assert_eq!(probe["port"].as_str(), Some("admin"));
+            assert_eq!(status(probe["path"].as_str().unwrap()), "200", "{probe:?}");
+        }
+        assert_eq!(status("/metrics"), "401");
     }
 
     /// How often a target was executed, at all nodes together.
@@ -215,10 +233,10 @@ fn store(secret: &Path) -> Process {
     let made = manifests(&example("kubernetes"));
     let all = Yaml::load_from_str(&made.out).unwrap();
     let arguments = words(&pod(&all, "store")["containers"][0]["args"]);
-    assert_eq!(arguments[..3], ["valkey-server", "--port", "6379"]);
+    assert_eq!(arguments[..2], ["--port", "6379"]);
     let users = secret.join("users.acl").display().to_string();
     let mut plan = Plan::new(Kind::Valkey, Listen::Tcp);
-    for pair in arguments[3..].chunks(2) {
+    for pair in arguments[2..].chunks(2) {
         let [name, value] = pair else { panic!("{pair:?}") };
         let value = value.replace("/etc/valkey/users.acl", &users);
         plan = plan.set(name.trim_start_matches("--"), value);
@@ -234,12 +252,13 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_and_one_starts_anew() {
     let path = Recorder::start(nodes.all[0].address);
     let mut targets = Vec::new();
     for node in [0, 1, 2] {
-        let target = nodes.early(&path, node, || nodes.age());
+        let target = nodes.early(&path, node, "first", || nodes.age());
         for at in &nodes.all {
             assert_eq!(resend(at.address, &path.flight(), 10, 1), 10);
         }
         targets.push(target);
     }
+    nodes.probes_are_answered(&nodes.all[0]);
     // A rolling update: a node ends and another one starts, which needs no window.
     let log = nodes.all.remove(0).stop();
     let line = |line: &&Value, target: &str| line["target"] == target && line["executed"] == true;
@@ -247,7 +266,7 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_and_one_starts_anew() {
     let gone: Vec<usize> = gone.collect();
     let another = nodes.node("another");
     nodes.all.insert(0, another);
-    let late = nodes.early(&path, 0, || {});
+    let late = nodes.early(&path, 0, "later", || {});
     resend(nodes.all[1].address, &path.flight(), 10, 1);
     // A line is written when its request has ended.
     assert!(until(|| nodes.executed(&late) > 0));
