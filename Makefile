@@ -14,7 +14,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab bench quic flood cluster operations conformance control test deps-lab deps-test build fmt lint deny advisories unit \
+.PHONY: help lab bench quic flood cluster operations conformance control test package deps-lab deps-test deps-package build fmt lint deny advisories unit \
 	fuzz-smoke fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -52,6 +52,12 @@ conformance: deps-test ## Tries the server by tools and attacks, raw data to res
 
 test: deps-test fmt lint deny unit fuzz-smoke ## The whole test suite
 	@echo "make test: all passed"
+
+package: deps-package ## Makes a static program, a Debian package and an image's root in dist/
+	@scripts/package
+
+deps-package: ## Installs what packages are made with and the machine lacks
+	@scripts/install-deps package
 
 deps-lab: ## Installs what the lab needs and the machine lacks
 	@scripts/install-deps lab

@@ -94,7 +94,8 @@ fn of_command(command: &Command, date: &str, pages: &mut Vec<Page>) -> anyhow::R
 /// Without line breaks beside an empty line, of which formatters warn.
 fn tidied(page: &str) -> String {
     let lines: Vec<_> = page.lines().collect();
-    let empty = |at: Option<usize>| at.and_then(|at| lines.get(at)) == Some(&".sp");
+    let empty =
+        |at: Option<usize>| at.and_then(|at| lines.get(at)).is_some_and(|line| line.is_empty());
     let kept = lines
         .iter()
         .enumerate()

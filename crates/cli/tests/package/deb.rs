@@ -1,0 +1,129 @@
+//! The Debian package on a fresh machine: installed, in use, upgraded under load, removed.
+
+use firstflight_rig::{Machine, Root, can_boot};
+
+use crate::{package, said};
+use std::process::Command;
+
+/// The list of other suites too, so that one root is made for all.
+const PACKAGES: [&str; 7] =
+    ["curl", "openssl", "procps", "python3", "+haproxy", "+nginx", "+redis-server"];
+
+const URL: &str = "https://localhost:8443/";
+
+#[test]
+fn it_lives_and_leaves_nothing() {
+    if let Err(reason) = can_boot() {
+        eprintln!("not run: {reason}");
+        return;
+    }
+    let (_first, deb) = package("deb", "0.1.0");
+    let (_second, newer) = package("deb", "0.1.1");
+    // That it is not packed small is this test's own doing.
+    let unpacked = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball";
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags", unpacked]);
+    assert_eq!(said(lintian.arg(&deb)), "", "lintian has nothing to say");
+
+    let machine = Root::make(&PACKAGES).boot("packaged");
+    machine.copy(&deb, "/root/first.deb");
+    machine.copy(&newer, "/root/second.deb");
+    machine.ask("apt-get install -y ./first.deb");
+    serves(&machine);
+    let old = main_process(&machine);
+    upgrades(&machine);
+    assert_ne!(main_process(&machine), old, "the new version has taken over");
+    assert!(machine.ask("dpkg-query -W firstflight").contains("0.1.1"));
+
+    machine.ask("apt-get remove -y firstflight");
+    assert!(!machine.run("pgrep firstflight").status.success(), "the service has ended");
+    // What was configured, enabled and made while it ran is there when it is installed again.
+    let kept = [
+        "/etc/firstflight",
+        "/etc/firstflight/firstflight.toml",
+        "/etc/systemd/system/multi-user.target.wants/firstflight.service",
+        "/var/lib/firstflight",
+        "/var/log/firstflight",
+    ];
+    assert_eq!(left(&machine).lines().collect::<Vec<_>>(), kept);
+    machine.ask("apt-get purge -y firstflight");
+    assert_eq!(left(&machine), "");
+    // Numbers of users are not given again while files of theirs may be about.
+    machine.ask("getent passwd firstflight");
+}
+
+/// Started by the installation, as the unit has it, and taking early data.
+fn serves(machine: &Machine) {
+    machine.ask("systemctl is-active firstflight && systemctl is-enabled firstflight");
+    let health = "firstflight health --config /etc/firstflight/firstflight.toml";
+    assert_eq!(machine.ask(health), "ok\n");
+    let owner = machine.ask(&format!("ps -o user= -p {}", main_process(machine)));
+    assert!(owner.starts_with("firstfl"), "{owner}");
+    let fetch = "firstflight fetch --insecure --silent --show-error --tls-earlydata --output page \
+                 --write-out '%{http_code} %{tls_earlydata}\\n'";
+    for http3 in ["", "--http3-only"] {
+        machine.ask("rm -f jar");
+        let twice = format!("for _ in 1 2; do {fetch} {http3} --ssl-sessions jar {URL}; done");
+        let answers = machine.ask(&twice);
+        let (first, second) = answers.trim().split_once('\n').unwrap();
+        assert_eq!(first, "200 0", "no session yet");
+        assert!(early(second), "early data is accepted {http3}: {second}");
+    }
+    assert!(machine.ask("cat page").contains("firstflight works"));
+    machine.ask("test -e /usr/share/man/man5/firstflight.toml.5.gz");
+    machine.ask("test -e /usr/share/doc/firstflight/examples/firstflight.toml");
+}
+
+/// To the second version, while clients come and keep their sessions: not one request fails.
+fn upgrades(machine: &Machine) {
+    let client = format!(
+        "#!/bin/bash
+         # A client that comes again and again until it is told to stop.
+         until [[ -e /root/stop ]]; do
+             firstflight fetch --insecure --silent --tls-earlydata --ssl-sessions \"$1\" $2 \
+                 --output /dev/null --write-out '%{{http_code}} %{{tls_earlydata}}\\n' {URL} >>\"$1.log\"
+         done
+        "
+    );
+    machine.write("/root/client", &client);
+    // The same program throughout: what is upgraded is the server.
+    machine.ask("cp /usr/bin/firstflight /usr/local/bin/ && chmod +x client && hash -r");
+    let fetch = format!(
+        "firstflight fetch --insecure --silent --show-error --tls-earlydata --ssl-sessions kept \
+         --output /dev/null --write-out '%{{http_code}} %{{tls_earlydata}}\\n' {URL}"
+    );
+    machine.ask(&fetch);
+    let script = "for one in a b; do ./client $one & ./client $one-quic --http3-only & done
+        came() { cat *.log 2>/dev/null | wc -l; }
+        until (( $(came) >= 40 )); do sleep 0.1; done
+        apt-get install -y ./second.deb || exit
+        after=$(came)
+        until (( $(came) >= after + 40 )); do sleep 0.1; done
+        touch stop; wait; rm /usr/local/bin/firstflight";
+    machine.ask(script);
+    let log = machine.ask("cat *.log");
+    let failed: Vec<_> = log.lines().filter(|line| !line.starts_with("200 ")).collect();
+    assert!(failed.is_empty(), "of {} failed: {failed:?}", log.lines().count());
+    assert!(log.lines().filter(|line| early(line)).count() > 40, "{log}");
+    let answer = machine.ask(&fetch);
+    assert!(early(answer.trim()), "a session of the version before is worth its while: {answer}");
+    println!("{} requests during an upgrade, 0 failed", log.lines().count());
+}
+
+/// Whether bytes were sent early and accepted.
+fn early(answer: &str) -> bool {
+    answer.strip_prefix("200 ").and_then(|bytes| bytes.parse().ok()).is_some_and(|n: i64| n > 0)
+}
+
+fn main_process(machine: &Machine) -> String {
+    machine.ask("systemctl show --property=MainPID --value firstflight").trim().to_owned()
+}
+
+/// What bears the package's name, but for the package manager's own notes and those of people.
+fn left(machine: &Machine) -> String {
+    machine.ask(
+        r"find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /root \
+            -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/log/journal \) -prune \
+            -o -name '*firstflight*' -print | sort",
+    )
+}
