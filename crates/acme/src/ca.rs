@@ -15,7 +15,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::clock::{now, unix};
 use crate::{AcmeConfig, AcmeError};
@@ -37,6 +37,7 @@ struct Shared {
 struct Connection {
     authority: String,
     sender: SendRequest<Full<Bytes>>,
+    since: Instant,
 }
 
 /// Why there is no answer that ACME could read.
@@ -101,7 +102,7 @@ impl Shared {
         let request = Request::from_parts(parts, Full::new(body.to_bytes()));
         let (answer, sender) = self.exchange(&host, port, &authority, request).await?;
         let answer = self.read(&method, answer).await?;
-        *lock(&self.kept) = Some(Connection { authority, sender });
+        *lock(&self.kept) = Some(Connection { authority, sender, since: Instant::now() });
         Ok(answer)
     }
 
@@ -113,7 +114,8 @@ impl Shared {
         authority: &str,
         mut request: Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), Failure> {
-        let kept = lock(&self.kept).take().filter(|kept| kept.authority == authority);
+        let fit = |kept: &Connection| kept.authority == authority && kept.since.elapsed() < KEEP;
+        let kept = lock(&self.kept).take().filter(fit);
         if let Some(mut kept) = kept {
             match kept.sender.try_send_request(request).await {
                 Ok(answer) => return Ok((answer, kept.sender)),
@@ -202,6 +204,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// RFC 8555 section 6.1 asks for the client's name, and its library's.
 const OURSELVES: &str = concat!("firstflight/", env!("CARGO_PKG_VERSION"), " instant-acme/0.8");
+
+/// A server may close what is idle just when a request is on its way. Few do so this soon.
+const KEEP: Duration = Duration::from_secs(3);
 
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);

@@ -29,6 +29,10 @@ mod said;
 mod sharing;
 mod shelf;
 mod state;
+#[cfg(test)]
+mod stub;
+#[cfg(test)]
+mod stub_tests;
 
 pub use answers::Answers;
 pub use config::{AcmeConfig, BadDirectory, ChallengeKind, Directory, ExternalAccount, KeyKind};
