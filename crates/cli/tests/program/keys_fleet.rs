@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
 
-use firstflight_rig::free_port;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -141,10 +140,9 @@ const NGINX: Make = Make {
 const HAPROXY: Make = Make {
     format: "haproxy",
     start: |dir| {
-        let ports = haproxy::Ports { plain: free_port(), metrics: free_port() };
         // It would try for seconds to reach somebody.
         let answer = "    http-request return status 200\n    default_backend";
-        haproxy::start(dir, "127.0.0.1:9", &ports, |c| c.replace("    default_backend", answer))
+        haproxy::start(dir, "127.0.0.1:9", |config| config.replace("    default_backend", answer))
     },
     reload: Some("kill -USR2 {}"),
     lifetime: 43_200,

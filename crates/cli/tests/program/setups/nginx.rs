@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use firstflight_rig::free_port;
-
 use super::placed;
 use crate::peers::Peer;
 
@@ -14,7 +12,7 @@ pub(crate) fn start(dir: &Path, upstream: &str) -> Peer {
         let here = |name: &str| dir.join(name).display().to_string();
         let places = [
             ("listen 443 ssl http2;", format!("listen 127.0.0.1:{port} ssl http2;")),
-            ("listen 80;", format!("listen 127.0.0.1:{};", free_port())),
+            ("listen 80;", format!("listen unix:{};", here("plain"))),
             ("127.0.0.1:8080", upstream.to_owned()),
             ("/etc/nginx/tls/fullchain.pem", here("cert.pem")),
             ("/etc/nginx/tls/privkey.pem", here("key.pem")),

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use firstflight_rig::free_port;
 use tempfile::TempDir;
 
 use super::{haproxy, nginx};
@@ -80,6 +79,19 @@ impl Fleet {
     /// The first node's log.
     fn lines(&self) -> Vec<String> {
         text(&self.dir.path().join("a").join(self.log)).lines().map(str::to_owned).collect()
+    }
+
+    /// What the first node answers on a socket of its own.
+    fn curl(&self, socket: &str) -> String {
+        let mut command = Command::new("curl");
+        command.arg("--unix-socket").arg(self.dir.path().join("a").join(socket));
+        run(command.args(["--silent", "--include", "http://localhost/metrics"])).out
+    }
+
+    fn redirects(&self) {
+        let moved = self.curl("plain").to_lowercase();
+        let there = moved.contains("location: https://localhost/metrics");
+        assert!(there && moved.contains(" 308 "), "{moved}");
     }
 
     /// How often the application was asked for this, by whatever method.
@@ -162,14 +174,14 @@ fn nginx_executes_each_copy_at_each_node() {
         within(Duration::from_secs(5), OFTEN, || fleet.asked(&target) == 1 + 2 * 3)
     });
     assert!(executed, "{:#?}", fleet.application.seen());
+    fleet.redirects();
 }
 
 #[test]
 fn haproxy_takes_early_data_waits_and_executes_no_copy() {
     for http in ["--http1.1", "--http2"] {
-        let ports = || haproxy::Ports { plain: free_port(), metrics: free_port() };
         let fleet = Fleet::start(http, "haproxy", "peer.said", |dir, to| {
-            haproxy::start(dir, to, &ports(), |config| config)
+            haproxy::start(dir, to, |config| config)
         });
         let verdict = |fetched: Fetched| fields(&fetched.facts, "early_data num_retries http_code");
         assert_eq!(verdict(fleet.ask("/full", false, &EARLY)), "none 0 200");
@@ -190,12 +202,8 @@ fn haproxy_takes_early_data_waits_and_executes_no_copy() {
 /// 2.6 never says that a request is early, so its rule is tried by another property.
 #[test]
 fn haproxy_answers_425_by_its_rule() {
-    let ports = haproxy::Ports { plain: free_port(), metrics: free_port() };
     let fleet = Fleet::start("--http1.1", "haproxy", "peer.said", |dir, to| {
-        // Of both nodes the first takes the ports; the other one has its own.
-        let own = haproxy::Ports { plain: free_port(), metrics: free_port() };
-        let ports = if dir.ends_with("a") { &ports } else { &own };
-        haproxy::start(dir, to, ports, |config| {
+        haproxy::start(dir, to, |config| {
             config.replace("if { ssl_fc_has_early }", "if { ssl_fc_is_resumed }")
         })
     });
@@ -206,13 +214,8 @@ fn haproxy_answers_425_by_its_rule() {
     assert_eq!(fields(&refused.facts, "tls_resumed http_code"), "1 425");
     assert_eq!(fleet.application.seen(), ["GET /full - ", "GET /resumed - "]);
 
-    let curl = |port: u16, arguments: &[&str]| {
-        let url = format!("http://127.0.0.1:{port}/metrics");
-        run(Command::new("curl").arg("--silent").args(arguments).arg(url)).out
-    };
     let answered = "haproxy_frontend_http_responses_total{proxy=\"web\",code=\"4xx\"} 1";
-    let page = curl(ports.metrics, &[]);
+    let page = fleet.curl("metrics");
     assert!(page.lines().any(|line| line == answered), "{page}");
-    let moved = curl(ports.plain, &["--include"]);
-    assert!(moved.contains(" 308 ") && moved.contains("location: https://"), "{moved}");
+    fleet.redirects();
 }
