@@ -1,9 +1,10 @@
 //! The Debian package on a fresh machine: installed, in use, upgraded under load, removed.
 
+use std::process::Command;
+
 use firstflight_rig::{Machine, Root, can_boot};
 
 use crate::{package, said};
-use std::process::Command;
 
 /// The list of other suites too, so that one root is made for all.
 const PACKAGES: [&str; 7] =
@@ -59,7 +60,8 @@ fn serves(machine: &Machine) {
     assert_eq!(machine.ask(health), "ok\n");
     let owner = machine.ask(&format!("ps -o user= -p {}", main_process(machine)));
     assert!(owner.starts_with("firstfl"), "{owner}");
-    let fetch = "firstflight fetch --insecure --silent --show-error --tls-earlydata --output page \
+    let fetch = "firstflight fetch --cacert /var/lib/firstflight/authority/authority.pem --silent \
+                 --show-error --tls-earlydata --output page \
                  --write-out '%{http_code} %{tls_earlydata}\\n'";
     for http3 in ["", "--http3-only"] {
         machine.ask("rm -f jar");

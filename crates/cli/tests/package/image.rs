@@ -56,6 +56,7 @@ fn as_its_dockerfile_says(root: &Path) {
     let text = fs::read_to_string(file).unwrap();
     for line in [
         "ENV FIRSTFLIGHT_CONFIG=/etc/firstflight/firstflight.toml",
+        "    XDG_DATA_HOME=/var/lib",
         "USER 65532:65532",
         "ENTRYPOINT [\"/usr/bin/firstflight\"]",
         "CMD [\"serve\"]",
@@ -86,10 +87,12 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount -t proc proc /proc
 python3 -c "$3" "$state/names" &
 until [[ -e $state/names ]]; do sleep 0.05; done
-export FIRSTFLIGHT_CONFIG=/etc/firstflight/firstflight.toml HOME=/tmp
+export FIRSTFLIGHT_CONFIG=/etc/firstflight/firstflight.toml XDG_DATA_HOME=/var/lib
 firstflight="setpriv --no-new-privs chroot --userspec=65532:65532 $root /usr/bin/firstflight"
 $firstflight serve 2>"$state/log" &
 server=$!
+# Clients keep their sessions somewhere.
+export HOME=/tmp
 set +e
 while read -r command; do
     eval "$command" </dev/null 2>&1 || echo "failed: $?"
