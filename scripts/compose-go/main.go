@@ -1,5 +1,6 @@
 // Loads a compose file by the library that Docker's own `compose` is made of, checks it against the
-// specification's schema, fills in the variables, and prints what it comes to.
+// specification's schema, fills in the variables, and prints what it comes to, with the services of
+// all profiles.
 //
 //	compose-go compose.yaml
 package main
@@ -15,7 +16,7 @@ func main() {
 	if len(os.Args) != 2 {
 		fail(fmt.Errorf("usage: compose-go FILE"))
 	}
-	options, err := cli.NewProjectOptions(os.Args[1:], cli.WithOsEnv)
+	options, err := cli.NewProjectOptions(os.Args[1:], cli.WithOsEnv, cli.WithDefaultProfiles("*"))
 	if err != nil {
 		fail(err)
 	}
