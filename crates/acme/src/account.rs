@@ -27,10 +27,11 @@ pub(crate) async fn open(
     let Some(mut kept) = kept else {
         return new(config, &contact, &said).await;
     };
-    let account = restore(ca, &kept.credentials).await.map_err(|error| said.error(error))?;
+    let account =
+        restore(ca, &kept.credentials).await.map_err(|error| said.account_error(error))?;
     if kept.contact != contact {
         let words: Vec<_> = contact.iter().map(String::as_str).collect();
-        account.update_contacts(&words).await.map_err(|error| said.error(error))?;
+        account.update_contacts(&words).await.map_err(|error| said.account_error(error))?;
         kept.contact = contact;
         state.save_account(&kept)?;
     }
@@ -67,7 +68,7 @@ async fn new(
     let (account, credentials) = Account::builder_with_http(Box::new(said.ca.clone()))
         .create(&account, said.directory.to_owned(), external.as_ref())
         .await
-        .map_err(|error| said.error(error))?;
+        .map_err(|error| said.account_error(error))?;
     said.state.save_account(&state::Account { contact: contact.to_vec(), credentials })?;
     info!("a new account with {}", said.directory);
     Ok(account)

@@ -54,7 +54,7 @@ impl Certificate {
         if kept.history.begun.is_some() || kept.history.latest() >= self.history.latest() {
             self.take_history(kept.history);
         }
-        kept.issued.is_some_and(|issued| self.take_newer(issued))
+        kept.issued.is_some_and(|issued| self.take_better(issued))
     }
 
     fn take_history(&mut self, history: History) {
@@ -62,15 +62,15 @@ impl Certificate {
         self.history = History { seed: seed.unwrap_or_else(rand::random), ..history };
     }
 
-    /// Takes a certificate of somebody else if it is newer; says whether it was.
-    pub(crate) fn take_newer(&mut self, issued: Issued) -> bool {
-        let newer = self.issued.as_ref().is_none_or(|held| issued.is_newer_than(held));
-        if newer {
+    /// Takes a certificate of somebody else if it is better; says whether it was.
+    pub(crate) fn take_better(&mut self, issued: Issued) -> bool {
+        let better = self.issued.as_ref().is_none_or(|held| issued.is_better_than(held));
+        if better {
             self.issued = Some(Arc::new(issued));
             self.suggested = None;
             self.tries.taken_up += 1;
         }
-        newer
+        better
     }
 
     /// When it is to be asked for.
@@ -87,8 +87,13 @@ impl Certificate {
         self.validity().is_some_and(|held| now > held.end - (held.end - held.start) / 12)
     }
 
+    /// What is held, if it is for all names.
+    pub(crate) fn whole(&self) -> Option<&Arc<Issued>> {
+        self.issued.as_ref().filter(|issued| issued.names == self.names)
+    }
+
     pub(crate) fn validity(&self) -> Option<Window> {
-        self.issued.as_ref().map(|issued| issued.validity())
+        self.whole().map(|issued| issued.validity())
     }
 
     pub(crate) fn state(&self, now: i64) -> CertificateState {

@@ -49,7 +49,7 @@ impl<S: Shelf> Keeper<S> {
         let certificates: Vec<_> = (0..)
             .zip(names)
             .map(|(index, names)| {
-                let kept = state.certificate(&names);
+                let kept = state.certificate(&names, now);
                 Certificate::restored(names, kept, now, ask_window(index))
             })
             .collect();
@@ -199,7 +199,7 @@ impl<S: Shelf> Keeper<S> {
         self.publish();
         let certificate = &self.certificates[index];
         debug!("{}: asking {}", certificate.names[0], self.config.directory);
-        let known = certificate.issued.as_ref().filter(|_| certificate.suggested.is_some());
+        let known = certificate.whole().filter(|_| certificate.suggested.is_some());
         let ordering = Ordering {
             config: &self.config,
             state: &self.state,
@@ -260,7 +260,7 @@ impl<S: Shelf> Keeper<S> {
 
     async fn read_again(&mut self, index: usize) -> Result<(), AcmeError> {
         let (state, names) = (self.state.clone(), self.certificates[index].names.clone());
-        let kept = blocking(move || Ok(state.certificate(&names))).await?;
+        let kept = blocking(move || Ok(state.certificate(&names, now()))).await?;
         self.certificates[index].phase = Phase::Waiting;
         if self.certificates[index].read_again(kept) {
             info!("{}: another process had a certificate issued", self.name(index));
@@ -298,7 +298,7 @@ impl<S: Shelf> Keeper<S> {
     }
 
     async fn save(&self, index: usize) -> Result<(), AcmeError> {
-        let (state, issued) = (self.state.clone(), self.certificates[index].issued.clone());
+        let (state, issued) = (self.state.clone(), self.certificates[index].whole().cloned());
         blocking(move || issued.map_or(Ok(()), |it| state.save_certificate(&it))).await?;
         self.save_history(index).await
     }

@@ -107,14 +107,16 @@ impl<S: Shelf> Ordering<'_, S> {
             Error::Api(problem) if kind_of(problem) == "accountDoesNotExist" => {
                 self.state.forget_account("the authority does not know the account any more");
                 let account = account::open(self.config, self.state, said.ca).await?;
-                account.new_order(&plain).await.map_err(|error| said.error(error))
+                account.new_order(&plain).await.map_err(|error| said.account_error(error))
             }
-            Error::Api(problem) if kind_of(problem) == "rateLimited" => Err(said.error(error)),
+            Error::Api(problem) if kind_of(problem) == "rateLimited" => {
+                Err(said.account_error(error))
+            }
             // An authority may have its own mind on what is replaced; without is never wrong.
             _ if self.replaces.is_some() => {
-                account.new_order(&plain).await.map_err(|error| said.error(error))
+                account.new_order(&plain).await.map_err(|error| said.account_error(error))
             }
-            _ => Err(said.error(error)),
+            _ => Err(said.account_error(error)),
         }
     }
 

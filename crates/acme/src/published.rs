@@ -12,7 +12,8 @@ const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// A certificate that an authority issued, with its key.
 pub struct Issued {
-    /// The names it was asked for.
+    /// The names it is for: those of its site, or while names that were added have none yet, the
+    /// others.
     pub names: Vec<String>,
     /// The chain as PEM, leaf first.
     pub chain: String,
@@ -102,13 +103,21 @@ impl Issued {
         Self::accept(names, chain, Zeroizing::new(key.to_owned()))
     }
 
+    /// The same from a text that was kept for other names, as far as it is for these.
+    pub(crate) fn covering(names: &[String], text: &str) -> Option<Self> {
+        let identity = Identity::from_pem(text.as_bytes(), text.as_bytes()).ok()?;
+        let covered: Vec<_> = names.iter().filter(|name| identity.covers(name)).cloned().collect();
+        if covered.is_empty() { None } else { Self::from_pem(&covered, text).ok() }
+    }
+
     pub(crate) fn validity(&self) -> Window {
         Window { start: self.not_before, end: self.not_after }
     }
 
-    /// Whether this is to be preferred: nodes that compare two come to the same.
-    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
-        let rank = |it: &Self| (it.not_before, it.not_after);
+    /// Whether this is to be preferred for the same site: it is for more of its names, or else
+    /// newer. Nodes that compare two come to the same.
+    pub(crate) fn is_better_than(&self, other: &Self) -> bool {
+        let rank = |it: &Self| (it.names.len(), it.not_before, it.not_after);
         (rank(self), &self.chain) > (rank(other), &other.chain)
     }
 

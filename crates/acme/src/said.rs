@@ -37,6 +37,20 @@ impl Said<'_> {
         }
     }
 
+    /// The same where only the account can be meant by "unauthorized".
+    pub(crate) fn account_error(&self, error: Error) -> AcmeError {
+        match &error {
+            Error::Api(problem) if kind(problem) == "unauthorized" => {
+                self.account(in_words(problem))
+            }
+            _ => self.error(error),
+        }
+    }
+
+    fn account(&self, said: String) -> AcmeError {
+        AcmeError::Account { said, path: self.state.account_path() }
+    }
+
     fn failure(&self, failure: Failure, until: Option<i64>) -> AcmeError {
         let host = self.host();
         match failure {
@@ -62,9 +76,7 @@ impl Said<'_> {
                 AcmeError::NamesRefused { said }
             }
             "externalAccountRequired" => AcmeError::ExternalAccount { said },
-            "accountDoesNotExist" | "unauthorized" => {
-                AcmeError::Account { said, path: self.state.account_path() }
-            }
+            "accountDoesNotExist" => self.account(said),
             "userActionRequired" | "agreementRequired" => {
                 AcmeError::TermsNotAgreed(self.directory.to_owned())
             }

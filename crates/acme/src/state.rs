@@ -89,8 +89,10 @@ impl State {
         set_aside(&self.account_path(), why);
     }
 
-    /// What is kept of a certificate. What is damaged is set aside with a warning.
-    pub(crate) fn certificate(&self, names: &[String]) -> Kept {
+    /// What is kept of a certificate. What is damaged is set aside with a warning. If there is none
+    /// for exactly these names, one that is for the most of them stands in: a site to which a name
+    /// was added goes on with what it had.
+    pub(crate) fn certificate(&self, names: &[String], now: i64) -> Kept {
         let (pem, json) = self.paths(names);
         let mut kept = Kept { issued: None, history: read_json(&json).unwrap_or_default() };
         match read(&pem) {
@@ -101,7 +103,17 @@ impl State {
             },
             Err(error) => set_aside(&pem, &error.to_string()),
         }
+        kept.issued = kept.issued.or_else(|| self.stand_in(names, now));
         kept
+    }
+
+    fn stand_in(&self, names: &[String], now: i64) -> Option<Issued> {
+        let files = fs::read_dir(&self.directory).ok()?.filter_map(|file| Some(file.ok()?.path()));
+        files
+            .filter(|path| path.extension().is_some_and(|it| it == "pem"))
+            .filter_map(|path| Issued::covering(names, &read(&path).ok()??))
+            .filter(|issued| issued.not_after > now)
+            .reduce(|best, other| if other.is_better_than(&best) { other } else { best })
     }
 
     pub(crate) fn save_certificate(&self, issued: &Issued) -> Result<(), AcmeError> {

@@ -8,9 +8,15 @@ fn names() -> Vec<String> {
 }
 
 fn issued() -> Issued {
+    issued_for(&["example.test"])
+}
+
+fn issued_for(names: &[&str]) -> Issued {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
     let key = rcgen::KeyPair::generate().unwrap();
-    let certificate = rcgen::CertificateParams::new(names()).unwrap().self_signed(&key).unwrap();
-    Issued::accept(&names(), &certificate.pem(), key.serialize_pem().into()).unwrap()
+    let params = rcgen::CertificateParams::new(names.clone()).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    Issued::accept(&names, &certificate.pem(), key.serialize_pem().into()).unwrap()
 }
 
 fn open(root: &Path) -> State {
@@ -25,12 +31,33 @@ fn what_is_kept_comes_back() {
     history.success(5);
     state.save_certificate(&issued).unwrap();
     state.save_history(&names(), &history).unwrap();
-    let kept = state.certificate(&names());
+    let kept = state.certificate(&names(), 0);
     let back = kept.issued.unwrap();
     assert_eq!((&back.chain, &back.key), (&issued.chain, &issued.key));
     assert_eq!((back.not_before, back.not_after), (issued.not_before, issued.not_after));
     assert_eq!(kept.history, history);
-    assert!(state.certificate(&["other.test".to_owned()]).issued.is_none());
+    assert!(state.certificate(&["other.test".to_owned()], 0).issued.is_none());
+}
+
+#[test]
+fn a_site_whose_names_changed_goes_on_with_what_it_had() {
+    let root = tempfile::tempdir().unwrap();
+    let state = open(&root.path().join("acme"));
+    let (small, large) = (issued_for(&["a.test"]), issued_for(&["a.test", "b.test"]));
+    state.save_certificate(&small).unwrap();
+    state.save_certificate(&large).unwrap();
+    let found = |names: &[&str], now| {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        state.certificate(&names, now).issued.map(|it| (it.names, it.chain))
+    };
+    let (a, b) = ("a.test".to_owned(), "b.test".to_owned());
+    // A name more: it is not for all, and says so.
+    let both = Some((vec![a, b.clone()], large.chain.clone()));
+    assert_eq!(found(&["a.test", "b.test", "c.test"], 0), both);
+    // A name less: it is for all that are left.
+    assert_eq!(found(&["b.test"], 0), Some((vec![b], large.chain.clone())));
+    assert_eq!(found(&["b.test"], large.not_after), None);
+    assert_eq!(found(&["c.test"], 0), None);
 }
 
 #[test]
@@ -67,7 +94,7 @@ fn what_is_damaged_is_set_aside() {
         fs::write(&pem, damage).unwrap();
         fs::write(&json, damage).unwrap();
         fs::write(state.account_path(), damage).unwrap();
-        let kept = state.certificate(&names());
+        let kept = state.certificate(&names(), 0);
         assert!(kept.issued.is_none() && kept.history == History::default());
         assert!(state.account::<u32>().is_none());
         for path in [&pem, &json, &state.account_path()] {
@@ -76,7 +103,7 @@ fn what_is_damaged_is_set_aside() {
         }
     }
     fs::write(&pem, [0xff, 0xfe]).unwrap();
-    assert!(state.certificate(&names()).issued.is_none() && !pem.exists());
+    assert!(state.certificate(&names(), 0).issued.is_none() && !pem.exists());
 }
 
 #[test]
@@ -97,7 +124,7 @@ fn each_authority_has_its_own() {
         |url: &str| State::open(root.path().join("a").as_path(), &url.parse().unwrap()).unwrap();
     let (one, other) = (of("https://ca.test/one"), of("https://ca.test/two"));
     one.save_certificate(&issued()).unwrap();
-    assert!(other.certificate(&names()).issued.is_none());
+    assert!(other.certificate(&names(), 0).issued.is_none());
 }
 
 #[test]

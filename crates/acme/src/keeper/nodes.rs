@@ -41,7 +41,7 @@ impl<S: Shelf> Keeper<S> {
         error: Option<&AcmeError>,
     ) -> Result<(), ShelfError> {
         let certificate = &self.certificates[index];
-        match (error, &certificate.issued) {
+        match (error, certificate.whole()) {
             (None, Some(issued)) => {
                 sharing.put_certificate(issued, now()).await?;
                 sharing.clear_trouble(&certificate.names).await
@@ -60,13 +60,13 @@ impl<S: Shelf> Keeper<S> {
         let Some(sharing) = self.sharing.clone() else { return Ok(()) };
         let certificate = &mut self.certificates[index];
         let shared = sharing.certificate(&certificate.names).await?;
-        let held = certificate.issued.clone();
+        let held = certificate.whole().cloned();
         match (shared, held) {
-            (Some(shared), held) if held.as_ref().is_none_or(|it| shared.is_newer_than(it)) => {
+            (Some(shared), held) if held.as_ref().is_none_or(|it| shared.is_better_than(it)) => {
                 self.take_up(index, shared).await;
                 Ok(())
             }
-            (Some(shared), Some(held)) if !held.is_newer_than(&shared) => Ok(()),
+            (Some(shared), Some(held)) if !held.is_better_than(&shared) => Ok(()),
             (_, Some(held)) => Ok(sharing.put_certificate(&held, now()).await?),
             (_, None) => Ok(()),
         }
@@ -75,7 +75,7 @@ impl<S: Shelf> Keeper<S> {
     async fn take_up(&mut self, index: usize, shared: Issued) {
         let certificate = &mut self.certificates[index];
         info!("{}: another node had a certificate issued", certificate.names[0]);
-        certificate.take_newer(shared);
+        certificate.take_better(shared);
         certificate.history.success(now());
         certificate.phase = Phase::Waiting;
         certificate.hold = None;

@@ -143,3 +143,24 @@ async fn rfc8555_7_3_4_an_account_elsewhere_is_bound() {
     running.until_issued().await;
     running.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_with_a_new_name_goes_on_until_there_is_one_for_all() {
+    let answers = Answers::new();
+    let mut pebble = Pebble::start(answerer(&answers, NAMES).await);
+    let state = tempfile::tempdir().unwrap();
+    let config = config(&pebble, state.path());
+    let mut running = Running::alone(config.clone(), &[&NAMES[..2]], &answers);
+    let old = running.until_issued().await.issued.unwrap();
+    running.end().await;
+
+    pebble.kill();
+    let mut running = Running::alone(config, &[NAMES], &answers);
+    let meanwhile = running.until("an error", |it| it.last_error.is_some()).await;
+    let served = meanwhile.issued.unwrap();
+    assert_eq!((&served.chain, &served.names[..]), (&old.chain, &names(&NAMES[..2])[..]));
+    pebble.restart();
+    let all = running.until("all names", |it| it.tries.issued == 1).await.issued.unwrap();
+    assert!(all.names.len() == 3 && all.identity().unwrap().covers(NAMES[2]));
+    running.end().await;
+}
