@@ -1,6 +1,7 @@
 //! The `firstflight` program: parses, calls, prints.
 
 mod attempt;
+mod authority;
 mod axes;
 mod bench;
 mod completions;
@@ -34,6 +35,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Authority(authority::AuthorityArgs),
     Bench(bench::BenchArgs),
     Completions(completions::CompletionsArgs),
     Doctor(doctor::DoctorArgs),
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         _ => log_to_stderr("info"),
     }
     let result = match command {
+        Command::Authority(args) => authority::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => Ok(completions::run(&args)),
         Command::Doctor(args) => doctor::run(args),

@@ -38,6 +38,7 @@ impl Browser {
         }
         // Its own files, wherever it would put them.
         command.arg("about:blank").env("HOME", dir).env_remove("DBUS_SESSION_BUS_ADDRESS");
+        command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = Running::start(&mut command);
         let commands = running.0.stdin.take().unwrap();
@@ -81,6 +82,12 @@ impl Browser {
         let went = self.call("Page.navigate", json!({ "url": url }));
         assert!(went["errorText"].is_null(), "{url}: {went}");
         self.becomes("document.readyState", "complete");
+    }
+
+    /// Why it does not open a page.
+    pub(crate) fn refusal(&mut self, url: &str) -> String {
+        let went = self.call("Page.navigate", json!({ "url": url }));
+        went["errorText"].as_str().unwrap_or_default().to_owned()
     }
 
     /// What an expression comes to in the page.

@@ -26,6 +26,21 @@ fn of_fetch() {
 }
 
 #[test]
+fn of_try() {
+    insta::assert_snapshot!(help(&["try"]));
+}
+
+#[test]
+fn of_authority() {
+    insta::assert_snapshot!(help(&["authority"]));
+}
+
+#[test]
+fn of_authority_trust() {
+    insta::assert_snapshot!(help(&["authority", "trust"]));
+}
+
+#[test]
 fn of_keys() {
     insta::assert_snapshot!(help(&["keys"]));
 }

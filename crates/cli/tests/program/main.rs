@@ -1,6 +1,7 @@
 //! The program as its users meet it: the real binary against real peers, over loopback.
 
 mod attempt;
+mod authority;
 mod bad_input;
 mod bench;
 mod browser;
@@ -8,6 +9,7 @@ mod clients;
 mod configuration;
 mod console;
 mod doctor;
+mod firefox;
 mod flood;
 mod help;
 mod http3;

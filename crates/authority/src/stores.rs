@@ -1,1 +1,0 @@
-//! Where systems and browsers look for authorities.

@@ -1,0 +1,235 @@
+//! The development authority: who believes it, and what it cannot do.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nix::unistd::geteuid;
+use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
+use serde_json::Value;
+
+use crate::browser::Browser;
+use crate::firefox::{Firefox, INSECURE};
+use crate::running::{Ended, PAGE, Serve, firstflight, run, site};
+
+const HOME: &str = ".local/share/firstflight/authority";
+
+/// A server without a certificate from outside, for localhost and app.test.
+fn serve(dir: &Path) -> Serve {
+    let config = "[[listener]]\naddress = \"127.0.0.1:0\"\n\
+                  [[site]]\nnames = [\"localhost\", \"app.test\"]\n\
+                  [[site.route]]\nroot = \"root\"\n";
+    fs::write(dir.join("config.toml"), config).unwrap();
+    Serve::configured(dir)
+}
+
+fn authority(dir: &Path, arguments: &[&str]) -> Ended {
+    run(firstflight(dir).arg("authority").args(arguments))
+}
+
+/// What whoever steals the key could sign, in `dir`: a certificate for these names.
+fn forge(dir: &Path, names: &[&str]) -> (String, String) {
+    let secret = fs::read_to_string(dir.join(HOME).join("authority.key")).unwrap();
+    let shown = authority(dir, &["show", "--json"]);
+    let shown: Value = serde_json::from_str(&shown.out).unwrap();
+    let mut signer = CertificateParams::default();
+    signer.distinguished_name.push(DnType::CommonName, shown["name"].as_str().unwrap());
+    let issuer = Issuer::new(signer, KeyPair::from_pem(&secret).unwrap());
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.use_authority_key_identifier_extension = true;
+    let made = params.signed_by(&key, &issuer).unwrap();
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (cert, secret) = (path("forged.pem"), path("forged.key"));
+    fs::write(&cert, made.pem()).unwrap();
+    fs::write(&secret, key.serialize_pem()).unwrap();
+    (cert, secret)
+}
+
+#[test]
+fn serve_fetch_and_curl_without_a_certificate_from_outside() {
+    let site = site();
+    let dir = site.path();
+    let server = serve(dir);
+    let port = server.port();
+    let fetch = |url: &str, arguments: &[&str]| {
+        let fixed = format!("app.test:{port}:127.0.0.1");
+        run(firstflight(dir).args(["fetch", "--resolve", &fixed, url]).args(arguments))
+    };
+    for host in ["localhost", "127.0.0.1", "app.test"] {
+        for http in ["--http2", "--http3-only"] {
+            let got = fetch(&format!("https://{host}:{port}/"), &[http]);
+            assert_eq!((got.code, &*got.out), (Some(0), PAGE), "{host} {http}: {got:?}");
+        }
+    }
+    let url = format!("https://localhost:{port}/");
+    assert_eq!(fetch(&url, &["--no-authority"]).code, Some(60));
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", &url]).env("CURL_CA_BUNDLE", dir.join(HOME).join("authority.pem"));
+    assert_eq!(run(&mut curl).out, PAGE);
+    let said = fs::read_to_string(&server.said).unwrap();
+    let told = said.lines().filter(|line| line.contains("development authority")).count();
+    assert_eq!(told, 1, "{said}");
+    assert!(said.contains("firstflight authority trust"), "{said}");
+}
+
+#[test]
+fn a_key_that_others_may_read_is_not_used_and_not_believed() {
+    let site = site();
+    let dir = site.path();
+    serve(dir).stop();
+    let key = dir.join(HOME).join("authority.key");
+    fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let server = serve(dir);
+    let said = fs::read_to_string(&server.said).unwrap();
+    assert!(said.contains("chmod go= ") && said.contains("self-signed"), "{said}");
+    let url = format!("https://localhost:{}/", server.port());
+    let got = run(firstflight(dir).args(["fetch", "-v", &url]));
+    assert_eq!(got.code, Some(60), "{got:?}");
+    assert!(got.err.contains("the development authority is left out"), "{}", got.err);
+    let shown = authority(dir, &[]);
+    assert!(shown.code == Some(2) && shown.err.contains("chmod go= "), "{shown:?}");
+    assert!(authority(dir, &["remove", "--only", "chromium"]).out.contains("is removed"));
+    assert!(authority(dir, &[]).out.contains("no development authority"));
+}
+
+#[test]
+fn a_check_makes_no_authority() {
+    let site = site();
+    let dir = site.path();
+    let root = dir.join("root");
+    let checked = run(firstflight(dir).args(["serve", "--check", "--root"]).arg(root));
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(!dir.join(HOME).exists());
+    assert_eq!(authority(dir, &["trust", "--dry-run"]).code, Some(2));
+    assert!(!dir.join(HOME).exists());
+}
+
+#[test]
+fn rfc5280_4_2_1_10_its_key_signs_for_nobody_on_the_internet() {
+    let site = site();
+    let dir = site.path();
+    serve(dir).stop();
+    let pem = dir.join(HOME).join("authority.pem");
+    let openssl = |cert: &str| {
+        let mut command = Command::new("openssl");
+        run(command.arg("verify").arg("-CAfile").arg(&pem).arg(cert))
+    };
+    let fetch = |server: &Serve, host: &str| {
+        let port = server.port();
+        let (url, fixed) = (format!("https://{host}:{port}/"), format!("{host}:{port}:127.0.0.1"));
+        run(firstflight(dir).args(["fetch", "--resolve", &fixed, &url]))
+    };
+    let start = |cert: &str, key: &str| Serve::files(dir, &["--cert", cert, "--key", key]);
+    for bad in ["example.com", "8.8.8.8"] {
+        let (cert, key) = forge(dir, &[bad, "localhost"]);
+        let judged = openssl(&cert);
+        assert!(judged.err.contains("permitted subtree violation"), "{bad}: {judged:?}");
+        let server = start(&cert, &key);
+        for host in [bad, "localhost"] {
+            let refused = fetch(&server, host);
+            assert_eq!(refused.code, Some(60), "{host}: {refused:?}");
+        }
+        server.stop();
+    }
+    // The same for what it may vouch for, so that nothing else is wrong with the forged ones.
+    let (cert, key) = forge(dir, &["app.test", "10.1.2.3", "localhost"]);
+    assert_eq!(openssl(&cert).code, Some(0));
+    let server = start(&cert, &key);
+    for host in ["app.test", "10.1.2.3"] {
+        assert_eq!(fetch(&server, host).code, Some(0), "{host}");
+    }
+}
+
+#[test]
+fn chromium_believes_it_once_told_and_not_beyond_its_bounds() {
+    let site = site();
+    let dir = site.path();
+    let server = serve(dir);
+    let port = server.port();
+    let rules = "MAP app.test 127.0.0.1, MAP example.com 127.0.0.1";
+    let url = |host: &str| format!("https://{host}:{port}/");
+    let mut before = Browser::open(dir, rules);
+    assert_eq!(before.refusal(&url("localhost")), "net::ERR_CERT_AUTHORITY_INVALID");
+    drop(before);
+    let told = authority(dir, &["trust", "--only", "chromium"]);
+    assert!(told.code == Some(0) && told.out.contains("believes it now"), "{told:?}");
+    let again = authority(dir, &["trust", "--only", "chromium"]);
+    assert!(again.out.contains("believes it already"), "{again:?}");
+    let mut after = Browser::open(dir, rules);
+    for host in ["localhost", "127.0.0.1", "app.test"] {
+        after.go(&url(host));
+        after.becomes("document.body.innerText", PAGE.trim());
+    }
+    let (cert, key) = forge(dir, &["example.com"]);
+    let beyond = Serve::files(dir, &["--cert", &cert, "--key", &key]);
+    let refusal = after.refusal(&format!("https://example.com:{}/", beyond.port()));
+    assert!(refusal.starts_with("net::ERR_CERT"), "{refusal:?}");
+    drop(after);
+    let back = authority(dir, &["untrust", "--only", "chromium"]);
+    assert!(back.out.contains("does not know it any more"), "{back:?}");
+    assert!(Browser::open(dir, rules).refusal(&url("localhost")).starts_with("net::ERR_CERT"));
+}
+
+#[test]
+fn firefox_believes_it_once_told_and_not_beyond_its_bounds() {
+    let site = site();
+    let dir = site.path();
+    let server = serve(dir);
+    let port = server.port();
+    let names = "app.test, example.com";
+    let url = |host: &str| format!("https://{host}:{port}/");
+    let refused = Err(INSECURE.to_owned());
+    assert_eq!(Firefox::open(dir, names).go(&url("localhost")), refused);
+    let told = authority(dir, &["trust", "--only", "firefox"]);
+    assert!(told.code == Some(0) && told.out.contains("believes it now"), "{told:?}");
+    let mut after = Firefox::open(dir, names);
+    for host in ["localhost", "127.0.0.1", "app.test"] {
+        assert_eq!(after.go(&url(host)).as_deref().map(str::trim), Ok(PAGE.trim()), "{host}");
+    }
+    let (cert, key) = forge(dir, &["example.com"]);
+    let beyond = Serve::files(dir, &["--cert", &cert, "--key", &key]);
+    assert_eq!(after.go(&format!("https://example.com:{}/", beyond.port())), refused);
+    drop(after);
+    let back = authority(dir, &["untrust", "--json", "--only", "firefox"]);
+    let back: Value = serde_json::from_str(&back.out).unwrap();
+    assert_eq!((&back[0]["store"], &back[0]["outcome"]), (&"firefox".into(), &"done".into()));
+    assert_eq!(Firefox::open(dir, names).go(&url("localhost")), refused);
+}
+
+/// The system's store is this machine's: a copy of it, seen by this script alone.
+const IN_A_COPY: &str = r#"
+set -eu
+cp -a /etc/ssl/certs "$1/certs"
+mkdir -p "$1/local" /usr/local/share/ca-certificates
+mount --bind "$1/certs" /etc/ssl/certs
+mount --bind "$1/local" /usr/local/share/ca-certificates
+get() { curl -sS "https://localhost:$2/" 2>&1 | head -n 1; }
+get "$@"
+"$3" authority trust --only system
+get "$@"
+"$3" authority untrust --only system
+get "$@"
+ls "$1/local"
+"#;
+
+#[test]
+fn the_system_believes_it_once_told() {
+    let site = site();
+    let dir = site.path();
+    let server = serve(dir);
+    let mut command = Command::new("unshare");
+    // An ordinary user is root in a namespace of his own.
+    command.arg("--mount").args((!geteuid().is_root()).then_some("--map-root-user"));
+    command.args(["sh", "-c", IN_A_COPY, "sh"]).arg(dir).arg(server.port());
+    command.arg(crate::running::PROGRAM).env("HOME", dir).env_remove("XDG_DATA_HOME");
+    command.env_remove("CURL_CA_BUNDLE").env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR");
+    let ended = run(&mut command);
+    let lines: Vec<_> = ended.out.lines().collect();
+    assert_eq!(lines.len(), 5, "{ended:?}");
+    assert!(lines[0].contains("(60)") && lines[4].contains("(60)"), "{ended:?}");
+    assert!(lines[1].ends_with("believes it now"), "{ended:?}");
+    assert_eq!(format!("{}\n", lines[2]), PAGE);
+    assert!(lines[3].ends_with("does not know it any more"), "{ended:?}");
+}
