@@ -182,12 +182,10 @@ impl Stack {
             .map(|(name, value)| (name.as_str().unwrap(), value.as_str().unwrap()))
             .collect();
         let flags: Vec<&str> = command[2..].iter().map(String::as_str).collect();
-        let state = self.dir.path().to_str().unwrap();
-        for (_, value) in &mut environment {
-            if *value == "/var/lib/firstflight" {
-                *value = state;
-            }
-        }
+        // As the image has it, in whose volume the authority then lies.
+        let image = text(&example("../packaging/image/Dockerfile"));
+        assert!(image.contains("XDG_DATA_HOME=/var/lib\n"), "{image}");
+        environment.push(("XDG_DATA_HOME", self.dir.path().to_str().unwrap()));
         Serve::configured_with(&dir, &flags, &environment)
     }
 
