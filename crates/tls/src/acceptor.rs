@@ -5,6 +5,7 @@ use boring::ssl::{AlpnError, Ssl, SslContext, SslContextBuilder, SslSessionCache
 use boring_sys as ffi;
 use foreign_types::ForeignType;
 
+use crate::challenge::{self, ACME_TLS_ALPN, ChallengeCertificates};
 use crate::machine::{Machine, Role};
 use crate::{
     CipherPolicy, CipherPreference, Identities, KeyLog, TicketSealer, TlsError, Version, context,
@@ -38,6 +39,10 @@ pub struct AcceptorConfig {
     pub ticket_lifetime: Duration,
     /// Where secrets go, if anywhere.
     pub key_log: Option<Arc<dyn KeyLog>>,
+    /// What authorities that ask by TLS-ALPN-01 are shown (RFC 8737); `None`: there is nothing that
+    /// they could ask for. A connection of theirs has no ticket, no early data and no application
+    /// data; its protocol is [`ACME_TLS_ALPN`], and it is to be closed after its handshake.
+    pub challenges: Option<Arc<dyn ChallengeCertificates>>,
 }
 
 impl AcceptorConfig {
@@ -55,6 +60,7 @@ impl AcceptorConfig {
             tickets: 2,
             ticket_lifetime: Duration::from_secs(12 * 3600),
             key_log: None,
+            challenges: None,
         }
     }
 }
@@ -109,7 +115,7 @@ pub fn server_context(
     let mut builder =
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
     config.cipher_preference.apply(&config.ciphers, &mut builder)?;
-    config.identities.install(&mut builder)?;
+    config.identities.install(&mut builder, config.challenges)?;
     // Sessions live in tickets only: a cache in the process would answer for one node alone.
     builder.set_session_cache_mode(SslSessionCacheMode::OFF);
     let early_data = config.early_data && config.sealer.is_some();
@@ -121,7 +127,13 @@ pub fn server_context(
     }
     if !config.alpn.is_empty() {
         let ours = context::alpn_wire(&config.alpn);
-        builder.set_alpn_select_callback(move |_, theirs| select_alpn(&ours, theirs));
+        builder.set_alpn_select_callback(move |ssl, theirs| {
+            match challenge::is_answered(ssl) {
+                // The only one that it offers.
+                true => select_alpn(&context::alpn_wire(&[ACME_TLS_ALPN.to_vec()]), theirs),
+                false => select_alpn(&ours, theirs),
+            }
+        });
     }
     offer::install(&mut builder);
     let lifetime = u32::try_from(config.ticket_lifetime.as_secs()).unwrap_or(u32::MAX);

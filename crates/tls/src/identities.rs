@@ -3,6 +3,7 @@ use std::sync::Arc;
 use boring::sha::sha256;
 use boring::ssl::{ClientHello, NameType, SelectCertError, SslContextBuilder, SslCredential};
 
+use crate::challenge::{self, ChallengeCertificates};
 use crate::clock::SteadyClock;
 use crate::{Identity, Names, TlsError};
 
@@ -54,16 +55,26 @@ impl Identities {
         &self.entries
     }
 
-    /// Makes a context choose.
-    pub(crate) fn install(&self, context: &mut SslContextBuilder) -> Result<(), TlsError> {
+    /// Makes a context choose. `challenges`: what authorities that ask for a name are shown.
+    pub(crate) fn install(
+        &self,
+        context: &mut SslContextBuilder,
+        challenges: Option<Arc<dyn ChallengeCertificates>>,
+    ) -> Result<(), TlsError> {
         let credentials: Vec<_> =
             self.entries.iter().map(Credentials::new).collect::<Result<_, _>>()?;
-        if let ([only], true) = (&*credentials, self.entries[0].identity.staple.is_none()) {
+        let simple = self.entries[0].identity.staple.is_none() && challenges.is_none();
+        if let ([only], true) = (&*credentials, simple) {
             let refused = TlsError::setup("the certificate");
             return context.add_credential(&only.plain).map_err(refused);
         }
         let names = self.names.clone();
         context.set_select_certificate_callback(move |mut hello: ClientHello<'_>| {
+            if let Some(challenges) = &challenges
+                && challenge::answer(&mut hello, challenges)?
+            {
+                return Ok(());
+            }
             let index = index(&names, hello.servername(NameType::HOST_NAME));
             let now = SteadyClock::unix_micros() / 1_000_000;
             // Not SSL_set_SSL_CTX: that would also undo what this connection was told about early

@@ -14,6 +14,7 @@
 mod accepting;
 mod acceptor;
 mod buffers;
+mod challenge;
 mod clock;
 mod connector;
 mod constraints;
@@ -43,6 +44,7 @@ mod version;
 
 pub use accepting::{Accepted, Accepting};
 pub use acceptor::{Acceptor, AcceptorConfig};
+pub use challenge::{ACME_TLS_ALPN, ChallengeCertificates};
 pub use clock::SteadyClock;
 pub use connector::{Connector, ConnectorConfig, Offer};
 pub use context::{CipherPolicy, group_names};

@@ -4,9 +4,9 @@
 use std::sync::{Arc, OnceLock};
 
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, CipherPolicy, CipherPreference, Connector, ConnectorConfig,
-    Identities, Identity, KeyLog, Machine, Offer, OpenedTicket, Progress, Session, TicketSealer,
-    TlsError, Trust, Version,
+    Acceptor, AcceptorConfig, ChallengeCertificates, CipherPolicy, CipherPreference, Connector,
+    ConnectorConfig, Identities, Identity, KeyLog, Machine, Offer, OpenedTicket, Progress, Session,
+    TicketSealer, TlsError, Trust, Version,
 };
 
 /// Marks tickets with its key and hides nothing: enough to be the same or another key.
@@ -58,6 +58,7 @@ pub struct Setup {
     pub key_log: Option<Arc<dyn KeyLog>>,
     pub preference: CipherPreference,
     pub identities: Identities,
+    pub challenges: Option<Arc<dyn ChallengeCertificates>>,
     /// Whom the client calls.
     pub host: String,
 }
@@ -76,6 +77,7 @@ impl Default for Setup {
             key_log: None,
             preference: CipherPreference::default(),
             identities: identity().into(),
+            challenges: None,
             host: "localhost".to_owned(),
         }
     }
@@ -89,6 +91,7 @@ impl Setup {
         config.max_version = self.max;
         config.ciphers = self.ciphers.clone();
         config.alpn = self.alpn.clone();
+        config.challenges = self.challenges.clone();
         config.early_data = true;
         config.sealer = Some(Arc::new(MarkSealer { key: self.sealer_key, opens: self.opens }));
         Acceptor::new(config).unwrap()
