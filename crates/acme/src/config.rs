@@ -11,7 +11,8 @@ use url::Url;
 
 use crate::AcmeError;
 
-/// Certificates from an authority that speaks ACME (RFC 8555), such as Let's Encrypt.
+/// Certificates from an authority that speaks ACME (RFC 8555), such as Let's Encrypt, for sites
+/// with `acme = true`. docs/certificates.md tells how to set it up.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AcmeConfig {
@@ -27,6 +28,8 @@ pub struct AcmeConfig {
     /// By default none; it may then warn nobody.
     pub contact: Vec<String>,
     /// Whether you agree to the authority's terms of service. It gives no certificate without.
+    ///
+    /// By default not: nobody can agree for you.
     pub terms_agreed: bool,
     /// Where the account, keys and certificates are kept. Made with mode 0700.
     ///

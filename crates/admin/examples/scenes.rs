@@ -10,12 +10,11 @@
 use std::env;
 use std::time::Duration;
 
-use firstflight_admin::{Admin, Moment, Reload};
+use firstflight_admin::{Admin, Certificate, Moment, Reload};
 use firstflight_config::{AdminAddress, AdminSettings};
 use firstflight_telemetry::metrics::{
-    CertificateReading, ClaimTimes, Early, HandshakeKind, HeldReason, HoldEnd, Method, Protocol,
-    RefusedReason, Status, StoreReading, TlsVersion, TooEarlyBy, Transport, UpstreamReading,
-    UpstreamServerReading,
+    ClaimTimes, Early, HandshakeKind, HeldReason, HoldEnd, Method, Protocol, RefusedReason, Status,
+    StoreReading, TlsVersion, TooEarlyBy, Transport, UpstreamReading, UpstreamServerReading,
 };
 use scene::Scene;
 
@@ -40,15 +39,21 @@ async fn main() {
 /// A certificate, and with a store also an upstream.
 fn furnish(scene: &Scene, store: bool) {
     let now = Moment::now().0;
-    let certificate = |site: &str, days: i64| CertificateReading {
+    let certificate = |site: &str, days: i64| Certificate {
         site: site.to_owned(),
-        expires: now + days * 86_400,
+        source: "acme".to_owned(),
+        expires_at: Some(Moment(now + days * 86_400)),
+        next_try_at: Some(Moment(now + (days - 30) * 86_400)),
+        ..Certificate::default()
     };
+    let files = Certificate {
+        source: "files".to_owned(),
+        ..certificate("shop.example.test", if store { 6 } else { 24 })
+    };
+    let certificates = vec![certificate("www.example.test", 61), files];
+    scene.state(|state| state.certificates = certificates);
     scene.readings(|readings| {
-        readings.certificates =
-            vec![certificate("www.example.test", 61), certificate("shop.example.test", 24)];
         if store {
-            readings.certificates[1].expires = now + 6 * 86_400;
             readings.store = Some(StoreReading {
                 connections: 2,
                 claim_times: ClaimTimes {

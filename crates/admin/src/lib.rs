@@ -36,7 +36,7 @@ pub use error::AdminError;
 pub use serve::{Admin, AdminHandle, Prepared, check};
 pub use source::Source;
 pub use status::{
-    Answer, Answers, Certificate, EarlyDataState, KeyState, KeysState, Kind, Moment, Mood, Now,
-    Reason, Register, Reload, Replay, Replays, SCHEMA, ServerState, Spread, State, Status, Steps,
-    Store, Upstream, Window, json_schema,
+    Answer, Answers, Certificate, EarlyDataState, Failure, KeyState, KeysState, Kind, Moment, Mood,
+    Now, Reason, Register, Reload, Replay, Replays, SCHEMA, ServerState, Spread, State, Status,
+    Steps, Store, Upstream, Window, json_schema,
 };

@@ -1,12 +1,13 @@
 //! A running server as what is shown.
 
-use firstflight_server::{Keys, ServerHandle};
+use firstflight_server::{CertificateSource, Keys, ServerHandle, SiteCertificate};
 use firstflight_telemetry::metrics::Snapshot;
 use firstflight_tickets::KeyStatus;
 
 use crate::source::Source;
 use crate::status::{
-    EarlyDataState, KeyState, KeysState, Moment, Reload, Replay, ServerState, State,
+    Certificate, EarlyDataState, Failure, KeyState, KeysState, Moment, Reload, Replay, ServerState,
+    State,
 };
 
 impl Source for ServerHandle {
@@ -32,6 +33,7 @@ impl Source for ServerHandle {
             },
             keys: keys(self.keys()),
             replays: self.replays().into_iter().map(replay).collect(),
+            certificates: self.certificates().into_iter().map(certificate).collect(),
         }
     }
 }
@@ -90,5 +92,24 @@ fn replay(replay: firstflight_server::Replay) -> Replay {
         copies: replay.copies,
         networks: replay.networks,
         transport: replay.transport.name().to_owned(),
+    }
+}
+
+fn certificate(one: SiteCertificate) -> Certificate {
+    let missing = one.is_missing();
+    let expires_at = one.not_after.filter(|_| !missing).map(Moment);
+    let (site, names) = (one.site, one.names);
+    let source = one.source.origin().name().to_owned();
+    let plain = Certificate { site, names, source, missing, expires_at, ..Certificate::default() };
+    let CertificateSource::Acme(state) = one.source else { return plain };
+    Certificate {
+        next_try_at: state.next_try.map(Moment),
+        last_success_at: state.last_success.map(Moment),
+        last_error: state.last_error.map(|error| Failure {
+            at: Moment(error.at),
+            reason: error.reason,
+            in_a_row: error.in_a_row,
+        }),
+        ..plain
     }
 }

@@ -1,5 +1,6 @@
 //! `firstflight serve`: sites over TLS and QUIC, with early data that runs at most once.
 
+mod acme;
 mod args;
 mod check;
 mod console;

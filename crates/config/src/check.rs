@@ -54,6 +54,7 @@ impl ServerConfig {
             note(Misfit::new("traces_sampled", reason), "telemetry");
         }
         misfits.extend(self.listener_misfits());
+        misfits.extend(self.acme_misfits());
         if let Content::Sites(sites) = &self.content {
             misfits.extend(site_misfits(sites));
         }

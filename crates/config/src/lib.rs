@@ -3,6 +3,7 @@
 //! Settings that belong to a room of their own (store, ticket keys, TLS, traces) are that room's
 //! types. What a key of the file means is told once, where its type is.
 
+mod acme;
 mod admin;
 mod check;
 mod early_data;
@@ -28,6 +29,7 @@ mod tls;
 pub use admin::{AdminAddress, AdminSettings, BadAdminAddress};
 pub use early_data::EarlyDataSettings;
 pub use error::{ConfigError, Wrong};
+pub use firstflight_acme::{AcmeConfig, ChallengeKind, Directory, ExternalAccount, KeyKind};
 pub use firstflight_notation::{parse_duration, print_duration};
 pub use http3::Http3Settings;
 pub use limits::Limits;

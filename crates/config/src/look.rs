@@ -18,6 +18,7 @@ impl ServerConfig {
             self.ticket_keys().map_err(|misfit| misfit.under("tickets")),
             self.token().map_err(|misfit| misfit.under("admin")),
             self.store_authorities().map_err(|misfit| misfit.under("store")),
+            self.acme_files().map_err(|misfit| misfit.under("acme")),
         ]
         .into_iter()
         .filter_map(Result::err)
@@ -105,11 +106,13 @@ fn certificate(source: &CertificateSource) -> Result<(), Misfit> {
             let read = Identity::from_files(cert, key);
             read.map(drop).map_err(|error| Misfit::new("certificate", error.to_string()))
         }
-        CertificateSource::Development | CertificateSource::SelfSigned { .. } => Ok(()),
+        CertificateSource::Development
+        | CertificateSource::SelfSigned { .. }
+        | CertificateSource::Acme => Ok(()),
     }
 }
 
-fn authorities(path: &Path) -> Result<(), String> {
+pub(crate) fn authorities(path: &Path) -> Result<(), String> {
     let trust = Trust::File(path.to_owned());
     Connector::new(ConnectorConfig::new(trust)).map(drop).map_err(|error| error.to_string())
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use firstflight_acme::AcmeConfig;
 use firstflight_otlp::TelemetrySettings;
 use firstflight_store::StoreConfig;
 
@@ -18,6 +19,8 @@ pub struct ServerConfig {
     pub listeners: Vec<Listener>,
     /// Where certificate and key come from, for every site that has none of its own.
     pub certificate: CertificateSource,
+    /// How certificates are had from an authority; `None`: no site has one of it.
+    pub acme: Option<AcmeConfig>,
     /// What is served.
     pub content: Content,
     /// Versions, ciphers, tickets.
@@ -57,6 +60,7 @@ impl Default for ServerConfig {
         Self {
             listeners: Vec::new(),
             certificate: CertificateSource::Development,
+            acme: None,
             content: Content::Sites(Sites::default()),
             tls: TlsSettings::default(),
             http3: Http3Settings::default(),

@@ -44,6 +44,8 @@ pub enum CertificateSource {
         /// Where to write the certificate (not the key), for clients to trust it.
         save: Option<PathBuf>,
     },
+    /// From an authority by ACME, as [`crate::ServerConfig::acme`] says, for the site's names.
+    Acme,
 }
 
 impl Default for TlsSettings {

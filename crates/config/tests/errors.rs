@@ -15,6 +15,7 @@ fn all_that_is_wrong_is_said_at_once() {
     insta::assert_snapshot!("keys_and_types", refusal(include_str!("wrong/keys_and_types.toml")));
     insta::assert_snapshot!("sections", refusal(include_str!("wrong/sections.toml")));
     insta::assert_snapshot!("together", refusal(include_str!("wrong/together.toml")));
+    insta::assert_snapshot!("acme", refusal(include_str!("wrong/acme.toml")));
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use firstflight_config::{
-    AccessLogSettings, Action, AdminSettings, CertificateSource, Content, EarlyRules, FileSettings,
-    KeySource, Limits, Listener, ListenerProtocol, LogFormat, LogSettings, Mode, Nonce, Policy,
-    ProcessSettings, Redirect, Route, ServerConfig, Site, Sites, TicketSettings, Timestamp,
-    TlsSettings, WhenNotAllowed,
+    AccessLogSettings, AcmeConfig, Action, AdminSettings, CertificateSource, ChallengeKind,
+    Content, EarlyRules, FileSettings, KeySource, Limits, Listener, ListenerProtocol, LogFormat,
+    LogSettings, Mode, Nonce, Policy, ProcessSettings, Redirect, Route, ServerConfig, Site, Sites,
+    TicketSettings, Timestamp, TlsSettings, WhenNotAllowed,
 };
 use firstflight_otlp::TelemetrySettings;
 use firstflight_store::{Address, StoreConfig, StoreTls, Topology};
@@ -250,6 +250,20 @@ fn config() -> impl Strategy<Value = ServerConfig> {
             admin.token_file = switch.then_some(path);
             admin
         });
+        if let (true, Content::Sites(sites)) = (switch, &mut config.content)
+            && let Some(site) = sites.sites.first_mut()
+        {
+            site.names = vec!["acme.test".to_owned()];
+            site.certificate = Some(CertificateSource::Acme);
+            config.acme = Some(AcmeConfig {
+                contact: vec!["ops@example.test".to_owned()],
+                terms_agreed: true,
+                state: "/state".into(),
+                challenges: vec![ChallengeKind::Http01],
+                authority: config.tls.key_log.clone(),
+                ..AcmeConfig::default()
+            });
+        }
         config.telemetry = switch.then(|| TelemetrySettings {
             otlp: Some("http://127.0.0.1:4318".parse().unwrap()),
             traces_sampled: 0.25,

@@ -30,10 +30,20 @@ pub(crate) fn unsigned<'a>(
     Ok(made.identity()?)
 }
 
+/// What is shown for names that have no certificate yet. Nobody is to trust it.
+///
+/// # Errors
+/// [`ServerError::Made`].
+pub(crate) fn placeholder(names: &[String]) -> Result<Identity, ServerError> {
+    Ok(self_signed(names)?.identity()?)
+}
+
 /// Says how clients come to trust a certificate that was made.
 pub(crate) fn announce(source: &CertificateSource) {
     match source {
-        CertificateSource::Files { .. } | CertificateSource::Development => {}
+        CertificateSource::Files { .. }
+        | CertificateSource::Development
+        | CertificateSource::Acme => {}
         CertificateSource::SelfSigned { save: Some(path), .. } => {
             let path = path.display();
             info!("self-signed certificate for trying out: clients trust it by --cacert {path}");

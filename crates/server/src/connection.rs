@@ -12,11 +12,12 @@ use firstflight_replay::{Decision, Flight, HoldReason, Release};
 use firstflight_telemetry::metrics::{
     BarredReason, HeldReason, RefusedReason, TooEarlyBy, Transport,
 };
-use firstflight_tls::{Handshake, Version, share};
+use firstflight_tls::{ACME_TLS_ALPN, Handshake, TlsStream, Version, share};
 use http::HeaderValue;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout_at;
+use tokio::time::{Instant as Deadline, timeout_at};
 use tracing::debug;
 
 use crate::accept::{Accepted, accept};
@@ -137,6 +138,11 @@ pub(crate) async fn serve(
             return debug!("{client}: no TLS handshake within {limit:?}");
         }
     };
+    if facts.alpn.as_deref() == Some(ACME_TLS_ALPN) {
+        visit.has_no_handshake();
+        debug!("{client}: an authority has looked whose {:?} is", facts.server_name);
+        return end_question(stream, socket, deadline).await;
+    }
     let (completion, complete) = Completion::new();
     let alt_svc = generation.alt_svc(&entrance);
     let timeline = Timeline::new(accepted_at, claim);
@@ -159,6 +165,12 @@ pub(crate) async fn serve(
     if ended_well {
         socket.linger().await;
     }
+}
+
+/// Ends an authority's connection: its handshake is all that there is to it (RFC 8737 section 3).
+async fn end_question(mut stream: TlsStream<Socket>, socket: Socket, deadline: Deadline) {
+    let _ = timeout_at(deadline, stream.shutdown()).await;
+    socket.linger().await;
 }
 
 /// Waits until stopping has come as far as `stage`.

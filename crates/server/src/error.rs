@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use firstflight_acme::AcmeError;
 use firstflight_authority::AuthorityError;
 use firstflight_config::ConfigError;
 use firstflight_store::StoreError;
@@ -75,6 +76,12 @@ pub enum ServerError {
     /// The keys under which ticket keys are sealed in the store cannot be had.
     #[error(transparent)]
     KeyEncryption(#[from] KeyEncryptionError),
+    /// Certificates from an authority cannot be kept.
+    #[error(transparent)]
+    Acme(#[from] AcmeError),
+    /// A part of the work was broken off; a defect of ours, or the process is ending.
+    #[error("broken off: {0}")]
+    Interrupted(String),
     /// The access log cannot be written.
     #[error("cannot write the access log {path}: {reason}; give a file in a writable directory")]
     AccessLog {

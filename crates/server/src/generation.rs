@@ -5,22 +5,25 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use firstflight_acme::CertificateState;
 use firstflight_config::{
     CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, WhenNotAllowed,
 };
-use firstflight_telemetry::metrics::CertificateReading;
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, Entry, Identities, Identity, KeyLog, KeyLogFile, Version,
+    Acceptor, AcceptorConfig, ChallengeCertificates, Entry, Identities, Identity, KeyLog,
+    KeyLogFile, Version,
 };
 use firstflight_upstream::Pool;
 use http::HeaderValue;
 
+use crate::acme::issued;
+use crate::certificates::{self, SiteCertificate};
 use crate::content::Service;
 use crate::development::{self, Development};
 use crate::keys::TicketRing;
 use crate::listeners::Entrance;
 use crate::upstreams::{self, Pools};
-use crate::{ServerError, certificate, quic, readings};
+use crate::{ServerError, certificate, quic};
 
 /// A configuration, ready to serve. Connections keep the one under which they were accepted for
 /// their handshake and their early requests; later requests take the newest.
@@ -39,8 +42,8 @@ pub(crate) struct Generation {
     /// Whether early data is accepted at all.
     pub(crate) early_data: bool,
     pub(crate) when_not_allowed: WhenNotAllowed,
-    /// What metrics say of certificates.
-    pub(crate) certificates: Vec<CertificateReading>,
+    /// Each site's certificate, for those who look.
+    pub(crate) certificates: Vec<SiteCertificate>,
     alt_svc: Option<Duration>,
 }
 
@@ -57,6 +60,8 @@ pub(crate) struct Foundation {
     addresses: Vec<SocketAddr>,
     key_log: Option<Arc<dyn KeyLog>>,
     key_log_file: Option<PathBuf>,
+    /// What authorities that ask whose a name is are shown.
+    challenges: Arc<dyn ChallengeCertificates>,
 }
 
 impl Foundation {
@@ -68,10 +73,13 @@ impl Foundation {
         config: &ServerConfig,
         ring: Arc<TicketRing>,
         addresses: &[SocketAddr],
+        challenges: Arc<dyn ChallengeCertificates>,
     ) -> Result<Self, ServerError> {
         // Made once: clients that trust it go on to do so after a reload.
         let self_signed = match &config.certificate {
-            CertificateSource::Files { .. } | CertificateSource::Development => None,
+            CertificateSource::Files { .. }
+            | CertificateSource::Development
+            | CertificateSource::Acme => None,
             CertificateSource::SelfSigned { names, save } => {
                 let names = names.iter().chain(site_names(&config.content));
                 Some(certificate::unsigned(names, save.as_deref(), addresses)?)
@@ -84,23 +92,34 @@ impl Foundation {
         let tokens = quic::Tokens::new(&ring);
         let key_log_file = config.tls.key_log.clone();
         let (development, addresses) = (OnceLock::new(), addresses.to_owned());
-        Ok(Self { ring, tokens, self_signed, development, addresses, key_log, key_log_file })
+        Ok(Self {
+            ring,
+            tokens,
+            self_signed,
+            development,
+            addresses,
+            key_log,
+            key_log_file,
+            challenges,
+        })
     }
 
-    /// Each site's certificate, under the site's names.
-    fn identities(&self, config: &ServerConfig) -> Result<Identities, ServerError> {
-        if config.certificate == CertificateSource::Development {
-            let names: Vec<_> = site_names(&config.content).collect();
-            self.development().prepare(&names, development::now())?;
-        } else if let Some(development) = self.development_in_use() {
-            development.rest();
+    /// Each site's certificate, under the site's names. `states`: those of an authority.
+    fn identities(
+        &self,
+        config: &ServerConfig,
+        states: &[CertificateState],
+    ) -> Result<Identities, ServerError> {
+        match unprovided_names(config) {
+            Some(names) => self.development().prepare(&names, development::now())?,
+            None => self.development_in_use().into_iter().for_each(Development::rest),
         }
         let Content::Sites(sites) = &config.content else {
-            return Ok(self.identity(&config.certificate, &[])?.into());
+            return Ok(self.identity(&config.certificate, &[], states)?.into());
         };
         let entry = |site: &Site| -> Result<Entry, ServerError> {
             let source = site.certificate.as_ref().unwrap_or(&config.certificate);
-            let identity = self.identity(source, &site.names)?;
+            let identity = self.identity(source, &site.names, states)?;
             let identity = certificate::stapled(identity, site.ocsp.as_deref())?;
             Ok(Entry { names: site.names.clone(), identity })
         };
@@ -114,9 +133,14 @@ impl Foundation {
         &self,
         source: &CertificateSource,
         site: &[String],
+        states: &[CertificateState],
     ) -> Result<Identity, ServerError> {
         match (source, &self.self_signed) {
             (CertificateSource::Files { cert, key }, _) => Ok(Identity::from_files(cert, key)?),
+            (CertificateSource::Acme, _) => match issued(states, site) {
+                Some(issued) => Ok(issued.identity()?),
+                None => certificate::placeholder(site),
+            },
             (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
             (CertificateSource::SelfSigned { names, save }, None) => {
                 certificate::unsigned(names, save.as_deref(), &self.addresses)
@@ -140,7 +164,8 @@ impl Foundation {
 }
 
 impl Generation {
-    /// Checks a configuration, and reads its files. `pools`: those of the generation before.
+    /// Checks a configuration, and reads its files. `pools`: those of the generation before;
+    /// `states`: the certificates that an authority has issued.
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
@@ -149,6 +174,7 @@ impl Generation {
         config: &ServerConfig,
         foundation: &Foundation,
         pools: &Pools,
+        states: &[CertificateState],
     ) -> Result<Self, ServerError> {
         config.check().map_err(ConfigError::from)?;
         if config.tls.key_log != foundation.key_log_file {
@@ -156,9 +182,9 @@ impl Generation {
         }
         let pools = upstreams::pools(config, pools)?;
         let service = Service::new(config, &pools)?;
-        let identities = foundation.identities(config)?;
+        let identities = foundation.identities(config, states)?;
         let acceptor_config = acceptor(config, identities.clone(), foundation)?;
-        let certificates = readings::certificates(&identities);
+        let certificates = certificates::of(config, &identities, states);
         let quic = match serves_http3(config) {
             true => {
                 let for_quic = for_quic(&acceptor_config, &config.content);
@@ -209,7 +235,8 @@ fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
         Content::PingPong => b"firstflight-ping-pong",
         Content::Sites(_) => b"h3",
     };
-    AcceptorConfig { alpn: vec![alpn.to_vec()], ..config.clone() }
+    // RFC 8737 section 3 is about TLS over TCP.
+    AcceptorConfig { alpn: vec![alpn.to_vec()], challenges: None, ..config.clone() }
 }
 
 fn acceptor(
@@ -237,6 +264,7 @@ fn acceptor(
         // A ticket outlives its key otherwise, and is offered in vain.
         ticket_lifetime: lifetime,
         key_log: foundation.key_log.clone(),
+        challenges: (!config.acme_names().is_empty()).then(|| foundation.challenges.clone()),
         ..AcceptorConfig::new(identities)
     })
 }
@@ -248,6 +276,22 @@ fn site_names(content: &Content) -> impl Iterator<Item = &String> {
         Content::PingPong => &[],
     };
     sites.iter().flat_map(|site| &site.names)
+}
+
+/// The names of the sites whose certificate nobody has provided for; `None`: there is no such site.
+fn unprovided_names(config: &ServerConfig) -> Option<Vec<&String>> {
+    if config.certificate != CertificateSource::Development {
+        return None;
+    }
+    match &config.content {
+        Content::PingPong => Some(Vec::new()),
+        Content::Sites(content) => {
+            let unprovided = content.sites.iter().filter(|site| site.certificate.is_none());
+            let unprovided: Vec<_> = unprovided.collect();
+            let names = || unprovided.iter().flat_map(|site| &site.names).collect();
+            (!unprovided.is_empty()).then(names)
+        }
+    }
 }
 
 fn setting(text: &str) -> ServerError {

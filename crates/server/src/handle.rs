@@ -6,10 +6,11 @@ use std::sync::Arc;
 use firstflight_config::{ConfigError, Content, ServerConfig};
 use firstflight_replay::ClaimKey;
 use firstflight_upstream::{Pool, PoolStatus};
+use tracing::warn;
 
 use crate::ServerError;
+use crate::certificates::SiteCertificate;
 use crate::estate::Estate;
-use crate::generation::Generation;
 use crate::server::{Shared, Stop};
 use crate::status::{Events, Status};
 
@@ -78,6 +79,11 @@ impl ServerHandle {
             connections: self.0.places.taken(),
             addresses: self.0.listeners.addresses(),
         }
+    }
+
+    /// Each site's certificate: what is shown, and what is done about it.
+    pub fn certificates(&self) -> Vec<SiteCertificate> {
+        self.0.certificates()
     }
 
     /// The pools that requests are forwarded to, as they are now.
@@ -155,20 +161,16 @@ impl ServerHandle {
         self.serves().await;
         // One at a time.
         let mut in_use = server.config.lock().await;
+        // The number says which configuration serves, and nodes renew at different times.
+        let number = server.current().number + u64::from(config.is_some());
         let config = config.unwrap_or_else(|| in_use.clone());
         if *server.stopping().borrow() != Stop::No {
             return Err(setting("the server is stopping and takes up no configuration".to_owned()));
         }
         refuse_changes_that_need_a_restart(&in_use, &config)?;
-        let before = server.current();
-        let (shared, building) = (server.clone(), config.clone());
-        let build = move || {
-            let number = before.number + 1;
-            Generation::build(number, &building, &shared.foundation, &before.pools)
-        };
-        // It reads files, maybe from a slow disk.
-        let built = tokio::task::spawn_blocking(build).await;
-        let generation = built.map_err(|error| setting(error.to_string()))??;
+        let change = server.acme.open(&config).await?;
+        let states = server.acme.after(&change);
+        let generation = server.build(&config, number, states).await?;
         let changes = server.listeners.plan(&config, &server.front)?;
         if !accept_alike(&in_use, &config) {
             // Flights that TLS refused, and their clients sent again, have left no record; and on
@@ -180,7 +182,9 @@ impl ServerHandle {
         generation.begin();
         server.current.store(Arc::new(generation));
         server.listeners.apply(server, changes);
+        config.warnings().iter().for_each(|warning| warn!("{warning}"));
         *in_use = config;
+        server.keep_certificates(change).await;
         Ok(())
     }
 }

@@ -7,8 +7,10 @@
 
 mod accept;
 mod access_log;
+mod acme;
 mod authority;
 mod certificate;
+mod certificates;
 mod connection;
 mod content;
 mod development;
@@ -54,6 +56,7 @@ mod upstreams;
 mod visit;
 mod websocket;
 
+pub use certificates::{CertificateSource, SiteCertificate};
 pub use error::ServerError;
 pub use estate::Estate;
 pub use hand_over::HandOverError;

@@ -3,12 +3,12 @@
 use firstflight_replay::RegisterStatistics;
 use firstflight_store::{CLAIM_TIME_BOUNDS, StoreStatistics};
 use firstflight_telemetry::metrics::{
-    CertificateReading, ClaimTimes, Format, ProcessReading, Readings, RegisterReading, Snapshot,
-    StoreReading,
+    AcmeReading, CertificateReading, ClaimTimes, Format, ProcessReading, Readings, RegisterReading,
+    Snapshot, StoreReading,
 };
-use firstflight_tls::{Entry, Identities};
 
 use crate::access_log::AccessLog;
+use crate::certificates::{CertificateSource, SiteCertificate};
 use crate::gatekeeper::store_reason;
 use crate::handle::ServerHandle;
 use crate::server::Shared;
@@ -53,21 +53,36 @@ impl Shared {
                 .map(|pool| upstreams::reading(pool.status()))
                 .collect(),
             generation: generation.number,
-            certificates: generation.certificates.clone(),
+            certificates: certificates(&generation.certificates),
+            acme: self.certificates().iter().filter_map(acme).collect(),
             spans: self.tracer.as_ref().and_then(Tracer::reading),
             process: ProcessReading::of_this_process(env!("CARGO_PKG_VERSION"), lost),
         }
     }
 }
 
-/// What metrics say of certificates.
-pub(crate) fn certificates(identities: &Identities) -> Vec<CertificateReading> {
-    let entries = identities.entries().iter();
-    let reading = |Entry { names, identity }: &Entry| {
-        let site = names.first().map_or("default", String::as_str).to_owned();
-        identity.expires().map(|expires| CertificateReading { site, expires })
+/// One that nobody trusts is none, however long it lasts.
+fn certificates(certificates: &[SiteCertificate]) -> Vec<CertificateReading> {
+    let there = certificates.iter().filter(|one| !one.is_missing());
+    let reading = |one: &SiteCertificate| {
+        let (site, source) = (one.site.clone(), one.source.origin());
+        one.not_after.map(|expires| CertificateReading { site, source, expires })
     };
-    entries.filter_map(reading).collect()
+    there.filter_map(reading).collect()
+}
+
+fn acme(one: &SiteCertificate) -> Option<AcmeReading> {
+    let CertificateSource::Acme(state) = &one.source else { return None };
+    Some(AcmeReading {
+        site: one.site.clone(),
+        missing: one.is_missing(),
+        next_try: state.next_try,
+        last_success: state.last_success,
+        failures_in_a_row: state.last_error.as_ref().map_or(0, |error| error.in_a_row.into()),
+        issued: state.tries.issued,
+        failed: state.tries.failed,
+        taken_up: state.tries.taken_up,
+    })
 }
 
 fn register(register: &RegisterStatistics) -> RegisterReading {

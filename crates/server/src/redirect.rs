@@ -25,7 +25,10 @@ pub(crate) async fn serve(server: Arc<Shared>, tcp: TcpStream) {
     let limits = server.current().limits.clone();
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         let knows = |host: &str| server.current().service.knows(host);
-        ready(Ok::<_, Infallible>(answer(&request, server.listeners.https_port(), knows)))
+        // An authority's question is answered here: this is where it comes (RFC 8555 section 8.3).
+        let asked = server.acme.answer(&request);
+        let answer = || answer(&request, server.listeners.https_port(), knows);
+        ready(Ok::<_, Infallible>(asked.unwrap_or_else(answer)))
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

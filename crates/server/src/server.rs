@@ -15,9 +15,10 @@ use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::access_log::AccessLog;
+use crate::acme::Acme;
 use crate::connection::stopped;
 use crate::development::now;
 use crate::estate::Estate;
@@ -64,6 +65,7 @@ pub(crate) struct Shared {
     /// What the newest generation was made of. Held while another is made.
     pub(crate) config: Mutex<ServerConfig>,
     pub(crate) foundation: Foundation,
+    pub(crate) acme: Arc<Acme>,
     pub(crate) front: Arc<Front>,
     pub(crate) listeners: Listeners,
     pub(crate) places: Arc<Places>,
@@ -104,19 +106,22 @@ impl Server {
         let ports = listeners::bind(&config, &mut estate)?;
         estate.warn_of_the_rest();
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
-        let foundation = Foundation::lay(&config, ring.clone(), &addresses)?;
-        let generation = Generation::build(1, &config, &foundation, &Pools::new())?;
+        let metrics = Arc::new(Metrics::default());
+        let acme = Arc::new(Acme::new(&config, known_store, &metrics)?);
+        let foundation = Foundation::lay(&config, ring.clone(), &addresses, acme.challenges())?;
+        // What an authority has issued is read later, by the user that the process becomes.
+        let generation = Generation::build(1, &config, &foundation, &Pools::new(), &[])?;
         generation.begin();
         certificate::announce(&config.certificate);
         if let Some(development) = foundation.development_in_use() {
             development.announce();
         }
+        config.warnings().iter().for_each(|warning| warn!("{warning}"));
         ring.begin().await;
         // After the listeners: a process before us that has the ports has ended its last request.
         let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
         let oneself = Arc::new(OnceLock::new());
         let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, oneself.clone()));
-        let metrics = Arc::new(Metrics::default());
         metrics.reloads.began(jiff::Timestamp::now().as_millisecond());
         let shared = Shared {
             current: ArcSwap::from_pointee(generation),
@@ -130,6 +135,7 @@ impl Server {
             serving: watch::Sender::new(false),
             config: Mutex::new(config),
             foundation,
+            acme,
             gatekeeper,
             access_log,
             tracer,
@@ -145,6 +151,18 @@ impl Server {
         &self.addresses
     }
 
+    /// Reads the certificates that an authority has issued before, and has them shown. To be called
+    /// as the user that the process runs as, once it is that: they are renewed by that user.
+    ///
+    /// # Errors
+    /// [`ServerError::Acme`].
+    pub async fn restore_certificates(&self) -> Result<(), ServerError> {
+        let config = self.shared.config.lock().await.clone();
+        let change = self.shared.acme.open(&config).await?;
+        self.shared.keep_certificates(change).await;
+        self.shared.show_certificates().await
+    }
+
     /// A handle that stays good while the server runs.
     pub fn handle(&self) -> ServerHandle {
         ServerHandle(self.shared.clone())
@@ -154,12 +172,18 @@ impl Server {
     /// requests, for [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) at most,
     /// and writes the access log to its end.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        if let Err(error) = self.restore_certificates().await {
+            error!(
+                "{error}; sites with acme = true are shown with a certificate that nobody trusts"
+            );
+        }
         let shared = self.shared;
         let mut tasks = JoinSet::new();
         for (listener, port) in self.ports {
             shared.listeners.open(&shared, listener, port);
         }
         shared.serving.send_replace(true);
+        shared.begin_to_ask().await;
         tasks.spawn(housekeeping(shared.clone()));
         tasks.spawn(shared.ring.clone().follow());
         let mut told = shared.stopping();
@@ -168,6 +192,7 @@ impl Server {
             () = stopped(&mut told, Stop::Announced) => {}
         }
         shared.stop_at_least(Stop::Announced);
+        shared.end_asking().await;
         drain(&shared).await;
         tasks.shutdown().await;
         shared.front.close().await;
@@ -270,7 +295,9 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     {
         config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
     }
-    Generation::build(0, &config, &Foundation::lay(&config, ring, &[])?, &Pools::new())?;
+    let acme = Acme::new(&config, None, &Arc::default())?;
+    let foundation = Foundation::lay(&config, ring, &[], acme.challenges())?;
+    Generation::build(0, &config, &foundation, &Pools::new(), &[])?;
     Ok(())
 }
 

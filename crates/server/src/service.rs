@@ -138,6 +138,11 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
+    // Where `redirect`, or somebody before this server, has sent an authority.
+    if let Some(answer) = connection.server.acme.answer(&request) {
+        record.executed();
+        return Some(answer);
+    }
     let generation = match decision {
         // By the same rules as the gate's first word.
         Some(_) => connection.generation.clone(),

@@ -157,6 +157,15 @@ impl Store {
         }
     }
 
+    /// Removes a record, if there is one.
+    ///
+    /// # Errors
+    /// [`StoreError`]. The record may be gone all the same.
+    pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        let key = self.0.settings.key(key);
+        self.request(&key, redis::cmd("DEL").arg(&key)).await.map(drop)
+    }
+
     /// Reads a record and removes it, in one step (`GETDEL`), within the budget.
     ///
     /// # Errors

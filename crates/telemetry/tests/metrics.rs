@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use firstflight_telemetry::metrics::{
-    self, CertificateReading, ClaimTimes, Early, Format, HandshakeKind, Kind, Method, Metrics,
-    Protocol, Readings, RefusedReason, Snapshot, Status, StoreReading, TlsVersion, Transport,
-    UpstreamReading, UpstreamServerReading,
+    self, CertificateOrigin, CertificateReading, ClaimTimes, Early, Format, HandshakeKind, Kind,
+    Method, Metrics, Protocol, Readings, RefusedReason, Snapshot, Status, StoreReading, TlsVersion,
+    Transport, UpstreamReading, UpstreamServerReading,
 };
 
 /// Something of everything.
@@ -35,7 +35,11 @@ fn full() -> Snapshot {
             servers: vec![server],
             ..Default::default()
         }],
-        certificates: vec![CertificateReading { site: "example.test".to_owned(), expires: 1 }],
+        certificates: vec![CertificateReading {
+            site: "example.test".to_owned(),
+            source: CertificateOrigin::Acme,
+            expires: 1,
+        }],
         ..Readings::default()
     };
     metrics.snapshot(&readings)

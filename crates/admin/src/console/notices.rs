@@ -65,10 +65,33 @@ fn store(store: &Store) -> Option<(Mood, String)> {
 }
 
 fn certificate(certificate: &Certificate, now: Moment) -> Option<(Mood, String)> {
-    let (site, when) = (&certificate.site, until(now, certificate.expires_at));
-    match certificate.expires_at.0 - now.0 {
-        ..=0 => Some((Mood::Bad, format!("The certificate of {site} expired {when}."))),
-        1..SOON => Some((Mood::Look, format!("The certificate of {site} expires {when}."))),
+    let site = &certificate.site;
+    let failed = certificate.last_error.as_ref().map(|failure| {
+        let (count, when) = (failure.in_a_row, ago(now, failure.at));
+        let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+        format!("The authority was asked {times}, {when} last: {}", failure.reason)
+    });
+    let Some(expires_at) = certificate.expires_at else {
+        let why = failed.unwrap_or_else(|| "The authority is asked.".to_owned());
+        let line =
+            format!("{site} has no certificate yet, and no client trusts what it shows. {why}");
+        return certificate.missing.then_some((Mood::Bad, line));
+    };
+    let when = until(now, expires_at);
+    match (expires_at.0 - now.0, failed) {
+        (..=0, why) => {
+            let line =
+                format!("The certificate of {site} expired {when}. {}", why.unwrap_or_default());
+            Some((Mood::Bad, line.trim_end().to_owned()))
+        }
+        (_, Some(why)) => Some((
+            Mood::Look,
+            format!("The certificate of {site}, which expires {when}, is not renewed. {why}"),
+        )),
+        // The others are renewed in time, however short their life is.
+        (1..SOON, None) if certificate.source == "files" => {
+            Some((Mood::Look, format!("The certificate of {site} expires {when}.")))
+        }
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use super::figures::{ago, length, number, percent, time, until};
 use super::overview::NONE;
 use crate::answers::replays_in;
 use crate::reasons;
-use crate::status::{KeyState, Kind, Moment, Replay, Spread, Status, Store, Window};
+use crate::status::{Certificate, KeyState, Kind, Moment, Replay, Spread, Status, Store, Window};
 
 /// Why early data was refused or held, in the last minute, five minutes and hour.
 pub(super) fn refusals(status: &Status) -> Markup {
@@ -342,16 +342,32 @@ pub(super) fn certificates(status: &Status) -> Markup {
             dl {
                 @for certificate in &status.certificates {
                     dt { (certificate.site) }
-                    dd title=(certificate.expires_at.text()) {
-                        @let left = certificate.expires_at.0 - status.at.0;
-                        (if left > 0 { "expires " } else { "expired " })
-                        (until(status.at, certificate.expires_at))
-                    }
+                    dd { (certificate_is(certificate, status.at)) }
                 }
             }
         }
     };
     section("certificates", "Certificates", body)
+}
+
+fn certificate_is(certificate: &Certificate, now: Moment) -> Markup {
+    html! {
+        @match certificate.expires_at {
+            Some(at) => {
+                (if at > now { "expires " } else { "expired " })
+                time datetime=(at.text()) title=(at.text()) { (until(now, at)) }
+            }
+            None => { "none yet" }
+        }
+        @if certificate.source == "acme" {
+            @match certificate.next_try_at {
+                Some(at) => { span.faint title=(at.text()) { " ACME, asks " (until(now, at)) } }
+                None => { span.faint { " ACME, asks now" } }
+            }
+        } @else {
+            span.faint { " " (certificate.source) }
+        }
+    }
 }
 
 fn section(id: &str, title: &str, body: Markup) -> Markup {

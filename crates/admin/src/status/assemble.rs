@@ -5,8 +5,8 @@ use std::time::Duration;
 use firstflight_telemetry::metrics::{HandshakeKind, HistogramValue, Series, Snapshot, Transport};
 
 use super::{
-    Certificate, Kind, Moment, Now, Reason, Register, Replays, SCHEMA, Spread, State, Status,
-    Steps, Store, Upstream, Window,
+    Kind, Moment, Now, Reason, Register, Replays, SCHEMA, Spread, State, Status, Steps, Store,
+    Upstream, Window,
 };
 use crate::answers;
 use crate::counts::Counts;
@@ -45,7 +45,7 @@ impl Status {
             register: register(snapshot, store.is_some()),
             store,
             upstreams: upstreams(snapshot),
-            certificates: certificates(snapshot),
+            certificates: state.certificates,
             steps: steps(history),
         }
     }
@@ -156,15 +156,6 @@ fn upstreams(snapshot: &Snapshot) -> Vec<Upstream> {
         })
     });
     servers.collect()
-}
-
-fn certificates(snapshot: &Snapshot) -> Vec<Certificate> {
-    let all = snapshot.series("firstflight_certificate_expiry_timestamp_seconds");
-    let all = all.filter_map(|series| {
-        let expires_at = Moment(series.value.number() as i64);
-        Some(Certificate { site: label(series, "site")?, expires_at })
-    });
-    all.collect()
 }
 
 fn label(series: &Series, name: &str) -> Option<String> {

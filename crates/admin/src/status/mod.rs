@@ -10,7 +10,9 @@ use serde::Serialize;
 
 pub use moment::Moment;
 pub use schema::json_schema;
-pub use state::{EarlyDataState, KeyState, KeysState, Reload, Replay, ServerState, State};
+pub use state::{
+    Certificate, EarlyDataState, Failure, KeyState, KeysState, Reload, Replay, ServerState, State,
+};
 
 /// All that the console shows.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -208,15 +210,6 @@ pub struct Upstream {
     pub requests: u64,
     /// Those that it did not answer.
     pub failures: u64,
-}
-
-/// A site's certificate.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Certificate {
-    /// The site's first name.
-    pub site: String,
-    /// When it expires.
-    pub expires_at: Moment,
 }
 
 /// The last five minutes in steps, the oldest first.

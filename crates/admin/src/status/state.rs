@@ -16,6 +16,8 @@ pub struct State {
     pub keys: KeysState,
     /// The flights that came more than once, the last one first.
     pub replays: Vec<Replay>,
+    /// The sites' certificates.
+    pub certificates: Vec<Certificate>,
 }
 
 /// The process.
@@ -91,6 +93,38 @@ pub struct KeyState {
     pub last_sealed: Option<Moment>,
     /// When this process last opened a ticket under it.
     pub last_opened: Option<Moment>,
+}
+
+/// A site's certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Certificate {
+    /// The site's first name.
+    pub site: String,
+    /// All of the site's names.
+    pub names: Vec<String>,
+    /// Where it comes from: files, acme, development or self-signed.
+    pub source: String,
+    /// Whether there is none yet: what clients are shown then nobody trusts.
+    pub missing: bool,
+    /// When it expires; null: there is none.
+    pub expires_at: Option<Moment>,
+    /// When the authority is asked next; null: it is being asked, or there is no authority.
+    pub next_try_at: Option<Moment>,
+    /// When the authority issued it, or this process took it up from another one.
+    pub last_success_at: Option<Moment>,
+    /// Why there is no newer one, if the last try failed.
+    pub last_error: Option<Failure>,
+}
+
+/// Something that failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Failure {
+    /// When.
+    pub at: Moment,
+    /// Why, and the mend.
+    pub reason: String,
+    /// How many times in a row by now.
+    pub in_a_row: u32,
 }
 
 /// A flight that came more than once, and whose copies were stopped.

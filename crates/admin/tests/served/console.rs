@@ -2,9 +2,9 @@
 
 use crate::client::{Running, Stream};
 use crate::scene::{self, Scene};
-use firstflight_admin::{Moment, Reload, json_schema};
+use firstflight_admin::{Certificate, Failure, Moment, Reload, json_schema};
 use firstflight_telemetry::metrics::{
-    CertificateReading, HandshakeKind, RefusedReason, StoreReading, TlsVersion, Transport,
+    HandshakeKind, RefusedReason, StoreReading, TlsVersion, Transport,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -60,10 +60,8 @@ async fn what_wants_a_look_is_said_in_a_line() {
             ..StoreReading::default()
         });
         readings.filter = scene::filled(1 << 20);
-        let site = "www.example.test".to_owned();
-        let expires = now.0 + 3 * 86_400 + 60;
-        readings.certificates.push(CertificateReading { site, expires });
     });
+    scene.state(|state| state.certificates = certificates(now));
     let page = admin.get("/", &[]).await.body;
     for line in [
         "Not ready for new connections: stopping.",
@@ -72,10 +70,35 @@ async fn what_wants_a_look_is_said_in_a_line() {
         "The strike register is nearly full (1,048,576 of 1,048,576)",
         "there is no connection to the store",
         "The certificate of www.example.test expires in 3 days.",
+        "new.example.test has no certificate yet, and no client trusts what it shows. The authority \
+         was asked 2 times, just now last: refused: &lt;b&gt;",
+        "in 3 days</time><span class=\"faint\"> files</span>",
     ] {
         assert!(page.contains(line), "{line}\n{page}");
     }
-    assert!(!page.contains("<script>alert"));
+    assert!(!page.contains("The certificate of short.example.test"), "{page}");
+    assert!(!page.contains("<script>alert") && !page.contains("refused: <b>"));
+}
+
+/// One in files, one from an authority that is as short-lived and well, and one that cannot be had.
+fn certificates(now: Moment) -> Vec<Certificate> {
+    let certificate = |site: &str, source: &str| Certificate {
+        site: site.to_owned(),
+        source: source.to_owned(),
+        expires_at: Some(Moment(now.0 + 3 * 86_400 + 60)),
+        ..Certificate::default()
+    };
+    let failure = Failure { at: now, reason: "refused: <b>".to_owned(), in_a_row: 2 };
+    vec![
+        certificate("www.example.test", "files"),
+        certificate("short.example.test", "acme"),
+        Certificate {
+            missing: true,
+            expires_at: None,
+            last_error: Some(failure),
+            ..certificate("new.example.test", "acme")
+        },
+    ]
 }
 
 #[tokio::test]

@@ -90,6 +90,7 @@ fn quiet(now: Moment) -> State {
         last_opened: used.then_some(now),
     };
     State {
+        certificates: Vec::new(),
         server: ServerState {
             version: "0.1.0".to_owned(),
             host: "edge-1.example.test".to_owned(),

@@ -7,6 +7,8 @@ use clap::{Args, ValueEnum};
 use firstflight_config::{LogFormat, parse_duration};
 use firstflight_tls::Version;
 
+use super::acme::AcmeArgs;
+
 /// Serve sites over TLS and QUIC, with early data that runs at most once.
 ///
 /// What is served is said by a configuration file (docs/configuration.md), by flags, which
@@ -54,6 +56,9 @@ pub(crate) struct ServeArgs {
     /// Private key of the certificate, PEM.
     #[arg(long, value_name = "FILE", requires = "cert", env = "FIRSTFLIGHT_KEY")]
     pub(super) key: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) acme: AcmeArgs,
 
     /// Have a self-signed certificate, for this host name or address besides; may be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "cert")]
@@ -105,6 +110,10 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args)]
 pub(super) struct ContentArgs {
+    /// Directory to serve, in place of the file's sites; the same as --root.
+    #[arg(value_name = "DIR", conflicts_with = "root")]
+    pub(super) directory: Option<PathBuf>,
+
     /// Directory to serve, in place of the file's sites.
     #[arg(long, value_name = "DIR", env = "FIRSTFLIGHT_ROOT")]
     pub(super) root: Option<PathBuf>,

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use firstflight_config::{
-    Action, Content, Listener, ListenerProtocol, Route, ServerConfig, Site, Sites,
+    Action, CertificateSource, Content, Listener, ListenerProtocol, Route, ServerConfig, Site,
+    Sites,
 };
 
 use super::args::ServeArgs;
@@ -16,7 +17,7 @@ use super::sentence;
 /// # Errors
 /// One sentence with the mend.
 pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<ExitCode> {
-    let rows = rows(&config);
+    let (rows, warnings) = (rows(&config), config.warnings());
     let mut config = config;
     if matches!(&config.content, Content::Sites(sites) if sites.sites.is_empty()) {
         config.content = Content::PingPong;
@@ -27,6 +28,7 @@ pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<Ex
     firstflight_server::check(&config).map_err(sentence)?;
     config.admin.as_ref().map(firstflight_admin::check).transpose()?;
     print!("{}", table(&rows));
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     match &args.config {
         Some(path) => println!("{}: OK", path.display()),
         None => println!("OK"),
@@ -76,7 +78,11 @@ fn site_rows(at: usize, site: &Site, sites: &Sites, config: &ServerConfig) -> Ve
         (false, 0) => format!("{} (and unknown names)", site.names.join(", ")),
         (false, _) => site.names.join(", "),
     };
-    let mut rows = vec![row("site", &names, "", "")];
+    let certificate = match site.certificate.as_ref().unwrap_or(&config.certificate) {
+        CertificateSource::Acme => "certificate by ACME",
+        _ => "",
+    };
+    let mut rows = vec![row("site", &names, certificate, "")];
     for route in &site.routes {
         let early = match (config.early_data.enabled, route.early.mode) {
             (false, _) => "off".to_owned(),

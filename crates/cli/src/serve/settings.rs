@@ -27,6 +27,7 @@ pub(super) fn settings(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
         config.content = content;
     }
     certificate(args, &mut config);
+    args.acme.apply(&mut config)?;
     tls(args, &mut config);
     limits(&args.limits, &mut config);
     logs(&args.logs, &mut config)?;
@@ -73,7 +74,9 @@ pub(super) fn complete(config: ServerConfig) -> anyhow::Result<ServerConfig> {
 }
 
 fn content(args: &ContentArgs) -> anyhow::Result<Option<Content>> {
-    match (&args.root, &args.upstream, args.ping_pong) {
+    // A directory by itself stands above the environment, as flags do.
+    let root = args.directory.as_ref().or(args.root.as_ref());
+    match (root, &args.upstream, args.ping_pong) {
         (None, None, false) => Ok(None),
         (Some(root), None, false) => Ok(Some(Content::files(root))),
         (None, Some(url), false) => Ok(Some(Content::upstream(url)?)),

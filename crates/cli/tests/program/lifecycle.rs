@@ -14,13 +14,13 @@ use tempfile::TempDir;
 use crate::running::{PAGE, PATIENCE, PROGRAM, Running, Serve, fetch, run, site, text, until};
 
 /// A service manager, as far as it listens.
-struct Manager {
+pub(crate) struct Manager {
     socket: UnixDatagram,
-    path: String,
+    pub(crate) path: String,
 }
 
 impl Manager {
-    fn new(dir: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         let path = dir.join("notify").to_str().unwrap().to_owned();
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -28,7 +28,7 @@ impl Manager {
     }
 
     /// The next message that has something to do with this.
-    fn hears(&self, word: &str) -> String {
+    pub(crate) fn hears(&self, word: &str) -> String {
         let mut buffer = [0; 2000];
         loop {
             let count = self.socket.recv(&mut buffer).unwrap_or_else(|error| {
@@ -142,10 +142,10 @@ fn sockets_of_the_service_manager_are_used() {
 }
 
 /// What `MAINPID=` names, which is not ours to wait for, and gone at the end all the same.
-struct Stranger(Pid);
+pub(crate) struct Stranger(pub(crate) Pid);
 
 impl Stranger {
-    fn ends(&self) -> bool {
+    pub(crate) fn ends(&self) -> bool {
         until(|| kill(self.0, None).is_err() || is_zombie(self.0))
     }
 }
@@ -161,7 +161,7 @@ fn is_zombie(pid: Pid) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
-fn main_process(said: &str) -> Stranger {
+pub(crate) fn main_process(said: &str) -> Stranger {
     let pid = said.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
     Stranger(Pid::from_raw(pid.parse().unwrap()))
 }

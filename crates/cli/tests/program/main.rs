@@ -1,5 +1,6 @@
 //! The program as its users meet it: the real binary against real peers, over loopback.
 
+mod acme;
 mod attempt;
 mod authority;
 mod bad_input;

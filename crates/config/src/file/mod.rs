@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use firstflight_acme::{AcmeConfig, ExternalAccount};
 use firstflight_otlp::TelemetrySettings;
 use firstflight_upstream::PoolConfig;
 use schemars::JsonSchema;
@@ -44,6 +45,7 @@ use crate::{
 pub(crate) struct Document {
     pub(crate) listener: Vec<Listener>,
     pub(crate) tls: TlsSection,
+    pub(crate) acme: Option<AcmeConfig>,
     pub(crate) site: Vec<SiteSection>,
     pub(crate) upstream: BTreeMap<String, PoolConfig>,
     pub(crate) early_data: EarlyDataSection,
@@ -160,6 +162,7 @@ impl Document {
             }
         }
         config.content = Content::Sites(sites);
+        config.acme = self.acme.map(|acme| acme_beside(base, acme));
         config.listeners = self.listener;
         config.http3 = self.http3;
         config.limits = self.limits;
@@ -183,6 +186,7 @@ impl Document {
         Self {
             listener: config.listeners.clone(),
             tls: TlsSection::of(&config.tls, &config.certificate),
+            acme: config.acme.clone(),
             site: sites.sites.iter().map(SiteSection::of).collect(),
             upstream: sites.upstreams.clone(),
             early_data: EarlyDataSection::of(&config.early_data),
@@ -204,6 +208,17 @@ pub(crate) fn beside(base: &Path, path: PathBuf) -> PathBuf {
     match base.as_os_str().is_empty() {
         true => path,
         false => base.join(path),
+    }
+}
+
+fn acme_beside(base: &Path, acme: AcmeConfig) -> AcmeConfig {
+    let account =
+        |account: ExternalAccount| ExternalAccount { key: beside(base, account.key), ..account };
+    AcmeConfig {
+        state: beside(base, acme.state),
+        authority: acme.authority.map(|file| beside(base, file)),
+        external_account: acme.external_account.map(account),
+        ..acme
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) fn read(table: DeTable<'_>) -> (Document, Vec<Error>) {
     let document = Document {
         listener: reading.list("listener"),
         tls: reading.section("tls").unwrap_or_default(),
+        acme: reading.section("acme"),
         site: reading.list("site"),
         upstream: reading.named("upstream"),
         early_data: reading.section("early_data").unwrap_or_default(),

@@ -9,7 +9,7 @@ use super::beside;
 use super::fields::Fields;
 use super::route::RouteSection;
 use super::tls;
-use crate::{Misfit, Site};
+use crate::{CertificateSource, Misfit, Site};
 
 /// What is served under some names; there may be several. The first is for clients that name no
 /// site, or an unknown one.
@@ -25,6 +25,11 @@ pub(crate) struct SiteSection {
     pub(crate) certificate: Option<PathBuf>,
     /// The private key of that certificate, PEM.
     pub(crate) key: Option<PathBuf>,
+    /// Whether the certificate comes from the authority of `[acme]`, for all of `names`, and is
+    /// renewed by itself.
+    ///
+    /// By default not: it takes names that lead here, and agreeing to the authority's terms.
+    pub(crate) acme: bool,
     /// A file with an OCSP response, DER, to staple (RFC 6066 section 8). It is to be renewed by a
     /// program beside, and taken up when it changes.
     pub(crate) ocsp: Option<PathBuf>,
@@ -40,9 +45,18 @@ impl SiteSection {
         let routes = self.route.into_iter().enumerate();
         let routes = routes
             .map(|(at, route)| route.route(base).map_err(|misfit| misfit.under_index("route", at)));
+        let files = tls::certificate(self.certificate, self.key, base)?;
+        let certificate = match (self.acme, files) {
+            (true, Some(_)) => {
+                let reason = "the site has a certificate, so none is asked for; leave out either";
+                return Err(Misfit::new("acme", reason));
+            }
+            (true, None) => Some(CertificateSource::Acme),
+            (false, files) => files,
+        };
         Ok(Site {
             names: self.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
-            certificate: tls::certificate(self.certificate, self.key, base)?,
+            certificate,
             ocsp: self.ocsp.map(|path| beside(base, path)),
             headers: self.headers.0,
             routes: routes.collect::<Result<_, _>>()?,
@@ -55,6 +69,7 @@ impl SiteSection {
             names: site.names.clone(),
             certificate,
             key,
+            acme: site.certificate == Some(CertificateSource::Acme),
             ocsp: site.ocsp.clone(),
             headers: Fields(site.headers.clone()),
             route: site.routes.iter().map(RouteSection::of).collect(),

@@ -122,7 +122,9 @@ impl TlsSection {
         let (certificate, key) = files(Some(source));
         let (self_signed, save_self_signed) = match source.clone() {
             CertificateSource::SelfSigned { names, save } => (names, save),
-            CertificateSource::Files { .. } | CertificateSource::Development => (Vec::new(), None),
+            CertificateSource::Files { .. }
+            | CertificateSource::Development
+            | CertificateSource::Acme => (Vec::new(), None),
         };
         Self {
             min_version: settings.min_version.into(),

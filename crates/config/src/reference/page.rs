@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use firstflight_acme::{AcmeConfig, ExternalAccount};
 use firstflight_otlp::TelemetrySettings;
 use firstflight_upstream::{AsideRule, HealthCheck, PoolConfig, RetryRule};
 use schemars::JsonSchema;
@@ -23,6 +24,8 @@ pub fn reference() -> String {
     let sections = [
         section::<Listener>("[[listener]]"),
         section::<TlsSection>("[tls]"),
+        section::<AcmeConfig>("[acme]"),
+        section::<ExternalAccount>("[acme.external_account]"),
         section::<SiteSection>("[[site]]"),
         section::<RouteSection>("[[site.route]]"),
         section::<Timestamp>("[site.route.timestamp]"),

@@ -13,6 +13,30 @@ label! {
 }
 
 label! {
+    /// Where a certificate comes from.
+    CertificateOrigin as "source" {
+        /// Files, which somebody else renews.
+        Files = "files",
+        /// An authority, by ACME.
+        Acme = "acme",
+        /// The development authority, which signs anew in time.
+        Development = "development",
+        /// Made at the start, for ever.
+        SelfSigned = "self-signed",
+    }
+}
+
+label! {
+    /// How a certificate authority looks whether a name leads here.
+    AcmeChallenge as "kind" {
+        /// By a handshake (RFC 8737).
+        TlsAlpn01 = "tls-alpn-01",
+        /// By a request (RFC 8555 section 8.3).
+        Http01 = "http-01",
+    }
+}
+
+label! {
     /// A version of TLS.
     TlsVersion as "version" {
         /// TLS 1.0.

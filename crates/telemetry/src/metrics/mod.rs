@@ -3,6 +3,7 @@
 //!
 //! Labels are closed enums or names out of the configuration, so no client can make series.
 
+mod acme;
 mod certificates;
 mod connections;
 mod description;
@@ -26,6 +27,7 @@ mod text;
 mod tickets;
 mod upstreams;
 
+pub use acme::{Acme, AcmeReading};
 pub use certificates::CertificateReading;
 pub use connections::Connections;
 pub use description::{Description, Kind};
@@ -66,6 +68,8 @@ pub struct Metrics {
     pub upstreams: Upstreams,
     /// Reloads of the configuration.
     pub reloads: Reloads,
+    /// Questions of certificate authorities.
+    pub acme: Acme,
 }
 
 impl Metrics {
@@ -83,6 +87,7 @@ impl Metrics {
         self.upstreams.collect(&readings.upstreams, &mut snapshot);
         self.reloads.collect(readings, &mut snapshot);
         certificates::collect(&readings.certificates, &mut snapshot);
+        self.acme.collect(&readings.acme, &mut snapshot);
         spans::collect(readings.spans.as_ref(), &mut snapshot);
         readings.process.collect(&mut snapshot);
         snapshot

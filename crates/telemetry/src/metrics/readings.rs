@@ -1,8 +1,8 @@
 //! What is known elsewhere, and read when somebody asks.
 
 use super::{
-    CertificateReading, ProcessReading, QuicReading, RegisterReading, SpanReading, StoreReading,
-    TicketReading, UpstreamReading,
+    AcmeReading, CertificateReading, ProcessReading, QuicReading, RegisterReading, SpanReading,
+    StoreReading, TicketReading, UpstreamReading,
 };
 
 /// What is known elsewhere, at one moment.
@@ -28,6 +28,8 @@ pub struct Readings {
     pub generation: u64,
     /// Certificates.
     pub certificates: Vec<CertificateReading>,
+    /// Sites whose certificate is an authority's.
+    pub acme: Vec<AcmeReading>,
     /// Spans; `None`: they go nowhere.
     pub spans: Option<SpanReading>,
     /// The process.

@@ -105,7 +105,7 @@ fn escaped(value: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{CertificateReading, Metrics, Readings, Transport};
+    use crate::metrics::{CertificateOrigin, CertificateReading, Metrics, Readings, Transport};
 
     fn page(format: Format) -> String {
         let metrics = Metrics::default();
@@ -113,7 +113,11 @@ mod tests {
         metrics.tickets.age_skew.observe((), -1.0);
         metrics.early_data.hold_seconds.observe(crate::metrics::HoldEnd::Gone, 0.25);
         let site = "a\"b\\c\nd".to_owned();
-        let certificates = vec![CertificateReading { site, expires: 1_800_000_000 }];
+        let certificates = vec![CertificateReading {
+            site,
+            source: CertificateOrigin::Files,
+            expires: 1_800_000_000,
+        }];
         metrics.snapshot(&Readings { certificates, ..Readings::default() }).encode(format)
     }
 
@@ -124,7 +128,7 @@ mod tests {
             "# TYPE firstflight_connections_total counter",
             "firstflight_connections_total{transport=\"tcp\"} 0",
             "firstflight_connections_total{transport=\"quic\"} 3",
-            "firstflight_certificate_expiry_timestamp_seconds{site=\"a\\\"b\\\\c\\nd\"} 1800000000",
+            "firstflight_certificate_expiry_timestamp_seconds{site=\"a\\\"b\\\\c\\nd\",source=\"files\"} 1800000000",
             "firstflight_hold_seconds_bucket{ended=\"gone\",le=\"0.15\"} 0",
             "firstflight_hold_seconds_bucket{ended=\"gone\",le=\"0.25\"} 1",
             "firstflight_hold_seconds_bucket{ended=\"gone\",le=\"+Inf\"} 1",

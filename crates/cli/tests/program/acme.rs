@@ -1,0 +1,360 @@
+//! Certificates from a real authority (Pebble), by the program as its operators run it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use firstflight_rig::{Listen, Pebble, PebblePlan, Process, free_port};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::lifecycle::{Manager, main_process};
+use crate::openssl::connect;
+use crate::running::{PAGE, Serve, fetch, fields, firstflight, run, site, text, until};
+
+/// Where the authority comes, and what a server of the test listens on.
+#[derive(Clone, Copy)]
+struct Ports {
+    https: u16,
+    redirect: u16,
+}
+
+impl Ports {
+    fn free() -> Self {
+        Self { https: free_port(), redirect: free_port() }
+    }
+
+    fn plan(self) -> PebblePlan {
+        PebblePlan { http_port: self.redirect, tls_port: self.https, ..PebblePlan::default() }
+    }
+}
+
+/// Writes `config.toml`: these sites, and what is asked of the authority.
+fn configure(dir: &Path, pebble: &Pebble, ports: Ports, challenge: &str, sites: &[&[&str]]) {
+    let Ports { https, redirect } = ports;
+    let (directory, authority) = (pebble.directory(), pebble.authority());
+    let mut text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:{https}\"\n\
+         [[listener]]\naddress = \"127.0.0.1:{redirect}\"\nprotocol = \"redirect\"\n\
+         [admin]\naddress = \"127.0.0.1:0\"\n\
+         [acme]\ndirectory = {directory:?}\nauthority = {authority:?}\nterms_agreed = true\n\
+         contact = [\"ops@example.test\"]\nstate = \"state\"\nchallenges = [{challenge:?}]\n"
+    );
+    let extra = fs::read_to_string(dir.join("extra.toml")).unwrap_or_default();
+    text.push_str(&extra);
+    let root = dir.join("root");
+    for names in sites {
+        text += &format!(
+            "[[site]]\nnames = {names:?}\nacme = true\n[[site.route]]\npath = \"/\"\nroot = {root:?}\n"
+        );
+    }
+    // Whole or not at all, as it is watched.
+    fs::write(dir.join("config.new"), text).unwrap();
+    fs::rename(dir.join("config.new"), dir.join("config.toml")).unwrap();
+}
+
+/// A page by a name, trusted by the authority's root alone; whether it came.
+fn is_served(dir: &Path, root: &Path, port: u16, name: &str) -> bool {
+    let resolve = format!("{name}:{port}:127.0.0.1");
+    let url = format!("https://{name}:{port}/");
+    let fetched = fetch(dir, root, &url, &["--resolve", &resolve]);
+    (fetched.ended.code, &*fetched.ended.out) == (Some(0), PAGE)
+}
+
+/// The root that trusts what the authority issues since it was started.
+fn trusted(dir: &Path, pebble: &Pebble) -> PathBuf {
+    let file = dir.join("root.pem");
+    fs::write(&file, pebble.root()).unwrap();
+    file
+}
+
+/// The number of the certificate that OpenSSL is shown.
+fn serial(port: u16, name: &str) -> String {
+    let script = format!(
+        "openssl s_client -connect 127.0.0.1:{port} -servername {name} </dev/null 2>/dev/null | \
+         openssl x509 -noout -serial"
+    );
+    run(Command::new("sh").args(["-c", &script])).out
+}
+
+/// What the operators' side says of a site's certificate.
+fn certificate(server: &Serve, site: &str) -> Value {
+    let url = format!("http://{}/status.json", server.console());
+    let said = run(Command::new("curl").args(["-sS", &url])).out;
+    let status: Value =
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let all = status["certificates"].as_array().cloned().unwrap_or_default();
+    all.into_iter().find(|one| one["site"] == site).unwrap_or_default()
+}
+
+/// A metric's value, by the beginning of its line.
+fn metric(server: &Serve, series: &str) -> f64 {
+    let url = format!("http://{}/metrics", server.console());
+    let page = run(Command::new("curl").args(["-sS", &url])).out;
+    let found = page.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("{series}: {page}"))
+}
+
+fn said(server: &Serve) -> String {
+    text(&server.said)
+}
+
+/// A server, an authority, and what trusts it; the certificate of `a.test` is there.
+fn begun(challenge: &str, life: Option<u32>) -> (TempDir, Ports, Pebble, Serve, PathBuf) {
+    begun_with(challenge, |ports| PebblePlan { life, ..ports.plan() })
+}
+
+fn begun_with(
+    challenge: &str,
+    plan: impl Fn(Ports) -> PebblePlan,
+) -> (TempDir, Ports, Pebble, Serve, PathBuf) {
+    let (site, ports) = (site(), Ports::free());
+    let dir = site.path();
+    let pebble = Pebble::start(plan(ports));
+    configure(dir, &pebble, ports, challenge, &[&["a.test", "b.test"]]);
+    let server = Serve::configured(dir);
+    let root = trusted(dir, &pebble);
+    let there = until(|| is_served(dir, &root, ports.https, "a.test"));
+    assert!(there, "{}\n{}", said(&server), pebble.log());
+    (site, ports, pebble, server, root)
+}
+
+#[test]
+fn each_kind_of_challenge_brings_a_certificate_while_the_server_serves() {
+    for kind in ["tls-alpn-01", "http-01"] {
+        let (site, ports, pebble, server, root) = begun(kind, None);
+        let dir = site.path();
+        // One certificate for both names, which OpenSSL trusts too.
+        let script = format!(
+            "openssl s_client -connect 127.0.0.1:{} -servername b.test -verify_hostname b.test \
+             -CAfile {} -verify_return_error </dev/null",
+            ports.https,
+            root.display()
+        );
+        let shown = run(Command::new("sh").args(["-c", &script]));
+        assert!(shown.out.contains("Verify return code: 0 (ok)"), "{shown:?}");
+        assert!(said(&server).contains("there is no certificate yet"), "{}", said(&server));
+        let state = certificate(&server, "a.test");
+        assert_eq!(fields(&state, "source missing last_error"), "acme false null");
+        assert_eq!(metric(&server, "firstflight_acme_certificate_missing{site=\"a.test\"}"), 0.0);
+        let asked = format!("firstflight_acme_challenges_total{{kind={kind:?}}}");
+        assert!(metric(&server, &asked) >= 2.0, "two names");
+
+        // A reload adds a site, and takes one away.
+        configure(dir, &pebble, ports, kind, &[&["a.test", "b.test"], &["c.test"]]);
+        let there = until(|| is_served(dir, &root, ports.https, "c.test"));
+        assert!(there, "{}\n{}", said(&server), pebble.log());
+        configure(dir, &pebble, ports, kind, &[&["c.test"]]);
+        assert!(until(|| certificate(&server, "a.test").is_null()), "{}", said(&server));
+        assert!(is_served(dir, &root, ports.https, "c.test"));
+        assert_eq!(pebble.orders(), 2);
+
+        // What an authority asks is no visit.
+        let log = server.stop();
+        let visits = log.iter().all(|line| line["target"] == "/" && line["status"] == 200);
+        assert!(visits, "{log:#?}");
+    }
+}
+
+#[test]
+fn a_renewal_breaks_nothing_and_sessions_go_on() {
+    let (site, ports, pebble, server, root) = begun("tls-alpn-01", Some(36));
+    let dir = site.path();
+    let first = serial(ports.https, "a.test");
+    let session = connect(dir, ports.https, None);
+    let resolve = format!("a.test:{}:127.0.0.1", ports.https);
+    let url = format!("https://a.test:{}/", ports.https);
+    let (mut requests, mut early) = (0, String::new());
+    let renewed = until(|| {
+        let fetched = fetch(dir, &root, &url, &["--resolve", &resolve, "--tls-earlydata"]);
+        assert_eq!(fetched.ended.code, Some(0), "{:?}", fetched.ended);
+        requests += 1;
+        early = fields(&fetched.facts, "tls_resumed early_data");
+        serial(ports.https, "a.test") != first
+    });
+    assert!(renewed, "{}", said(&server));
+    assert!(requests > 3 && pebble.orders() == 2, "{requests} requests, {}", pebble.orders());
+    assert_eq!(early, "1 accepted", "also by the last one, with a ticket of the one before");
+    assert!(connect(dir, ports.https, Some(&session)).reused, "a session of before");
+    assert_eq!(
+        metric(&server, "firstflight_config_generation"),
+        1.0,
+        "it is the same configuration"
+    );
+    let issued = "firstflight_acme_tries_total{site=\"a.test\",result=\"issued\"}";
+    assert_eq!(metric(&server, issued), 2.0);
+    server.stop();
+}
+
+#[test]
+fn an_old_certificate_serves_on_whatever_becomes_of_a_new_one() {
+    let stranger = crate::running::site();
+    let other = Serve::files(stranger.path(), &[]);
+    let plan = |ports: Ports| PebblePlan { tls_port: other.address.port(), ..ports.plan() };
+    let (site, ports, mut pebble, server, root) = begun_with("http-01", plan);
+    let dir = site.path();
+    let first = serial(ports.https, "a.test");
+    server.stop();
+
+    // The authority is away: what is on disk is served at once, and what is missing says why.
+    pebble.kill();
+    let sites: &[&[&str]] = &[&["a.test", "b.test"], &["new.test"]];
+    configure(dir, &pebble, ports, "http-01", sites);
+    let server = Serve::configured(dir);
+    assert!(is_served(dir, &root, ports.https, "a.test"), "{}", said(&server));
+    let why = |server: &Serve| certificate(server, "new.test")["last_error"]["reason"].to_string();
+    assert!(until(|| why(&server) != "null"), "{}", said(&server));
+    assert!(why(&server).contains("127.0.0.1"), "{}", why(&server));
+    assert_eq!(certificate(&server, "new.test")["missing"], true);
+    assert_eq!(metric(&server, "firstflight_acme_certificate_missing{site=\"new.test\"}"), 1.0);
+    server.stop();
+
+    // It is there again, and comes to a port where somebody else is.
+    pebble.restart();
+    configure(dir, &pebble, ports, "tls-alpn-01", sites);
+    let server = Serve::configured(dir);
+    let refused = until(|| why(&server).contains("tls-alpn-01"));
+    assert!(refused, "{}\n{}\n{}", why(&server), said(&server), pebble.log());
+    assert_eq!(serial(ports.https, "a.test"), first, "{}", said(&server));
+    let state = certificate(&server, "new.test");
+    let moment = |key: &str| state[key].as_str().unwrap_or_default().parse::<jiff::Timestamp>();
+    let failed: jiff::Timestamp = state["last_error"]["at"].as_str().unwrap().parse().unwrap();
+    let pause = moment("next_try_at").unwrap().as_second() - failed.as_second();
+    assert!(pause >= 300, "it is not asked again at once: {state:#}");
+    assert_eq!(metric(&server, "firstflight_acme_failures_in_a_row{site=\"new.test\"}"), 1.0);
+    server.stop();
+    other.stop();
+}
+
+#[test]
+fn a_clock_near_the_end_renews_at_once() {
+    const LIFE: u32 = 90 * 86_400;
+    let (site, ports, pebble, server, root) = begun("tls-alpn-01", Some(LIFE));
+    let dir = site.path();
+    let first = serial(ports.https, "a.test");
+    server.stop();
+    let library = faketime();
+    let environment = [
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("FAKETIME", "+85d"),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ("DONT_FAKE_MONOTONIC", "1"),
+    ];
+    let server = Serve::configured_with(dir, &[], &environment);
+    let renewed = until(|| serial(ports.https, "a.test") != first);
+    assert!(renewed, "{}\n{}", said(&server), pebble.log());
+    assert!(is_served(dir, &root, ports.https, "a.test"));
+    server.stop();
+}
+
+fn faketime() -> PathBuf {
+    let found = fs::read_dir("/usr/lib").unwrap().flatten().find_map(|entry| {
+        let library = entry.path().join("faketime/libfaketimeMT.so.1");
+        library.is_file().then_some(library)
+    });
+    found.expect("faketime is not installed; run `make deps-test`")
+}
+
+#[test]
+fn an_upgrade_hands_the_certificate_on() {
+    let (site, ports, pebble, server, root) = begun("tls-alpn-01", None);
+    let dir = site.path();
+    let first = serial(ports.https, "a.test");
+    server.stop();
+    let manager = Manager::new(dir);
+    let mut server = Serve::configured_with(dir, &[], &[("NOTIFY_SOCKET", &manager.path)]);
+    manager.hears("READY=1");
+    kill(Pid::from_raw(server.pid() as i32), Signal::SIGUSR2).unwrap();
+    let successor = main_process(&manager.hears("MAINPID="));
+    manager.hears("READY=1");
+    assert!(server.ends_by_itself().success(), "{}", said(&server));
+    assert!(is_served(dir, &root, ports.https, "a.test"), "{}", said(&server));
+    // Of two processes that have had the state, one asks: here for what a reload adds.
+    configure(dir, &pebble, ports, "tls-alpn-01", &[&["a.test", "b.test"], &["c.test"]]);
+    assert!(until(|| is_served(dir, &root, ports.https, "c.test")), "{}", said(&server));
+    assert_eq!((serial(ports.https, "a.test"), pebble.orders()), (first, 2));
+    kill(successor.0, Signal::SIGTERM).unwrap();
+    assert!(successor.ends());
+}
+
+#[test]
+fn two_nodes_that_share_names_order_once_and_answer_for_each_other() {
+    let store = Process::redis(Listen::Unix);
+    let (a, b) = (site(), site());
+    let (a_ports, b_ports) = (Ports::free(), Ports::free());
+    // The authority always comes to the second node.
+    let mut pebble = Pebble::start(b_ports.plan());
+    let made =
+        run(firstflight(a.path()).args(["keys", "new-encryption"]).arg(a.path().join("kek")));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    fs::copy(a.path().join("kek"), b.path().join("kek")).unwrap();
+    for (node, ports, name) in [(&a, a_ports, "a"), (&b, b_ports, "b")] {
+        let extra = format!(
+            "[store]\nurl = {:?}\n[tickets]\nkeys = \"store\"\nkey_encryption_file = \"kek\"\n\
+             node = {name:?}\n",
+            store.url()
+        );
+        fs::write(node.path().join("extra.toml"), extra).unwrap();
+        configure(node.path(), &pebble, ports, "tls-alpn-01", &[&["a.test"]]);
+    }
+    // The second node cannot ask by itself: the authority is away, and then the state is locked.
+    pebble.kill();
+    let second = Serve::configured(b.path());
+    let mut lock = None;
+    assert!(until(|| {
+        lock = locked(&b.path().join("state"));
+        lock.is_some()
+    }));
+    pebble.restart();
+    let first = Serve::configured(a.path());
+    let root = trusted(a.path(), &pebble);
+    let both = [(a_ports.https, &first), (b_ports.https, &second)];
+    for (port, server) in both {
+        let there = until(|| is_served(a.path(), &root, port, "a.test"));
+        assert!(there, "{}\n{}\n{}", said(&first), said(server), pebble.log());
+    }
+    assert_eq!(serial(a_ports.https, "a.test"), serial(b_ports.https, "a.test"));
+    assert_eq!(pebble.orders(), 1);
+    let asked = "firstflight_acme_challenges_total{kind=\"tls-alpn-01\"}";
+    assert_eq!(metric(&first, asked), 0.0);
+    assert!(metric(&second, asked) >= 1.0);
+    let taken_up = "firstflight_acme_tries_total{site=\"a.test\",result=\"taken_up\"}";
+    assert_eq!(metric(&second, taken_up), 1.0);
+    drop(lock);
+    first.stop();
+    second.stop();
+}
+
+/// The lock of a node's state, once it has made it and nobody else holds it.
+fn locked(state: &Path) -> Option<Flock<File>> {
+    let directory = fs::read_dir(state).ok()?.flatten().next()?;
+    let file = File::options().write(true).open(directory.path().join("lock")).ok()?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
+}
+
+#[test]
+fn what_cannot_be_had_is_said_before() {
+    let site = site();
+    let root = site.path().join("root");
+    let check = |arguments: &[&str]| {
+        let mut command = firstflight(site.path());
+        command.args(["serve", "--check", "--acme-state", "state"]).arg(&root).args(arguments);
+        run(command.current_dir(site.path()))
+    };
+    let refused = check(&["--acme", "example.test"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("--acme-agree"), "{refused:?}");
+    let refused = check(&["--acme", "*.example.test", "--acme-agree"]);
+    assert!(refused.err.contains("dns-01"), "{refused:?}");
+    let good = check(&["--acme", "example.test", "--acme-agree"]);
+    assert_eq!((good.code, &*good.err), (Some(0), ""), "both ports, by default");
+    for part in ["[::]:443", "[::]:80", "redirect to https", "certificate by ACME"] {
+        assert!(good.out.contains(part), "{part}: {good:?}");
+    }
+    let odd = check(&["--acme", "example.test", "--acme-agree", "--listen", "127.0.0.1:8443"]);
+    assert_eq!(odd.code, Some(0));
+    assert!(odd.err.contains("warning: no listener has a port"), "{odd:?}");
+}

@@ -1,0 +1,225 @@
+//! Certificates by ACME: which sites want them, and whether they can be had.
+
+use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use firstflight_acme::{AcmeConfig, AcmeError, ChallengeKind, certificate_names};
+use nix::unistd::{AccessFlags, User, access};
+
+use crate::look::authorities;
+use crate::{CertificateSource, Content, ListenerProtocol, Misfit, ServerConfig, Site};
+
+impl ServerConfig {
+    /// The names of the certificates that are to come from an authority, a list for each, in the
+    /// order of their sites.
+    pub fn acme_names(&self) -> Vec<Vec<String>> {
+        self.acme_sites().map(|(_, site)| site.names.clone()).collect()
+    }
+
+    fn acme_sites(&self) -> impl Iterator<Item = (usize, &Site)> {
+        let sites = match &self.content {
+            Content::Sites(content) => &*content.sites,
+            Content::PingPong => &[],
+        };
+        let by_acme = |site: &Site| site.certificate == Some(CertificateSource::Acme);
+        sites.iter().enumerate().filter(move |(_, site)| by_acme(site))
+    }
+
+    /// What an operator should look at, though it may be right: a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let Some(acme) = self.acme.as_ref().filter(|_| self.acme_sites().next().is_some()) else {
+            return Vec::new();
+        };
+        let is_met = |kind: &ChallengeKind| {
+            self.listeners.iter().any(|listener| {
+                let speaks = match kind {
+                    ChallengeKind::TlsAlpn01 => listener.protocol == ListenerProtocol::Https,
+                    // A listener with TLS would not understand the question.
+                    ChallengeKind::Http01 => listener.protocol == ListenerProtocol::Redirect,
+                };
+                speaks && listener.address.port() == kind.port()
+            })
+        };
+        if self.listeners.is_empty() || acme.challenges.iter().any(is_met) {
+            return Vec::new();
+        }
+        let wanted = acme.challenges.iter().map(|kind| match kind {
+            ChallengeKind::TlsAlpn01 => "tls-alpn-01 needs protocol = \"https\" at port 443",
+            ChallengeKind::Http01 => "http-01 needs protocol = \"redirect\" at port 80",
+        });
+        vec![format!(
+            "no listener has a port to which the authority comes ({}); no certificate can be had \
+             unless something before this server forwards such a port",
+            wanted.collect::<Vec<_>>().join(", ")
+        )]
+    }
+
+    pub(crate) fn acme_misfits(&self) -> Vec<Misfit> {
+        let mut misfits = Vec::new();
+        for (at, site) in self.acme_sites() {
+            let mut note = |key: &'static str, reason: String| {
+                misfits.push(Misfit::new(key, reason).under_index("site", at));
+            };
+            if self.acme.is_none() {
+                let reason = "acme = true needs a section [acme]; read the authority's terms of \
+                              service, and give terms_agreed = true there";
+                note("acme", reason.to_owned());
+            }
+            if site.names.is_empty() {
+                let reason = "the certificate is for the site's names, and it has none; give \
+                              names = [\"example.test\"]";
+                note("acme", reason.to_owned());
+            }
+            let one_by_one = site.names.iter().map(std::slice::from_ref);
+            let unfit = one_by_one.chain((site.names.len() > 1).then_some(&*site.names));
+            let unfit: BTreeSet<_> = unfit
+                .filter_map(|names| certificate_names(names).err())
+                .map(|error| error.to_string())
+                .collect();
+            unfit.into_iter().for_each(|reason| note("names", reason));
+        }
+        if let Some(acme) = &self.acme {
+            misfits.extend(acme_misfit(acme).map(|misfit| misfit.under("acme")));
+        }
+        misfits
+    }
+
+    /// Whether the files of `[acme]` are there, and its state can be kept.
+    pub(crate) fn acme_files(&self) -> Result<(), Misfit> {
+        let Some(acme) = &self.acme else { return Ok(()) };
+        if let Some(file) = &acme.authority {
+            authorities(file).map_err(|reason| Misfit::new("authority", reason))?;
+        }
+        if self.acme_sites().next().is_none() {
+            return Ok(());
+        }
+        let user = self.process.user.as_deref();
+        let wrong = |reason| Misfit::new("state", reason);
+        state_can_be_kept(&acme.state, user).map_err(wrong)
+    }
+}
+
+/// What the authority would not take.
+fn acme_misfit(acme: &AcmeConfig) -> Option<Misfit> {
+    let error = acme.check().err()?;
+    let key = match &error {
+        AcmeError::TermsNotAgreed(_) => "terms_agreed",
+        AcmeError::NoChallenge => "challenges",
+        AcmeError::Contact(_) => "contact",
+        _ => "directory",
+    };
+    Some(Misfit::new(key, error.to_string()))
+}
+
+/// Whether a directory is, or can be made, where a user may write; `None`: who asks.
+fn state_can_be_kept(state: &Path, user: Option<&str>) -> Result<(), String> {
+    let mut place = state;
+    let metadata = loop {
+        match std::fs::metadata(place) {
+            Ok(metadata) => break metadata,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("{}: {error}", place.display())),
+        }
+        place = match place.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+    };
+    if !metadata.is_dir() {
+        return Err(format!("{} is no directory; give another state", place.display()));
+    }
+    let who = user.map(|name| (name, User::from_name(name).ok().flatten()));
+    let may = match &who {
+        Some((_, Some(user))) => may_write(&metadata, user),
+        // That there is no such user is said where it is to be taken.
+        Some((_, None)) => true,
+        None => access(place, AccessFlags::W_OK | AccessFlags::X_OK).is_ok(),
+    };
+    if may {
+        return Ok(());
+    }
+    let who = who.map_or_else(|| "this user".to_owned(), |(name, _)| format!("user {name}"));
+    let made = if place == state { "" } else { ", in which the state would be made" };
+    Err(format!(
+        "{who} may not write to {}{made}; make {} for that user, at mode 700, or give another \
+         state (--acme-state)",
+        place.display(),
+        state.display()
+    ))
+}
+
+/// By the mode's bits; groups beside the user's own are not looked at.
+fn may_write(place: &Metadata, user: &User) -> bool {
+    let mode = place.permissions().mode();
+    let bits = match () {
+        () if user.uid.is_root() => return true,
+        () if place.uid() == user.uid.as_raw() => mode >> 6,
+        () if place.gid() == user.gid.as_raw() => mode >> 3,
+        () => mode,
+    };
+    bits & 0o3 == 0o3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Listener;
+
+    fn config(
+        listeners: &[(&str, ListenerProtocol)],
+        challenges: &[ChallengeKind],
+    ) -> ServerConfig {
+        let listener = |(address, protocol): &(&str, ListenerProtocol)| Listener {
+            protocol: *protocol,
+            ..Listener::new(address.parse().unwrap())
+        };
+        let mut config = ServerConfig {
+            content: Content::files("/srv"),
+            listeners: listeners.iter().map(listener).collect(),
+            acme: Some(AcmeConfig { challenges: challenges.to_vec(), ..AcmeConfig::default() }),
+            ..ServerConfig::default()
+        };
+        if let Content::Sites(content) = &mut config.content {
+            content.sites[0].names = vec!["example.test".to_owned()];
+            content.sites[0].certificate = Some(CertificateSource::Acme);
+        }
+        config
+    }
+
+    #[test]
+    fn rfc8555_8_3_and_rfc8737_3_authorities_come_to_two_ports_alone() {
+        use ChallengeKind::{Http01, TlsAlpn01};
+        use ListenerProtocol::{Https, Redirect};
+        for (listeners, challenges, warned) in [
+            (&[("[::]:443", Https)][..], &[TlsAlpn01, Http01][..], false),
+            (&[("[::]:443", Https)], &[Http01], true),
+            (&[("[::]:8443", Https), ("[::]:80", Redirect)], &[TlsAlpn01, Http01], false),
+            (&[("[::]:8443", Https), ("[::]:80", Redirect)], &[TlsAlpn01], true),
+            (&[("[::]:80", Https), ("[::]:443", Redirect)], &[TlsAlpn01, Http01], true),
+            (&[], &[TlsAlpn01], false),
+        ] {
+            let warnings = config(listeners, challenges).warnings();
+            assert_eq!(!warnings.is_empty(), warned, "{listeners:?} {challenges:?}: {warnings:?}");
+        }
+        let mut without = config(&[("[::]:1", Https)], &[TlsAlpn01]);
+        without.content = Content::files("/srv");
+        assert!(without.warnings().is_empty());
+    }
+
+    #[test]
+    fn where_the_state_cannot_be_kept_the_directory_and_the_user_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("a/b");
+        assert_eq!(state_can_be_kept(&state, None), Ok(()));
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(state_can_be_kept(&file, None).unwrap_err().contains("no directory"));
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let error = state_can_be_kept(&state, Some("nobody")).unwrap_err();
+        assert!(error.contains("user nobody") && error.contains("a/b"), "{error}");
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        assert_eq!(state_can_be_kept(&state, Some("nobody")), Ok(()));
+    }
+}

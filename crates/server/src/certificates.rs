@@ -1,0 +1,152 @@
+//! What is known of the certificates that are shown, and newer ones in their place.
+
+use std::sync::Arc;
+
+use firstflight_acme::{CertificateState, Issued};
+use firstflight_config::{CertificateSource as Configured, Content, ServerConfig};
+use firstflight_telemetry::metrics::CertificateOrigin;
+use firstflight_tls::{Entry, Identities};
+
+use crate::ServerError;
+use crate::acme::issued;
+use crate::generation::Generation;
+use crate::server::Shared;
+
+/// The certificate of a site.
+#[derive(Clone, Debug)]
+pub struct SiteCertificate {
+    /// The site's first name; `default`: it has none.
+    pub site: String,
+    /// All of the site's names.
+    pub names: Vec<String>,
+    /// Where it comes from.
+    pub source: CertificateSource,
+    /// When what is shown expires, in seconds since 1970; `None`: it does not say so well.
+    pub not_after: Option<i64>,
+    /// What an authority has issued, of what is shown.
+    issued: Option<Arc<Issued>>,
+}
+
+/// Where a certificate comes from.
+#[derive(Clone, Debug)]
+pub enum CertificateSource {
+    /// Two files.
+    Files,
+    /// It was made at the start, and nobody has signed it.
+    SelfSigned,
+    /// The development authority of this user, or nobody where that may not vouch for the names.
+    Development,
+    /// An authority, by ACME: what is done about it.
+    Acme(Box<CertificateState>),
+}
+
+impl CertificateSource {
+    /// The same as metrics and status name it.
+    pub fn origin(&self) -> CertificateOrigin {
+        match self {
+            Self::Files => CertificateOrigin::Files,
+            Self::SelfSigned => CertificateOrigin::SelfSigned,
+            Self::Development => CertificateOrigin::Development,
+            Self::Acme(_) => CertificateOrigin::Acme,
+        }
+    }
+}
+
+impl SiteCertificate {
+    /// Whether there is none yet: what is shown then nobody trusts.
+    pub fn is_missing(&self) -> bool {
+        matches!(self.source, CertificateSource::Acme(_)) && self.issued.is_none()
+    }
+}
+
+/// The certificates that identities have, of the sites of a configuration.
+pub(crate) fn of(
+    config: &ServerConfig,
+    identities: &Identities,
+    states: &[CertificateState],
+) -> Vec<SiteCertificate> {
+    let sources: Vec<&Configured> = match &config.content {
+        Content::Sites(content) => {
+            let own = content.sites.iter().map(|site| site.certificate.as_ref());
+            own.map(|own| own.unwrap_or(&config.certificate)).collect()
+        }
+        Content::PingPong => vec![&config.certificate],
+    };
+    let certificate = |(Entry { names, identity }, source): (&Entry, &Configured)| {
+        let issued = match source {
+            Configured::Acme => issued(states, names).cloned(),
+            _ => None,
+        };
+        SiteCertificate {
+            site: names.first().map_or("default", String::as_str).to_owned(),
+            names: names.clone(),
+            source: match source {
+                Configured::Files { .. } => CertificateSource::Files,
+                Configured::SelfSigned { .. } => CertificateSource::SelfSigned,
+                Configured::Development => CertificateSource::Development,
+                Configured::Acme => CertificateSource::Acme(Box::default()),
+            },
+            not_after: identity.expires(),
+            issued,
+        }
+    };
+    identities.entries().iter().zip(sources).map(certificate).collect()
+}
+
+impl Shared {
+    /// The certificates that are shown, with what is done about them now.
+    pub(crate) fn certificates(&self) -> Vec<SiteCertificate> {
+        let mut certificates = self.current().certificates.clone();
+        for one in &mut certificates {
+            if let CertificateSource::Acme(state) = &mut one.source {
+                **state = self.acme.state(&one.names).unwrap_or_default();
+            }
+        }
+        certificates
+    }
+
+    /// Shows what an authority has issued by now, if it is not shown yet: by a generation of the
+    /// configuration in use, so files that have changed are taken up too.
+    ///
+    /// # Errors
+    /// [`ServerError`]: a file is of no use now. What was shown before is shown on.
+    pub(crate) async fn show_certificates(self: &Arc<Self>) -> Result<(), ServerError> {
+        let config = self.config.lock().await;
+        let (before, states) = (self.current(), self.acme.states());
+        let is_shown = |one: &SiteCertificate| match (issued(&states, &one.names), &one.issued) {
+            (Some(issued), Some(shown)) => issued.chain == shown.chain,
+            (None, None) => true,
+            _ => false,
+        };
+        let mut by_acme = before.certificates.iter();
+        if by_acme.all(|one| !matches!(one.source, CertificateSource::Acme(_)) || is_shown(one)) {
+            return Ok(());
+        }
+        // The configuration is the same, and so is its number.
+        let generation = self.build(&config, before.number, states).await?;
+        self.front.take_up(generation.quic.as_ref(), &config.http3);
+        generation.begin();
+        self.current.store(Arc::new(generation));
+        Ok(())
+    }
+
+    /// The generation of a configuration, beside the one in use.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub(crate) async fn build(
+        self: &Arc<Self>,
+        config: &ServerConfig,
+        number: u64,
+        states: Arc<Vec<CertificateState>>,
+    ) -> Result<Generation, ServerError> {
+        let (shared, config) = (self.clone(), config.clone());
+        let build = move || {
+            let pools = &shared.current().pools;
+            Generation::build(number, &config, &shared.foundation, pools, &states)
+        };
+        // It reads files, maybe from a slow disk.
+        let built = tokio::task::spawn_blocking(build).await;
+        built.map_err(|error| ServerError::Interrupted(error.to_string()))?
+    }
+}

@@ -1,0 +1,116 @@
+//! Certificates from an authority: what is done about them, and what comes of it.
+
+use std::borrow::Cow;
+
+use super::label::LabelInfo;
+use super::{AcmeChallenge, Counters, Description, Family, Series, Snapshot, Value};
+
+/// What an authority asks.
+#[derive(Debug)]
+pub struct Acme {
+    /// Questions that were answered.
+    pub challenges: Counters<AcmeChallenge>,
+}
+
+impl Default for Acme {
+    fn default() -> Self {
+        Self { challenges: Counters::new(&CHALLENGES) }
+    }
+}
+
+/// A site whose certificate is an authority's. Times are in seconds since 1970.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AcmeReading {
+    /// The site's first name.
+    pub site: String,
+    /// Whether there is none yet.
+    pub missing: bool,
+    /// When the authority is asked next.
+    pub next_try: Option<i64>,
+    /// When there last was a new one.
+    pub last_success: Option<i64>,
+    /// Tries in a row that failed.
+    pub failures_in_a_row: u64,
+    /// Tries that brought a certificate.
+    pub issued: u64,
+    /// Tries that did not.
+    pub failed: u64,
+    /// Certificates that another node or process had got.
+    pub taken_up: u64,
+}
+
+impl Acme {
+    pub(super) fn collect(&self, sites: &[AcmeReading], snapshot: &mut Snapshot) {
+        let mut gauge = |description, value: fn(&AcmeReading) -> Option<f64>| {
+            let values = sites.iter();
+            let values = values.filter_map(|one| Some((name(one), value(one)?)));
+            snapshot.numbers(description, SITE, values);
+        };
+        gauge(&MISSING, |one| Some(f64::from(u8::from(one.missing))));
+        gauge(&NEXT_TRY, |one| one.next_try.map(|time| time as f64));
+        gauge(&LAST_SUCCESS, |one| one.last_success.map(|time| time as f64));
+        gauge(&IN_A_ROW, |one| Some(one.failures_in_a_row as f64));
+        let tries = sites.iter().flat_map(|one| {
+            let counts = RESULT.values.iter().zip([one.issued, one.failed, one.taken_up]);
+            counts.map(|((result, _), count)| {
+                let labels = vec![(SITE.name, name(one)), (RESULT.name, Cow::Borrowed(*result))];
+                Series::new(labels, Value::Count(count))
+            })
+        });
+        let series = tries.collect();
+        snapshot.push(Family { description: &TRIES, labels: vec![SITE, RESULT], series });
+        snapshot.push(self.challenges.family());
+    }
+}
+
+fn name(site: &AcmeReading) -> Cow<'static, str> {
+    site.site.clone().into()
+}
+
+const SITE: LabelInfo = LabelInfo::configured("site", "the site's first name");
+
+const RESULT: LabelInfo = LabelInfo {
+    name: "result",
+    values: &[
+        ("issued", "The authority issued a certificate to this process."),
+        ("failed", "It did not, or could not be asked. The log and the console say why."),
+        ("taken_up", "Another node or process had got one, which is used here too."),
+    ],
+    meaning: "",
+};
+
+static MISSING: Description = Description::gauge(
+    "firstflight_acme_certificate_missing",
+    "1 while a site with acme = true has no certificate, and shows one that nobody trusts.",
+    "At 1 for more than a few minutes: the authority cannot be reached, or does not reach this \
+     server at the site's names. docs/certificates.md, troubleshooting.",
+);
+static NEXT_TRY: Description = Description::gauge(
+    "firstflight_acme_next_try_timestamp_seconds",
+    "When the authority is asked for a site's certificate next, in seconds since 1970; without a \
+     value while it is asked.",
+    "After firstflight_certificate_expiry_timestamp_seconds: failures have used up the patience.",
+);
+static LAST_SUCCESS: Description = Description::gauge(
+    "firstflight_acme_last_success_timestamp_seconds",
+    "When a site's certificate was issued or taken up last, in seconds since 1970.",
+    "Older than the certificate's life: it is not renewed.",
+);
+static IN_A_ROW: Description = Description::gauge(
+    "firstflight_acme_failures_in_a_row",
+    "Tries to have a site's certificate issued that failed since the last one that did not.",
+    "Growing: the certificate in use goes on until it expires, and not longer. The log and the \
+     console say why.",
+);
+static TRIES: Description = Description::counter(
+    "firstflight_acme_tries_total",
+    "Tries to have a site's certificate issued or renewed, by what came of them.",
+    "Many that fail count against the authority's limits. With several nodes that share a store one \
+     of them issues, and the others take up.",
+);
+static CHALLENGES: Description = Description::counter(
+    "firstflight_acme_challenges_total",
+    "Questions of authorities that were answered, by the kind of challenge.",
+    "None while tries fail: the authority comes to another machine, or something before this one \
+     keeps it off.",
+);
