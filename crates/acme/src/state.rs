@@ -189,10 +189,11 @@ fn read(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let content = match read(path) {
-        Ok(text) => serde_json::from_str(&text?).map_err(|error| error.to_string()),
+        // Where, and not what: its own words may quote a key.
+        Ok(text) => serde_json::from_str(&text?)
+            .map_err(|error| format!("line {}, column {}", error.line(), error.column())),
         Err(error) => Err(error.to_string()),
     };
-    // serde names a wrong value, but not what is in a key: those are opaque to it.
     content.map_err(|reason| set_aside(path, &reason)).ok()
 }
 

@@ -164,3 +164,25 @@ async fn a_site_with_a_new_name_goes_on_until_there_is_one_for_all() {
     assert!(all.names.len() == 3 && all.identity().unwrap().covers(NAMES[2]));
     running.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_one_is_served_until_there_is_another() {
+    let answers = Answers::new();
+    let plan = PebblePlan { life: Some(3), ..answerer(&answers, NAMES).await };
+    let mut pebble = Pebble::start(plan);
+    let state = tempfile::tempdir().unwrap();
+    let config = config(&pebble, state.path());
+    let mut running = Running::alone(config.clone(), &[NAMES], &answers);
+    let old = running.until_issued().await.issued.unwrap();
+    running.end().await;
+    pebble.kill();
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+
+    let mut running = Running::alone(config, &[NAMES], &answers);
+    let meanwhile = running.until("an error", |it| it.last_error.is_some()).await;
+    assert_eq!(meanwhile.issued.unwrap().not_after, old.not_after);
+    pebble.restart();
+    let new = running.until("another", |it| it.tries.issued > 0).await.issued.unwrap();
+    assert!(new.not_before > old.not_after);
+    running.end().await;
+}
