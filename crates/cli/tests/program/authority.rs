@@ -10,17 +10,21 @@ use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::firefox::{Firefox, INSECURE};
-use crate::running::{Ended, PAGE, Serve, firstflight, run, site};
+use crate::running::{Ended, PAGE, Serve, firstflight, run, site, text, until};
 
 const HOME: &str = ".local/share/firstflight/authority";
 
 /// A server without a certificate from outside, for localhost and app.test.
 fn serve(dir: &Path) -> Serve {
+    serve_in(dir, &[])
+}
+
+fn serve_in(dir: &Path, environment: &[(&str, &str)]) -> Serve {
     let config = "[[listener]]\naddress = \"127.0.0.1:0\"\n\
                   [[site]]\nnames = [\"localhost\", \"app.test\"]\n\
                   [[site.route]]\nroot = \"root\"\n";
     fs::write(dir.join("config.toml"), config).unwrap();
-    Serve::configured(dir)
+    Serve::configured_with(dir, &[], environment)
 }
 
 fn authority(dir: &Path, arguments: &[&str]) -> Ended {
@@ -92,6 +96,44 @@ fn a_key_that_others_may_read_is_not_used_and_not_believed() {
     assert!(shown.code == Some(2) && shown.err.contains("chmod go= "), "{shown:?}");
     assert!(authority(dir, &["remove", "--only", "chromium"]).out.contains("is removed"));
     assert!(authority(dir, &[]).out.contains("no development authority"));
+}
+
+#[test]
+fn a_running_server_has_a_new_certificate_before_the_old_one_ends() {
+    let site = site();
+    let dir = site.path();
+    let clock = dir.join("clock");
+    fs::write(&clock, "+0d").unwrap();
+    // By the library itself: its command would stay between us and the server.
+    let library = run(Command::new("faketime").args(["-f", "+0d", "printenv", "LD_PRELOAD"]));
+    let environment = [
+        ("LD_PRELOAD", library.out.trim()),
+        ("FAKETIME_NO_CACHE", "1"),
+        ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ("DONT_FAKE_MONOTONIC", "1"),
+    ];
+    let server = serve_in(dir, &environment);
+    let shown = || {
+        let script = format!(
+            "openssl s_client -connect {} </dev/null 2>/dev/null | openssl x509 -noout -serial",
+            server.address
+        );
+        run(Command::new("sh").args(["-c", &script])).out
+    };
+    let first = shown();
+    assert!(first.starts_with("serial="), "{first:?}");
+    // At half of its life it stays. The server looks at its clock and then at certificates, about
+    // once a second; that it has seen the second step says that it is done with the first.
+    for (step, clock_now) in ["+84h", "+85h"].into_iter().enumerate() {
+        fs::write(&clock, clock_now).unwrap();
+        let seen = || text(&server.said).matches("clock was set").count() > step;
+        assert!(until(seen), "{}", text(&server.said));
+    }
+    assert_eq!(shown(), first);
+    fs::write(&clock, "+126h").unwrap();
+    assert!(until(|| shown() != first), "{}", text(&server.said));
+    assert!(text(&server.said).contains("has signed a new certificate"));
 }
 
 #[test]
