@@ -203,7 +203,8 @@ fn nginx(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command 
 
 fn haproxy(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command {
     let config = format!(
-        "global\n  nbthread 1\n  maxconn 4096\ndefaults\n  mode http\n  timeout client 30s\n  \
+        "global\n  nbthread 1\n  maxconn 4096\n  noreuseport\ndefaults\n  mode http\n  \
+         timeout client 30s\n  \
          timeout server 30s\n  timeout connect 5s\nfrontend test\n  bind 127.0.0.1:{port} ssl crt \
          {shared}/both.pem allow-0rtt alpn http/1.1 tls-ticket-keys {shared}/tickets\n  \
          http-request set-header Early-Data 1 if {{ ssl_fc_has_early }}\n  \

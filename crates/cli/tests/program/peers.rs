@@ -47,7 +47,8 @@ impl Peer {
     pub(crate) fn haproxy(dir: &Path) -> Self {
         Self::start(dir, "haproxy", &["-db"], |port| {
             format!(
-                "defaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  timeout \
+                "global\n  noreuseport\ndefaults\n  mode http\n  timeout client 30s\n  \
+                 timeout server 30s\n  timeout \
                  connect 5s\nfrontend test\n  bind 127.0.0.1:{port} ssl crt both.pem allow-0rtt \
                  alpn h2,http/1.1\n  http-request return status 200 content-type text/plain \
                  string \"{}\\n\"\n",

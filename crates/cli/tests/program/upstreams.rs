@@ -168,7 +168,8 @@ fn haproxy_behind_is_told_the_clients_connection() {
         let dir = site();
         let haproxy = Peer::start(&place(dir.path(), "haproxy"), "haproxy", &["-db"], |port| {
             format!(
-                "defaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  timeout \
+                "global\n  noreuseport\ndefaults\n  mode http\n  timeout client 30s\n  \
+                 timeout server 30s\n  timeout \
                  connect 5s\nfrontend test\n  bind 127.0.0.1:{port} accept-proxy\n  http-request \
                  return status 200 content-type text/plain lf-string \"%[src] %[dst_port]\\n\"\n"
             )
@@ -190,7 +191,8 @@ fn haproxy_before_tells_whose_a_connection_is() {
         let ours = server.port();
         let haproxy = Peer::start(&place(dir.path(), "haproxy"), "haproxy", &["-db"], |port| {
             format!(
-                "defaults\n  mode tcp\n  timeout client 30s\n  timeout server 30s\n  timeout \
+                "global\n  noreuseport\ndefaults\n  mode tcp\n  timeout client 30s\n  \
+                 timeout server 30s\n  timeout \
                  connect 5s\nfrontend test\n  bind 127.0.0.1:{port}\n  default_backend ours\n\
                  backend ours\n  source 127.0.0.9\n  server ours 127.0.0.1:{ours} {version}\n"
             )
