@@ -1,6 +1,8 @@
 //! Certificates from a real authority (Pebble), by the program as its operators run it.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -157,6 +159,41 @@ fn each_kind_of_challenge_brings_a_certificate_while_the_server_serves() {
         let visits = log.iter().all(|line| line["target"] == "/" && line["status"] == 200);
         assert!(visits, "{log:#?}");
     }
+}
+
+/// HTTP at port 80 that sends everybody to https, as a load balancer may.
+fn redirector(https: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().flatten() {
+            let mut head = BufReader::new(&mut connection).lines().map_while(Result::ok);
+            let target = head.next().unwrap_or_default();
+            let target = target.split(' ').nth(1).unwrap_or_default().to_owned();
+            head.find(String::is_empty);
+            let answer = format!(
+                "HTTP/1.1 301 Moved Permanently\r\nLocation: https://a.test:{https}{target}\r\n\
+                 Content-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+            let _ = connection.write_all(answer.as_bytes());
+        }
+    });
+    port
+}
+
+#[test]
+fn rfc8555_8_3_an_authority_that_is_redirected_finds_its_answer_on_https() {
+    let plan = |ports: Ports| PebblePlan { http_port: redirector(ports.https), ..ports.plan() };
+    let (_site, _, _, server, _) = begun_with("http-01", plan);
+    let asked = "firstflight_acme_challenges_total{kind=\"http-01\"}";
+    assert!(metric(&server, asked) >= 2.0);
+    // It is a request like others, and in the log.
+    let log = server.stop();
+    let question = |line: &Value| {
+        let target = line["target"].as_str().unwrap_or_default();
+        target.starts_with("/.well-known/acme-challenge/") && line["status"] == 200
+    };
+    assert!(log.iter().any(question), "{log:#?}");
 }
 
 #[test]
