@@ -1,6 +1,7 @@
 //! One certificate of a manager, and what is known of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::warn;
@@ -21,6 +22,8 @@ pub(crate) struct Certificate {
     pub(crate) phase: Phase,
     /// Not to be looked at before, as another process or node is at it.
     pub(crate) hold: Option<Instant>,
+    /// Since when it is at it.
+    pub(crate) elsewhere: Option<Instant>,
     pub(crate) tries: Tries,
     /// What came of the last order is not on disk yet.
     pub(crate) unsaved: bool,
@@ -36,6 +39,7 @@ impl Certificate {
             ask_window,
             phase: Phase::Waiting,
             hold: None,
+            elsewhere: None,
             tries: Tries::default(),
             unsaved: false,
         };
@@ -87,6 +91,13 @@ impl Certificate {
         self.validity().is_some_and(|held| now > held.end - (held.end - held.start) / 12)
     }
 
+    /// Whether a lease of others has lasted longer than any order does, and no more can be waited
+    /// for: somebody may have spoiled it.
+    pub(crate) fn waited_enough(&self, now: i64) -> bool {
+        let waited = self.elsewhere.is_some_and(|since| since.elapsed() > LONGEST_LEASES);
+        waited && (self.whole().is_none() || self.is_urgent(now))
+    }
+
     /// What is held, if it is for all names.
     pub(crate) fn whole(&self) -> Option<&Arc<Issued>> {
         self.issued.as_ref().filter(|issued| issued.names == self.names)
@@ -131,3 +142,6 @@ impl Certificate {
         }
     }
 }
+
+/// Some leases of other nodes in a row, each for a site of theirs.
+const LONGEST_LEASES: Duration = Duration::from_secs(30 * 60);

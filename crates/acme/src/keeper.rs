@@ -166,11 +166,16 @@ impl<S: Shelf> Keeper<S> {
         };
         match sharing.lease().await {
             Ok(true) => {
+                self.certificates[index].elsewhere = None;
                 let asked = self.order_for_all(index, &sharing).await;
                 if let Err(error) = sharing.release().await {
                     debug!("the lease ends by itself: {error}");
                 }
                 asked
+            }
+            Ok(false) if self.certificates[index].waited_enough(now) => {
+                warn!("{}: asked for without the other nodes: one never ends", self.name(index));
+                self.ask(index, None).await
             }
             Ok(false) => {
                 self.elsewhere(index);
@@ -193,7 +198,7 @@ impl<S: Shelf> Keeper<S> {
         let certificate = &mut self.certificates[index];
         certificate.history.begun = Some(now());
         certificate.phase = Phase::Ordering;
-        certificate.hold = None;
+        (certificate.hold, certificate.elsewhere) = (None, None);
         // An order that cannot be kept on disk would be made again and again.
         self.save_history(index).await?;
         self.publish();
@@ -256,6 +261,7 @@ impl<S: Shelf> Keeper<S> {
         let certificate = &mut self.certificates[index];
         certificate.phase = Phase::Elsewhere;
         certificate.hold = Some(Instant::now() + LOOK);
+        certificate.elsewhere.get_or_insert_with(Instant::now);
     }
 
     async fn read_again(&mut self, index: usize) -> Result<(), AcmeError> {

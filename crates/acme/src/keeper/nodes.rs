@@ -18,9 +18,13 @@ impl<S: Shelf> Keeper<S> {
         index: usize,
         sharing: &Arc<Sharing<S>>,
     ) -> Result<(), AcmeError> {
-        self.exchange(index).await?;
+        // The store is there, or there were no lease. A record in it that cannot be read is written
+        // over, and must not keep everybody from asking.
+        if let Err(error) = self.exchange(index).await {
+            warn!("{}: what another node has cannot be read: {error}", self.name(index));
+        }
         let certificate = &mut self.certificates[index];
-        if let Some(trouble) = sharing.trouble(&certificate.names).await? {
+        if let Ok(Some(trouble)) = sharing.trouble(&certificate.names).await {
             trouble.join(&mut certificate.history);
         }
         if !certificate.is_due(now()) {
@@ -78,7 +82,7 @@ impl<S: Shelf> Keeper<S> {
         certificate.take_better(shared);
         certificate.history.success(now());
         certificate.phase = Phase::Waiting;
-        certificate.hold = None;
+        (certificate.hold, certificate.elsewhere) = (None, None);
         certificate.unsaved = true;
         self.save_unsaved().await;
         self.publish();

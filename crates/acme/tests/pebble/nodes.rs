@@ -85,6 +85,26 @@ async fn without_the_store_nobody_orders_and_all_is_well_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_was_spoiled_keeps_nobody_from_asking() {
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
+    let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let shelf = Common::default();
+    shelf.spoil("/certificate/");
+    let one = config(&pebble, state.path());
+    let mut asks = Running::sharing(one, &[NAMES], &answers, &shelf);
+    let issued = asks.until_issued().await;
+    asks.end().await;
+    // What was issued took its place.
+    let other = config(&pebble, other_state.path());
+    let mut finds = Running::sharing(other, &[NAMES], &answers, &shelf);
+    let found = finds.until_issued().await;
+    finds.end().await;
+    assert_eq!(found.issued.unwrap().chain, issued.issued.unwrap().chain);
+    assert_eq!((found.tries.taken_up, pebble.orders()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_processes_of_one_machine_make_one_order() {
     let answers = Answers::new();
     let pebble = Pebble::start(answerer(&answers, NAMES).await);

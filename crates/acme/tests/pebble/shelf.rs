@@ -14,12 +14,23 @@ type Records = HashMap<String, (Vec<u8>, Instant)>;
 pub(crate) struct Common {
     records: Arc<Mutex<Records>>,
     away: Arc<Mutex<bool>>,
+    /// The records whose names have this word cannot be read.
+    spoiled: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Common {
     /// As if the store could not be reached.
     pub(crate) fn set_away(&self, away: bool) {
         *self.away.lock().unwrap() = away;
+    }
+
+    /// As if somebody had overwritten such records, until they are put anew.
+    pub(crate) fn spoil(&self, word: &'static str) {
+        *self.spoiled.lock().unwrap() = Some(word);
+    }
+
+    fn is_spoiled(&self, name: &str) -> bool {
+        self.spoiled.lock().unwrap().is_some_and(|word| name.contains(word))
     }
 
     /// The names of the records that end so.
@@ -44,6 +55,9 @@ impl Common {
 impl Shelf for Common {
     async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, ShelfError> {
         self.reach()?;
+        if self.is_spoiled(name) {
+            return Err(ShelfError("it was not sealed under our keys".to_owned()));
+        }
         let records = self.records.lock().unwrap();
         let alive = records.get(name).filter(|(_, end)| *end > Instant::now());
         Ok(alive.map(|(record, _)| record.clone()))
@@ -51,6 +65,9 @@ impl Shelf for Common {
 
     async fn put(&self, name: &str, record: &[u8], life: Duration) -> Result<(), ShelfError> {
         self.reach()?;
+        if self.is_spoiled(name) {
+            *self.spoiled.lock().unwrap() = None;
+        }
         let record = (record.to_vec(), Instant::now() + life);
         self.records.lock().unwrap().insert(name.to_owned(), record);
         Ok(())
