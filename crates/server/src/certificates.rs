@@ -10,7 +10,7 @@ use firstflight_tls::{Entry, Identities};
 use crate::ServerError;
 use crate::acme::issued;
 use crate::generation::Generation;
-use crate::server::Shared;
+use crate::server::{Server, Shared};
 
 /// The certificate of a site.
 #[derive(Clone, Debug)]
@@ -91,6 +91,20 @@ pub(crate) fn of(
         }
     };
     identities.entries().iter().zip(sources).map(certificate).collect()
+}
+
+impl Server {
+    /// Reads the certificates that an authority has issued before, and has them shown. To be called
+    /// as the user that the process runs as, once it is that: they are renewed by that user.
+    ///
+    /// # Errors
+    /// [`ServerError::Acme`].
+    pub async fn restore_certificates(&self) -> Result<(), ServerError> {
+        let config = self.shared.config.lock().await.clone();
+        let change = self.shared.acme.open(&config).await?;
+        self.shared.keep_certificates(change).await;
+        self.shared.show_certificates().await
+    }
 }
 
 impl Shared {

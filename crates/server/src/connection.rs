@@ -12,15 +12,15 @@ use firstflight_replay::{Decision, Flight, HoldReason, Release};
 use firstflight_telemetry::metrics::{
     BarredReason, HeldReason, RefusedReason, TooEarlyBy, Transport,
 };
-use firstflight_tls::{ACME_TLS_ALPN, Handshake, TlsStream, Version, share};
+use firstflight_tls::{ACME_TLS_ALPN, Handshake, Version, share};
 use http::HeaderValue;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant as Deadline, timeout_at};
+use tokio::time::timeout_at;
 use tracing::debug;
 
 use crate::accept::{Accepted, accept};
+use crate::acme::end_question;
 use crate::content::Service;
 use crate::early::Barred;
 use crate::generation::Generation;
@@ -165,12 +165,6 @@ pub(crate) async fn serve(
     if ended_well {
         socket.linger().await;
     }
-}
-
-/// Ends an authority's connection: its handshake is all that there is to it (RFC 8737 section 3).
-async fn end_question(mut stream: TlsStream<Socket>, socket: Socket, deadline: Deadline) {
-    let _ = timeout_at(deadline, stream.shutdown()).await;
-    socket.linger().await;
 }
 
 /// Waits until stopping has come as far as `stage`.

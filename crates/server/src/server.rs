@@ -40,7 +40,7 @@ use crate::{ServerError, certificate};
 pub struct Server {
     ports: Vec<(Listener, Port)>,
     addresses: Vec<SocketAddr>,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// How far stopping has come.
@@ -149,18 +149,6 @@ impl Server {
     /// The addresses listened on, with the ports that the system chose.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addresses
-    }
-
-    /// Reads the certificates that an authority has issued before, and has them shown. To be called
-    /// as the user that the process runs as, once it is that: they are renewed by that user.
-    ///
-    /// # Errors
-    /// [`ServerError::Acme`].
-    pub async fn restore_certificates(&self) -> Result<(), ServerError> {
-        let config = self.shared.config.lock().await.clone();
-        let change = self.shared.acme.open(&config).await?;
-        self.shared.keep_certificates(change).await;
-        self.shared.show_certificates().await
     }
 
     /// A handle that stays good while the server runs.

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use firstflight_acme::Answers;
 use firstflight_telemetry::metrics::{AcmeChallenge, Metrics};
-use firstflight_tls::{ChallengeCertificates, Identity};
+use firstflight_tls::{ChallengeCertificates, Identity, TlsStream};
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, Full};
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout_at};
 
 use super::Acme;
 use crate::content::AnswerBody;
+use crate::socket::Socket;
 
 /// The certificates of pending challenges.
 pub(crate) struct Challenges {
@@ -46,6 +49,12 @@ impl ChallengeCertificates for Challenges {
         self.metrics.acme.challenges.count(AcmeChallenge::TlsAlpn01);
         Some(identity)
     }
+}
+
+/// Ends an authority's connection: its handshake is all that there is to it (RFC 8737 section 3).
+pub(crate) async fn end_question(mut stream: TlsStream<Socket>, socket: Socket, deadline: Instant) {
+    let _ = timeout_at(deadline, stream.shutdown()).await;
+    socket.linger().await;
 }
 
 fn token<B>(request: &Request<B>) -> Option<&str> {

@@ -19,6 +19,7 @@ use firstflight_store::Store;
 use firstflight_telemetry::metrics::Metrics;
 use tokio::sync::{Mutex, watch};
 
+pub(crate) use self::answer::end_question;
 use self::keeper::Keeper;
 use self::shelf::NodeShelf;
 use crate::ServerError;
