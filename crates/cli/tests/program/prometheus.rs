@@ -61,6 +61,9 @@ fn whatever_the_dashboard_asks_for_has_data() {
          [[site]]\n[[site.route]]\npath = \"/\"\nroot = \"{root}\"\n\
          [[site.route]]\npath = \"/strict\"\nroot = \"{root}/strict\"\nearly_data = \"strict\"\n\
          [[site.route]]\npath = \"/app\"\nupstream = \"app\"\n\
+         [[site]]\nnames = [\"acme.test\"]\nacme = true\n\
+         [[site.route]]\nroot = \"{root}\"\n\
+         [acme]\ndirectory = \"https://127.0.0.1:1/\"\nterms_agreed = true\nstate = \"acme\"\n\
          [upstream.app]\nservers = [\"{}\"]\n",
         store.url(),
         upstream.url

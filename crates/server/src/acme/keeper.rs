@@ -101,13 +101,16 @@ impl Keeper {
 /// has ended.
 async fn follow(shared: Arc<Shared>, mut states: watch::Receiver<Vec<CertificateState>>) {
     let mut stop = shared.stopping();
+    let mut trouble = None;
     loop {
         let now = states.borrow_and_update().clone();
         shared.acme.states.store(Arc::new(now));
         let shown = shared.show_certificates().await;
-        if let Err(error) = &shown {
+        let error = shown.as_ref().err().map(ToString::to_string);
+        if let (Some(error), true) = (&error, error != trouble) {
             warn!("{error}; the certificates of before are shown until that is mended");
         }
+        trouble = error;
         let goes_on = async {
             match shown {
                 Ok(()) => states.changed().await.is_ok(),
