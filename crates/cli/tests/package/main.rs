@@ -10,15 +10,19 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// The program under test.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
+/// The program under test: the one built for tests, or, to try what is shipped, the one that
+/// FIRSTFLIGHT_PROGRAM names.
+fn program() -> String {
+    std::env::var("FIRSTFLIGHT_PROGRAM")
+        .unwrap_or_else(|_| env!("CARGO_BIN_EXE_firstflight").to_owned())
+}
 
 /// What scripts/package makes of a kind, in a directory.
 fn package(kind: &str, version: &str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package");
     let mut command = Command::new(script);
-    command.args(["--binary", PROGRAM, "--version", version, kind, "--out"]).arg(dir.path());
+    command.args(["--binary", &program(), "--version", version, kind, "--out"]).arg(dir.path());
     // Packed for a minute's use, and read as it is by those who install it.
     said(command.env("PACKAGE_COMPRESSION", "none").env("PACKAGE_ARCHIVE", "no"));
     let file = dir.path().join(match kind {

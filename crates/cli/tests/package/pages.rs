@@ -3,12 +3,12 @@
 use std::fs;
 use std::process::Command;
 
-use crate::{PROGRAM, said};
+use crate::{program, said};
 
 #[test]
 fn manual_pages_are_sound() {
     let dir = tempfile::tempdir().unwrap();
-    said(Command::new(PROGRAM).args(["manual", "--out"]).arg(dir.path()));
+    said(Command::new(program()).args(["manual", "--out"]).arg(dir.path()));
     let mut pages: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     pages.sort();
@@ -25,9 +25,9 @@ fn manual_pages_are_sound() {
 
 #[test]
 fn a_page_is_printed_by_its_name() {
-    let page = said(Command::new(PROGRAM).args(["manual", "keys-new"]));
+    let page = said(Command::new(program()).args(["manual", "keys-new"]));
     assert!(page.contains("firstflight keys new"), "{page}");
-    let none = Command::new(PROGRAM).args(["manual", "nothing"]).output().unwrap();
+    let none = Command::new(program()).args(["manual", "nothing"]).output().unwrap();
     let said = String::from_utf8_lossy(&none.stderr).into_owned();
     assert!(said.contains("there is no page \"nothing\"; there are firstflight.1"), "{said}");
 }
@@ -36,7 +36,7 @@ fn a_page_is_printed_by_its_name() {
 fn bash_completes_commands_flags_and_values() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("firstflight");
-    fs::write(&file, said(Command::new(PROGRAM).args(["completions", "bash"]))).unwrap();
+    fs::write(&file, said(Command::new(program()).args(["completions", "bash"]))).unwrap();
     said(Command::new("bash").arg("-n").arg(&file));
     let completed = |words: &str| {
         let script = format!(
@@ -62,7 +62,7 @@ fn other_shells_get_theirs() {
         ("elvish", "edit:completion"),
         ("powershell", "Register-ArgumentCompleter"),
     ] {
-        let text = said(Command::new(PROGRAM).args(["completions", shell]));
+        let text = said(Command::new(program()).args(["completions", shell]));
         assert!(text.contains(mark), "{shell}: {text}");
     }
 }
