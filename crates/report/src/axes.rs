@@ -141,11 +141,16 @@ impl Axis {
     }
 }
 
+/// The experiment of connections to a server elsewhere, over a network that is not emulated.
+pub const ELSEWHERE: &str = "remote";
+
 /// Whether two cells are at the same place on all axes but these.
 pub fn same_but_for(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
     // The profile and its round-trip time are one, and HTTP/3 is what runs over QUIC.
     let one_of = |those: [Axis; 2]| axes.iter().any(|axis| those.contains(axis));
     let network = one_of([Axis::Profile, Axis::Rtt]);
+    // A path elsewhere has the round-trip time that a run finds: another one each time.
+    let found = [one, other].iter().all(|cell| cell.experiment == ELSEWHERE);
     let carrier = one_of([Axis::Transport, Axis::Http]);
     // A first visitor has no token, and over TCP nobody has one.
     let first = axes.contains(&Axis::Kind) && (one.kind == "full" || other.kind == "full");
@@ -153,7 +158,8 @@ pub fn same_but_for(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
     Axis::ALL.into_iter().all(|axis| {
         axes.contains(&axis)
             || match axis {
-                Axis::Profile | Axis::Rtt => network,
+                Axis::Profile => network,
+                Axis::Rtt => network || found,
                 Axis::Transport | Axis::Http => carrier,
                 Axis::Token => tokens_differ,
                 _ => false,

@@ -229,6 +229,22 @@ fn a_record_beside_itself_has_not_changed() {
     assert!(comparison.cautions.is_empty());
 }
 
+/// The round-trip time of a path elsewhere is found anew by each run, and no part of what it is.
+#[test]
+fn runs_at_a_server_elsewhere_are_comparable() {
+    let mut old = synthetic::record(7);
+    old.cells.retain(|cell| cell.rtt_ms == 20.0);
+    let mut new = old.clone();
+    new.cells.iter_mut().for_each(|cell| cell.rtt_ms = 20.3);
+    assert!(compare(&old, &new).changes.is_empty());
+    for cell in old.cells.iter_mut().chain(&mut new.cells) {
+        cell.experiment = "remote".to_owned();
+    }
+    let comparison = compare(&old, &new);
+    assert!(!comparison.changes.is_empty());
+    assert!(comparison.only_old.is_empty() && comparison.only_new.is_empty());
+}
+
 #[test]
 fn runs_of_other_seeds_differ_no_more_than_chance_and_an_injected_change_is_found() {
     let (old, mut new) = (synthetic::record(7), synthetic::record(8));

@@ -1,5 +1,6 @@
 //! The record of a remote run (sans-IO).
 
+use firstflight_report::axes::ELSEWHERE;
 use firstflight_report::{
     Cell as RecordCell, Experiment, ProfileFacts, Record, SCHEMA, Sample, ServerFacts, Summary,
     Witness,
@@ -33,7 +34,8 @@ pub(super) fn record(
             (Witness::Kernel, least_rtt, source)
         }
     };
-    let rtt_ms = least_rtt.map_or(0.0, |rtt| rtt.as_secs_f64() * 1e3);
+    // Finer than a microsecond nobody knows it.
+    let rtt_ms = least_rtt.map_or(0.0, |rtt| (rtt.as_secs_f64() * 1e6).round() / 1e3);
     if witness == Witness::Kernel {
         for sample in &mut samples {
             sample.round_trips = trips(sample.time_ms, rtt_ms);
@@ -50,7 +52,7 @@ pub(super) fn record(
     }
     let host = caller.target.host().to_owned();
     let cell = |(index, cell): (usize, &Cell)| RecordCell {
-        experiment: NAME.to_owned(),
+        experiment: ELSEWHERE.to_owned(),
         client: Client::Firstflight.name().to_owned(),
         server: host.clone(),
         workload: cell.asked.workload.name().to_owned(),
@@ -93,7 +95,7 @@ pub(super) fn record(
             ..ProfileFacts::default()
         }],
         experiments: vec![Experiment {
-            name: NAME.to_owned(),
+            name: ELSEWHERE.to_owned(),
             title: format!("a GET of {}", config.url),
         }],
         effects: effects(&cells_with_figures, &samples, config.seed),
@@ -129,7 +131,6 @@ fn trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
 }
 
 const NOT_CAPTURED: &str = "no packets were captured: labels are the kernel's word and TLS's";
-const NAME: &str = "remote";
 const PATH: &str = "the network in between";
 /// Beyond this it is the server's own time that is divided.
 const MOST: f64 = 1e6;
