@@ -1,0 +1,123 @@
+//! The guides of docs/guides, word for word: each command of each guide is run in its order on
+//! machines that were made for it, and says what the guide says that it says.
+//!
+//! How a guide is written is told in docs/guides/README.md. GUIDES_SHOW=1 prints all that is said.
+
+mod guide;
+mod output;
+mod stage;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use firstflight_rig::{Machine, Shell, can_boot};
+use guide::{Block, Guide, Kind};
+use libtest_mimic::{Arguments, Failed, Trial};
+use output::Output;
+use stage::Stage;
+
+const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides");
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // A guide may have four machines: two guides at a time are enough for a small machine.
+    arguments.test_threads.get_or_insert(2);
+    let guides: Vec<_> = files().iter().map(|file| read(file)).collect();
+    if !arguments.list {
+        for guide in &guides {
+            for (line, reason) in guide.left_out() {
+                println!("not run: docs/guides/{}:{line}: {reason}", guide.name);
+            }
+        }
+    }
+    let here = can_boot().inspect_err(|reason| println!("no guide is run: {reason}")).is_ok();
+    let stage = Arc::new(Stage::default());
+    let mut trials = vec![
+        Trial::test("rules_of_guides", || rule(guide::rules)),
+        Trial::test("rules_of_output", || rule(output::rules)),
+    ];
+    trials.extend(guides.into_iter().map(|guide| {
+        let stage = stage.clone();
+        let name = guide.name.trim_end_matches(".md").to_owned();
+        Trial::test(name, move || follow(&guide, &stage)).with_ignored_flag(!here)
+    }));
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // A static or a leaked reference would leave the root filesystem in memory.
+    drop(stage);
+    conclusion.exit_code()
+}
+
+fn rule(test: fn()) -> Result<(), Failed> {
+    test();
+    Ok(())
+}
+
+/// All guides, without their index.
+fn files() -> Vec<PathBuf> {
+    let entries = fs::read_dir(GUIDES).expect("docs/guides");
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("docs/guides").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .filter(|path| path.file_name().is_some_and(|name| name != "README.md"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "{GUIDES} has no guides");
+    files
+}
+
+fn read(file: &Path) -> Guide {
+    let name = file.file_name().expect("a file").to_string_lossy().into_owned();
+    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{name}: {error}"));
+    Guide::parse(&name, &text).unwrap_or_else(|error| panic!("docs/guides/{name}:{error}"))
+}
+
+/// Does what a guide says.
+fn follow(guide: &Guide, stage: &Stage) -> Result<(), Failed> {
+    let machines = stage.machines(&guide.machines);
+    let mut shells: Vec<_> = machines.iter().map(|machine| machine.shell()).collect();
+    for block in &guide.blocks {
+        let place = format!("docs/guides/{}:{}", guide.name, block.line);
+        match &block.kind {
+            Kind::NotRun(_) => {}
+            Kind::Carry { files, from, to } => carry(&machines, files, *from, to),
+            Kind::Run { on, output } => {
+                for &at in on {
+                    run(block, output.as_ref(), &machines[at], &mut shells[at])
+                        .map_err(|why| format!("{place}, on {}: {why}", machines[at].name()))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run(
+    block: &Block,
+    output: Option<&Output>,
+    machine: &Machine,
+    shell: &mut Shell,
+) -> Result<(), String> {
+    let said = shell.run(&block.script).map_err(|said| {
+        let journal = machine.run("journalctl --no-pager --lines=20").stdout;
+        let journal = String::from_utf8_lossy(&journal);
+        let script = &block.script;
+        format!("a command failed\n{script}\n--- said:\n{said}--- journal:\n{journal}")
+    })?;
+    if std::env::var_os("GUIDES_SHOW").is_some() {
+        println!("--- {}, line {}:\n{said}", machine.name(), block.line);
+    }
+    let Some(output) = output else { return Ok(()) };
+    output.compare(&said).map_err(|why| format!("{why}\n{}\n--- said:\n{said}", block.script))
+}
+
+/// Root's files, which stay root's with their modes.
+fn carry(machines: &[Machine], files: &[String], from: usize, to: &[usize]) {
+    for file in files {
+        let path = format!("/root/{file}");
+        for &to in to {
+            machines[to].copy(&machines[from].path(&path), &path);
+        }
+    }
+}

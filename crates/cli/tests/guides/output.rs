@@ -1,0 +1,103 @@
+//! Whether commands said what a guide says that they say.
+
+/// What a guide shows as the output of its commands.
+///
+/// Words may stand further apart, and a line `...` stands for any lines, also none. Words that may
+/// differ stand for any other without a space, also as parts of words.
+pub(crate) struct Output {
+    lines: Vec<Line>,
+}
+
+enum Line {
+    Any,
+    /// What has to be there, in pieces; between two is anything without a space.
+    Said(Vec<String>),
+}
+
+impl Output {
+    pub(crate) fn new(lines: &[&str], differ: &[String]) -> Self {
+        let line = |line: &&str| match line.trim() {
+            "..." => Line::Any,
+            line => Line::Said(pieces(&single_spaced(line), differ)),
+        };
+        Self { lines: lines.iter().map(line).collect() }
+    }
+
+    /// # Errors
+    /// What is missing.
+    pub(crate) fn compare(&self, said: &str) -> Result<(), String> {
+        let said: Vec<_> = said.trim_end().lines().map(single_spaced).collect();
+        // Greedy: the first place where the lines up to the next `...` fit will do.
+        let mut at = 0;
+        let mut loose = false;
+        for line in &self.lines {
+            let Line::Said(pieces) = line else {
+                loose = true;
+                continue;
+            };
+            let fits = |said: &String| matches(said, pieces);
+            let found = if loose {
+                said[at..].iter().position(fits).map(|skipped| at + skipped)
+            } else {
+                said.get(at).filter(|said| fits(said)).map(|_| at)
+            };
+            at = 1 + found.ok_or_else(|| format!("not said: {}", pieces.join("(something)")))?;
+            loose = false;
+        }
+        match said.get(at) {
+            Some(more) if !loose => Err(format!("said besides: {more}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Tables are as wide as what is in them.
+fn single_spaced(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn pieces(line: &str, differ: &[String]) -> Vec<String> {
+    let mut pieces = vec![line.to_owned()];
+    for word in differ {
+        let split =
+            |piece: &String| piece.split(word.as_str()).map(str::to_owned).collect::<Vec<_>>();
+        pieces = pieces.iter().flat_map(split).collect();
+    }
+    pieces
+}
+
+fn matches(said: &str, pieces: &[String]) -> bool {
+    let Some((first, more)) = pieces.split_first() else { return said.is_empty() };
+    let Some(rest) = said.strip_prefix(first.as_str()) else { return false };
+    if more.is_empty() {
+        return rest.is_empty();
+    }
+    // Something, at least a character, and no space.
+    let ends = rest.char_indices().take_while(|(_, c)| *c != ' ').map(|(at, c)| at + c.len_utf8());
+    ends.into_iter().any(|end| matches(&rest[end..], more))
+}
+
+/// How outputs are compared.
+pub(crate) fn rules() {
+    let output = Output::new(&["key  a1b2", "...", "in 5 ms", "end"], &["a1b2".into(), "5".into()]);
+    for (said, fits) in [
+        ("key ff\nmore\nmore\nin 17 ms\nend\n", true),
+        ("key     ff\nin 17 ms\nend", true),
+        ("key\nin 17 ms\nend\n", false),
+        ("key ff gg\nin 17 ms\nend\n", false),
+        ("key ff\nin 17 ms\nmore\nend\n", false),
+        ("key ff\nin 17 ms\nend\nmore\n", false),
+        ("key ff\nin 17 ms\n", false),
+        ("before\nkey ff\nin 17 ms\nend\n", false),
+    ] {
+        assert_eq!(output.compare(said).is_ok(), fits, "{said}");
+    }
+    let open = Output::new(&["...", "early=accepted", "..."], &[]);
+    assert!(open.compare("x\nearly=accepted\n").is_ok());
+    assert!(open.compare("early=none\n").is_err());
+    assert!(Output::new(&[], &[]).compare("\n").is_ok());
+    // Part of a word.
+    let part = Output::new(&["took 0.5ms"], &["0.5".into()]);
+    assert!(part.compare("took 12.75ms").is_ok());
+    assert!(part.compare("took 12.75s").is_err());
+}
