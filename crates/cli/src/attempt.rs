@@ -1,6 +1,7 @@
 //! `firstflight try`: the first 0-RTT answer of one's own directory.
 
 use std::fs;
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -69,7 +70,9 @@ pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
         handle.serves().await;
         let story = tour(address, page(&root), trusted, handle.clone()).await?;
         let shown = Shown { story: &story, root: &root, address, began };
-        print!("{}", if args.json { shown.json() } else { shown.text(args.once) });
+        let told = if args.json { shown.json() } else { shown.text(args.once) };
+        // Who reads the first lines alone goes on to be served.
+        let _ = std::io::stdout().write_all(told.as_bytes());
         if !args.once {
             told_to_end().await?;
         }

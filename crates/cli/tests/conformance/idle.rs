@@ -51,7 +51,11 @@ pub(crate) fn open_files() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -S -n 256; exec \"$0\" \"$@\"", PROGRAM]);
     command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root);
-    command.env("HOME", site.path()).stdout(Stdio::null()).stderr(File::create(&said).unwrap());
+    command
+        .env("HOME", site.path())
+        .env_remove("XDG_DATA_HOME")
+        .stdout(Stdio::null())
+        .stderr(File::create(&said).unwrap());
     let server = Running::start(&mut command);
     assert!(until(|| text(&said).contains("serving on")), "{}", text(&said));
     let limits = fs::read_to_string(format!("/proc/{}/limits", server.0.id())).unwrap();

@@ -90,7 +90,8 @@ fn dies_in(
     let mut command = Command::new("sh");
     // The shell turns into the program, and what it has allowed stays.
     command.args(["-c", "ulimit -c unlimited; exec \"$0\" \"$@\"", program]).args(arguments);
-    command.current_dir(dir).env("HOME", dir).env_remove("SSLKEYLOGFILE").stdin(Stdio::null());
+    command.current_dir(dir).env("HOME", dir).env_remove("XDG_DATA_HOME");
+    command.env_remove("SSLKEYLOGFILE").stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(fs::File::create(dir.join("said")).unwrap());
     let mut running = Running::start(&mut command);
     let turned = crate::running::until(|| {

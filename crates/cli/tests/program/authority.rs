@@ -69,6 +69,14 @@ fn serve_fetch_and_curl_without_a_certificate_from_outside() {
     }
     let url = format!("https://localhost:{port}/");
     assert_eq!(fetch(&url, &["--no-authority"]).code, Some(60));
+    let bench = |more: &[&str]| {
+        let flags = ["--samples", "1", "--kind", "full", "--tls", "1.3", "--witness", "kernel"];
+        let mut command = firstflight(dir);
+        command.args(["bench", &url, "--output"]).arg(dir.join("bench")).args(flags).args(more);
+        run(&mut command)
+    };
+    assert_eq!(bench(&[]).code, Some(0), "{:?}", bench(&[]));
+    assert!(bench(&["--no-authority"]).err.contains("certificate was not accepted"));
     let mut curl = Command::new("curl");
     curl.args(["-sS", &url]).env("CURL_CA_BUNDLE", dir.join(HOME).join("authority.pem"));
     assert_eq!(run(&mut curl).out, PAGE);
