@@ -14,7 +14,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab bench quic flood cluster operations conformance control test package deps-lab deps-test deps-package build fmt lint deny advisories unit \
+.PHONY: help lab bench quic flood cluster operations conformance control first-answer test package deps-lab deps-test deps-package build fmt lint deny advisories unit \
 	fuzz-smoke fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -46,6 +46,9 @@ chaos: deps-test ## Attacks a cluster by 100,000 copies while things go wrong (C
 
 operations: deps-test ## Reloads, key rotations and an upgrade under load, results to results/... (RESULTS=...)
 	@scripts/operations $(RESULTS)
+
+first-answer: deps-lab ## Times the way from git clone to the first 0-RTT answer (RESULTS=...)
+	@scripts/first-answer $(RESULTS)
 
 conformance: deps-test ## Tries the server by tools and attacks, raw data to results/... (RESULTS=...)
 	@scripts/conformance $(RESULTS)
