@@ -32,6 +32,7 @@ mod names;
 mod ocsp;
 mod offer;
 mod preference;
+mod roots;
 mod rsa;
 pub mod seam;
 mod session;

@@ -8,7 +8,7 @@ use boring::ssl::{Ssl, SslContextBuilder, SslRef, SslVerifyMode};
 use boring::x509::{X509Ref, X509StoreContext, X509StoreContextRef, X509VerifyError};
 
 use crate::context::Slot;
-use crate::{TlsError, constraints};
+use crate::{TlsError, constraints, roots};
 
 /// Whom a client believes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +40,7 @@ pub(crate) fn install(trust: &Trust, builder: &mut SslContextBuilder) -> Result<
     }
     builder.set_verify_callback(SslVerifyMode::PEER, judge);
     if matches!(trust, Trust::System | Trust::SystemAnd(_)) {
-        builder
-            .set_default_verify_paths()
-            .map_err(TlsError::setup("the machine's certificate authorities"))?;
+        roots::believe(builder)?;
     }
     match trust {
         Trust::File(path) | Trust::SystemAnd(path) => believe(path, builder),
@@ -50,7 +48,11 @@ pub(crate) fn install(trust: &Trust, builder: &mut SslContextBuilder) -> Result<
     }
 }
 
-fn believe(path: &Path, builder: &mut SslContextBuilder) -> Result<(), TlsError> {
+/// Believes the authorities in a PEM file.
+///
+/// # Errors
+/// [`TlsError`] with the file that cannot be read.
+pub(crate) fn believe(path: &Path, builder: &mut SslContextBuilder) -> Result<(), TlsError> {
     std::fs::metadata(path).map_err(|source| TlsError::File {
         what: "certificate authorities",
         path: path.to_owned(),

@@ -37,6 +37,13 @@ fn it_serves_with_nothing_else_about() {
         assert!(early.is_some_and(|bytes| bytes > 0), "early data is accepted: {second}");
     }
     assert!(container.ask("cat \"$root/tmp/page\"").contains("firstflight works"));
+    // One file with all authorities is all that there is, and it is found.
+    let trusting = "$firstflight fetch --no-authority --silent --show-error --output /dev/null \
+                    --write-out '%{http_code}\\n' https://localhost:8443/";
+    let stranger = container.ask(trusting);
+    assert!(stranger.ends_with("failed: 60\n"), "{stranger}");
+    container.ask(BELIEVE);
+    assert_eq!(container.ask(trusting), "200\n");
     let status = container.ask("cat /proc/$server/status");
     for line in ["Uid:\t65532\t65532\t65532\t65532", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"]
     {
@@ -99,6 +106,12 @@ while read -r command; do
     echo 'end of command'
 done
 "#;
+
+/// Adds the server's certificate, which is signed by itself, to the authorities in the root.
+const BELIEVE: &str = "openssl s_client -connect localhost:8443 -servername localhost 2>&1 | \
+    openssl x509 >\"$state/own\"; believed=$root/etc/ssl/certs/ca-certificates.crt; \
+    cat \"$believed\" \"$state/own\" >\"$state/believed\"; \
+    mount --bind \"$state/believed\" \"$believed\"";
 
 /// A DNS server that has every name on this machine (A records; of other types there are none).
 const NAMES: &str = r#"
