@@ -7,6 +7,8 @@ pub(crate) struct Guide {
     pub(crate) name: String,
     /// Those that it takes, by name.
     pub(crate) machines: Vec<String>,
+    /// Whether they can reach Let's Encrypt.
+    pub(crate) lets_encrypt: bool,
     pub(crate) blocks: Vec<Block>,
 }
 
@@ -34,7 +36,12 @@ impl Guide {
     /// # Errors
     /// The line, and what cannot be understood there.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
-        let mut guide = Self { name: name.to_owned(), machines: Vec::new(), blocks: Vec::new() };
+        let mut guide = Self {
+            name: name.to_owned(),
+            machines: Vec::new(),
+            lets_encrypt: false,
+            blocks: Vec::new(),
+        };
         let mut words = Words::default();
         let mut lines = (1..).zip(text.lines());
         while let Some((number, line)) = lines.next() {
@@ -85,6 +92,7 @@ impl Guide {
             "machines" if self.blocks.is_empty() => {
                 self.machines = rest.split(' ').map(str::to_owned).collect();
             }
+            "lets-encrypt" => self.lets_encrypt = true,
             "on" => words.on = self.places(rest)?,
             "carry" => {
                 let (files, machines) = rest.split_once(" from ").ok_or("from where?")?;

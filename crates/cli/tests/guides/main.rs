@@ -75,7 +75,7 @@ fn read(file: &Path) -> Guide {
 
 /// Does what a guide says.
 fn follow(guide: &Guide, stage: &Stage) -> Result<(), Failed> {
-    let machines = stage.machines(&guide.machines);
+    let machines = stage.machines(&guide.machines, guide.lets_encrypt);
     let mut shells: Vec<_> = machines.iter().map(|machine| machine.shell()).collect();
     for block in &guide.blocks {
         let place = format!("docs/guides/{}:{}", guide.name, block.line);

@@ -25,10 +25,12 @@ struct Made {
 }
 
 impl Stage {
-    /// Fresh machines, which have the package in root's home, as after a download.
-    pub(crate) fn machines(&self, names: &[String]) -> Vec<Machine> {
+    /// Fresh machines, which have the package in root's home, as after a download. The last may be
+    /// Let's Encrypt's besides.
+    pub(crate) fn machines(&self, names: &[String], lets_encrypt: bool) -> Vec<Machine> {
         let made = self.0.get_or_init(make);
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let mut names: Vec<_> = names.iter().map(String::as_str).collect();
+        names.extend(lets_encrypt.then_some(LETS_ENCRYPT));
         let machines = match names[..] {
             [one] => vec![made.root.boot(one)],
             _ => made.root.boot_several(&names),
@@ -37,7 +39,30 @@ impl Stage {
         for machine in &machines {
             machine.copy(&made.deb, &format!("/root/{name}"));
         }
+        if lets_encrypt && let Some((authority, others)) = machines.split_last() {
+            lets_encrypt_for(authority, others);
+        }
         machines
+    }
+}
+
+const LETS_ENCRYPT: &str = "acme-v02.api.letsencrypt.org";
+
+/// Names lead to the first of the others, and all of them trust it.
+fn lets_encrypt_for(authority: &Machine, others: &[Machine]) {
+    for program in ["pebble", "pebble-challtestsrv"] {
+        authority.copy(&Path::new("/usr/bin").join(program), &format!("/root/{program}"));
+    }
+    authority.write("/root/lets_encrypt.sh", include_str!("lets_encrypt.sh"));
+    let address = authority.ask(&format!("getent ahostsv4 {} | cut -d' ' -f1", others[0].name()));
+    let address = address.lines().next().expect("an address");
+    authority.ask(&format!("bash lets_encrypt.sh {address}"));
+    for machine in others {
+        for file in ["own", "root"] {
+            let to = format!("/usr/local/share/ca-certificates/lets-encrypt-{file}.crt");
+            machine.copy(&authority.path(&format!("/root/{file}.pem")), &to);
+        }
+        machine.ask("update-ca-certificates");
     }
 }
 
