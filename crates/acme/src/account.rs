@@ -23,7 +23,7 @@ pub(crate) async fn open(
     let directory = config.directory.to_string();
     let said = Said { ca, directory: &directory, state };
     let contact = config.mailboxes()?;
-    let kept = state.account::<AccountCredentials>();
+    let kept = state.account::<AccountCredentials>()?;
     let Some(mut kept) = kept else {
         return new(config, &contact, &said).await;
     };
@@ -40,7 +40,7 @@ pub(crate) async fn open(
 
 /// The account that is kept, if there is one; nothing is changed.
 pub(crate) async fn kept(state: &State, ca: &Ca) -> Option<Account> {
-    let kept = state.account::<AccountCredentials>()?;
+    let kept = state.account::<AccountCredentials>().ok()??;
     restore(ca, &kept.credentials).await.ok()
 }
 

@@ -41,7 +41,7 @@ impl<S: Shelf> Keeper<S> {
         sharing: Option<Arc<Sharing<S>>>,
         names: Vec<Vec<String>>,
         now: i64,
-    ) -> Self {
+    ) -> Result<Self, AcmeError> {
         // Not at the start, when more urgent things are to be done, and not all nodes at once.
         let ask_window = |index: u64| {
             Instant::now() + Duration::from_secs(60 + 10 * index + rand::random_range(0..600))
@@ -49,14 +49,15 @@ impl<S: Shelf> Keeper<S> {
         let certificates: Vec<_> = (0..)
             .zip(names)
             .map(|(index, names)| {
-                let kept = state.certificate(&names, now);
-                Certificate::restored(names, kept, now, ask_window(index))
+                let kept = state.certificate(&names, now)?;
+                Ok(Certificate::restored(names, kept, now, ask_window(index)))
             })
-            .collect();
+            .collect::<Result<_, AcmeError>>()?;
         let states = certificates.iter().map(|it| it.state(now)).collect();
         let (published, _) = watch::channel(states);
         let (look, news) = (Instant::now(), Arc::default());
-        Self { config, state, answers, sharing, certificates, published, lock: None, look, news }
+        let lock = None;
+        Ok(Self { config, state, answers, sharing, certificates, published, lock, look, news })
     }
 
     pub(crate) fn watch(&self) -> watch::Receiver<Vec<CertificateState>> {
@@ -266,7 +267,7 @@ impl<S: Shelf> Keeper<S> {
 
     async fn read_again(&mut self, index: usize) -> Result<(), AcmeError> {
         let (state, names) = (self.state.clone(), self.certificates[index].names.clone());
-        let kept = blocking(move || Ok(state.certificate(&names, now()))).await?;
+        let kept = blocking(move || state.certificate(&names, now())).await?;
         self.certificates[index].phase = Phase::Waiting;
         if self.certificates[index].read_again(kept) {
             info!("{}: another process had a certificate issued", self.name(index));

@@ -24,8 +24,8 @@ impl<S: Shelf> Manager<S> {
     ///
     /// # Errors
     /// As [`AcmeConfig::check`], [`AcmeError::Names`] for names that cannot be had,
-    /// [`AcmeError::State`] for a directory that cannot be used. A damaged file is no error: it is
-    /// set aside with a warning, and asked for anew.
+    /// [`AcmeError::State`] for a directory that cannot be used, or a file in it that cannot be
+    /// read. A damaged file is no error: it is set aside with a warning, and asked for anew.
     pub fn new(
         config: AcmeConfig,
         certificates: Vec<Vec<String>>,
@@ -37,7 +37,8 @@ impl<S: Shelf> Manager<S> {
         let names = names.collect::<Result<Vec<_>, _>>()?;
         let state = State::open(&config.state, &config.directory)?;
         let sharing = shelf.is_shared().then(|| Arc::new(Sharing::new(shelf, &config.directory)));
-        Ok(Self { keeper: Keeper::restore(config, state, answers, sharing, names, now()) })
+        let keeper = Keeper::restore(config, state, answers, sharing, names, now())?;
+        Ok(Self { keeper })
     }
 
     /// The certificates in the order in which they were given to [`Manager::new`]: what there is,

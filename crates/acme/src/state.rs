@@ -76,7 +76,9 @@ impl State {
         self.directory.join("account.json")
     }
 
-    pub(crate) fn account<C: DeserializeOwned>(&self) -> Option<Account<C>> {
+    /// # Errors
+    /// [`AcmeError::State`]: it is there and cannot be read.
+    pub(crate) fn account<C: DeserializeOwned>(&self) -> Result<Option<Account<C>>, AcmeError> {
         read_json(&self.account_path())
     }
 
@@ -92,19 +94,17 @@ impl State {
     /// What is kept of a certificate. What is damaged is set aside with a warning. If there is none
     /// for exactly these names, one that is for the most of them stands in: a site to which a name
     /// was added goes on with what it had.
-    pub(crate) fn certificate(&self, names: &[String], now: i64) -> Kept {
+    ///
+    /// # Errors
+    /// [`AcmeError::State`]: something is there and cannot be read. That says nothing of what is in
+    /// it, so it stays where it is.
+    pub(crate) fn certificate(&self, names: &[String], now: i64) -> Result<Kept, AcmeError> {
         let (pem, json) = self.paths(names);
-        let mut kept = Kept { issued: None, history: read_json(&json).unwrap_or_default() };
-        match read(&pem) {
-            Ok(None) => {}
-            Ok(Some(text)) => match Issued::from_pem(names, &text) {
-                Ok(issued) => kept.issued = Some(issued),
-                Err(reason) => set_aside(&pem, &reason),
-            },
-            Err(error) => set_aside(&pem, &error.to_string()),
-        }
-        kept.issued = kept.issued.or_else(|| self.stand_in(names, now));
-        kept
+        let history = read_json(&json)?.unwrap_or_default();
+        let issued = read(&pem)?.and_then(|text| {
+            Issued::from_pem(names, &text).map_err(|reason| set_aside(&pem, &reason)).ok()
+        });
+        Ok(Kept { issued: issued.or_else(|| self.stand_in(names, now)), history })
     }
 
     fn stand_in(&self, names: &[String], now: i64) -> Option<Issued> {
@@ -163,11 +163,11 @@ fn private(path: &Path) -> Result<(), AcmeError> {
             let (ours, owner) = (nix::unistd::geteuid().as_raw(), metadata.uid());
             let reason = match metadata.mode() & 0o777 {
                 _ if !metadata.is_dir() => "it is no directory".to_owned(),
-                _ if ours != 0 && owner != ours => {
-                    format!(
-                        "it belongs to user {owner}; give it to user {ours}, who has to write it"
-                    )
-                }
+                // For root too: what it leaves there the owner could not read.
+                _ if owner != ours => format!(
+                    "it belongs to user {owner}, and this process is user {ours}; run it as {owner}, \
+                     or give the directory and all in it to {ours} (chown -R)"
+                ),
                 mode if mode & 0o077 != 0 => {
                     format!("others can get into it (mode {mode:o}); run `chmod 700` on it")
                 }
@@ -178,23 +178,34 @@ fn private(path: &Path) -> Result<(), AcmeError> {
     }
 }
 
-/// `None`: there is no such file.
-fn read(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
+/// `None`: there is no such file, or it was no text and is set aside.
+fn read(path: &Path) -> Result<Option<Zeroizing<String>>, AcmeError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(Zeroizing::new(text))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::InvalidData => {
+                set_aside(path, &error.to_string());
+                Ok(None)
+            }
+            _ => Err(AcmeError::State {
+                path: path.to_owned(),
+                reason: format!("{error}; it has to be a file that this user can read"),
+            }),
+        },
     }
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    let content = match read(path) {
-        // Where, and not what: its own words may quote a key.
-        Ok(text) => serde_json::from_str(&text?)
-            .map_err(|error| format!("line {}, column {}", error.line(), error.column())),
-        Err(error) => Err(error.to_string()),
-    };
-    content.map_err(|reason| set_aside(path, &reason)).ok()
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, AcmeError> {
+    let Some(text) = read(path)? else { return Ok(None) };
+    match serde_json::from_str(&text) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) => {
+            // Where, and not what: its own words may quote a key.
+            set_aside(path, &format!("line {}, column {}", error.line(), error.column()));
+            Ok(None)
+        }
+    }
 }
 
 /// Moved away and kept for who wants to look; asked for anew.

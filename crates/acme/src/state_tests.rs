@@ -31,12 +31,12 @@ fn what_is_kept_comes_back() {
     history.success(5);
     state.save_certificate(&issued).unwrap();
     state.save_history(&names(), &history).unwrap();
-    let kept = state.certificate(&names(), 0);
+    let kept = state.certificate(&names(), 0).unwrap();
     let back = kept.issued.unwrap();
     assert_eq!((&back.chain, &back.key), (&issued.chain, &issued.key));
     assert_eq!((back.not_before, back.not_after), (issued.not_before, issued.not_after));
     assert_eq!(kept.history, history);
-    assert!(state.certificate(&["other.test".to_owned()], 0).issued.is_none());
+    assert!(state.certificate(&["other.test".to_owned()], 0).unwrap().issued.is_none());
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_site_whose_names_changed_goes_on_with_what_it_had() {
     state.save_certificate(&large).unwrap();
     let found = |names: &[&str], now| {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        state.certificate(&names, now).issued.map(|it| (it.names, it.chain))
+        state.certificate(&names, now).unwrap().issued.map(|it| (it.names, it.chain))
     };
     let (a, b) = ("a.test".to_owned(), "b.test".to_owned());
     // A name more: it is not for all, and says so.
@@ -94,16 +94,16 @@ fn what_is_damaged_is_set_aside() {
         fs::write(&pem, damage).unwrap();
         fs::write(&json, damage).unwrap();
         fs::write(state.account_path(), damage).unwrap();
-        let kept = state.certificate(&names(), 0);
+        let kept = state.certificate(&names(), 0).unwrap();
         assert!(kept.issued.is_none() && kept.history == History::default());
-        assert!(state.account::<u32>().is_none());
+        assert!(state.account::<u32>().unwrap().is_none());
         for path in [&pem, &json, &state.account_path()] {
             let aside = PathBuf::from(format!("{}.aside", path.display()));
             assert!(!path.exists() && fs::read_to_string(aside).unwrap() == damage);
         }
     }
     fs::write(&pem, [0xff, 0xfe]).unwrap();
-    assert!(state.certificate(&names(), 0).issued.is_none() && !pem.exists());
+    assert!(state.certificate(&names(), 0).unwrap().issued.is_none() && !pem.exists());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn each_authority_has_its_own() {
         |url: &str| State::open(root.path().join("a").as_path(), &url.parse().unwrap()).unwrap();
     let (one, other) = (of("https://ca.test/one"), of("https://ca.test/two"));
     one.save_certificate(&issued()).unwrap();
-    assert!(other.certificate(&names(), 0).issued.is_none());
+    assert!(other.certificate(&names(), 0).unwrap().issued.is_none());
 }
 
 #[test]
@@ -134,4 +134,36 @@ fn a_place_that_cannot_be_written_is_named() {
     assert!(error.contains("it is no directory"), "{error}");
     let error = State::open(&file.path().join("acme"), &Directory::default()).unwrap_err();
     assert!(error.to_string().contains("state in [acme]"), "{error}");
+}
+
+/// A disk in trouble or another user's file says nothing of what is in it.
+#[test]
+fn what_cannot_be_read_is_no_damage() {
+    let root = tempfile::tempdir().unwrap();
+    let state = open(&root.path().join("acme"));
+    let (pem, json) = state.paths(&names());
+    for path in [&pem, &json, &state.account_path()] {
+        // Root can read every file, but no directory.
+        fs::create_dir(path).unwrap();
+        let error = match path.ends_with("account.json") {
+            true => state.account::<u32>().map(drop).unwrap_err(),
+            false => state.certificate(&names(), 0).map(drop).unwrap_err(),
+        };
+        assert!(matches!(&error, AcmeError::State { path: named, .. } if named == path));
+        assert!(error.to_string().contains("this user can read"), "{error}");
+        assert!(path.exists());
+        fs::remove_dir(path).unwrap();
+    }
+}
+
+#[test]
+fn nobody_makes_files_in_the_directory_of_another_user() {
+    let root = tempfile::tempdir().unwrap();
+    let acme = root.path().join("acme");
+    open(&acme);
+    // Only root can give it away, and only root was let in then.
+    if std::os::unix::fs::chown(&acme, Some(65_534), None).is_ok() {
+        let error = State::open(&acme, &Directory::default()).unwrap_err().to_string();
+        assert!(error.contains("belongs to user 65534") && error.contains("chown"), "{error}");
+    }
 }
