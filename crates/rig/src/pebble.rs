@@ -1,7 +1,7 @@
 //! A real ACME authority: Pebble, and the DNS in which every name leads to this machine.
 
 use std::fs;
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -191,13 +191,27 @@ impl Pebble {
         let end = Instant::now() + Duration::from_secs(20);
         while self.keepers.iter().all(Keeper::runs) && Instant::now() < end {
             let open = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
-            if [self.port, self.management, self.dns].into_iter().all(open) {
+            if [self.port, self.management, self.dns].into_iter().all(open) && resolves(self.dns) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         false
     }
+}
+
+/// Whether a name server answers. It may take TCP before it takes UDP, by which Pebble asks.
+fn resolves(port: u16) -> bool {
+    // RFC 1035 section 4.1: recursion desired, one question, "a", type A, class IN.
+    let question = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
+    let ask = || {
+        let socket = UdpSocket::bind(("127.0.0.1", 0))?;
+        socket.connect(("127.0.0.1", port))?;
+        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+        socket.send(question)?;
+        socket.recv(&mut [0; 512])
+    };
+    ask().is_ok()
 }
 
 /// Starts a program that writes into a file.

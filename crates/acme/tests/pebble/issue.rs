@@ -173,8 +173,9 @@ async fn an_expired_one_is_served_until_there_is_another() {
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
     let mut running = Running::alone(config.clone(), &[NAMES], &answers);
-    let old = running.until_issued().await.issued.unwrap();
-    running.end().await;
+    running.until_issued().await;
+    // On a machine that has no time it is renewed before it is stopped.
+    let old = running.end_with().await;
     pebble.kill();
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
 

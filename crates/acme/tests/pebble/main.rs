@@ -7,10 +7,11 @@ mod shelf;
 mod trouble;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_acme::{
-    AcmeConfig, Alone, Answers, CertificateState, ChallengeKind, Manager, Shelf,
+    AcmeConfig, Alone, Answers, CertificateState, ChallengeKind, Issued, Manager, Shelf,
 };
 use firstflight_rig::Pebble;
 use tokio::sync::{oneshot, watch};
@@ -94,6 +95,13 @@ impl Running {
 
     async fn until_issued(&mut self) -> CertificateState {
         self.until("a certificate", |it| it.issued.is_some()).await
+    }
+
+    /// Stops it, and gives the certificate that it had in the end.
+    async fn end_with(self) -> Arc<Issued> {
+        let states = self.states.clone();
+        self.end().await;
+        states.borrow()[0].issued.clone().expect("a certificate")
     }
 
     async fn end(self) {
