@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::answerer::answerer;
 use crate::shelf::Common;
 use crate::trouble::A_WHILE;
-use crate::{Running, config};
+use crate::{PATIENCE, Running, config};
 
 const NAMES: &[&str] = &["example.test", "www.example.test"];
 
@@ -102,6 +102,33 @@ async fn a_record_that_was_spoiled_keeps_nobody_from_asking() {
     finds.end().await;
     assert_eq!(found.issued.unwrap().chain, issued.issued.unwrap().chain);
     assert_eq!((found.tries.taken_up, pebble.orders()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_a_certificate_puts_it_there_again() {
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
+    let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let shelf = Common::default();
+    let one = config(&pebble, state.path());
+    let mut asks = Running::sharing(one.clone(), &[NAMES], &answers, &shelf);
+    asks.until_issued().await;
+    asks.end().await;
+    // The keys that it was sealed under are gone.
+    shelf.spoil("/certificate/");
+    let has = Running::sharing(one, &[NAMES], &answers, &shelf);
+    let again = async {
+        while shelf.is_spoiled("/certificate/") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.unwrap();
+    has.end().await;
+    let other = config(&pebble, other_state.path());
+    let mut finds = Running::sharing(other, &[NAMES], &answers, &shelf);
+    assert_eq!(finds.until_issued().await.tries.taken_up, 1);
+    finds.end().await;
+    assert_eq!(pebble.orders(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
