@@ -1,20 +1,23 @@
 //! One certificate of a manager, and what is known of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::clock::when;
-use crate::plan::{History, Window, next_try};
+use crate::plan::{History, Severity, Window, next_try};
 use crate::state::Kept;
-use crate::{CertificateState, Issued, Phase, Tries, Trouble};
+use crate::{AcmeError, CertificateState, Issued, Phase, Tries, Trouble};
 
 pub(crate) struct Certificate {
     pub(crate) names: Vec<String>,
     pub(crate) issued: Option<Arc<Issued>>,
     pub(crate) history: History,
+    /// The authority looks whether the names lead here. What fails from then on, it may count.
+    pub(crate) looked: AtomicBool,
     /// What the authority suggests for the one that is held.
     pub(crate) suggested: Option<Window>,
     /// When it is asked for that.
@@ -35,6 +38,7 @@ impl Certificate {
             names,
             issued: None,
             history: History::default(),
+            looked: false.into(),
             suggested: None,
             ask_window,
             phase: Phase::Waiting,
@@ -75,6 +79,21 @@ impl Certificate {
             self.tries.taken_up += 1;
         }
         better
+    }
+
+    /// What is known of tries when one failed by this.
+    pub(crate) fn after(&self, error: &AcmeError, now: i64) -> History {
+        let looked = self.looked.load(Relaxed);
+        let severity = if looked { Severity::Refused } else { error.severity() };
+        let mut history = self.history.clone();
+        history.failure(now, severity, error.until(), error.to_string());
+        history
+    }
+
+    /// Leaves an order that was begun; says whether it failed by that.
+    pub(crate) fn leave(&mut self, now: i64) -> bool {
+        self.history.looked = self.looked.load(Relaxed);
+        self.history.leave(now)
     }
 
     /// When it is to be asked for.

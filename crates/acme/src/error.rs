@@ -192,9 +192,14 @@ impl AcmeError {
     }
 }
 
-/// What a stranger said, fit for a log: one line, and not for ever.
+/// What a stranger said, fit for a log: one line, in the order in which it is written, and not for
+/// ever.
 pub(crate) fn words(text: &str) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let odd = |c: char| {
+        let turns = matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
+        c.is_control() || turns || matches!(c, '\u{2066}'..='\u{2069}')
+    };
+    let clean = |c: char| if odd(c) { ' ' } else { c };
     let mut words: String = text.chars().map(clean).take(LONGEST).collect();
     if text.chars().nth(LONGEST).is_some() {
         words.push_str("...");
@@ -234,6 +239,7 @@ mod tests {
     #[test]
     fn what_strangers_say_stays_one_short_line() {
         assert_eq!(words("a\r\nb\u{1b}[31m"), "a  b [31m");
+        assert_eq!(words("a\u{2028}b\u{202e}c\u{2066}"), "a b c ");
         assert_eq!(words(&"x".repeat(10_000)).len(), LONGEST + 3);
     }
 

@@ -9,10 +9,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
+use crate::blocking::blocking;
 use crate::certificate::Certificate;
 use crate::clock::{now, when};
 use crate::order::{self, Ordering};
-use crate::plan::kinds;
+use crate::plan::turns;
 use crate::sharing::Sharing;
 use crate::state::{Lock, State};
 use crate::{AcmeConfig, AcmeError, Answers, CertificateState, Issued, Phase, Shelf, renewal};
@@ -74,15 +75,20 @@ impl<S: Shelf> Keeper<S> {
         });
     }
 
-    /// What was begun is taken back, so that the next process may begin at once.
+    /// What was begun is taken back, so that the next process may begin at once. Where the authority
+    /// looks already, that is too late: it has failed.
     pub(crate) async fn leave(&mut self) {
-        if let Some(sharing) = &self.sharing {
-            let released = timeout(LEAVE, sharing.release()).await;
-            debug!("the lease was given back: {released:?}");
+        let now = now();
+        let mut failed = None;
+        for (index, certificate) in self.certificates.iter_mut().enumerate() {
+            if certificate.phase == Phase::Ordering {
+                failed = certificate.leave(now).then_some(index);
+                certificate.unsaved = true;
+            }
         }
-        for index in 0..self.certificates.len() {
-            let certificate = &mut self.certificates[index];
-            certificate.unsaved |= certificate.history.begun.take().is_some();
+        if let Some(sharing) = &self.sharing {
+            let released = timeout(LEAVE, self.give_back(sharing, failed)).await;
+            debug!("the lease was given back: {released:?}");
         }
         self.save_unsaved().await;
         self.lock = None;
@@ -198,6 +204,7 @@ impl<S: Shelf> Keeper<S> {
     ) -> Result<(), AcmeError> {
         let certificate = &mut self.certificates[index];
         certificate.history.begun = Some(now());
+        certificate.looked = false.into();
         certificate.phase = Phase::Ordering;
         (certificate.hold, certificate.elsewhere) = (None, None);
         // An order that cannot be kept on disk would be made again and again.
@@ -213,7 +220,9 @@ impl<S: Shelf> Keeper<S> {
             sharing: sharing.map(AsRef::as_ref),
             names: &certificate.names,
             replaces: known.and_then(|issued| renewal::identifier(issued)),
-            kinds: kinds(&self.config.challenges, &certificate.history),
+            turns: turns(&self.config.challenges, &certificate.history),
+            history: &certificate.history,
+            looked: &certificate.looked,
         };
         let issued = timeout(order::LONGEST, ordering.certificate()).await;
         let issued = issued.unwrap_or_else(|_| {
@@ -247,7 +256,8 @@ impl<S: Shelf> Keeper<S> {
     async fn failed(&mut self, index: usize, error: &AcmeError) {
         let now = now();
         let certificate = &mut self.certificates[index];
-        fail(&mut certificate.history, error);
+        certificate.history = certificate.after(error, now);
+        certificate.looked = false.into();
         certificate.phase = Phase::Waiting;
         certificate.tries.failed += 1;
         let next = when(certificate.next(now));
@@ -325,22 +335,6 @@ impl<S: Shelf> Keeper<S> {
 
     fn name(&self, index: usize) -> &str {
         &self.certificates[index].names[0]
-    }
-}
-
-fn fail(history: &mut crate::plan::History, error: &AcmeError) {
-    history.failure(now(), error.severity(), error.until(), error.to_string());
-}
-
-/// Files are written through to the disk, for which no connection has to wait.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, AcmeError> + Send + 'static,
-) -> Result<T, AcmeError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => {
-            Err(AcmeError::Make { what: "a thread for files", reason: error.to_string() })
-        }
     }
 }
 

@@ -19,17 +19,19 @@ impl Request {
     /// Made on another thread: an RSA key takes a second.
     pub(crate) async fn new(kind: KeyKind, names: Vec<String>) -> Result<Self, AcmeError> {
         let made = tokio::task::spawn_blocking(move || Self::make(kind, &names)).await;
-        made.unwrap_or_else(|error| {
-            Err(AcmeError::Make { what: "the certificate's key", reason: error.to_string() })
-        })
+        made.unwrap_or_else(|error| Err(AcmeError::Make { what: WHAT, reason: error.to_string() }))
+    }
+
+    /// The request for a key that was made before.
+    pub(crate) fn again(key: Zeroizing<String>, names: &[String]) -> Result<Self, AcmeError> {
+        let pair = KeyPair::from_pem(&key).map_err(failed)?;
+        Ok(Self { der: request(&pair, names)?, key })
     }
 
     fn make(kind: KeyKind, names: &[String]) -> Result<Self, AcmeError> {
-        let what = "the certificate's key";
-        let failed = |error: rcgen::Error| AcmeError::Make { what, reason: error.to_string() };
         let rsa = |bits| -> Result<KeyPair, AcmeError> {
             let pem = new_rsa_key(bits)
-                .map_err(|error| AcmeError::Make { what, reason: error.to_string() })?;
+                .map_err(|error| AcmeError::Make { what: WHAT, reason: error.to_string() })?;
             KeyPair::from_pem(&Zeroizing::new(pem)).map_err(failed)
         };
         let key = match kind {
@@ -39,13 +41,22 @@ impl Request {
             KeyKind::Rsa3072 => rsa(3072)?,
             KeyKind::Rsa4096 => rsa(4096)?,
         };
-        let mut params = CertificateParams::new(names).map_err(failed)?;
-        // The names say who it is; a subject beside them could only disagree.
-        params.distinguished_name = DistinguishedName::new();
-        let request = params.serialize_request(&key).map_err(failed)?;
-        Ok(Self { der: request.der().to_vec(), key: Zeroizing::new(key.serialize_pem()) })
+        Ok(Self { der: request(&key, names)?, key: Zeroizing::new(key.serialize_pem()) })
     }
 }
+
+fn request(key: &KeyPair, names: &[String]) -> Result<Vec<u8>, AcmeError> {
+    let mut params = CertificateParams::new(names).map_err(failed)?;
+    // The names say who it is; a subject beside them could only disagree.
+    params.distinguished_name = DistinguishedName::new();
+    Ok(params.serialize_request(key).map_err(failed)?.der().to_vec())
+}
+
+fn failed(error: rcgen::Error) -> AcmeError {
+    AcmeError::Make { what: WHAT, reason: error.to_string() }
+}
+
+const WHAT: &str = "the certificate's key";
 
 #[cfg(test)]
 mod tests {
@@ -58,6 +69,8 @@ mod tests {
             let request = Request::make(kind, &names).unwrap();
             assert!(request.key.starts_with("-----BEGIN PRIVATE KEY-----"), "{kind:?}");
             assert!(request.der.windows(12).any(|bytes| bytes == b"example.test"));
+            let again = Request::again(request.key.clone(), &names).unwrap();
+            assert_eq!(again.key, request.key);
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod account;
 mod answers;
+mod blocking;
 mod ca;
 mod certificate;
 mod challenge;

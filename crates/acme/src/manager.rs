@@ -48,7 +48,8 @@ impl<S: Shelf> Manager<S> {
     }
 
     /// Keeps them valid until `stop`. An order under way is then left, its answers are taken away,
-    /// and the next process may order at once. Ends within three seconds of `stop`.
+    /// and the next process may order at once, unless the authority looks already: that has failed.
+    /// Ends within three seconds of `stop`.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
         tokio::select! {
             () = stop => {}

@@ -1,5 +1,8 @@
 //! One order: from names to a certificate (RFC 8555 section 7.4).
 
+mod signing;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use instant_acme::{
@@ -8,9 +11,11 @@ use instant_acme::{
 };
 
 use crate::answers::Standing;
+use crate::blocking::blocking;
 use crate::ca::Ca;
 use crate::challenge::Proof;
-use crate::key::Request;
+use crate::error::words;
+use crate::plan::{History, Turns};
 use crate::said::{Said, in_words, kind as kind_of};
 use crate::sharing::Sharing;
 use crate::state::State;
@@ -26,15 +31,20 @@ pub(crate) struct Ordering<'a, S> {
     pub(crate) names: &'a [String],
     /// The certificate that is replaced, for an authority that wants to know (RFC 9773 section 5).
     pub(crate) replaces: Option<CertificateIdentifier<'static>>,
-    /// Tried one after the other.
-    pub(crate) kinds: Vec<ChallengeKind>,
+    pub(crate) turns: Turns,
+    /// What is on disk of this try.
+    pub(crate) history: &'a History,
+    /// Set while the authority looks, so that whoever ends the order knows.
+    pub(crate) looked: &'a AtomicBool,
 }
 
 /// How one kind of challenge ended.
 enum Ended {
     Ready(Box<Order>),
-    /// The name, how the authority looked, and what it said.
-    Wrong(String, ChallengeKind, String),
+    /// The name, and what the authority said.
+    Wrong(String, String),
+    /// The order is as it was.
+    NotOffered(Box<Order>, AcmeError),
 }
 
 impl<S: Shelf> Ordering<'_, S> {
@@ -44,55 +54,84 @@ impl<S: Shelf> Ordering<'_, S> {
         let ca = Ca::new(self.config)?;
         let directory = self.config.directory.to_string();
         let said = Said { ca: &ca, directory: &directory, state: self.state };
-        let account = account::open(self.config, self.state, &ca).await?;
-        let mut looks = Vec::new();
-        let mut wrong = String::new();
-        for kind in &self.kinds {
-            match self.validated(&account, *kind, &said).await? {
-                Ended::Ready(order) => return self.finish(*order, &said).await,
-                Ended::Wrong(name, kind, reason) => {
-                    looks.push((kind, reason));
+        let mut account = account::open(self.config, self.state, &ca).await?;
+        if let Some(issued) = self.resume(&account, &said).await? {
+            return Ok(issued);
+        }
+        let (mut looks, mut wrong) = (Vec::new(), String::new());
+        let (mut unused, mut not_offered) = (None, None);
+        for kind in &self.turns.kinds {
+            if looks.len() == self.turns.looks {
+                break;
+            }
+            let order = match unused.take() {
+                Some(order) => order,
+                None => Box::new(self.new_order(&mut account, &said).await?),
+            };
+            match self.validated(order, *kind, &said).await? {
+                Ended::Ready(order) => return self.sign(*order, &said).await,
+                Ended::Wrong(name, reason) => {
+                    looks.push((*kind, reason));
                     wrong = name;
+                }
+                Ended::NotOffered(order, error) => {
+                    unused = Some(order);
+                    not_offered.get_or_insert(error);
                 }
             }
         }
-        Err(AcmeError::WrongAnswer { name: wrong, looks })
+        match not_offered {
+            Some(error) if looks.is_empty() => Err(error),
+            _ => Err(AcmeError::WrongAnswer { name: wrong, looks }),
+        }
     }
 
-    /// An order all of whose names are validated.
+    /// The order when all of its names are validated.
     async fn validated(
         &self,
-        account: &Account,
+        mut order: Box<Order>,
         kind: ChallengeKind,
         said: &Said<'_>,
     ) -> Result<Ended, AcmeError> {
-        let mut order = self.new_order(account, said).await?;
-        if order.state().status == OrderStatus::Pending {
-            let proofs = self.proofs(&mut order, kind, said).await?;
-            let standing = self.stand(&proofs).await?;
-            set_ready(&mut order, kind).await.map_err(|error| said.error(error))?;
-            let ready = order.poll_ready(&POLL).await;
-            let ended = match ready {
-                Ok(OrderStatus::Ready | OrderStatus::Valid) => None,
-                Ok(_) | Err(Error::Api(_)) => {
-                    let look = wrong_look(&mut order, kind).await;
-                    Some(look.map_err(|error| said.error(error))?.ok_or(ready))
-                }
-                Err(error) => return Err(said.error(error)),
-            };
-            drop(standing);
-            return match ended {
-                None => Ok(Ended::Ready(Box::new(order))),
-                Some(Ok((name, reason))) => Ok(Ended::Wrong(name, kind, reason)),
-                Some(Err(Err(error))) => Err(said.error(error)),
-                Some(Err(Ok(_))) => Err(refused("the order became invalid")),
-            };
+        if order.state().status != OrderStatus::Pending {
+            return Ok(Ended::Ready(order));
         }
-        Ok(Ended::Ready(Box::new(order)))
+        let proofs = match self.proofs(&mut order, kind, said).await {
+            Err(error @ AcmeError::NotOffered { .. }) => {
+                return Ok(Ended::NotOffered(order, error));
+            }
+            proofs => proofs?,
+        };
+        let standing = self.stand(&proofs).await?;
+        self.note(true).await?;
+        set_ready(&mut order, kind).await.map_err(|error| said.error(error))?;
+        let ended = match order.poll_ready(&POLL).await {
+            Ok(OrderStatus::Ready | OrderStatus::Valid) => Ended::Ready(order),
+            ready @ (Ok(_) | Err(Error::Api(_))) => {
+                let look = self.wrong_look(&mut order, kind).await;
+                match (look.map_err(|error| said.error(error))?, ready) {
+                    (Some((name, reason)), _) => Ended::Wrong(name, reason),
+                    (None, Err(error)) => return Err(said.error(error)),
+                    (None, Ok(_)) => return Err(refused("the order became invalid")),
+                }
+            }
+            Err(error) => return Err(said.error(error)),
+        };
+        drop(standing);
+        Ok(ended)
+    }
+
+    /// Notes whether the authority looks, before it does. On disk as well: a process that is killed
+    /// meanwhile has used up one of the looks that are allowed.
+    async fn note(&self, looked: bool) -> Result<(), AcmeError> {
+        self.looked.store(looked, Relaxed);
+        let history = History { looked, ..self.history.clone() };
+        let (state, names) = (self.state.clone(), self.names.to_vec());
+        blocking(move || state.save_history(&names, &history)).await
     }
 
     /// A new order; with an account that the authority has forgotten, by a new account.
-    async fn new_order(&self, account: &Account, said: &Said<'_>) -> Result<Order, AcmeError> {
+    async fn new_order(&self, account: &mut Account, said: &Said<'_>) -> Result<Order, AcmeError> {
         let names: Vec<_> = self.names.iter().cloned().map(Identifier::Dns).collect();
         let plain = NewOrder::new(&names);
         let first = match &self.replaces {
@@ -106,7 +145,7 @@ impl<S: Shelf> Ordering<'_, S> {
         match &error {
             Error::Api(problem) if kind_of(problem) == "accountDoesNotExist" => {
                 self.state.forget_account("the authority does not know the account any more");
-                let account = account::open(self.config, self.state, said.ca).await?;
+                *account = account::open(self.config, self.state, said.ca).await?;
                 account.new_order(&plain).await.map_err(|error| said.account_error(error))
             }
             Error::Api(problem) if kind_of(problem) == "rateLimited" => {
@@ -136,12 +175,15 @@ impl<S: Shelf> Ordering<'_, S> {
                 AuthorizationStatus::Valid => continue,
                 _ => return Err(refused("an authorization is neither pending nor valid")),
             }
-            let name = authorization.identifier().to_string();
-            let offered = authorization.challenges.iter().map(|it| format!("{:?}", it.r#type));
-            let offered = offered.collect::<Vec<_>>().join(", ");
+            let name = self.ours(&authorization.identifier().to_string())?;
+            let offered = authorization.challenges.iter().map(|it| type_name(&it.r#type));
+            let offered = words(&offered.collect::<Vec<_>>().join(", "));
             let Some(challenge) = authorization.challenge(kind.into()) else {
                 return Err(AcmeError::NotOffered { name, offered });
             };
+            if !is_token(&challenge.token) {
+                return Err(refused("a challenge's token is not as RFC 8555 section 8 has it"));
+            }
             let key = challenge.key_authorization();
             proofs.push(match kind {
                 ChallengeKind::Http01 => Proof::Http {
@@ -167,13 +209,33 @@ impl<S: Shelf> Ordering<'_, S> {
         Ok(standing)
     }
 
-    async fn finish(&self, mut order: Order, said: &Said<'_>) -> Result<Issued, AcmeError> {
-        let request = Request::new(self.config.key, self.names.to_vec()).await?;
-        if order.state().status != OrderStatus::Valid {
-            order.finalize_csr(&request.der).await.map_err(|error| said.error(error))?;
+    /// One of the names that are ordered, as it is written here.
+    fn ours(&self, name: &str) -> Result<String, AcmeError> {
+        let ours = self.names.iter().find(|it| it.eq_ignore_ascii_case(name)).cloned();
+        ours.ok_or_else(|| {
+            let name = words(name);
+            refused(&format!("it wants to see {name}, which was not asked for"))
+        })
+    }
+
+    /// The first name that the authority did not find here, and what it said.
+    async fn wrong_look(
+        &self,
+        order: &mut Order,
+        kind: ChallengeKind,
+    ) -> Result<Option<(String, String)>, Error> {
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            let state = authorization.refresh().await?;
+            let challenge = state.challenges.iter().find(|it| it.r#type == kind.into());
+            if let Some(problem) = challenge.and_then(|challenge| challenge.error.as_ref())
+                && let Ok(name) = self.ours(&state.identifier().to_string())
+            {
+                return Ok(Some((name, in_words(problem))));
+            }
         }
-        let chain = order.poll_certificate(&POLL).await.map_err(|error| said.error(error))?;
-        Issued::accept(self.names, &chain, request.key).map_err(AcmeError::BadChain)
+        Ok(None)
     }
 }
 
@@ -190,21 +252,21 @@ async fn set_ready(order: &mut Order, kind: ChallengeKind) -> Result<(), Error> 
     Ok(())
 }
 
-/// The first name that the authority did not find here, and what it said.
-async fn wrong_look(
-    order: &mut Order,
-    kind: ChallengeKind,
-) -> Result<Option<(String, String)>, Error> {
-    let mut authorizations = order.authorizations();
-    while let Some(authorization) = authorizations.next().await {
-        let mut authorization = authorization?;
-        let state = authorization.refresh().await?;
-        let challenge = state.challenges.iter().find(|it| it.r#type == kind.into());
-        if let Some(problem) = challenge.and_then(|challenge| challenge.error.as_ref()) {
-            return Ok(Some((state.identifier().to_string(), in_words(problem))));
-        }
+/// RFC 8555 section 8: base64url. It is looked up, logged and shared, so it has an end as well.
+fn is_token(token: &str) -> bool {
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=256).contains(&token.len()) && token.bytes().all(sound)
+}
+
+/// As the configuration has it.
+fn type_name(kind: &ChallengeType) -> &str {
+    match kind {
+        ChallengeType::Http01 => "http-01",
+        ChallengeType::Dns01 => "dns-01",
+        ChallengeType::TlsAlpn01 => "tls-alpn-01",
+        ChallengeType::Unknown(name) => name,
+        _ => "another kind",
     }
-    Ok(None)
 }
 
 fn refused(said: &str) -> AcmeError {
@@ -231,3 +293,6 @@ const SPREAD: Duration = Duration::from_secs(5);
 
 /// All of it. A lease lives longer.
 pub(crate) const LONGEST: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests;

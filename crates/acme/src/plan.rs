@@ -20,6 +20,8 @@ pub(crate) struct History {
     pub(crate) seed: u64,
     /// An order that was begun, and of which nothing is known since.
     pub(crate) begun: Option<i64>,
+    /// In it the authority was told to come and look. It counts a look that finds nothing.
+    pub(crate) looked: bool,
     /// The last certificate was issued or taken up.
     pub(crate) succeeded: Option<i64>,
     /// Failures since, that an authority judged.
@@ -30,6 +32,18 @@ pub(crate) struct History {
     pub(crate) not_until: Option<i64>,
     /// What went wrong last, since the last success.
     pub(crate) reason: Option<String>,
+    /// What another node met and was reckoned with last, as that node's clock has it.
+    pub(crate) joined: Option<Row>,
+}
+
+/// Which challenges a try may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Turns {
+    /// One after the other.
+    pub(crate) kinds: Vec<ChallengeKind>,
+    /// The most of them that the authority may be told to look by. One that it does not offer costs
+    /// nothing.
+    pub(crate) looks: usize,
 }
 
 /// Failures in a row.
@@ -69,18 +83,15 @@ pub(crate) fn next_try(
     [refused, unreachable, history.not_until].into_iter().flatten().fold(due, i64::max)
 }
 
-/// Which challenges a try may use, one after the other.
+/// Which challenges the next try may use.
 ///
 /// A failed one costs one of the five that Let's Encrypt allows for each name and hour. So only the
 /// first try falls back at once; later ones take turns.
-pub(crate) fn kinds(configured: &[ChallengeKind], history: &History) -> Vec<ChallengeKind> {
-    match history.refused {
-        None => configured.to_vec(),
-        Some(row) => {
-            let turn = row.times as usize % configured.len().max(1);
-            configured.get(turn).copied().into_iter().collect()
-        }
-    }
+pub(crate) fn turns(configured: &[ChallengeKind], history: &History) -> Turns {
+    let mut kinds = configured.to_vec();
+    let times = history.refused.map_or(0, |row| row.times as usize);
+    kinds.rotate_left(times % configured.len().max(1));
+    Turns { looks: if times == 0 { kinds.len() } else { 1 }, kinds }
 }
 
 fn due(held: Window, suggested: Option<Window>, history: &History) -> i64 {
@@ -93,6 +104,7 @@ fn due(held: Window, suggested: Option<Window>, history: &History) -> i64 {
     let chosen = window.start.saturating_add((place * (window.end - window.start) as f64) as i64);
     let chosen = chosen.min(held.end - life / 12);
     let apart = if suggested.is_some() { (life / 4).min(DAY) } else { life / 4 };
+    let apart = apart.max(UNREACHABLE);
     history.succeeded.map_or(chosen, |at| chosen.max(at + apart))
 }
 
@@ -118,11 +130,23 @@ impl Row {
 impl History {
     /// Takes account of a clock that went back, and of a process that died while it ordered.
     pub(crate) fn mend(&mut self, now: i64) {
-        if let Some(at) = self.begun.take() {
-            self.unreachable = Some(Row::more(self.unreachable, at));
-            self.reason = Some("the process ended while the authority was asked".to_owned());
+        if let Some(at) = self.begun {
+            let severity = if self.looked { Severity::Refused } else { Severity::Unreachable };
+            self.failure(at, severity, self.not_until, ENDED.to_owned());
         }
         self.turn_back(now);
+    }
+
+    /// Takes account of a process that ends while it orders. That is nobody's fault, and the next
+    /// one may begin at once, unless the authority was told to look: it finds nobody any more.
+    /// Says whether it was.
+    pub(crate) fn leave(&mut self, now: i64) -> bool {
+        let failed = self.begun.take().is_some() && self.looked;
+        if failed {
+            self.failure(now, Severity::Refused, None, ENDED.to_owned());
+        }
+        self.looked = false;
+        failed
     }
 
     /// What lies in the future is brought back to now: a clock that was wrong may have put it there,
@@ -136,7 +160,8 @@ impl History {
     }
 
     pub(crate) fn success(&mut self, now: i64) {
-        *self = Self { seed: self.seed, succeeded: Some(now), ..Self::default() };
+        let (seed, joined) = (self.seed, self.joined);
+        *self = Self { seed, joined, succeeded: Some(now), ..Self::default() };
     }
 
     /// `until`: what the authority said.
@@ -147,7 +172,7 @@ impl History {
         until: Option<i64>,
         reason: String,
     ) {
-        self.begun = None;
+        (self.begun, self.looked) = (None, false);
         match severity {
             Severity::Unreachable => self.unreachable = Some(Row::more(self.unreachable, now)),
             Severity::Refused => {
@@ -184,6 +209,8 @@ fn fraction(seed: u64, salt: u64) -> f64 {
     (mixed ^ (mixed >> 31)) as f64 / u64::MAX as f64
 }
 
+const ENDED: &str = "the process ended while the authority was asked";
+
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
 
@@ -192,7 +219,8 @@ const DAY: i64 = 24 * HOUR;
 /// (<https://letsencrypt.org/docs/rate-limits/>).
 const REFUSED: i64 = 600;
 
-/// The first pause after nobody was there.
+/// The first pause after nobody was there, and the shortest between two certificates, however short
+/// their lives are.
 const UNREACHABLE: i64 = 5;
 
 /// The longest that an authority's word is believed: the longest limit of Let's Encrypt is a week.

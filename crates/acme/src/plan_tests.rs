@@ -67,7 +67,7 @@ impl Simulation {
     fn ask(&mut self, mood: Mood) {
         let clock = self.now + self.off;
         let both = [ChallengeKind::TlsAlpn01, ChallengeKind::Http01];
-        let validations = kinds(&both, &self.history).len();
+        let validations = turns(&both, &self.history).looks;
         let said = String::new();
         let failed = match mood {
             Mood::Issues => {
@@ -191,6 +191,33 @@ fn a_process_that_dies_while_it_orders_has_failed() {
     assert!(next_try(111, None, None, &history) >= 120);
 }
 
+/// The authority looks, finds nobody any more, and counts that.
+#[test]
+fn who_ends_while_the_authority_looks_was_refused() {
+    let begun = History { begun: Some(100), ..seeded(1) };
+    let looked = History { looked: true, ..begun.clone() };
+    let mut killed = looked.clone();
+    killed.mend(101);
+    assert_eq!((killed.refused, killed.looked), (Some(Row { times: 1, at: 100 }), false));
+    assert!(next_try(101, None, None, &killed) >= 700);
+    let mut left = looked;
+    assert!(left.leave(101));
+    assert_eq!((left.begun, left.refused), (None, Some(Row { times: 1, at: 101 })));
+    let mut early = begun;
+    assert!(!early.leave(101));
+    assert_eq!(early, seeded(1));
+}
+
+#[test]
+fn however_short_its_life_a_certificate_is_not_asked_for_all_the_time() {
+    for life in 1..30 {
+        let held = Some(Window { start: 0, end: life });
+        let fresh = History { succeeded: Some(0), ..seeded(1) };
+        assert!(next_try(0, held, None, &fresh) >= 5, "{life}");
+        assert!(next_try(0, held, Some(Window { start: -2, end: -1 }), &fresh) >= 5, "{life}");
+    }
+}
+
 #[test]
 fn a_clock_that_went_back_does_not_stop_tries() {
     let mut history = seeded(1);
@@ -206,11 +233,13 @@ fn a_clock_that_went_back_does_not_stop_tries() {
 fn only_the_first_try_falls_back_at_once() {
     let both = [ChallengeKind::TlsAlpn01, ChallengeKind::Http01];
     let mut history = seeded(1);
-    assert_eq!(kinds(&both, &history), both);
+    assert_eq!(turns(&both, &history), Turns { kinds: both.to_vec(), looks: 2 });
     for kind in [ChallengeKind::Http01, ChallengeKind::TlsAlpn01] {
         history.failure(0, Severity::Refused, None, String::new());
-        assert_eq!(kinds(&both, &history), [kind]);
-        assert_eq!(kinds(&[ChallengeKind::Http01], &history), [ChallengeKind::Http01]);
+        let turns = |configured| turns(configured, &history);
+        assert_eq!((turns(&both).kinds[0], turns(&both).looks), (kind, 1));
+        let one = Turns { kinds: vec![ChallengeKind::Http01], looks: 1 };
+        assert_eq!(turns(&[ChallengeKind::Http01]), one);
     }
 }
 

@@ -90,6 +90,28 @@ impl Said<'_> {
     }
 }
 
+/// Whether an error is the authority's last word on what it was asked, so that asking again is of
+/// no use.
+pub(crate) fn is_judged(error: &Error) -> bool {
+    match error {
+        Error::Api(problem) => {
+            !matches!(kind(problem), "rateLimited" | "serverInternal" | "badNonce")
+        }
+        _ => false,
+    }
+}
+
+/// Whether it says that what was asked for does not exist (any more).
+pub(crate) fn is_gone(error: &Error) -> bool {
+    match error {
+        Error::Other(other) => match other.downcast_ref::<Failure>() {
+            Some(Failure::Status(status)) => matches!(status.as_u16(), 404 | 410),
+            _ => false,
+        },
+        error => is_judged(error),
+    }
+}
+
 /// The last part of a problem's type, after `urn:ietf:params:acme:error:`.
 pub(crate) fn kind(problem: &Problem) -> &str {
     let urn = problem.r#type.as_deref().unwrap_or_default();

@@ -115,14 +115,18 @@ impl<S: Shelf> Sharing<S> {
 }
 
 impl SharedTrouble {
-    /// Reckons with what another node met, if it is news.
-    pub(crate) fn join(self, history: &mut History) {
+    /// Reckons with what another node met, if it is news. Its clock may be ahead: what lies in the
+    /// future happened now, and once.
+    pub(crate) fn join(self, history: &mut History, now: i64) {
         let ours = history.refused.map_or(i64::MIN, |row| row.at);
-        if self.refused.is_some_and(|row| row.at > ours) {
-            history.refused = self.refused;
-            history.not_until = history.not_until.max(self.not_until);
-            history.reason = self.reason;
-        }
+        let news = |row: &Row| row.at > ours && Some(*row) != history.joined;
+        let Some(row) = self.refused.filter(news) else { return };
+        let ahead = row.at.saturating_sub(now).max(0);
+        history.joined = Some(row);
+        history.refused = Some(Row { at: row.at - ahead, ..row });
+        let until = self.not_until.map(|at| at.saturating_sub(ahead));
+        history.not_until = history.not_until.max(until);
+        history.reason = self.reason;
     }
 }
 
@@ -139,7 +143,7 @@ const TROUBLE: Duration = Duration::from_secs(8 * 86_400);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Severity;
+    use crate::plan::{Severity, next_try};
 
     #[test]
     fn news_of_trouble_is_reckoned_with() {
@@ -154,11 +158,20 @@ mod tests {
             reason: history.reason,
         };
         let mut ours = failed(10);
-        shared(failed(20)).join(&mut ours);
+        shared(failed(20)).join(&mut ours, 30);
         assert_eq!((ours.not_until, ours.reason.as_deref()), (Some(70), Some("at 20")));
-        shared(failed(15)).join(&mut ours);
+        shared(failed(15)).join(&mut ours, 30);
         assert_eq!(ours.reason.as_deref(), Some("at 20"));
-        shared(History::default()).join(&mut ours);
+        shared(History::default()).join(&mut ours, 30);
         assert_eq!(ours.refused.unwrap().at, 20);
+        // A node whose clock is a year ahead does not stop the others for a year.
+        let year = 365 * 86_400;
+        shared(failed(year)).join(&mut ours, 30);
+        assert_eq!(ours.refused, Some(Row { times: 1, at: 30 }));
+        let next = next_try(30, None, None, &ours);
+        assert!((630..=930).contains(&next), "{next}");
+        // It is due now, and finds the same again: no news.
+        shared(failed(year)).join(&mut ours, next);
+        assert_eq!((ours.refused.unwrap().at, next_try(next, None, None, &ours)), (30, next));
     }
 }

@@ -1,5 +1,7 @@
 //! What is kept on disk, for each authority in a directory of its own.
 
+mod pending;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -16,10 +18,13 @@ use crate::names::{label, labelled};
 use crate::plan::History;
 use crate::{AcmeError, Directory, Issued};
 
+pub(crate) use pending::Pending;
+
 /// The files of one authority:
 ///
 /// - `account.json`: the account's URL and key, and the contacts it was given;
 /// - `NAME.pem`: a certificate's key and chain, `NAME.json`: what came of asking for it;
+/// - `NAME.order`: an order that is to be ended, with the certificate's key;
 /// - `lock`: held by the process that asks.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
@@ -116,10 +121,13 @@ impl State {
             .reduce(|best, other| if other.is_better_than(&best) { other } else { best })
     }
 
+    /// With it an order for the same names is over, whoever made it.
     pub(crate) fn save_certificate(&self, issued: &Issued) -> Result<(), AcmeError> {
         let (pem, _) = self.paths(&issued.names);
         let text = Zeroizing::new(format!("{}{}", *issued.key, issued.chain));
-        self.write(&pem, text.as_bytes())
+        self.write(&pem, text.as_bytes())?;
+        self.forget_pending(&issued.names);
+        Ok(())
     }
 
     pub(crate) fn save_history(

@@ -167,3 +167,25 @@ fn nobody_makes_files_in_the_directory_of_another_user() {
         assert!(error.contains("belongs to user 65534") && error.contains("chown"), "{error}");
     }
 }
+
+#[test]
+fn an_order_is_gone_on_with_until_its_certificate_is_there() {
+    let root = tempfile::tempdir().unwrap();
+    let state = open(&root.path().join("acme"));
+    let issued = issued();
+    let pending = || Pending { url: "u".to_owned(), key: issued.key.clone(), since: 1000 };
+    state.save_pending(&names(), &pending()).unwrap();
+    let path = state.paths(&names()).0.with_extension("order");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    let kept = |now| state.pending(&names(), now).unwrap().map(|it| it.key);
+    assert_eq!(kept(1000 + 36 * 3600), Some(issued.key.clone()));
+    // Not for ever, and whatever the clock says.
+    assert_eq!(kept(1001 + 36 * 3600), None);
+    assert!(!path.exists());
+    state.save_pending(&names(), &pending()).unwrap();
+    state.save_certificate(&issued).unwrap();
+    assert!(!path.exists());
+    // Killed between the two.
+    state.save_pending(&names(), &pending()).unwrap();
+    assert_eq!(kept(1000), None);
+}

@@ -19,7 +19,8 @@ use tokio::net::TcpListener;
 
 use crate::{AcmeConfig, Directory};
 
-/// What it answers to a path, if it does not answer as ACME wants it.
+/// What it answers to a path, if it does not answer as ACME wants it. `BASE` in a body or a location
+/// becomes its URL.
 pub(crate) type Whim = fn(&str) -> Option<Response<String>>;
 
 pub(crate) struct Stub {
@@ -104,7 +105,10 @@ async fn answer(
         "/nonce" => Response::new(String::new()),
         _ => problem(404, "malformed", "nothing is there"),
     };
-    let mut answer = whim(&path).unwrap_or_else(usual);
+    let mut answer = whim(&path).unwrap_or_else(usual).map(|body| body.replace("BASE", &base));
+    if let Some(location) = answer.headers_mut().get_mut("location") {
+        *location = location.to_str().unwrap().replace("BASE", &base).parse().unwrap();
+    }
     answer.headers_mut().insert("replay-nonce", "nonce".parse().unwrap());
     Ok(answer.map(|body| Full::from(if head { String::new() } else { body })))
 }

@@ -1,10 +1,11 @@
 //! Authorities that have limits, trouble, or no manners.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::ca::Ca;
 use crate::clock::now;
-use crate::plan::{Severity, Window};
+use crate::plan::{History, Severity, Window, turns};
 use crate::state::State;
 use crate::stub::{Stub, Whim, after, plain, problem};
 use crate::{AcmeError, Alone, Answers, Issued, Manager, account, renewal};
@@ -182,6 +183,7 @@ async fn rfc9773_5_what_is_replaced_is_named_once() {
     .await;
     let config = stub.config();
     let state = State::open(&config.state, &config.directory).unwrap();
+    let history = History::default();
     let ordering = crate::order::Ordering::<Alone> {
         config: &config,
         state: &state,
@@ -189,7 +191,9 @@ async fn rfc9773_5_what_is_replaced_is_named_once() {
         sharing: None,
         names: &names(),
         replaces: renewal::identifier(&issued()),
-        kinds: config.challenges.clone(),
+        turns: turns(&config.challenges, &history),
+        history: &history,
+        looked: &AtomicBool::new(false),
     };
     assert!(ordering.certificate().await.is_err());
     let orders = stub.payloads("/order");

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use super::{Keeper, LOOK, fail};
+use super::{Keeper, LOOK};
 use crate::clock::now;
 use crate::sharing::Sharing;
 use crate::{AcmeError, Answers, Issued, Phase, Shelf, ShelfError};
@@ -25,7 +25,7 @@ impl<S: Shelf> Keeper<S> {
         }
         let certificate = &mut self.certificates[index];
         if let Ok(Some(trouble)) = sharing.trouble(&certificate.names).await {
-            trouble.join(&mut certificate.history);
+            trouble.join(&mut certificate.history, now());
         }
         if !certificate.is_due(now()) {
             return Ok(());
@@ -51,12 +51,23 @@ impl<S: Shelf> Keeper<S> {
                 sharing.clear_trouble(&certificate.names).await
             }
             (Some(error), _) => {
-                let mut history = certificate.history.clone();
-                fail(&mut history, error);
+                let history = certificate.after(error, now());
                 sharing.put_trouble(&certificate.names, &history).await
             }
             (None, None) => Ok(()),
         }
+    }
+
+    /// Ends this node's lease, and tells of the order that was left, if it failed by that.
+    pub(super) async fn give_back(
+        &self,
+        sharing: &Sharing<S>,
+        failed: Option<usize>,
+    ) -> Result<(), ShelfError> {
+        if let Some(certificate) = failed.map(|index| &self.certificates[index]) {
+            sharing.put_trouble(&certificate.names, &certificate.history).await?;
+        }
+        sharing.release().await
     }
 
     /// Takes up what another node has, and puts there what none has.
