@@ -72,6 +72,21 @@ fn has(network: IpAddr, length: u8, address: IpAddr) -> bool {
     }
 }
 
+/// The same as they are encoded: domains, then addresses with their masks.
+pub(crate) fn subtrees() -> impl Iterator<Item = Vec<u8>> {
+    let domains = DOMAINS.iter().map(|domain| domain.as_bytes().to_vec());
+    domains.chain(NETWORKS.iter().map(|(network, length)| match network {
+        IpAddr::V4(network) => {
+            let mask = u32::MAX << (32 - u32::from(*length));
+            [network.octets(), mask.to_be_bytes()].concat()
+        }
+        IpAddr::V6(network) => {
+            let mask = u128::MAX << (128 - u32::from(*length));
+            [network.octets(), mask.to_be_bytes()].concat()
+        }
+    }))
+}
+
 /// The same as its certificate says it (RFC 5280 section 4.2.1.10).
 pub(crate) fn constraints() -> NameConstraints {
     let domains = DOMAINS.iter().map(|domain| GeneralSubtree::DnsName((*domain).to_owned()));

@@ -5,12 +5,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use firstflight_tls::{Connector, ConnectorConfig, Identity, Trust};
+use firstflight_tls::Identity;
 use nix::unistd::geteuid;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
 use crate::making::{self, Made, Signer};
-use crate::{AuthorityError, may_vouch_for};
+use crate::{AuthorityError, believing, may_vouch_for};
 
 const CERTIFICATE: &str = "authority.pem";
 const KEY: &str = "authority.key";
@@ -132,19 +132,17 @@ impl Authority {
 /// The certificate of the authority in a directory, for clients to believe; `None`: there is none.
 ///
 /// # Errors
-/// [`AuthorityError`]: others than this user could be this authority, or it is damaged.
+/// [`AuthorityError`]: others than this user could be this authority; or what lies there is not one
+/// certificate alone, with the bounds of a development authority.
 pub fn believed(directory: &Path) -> Result<Option<PathBuf>, AuthorityError> {
     let (certificate, key) = (directory.join(CERTIFICATE), directory.join(KEY));
-    if read(&certificate)?.is_none() {
-        return Ok(None);
-    }
+    let Some(pem) = read(&certificate)? else { return Ok(None) };
     own(directory, 0o022)?;
     own(&certificate, 0o022)?;
     if key.exists() {
         own(&key, 0o077)?;
     }
-    Connector::new(ConnectorConfig::new(Trust::File(certificate.clone())))
-        .map_err(|error| damaged(&certificate, &error.to_string()))?;
+    believing::check(&pem).map_err(|reason| damaged(&certificate, reason))?;
     Ok(Some(certificate))
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Time is an argument, in seconds since 1970.
 
+mod believing;
 mod bounds;
 mod error;
 mod home;

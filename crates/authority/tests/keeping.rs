@@ -4,7 +4,12 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use firstflight_authority::{Authority, AuthorityError, believed, may_vouch_for, remove};
+use firstflight_authority::{
+    Authority, AuthorityError, DOMAINS, NETWORKS, believed, may_vouch_for, remove,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, GeneralSubtree, IsCa, KeyPair, NameConstraints,
+};
 
 const NOW: u64 = 1_790_000_000;
 
@@ -95,6 +100,60 @@ fn what_is_damaged_or_over_is_named_with_the_mend() {
     }
     fs::write(dir.join("authority.pem"), "nonsense").unwrap();
     assert!(matches!(believed(&dir), Err(AuthorityError::Damaged { .. })));
+}
+
+/// A certificate of an authority that is bound like this.
+fn other_authority(constraints: Option<NameConstraints>, basic: BasicConstraints) -> String {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(basic);
+    params.name_constraints = constraints;
+    params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+}
+
+#[test]
+fn only_one_certificate_with_our_bounds_is_believed() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("authority");
+    Authority::open_or_make(&dir, NOW).unwrap();
+    let path = dir.join("authority.pem");
+    let ours = fs::read_to_string(&path).unwrap();
+    let domains = DOMAINS.iter().map(|name| GeneralSubtree::DnsName((*name).to_owned()));
+    let networks = NETWORKS.iter().map(|(network, length)| {
+        GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(*network, *length))
+    });
+    let permitted_subtrees: Vec<_> = domains.chain(networks).collect();
+    let bounds = NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() };
+    let wider = |change: fn(&mut NameConstraints)| {
+        let mut wider = bounds.clone();
+        change(&mut wider);
+        Some(wider)
+    };
+    let servers_alone = BasicConstraints::Constrained(0);
+    let unbound = other_authority(None, servers_alone);
+    for good in [ours.clone(), other_authority(Some(bounds.clone()), servers_alone)] {
+        fs::write(&path, good).unwrap();
+        assert!(believed(&dir).unwrap().is_some());
+    }
+    let more_domains = wider(|it| it.permitted_subtrees[0] = GeneralSubtree::DnsName("com".into()));
+    let fewer = wider(|it| it.permitted_subtrees.truncate(5));
+    let more = wider(|it| it.permitted_subtrees.push(GeneralSubtree::Rfc822Name("x.test".into())));
+    for bad in [
+        format!("{ours}{unbound}"),
+        format!("{ours}{ours}"),
+        format!("{ours}{}", unbound.replace(" CERT", " TRUSTED CERT")),
+        ours.replace(" CERT", " TRUSTED CERT"),
+        unbound,
+        other_authority(more_domains, servers_alone),
+        other_authority(fewer, servers_alone),
+        other_authority(more, servers_alone),
+        other_authority(Some(bounds.clone()), BasicConstraints::Unconstrained),
+        "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n".to_owned(),
+        String::new(),
+    ] {
+        fs::write(&path, &bad).unwrap();
+        let refused = believed(&dir);
+        assert!(matches!(refused, Err(AuthorityError::Damaged { .. })), "{refused:?}: {bad}");
+    }
 }
 
 #[test]
