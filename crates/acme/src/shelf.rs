@@ -11,7 +11,8 @@ pub trait Shelf: Send + Sync + 'static {
         true
     }
 
-    /// The record of this name; `None`: there is none, or its life is over.
+    /// The record of this name; `None`: there is none, or its life is over, or what lies there
+    /// cannot be read. Who holds what belongs there then puts it anew.
     ///
     /// # Errors
     /// [`ShelfError`].

@@ -157,6 +157,22 @@ impl Store {
         }
     }
 
+    /// Writes another value into a record that is there, which keeps its life. Whether there was
+    /// one. (`XX KEEPTTL`: Redis 6.0.)
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn replace(&self, key: &str, value: &[u8]) -> Result<bool, StoreError> {
+        let key = self.0.settings.key(key);
+        let mut command = redis::cmd("SET");
+        command.arg(&key).arg(value).arg("XX").arg("KEEPTTL");
+        match self.request(&key, &command).await? {
+            Value::Okay => Ok(true),
+            Value::Nil => Ok(false),
+            _ => Err(garbled()),
+        }
+    }
+
     /// Removes a record, if there is one.
     ///
     /// # Errors
