@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use firstflight_acme::{CertificateState, Issued};
-use firstflight_config::{CertificateSource as Configured, Content, ServerConfig};
+use firstflight_config::{CertificateSource as Configured, Content, ServerConfig, Site};
 use firstflight_telemetry::metrics::CertificateOrigin;
 use firstflight_tls::{Entry, Identities};
+use tracing::warn;
 
 use crate::ServerError;
 use crate::acme::issued;
+use crate::certificate;
 use crate::generation::Generation;
 use crate::server::{Server, Shared};
 
@@ -93,6 +95,43 @@ pub(crate) fn of(
     identities.entries().iter().zip(sources).map(certificate).collect()
 }
 
+/// The same identities, with what an authority has issued since in the place of what is `shown`.
+///
+/// # Errors
+/// [`ServerError::Tls`]: it is of no use.
+pub(crate) fn renewed(
+    config: &ServerConfig,
+    before: &Identities,
+    shown: &[SiteCertificate],
+    states: &[CertificateState],
+) -> Result<Identities, ServerError> {
+    let sites: &[Site] = match &config.content {
+        Content::Sites(content) => &content.sites,
+        Content::PingPong => &[],
+    };
+    let entry = |(index, (entry, shown)): (usize, (&Entry, &SiteCertificate))| {
+        let Some(issued) = newer(states, shown) else { return Ok(entry.clone()) };
+        let plain = issued.identity()?;
+        let ocsp = sites.get(index).and_then(|site| site.ocsp.as_deref());
+        let identity = certificate::stapled(plain.clone(), ocsp).unwrap_or_else(|error| {
+            warn!("{error}; the new certificate of {} is shown without it", shown.site);
+            plain
+        });
+        Ok(Entry { names: entry.names.clone(), identity })
+    };
+    let mut entries = before.entries().iter().zip(shown).enumerate().map(entry);
+    let Some(first) = entries.next().transpose()? else { return Ok(before.clone()) };
+    let others: Result<_, ServerError> = entries.collect();
+    Ok(Identities::new(first, others?)?)
+}
+
+/// What an authority has issued for a site and is not shown yet.
+fn newer<'a>(states: &'a [CertificateState], shown: &SiteCertificate) -> Option<&'a Arc<Issued>> {
+    let CertificateSource::Acme(_) = shown.source else { return None };
+    let is_new = |new: &&Arc<Issued>| shown.issued.as_ref().is_none_or(|it| it.chain != new.chain);
+    issued(states, &shown.names).filter(is_new)
+}
+
 impl Server {
     /// Reads the certificates that an authority has issued before, and has them shown. To be called
     /// as the user that the process runs as, once it is that: they are renewed by that user.
@@ -119,25 +158,20 @@ impl Shared {
         certificates
     }
 
-    /// Shows what an authority has issued by now, if it is not shown yet: by a generation of the
-    /// configuration in use, so files that have changed are taken up too.
+    /// Shows what an authority has issued by now, if it is not shown yet. All else stays as it is.
     ///
     /// # Errors
-    /// [`ServerError`]: a file is of no use now. What was shown before is shown on.
+    /// [`ServerError`]: what was issued is of no use. What was shown before is shown on.
     pub(crate) async fn show_certificates(self: &Arc<Self>) -> Result<(), ServerError> {
         let config = self.config.lock().await;
         let (before, states) = (self.current(), self.acme.states());
-        let is_shown = |one: &SiteCertificate| match (issued(&states, &one.names), &one.issued) {
-            (Some(issued), Some(shown)) => issued.chain == shown.chain,
-            (None, None) => true,
-            _ => false,
-        };
-        let mut by_acme = before.certificates.iter();
-        if by_acme.all(|one| !matches!(one.source, CertificateSource::Acme(_)) || is_shown(one)) {
+        if before.certificates.iter().all(|one| newer(&states, one).is_none()) {
             return Ok(());
         }
-        // The configuration is the same, and so is its number.
-        let generation = self.build(&config, before.number, states).await?;
+        let (shared, same) = (self.clone(), config.clone());
+        let renew = move || before.with_issued(&same, &shared.foundation, &states);
+        let renewed = tokio::task::spawn_blocking(renew).await;
+        let generation = renewed.map_err(|error| ServerError::Interrupted(error.to_string()))??;
         self.front.take_up(generation.quic.as_ref(), &config.http3);
         generation.begin();
         self.current.store(Arc::new(generation));

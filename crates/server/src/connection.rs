@@ -152,7 +152,7 @@ pub(crate) async fn serve(
     if stream.is_complete() {
         completion.reached(&connection);
     }
-    let ended_well = match &connection.generation.service {
+    let ended_well = match &*connection.generation.service {
         Service::PingPong => {
             ping_pong::serve(&connection, stream, &completion, accepted_at, stop).await
         }

@@ -35,7 +35,7 @@ pub(crate) struct Generation {
     pub(crate) acceptor: Acceptor,
     /// `None`: no HTTP/3.
     pub(crate) quic: Option<quic::Terms>,
-    pub(crate) service: Service,
+    pub(crate) service: Arc<Service>,
     pub(crate) pools: Pools,
     pub(crate) limits: Limits,
     pub(crate) keep_alive: bool,
@@ -181,8 +181,37 @@ impl Generation {
             return Err(setting("the key log cannot change while the server runs; restart it"));
         }
         let pools = upstreams::pools(config, pools)?;
-        let service = Service::new(config, &pools)?;
+        let service = Arc::new(Service::new(config, &pools)?);
         let identities = foundation.identities(config, states)?;
+        Self::with(number, config, foundation, (service, pools), identities, states)
+    }
+
+    /// The same configuration's, with what an authority has issued since in the place of those
+    /// certificates alone. No other file is read: one that is of no use just now is no reason to
+    /// show an old certificate elsewhere.
+    ///
+    /// # Errors
+    /// [`ServerError::Tls`]: what was issued is of no use.
+    pub(crate) fn with_issued(
+        &self,
+        config: &ServerConfig,
+        foundation: &Foundation,
+        states: &[CertificateState],
+    ) -> Result<Self, ServerError> {
+        let (before, shown) = (&self.identities, &self.certificates);
+        let identities = certificates::renewed(config, before, shown, states)?;
+        let kept = (self.service.clone(), self.pools.clone());
+        Self::with(self.number, config, foundation, kept, identities, states)
+    }
+
+    fn with(
+        number: u64,
+        config: &ServerConfig,
+        foundation: &Foundation,
+        (service, pools): (Arc<Service>, Pools),
+        identities: Identities,
+        states: &[CertificateState],
+    ) -> Result<Self, ServerError> {
         let acceptor_config = acceptor(config, identities.clone(), foundation)?;
         let certificates = certificates::of(config, &identities, states);
         let quic = match serves_http3(config) {

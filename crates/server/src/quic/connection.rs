@@ -67,7 +67,7 @@ pub(crate) async fn serve(
         std::future::pending::<()>().await;
     };
     let served = async {
-        match connection.generation.service {
+        match *connection.generation.service {
             Service::PingPong => ping_pong::serve(&connection, &quic, deadline, &mut stop).await,
             _ => http3::serve(&connection, &quic, deadline, &mut stop).await,
         }
