@@ -143,6 +143,9 @@ impl Container {
             .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ENTER, "-"])
             .args([root, state.path()])
             .arg(NAMES)
+            // As an engine does it: where this machine's authorities are is not the image's affair.
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
