@@ -11,6 +11,9 @@ use tempfile::TempDir;
 
 use crate::{package, said};
 
+/// How a certificate of a bundle ends.
+const END: &str = "-----END CERTIFICATE-----";
+
 #[test]
 fn it_serves_with_nothing_else_about() {
     if let Err(reason) = can_boot() {
@@ -22,6 +25,7 @@ fn it_serves_with_nothing_else_about() {
     fs::create_dir(&root).unwrap();
     said(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&root));
     as_its_dockerfile_says(&root);
+    believes_mozilla_alone(&root);
 
     let mut container = Container::start(&root);
     let health = "for _ in {1..600}; do $firstflight health && break; sleep 0.1; done";
@@ -74,7 +78,21 @@ fn as_its_dockerfile_says(root: &Path) {
     for path in ["usr/bin/firstflight", "etc/firstflight/firstflight.toml", "srv/www/index.html"] {
         assert!(root.join(path).exists(), "{path}");
     }
-    assert!(fs::metadata(root.join("etc/ssl/certs/ca-certificates.crt")).unwrap().len() > 100_000);
+}
+
+/// Nobody is believed in the image because the machine on which it was made believes them.
+fn believes_mozilla_alone(root: &Path) {
+    let bundle = fs::read_to_string(root.join("etc/ssl/certs/ca-certificates.crt")).unwrap();
+    let of_debian = fs::read_dir("/usr/share/ca-certificates/mozilla").unwrap();
+    let mut of_debian: Vec<_> = of_debian
+        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap().trim().to_owned())
+        .collect();
+    let mut believed: Vec<_> =
+        bundle.split_inclusive(END).map(|certificate| certificate.trim().to_owned()).collect();
+    assert_eq!(believed.pop().as_deref(), Some(""), "nothing is behind the last");
+    of_debian.sort_unstable();
+    believed.sort_unstable();
+    assert!(believed.len() > 50 && believed == of_debian, "{} authorities", believed.len());
 }
 
 /// Does what a container engine does, ROOT and STATE given: starts the image's entry, then runs the
