@@ -10,6 +10,9 @@ use crate::{package, said};
 const PACKAGES: [&str; 7] =
     ["curl", "openssl", "procps", "python3", "+haproxy", "+nginx", "+redis-server"];
 
+/// An upgrade as well, as far as the package manager's scripts can tell.
+const AGAIN: &str = "apt-get install -y --reinstall ./second.deb 2>&1";
+
 const URL: &str = "https://localhost:8443/";
 
 #[test]
@@ -36,17 +39,11 @@ fn it_lives_and_leaves_nothing() {
     assert_ne!(main_process(&machine), old, "the new version has taken over");
     assert!(machine.ask("dpkg-query -W firstflight").contains("0.1.1"));
 
-    machine.ask("apt-get remove -y firstflight");
-    assert!(!machine.run("pgrep firstflight").status.success(), "the service has ended");
-    // What was configured, enabled and made while it ran is there when it is installed again.
-    let kept = [
-        "/etc/firstflight",
-        "/etc/firstflight/firstflight.toml",
-        "/etc/systemd/system/multi-user.target.wants/firstflight.service",
-        "/var/lib/firstflight",
-        "/var/log/firstflight",
-    ];
-    assert_eq!(left(&machine).lines().collect::<Vec<_>>(), kept);
+    decisions_stand(&machine);
+    sockets_wait(&machine);
+    is_removed(&machine);
+    comes_back(&machine);
+
     machine.ask("apt-get purge -y firstflight");
     assert_eq!(left(&machine), "");
     // Numbers of users are not given again while files of theirs may be about.
@@ -82,7 +79,7 @@ fn upgrades(machine: &Machine) {
         "#!/bin/bash
          # A client that comes again and again until it is told to stop.
          until [[ -e /root/stop ]]; do
-             firstflight fetch --insecure --silent --tls-earlydata --ssl-sessions \"$1\" $2 \
+             firstflight fetch --insecure --silent --max-time 60 --tls-earlydata --ssl-sessions \"$1\" $2 \
                  --output /dev/null --write-out '%{{http_code}} %{{tls_earlydata}}\\n' {URL} >>\"$1.log\"
          done
         "
@@ -95,12 +92,16 @@ fn upgrades(machine: &Machine) {
          --output /dev/null --write-out '%{{http_code}} %{{tls_earlydata}}\\n' {URL}"
     );
     machine.ask(&fetch);
-    let script = "for one in a b; do ./client $one & ./client $one-quic --http3-only & done
+    let script = "trap 'touch stop' EXIT
+        for one in a b; do ./client $one & ./client $one-quic --http3-only & done
         came() { cat *.log 2>/dev/null | wc -l; }
-        until (( $(came) >= 40 )); do sleep 0.1; done
+        wait_for() {
+            for _ in {1..1800}; do (( $(came) >= $1 )) && return; sleep 0.1; done
+            echo \"$(came) of $1 requests have come in three minutes\" >&2; exit 1
+        }
+        wait_for 40
         apt-get install -y ./second.deb || exit
-        after=$(came)
-        until (( $(came) >= after + 40 )); do sleep 0.1; done
+        wait_for $(( $(came) + 40 ))
         touch stop; wait; rm /usr/local/bin/firstflight";
     machine.ask(script);
     let log = machine.ask("cat *.log");
@@ -110,6 +111,81 @@ fn upgrades(machine: &Machine) {
     let answer = machine.ask(&fetch);
     assert!(early(answer.trim()), "a session of the version before is worth its while: {answer}");
     println!("{} requests during an upgrade, 0 failed", log.lines().count());
+}
+
+/// What somebody has decided about the service is so after an upgrade, too.
+fn decisions_stand(machine: &Machine) {
+    let old = main_process(machine);
+    machine.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n");
+    machine.ask("chmod +x /usr/sbin/policy-rc.d");
+    let said = machine.ask(AGAIN);
+    assert!(said.contains("is still the version before"), "{said}");
+    assert_eq!(main_process(machine), old, "no process is to be started");
+    machine.ask("rm /usr/sbin/policy-rc.d");
+
+    machine.ask("systemctl stop firstflight");
+    machine.ask(AGAIN);
+    assert_eq!(machine.ask("systemctl is-active firstflight || true"), "inactive\n");
+    // Someone's decision is asked for at each upgrade.
+    machine
+        .ask(&format!("systemctl start firstflight && {AGAIN} && systemctl is-active firstflight"));
+}
+
+/// Its sockets, once somebody has enabled them, stay through an upgrade: who comes while no server
+/// runs waits for one.
+fn sockets_wait(machine: &Machine) {
+    machine.ask("mkdir -p /run/systemd/system/firstflight.socket.d");
+    let file = "/run/systemd/system/firstflight.socket.d/addresses.conf";
+    machine.write(
+        file,
+        "[Socket]
+         # In place of all that the unit has.
+         ListenStream=
+         ListenStream=127.0.0.1:8443
+         ListenStream=[::1]:8443
+         ListenDatagram=127.0.0.1:8443
+         ListenDatagram=[::1]:8443
+        ",
+    );
+    machine.ask(
+        "systemctl daemon-reload && systemctl stop firstflight
+         systemctl enable --now firstflight.socket && systemctl start firstflight",
+    );
+    let old = main_process(machine);
+    machine.ask(AGAIN);
+    assert_ne!(main_process(machine), old, "it is upgraded with its sockets");
+    machine.ask("systemctl is-active firstflight.socket");
+    machine.ask("systemctl stop firstflight");
+    machine.ask(&format!("curl --silent --insecure --output /dev/null --max-time 60 {URL}"));
+    machine.ask("systemctl is-active firstflight");
+}
+
+/// With its sockets. What was configured, enabled and made while it ran is there when it is installed
+/// again.
+fn is_removed(machine: &Machine) {
+    // What the package manager begins with: who comes from now on must not start it again.
+    machine.ask("/var/lib/dpkg/info/firstflight.prerm remove");
+    assert_eq!(machine.ask("ss --no-header --listening --tcp --udp 'sport = 8443'"), "");
+    machine.ask("apt-get remove -y firstflight");
+    assert!(!machine.run("pgrep firstflight").status.success(), "the service has ended");
+    let kept = [
+        "/etc/firstflight",
+        "/etc/firstflight/firstflight.toml",
+        "/etc/systemd/system/multi-user.target.wants/firstflight.service",
+        "/etc/systemd/system/sockets.target.wants/firstflight.socket",
+        "/var/lib/firstflight",
+        "/var/log/firstflight",
+    ];
+    assert_eq!(left(machine).lines().collect::<Vec<_>>(), kept);
+}
+
+/// After a removal: what was enabled is started, by nobody's upgrade.
+fn comes_back(machine: &Machine) {
+    let upgrades = "journalctl --sync; journalctl --unit firstflight | grep -c 'has taken over'";
+    let before = machine.ask(upgrades);
+    machine.ask("apt-get install -y ./second.deb");
+    machine.ask("systemctl is-active firstflight.socket firstflight.service");
+    assert_eq!(machine.ask(upgrades), before, "nobody is there to hand over");
 }
 
 /// Whether bytes were sent early and accepted.
