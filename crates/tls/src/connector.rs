@@ -155,6 +155,8 @@ pub fn client_connection(context: &SslContext, offer: &Offer) -> Result<(Ssl, In
     ssl.set_ex_data(*INBOX, inbox.clone());
     trust::expect_anchor(&mut ssl);
     if let Some(session) = &offer.session {
+        let early = offer.early_data && session.early_data_capable();
+        let session = if early { session.for_early_data()? } else { session.clone() };
         // SAFETY: the session was made by the same library in this process, either by a
         // handshake or from bytes; both give it the X.509 method that every context here has.
         unsafe { ssl.set_session(session.as_boring()) }

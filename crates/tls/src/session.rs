@@ -4,6 +4,7 @@ use boring::ssl::{SslSession, SslSessionRef};
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
+use crate::clock::SteadyClock;
 use crate::{TlsError, Version};
 
 /// What a client needs to resume: the ticket, its secret and the properties of the connection
@@ -74,6 +75,23 @@ impl Session {
         unsafe {
             ffi::SSL_SESSION_set_time(copy.0.as_ptr(), issued.saturating_sub(seconds.into()))
         };
+        Ok(copy)
+    }
+
+    /// The same session for a ClientHello with early data that is about to be written.
+    ///
+    /// The library reckons in whole seconds, so the age that it states (RFC 8446 section 4.2.11.1)
+    /// may be almost a second more than it is. Servers that know better take that for a forgery and
+    /// refuse early data (GnuTLS does); a little less than it is they put down to the way. So the
+    /// session is made a second younger, unless it is younger than that.
+    pub(crate) fn for_early_data(&self) -> Result<Self, TlsError> {
+        let copy = Self::from_bytes(&self.to_bytes()?)?;
+        let (issued, _) = copy.issued_and_lifetime();
+        let now = SteadyClock::unix_micros().div_euclid(1_000_000);
+        let now = u64::try_from(now).unwrap_or(issued);
+        let issued = issued.saturating_add(1).min(now).max(issued);
+        // SAFETY: as above.
+        unsafe { ffi::SSL_SESSION_set_time(copy.0.as_ptr(), issued) };
         Ok(copy)
     }
 

@@ -4,11 +4,12 @@
 mod support;
 
 use firstflight_tls::{
-    EarlyData, EarlyDataReason, KeyLogLines, MAX_EARLY_DATA, Progress, Session, TlsError, Trust,
-    Version,
+    EarlyData, EarlyDataReason, KeyLogLines, MAX_EARLY_DATA, Progress, Session, SteadyClock,
+    TlsError, Trust, Version,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::time::Duration;
 use support::{Pair, Setup, server_read};
 
 #[test]
@@ -109,6 +110,29 @@ fn refused_and_sent_again(pair: &mut Pair) {
     assert_eq!(pair.client.facts().early_data, EarlyData::Refused);
     assert_eq!(server_read(&mut pair.server).unwrap(), b"GET", "once, after the handshake");
     assert!(server_read(&mut pair.server).is_none(), "and only once");
+}
+
+#[test]
+fn rfc8446_4_2_11_1_no_ticket_is_said_to_be_older_than_it_is() {
+    let setup = Setup::default();
+    // Around the turn of a second is where whole seconds say one too many.
+    for _ in 0..3 {
+        let until = |part: i64| {
+            let wait = (part - SteadyClock::unix_micros()).rem_euclid(1_000_000);
+            std::thread::sleep(Duration::from_micros(wait as u64));
+        };
+        until(950_000);
+        let issued = SteadyClock::unix_micros();
+        let session = setup.session();
+        until(0);
+        let mut pair = Pair::new(&setup, Some(session), true);
+        pair.complete();
+        assert_eq!(pair.client.facts().early_data, EarlyData::Accepted);
+        // The server's whole seconds say that one has passed, and the client says that none has.
+        let passed = SteadyClock::unix_micros() - issued;
+        let skew = pair.server.facts().ticket_age_skew;
+        assert!(skew < 0 || passed >= 1_000_000, "{skew} s after {passed} us");
+    }
 }
 
 #[test]
