@@ -233,7 +233,16 @@ fn a_record_beside_itself_has_not_changed() {
 #[test]
 fn runs_at_a_server_elsewhere_are_comparable() {
     let mut old = synthetic::record(7);
+    let kept: Vec<usize> =
+        (0..old.cells.len()).filter(|&place| old.cells[place].rtt_ms == 20.0).collect();
     old.cells.retain(|cell| cell.rtt_ms == 20.0);
+    old.samples.retain_mut(|sample| match kept.binary_search(&sample.cell) {
+        Ok(place) => {
+            sample.cell = place;
+            true
+        }
+        Err(_) => false,
+    });
     let mut new = old.clone();
     new.cells.iter_mut().for_each(|cell| cell.rtt_ms = 20.3);
     assert!(compare(&old, &new).changes.is_empty());
