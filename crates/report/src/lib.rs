@@ -25,10 +25,11 @@ mod verdict;
 
 pub use comparison::{Change, Comparison, compare};
 pub use record::{
-    Calibration, Capture, Cell, Control, ControlPair, Cost, Effect, Experiment, Fault, Figures,
-    Interval, LinkFacts, Load, LoadLatency, MachineFacts, MiddleboxOutcome, ParseError,
-    ProfileFacts, Record, RecordError, Replay, Residual, SCHEMA, Sample, ServerFacts, Summary,
-    Waterfall, WaterfallPacket, Witness, parse, read, write,
+    BrowserFacts, BrowserTimings, Calibration, Capture, Cell, Control, ControlPair, Cost, Effect,
+    Experiment, Fault, Figures, Filmstrip, Frame, Interval, LinkFacts, Load, LoadLatency,
+    MachineFacts, MiddleboxOutcome, ParseError, ProfileFacts, Record, RecordError, Replay,
+    Residual, SCHEMA, Sample, ServerFacts, Summary, Visit, VisitCell, VisitEffect, VisitPackets,
+    VisitSummary, Waterfall, WaterfallPacket, Witness, parse, read, write,
 };
 pub use schema::json_schema;
 pub use tables::{summary, verdict, verdicts as verdict_lines};

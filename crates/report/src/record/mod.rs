@@ -6,6 +6,7 @@ mod file;
 mod old;
 mod sample;
 mod setting;
+mod visits;
 
 pub use cell::{Cell, Figures, Interval, Residual, Summary};
 pub use extra::{
@@ -16,6 +17,11 @@ pub use file::{ParseError, RecordError, parse, read, write};
 pub use sample::{Fault, Sample};
 pub use setting::{
     Calibration, Experiment, LinkFacts, MachineFacts, ProfileFacts, ServerFacts, Witness,
+};
+
+pub use visits::{
+    BrowserFacts, BrowserTimings, Filmstrip, Frame, Visit, VisitCell, VisitEffect, VisitPackets,
+    VisitSummary,
 };
 
 use schemars::JsonSchema;
@@ -66,6 +72,21 @@ pub struct Record {
     pub replays: Vec<Replay>,
     /// What middleboxes did to connections.
     pub middleboxes: Vec<MiddleboxOutcome>,
+    /// The browsers that visited.
+    #[serde(default)]
+    pub browsers: Vec<BrowserFacts>,
+    /// What they visited, with the figures, in the order of the tables.
+    #[serde(default)]
+    pub visit_cells: Vec<VisitCell>,
+    /// Every visit, in the order in which they were begun.
+    #[serde(default)]
+    pub visits: Vec<Visit>,
+    /// What one kind of visit saves against another.
+    #[serde(default)]
+    pub visit_effects: Vec<VisitEffect>,
+    /// What pages looked like while they were loaded.
+    #[serde(default)]
+    pub filmstrips: Vec<Filmstrip>,
     /// The packets of a typical sample of some cells.
     pub waterfalls: Vec<Waterfall>,
     /// The captures that were written beside the record.
