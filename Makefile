@@ -85,7 +85,7 @@ advisories: $(DENY) ## Checks dependencies against the RustSec database (needs t
 	$(DENY) --all-features --locked check advisories
 
 unit: ## Unit, property and interoperability tests
-	cargo test --locked --workspace
+	@scripts/tests
 
 fuzz-smoke: $(FUZZ) ## Runs each fuzz target for FUZZ_SECONDS (10)
 	@PATH="$(dir $(FUZZ)):$$PATH" FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz

@@ -47,15 +47,17 @@ fn our_server_full_resumed_and_early_with_a_token_from_the_second_call_on() {
     let time = |name: &str| early[name].as_f64().unwrap();
     assert!(time("time_connect") > 0.0 && time("time_connect") == time("time_appconnect"));
     assert!(time("time_pretransfer") < time("time_appconnect"), "{early}");
+    // Whether the server came to the requests before the client's Finished is chance on loopback;
+    // where that is held back, the crate's other tests see it (quic/).
     let seen: Vec<_> =
-        server.stop().iter().map(|line| fields(line, "resumed early claim executed")).collect();
+        server.stop().iter().map(|line| fields(line, "resumed early_data executed")).collect();
     assert_eq!(
         seen,
         [
-            "false false none true",
-            "true false none true",
-            "true true won true",
-            "true true won true"
+            "false no_session_offered true",
+            "true peer_declined true",
+            "true accepted true",
+            "true accepted true"
         ]
     );
 }
