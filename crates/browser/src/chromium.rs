@@ -1,0 +1,273 @@
+//! Chromium, driven by the Chrome DevTools Protocol over pipes.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use std::{fs, io};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+use crate::browser::{Driver, Window};
+use crate::home::Home;
+use crate::line::{Line, Wait};
+use crate::navigation::COLLECT;
+use crate::pipes::Pipes;
+use crate::{BrowserError, Installed, Make, Navigation, PATIENCE, Picture, Place, Settings};
+
+mod flags;
+
+/// A Chromium that runs.
+pub(crate) struct Chromium {
+    line: Line,
+    /// The page that is driven.
+    tab: Tab,
+    cache: bool,
+}
+
+/// A page and the session in which it is spoken to.
+#[derive(Clone)]
+struct Tab {
+    target: String,
+    session: String,
+}
+
+impl Chromium {
+    pub(crate) fn open(
+        installed: &Installed,
+        place: &dyn Place,
+        profile: &Path,
+        settings: &Settings,
+    ) -> Result<Self, BrowserError> {
+        let home = Home::make(profile)?;
+        let data = home.path("chromium");
+        prepare(&home, &data, settings)?;
+        // It reads commands from descriptor 3 and writes to 4, and ends when 3 does.
+        let script = "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >\"$FIRSTFLIGHT_BROWSER_LOG\" 2>&1";
+        let mut command = home.shell(script, &installed.program, settings);
+        command.args(flags::all(&data, settings));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let fail = |source| BrowserError::Start { program: installed.program.clone(), source };
+        let mut running = place.start(command).map_err(fail)?;
+        let (Some(commands), Some(answers)) = (running.stdin(), running.stdout()) else {
+            return Err(fail(io::Error::other("its place gives no pipes to it")));
+        };
+        let pipes = Pipes::new(commands, answers).map_err(fail)?;
+        let line = Line::new(Make::Chromium, running, Box::new(pipes), home.log());
+        let tab = Tab { target: String::new(), session: String::new() };
+        let mut chromium = Self { line, tab, cache: settings.cache };
+        chromium.tab = chromium.first_tab()?;
+        Ok(chromium)
+    }
+
+    /// The empty page that it starts with.
+    fn first_tab(&mut self) -> Result<Tab, BrowserError> {
+        let wait = Wait::start("start", PATIENCE);
+        loop {
+            let targets = self.line.call("Target.getTargets", json!({}), None, wait)?;
+            let page = targets["targetInfos"].as_array().into_iter().flatten();
+            let page = page.into_iter().find(|target| target["type"] == "page");
+            if let Some(target) = page.and_then(|page| page["targetId"].as_str()) {
+                return self.attach(target, wait);
+            }
+            if wait.left().is_zero() {
+                return Err(self.line.silent(wait));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn attach(&mut self, target: &str, wait: Wait<'_>) -> Result<Tab, BrowserError> {
+        let parameters = json!({ "targetId": target, "flatten": true });
+        let attached = self.line.call("Target.attachToTarget", parameters, None, wait)?;
+        let session = attached["sessionId"].as_str();
+        let session = session.ok_or_else(|| self.line.garbled(wait.step(), "no session"))?;
+        let tab = Tab { target: target.to_owned(), session: session.to_owned() };
+        for (method, parameters) in [
+            ("Page.enable", json!({})),
+            ("Page.setLifecycleEventsEnabled", json!({ "enabled": true })),
+            ("Network.enable", json!({})),
+            ("Network.setCacheDisabled", json!({ "cacheDisabled": !self.cache })),
+        ] {
+            self.line.call(method, parameters, Some(&tab.session), wait)?;
+        }
+        Ok(tab)
+    }
+
+    fn page(&mut self, method: &str, parameters: Value, wait: Wait<'_>) -> Answer {
+        self.line.call(method, parameters, Some(&self.tab.session), wait)
+    }
+
+    /// Opens a page, and waits for the load event of it.
+    fn load(&mut self, url: &str, wait: Wait<'_>) -> Result<(), BrowserError> {
+        let went = self.page("Page.navigate", json!({ "url": url }), wait)?;
+        if let Some(reason) = went["errorText"].as_str() {
+            return Err(BrowserError::NotOpened {
+                browser: Make::Chromium,
+                url: url.to_owned(),
+                reason: reason.to_owned(),
+            });
+        }
+        let Some(loader) = went["loaderId"].as_str() else {
+            return Ok(()); // Within the page that is there: nothing is loaded.
+        };
+        let session = self.tab.session.clone();
+        self.line.event(wait, |event| {
+            let loaded = event.method == "Page.lifecycleEvent"
+                && event.session.as_deref() == Some(&session)
+                && event.parameters["loaderId"] == loader
+                && event.parameters["name"] == "load";
+            loaded.then_some(())
+        })
+    }
+
+    fn script(&mut self, script: &str, wait: Wait<'_>) -> Answer {
+        let parameters =
+            json!({ "expression": script, "returnByValue": true, "awaitPromise": true });
+        let mut result = self.page("Runtime.evaluate", parameters, wait)?;
+        if let Some(thrown) = result.get("exceptionDetails") {
+            let words = thrown["exception"]["description"].as_str().or(thrown["text"].as_str());
+            let reason = words.unwrap_or("an exception without words").to_owned();
+            return Err(BrowserError::Script { browser: Make::Chromium, reason });
+        }
+        Ok(result["result"]["value"].take())
+    }
+
+    fn blank(&mut self, wait: Wait<'_>) -> Result<(), BrowserError> {
+        self.load("about:blank", wait)?;
+        self.line.forget();
+        Ok(())
+    }
+
+    fn collect(&mut self, wait: Wait<'_>) -> Result<Navigation, BrowserError> {
+        let value = self.script(COLLECT, wait)?;
+        Navigation::read(value).map_err(|reason| self.line.garbled(wait.step(), reason))
+    }
+
+    /// Takes the pictures that have come, and asks for more.
+    fn pictures(&mut self, wait: Wait<'_>) -> Result<Vec<(f64, Vec<u8>)>, BrowserError> {
+        let mut pictures = Vec::new();
+        while let Some(event) = self.line.kept_event() {
+            if event.method != "Page.screencastFrame" {
+                continue;
+            }
+            let at = event.parameters["metadata"]["timestamp"].as_f64().unwrap_or_default();
+            let jpeg = self.bytes(&event.parameters["data"], wait)?;
+            pictures.push((at * 1000.0, jpeg));
+            let number = event.parameters["sessionId"].clone();
+            self.page("Page.screencastFrameAck", json!({ "sessionId": number }), wait)?;
+        }
+        Ok(pictures)
+    }
+
+    fn bytes(&self, text: &Value, wait: Wait<'_>) -> Result<Vec<u8>, BrowserError> {
+        let text = text.as_str().unwrap_or_default();
+        BASE64_STANDARD
+            .decode(text)
+            .map_err(|error| self.line.garbled(wait.step(), format!("a picture: {error}")))
+    }
+}
+
+impl Driver for Chromium {
+    fn id(&self) -> u32 {
+        self.line.id()
+    }
+
+    fn navigate(&mut self, url: &str, limit: Duration) -> Result<Navigation, BrowserError> {
+        let step = format!("open {url}");
+        let wait = Wait::start(&step, limit);
+        self.blank(wait)?;
+        self.load(url, wait)?;
+        self.collect(wait)
+    }
+
+    fn film(
+        &mut self,
+        url: &str,
+        limit: Duration,
+    ) -> Result<(Navigation, Vec<Picture>), BrowserError> {
+        let step = format!("open {url} before a camera");
+        let wait = Wait::start(&step, limit);
+        self.blank(wait)?;
+        let form = json!({ "format": "jpeg", "quality": 60, "maxWidth": 400, "maxHeight": 400 });
+        self.page("Page.startScreencast", form, wait)?;
+        self.load(url, wait)?;
+        let navigation = self.collect(wait)?;
+        let pictures = self.pictures(wait)?;
+        self.page("Page.stopScreencast", json!({}), wait)?;
+        let origin = navigation.origin;
+        let pictures = pictures.into_iter().map(|(at, jpeg)| Picture { at: at - origin, jpeg });
+        Ok((navigation, pictures.collect()))
+    }
+
+    fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {
+        let wait = Wait::start("take a picture of the page", PATIENCE);
+        let shot = self.page("Page.captureScreenshot", json!({ "format": "png" }), wait)?;
+        self.bytes(&shot["data"], wait)
+    }
+
+    fn evaluate(&mut self, script: &str) -> Result<Value, BrowserError> {
+        self.script(script, Wait::start("run a script in the page", PATIENCE))
+    }
+
+    fn command(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError> {
+        let wait = Wait::start(method, PATIENCE);
+        let browser = method.starts_with("Target.") || method.starts_with("Browser.");
+        let session = (!browser).then(|| self.tab.session.clone());
+        self.line.call(method, parameters, session.as_deref(), wait)
+    }
+
+    fn open_window(&mut self, window: Window) -> Result<String, BrowserError> {
+        let wait = Wait::start("open a window", PATIENCE);
+        let mut parameters = json!({ "url": "about:blank", "newWindow": window != Window::Tab });
+        if window == Window::Private {
+            let made = self.line.call("Target.createBrowserContext", json!({}), None, wait)?;
+            parameters["browserContextId"] = made["browserContextId"].clone();
+        }
+        let made = self.line.call("Target.createTarget", parameters, None, wait)?;
+        let target = made["targetId"].as_str();
+        let target = target.ok_or_else(|| self.line.garbled(wait.step(), "no target"))?.to_owned();
+        self.tab = self.attach(&target, wait)?;
+        Ok(target)
+    }
+
+    fn window(&self) -> String {
+        self.tab.target.clone()
+    }
+
+    fn show(&mut self, window: &str) -> Result<(), BrowserError> {
+        let wait = Wait::start("show a window", PATIENCE);
+        let parameters = json!({ "targetId": window });
+        self.line.call("Target.activateTarget", parameters, None, wait)?;
+        self.tab = self.attach(window, wait)?;
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), BrowserError> {
+        let wait = Wait::start("end", PATIENCE);
+        // Its answer may come, or its end first.
+        let _ = self.line.ask("Browser.close", json!({}), None, wait);
+        self.line.end(Duration::from_secs(5)).map_err(|source| BrowserError::File {
+            verb: "end",
+            path: "chromium".into(),
+            source,
+        })
+    }
+}
+
+type Answer = Result<Value, BrowserError>;
+
+/// Files of a profile before it is first used.
+fn prepare(home: &Home, data: &Path, settings: &Settings) -> Result<(), BrowserError> {
+    crate::trust::tell(Make::Chromium, &home.path(".pki/nssdb"), settings)?;
+    let preferences = data.join("Default/Preferences");
+    if preferences.exists() {
+        return Ok(());
+    }
+    let write = || {
+        fs::create_dir_all(data.join("Default"))?;
+        fs::write(&preferences, flags::preferences(settings).to_string())
+    };
+    write().map_err(|source| BrowserError::File { verb: "write", path: preferences, source })
+}

@@ -1,0 +1,122 @@
+//! What Chromium is told on its command line and by its preferences.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::{Quic, Settings};
+
+/// All flags, and the empty page that it starts with.
+pub(super) fn all(data: &Path, settings: &Settings) -> Vec<String> {
+    let mut flags: Vec<_> = QUIET.iter().map(|&flag| flag.to_owned()).collect();
+    flags.push(format!("--user-data-dir={}", data.display()));
+    flags.push(format!("--host-resolver-rules={}", rules(settings)));
+    match &settings.quic {
+        Quic::Off => flags.push("--disable-quic".to_owned()),
+        Quic::Known(origins) if !origins.is_empty() => {
+            flags.push("--enable-quic".to_owned());
+            flags.push(format!("--origin-to-force-quic-on={}", origins.join(",")));
+        }
+        Quic::Known(_) | Quic::Advertised => flags.push("--enable-quic".to_owned()),
+    }
+    let mut enabled = Vec::new();
+    if settings.early_data {
+        enabled.push("EnableTLS13EarlyData");
+    }
+    if !enabled.is_empty() {
+        flags.push(format!("--enable-features={}", enabled.join(",")));
+    }
+    flags.push(format!("--disable-features={}", FEATURES_OFF.join(",")));
+    flags.extend(settings.more.iter().cloned());
+    flags.push("about:blank".to_owned());
+    flags
+}
+
+/// `Default/Preferences` of a new profile.
+pub(super) fn preferences(settings: &Settings) -> Value {
+    // 2: never. Connections that are opened before they are needed hide how long a handshake takes.
+    let prediction = if settings.speculation { 0 } else { 2 };
+    json!({
+        "net": { "network_prediction_options": prediction },
+        "dns_over_https": { "mode": "off" },
+        "search": { "suggest_enabled": false },
+        "alternate_error_pages": { "enabled": false },
+        "safebrowsing": { "enabled": false },
+        "signin": { "allowed": false },
+    })
+}
+
+/// Names lead where they should, and all others nowhere. What is written as an address is a name
+/// for these rules, too.
+fn rules(settings: &Settings) -> String {
+    let mut rules = String::new();
+    for (name, address) in &settings.hosts {
+        // Writing to a string cannot fail.
+        let _ = write!(rules, "MAP {name} {address}, ");
+    }
+    rules.push_str("MAP * ~NOTFOUND");
+    for (_, address) in &settings.hosts {
+        let _ = write!(rules, ", EXCLUDE {address}");
+    }
+    rules
+}
+
+/// No window, and nothing that it does by itself.
+const QUIET: [&str; 21] = [
+    "--headless",
+    "--remote-debugging-pipe",
+    // Its sandbox needs rights that nobody has in a user namespace.
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-breakpad",
+    "--disable-client-side-phishing-detection",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-domain-reliability",
+    "--disable-extensions",
+    "--disable-sync",
+    "--metrics-recording-only",
+    "--no-pings",
+    "--password-store=basic",
+    "--window-size=1280,800",
+];
+
+const FEATURES_OFF: [&str; 5] = [
+    "DialMediaRouteProvider",
+    "MediaRouter",
+    "OptimizationHints",
+    "Translate",
+    "CertificateTransparencyComponentUpdater",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_only_where_they_should() {
+        let hosts = vec![("lab.test".to_owned(), "10.0.0.2".parse().unwrap())];
+        let settings = Settings { hosts, ..Settings::default() };
+        assert_eq!(rules(&settings), "MAP lab.test 10.0.0.2, MAP * ~NOTFOUND, EXCLUDE 10.0.0.2");
+        assert_eq!(rules(&Settings::default()), "MAP * ~NOTFOUND");
+    }
+
+    #[test]
+    fn early_data_and_quic_are_off_unless_asked_for() {
+        let flags = all(Path::new("/p"), &Settings::default());
+        assert!(flags.iter().any(|flag| flag == "--disable-quic"));
+        assert!(!flags.iter().any(|flag| flag.contains("EarlyData")));
+        let quic = Quic::Known(vec!["lab.test:443".to_owned()]);
+        let settings = Settings { early_data: true, quic, ..Settings::default() };
+        let flags = all(Path::new("/p"), &settings);
+        assert!(flags.iter().any(|flag| flag == "--enable-features=EnableTLS13EarlyData"));
+        assert!(flags.iter().any(|flag| flag == "--origin-to-force-quic-on=lab.test:443"));
+    }
+}

@@ -1,0 +1,54 @@
+// Run in a page after its load event; comes to what it says of its navigation.
+(async () => {
+  const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+  const frame = () => Promise.race([new Promise(requestAnimationFrame), sleep(100)]);
+  let paints = [];
+  const types = PerformanceObserver.supportedEntryTypes;
+  const kind = "largest-contentful-paint";
+  if (types.includes(kind)) {
+    const observer = new PerformanceObserver((list) => paints.push(...list.getEntries()));
+    observer.observe({ type: kind, buffered: true });
+    // What is in the page is painted within two frames; the entry comes when the frame was shown.
+    await frame();
+    await frame();
+    const end = performance.now() + (document.body?.childElementCount ? 300 : 50);
+    for (let seen = -1; performance.now() < end; seen = paints.length) {
+      paints.push(...observer.takeRecords());
+      if (paints.length && paints.length === seen) break;
+      await sleep(50);
+    }
+    observer.disconnect();
+  }
+  const fetched = (entry) => ({
+    name: entry.name,
+    initiatorType: entry.initiatorType,
+    startTime: entry.startTime,
+    domainLookupStart: entry.domainLookupStart,
+    domainLookupEnd: entry.domainLookupEnd,
+    connectStart: entry.connectStart,
+    secureConnectionStart: entry.secureConnectionStart,
+    connectEnd: entry.connectEnd,
+    requestStart: entry.requestStart,
+    responseStart: entry.responseStart,
+    responseEnd: entry.responseEnd,
+    nextHopProtocol: entry.nextHopProtocol,
+    responseStatus: entry.responseStatus ?? 0,
+    transferSize: entry.transferSize,
+    encodedBodySize: entry.encodedBodySize,
+  });
+  const page = performance.getEntriesByType("navigation")[0];
+  const paint = (name) => performance.getEntriesByName(name)[0]?.startTime ?? null;
+  return {
+    origin: performance.timeOrigin,
+    page: fetched(page),
+    domInteractive: page.domInteractive,
+    domContentLoaded: page.domContentLoadedEventEnd,
+    loadEvent: page.loadEventStart,
+    loadEventEnd: page.loadEventEnd,
+    kind: page.type,
+    resources: performance.getEntriesByType("resource").map(fetched),
+    firstPaint: paint("first-paint"),
+    firstContentfulPaint: paint("first-contentful-paint"),
+    largestContentfulPaint: paints.at(-1)?.startTime ?? null,
+  };
+})()

@@ -1,0 +1,102 @@
+//! What a browser says of a page that it opened.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A page that was opened, as the browser's own performance timeline has it. Times are
+/// milliseconds since the navigation's start.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Navigation {
+    /// When it started, in milliseconds of Unix time.
+    pub origin: f64,
+    /// The page itself (`PerformanceNavigationTiming`).
+    pub page: Entry,
+    /// `domInteractive`.
+    pub dom_interactive: f64,
+    /// `domContentLoadedEventEnd`.
+    pub dom_content_loaded: f64,
+    /// `loadEventStart`: all subresources are there.
+    pub load_event: f64,
+    /// `loadEventEnd`.
+    pub load_event_end: f64,
+    /// `type`: `navigate`, or `reload`, `back_forward`.
+    pub kind: String,
+    /// Subresources (`PerformanceResourceTiming`) in the order of their end.
+    pub resources: Vec<Entry>,
+    /// `first-paint`, where the browser has it (Firefox has it only for its own tests).
+    pub first_paint: Option<f64>,
+    /// `first-contentful-paint`; `None` on an empty page.
+    pub first_contentful_paint: Option<f64>,
+    /// The last `largest-contentful-paint`; `None` on an empty page.
+    pub largest_contentful_paint: Option<f64>,
+}
+
+/// How one thing was fetched (W3C Resource Timing). Times that do not apply are 0.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Entry {
+    /// Its URL.
+    pub name: String,
+    /// What asked for it, such as `img`; `navigation` for the page.
+    pub initiator_type: String,
+    /// When it began.
+    pub start_time: f64,
+    /// `domainLookupStart`.
+    pub domain_lookup_start: f64,
+    /// `domainLookupEnd`.
+    pub domain_lookup_end: f64,
+    /// `connectStart`.
+    pub connect_start: f64,
+    /// `secureConnectionStart`; 0 for a connection that was there before.
+    pub secure_connection_start: f64,
+    /// `connectEnd`.
+    pub connect_end: f64,
+    /// `requestStart`.
+    pub request_start: f64,
+    /// `responseStart`.
+    pub response_start: f64,
+    /// `responseEnd`.
+    pub response_end: f64,
+    /// `nextHopProtocol`, an ALPN name such as `h2`.
+    pub next_hop_protocol: String,
+    /// `responseStatus`, such as 200; 0 where the browser does not say.
+    pub response_status: u16,
+    /// `transferSize`: bytes with an estimate of the header; 0 if it came from the cache.
+    pub transfer_size: u64,
+    /// `encodedBodySize`: bytes of the body as sent.
+    pub encoded_body_size: u64,
+}
+
+impl Navigation {
+    /// The page's status, such as 200.
+    pub fn status(&self) -> u16 {
+        self.page.response_status
+    }
+
+    /// The page's protocol by its ALPN name, such as `h2` or `h3`.
+    pub fn protocol(&self) -> &str {
+        &self.page.next_hop_protocol
+    }
+
+    /// From what [`COLLECT`] comes to.
+    pub(crate) fn read(value: Value) -> Result<Self, String> {
+        let navigation: Self = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        if navigation.page.name.is_empty() {
+            return Err("there is no navigation in its timeline".to_owned());
+        }
+        Ok(navigation)
+    }
+}
+
+/// A script for the page: waits until its largest paint has settled, and gives a [`Navigation`].
+pub(crate) const COLLECT: &str = include_str!("collect.js");
+
+/// A picture of a page while it was opened.
+#[derive(Clone, PartialEq)]
+pub struct Picture {
+    /// When it was seen, in milliseconds since the navigation's start.
+    pub at: f64,
+    /// A JPEG, about 400 pixels wide.
+    pub jpeg: Vec<u8>,
+}
