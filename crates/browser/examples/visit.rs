@@ -62,6 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
     if let Some(directory) = film {
+        fs::create_dir_all(&directory)?;
         let (_, pictures) = browser.film(&url, LIMIT)?;
         for picture in pictures {
             println!("picture at {:.1} ms, {} bytes", picture.at, picture.jpeg.len());

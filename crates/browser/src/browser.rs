@@ -1,11 +1,13 @@
 //! One browser, whatever its make.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::chromium::Chromium;
+use crate::firefox::Firefox;
 use crate::{BrowserError, Installed, Make, Navigation, Picture, Place, Settings};
 
 /// A browser that runs with a profile of its own. Dropped, it is killed with all its processes.
@@ -46,7 +48,7 @@ impl Browser {
     ) -> Result<Self, BrowserError> {
         let driver: Box<dyn Driver> = match installed.make {
             Make::Chromium => Box::new(Chromium::open(installed, place, profile, settings)?),
-            Make::Firefox => return Err(BrowserError::Missing { make: Make::Firefox }),
+            Make::Firefox => Box::new(Firefox::open(installed, place, profile, settings)?),
         };
         Ok(Self { make: installed.make, driver })
     }
@@ -143,7 +145,7 @@ impl Browser {
     /// # Errors
     /// If it cannot be ended.
     pub fn close(mut self) -> Result<(), BrowserError> {
-        self.driver.close()
+        self.driver.close().map_err(|source| BrowserError::Lasting { browser: self.make, source })
     }
 }
 
@@ -162,5 +164,5 @@ pub(crate) trait Driver: Send {
     fn open_window(&mut self, window: Window) -> Result<String, BrowserError>;
     fn window(&self) -> String;
     fn show(&mut self, window: &str) -> Result<(), BrowserError>;
-    fn close(&mut self) -> Result<(), BrowserError>;
+    fn close(&mut self) -> io::Result<()>;
 }

@@ -54,7 +54,8 @@ impl Chromium {
             return Err(fail(io::Error::other("its place gives no pipes to it")));
         };
         let pipes = Pipes::new(commands, answers).map_err(fail)?;
-        let line = Line::new(Make::Chromium, running, Box::new(pipes), home.log());
+        let mut line = Line::new(Make::Chromium, running, home.log());
+        line.connect(Box::new(pipes));
         let tab = Tab { target: String::new(), session: String::new() };
         let mut chromium = Self { line, tab, cache: settings.cache };
         chromium.tab = chromium.first_tab()?;
@@ -244,15 +245,11 @@ impl Driver for Chromium {
         Ok(())
     }
 
-    fn close(&mut self) -> Result<(), BrowserError> {
+    fn close(&mut self) -> io::Result<()> {
         let wait = Wait::start("end", PATIENCE);
         // Its answer may come, or its end first.
         let _ = self.line.ask("Browser.close", json!({}), None, wait);
-        self.line.end(Duration::from_secs(5)).map_err(|source| BrowserError::File {
-            verb: "end",
-            path: "chromium".into(),
-            source,
-        })
+        self.line.end(Duration::from_secs(5))
     }
 }
 

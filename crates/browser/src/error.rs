@@ -103,6 +103,14 @@ pub enum BrowserError {
         /// What failed.
         reason: String,
     },
+    /// It could not be ended.
+    #[error("cannot end {browser}: {source}; end it by hand")]
+    Lasting {
+        /// Its name.
+        browser: Make,
+        /// The operating system's reason.
+        source: io::Error,
+    },
     /// A file of its profile.
     #[error("cannot {verb} {}: {source}", path.display())]
     File {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -44,11 +45,12 @@ impl Home {
     pub(crate) fn shell(&self, script: &str, program: &Path, settings: &Settings) -> Command {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(script).arg(program).stderr(Stdio::null());
-        for (name, value) in std::env::vars_os() {
+        // Some scripts end their whole group, which must not be ours.
+        command.process_group(0);
+        for (name, _) in std::env::vars_os() {
             if is_of_a_session(&name) {
                 command.env_remove(&name);
             }
-            drop(value);
         }
         command.env("HOME", &self.root).env("TMPDIR", self.root.join("tmp"));
         command.env("XDG_RUNTIME_DIR", self.root.join("run"));

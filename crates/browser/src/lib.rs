@@ -8,6 +8,7 @@ mod browser;
 mod chromium;
 mod dialogue;
 mod error;
+mod firefox;
 mod home;
 mod line;
 mod make;
@@ -15,6 +16,7 @@ mod navigation;
 mod pipes;
 mod place;
 mod settings;
+mod socket;
 mod trust;
 
 use std::time::Duration;

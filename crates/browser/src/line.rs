@@ -22,7 +22,7 @@ pub(crate) trait Wire: Send {
 pub(crate) struct Line {
     make: Make,
     running: Box<dyn Running>,
-    wire: Box<dyn Wire>,
+    wire: Option<Box<dyn Wire>>,
     dialogue: Dialogue,
     /// Where its standard error goes.
     log: PathBuf,
@@ -54,13 +54,19 @@ impl<'a> Wait<'a> {
 }
 
 impl Line {
-    pub(crate) fn new(
-        make: Make,
-        running: Box<dyn Running>,
-        wire: Box<dyn Wire>,
-        log: PathBuf,
-    ) -> Self {
-        Self { make, running, wire, dialogue: Dialogue::default(), log }
+    pub(crate) fn new(make: Make, running: Box<dyn Running>, log: PathBuf) -> Self {
+        Self { make, running, wire: None, dialogue: Dialogue::default(), log }
+    }
+
+    /// Takes commands from now on.
+    pub(crate) fn connect(&mut self, wire: Box<dyn Wire>) {
+        self.wire = Some(wire);
+    }
+
+    /// Whether its process has ended.
+    pub(crate) fn ended(&mut self) -> bool {
+        // What cannot be asked is as good as gone.
+        self.running.ended().unwrap_or(true)
     }
 
     /// Its process.
@@ -110,7 +116,7 @@ impl Line {
         wait: Wait<'_>,
     ) -> Result<u64, BrowserError> {
         let (id, text) = self.dialogue.command(method, parameters, session);
-        match self.wire.send(&text) {
+        match wire(&mut self.wire).and_then(|wire| wire.send(&text)) {
             Ok(()) => Ok(id),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(self.silent(wait)),
             Err(_) => Err(self.gone(wait)),
@@ -119,7 +125,7 @@ impl Line {
 
     /// The next answer; `None` for an event, which is kept.
     pub(crate) fn hear(&mut self, wait: Wait<'_>) -> Result<Option<(u64, Outcome)>, BrowserError> {
-        match self.wire.receive(wait.left()) {
+        match wire(&mut self.wire).and_then(|wire| wire.receive(wait.left())) {
             Ok(Some(message)) => {
                 self.dialogue.hear(&message).map_err(|reason| self.garbled(wait.step, reason))
             }
@@ -179,7 +185,7 @@ impl Line {
         }
     }
 
-    fn gone(&mut self, wait: Wait<'_>) -> BrowserError {
+    pub(crate) fn gone(&mut self, wait: Wait<'_>) -> BrowserError {
         let _ = self.running.kill();
         BrowserError::Gone {
             browser: self.make,
@@ -187,6 +193,11 @@ impl Line {
             last: last_words(&self.log),
         }
     }
+}
+
+/// The wire, once there is one.
+fn wire(wire: &mut Option<Box<dyn Wire>>) -> io::Result<&mut (dyn Wire + 'static)> {
+    wire.as_deref_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
 /// The end of what it wrote to standard error, as the end of a sentence.
