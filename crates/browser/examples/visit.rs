@@ -1,10 +1,11 @@
 //! Opens a page some times in an installed browser, and prints what it says of each.
 //!
 //! `visit firefox|chromium URL [times=N] [trust=PEM] [host=NAME=ADDRESS] [early] [h3=HOST:PORT]
-//! [altsvc] [secrets=FILE] [more=FLAG] [film=DIRECTORY] [profile=DIRECTORY]`
+//! [altsvc] [forget] [pause=MS] [secrets=FILE] [more=FLAG] [film=DIRECTORY] [profile=DIRECTORY]`
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -15,7 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let make = words.next().unwrap_or_default().parse()?;
     let url = words.next().ok_or("name a page")?;
     let mut settings = Settings::default();
-    let (mut times, mut film, mut profile) = (1, None, None);
+    let mut pause = Duration::ZERO;
+    let (mut times, mut film, mut profile, mut forget) = (1, None, None, false);
     for word in words {
         match word.split_once('=').unwrap_or((&word, "")) {
             ("times", n) => times = n.parse()?,
@@ -24,6 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let (name, address) = pair.split_once('=').ok_or("host=NAME=ADDRESS")?;
                 settings.hosts.push((name.to_owned(), address.parse()?));
             }
+            ("pause", ms) => pause = Duration::from_millis(ms.parse()?),
+            ("forget", _) => forget = true,
             ("early", _) => settings.early_data = true,
             ("h3", origin) => settings.quic = Quic::Known(vec![origin.to_owned()]),
             ("altsvc", _) => settings.quic = Quic::Advertised,
@@ -41,6 +45,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut browser = Browser::open(&installed, &OnThisMachine, profile, &settings)?;
     println!("{} after {:?}", installed.version, began.elapsed());
     for _ in 0..times {
+        sleep(pause);
+        if forget {
+            browser.forget_connections()?;
+        }
         let began = Instant::now();
         let navigation = browser.navigate(&url, LIMIT)?;
         let page = &navigation.page;

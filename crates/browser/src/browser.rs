@@ -85,6 +85,15 @@ impl Browser {
         self.driver.film(url, limit)
     }
 
+    /// Closes all its connections to servers. It keeps the sessions that it could resume, and what
+    /// it knows of HTTP/3.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn forget_connections(&mut self) -> Result<(), BrowserError> {
+        self.driver.forget_connections()
+    }
+
     /// A picture of what is seen of the page, a PNG.
     ///
     /// # Errors
@@ -158,6 +167,7 @@ pub(crate) trait Driver: Send {
         url: &str,
         limit: Duration,
     ) -> Result<(Navigation, Vec<Picture>), BrowserError>;
+    fn forget_connections(&mut self) -> Result<(), BrowserError>;
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError>;
     fn evaluate(&mut self, script: &str) -> Result<Value, BrowserError>;
     fn command(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError>;

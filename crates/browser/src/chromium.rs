@@ -23,6 +23,8 @@ pub(crate) struct Chromium {
     line: Line,
     /// The page that is driven.
     tab: Tab,
+    /// Its page about its own network, once it was needed.
+    network: Option<Tab>,
     cache: bool,
 }
 
@@ -57,7 +59,7 @@ impl Chromium {
         let mut line = Line::new(Make::Chromium, running, home.log());
         line.connect(Box::new(pipes));
         let tab = Tab { target: String::new(), session: String::new() };
-        let mut chromium = Self { line, tab, cache: settings.cache };
+        let mut chromium = Self { line, tab, network: None, cache: settings.cache };
         chromium.tab = chromium.first_tab()?;
         Ok(chromium)
     }
@@ -98,6 +100,19 @@ impl Chromium {
 
     fn page(&mut self, method: &str, parameters: Value, wait: Wait<'_>) -> Answer {
         self.line.call(method, parameters, Some(&self.tab.session), wait)
+    }
+
+    /// Its page about its own network: what a person would open for the buttons on it.
+    fn network(&mut self, wait: Wait<'_>) -> Result<Tab, BrowserError> {
+        if let Some(tab) = &self.network {
+            return Ok(tab.clone());
+        }
+        let parameters = json!({ "url": "chrome://net-internals/#sockets", "background": true });
+        let made = self.line.call("Target.createTarget", parameters, None, wait)?;
+        let target = made["targetId"].as_str().unwrap_or_default().to_owned();
+        let tab = self.attach(&target, wait)?;
+        self.network = Some(tab.clone());
+        Ok(tab)
     }
 
     /// Opens a page, and waits for the load event of it.
@@ -200,6 +215,15 @@ impl Driver for Chromium {
         let origin = navigation.origin;
         let pictures = pictures.into_iter().map(|(at, jpeg)| Picture { at: at - origin, jpeg });
         Ok((navigation, pictures.collect()))
+    }
+
+    fn forget_connections(&mut self) -> Result<(), BrowserError> {
+        let wait = Wait::start("close its connections", PATIENCE);
+        let network = self.network(wait)?;
+        let page = std::mem::replace(&mut self.tab, network);
+        let done = self.script("chrome.send('flushSocketPools')", wait);
+        self.tab = page;
+        done.map(drop)
     }
 
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {

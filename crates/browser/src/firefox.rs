@@ -183,6 +183,12 @@ impl Driver for Firefox {
         Ok((navigation, vec![Picture { at, jpeg }]))
     }
 
+    fn forget_connections(&mut self) -> Result<(), BrowserError> {
+        let wait = Wait::start("close its connections", PATIENCE);
+        let script = r#"Services.obs.notifyObservers(null, "net:cancel-all-connections")"#;
+        self.inside(script, wait).map(drop)
+    }
+
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {
         let wait = Wait::start("take a picture of the page", PATIENCE);
         self.shot(json!({ "type": "image/png" }), wait).map(|(_, png)| png)

@@ -70,7 +70,7 @@ fn is_of_a_session(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     let lower = name.to_ascii_lowercase();
     name.starts_with("XDG_")
-        || name.starts_with("MOZ_")
+        || (name.starts_with("MOZ_") && !name.starts_with("MOZ_LOG"))
         || name.starts_with("DBUS_")
         || lower.ends_with("_proxy")
         || ["DISPLAY", "WAYLAND_DISPLAY", "CHROMIUM_FLAGS", "CHROME_USER_DATA_DIR"].contains(&name)
