@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -51,6 +52,25 @@ impl Browser {
             Make::Firefox => Box::new(Firefox::open(installed, place, profile, settings)?),
         };
         Ok(Self { make: installed.make, driver })
+    }
+
+    /// Makes a profile, and a command that starts the browser with it for a person: with a window,
+    /// and without a driver. A page to open can be added as an argument.
+    ///
+    /// Firefox takes names for addresses only from its driver: here, all names lead to the first
+    /// address of [`Settings::hosts`].
+    ///
+    /// # Errors
+    /// If files cannot be written.
+    pub fn prepare(
+        installed: &Installed,
+        profile: &Path,
+        settings: &Settings,
+    ) -> Result<Command, BrowserError> {
+        match installed.make {
+            Make::Chromium => Chromium::prepare(installed, profile, settings),
+            Make::Firefox => Firefox::prepare(installed, profile, settings),
+        }
     }
 
     /// Its make.

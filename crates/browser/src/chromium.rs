@@ -1,7 +1,7 @@
 //! Chromium, driven by the Chrome DevTools Protocol over pipes.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, io};
 
@@ -10,12 +10,14 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::browser::{Driver, Window};
+use crate::dialogue::Event;
 use crate::home::Home;
 use crate::line::{Line, Wait};
 use crate::navigation::COLLECT;
 use crate::pipes::Pipes;
 use crate::{BrowserError, Installed, Make, Navigation, PATIENCE, Picture, Place, Settings};
 
+mod film;
 mod flags;
 
 /// A Chromium that runs.
@@ -48,7 +50,7 @@ impl Chromium {
         // It reads commands from descriptor 3 and writes to 4, and ends when 3 does.
         let script = "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >\"$FIRSTFLIGHT_BROWSER_LOG\" 2>&1";
         let mut command = home.shell(script, &installed.program, settings);
-        command.args(flags::all(&data, settings));
+        command.args(flags::DRIVEN).args(flags::all(&data, settings)).arg("about:blank");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let fail = |source| BrowserError::Start { program: installed.program.clone(), source };
         let mut running = place.start(command).map_err(fail)?;
@@ -62,6 +64,20 @@ impl Chromium {
         let mut chromium = Self { line, tab, network: None, cache: settings.cache };
         chromium.tab = chromium.first_tab()?;
         Ok(chromium)
+    }
+
+    /// The same for a person: with a window, and without a driver.
+    pub(crate) fn prepare(
+        installed: &Installed,
+        profile: &Path,
+        settings: &Settings,
+    ) -> Result<Command, BrowserError> {
+        let home = Home::make(profile)?;
+        let data = home.path("chromium");
+        prepare(&home, &data, settings)?;
+        let mut command = home.plain(&installed.program, settings);
+        command.args(flags::all(&data, settings));
+        Ok(command)
     }
 
     /// The empty page that it starts with.
@@ -118,36 +134,13 @@ impl Chromium {
     /// Opens a page, and waits for the load event of it.
     fn load(&mut self, url: &str, wait: Wait<'_>) -> Result<(), BrowserError> {
         let went = self.page("Page.navigate", json!({ "url": url }), wait)?;
-        if let Some(reason) = went["errorText"].as_str() {
-            return Err(BrowserError::NotOpened {
-                browser: Make::Chromium,
-                url: url.to_owned(),
-                reason: reason.to_owned(),
-            });
-        }
-        let Some(loader) = went["loaderId"].as_str() else {
-            return Ok(()); // Within the page that is there: nothing is loaded.
-        };
-        let session = self.tab.session.clone();
-        self.line.event(wait, |event| {
-            let loaded = event.method == "Page.lifecycleEvent"
-                && event.session.as_deref() == Some(&session)
-                && event.parameters["loaderId"] == loader
-                && event.parameters["name"] == "load";
-            loaded.then_some(())
-        })
+        let Some(loader) = loader(url, &went)? else { return Ok(()) };
+        self.line.event(wait, |event| (loaded(event) == Some(loader.as_str())).then_some(()))
     }
 
     fn script(&mut self, script: &str, wait: Wait<'_>) -> Answer {
-        let parameters =
-            json!({ "expression": script, "returnByValue": true, "awaitPromise": true });
-        let mut result = self.page("Runtime.evaluate", parameters, wait)?;
-        if let Some(thrown) = result.get("exceptionDetails") {
-            let words = thrown["exception"]["description"].as_str().or(thrown["text"].as_str());
-            let reason = words.unwrap_or("an exception without words").to_owned();
-            return Err(BrowserError::Script { browser: Make::Chromium, reason });
-        }
-        Ok(result["result"]["value"].take())
+        let result = self.page("Runtime.evaluate", evaluation(script), wait)?;
+        comes_to(result)
     }
 
     fn blank(&mut self, wait: Wait<'_>) -> Result<(), BrowserError> {
@@ -159,29 +152,6 @@ impl Chromium {
     fn collect(&mut self, wait: Wait<'_>) -> Result<Navigation, BrowserError> {
         let value = self.script(COLLECT, wait)?;
         Navigation::read(value).map_err(|reason| self.line.garbled(wait.step(), reason))
-    }
-
-    /// Takes the pictures that have come, and asks for more.
-    fn pictures(&mut self, wait: Wait<'_>) -> Result<Vec<(f64, Vec<u8>)>, BrowserError> {
-        let mut pictures = Vec::new();
-        while let Some(event) = self.line.kept_event() {
-            if event.method != "Page.screencastFrame" {
-                continue;
-            }
-            let at = event.parameters["metadata"]["timestamp"].as_f64().unwrap_or_default();
-            let jpeg = self.bytes(&event.parameters["data"], wait)?;
-            pictures.push((at * 1000.0, jpeg));
-            let number = event.parameters["sessionId"].clone();
-            self.page("Page.screencastFrameAck", json!({ "sessionId": number }), wait)?;
-        }
-        Ok(pictures)
-    }
-
-    fn bytes(&self, text: &Value, wait: Wait<'_>) -> Result<Vec<u8>, BrowserError> {
-        let text = text.as_str().unwrap_or_default();
-        BASE64_STANDARD
-            .decode(text)
-            .map_err(|error| self.line.garbled(wait.step(), format!("a picture: {error}")))
     }
 }
 
@@ -206,15 +176,7 @@ impl Driver for Chromium {
         let step = format!("open {url} before a camera");
         let wait = Wait::start(&step, limit);
         self.blank(wait)?;
-        let form = json!({ "format": "jpeg", "quality": 60, "maxWidth": 400, "maxHeight": 400 });
-        self.page("Page.startScreencast", form, wait)?;
-        self.load(url, wait)?;
-        let navigation = self.collect(wait)?;
-        let pictures = self.pictures(wait)?;
-        self.page("Page.stopScreencast", json!({}), wait)?;
-        let origin = navigation.origin;
-        let pictures = pictures.into_iter().map(|(at, jpeg)| Picture { at: at - origin, jpeg });
-        Ok((navigation, pictures.collect()))
+        self.filmed(url, wait)
     }
 
     fn forget_connections(&mut self) -> Result<(), BrowserError> {
@@ -229,7 +191,7 @@ impl Driver for Chromium {
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {
         let wait = Wait::start("take a picture of the page", PATIENCE);
         let shot = self.page("Page.captureScreenshot", json!({ "format": "png" }), wait)?;
-        self.bytes(&shot["data"], wait)
+        decoded(&shot["data"]).map_err(|reason| self.line.garbled(wait.step(), reason))
     }
 
     fn evaluate(&mut self, script: &str) -> Result<Value, BrowserError> {
@@ -278,6 +240,45 @@ impl Driver for Chromium {
 }
 
 type Answer = Result<Value, BrowserError>;
+
+/// Parameters of `Runtime.evaluate`.
+fn evaluation(script: &str) -> Value {
+    json!({ "expression": script, "returnByValue": true, "awaitPromise": true })
+}
+
+/// The value in a result of `Runtime.evaluate`.
+fn comes_to(mut result: Value) -> Answer {
+    if let Some(thrown) = result.get("exceptionDetails") {
+        let words = thrown["exception"]["description"].as_str().or(thrown["text"].as_str());
+        let reason = words.unwrap_or("an exception without words").to_owned();
+        return Err(BrowserError::Script { browser: Make::Chromium, reason });
+    }
+    Ok(result["result"]["value"].take())
+}
+
+/// What loads a page, by the result of `Page.navigate`; `None` where nothing has to be loaded.
+fn loader(url: &str, went: &Value) -> Result<Option<String>, BrowserError> {
+    match went["errorText"].as_str() {
+        None => Ok(went["loaderId"].as_str().map(str::to_owned)),
+        Some(reason) => Err(BrowserError::NotOpened {
+            browser: Make::Chromium,
+            url: url.to_owned(),
+            reason: reason.to_owned(),
+        }),
+    }
+}
+
+/// Which loader's load event this is.
+fn loaded(event: &Event) -> Option<&str> {
+    let is_load = event.method == "Page.lifecycleEvent" && event.parameters["name"] == "load";
+    is_load.then(|| event.parameters["loaderId"].as_str()).flatten()
+}
+
+/// A picture's bytes.
+fn decoded(text: &Value) -> Result<Vec<u8>, String> {
+    let bytes = BASE64_STANDARD.decode(text.as_str().unwrap_or_default());
+    bytes.map_err(|error| format!("a picture that cannot be read ({error})"))
+}
 
 /// Files of a profile before it is first used.
 fn prepare(home: &Home, data: &Path, settings: &Settings) -> Result<(), BrowserError> {

@@ -1,12 +1,12 @@
 //! Firefox, driven by WebDriver BiDi over a WebSocket.
 
+use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{fs, str};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -16,7 +16,7 @@ use crate::browser::{Driver, Window};
 use crate::dialogue::Outcome;
 use crate::home::Home;
 use crate::line::{Line, Wait};
-use crate::navigation::COLLECT;
+use crate::navigation::{COLLECT, strip};
 use crate::socket::Socket;
 use crate::{BrowserError, Installed, Make, Navigation, PATIENCE, Picture, Place, Settings};
 
@@ -41,7 +41,7 @@ impl Firefox {
         let wait = Wait::start("start", PATIENCE);
         let home = Home::make(profile)?;
         let data = home.path("firefox");
-        prepare(&data, settings)?;
+        prepare(&data, settings, &[])?;
         let address_file = data.join(ADDRESS);
         // What an earlier run left would be taken for this one's.
         let _ = fs::remove_file(&address_file);
@@ -63,6 +63,23 @@ impl Firefox {
         firefox.tab = firefox.first("content", wait)?;
         firefox.name_hosts(settings, wait)?;
         Ok(firefox)
+    }
+
+    /// The same for a person: with a window, and without a driver.
+    pub(crate) fn prepare(
+        installed: &Installed,
+        profile: &Path,
+        settings: &Settings,
+    ) -> Result<Command, BrowserError> {
+        let home = Home::make(profile)?;
+        let data = home.path("firefox");
+        let address = settings.hosts.first().map(|(_, address)| address.to_string());
+        let address = address.map(|address| ("network.dns.forceResolve", json!(address)));
+        prepare(&data, settings, address.as_slice())?;
+        let mut command = home.plain(&installed.program, settings);
+        command.args(["--no-remote", "--profile"]).arg(&data);
+        command.env("MOZ_CRASHREPORTER_DISABLE", "1").env("MOZ_DISABLE_CONTENT_SANDBOX", "1");
+        Ok(command)
     }
 
     /// The first browsing context of the pages (`content`) or of the browser itself (`chrome`).
@@ -142,17 +159,6 @@ impl Firefox {
         let value = self.script(COLLECT, &tab, wait)?;
         Navigation::read(value).map_err(|reason| self.line.garbled(wait.step(), reason))
     }
-
-    /// A picture of the page, and when it was asked for, in milliseconds of Unix time.
-    fn shot(&mut self, format: Value, wait: Wait<'_>) -> Result<(f64, Vec<u8>), BrowserError> {
-        let parameters = json!({ "context": self.tab, "format": format });
-        let at = unix_ms();
-        let shot = self.line.call("browsingContext.captureScreenshot", parameters, None, wait)?;
-        let bytes = BASE64_STANDARD.decode(shot["data"].as_str().unwrap_or_default());
-        let bytes =
-            bytes.map_err(|error| self.line.garbled(wait.step(), format!("a picture: {error}")))?;
-        Ok((at, bytes))
-    }
 }
 
 impl Driver for Firefox {
@@ -176,11 +182,21 @@ impl Driver for Firefox {
         let step = format!("open {url} before a camera");
         let wait = Wait::start(&step, limit);
         self.load("about:blank", wait)?;
-        self.load(url, wait)?;
-        let (at, jpeg) = self.shot(json!({ "type": "image/jpeg", "quality": 0.6 }), wait)?;
-        let navigation = self.collect(wait)?;
-        let at = at - navigation.origin;
-        Ok((navigation, vec![Picture { at, jpeg }]))
+        self.inside(CAMERA, wait)?;
+        let loaded = self.load(url, wait);
+        let navigation = loaded.and_then(|()| self.collect(wait));
+        // It runs until it is stopped, whatever became of the page.
+        let frames = self.inside("globalThis.firstflightCamera.stop()", wait)?;
+        let navigation = navigation?;
+        let mut pictures = Vec::new();
+        for frame in frames.as_array().into_iter().flatten() {
+            let at = frame["at"].as_f64().unwrap_or_default() - navigation.origin;
+            let jpeg = BASE64_STANDARD.decode(frame["jpeg"].as_str().unwrap_or_default());
+            let jpeg = jpeg
+                .map_err(|error| self.line.garbled(wait.step(), format!("a picture: {error}")))?;
+            pictures.push(Picture { at, jpeg });
+        }
+        Ok((navigation, strip(pictures)))
     }
 
     fn forget_connections(&mut self) -> Result<(), BrowserError> {
@@ -191,7 +207,11 @@ impl Driver for Firefox {
 
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {
         let wait = Wait::start("take a picture of the page", PATIENCE);
-        self.shot(json!({ "type": "image/png" }), wait).map(|(_, png)| png)
+        let form = json!({ "context": self.tab, "format": { "type": "image/png" } });
+        let shot = self.line.call("browsingContext.captureScreenshot", form, None, wait)?;
+        BASE64_STANDARD
+            .decode(shot["data"].as_str().unwrap_or_default())
+            .map_err(|error| self.line.garbled(wait.step(), format!("a picture: {error}")))
     }
 
     fn evaluate(&mut self, script: &str) -> Result<Value, BrowserError> {
@@ -240,10 +260,10 @@ impl Driver for Firefox {
 type Answer = Result<Value, BrowserError>;
 
 /// Files of a profile before it is used.
-fn prepare(data: &Path, settings: &Settings) -> Result<(), BrowserError> {
+fn prepare(data: &Path, settings: &Settings, more: &[(&str, Value)]) -> Result<(), BrowserError> {
     let preferences = data.join("user.js");
     fs::create_dir_all(data)
-        .and_then(|()| fs::write(&preferences, preferences::all(settings)))
+        .and_then(|()| fs::write(&preferences, preferences::all(settings, more)))
         .map_err(|source| BrowserError::File { verb: "write", path: preferences, source })?;
     crate::trust::tell(Make::Firefox, data, settings)
 }
@@ -277,10 +297,8 @@ fn tidy(reason: &str) -> &str {
     reason.trim_start_matches("unknown error: ").trim()
 }
 
-fn unix_ms() -> f64 {
-    // A clock before 1970 only bends the times of pictures.
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1000.0
-}
+/// Takes pictures of the page in front until it is stopped.
+const CAMERA: &str = include_str!("firefox/camera.js");
 
 /// Where it says, in its profile, at which port it listens.
 const ADDRESS: &str = "WebDriverBiDiServer.json";

@@ -82,11 +82,8 @@ impl Line {
         session: Option<&str>,
         wait: Wait<'_>,
     ) -> Result<Value, BrowserError> {
-        self.ask(method, parameters, session, wait)?.map_err(|reason| BrowserError::Refused {
-            browser: self.make,
-            step: format!("{} ({method})", wait.step),
-            reason,
-        })
+        self.ask(method, parameters, session, wait)?
+            .map_err(|reason| self.refused(method, reason, wait))
     }
 
     /// The same; a refusal is an answer too.
@@ -167,6 +164,11 @@ impl Line {
             std::thread::sleep(Duration::from_millis(10));
         }
         self.running.kill()
+    }
+
+    pub(crate) fn refused(&self, method: &str, reason: String, wait: Wait<'_>) -> BrowserError {
+        let step = format!("{} ({method})", wait.step);
+        BrowserError::Refused { browser: self.make, step, reason }
     }
 
     pub(crate) fn garbled(&self, step: &str, reason: impl Into<String>) -> BrowserError {

@@ -93,10 +93,66 @@ impl Navigation {
 pub(crate) const COLLECT: &str = include_str!("collect.js");
 
 /// A picture of a page while it was opened.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
     /// When it was seen, in milliseconds since the navigation's start.
     pub at: f64,
     /// A JPEG, about 400 pixels wide.
     pub jpeg: Vec<u8>,
+}
+
+/// Pictures as they are shown: from the last one before the navigation, which is what was seen at
+/// its start, and without those that are as the one before them.
+pub(crate) fn strip(mut pictures: Vec<Picture>) -> Vec<Picture> {
+    pictures.sort_by(|a, b| a.at.total_cmp(&b.at));
+    let before = pictures.iter().take_while(|picture| picture.at <= 0.0).count();
+    pictures.drain(..before.saturating_sub(1));
+    if let Some(first) = pictures.first_mut() {
+        first.at = first.at.max(0.0);
+    }
+    pictures.dedup_by(|later, earlier| later.jpeg == earlier.jpeg);
+    pictures
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_strip_begins_with_the_navigation_and_shows_what_changes() {
+        let picture = |at, byte| Picture { at, jpeg: vec![byte] };
+        let taken = vec![
+            picture(80.0, 2),
+            picture(-30.0, 0),
+            picture(-5.0, 1),
+            picture(20.0, 1),
+            picture(90.0, 3),
+            picture(99.0, 3),
+        ];
+        let shown: Vec<_> = strip(taken).iter().map(|p| (p.at, p.jpeg[0])).collect();
+        assert_eq!(shown, [(0.0, 1), (80.0, 2), (90.0, 3)]);
+        assert!(strip(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn a_timeline_is_read_and_an_empty_one_refused() {
+        let said = json!({
+            "origin": 1.5e12,
+            "page": { "name": "https://lab.test/", "responseStatus": 200, "nextHopProtocol": "h2",
+                "requestStart": 3.5, "transferSize": 300 },
+            "loadEvent": 9.25,
+            "resources": [{ "name": "https://lab.test/a", "initiatorType": "img" }],
+            "largestContentfulPaint": null,
+        });
+        let navigation = Navigation::read(said).unwrap();
+        assert_eq!((navigation.status(), navigation.protocol()), (200, "h2"));
+        assert_eq!((navigation.page.request_start, navigation.load_event), (3.5, 9.25));
+        assert_eq!(navigation.resources[0].initiator_type, "img");
+        assert_eq!(navigation.largest_contentful_paint, None);
+        for said in [json!(null), json!({}), json!({"page": 7}), json!({"origin": "x"})] {
+            assert!(Navigation::read(said).is_err());
+        }
+    }
 }

@@ -7,19 +7,12 @@ use serde_json::{Value, json};
 
 use crate::{Quic, Settings};
 
-/// All flags, and the empty page that it starts with.
+/// All flags that are not about who drives it.
 pub(super) fn all(data: &Path, settings: &Settings) -> Vec<String> {
     let mut flags: Vec<_> = QUIET.iter().map(|&flag| flag.to_owned()).collect();
     flags.push(format!("--user-data-dir={}", data.display()));
     flags.push(format!("--host-resolver-rules={}", rules(settings)));
-    match &settings.quic {
-        Quic::Off => flags.push("--disable-quic".to_owned()),
-        Quic::Known(origins) if !origins.is_empty() => {
-            flags.push("--enable-quic".to_owned());
-            flags.push(format!("--origin-to-force-quic-on={}", origins.join(",")));
-        }
-        Quic::Known(_) | Quic::Advertised => flags.push("--enable-quic".to_owned()),
-    }
+    flags.extend(quic(settings));
     let mut enabled = Vec::new();
     if settings.early_data {
         enabled.push("EnableTLS13EarlyData");
@@ -29,8 +22,20 @@ pub(super) fn all(data: &Path, settings: &Settings) -> Vec<String> {
     }
     flags.push(format!("--disable-features={}", FEATURES_OFF.join(",")));
     flags.extend(settings.more.iter().cloned());
-    flags.push("about:blank".to_owned());
     flags
+}
+
+/// QUIC refuses a certificate whose root came from elsewhere, unless its host is among those that
+/// are spoken to by QUIC at once. So every host is among them, by a port that nobody listens on.
+fn quic(settings: &Settings) -> Vec<String> {
+    let known = match &settings.quic {
+        Quic::Off => return vec!["--disable-quic".to_owned()],
+        Quic::Known(origins) => origins.as_slice(),
+        Quic::Advertised => &[],
+    };
+    let allowed = settings.hosts.iter().map(|(name, _)| format!("{name}:1"));
+    let origins: Vec<_> = known.iter().cloned().chain(allowed).collect();
+    vec!["--enable-quic".to_owned(), format!("--origin-to-force-quic-on={}", origins.join(","))]
 }
 
 /// `Default/Preferences` of a new profile.
@@ -62,10 +67,12 @@ fn rules(settings: &Settings) -> String {
     rules
 }
 
-/// No window, and nothing that it does by itself.
-const QUIET: [&str; 21] = [
-    "--headless",
-    "--remote-debugging-pipe",
+/// No window, and a driver.
+pub(super) const DRIVEN: [&str; 3] =
+    ["--headless", "--remote-debugging-pipe", "--window-size=1280,800"];
+
+/// Nothing that it does by itself.
+const QUIET: [&str; 18] = [
     // Its sandbox needs rights that nobody has in a user namespace.
     "--no-sandbox",
     "--disable-gpu",
@@ -85,7 +92,6 @@ const QUIET: [&str; 21] = [
     "--metrics-recording-only",
     "--no-pings",
     "--password-store=basic",
-    "--window-size=1280,800",
 ];
 
 const FEATURES_OFF: [&str; 5] = [
@@ -118,5 +124,9 @@ mod tests {
         let flags = all(Path::new("/p"), &settings);
         assert!(flags.iter().any(|flag| flag == "--enable-features=EnableTLS13EarlyData"));
         assert!(flags.iter().any(|flag| flag == "--origin-to-force-quic-on=lab.test:443"));
+        let hosts = vec![("lab.test".to_owned(), "10.0.0.2".parse().unwrap())];
+        let settings = Settings { quic: Quic::Advertised, hosts, ..Settings::default() };
+        let flags = all(Path::new("/p"), &settings);
+        assert!(flags.iter().any(|flag| flag == "--origin-to-force-quic-on=lab.test:1"));
     }
 }

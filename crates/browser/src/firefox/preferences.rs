@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{Quic, Settings};
 
 /// `user.js` of a profile.
-pub(super) fn all(settings: &Settings) -> String {
+pub(super) fn all(settings: &Settings, more: &[(&str, Value)]) -> String {
     let mut all: Vec<(String, Value)> =
         QUIET.iter().map(|&(name, value)| (name.to_owned(), value.value())).collect();
     let mut set = |name: &str, value: Value| all.push((name.to_owned(), value));
@@ -35,6 +35,9 @@ pub(super) fn all(settings: &Settings) -> String {
         .flat_map(|(name, address)| [name.clone(), address.to_string()])
         .collect();
     set("network.proxy.no_proxies_on", json!(near.join(", ")));
+    for (name, value) in more {
+        set(name, value.clone());
+    }
     all.extend(settings.more.iter().filter_map(|more| one_more(more)));
     all.iter().map(|(name, value)| format!("user_pref({}, {value});\n", json!(name))).collect()
 }
@@ -132,7 +135,7 @@ mod tests {
             more: vec!["a.b=7".to_owned(), "c=x\"y".to_owned(), "d=false".to_owned()],
             ..Settings::default()
         };
-        let text = all(&settings);
+        let text = all(&settings, &[("e", json!(1))]);
         for line in [
             r#"user_pref("security.tls.enable_0rtt_data", true);"#,
             r#"user_pref("network.http.http3.alt-svc-mapping-for-testing", "lab.test;h3=:443");"#,
@@ -140,6 +143,7 @@ mod tests {
             r#"user_pref("a.b", 7);"#,
             r#"user_pref("c", "x\"y");"#,
             r#"user_pref("d", false);"#,
+            r#"user_pref("e", 1);"#,
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }

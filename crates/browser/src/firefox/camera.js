@@ -1,0 +1,34 @@
+// Run with the rights of the browser: takes small pictures of the page in front until it is stopped.
+(() => {
+  const frames = [];
+  let on = true;
+  const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+  const picture = async () => {
+    const page = gBrowser.selectedBrowser;
+    const scale = 400 / page.clientWidth;
+    const bitmap = await page.browsingContext.currentWindowGlobal.drawSnapshot(
+      null, scale, "white");
+    const at = performance.timeOrigin + performance.now();
+    const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+    canvas.getContext("2d").drawImage(bitmap, 0, 0);
+    bitmap.close();
+    const jpeg = await canvas.convertToBlob({ type: "image/jpeg", quality: 0.6 });
+    const bytes = new Uint8Array(await jpeg.arrayBuffer());
+    frames.push({ at, jpeg: bytes.toBase64() });
+  };
+  const run = (async () => {
+    while (on) {
+      // There is nothing to be seen while the page changes its process.
+      await Promise.race([picture().catch(() => {}), sleep(500)]);
+      await sleep(20);
+    }
+    await picture().catch(() => {});
+  })();
+  globalThis.firstflightCamera = {
+    stop: async () => {
+      on = false;
+      await run;
+      return frames;
+    },
+  };
+})()
