@@ -50,7 +50,7 @@ impl Chromium {
         // It reads commands from descriptor 3 and writes to 4, and ends when 3 does.
         let script = "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >\"$FIRSTFLIGHT_BROWSER_LOG\" 2>&1";
         let mut command = home.shell(script, &installed.program, settings);
-        command.args(flags::DRIVEN).args(flags::all(&data, settings)).arg("about:blank");
+        command.args(flags::DRIVEN).args(flags::all(&data, settings));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let fail = |source| BrowserError::Start { program: installed.program.clone(), source };
         let mut running = place.start(command).map_err(fail)?;
@@ -80,21 +80,13 @@ impl Chromium {
         Ok(command)
     }
 
-    /// The empty page that it starts with.
+    /// A page of our own. One that it opened by itself would go to its first URL when we are already
+    /// somewhere else.
     fn first_tab(&mut self) -> Result<Tab, BrowserError> {
         let wait = Wait::start("start", PATIENCE);
-        loop {
-            let targets = self.line.call("Target.getTargets", json!({}), None, wait)?;
-            let page = targets["targetInfos"].as_array().into_iter().flatten();
-            let page = page.into_iter().find(|target| target["type"] == "page");
-            if let Some(target) = page.and_then(|page| page["targetId"].as_str()) {
-                return self.attach(target, wait);
-            }
-            if wait.left().is_zero() {
-                return Err(self.line.silent(wait));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let parameters = json!({ "url": "about:blank", "newWindow": true });
+        let made = self.line.call("Target.createTarget", parameters, None, wait)?;
+        self.attach(made["targetId"].as_str().unwrap_or_default(), wait)
     }
 
     fn attach(&mut self, target: &str, wait: Wait<'_>) -> Result<Tab, BrowserError> {

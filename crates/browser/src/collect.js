@@ -23,6 +23,7 @@
     name: entry.name,
     initiatorType: entry.initiatorType,
     startTime: entry.startTime,
+    fetchStart: entry.fetchStart,
     domainLookupStart: entry.domainLookupStart,
     domainLookupEnd: entry.domainLookupEnd,
     connectStart: entry.connectStart,

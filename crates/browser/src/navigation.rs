@@ -42,13 +42,16 @@ pub struct Entry {
     pub initiator_type: String,
     /// When it began.
     pub start_time: f64,
+    /// `fetchStart`.
+    pub fetch_start: f64,
     /// `domainLookupStart`.
     pub domain_lookup_start: f64,
     /// `domainLookupEnd`.
     pub domain_lookup_end: f64,
     /// `connectStart`.
     pub connect_start: f64,
-    /// `secureConnectionStart`; 0 for a connection that was there before.
+    /// `secureConnectionStart`. For a connection that was there before see
+    /// [`Entry::connected_anew`].
     pub secure_connection_start: f64,
     /// `connectEnd`.
     pub connect_end: f64,
@@ -66,6 +69,14 @@ pub struct Entry {
     pub transfer_size: u64,
     /// `encodedBodySize`: bytes of the body as sent.
     pub encoded_body_size: u64,
+}
+
+impl Entry {
+    /// Whether a connection was made for it. For one that was there before, all times of the
+    /// connection are `fetchStart` (Chromium, as Resource Timing has it) or 0 (Firefox).
+    pub fn connected_anew(&self) -> bool {
+        self.connect_end > self.connect_start || self.connect_start > self.fetch_start
+    }
 }
 
 impl Navigation {

@@ -68,8 +68,8 @@ fn rules(settings: &Settings) -> String {
 }
 
 /// No window, and a driver.
-pub(super) const DRIVEN: [&str; 3] =
-    ["--headless", "--remote-debugging-pipe", "--window-size=1280,800"];
+pub(super) const DRIVEN: [&str; 4] =
+    ["--headless", "--no-startup-window", "--remote-debugging-pipe", "--window-size=1280,800"];
 
 /// Nothing that it does by itself.
 const QUIET: [&str; 18] = [

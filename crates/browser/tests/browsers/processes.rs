@@ -1,0 +1,22 @@
+//! Which processes there are.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Names of all processes that have a directory in their environment or as their own: whatever a
+/// browser started, in whichever process group. Ended ones have neither.
+pub(crate) fn below(directory: &Path) -> Vec<String> {
+    let wanted = directory.as_os_str().as_bytes();
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+        let directory = fs::read_link(process.path().join("cwd")).unwrap_or_default();
+        let named = environment.windows(wanted.len()).any(|bytes| bytes == wanted);
+        if named || directory.as_os_str().as_bytes().starts_with(wanted) {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            found.push(format!("{} {}", process.file_name().display(), name.trim()));
+        }
+    }
+    found
+}
