@@ -48,8 +48,8 @@ impl Firefox {
         let mut command = home.shell(WATCHED, &installed.program, settings);
         command.args(["--headless", "--no-remote", "--remote-debugging-port=0"]);
         command.args(["--remote-allow-system-access", "--profile"]).arg(&data).arg("about:blank");
-        command.envs([("MOZ_CRASHREPORTER_DISABLE", "1"), ("MOZ_HEADLESS_WIDTH", "1280")]);
-        command.envs([("MOZ_HEADLESS_HEIGHT", "800"), ("MOZ_DISABLE_CONTENT_SANDBOX", "1")]);
+        command.envs(ENVIRONMENT);
+        command.envs([("MOZ_HEADLESS_WIDTH", "1280"), ("MOZ_HEADLESS_HEIGHT", "800")]);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let fail = |source| BrowserError::Start { program: installed.program.clone(), source };
         let mut running = place.start(command).map_err(fail)?;
@@ -78,7 +78,7 @@ impl Firefox {
         prepare(&data, settings, address.as_slice())?;
         let mut command = home.plain(&installed.program, settings);
         command.args(["--no-remote", "--profile"]).arg(&data);
-        command.env("MOZ_CRASHREPORTER_DISABLE", "1").env("MOZ_DISABLE_CONTENT_SANDBOX", "1");
+        command.envs(ENVIRONMENT);
         Ok(command)
     }
 
@@ -296,6 +296,14 @@ fn address(bytes: &[u8]) -> Option<SocketAddr> {
 fn tidy(reason: &str) -> &str {
     reason.trim_start_matches("unknown error: ").trim()
 }
+
+/// What no preference can say: no reports of crashes; no sandbox, for it needs rights that nobody
+/// has in a user namespace; and the server of remote settings, which is a preference, is obeyed.
+const ENVIRONMENT: [(&str, &str); 3] = [
+    ("MOZ_CRASHREPORTER_DISABLE", "1"),
+    ("MOZ_DISABLE_CONTENT_SANDBOX", "1"),
+    ("MOZ_REMOTE_SETTINGS_DEVTOOLS", "1"),
+];
 
 /// Takes pictures of the page in front until it is stopped.
 const CAMERA: &str = include_str!("firefox/camera.js");

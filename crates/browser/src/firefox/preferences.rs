@@ -78,7 +78,7 @@ impl Set {
 
 /// Nothing that it does by itself, and clocks as they are. Its driver sets more of the kind
 /// (`remote.prefs.recommended`), but only after the start.
-const QUIET: [(&str, Set); 41] = [
+const QUIET: [(&str, Set); 43] = [
     ("app.normandy.enabled", Set::Is(false)),
     ("app.update.disabledForTesting", Set::Is(true)),
     ("browser.aboutwelcome.enabled", Set::Is(false)),
@@ -103,8 +103,11 @@ const QUIET: [(&str, Set); 41] = [
     ("media.gmp-manager.updateEnabled", Set::Is(false)),
     ("network.captive-portal-service.enabled", Set::Is(false)),
     ("network.connectivity-service.enabled", Set::Is(false)),
-    ("network.dns.disableIPv6", Set::Is(false)),
     ("network.dns.disablePrefetch", Set::Is(true)),
+    // It would ask a name server of its own accord for HTTPS records of every name.
+    ("network.dns.native_https_query", Set::Is(false)),
+    ("network.dns.upgrade_with_https_rr", Set::Is(false)),
+    ("network.dns.use_https_rr_as_altsvc", Set::Is(false)),
     ("network.http.http3.disable_when_third_party_roots_found", Set::Is(false)),
     ("network.manage-offline-status", Set::Is(false)),
     ("network.predictor.enabled", Set::Is(false)),
