@@ -274,6 +274,10 @@ fn decoded(text: &Value) -> Result<Vec<u8>, String> {
 
 /// Files of a profile before it is first used.
 fn prepare(home: &Home, data: &Path, settings: &Settings) -> Result<(), BrowserError> {
+    if settings.post_quantum == Some(false) {
+        let what = "be kept from offering X25519MLKEM768";
+        return Err(BrowserError::Unable { browser: Make::Chromium, what });
+    }
     crate::trust::tell(Make::Chromium, &home.path(".pki/nssdb"), settings)?;
     let preferences = data.join("Default/Preferences");
     if preferences.exists() {

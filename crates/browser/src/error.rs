@@ -103,6 +103,14 @@ pub enum BrowserError {
         /// What failed.
         reason: String,
     },
+    /// A setting that its make does not have.
+    #[error("{browser} cannot {what}; leave that to it, or take another browser")]
+    Unable {
+        /// Its name.
+        browser: Make,
+        /// What was asked for.
+        what: &'static str,
+    },
     /// It could not be ended.
     #[error("cannot end {browser}: {source}; end it by hand")]
     Lasting {

@@ -18,7 +18,7 @@ use crate::home::Home;
 use crate::line::{Line, Wait};
 use crate::navigation::{COLLECT, strip};
 use crate::socket::Socket;
-use crate::{BrowserError, Installed, Make, Navigation, PATIENCE, Picture, Place, Settings};
+use crate::{BrowserError, Installed, Make, Navigation, PATIENCE, Picture, Place, Quic, Settings};
 
 mod preferences;
 
@@ -62,6 +62,9 @@ impl Firefox {
         let mut firefox = Self { line, tab: String::new(), _alive: alive };
         firefox.tab = firefox.first("content", wait)?;
         firefox.name_hosts(settings, wait)?;
+        if settings.quic != Quic::Off {
+            firefox.inside(KNOW_SERVICES, wait)?;
+        }
         Ok(firefox)
     }
 
@@ -304,6 +307,15 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ("MOZ_DISABLE_CONTENT_SANDBOX", "1"),
     ("MOZ_REMOTE_SETTINGS_DEVTOOLS", "1"),
 ];
+
+/// Waits until it has read which servers speak HTTP/3. It begins with that at its first request,
+/// and takes none for known until then, not even those that its preferences name. So it asks a port
+/// of its own loopback where nobody listens, and then for all that it knows.
+const KNOW_SERVICES: &str = r#"(async () => {
+  await fetch("https://127.0.0.1:65535/").catch(() => {});
+  return Cc["@mozilla.org/network/protocol;1?name=http"]
+    .getService(Ci.nsIHttpProtocolHandler).altSvcCacheKeys.length;
+})()"#;
 
 /// Takes pictures of the page in front until it is stopped.
 const CAMERA: &str = include_str!("firefox/camera.js");

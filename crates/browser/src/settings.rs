@@ -7,8 +7,8 @@ use std::path::PathBuf;
 /// reports, no look for a captive portal, no DNS but [`Settings::hosts`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether it sends early data over TCP (RFC 8446 section 2.3). Firefox obeys it over QUIC
-    /// too; Chromium has no such switch there.
+    /// Whether it sends early data, over TCP (RFC 8446 section 2.3) and over QUIC (RFC 9001 section
+    /// 4.6). It resumes sessions in any case.
     pub early_data: bool,
     /// Whether and when it speaks HTTP/3.
     pub quic: Quic,
@@ -19,7 +19,8 @@ pub struct Settings {
     pub hosts: Vec<(String, IpAddr)>,
     /// Where it writes the secrets of its connections (`SSLKEYLOGFILE`).
     pub secrets: Option<PathBuf>,
-    /// Whether it offers X25519MLKEM768; `None` leaves that to the browser, and both do.
+    /// Whether it offers X25519MLKEM768; `None` leaves that to the browser, and both do. Chromium
+    /// cannot be told not to.
     pub post_quantum: Option<bool>,
     /// Whether its HTTP cache is used. Without it every visit fetches everything.
     pub cache: bool,

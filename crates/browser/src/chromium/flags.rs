@@ -35,7 +35,15 @@ fn quic(settings: &Settings) -> Vec<String> {
     };
     let allowed = settings.hosts.iter().map(|(name, _)| format!("{name}:1"));
     let origins: Vec<_> = known.iter().cloned().chain(allowed).collect();
-    vec!["--enable-quic".to_owned(), format!("--origin-to-force-quic-on={}", origins.join(","))]
+    let origins = format!("--origin-to-force-quic-on={}", origins.join(","));
+    let mut flags = vec!["--enable-quic".to_owned(), origins];
+    if !settings.early_data {
+        // Over QUIC early data is not a feature but an experiment's parameter, and on.
+        flags.push("--force-fieldtrials=QUIC/Enabled/".to_owned());
+        let parameter = "QUIC.Enabled:disable_tls_zero_rtt/true";
+        flags.push(format!("--force-fieldtrial-params={parameter}"));
+    }
+    flags
 }
 
 /// `Default/Preferences` of a new profile.
