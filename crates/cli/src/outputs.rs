@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use firstflight_report::{Record, csv, html, markdown, summary};
+use firstflight_report::{Pictures, Record, csv, html, markdown, summary};
 
 use crate::judgement::JudgementArgs;
 
@@ -52,13 +52,22 @@ pub(crate) fn finish(
 fn keep(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
     firstflight_report::write(record, &directory.join(format!("{name}.json")))?;
     let text = summary(record);
-    let forms = [
+    let pictures = Pictures::beside(record, directory);
+    let mut forms = vec![
         (format!("{name}.txt"), text.clone()),
-        (REPORT.to_owned(), html::render(record)),
+        (REPORT.to_owned(), html::render(record, &pictures)),
         ("report.md".to_owned(), markdown::render(record)),
-        ("cells.csv".to_owned(), cells_csv(record)?),
-        ("samples.csv".to_owned(), samples_csv(record)?),
     ];
+    // What was not asked for leaves no empty tables.
+    let visited = !record.visit_cells.is_empty();
+    if visited {
+        forms.push(("visits.csv".to_owned(), in_memory(|out| csv::visits(record, out))?));
+        forms.push(("visit-cells.csv".to_owned(), in_memory(|out| csv::visit_cells(record, out))?));
+    }
+    if !visited || !record.cells.is_empty() {
+        forms.push(("cells.csv".to_owned(), in_memory(|out| csv::cells(record, out))?));
+        forms.push(("samples.csv".to_owned(), in_memory(|out| csv::samples(record, out))?));
+    }
     for (file, content) in forms {
         let path = directory.join(file);
         std::fs::write(&path, content)
@@ -67,23 +76,15 @@ fn keep(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String>
     Ok(text)
 }
 
-/// The cells with their figures as CSV.
+/// What is written, as a text.
 ///
 /// # Errors
 /// None that a text in memory gives.
-pub(crate) fn cells_csv(record: &Record) -> anyhow::Result<String> {
+pub(crate) fn in_memory(
+    write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>,
+) -> anyhow::Result<String> {
     let mut text = Vec::new();
-    csv::cells(record, &mut text)?;
-    Ok(String::from_utf8(text)?)
-}
-
-/// Every sample as CSV.
-///
-/// # Errors
-/// None that a text in memory gives.
-pub(crate) fn samples_csv(record: &Record) -> anyhow::Result<String> {
-    let mut text = Vec::new();
-    csv::samples(record, &mut text)?;
+    write(&mut text)?;
     Ok(String::from_utf8(text)?)
 }
 
@@ -91,10 +92,11 @@ pub(crate) fn samples_csv(record: &Record) -> anyhow::Result<String> {
 fn point_out(record: &Record, name: &str, directory: &Path) {
     let place = std::fs::canonicalize(directory).unwrap_or_else(|_| PathBuf::from(directory));
     eprintln!(
-        "\nThe run took {:.0} s. The report: {}\nEvery sample: {}; captures, tables and CSV are \
+        "\nThe run took {:.0} s. The report: {}\nEvery {}: {}; captures, tables and CSV are \
          beside it.",
         record.seconds,
         place.join(REPORT).display(),
+        if record.samples.is_empty() && !record.visits.is_empty() { "visit" } else { "sample" },
         place.join(format!("{name}.json")).display(),
     );
 }

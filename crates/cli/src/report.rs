@@ -1,13 +1,15 @@
 //! `firstflight report`: a record again, in any form, or compared with an earlier one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use firstflight_report::{compare, html, json_schema, markdown, read, summary};
+use firstflight_report::{
+    Pictures, Record, compare, csv, html, json_schema, markdown, read, summary,
+};
 
 use crate::judgement::{JudgementArgs, write};
-use crate::outputs::{cells_csv, samples_csv};
+use crate::outputs::in_memory;
 
 /// Shows a record of `lab` or `bench` again: on the terminal, as HTML, Markdown or CSV; or compares
 /// it with an earlier one.
@@ -40,6 +42,14 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     samples_csv: Option<PathBuf>,
 
+    /// Write the cells of browsers' visits with their figures as CSV; - is stdout
+    #[arg(long, value_name = "FILE")]
+    visit_cells_csv: Option<PathBuf>,
+
+    /// Write every visit of a browser as CSV; - is stdout
+    #[arg(long, value_name = "FILE")]
+    visits_csv: Option<PathBuf>,
+
     /// Print the record as JSON, one of an older schema in today's form
     #[arg(long)]
     json: bool,
@@ -67,20 +77,15 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     let old = args.compare.as_deref().map(read).transpose()?;
     let compared = old.as_ref().map(|old| compare(old, &record));
     let verdicts = args.judgement.verdicts(&record, old.as_ref());
-    if let Some(path) = &args.html {
+    if let Some(to) = &args.html {
         let page = compared.as_ref().map(|compared| compared.html(&verdicts));
-        write(path, &page.unwrap_or_else(|| html::render(&record)))?;
+        write(to, &page.unwrap_or_else(|| page_of(&record, path)))?;
     }
     if let Some(path) = &args.markdown {
         let text = compared.as_ref().map(|compared| compared.markdown(&verdicts));
         write(path, &text.unwrap_or_else(|| markdown::render(&record)))?;
     }
-    if let Some(path) = &args.cells_csv {
-        write(path, &cells_csv(&record)?)?;
-    }
-    if let Some(path) = &args.samples_csv {
-        write(path, &samples_csv(&record)?)?;
-    }
+    write_tables(&args, &record)?;
     match &compared {
         _ if args.json => println!("{}", serde_json::to_string(&record)?),
         _ if quiet(&args) => {}
@@ -90,9 +95,37 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     args.judgement.conclude(&verdicts)
 }
 
+/// The report with the pictures that lie beside the record.
+fn page_of(record: &Record, path: &Path) -> String {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    html::render(record, &Pictures::beside(record, directory))
+}
+
+fn write_tables(args: &ReportArgs, record: &Record) -> anyhow::Result<()> {
+    if let Some(path) = &args.cells_csv {
+        write(path, &in_memory(|out| csv::cells(record, out))?)?;
+    }
+    if let Some(path) = &args.samples_csv {
+        write(path, &in_memory(|out| csv::samples(record, out))?)?;
+    }
+    if let Some(path) = &args.visit_cells_csv {
+        write(path, &in_memory(|out| csv::visit_cells(record, out))?)?;
+    }
+    if let Some(path) = &args.visits_csv {
+        write(path, &in_memory(|out| csv::visits(record, out))?)?;
+    }
+    Ok(())
+}
+
 /// Whether stdout carries something else, or the report went to files.
 fn quiet(args: &ReportArgs) -> bool {
-    [&args.html, &args.markdown, &args.cells_csv, &args.samples_csv]
-        .into_iter()
-        .any(Option::is_some)
+    let files = [
+        &args.html,
+        &args.markdown,
+        &args.cells_csv,
+        &args.samples_csv,
+        &args.visit_cells_csv,
+        &args.visits_csv,
+    ];
+    files.into_iter().any(Option::is_some)
 }

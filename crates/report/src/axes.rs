@@ -262,11 +262,17 @@ pub(crate) fn with(kind: &str, tfo: bool, token: bool) -> String {
 
 /// A cell's network in words: `20 ms`, or `cable (28 ms)`.
 pub fn path(cell: &Cell) -> String {
-    let rtt = format!("{} ms", cell.rtt_ms);
-    let bare = [format!("{}", cell.rtt_ms), rtt.clone(), format!("{}ms", cell.rtt_ms)];
-    match cell.profile.is_empty() || bare.contains(&cell.profile) {
+    network(&cell.profile, cell.rtt_ms)
+}
+
+/// A network in words, by its profile's name and round-trip time.
+pub(crate) fn network(profile: &str, rtt_ms: f64) -> String {
+    let rtt = format!("{rtt_ms} ms");
+    match profile.is_empty()
+        || [&*rtt_ms.to_string(), &*rtt, &*format!("{rtt_ms}ms")].contains(&profile)
+    {
         true => rtt,
-        false => format!("{} ({rtt})", cell.profile),
+        false => format!("{profile} ({rtt})"),
     }
 }
 

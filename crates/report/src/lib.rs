@@ -16,14 +16,17 @@ mod headline;
 pub mod html;
 pub mod junit;
 pub mod markdown;
+mod pictures;
 mod published;
 mod record;
 mod schema;
 mod sheets;
 mod tables;
 mod verdict;
+mod visits;
 
 pub use comparison::{Change, Comparison, compare};
+pub use pictures::Pictures;
 pub use record::{
     BrowserFacts, BrowserTimings, Calibration, Capture, Cell, Control, ControlPair, Cost, Effect,
     Experiment, Fault, Figures, Filmstrip, Frame, Interval, LinkFacts, Load, LoadLatency,

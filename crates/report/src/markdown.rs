@@ -20,7 +20,13 @@ pub fn render(record: &Record) -> String {
     for sheet in sheets::others(record) {
         text.push_str(&section(&sheet));
     }
-    for sheet in [sheets::servers(record), sheets::profiles(record), sheets::captures(record)] {
+    let setting = [
+        sheets::servers(record),
+        sheets::browsers(record),
+        sheets::profiles(record),
+        sheets::captures(record),
+    ];
+    for sheet in setting {
         text.push_str(&sheet.as_ref().map(section).unwrap_or_default());
     }
     text.push_str("## How it was measured\n\n");

@@ -29,6 +29,31 @@ const CURL_3: [(f64, [[f64; 3]; 3]); 2] = [
 const BLUEPRINT: [(&str, [f64; 4]); 2] =
     [("full", [3.5, 4.8, 7.2, 12.0]), ("0-RTT", [0.8, 1.2, 2.4, 5.1])];
 
+/// The server walk-through of 2019, by hand in Firefox's network panel at a ping of about 112 ms:
+/// milliseconds with 0-RTT off and on. Of the image no TLS set-up was published.
+const WALK_THROUGH_FIGURES: [(&str, WalkThrough); 2] = [
+    ("small", WalkThrough { tls: Some([117.0, 0.0]), total: [333.0, 221.0] }),
+    ("image", WalkThrough { tls: None, total: [3500.0, 3000.0] }),
+];
+
+/// The profile of the walk-through's path.
+pub(crate) const WALK_THROUGH: &str = "walkthrough";
+
+/// Its round-trip time.
+pub(crate) const WALK_THROUGH_RTT_MS: f64 = 112.0;
+
+/// What the walk-through has of a page, in milliseconds with 0-RTT off and on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct WalkThrough {
+    pub tls: Option<[f64; 2]>,
+    pub total: [f64; 2],
+}
+
+/// The walk-through's figures of a page, by the page's name in visit cells.
+pub(crate) fn walk_through(page: &str) -> Option<WalkThrough> {
+    WALK_THROUGH_FIGURES.iter().find(|(name, _)| *name == page).map(|(_, figures)| *figures)
+}
+
 /// The published mean of a ping-pong cell in milliseconds.
 pub(crate) fn ping_pong(rtt_ms: f64, tls: &str, kind: &str, tfo: bool) -> Option<f64> {
     let (_, versions) = PING_PONG.iter().find(|(rtt, _)| *rtt == rtt_ms)?;
@@ -72,6 +97,9 @@ mod tests {
         assert_eq!(curl(260.0, "3", "0-RTT"), Some([290.0, 290.0, 620.0]), "a page in two");
         assert_eq!(curl(20.0, "2", "full"), None);
         assert_eq!(curl(18.0, "1.1", "full"), None);
+        let small = walk_through("small").unwrap();
+        assert_eq!((small.tls, small.total), (Some([117.0, 0.0]), [333.0, 221.0]));
+        assert_eq!(walk_through("resources"), None);
         assert_eq!(blueprint("0-RTT"), Some([0.8, 1.2, 2.4, 5.1]));
     }
 }

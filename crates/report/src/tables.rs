@@ -8,7 +8,7 @@ use comfy_table::{
 
 use crate::headline::sentences;
 use crate::sheets::{self, Sheet};
-use crate::{Fault, Record, Verdict, Witness, axes};
+use crate::{Fault, Record, Verdict, Witness, axes, visits};
 
 /// Everything that a record says, for a terminal: what it found in a sentence or two, the matrices,
 /// the other tables, where it was measured, and what a reader has to know before believing them.
@@ -30,8 +30,10 @@ pub fn summary(record: &Record) -> String {
     for sentence in sentences(record) {
         let _ = writeln!(text, "{}", wrap(&sentence));
     }
-    let servers: Vec<&str> = record.servers.iter().map(|server| server.version.as_str()).collect();
-    let told: Vec<&str> = std::iter::once(record.date.as_str()).chain(servers).collect();
+    let servers = record.servers.iter().map(|server| server.version.as_str());
+    let browsers = record.browsers.iter().map(|browser| browser.version.as_str());
+    let told: Vec<&str> =
+        std::iter::once(record.date.as_str()).chain(servers).chain(browsers).collect();
     let _ = writeln!(text, "\n{}", wrap(&told.join("; ")));
     let machine = &record.machine;
     let machine =
@@ -54,6 +56,15 @@ pub fn verdict(record: &Record) -> String {
             record.deviating(),
         ),
     };
+    if !record.visits.is_empty() {
+        let (warned, visits) = crate::visits::warned(record);
+        let kept = record.visits.iter().filter(|visit| visit.fault.is_none()).count();
+        let _ = writeln!(
+            text,
+            "{visits} visits; {} left out; in {warned} browser and packets disagree",
+            visits - kept
+        );
+    }
     if record.disturbed() > 0 {
         let disturbed = record.disturbed();
         let _ = writeln!(text, "{disturbed} kept out of their cells by packets lost on purpose");
@@ -70,18 +81,27 @@ pub fn verdict(record: &Record) -> String {
         );
     }
     let _ = writeln!(text, "seed {}", record.seed);
-    for (shown, sample) in record.failures().enumerate() {
-        if shown == MOST_FAILURES {
-            let _ = writeln!(text, "... and {} more", record.failures().count() - shown);
-            break;
-        }
-        let cell = &record.cells[sample.cell];
-        let why = sample.fault.as_ref().map(why).unwrap_or_default();
-        let line = format!("WRONG: {} {why}", axes::name(record, cell));
+    let failures = failures(record);
+    for (name, why) in failures.iter().take(MOST_FAILURES) {
+        let line = format!("WRONG: {name} {why}");
         let _ = writeln!(text, "{}", printable(&line));
+    }
+    if failures.len() > MOST_FAILURES {
+        let _ = writeln!(text, "... and {} more", failures.len() - MOST_FAILURES);
     }
     let lines: Vec<String> = text.lines().map(wrap).collect();
     lines.join("\n") + "\n"
+}
+
+/// What failed or was not what its cell asked for: the cell's name and what was wrong, of
+/// connections and of visits.
+pub(crate) fn failures(record: &Record) -> Vec<(String, String)> {
+    let said = |fault: &Option<Fault>| fault.as_ref().map(why).unwrap_or_default();
+    let names = axes::names(record);
+    let samples = record.failures().map(|s| (names[s.cell].clone(), said(&s.fault)));
+    let visit = |cell: usize| visits::name(&record.visit_cells[cell]);
+    let visits = record.visit_failures().map(|v| (visit(v.cell), said(&v.fault)));
+    samples.chain(visits).collect()
 }
 
 /// Verdicts, a line each, and below it where it does not hold.

@@ -5,7 +5,7 @@ use crate::{Load, Record, axes};
 /// The answer to one question, a test case for a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What kind of question: `condition`, `labels`, `replay`, `control`.
+    /// What kind of question: `condition`, `labels`, `visits`, `replay`, `control`, `load`.
     pub group: String,
     /// What should hold.
     pub name: String,
@@ -35,7 +35,7 @@ impl Verdict {
     }
 }
 
-/// What every run is asked: that each connection was what its cell asked for, that our server
+/// What every run is asked: that each connection and visit was what its cell asked for, that our server
 /// executed no replay (`ours` is its name; what others do is reported, not judged), and that the
 /// A/A control shows no more differences than chance, and that a load completed connections at all.
 pub fn verdicts(record: &Record, ours: &str) -> Vec<Verdict> {
@@ -43,7 +43,9 @@ pub fn verdicts(record: &Record, ours: &str) -> Vec<Verdict> {
     if !record.samples.is_empty() {
         verdicts.push(labels(record));
     }
-
+    if !record.visits.is_empty() {
+        verdicts.push(visits(record));
+    }
     verdicts.extend(record.replays.iter().filter(|replay| replay.server == ours).map(|replay| {
         let mut verdict = Verdict::new("replay", &format!("{} executes no replay", replay.name()));
         verdict.checked = replay.tries;
@@ -89,6 +91,17 @@ fn load(load: &Load) -> Verdict {
         let first = load.errors.first().map(|(error, count)| format!("; {count} times {error}"));
         verdict.findings.push(format!("none was completed{}", first.unwrap_or_default()));
     }
+    verdict
+}
+
+fn visits(record: &Record) -> Verdict {
+    let mut verdict = Verdict::new("visits", "each visit is what its cell asked for");
+    verdict.checked = record.visits.len();
+    let finding = |visit: &crate::Visit| {
+        let why = visit.fault.as_ref().map(crate::tables::why).unwrap_or_default();
+        format!("{} {why}", crate::visits::name(&record.visit_cells[visit.cell]))
+    };
+    verdict.findings = record.visit_failures().map(finding).collect();
     verdict
 }
 

@@ -2,7 +2,7 @@
 
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    Record, Verdict, compare, csv, html, junit, markdown, read, verdict_lines, verdicts,
+    Pictures, Record, Verdict, compare, csv, html, junit, markdown, read, verdict_lines, verdicts,
 };
 
 mod synthetic;
@@ -13,9 +13,25 @@ fn small() -> Record {
     record.samples.retain(|sample| sample.cell < 2 && sample.block < 4);
     record.cells.truncate(2);
     record.effects.clear();
+    record.visits.clear();
+    record.visit_cells.clear();
+    record.visit_effects.clear();
+    record.filmstrips.clear();
+    record.browsers.clear();
+    record.profiles.truncate(4);
     record.waterfalls.clear();
     record.control = None;
     record
+}
+
+fn page_of(record: &Record) -> String {
+    html::render(record, &Pictures::default())
+}
+
+fn page_with_pictures(record: &Record) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    synthetic::paint(record, directory.path()).unwrap();
+    html::render(record, &Pictures::beside(record, directory.path()))
 }
 
 fn csv_of(write: impl Fn(&Record, &mut Vec<u8>) -> std::io::Result<()>, record: &Record) -> String {
@@ -26,10 +42,11 @@ fn csv_of(write: impl Fn(&Record, &mut Vec<u8>) -> std::io::Result<()>, record: 
 
 #[test]
 fn html_asks_no_other_host_and_runs_no_script() {
-    let page = html::render(&synthetic::record(7));
-    for word in ["http://", "https://", "<script", "@import", "url(", "src=", "javascript:"] {
+    let page = page_with_pictures(&synthetic::record(7));
+    for word in ["http://", "https://", "<script", "@import", "url(", "javascript:"] {
         assert!(!page.contains(word), "{word}");
     }
+    assert_eq!(page.matches("src=").count(), page.matches("src=\"data:image/png;base64,").count());
     assert!(page.contains("default-src 'none'"));
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
 }
@@ -37,6 +54,12 @@ fn html_asks_no_other_host_and_runs_no_script() {
 #[test]
 fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
     let all = [
+        "walk-through",
+        "networks",
+        "film",
+        "visit-effects",
+        "visits",
+        "disagreements",
         "packets",
         "latency",
         "bars",
@@ -57,12 +80,12 @@ fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
         "setting",
     ];
     let has = |page: &str, id: &str| page.contains(&format!("<section id=\"{id}\""));
-    let page = html::render(&synthetic::record(7));
+    let page = page_of(&synthetic::record(7));
     for id in all {
         assert!(has(&page, id), "{id}");
         assert!(page.contains(&format!("<a href=\"#{id}\"")), "{id} in the navigation");
     }
-    let empty = html::render(&Record::default());
+    let empty = page_of(&Record::default());
     for id in &all[..all.len() - 1] {
         assert!(!has(&empty, id), "{id}");
     }
@@ -85,14 +108,20 @@ fn html_escapes_what_it_is_given() {
     record.middleboxes[0].labels[0].0 = evil.to_owned();
     record.waterfalls[0].packets[0].what = vec![evil.to_owned()];
     record.loads[0].errors = vec![(evil.to_owned(), 1)];
-    let page = html::render(&record);
+    for cell in &mut record.visit_cells {
+        (cell.server, cell.profile, cell.browser) = (evil.into(), evil.into(), evil.into());
+    }
+    record.visits[0].warnings = vec![evil.to_owned()];
+    record.browsers[0].notes = vec![evil.to_owned()];
+    record.filmstrips[0].frames[0].file = evil.to_owned();
+    let page = page_of(&record);
     assert!(!page.contains("<img"));
     assert!(page.contains("&lt;img"));
 }
 
 #[test]
 fn every_drawing_says_what_it_shows() {
-    let page = html::render(&synthetic::record(7));
+    let page = page_of(&synthetic::record(7));
     let drawings: Vec<&str> = page.split("<svg ").skip(1).collect();
     assert!(drawings.len() > 20);
     let mut ids = std::collections::HashSet::new();
@@ -131,7 +160,16 @@ fn figures_without_bounds_are_drawn_too() {
         for effect in &mut record.effects {
             effect.difference_rtt.low = value;
         }
-        let page = html::render(&record);
+        for cell in &mut record.visit_cells {
+            cell.rtt_ms = value;
+            let summary = cell.summary.as_mut().unwrap();
+            summary.total.p50_ms = value;
+            summary.total.p50_interval_ms = (value, -value);
+        }
+        for frame in record.filmstrips.iter_mut().flat_map(|strip| &mut strip.frames) {
+            frame.at_ms = value;
+        }
+        let page = page_of(&record);
         assert!(!page.contains("NaN\"") && !page.contains("inf\""), "{value}");
     }
 }
@@ -140,7 +178,7 @@ fn figures_without_bounds_are_drawn_too() {
 fn an_old_record_has_its_report_too() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/schema-1.json.gz");
     let record = read(path.as_ref()).unwrap();
-    let page = html::render(&record);
+    let page = page_of(&record);
     assert!(page.contains("<section id=\"latency\"") && page.contains("<section id=\"published\""));
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
 }
@@ -177,6 +215,7 @@ fn csv_has_a_line_for_each_sample_and_cell() {
 #[test]
 fn a_run_is_asked_for_labels_replays_and_control() {
     let mut record = synthetic::record(7);
+    record.visits.clear();
     let asked = verdicts(&record, "firstflight");
     let groups: Vec<&str> = asked.iter().map(|verdict| verdict.group.as_str()).collect();
     let expected =

@@ -5,6 +5,7 @@
 
 mod bars;
 mod curves;
+mod ladder;
 mod scale;
 mod strip;
 mod thin;
@@ -13,7 +14,8 @@ mod words;
 
 pub(crate) use bars::{Bar, BarChart, BarGroup};
 pub(crate) use curves::{Curve, CurveChart, Shape};
-pub(crate) use scale::Scale;
+pub(crate) use ladder::{LadderChart, Rung, RungGroup, Spot};
+pub(crate) use scale::{Scale, tick};
 pub(crate) use strip::Strip;
 pub(crate) use thin::distribution;
 pub(crate) use waterfall::WaterfallChart;

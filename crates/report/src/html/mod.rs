@@ -11,18 +11,25 @@ mod setting;
 mod sheet;
 mod summary;
 mod trials;
+mod visits;
 mod waterfalls;
 
 use maud::Markup;
 
-use crate::Record;
+use crate::{Pictures, Record};
 
 pub(crate) use page::{Section, page};
 pub(crate) use sheet::{folded, table};
 
-/// The whole report.
-pub fn render(record: &Record) -> String {
+/// The whole report, with the pictures that go into it.
+pub fn render(record: &Record, pictures: &Pictures) -> String {
     let sections: Vec<Section> = [
+        visits::walk_through(record),
+        visits::networks(record),
+        visits::film(record, pictures),
+        visits::effects(record),
+        visits::cells(record),
+        visits::disagreements(record),
         waterfalls::section(record),
         latency::section(record),
         matrix::bars(record),

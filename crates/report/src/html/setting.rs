@@ -23,9 +23,10 @@ pub(super) fn link(record: &Record) -> Option<Section> {
 }
 
 pub(super) fn section(record: &Record) -> Section {
+    let with_what = [sheets::servers(record), sheets::browsers(record), sheets::profiles(record)];
     let body = html! {
         (facts(record))
-        @for sheet in [sheets::servers(record), sheets::profiles(record)].into_iter().flatten() {
+        @for sheet in with_what.into_iter().flatten() {
             h3 { (sheet.title) }
             (table(&sheet))
         }
@@ -81,20 +82,18 @@ fn link_facts(link: &LinkFacts) -> Markup {
 }
 
 fn failures(record: &Record) -> Markup {
-    let names = crate::axes::names(record);
-    let all = record.failures().count();
-    if all == 0 {
+    let failures = tables::failures(record);
+    if failures.is_empty() {
         return html! {};
     }
+    let all = failures.len();
     let mut sheet = sheets::Sheet::new("What was wrong", "", &["cell", "what"]);
-    for sample in record.failures().take(MOST_FAILURES) {
-        let why = sample.fault.as_ref().map(tables::why).unwrap_or_default();
-        sheet.rows.push(vec![names[sample.cell].clone(), why]);
-    }
+    sheet.rows.extend(failures.into_iter().take(MOST_FAILURES).map(|(name, why)| vec![name, why]));
     if all > MOST_FAILURES {
         sheet.notes.push(format!("and {} more", all - MOST_FAILURES));
     }
-    folded(&format!("{all} connections failed or were not what was asked for"), &[sheet])
+    let what = if record.visits.is_empty() { "connections" } else { "connections and visits" };
+    folded(&format!("{all} {what} failed or were not what was asked for"), &[sheet])
 }
 
 /// A word as a shell takes it.

@@ -6,8 +6,9 @@ use super::{Section, folded, table};
 use crate::axes::{kind, names, path, version};
 use crate::drawing::{Strip, kind_class};
 use crate::figure::{bare, count, signed};
-use crate::headline::{Saving, savings, sentences};
+use crate::headline::{Saving, savings, sentences, typical_visits};
 use crate::sheets::{self, Sheet};
+use crate::visits::{Pair, warned, who};
 use crate::{Interval, Record, Witness};
 
 /// The main heading, the savings network by network, and whether to believe them.
@@ -18,11 +19,65 @@ pub(super) fn header(record: &Record) -> Markup {
     let savings = savings(record);
     html! {
         header {
-            p.kicker { "firstflight \u{b7} what a handshake costs" }
+            p.kicker { "firstflight \u{b7} " (kicker(record)) }
             h1 { (sentences.first().map_or("What a handshake costs here", String::as_str)) }
             @for sentence in sentences.iter().skip(1) { p.lead { (sentence) } }
             @if !savings.is_empty() { (cards(&savings)) }
+            @else { (visit_cards(&typical_visits(record))) }
             (facts(record))
+        }
+    }
+}
+
+fn kicker(record: &Record) -> &'static str {
+    match record.cells.is_empty() && !record.visit_cells.is_empty() {
+        true => "what people feel",
+        false => "what a handshake costs",
+    }
+}
+
+/// A card for each browser.
+fn visit_cards(pairs: &[Pair<'_>]) -> Markup {
+    html! {
+        @if !pairs.is_empty() {
+            ul.cards aria-label="Time of a visit, without and with 0-RTT, browser by browser" {
+                @for pair in pairs { (visit_card(pair)) }
+            }
+        }
+    }
+}
+
+fn visit_card(pair: &Pair<'_>) -> Markup {
+    let first = pair.first.and_then(|cell| cell.summary.as_ref());
+    let Some((off, on)) = pair.medians() else { return html! {} };
+    let first = first.map(|summary| match (&summary.load, pair.on.has_subresources()) {
+        (Some(load), true) => load.p50_ms,
+        _ => summary.total.p50_ms,
+    });
+    let bars = [
+        ("first visit", "k-full", first),
+        ("return", "k-resumed", Some(off)),
+        ("0-RTT", "k-early", Some(on)),
+    ];
+    let longest = first.into_iter().chain([off, on]).fold(1e-9, f64::max);
+    html! { li {
+        span.where { (who(pair.on)) }
+        span.saved { (pair.difference_ms().map_or(String::new(), signed)) " ms" }
+        @for (name, class, ms) in bars {
+            @if let Some(ms) = ms { (measure(name, class, ms, longest)) }
+        }
+    } }
+}
+
+/// A bar of a card with its name and figure.
+fn measure(name: &str, class: &str, ms: f64, longest: f64) -> Markup {
+    let width = 100.0 * ms / longest.max(1e-9);
+    html! {
+        span.measure {
+            span.name { (name) }
+            span.track { span class=(format!("fill {class}"))
+                style=(format!("width:{:.1}%", width.clamp(0.0, 100.0))) {} }
+            span.ms { (bare(ms)) }
         }
     }
 }
@@ -42,13 +97,7 @@ fn cards(savings: &[Saving<'_>]) -> Markup {
                     ];
                     @for (name, class, ms) in bars {
                         @if let Some(ms) = ms {
-                            @let width = 100.0 * ms / saving.full_ms.max(saving.early_ms).max(1e-9);
-                            span.measure {
-                                span.name { (name) }
-                                span.track { span class=(format!("fill {class}"))
-                                    style=(format!("width:{:.1}%", width.clamp(0.0, 100.0))) {} }
-                                span.ms { (bare(ms)) }
-                            }
+                            (measure(name, class, ms, saving.full_ms.max(saving.early_ms)))
                         }
                     }
                 }
@@ -70,7 +119,8 @@ fn facts(record: &Record) -> Markup {
     };
     html! {
         ul.facts {
-            li.good[failures == 0].bad[failures > 0] {
+            @if !record.visits.is_empty() { (visit_facts(record)) }
+            @if !record.samples.is_empty() || record.visits.is_empty() { li.good[failures == 0].bad[failures > 0] {
                 @if failures == 0 {
                     (count(record.samples.len() as f64)) " connections, each " (witness)
                     ", none other than its cell asked for"
@@ -78,7 +128,7 @@ fn facts(record: &Record) -> Markup {
                     (failures) " of " (count(record.samples.len() as f64))
                     " connections failed or were not what their cell asked for"
                 }
-            }
+            } }
             @if spoiled > 0 {
                 li { (count(spoiled as f64)) " samples spoiled by the machine and left out" }
             }
@@ -105,6 +155,24 @@ fn facts(record: &Record) -> Markup {
                     " \u{b5}s at p99" }
             }
             li { (record.date) ", " (record.machine.processor) }
+        }
+    }
+}
+
+fn visit_facts(record: &Record) -> Markup {
+    let failures = record.visit_failures().count();
+    let (warned, all) = warned(record);
+    let faults = record.visits.iter().filter(|visit| visit.fault.is_some()).count();
+    let all = count(all as f64);
+    html! {
+        li.good[failures == 0].bad[failures > 0] {
+            @if failures == 0 { (all) " visits, none other than its cell asked for" }
+            @else { (failures) " of " (all) " visits failed or were not what their cell asked for" }
+        }
+        @if faults > failures { li { (faults - failures) " visits spoiled or disturbed, and left out" } }
+        li.good[warned == 0] {
+            @if warned == 0 { "browser and packets agree in all of them" }
+            @else { "browser and packets disagree in " (count(warned as f64)) " of them" }
         }
     }
 }

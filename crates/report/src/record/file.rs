@@ -129,12 +129,22 @@ fn check(record: &Record) -> Result<(), ParseError> {
         .chain(record.effects.iter().flat_map(|e| [("effect", e.from), ("effect", e.to)]))
         .chain(pairs.flat_map(|p| [("control", p.cell), ("control", p.twin)]))
         .chain(record.waterfalls.iter().map(|w| ("waterfall", w.cell)));
-    for (what, cell) in places {
-        if cell >= cells {
-            return Err(ParseError::Place { what, cell, cells });
-        }
+    hold(places, cells)?;
+    let effects = record.visit_effects.iter();
+    let places = (record.visits.iter().map(|visit| ("visit", visit.cell)))
+        .chain(effects.flat_map(|e| [("visit effect", e.from), ("visit effect", e.to)]))
+        .chain(record.filmstrips.iter().map(|strip| ("filmstrip", strip.cell)));
+    hold(places, record.visit_cells.len())
+}
+
+fn hold(
+    mut places: impl Iterator<Item = (&'static str, usize)>,
+    cells: usize,
+) -> Result<(), ParseError> {
+    match places.find(|(_, cell)| *cell >= cells) {
+        Some((what, cell)) => Err(ParseError::Place { what, cell, cells }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];

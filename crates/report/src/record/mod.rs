@@ -105,6 +105,13 @@ impl Record {
             .filter(|sample| matches!(sample.fault, Some(Fault::Mislabelled(_) | Fault::Failed(_))))
     }
 
+    /// Visits with a fault that fails the run.
+    pub fn visit_failures(&self) -> impl Iterator<Item = &Visit> {
+        self.visits
+            .iter()
+            .filter(|visit| matches!(visit.fault, Some(Fault::Mislabelled(_) | Fault::Failed(_))))
+    }
+
     /// Good samples that took another number of round trips than most of their cell.
     pub fn deviating(&self) -> usize {
         let usual = |sample: &&Sample| {

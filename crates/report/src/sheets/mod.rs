@@ -7,6 +7,7 @@ mod matrix;
 mod page;
 mod setting;
 mod trials;
+mod visits;
 
 pub(crate) use comparisons::{
     blueprint, control, curl, effects, in_round_trips, ordered_effects, ping_pong, range,
@@ -18,6 +19,10 @@ pub(crate) use matrix::{Group, columns, groups, matrix, network_column, rows};
 pub(crate) use page::page;
 pub(crate) use setting::{calibrations, captures, profiles, servers};
 pub(crate) use trials::{costs, loads, middleboxes, model, replays};
+pub(crate) use visits::{
+    Ladder, browsers, disagreements, how_many, ladders, ordered as ordered_visit_effects, percent,
+    returning, visit_cells, visit_effects, walk_through, walked,
+};
 
 use crate::Record;
 
@@ -72,6 +77,11 @@ impl Head {
 /// The tables of a record beside its matrices, in the order in which they are read.
 pub(crate) fn others(record: &Record) -> Vec<Sheet> {
     let sheets = [
+        walk_through(record),
+        returning(record),
+        visit_effects(record),
+        visit_cells(record),
+        disagreements(record),
         ping_pong(record),
         curl(record),
         page(record),

@@ -9,14 +9,20 @@ use firstflight_statistics as statistics;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+#[allow(dead_code, reason = "not every test looks at pictures")]
+mod painted;
 mod quic;
 mod trials;
+#[allow(dead_code, reason = "not every test looks at visits alone")]
+mod visits;
 
 use trials::{costs, loads, middleboxes, replay, waterfall};
+#[allow(unused_imports, reason = "not every test looks at visits alone")]
+pub(crate) use visits::{paint, visits_alone};
 
 /// The record of this seed; the same seed gives the same record.
 pub(crate) fn record(seed: u64) -> Record {
-    let mut run = Run { rng: StdRng::seed_from_u64(seed), record: setting(seed) };
+    let mut run = Run::new(seed, setting(seed));
     run.matrix("ping-pong", "firstflight", "ping-pong", &[200.0, 20.0, 2.0, 0.2, 0.02], true);
     for server in ["firstflight", "nginx"] {
         run.matrix("get", server, "get", &[200.0, 20.0, 2.0, 0.2], true);
@@ -30,6 +36,7 @@ pub(crate) fn record(seed: u64) -> Record {
     run.quic();
     run.waterfalls();
     run.quic_waterfall();
+    run.visits();
     run.record
 }
 
@@ -39,6 +46,10 @@ pub(super) struct Run {
 }
 
 impl Run {
+    pub(super) fn new(seed: u64, record: Record) -> Self {
+        Self { rng: StdRng::seed_from_u64(seed), record }
+    }
+
     fn matrix(&mut self, experiment: &str, server: &str, workload: &str, rtts: &[f64], tfo: bool) {
         let versions: &[&str] = &["1.0", "1.1", "1.2", "1.3"];
         for &rtt_ms in rtts {
@@ -292,19 +303,26 @@ fn figures(values: Vec<f64>) -> Figures {
     }
 }
 
+pub(super) fn profile(
+    name: &str,
+    rtt_ms: f64,
+    rates: Option<(f64, f64)>,
+    more: &str,
+    source: &str,
+) -> ProfileFacts {
+    ProfileFacts {
+        name: name.to_owned(),
+        rtt_ms,
+        down_mbps: rates.map(|rates| rates.0),
+        up_mbps: rates.map(|rates| rates.1),
+        more: more.to_owned(),
+        source: source.to_owned(),
+    }
+}
+
 fn setting(seed: u64) -> Record {
     let experiment =
         |name: &str, title: &str| Experiment { name: name.into(), title: title.into() };
-    let profile = |name: &str, rtt_ms: f64, rates: Option<(f64, f64)>, more: &str, source: &str| {
-        ProfileFacts {
-            name: name.to_owned(),
-            rtt_ms,
-            down_mbps: rates.map(|rates| rates.0),
-            up_mbps: rates.map(|rates| rates.1),
-            more: more.to_owned(),
-            source: source.to_owned(),
-        }
-    };
     let calibration = |profile: &str, before: bool, p50_us: f64, p99_us: f64| Calibration {
         profile: profile.to_owned(),
         before,

@@ -1,8 +1,12 @@
 //! What a run says in a sentence or two.
 
-use crate::axes::{Axis, path, same_but_for};
+mod visits;
+
+use crate::axes::{Axis, network, path, same_but_for};
 use crate::figure::milliseconds;
 use crate::{Cell, Record};
+
+pub(crate) use visits::typical as typical_visits;
 
 /// The first byte by a full handshake and by 0-RTT, all else the same.
 #[derive(Clone, Debug)]
@@ -97,6 +101,7 @@ pub(crate) fn sentences(record: &Record) -> Vec<String> {
     if !record.replays.is_empty() {
         sentences.push(attack(record));
     }
+    sentences.extend(visits::sentences(record));
     sentences
 }
 
@@ -116,7 +121,7 @@ fn main_sentence(saving: &Saving<'_>) -> String {
     format!(
         "{}, 0-RTT brings the first byte of a new connection after {} instead of {}: {}{trips} \
          {less}{tfo}{quic}.",
-        on(saving.early),
+        on(&saving.early.profile, saving.early.rtt_ms),
         milliseconds(saving.early_ms),
         milliseconds(saving.full_ms),
         milliseconds(saving.saved_ms().abs()),
@@ -124,11 +129,11 @@ fn main_sentence(saving: &Saving<'_>) -> String {
 }
 
 /// The network at the beginning of a sentence.
-fn on(cell: &Cell) -> String {
-    let rtt = format!("{} ms", cell.rtt_ms);
-    match path(cell) {
+fn on(profile: &str, rtt_ms: f64) -> String {
+    let rtt = format!("{rtt_ms} ms");
+    match network(profile, rtt_ms) {
         bare if bare == rtt => format!("At {rtt} round-trip time"),
-        _ => format!("On {} ({rtt} round-trip time)", cell.profile),
+        _ => format!("On {profile} ({rtt} round-trip time)"),
     }
 }
 

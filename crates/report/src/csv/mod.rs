@@ -1,11 +1,15 @@
 //! A record as CSV (RFC 4180 with line feeds): for spreadsheets and data frames.
 
+mod visits;
+
 use std::io::{self, Write};
 
 use ::csv::Writer;
 
 use crate::axes::Axis;
 use crate::{Cell, Fault, Figures, Record};
+
+pub use visits::{visit_cells, visits};
 
 /// Every sample, with the axes of its cell before it.
 ///
@@ -31,13 +35,7 @@ pub fn samples(record: &Record, out: impl Write) -> io::Result<()> {
     ];
     csv.write_record(axis_names().chain(own))?;
     for sample in &record.samples {
-        let (fault, why) = match &sample.fault {
-            None => ("", ""),
-            Some(Fault::Spoiled(why)) => ("spoiled", why.as_str()),
-            Some(Fault::Disturbed(why)) => ("disturbed", why.as_str()),
-            Some(Fault::Mislabelled(why)) => ("mislabelled", why.as_str()),
-            Some(Fault::Failed(why)) => ("failed", why.as_str()),
-        };
+        let (fault, why) = fault(sample.fault.as_ref());
         let mut row = places(&record.cells[sample.cell]);
         row.extend([
             sample.block.to_string(),
@@ -109,6 +107,17 @@ pub fn cells(record: &Record, out: impl Write) -> io::Result<()> {
         csv.write_record(row)?;
     }
     csv.flush()
+}
+
+/// A fault's kind and reason; both empty without one.
+fn fault(of: Option<&Fault>) -> (&'static str, &str) {
+    match of {
+        None => ("", ""),
+        Some(Fault::Spoiled(why)) => ("spoiled", why),
+        Some(Fault::Disturbed(why)) => ("disturbed", why),
+        Some(Fault::Mislabelled(why)) => ("mislabelled", why),
+        Some(Fault::Failed(why)) => ("failed", why),
+    }
 }
 
 const FIGURES: [&str; 13] = [

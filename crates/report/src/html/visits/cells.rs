@@ -1,0 +1,139 @@
+//! Every cell of the visits, what they save, and where browser and packets disagree.
+
+use maud::{Markup, html};
+
+use super::super::{Section, folded, table};
+use super::{figures, outcome};
+use crate::drawing::Strip;
+use crate::figure::signed;
+use crate::sheets::{self, Sheet, ordered_visit_effects, range};
+use crate::visits::{browser, class, name, page, path, place, visit, warned};
+use crate::{Record, VisitCell, VisitEffect};
+
+/// Browser's words and packets', cell by cell.
+pub(in crate::html) fn cells(record: &Record) -> Option<Section> {
+    if record.visit_cells.is_empty() {
+        return None;
+    }
+    let several = record.visit_cells.len() > LONG;
+    let title = "All visits".to_owned();
+    let body = html! {
+        p { "Medians in ms as the browser has them, below them their 95 % intervals and what the packets "
+            "say of the same. TLS set-up ends when a request could leave. The total begins with the "
+            "navigation in the browser and with the first packet on the wire, and ends with the last "
+            "byte of page or picture; the load event waits for all subresources. Round trips are those "
+            "to the first byte of the answer. Early: visits in which the server accepted early data, "
+            "by their packets." }
+        div.scroll.tall[several] tabindex="0" role="region" aria-label=(title) {
+            table.matrix {
+                caption.hidden { (title) }
+                thead { tr {
+                    @for head in ["network", "browser", "page", "visit"] { th scope="col" { (head) } }
+                    @for head in
+                        ["early", "TLS set-up", "total", "round trips", "load event", "largest paint"]
+                    { th.n scope="col" { (head) } }
+                } }
+                tbody { @for (at, cell) in record.visit_cells.iter().enumerate() {
+                    @let begins = at == 0 || place(&record.visit_cells[at - 1]) != place(cell);
+                    (row(cell, begins))
+                } }
+            }
+        }
+    };
+    Some(Section { id: "visits", title, short: "Visits", body })
+}
+
+fn row(cell: &VisitCell, begins: bool) -> Markup {
+    html! { tr.begins[begins] {
+        th scope="row" { @if begins { (path(cell)) } @else { span.hidden { (path(cell)) } } }
+        td { @if begins { (browser(&cell.browser)) span.sub { (cell.server) ", HTTP/" (cell.http) } } }
+        td { @if begins { (page(&cell.page)) } }
+        td { span class=(format!("dot {}", class(&cell.visit))) {} (visit(&cell.visit)) }
+        @if let Some(summary) = &cell.summary {
+            td.n { (summary.early) " of " (summary.visits) }
+            td.n { (figures(summary.tls.as_ref(), summary.wire_tls.as_ref())) }
+            td.n { (figures(Some(&summary.total), summary.wire_total.as_ref())) }
+            td.n { (summary.round_trips.map_or("?".to_owned(), |trips| trips.to_string())) }
+            td.n { (figures(summary.load.as_ref(), None)) }
+            td.n { (figures(summary.largest_paint.as_ref(), None)) }
+        } @else {
+            td colspan="6" { span.faint { "no good visit" } }
+        }
+    } }
+}
+
+/// What one kind of visit saves against another.
+pub(in crate::html) fn effects(record: &Record) -> Option<Section> {
+    if record.visit_effects.is_empty() {
+        return None;
+    }
+    let title = "What a kind of visit saves".to_owned();
+    let intervals = record.visit_effects.iter().map(|effect| &effect.total_rtt);
+    let strips = Strip::of(intervals, FURTHEST);
+    let row = |effect: &VisitEffect| {
+        let cell = &record.visit_cells[effect.to];
+        html! { tr {
+            th scope="row" { (effect.what) }
+            td { (place(cell)) }
+            td.n { (signed(effect.total_ms.estimate)) }
+            td.n { (range(&effect.total_ms)) }
+            td.n { @if cell.rtt_ms >= 0.1 { (signed(effect.total_rtt.estimate)) } }
+            td { @if cell.rtt_ms >= 0.1 {
+                (strips.draw(&effect.total_rtt, outcome(effect.significant, &effect.total_rtt)))
+            } }
+            td.n { @if let Some(load) = &effect.load_ms { (signed(load.estimate)) } }
+        } }
+    };
+    let clear = record.visit_effects.iter().filter(|effect| effect.significant).count();
+    let body = html! {
+        p { "Difference of medians of the total in the browser with its 95 % interval, in ms and in round "
+            "trips, and of the load event where there are subresources. Less is sooner. " (clear) " of " (record.visit_effects.len())
+            " intervals exclude 0. The strips are in round trips, the upright line is 0." }
+        div.scroll.tall tabindex="0" role="region" aria-label=(title) {
+            table {
+                caption.hidden { (title) }
+                thead { tr {
+                    th scope="col" { "what" } th scope="col" { "where" }
+                    th.n scope="col" { "ms" } th.n scope="col" { "95 %" }
+                    th.n scope="col" { "round trips" } th scope="col" { "interval" }
+                    th.n scope="col" { "load ms" }
+                } }
+                tbody { @for effect in ordered_visit_effects(record) { (row(effect)) } }
+            }
+        }
+    };
+    Some(Section { id: "visit-effects", title, short: "Saved", body })
+}
+
+/// Where browser and packets disagree.
+pub(in crate::html) fn disagreements(record: &Record) -> Option<Section> {
+    let sheet = sheets::disagreements(record)?;
+    let body = html! {
+        p { (sheet.lead) }
+        (table(&sheet))
+        (folded("Every warning", &[warnings(record)]))
+    };
+    Some(Section { id: "disagreements", title: sheet.title, short: "Warnings", body })
+}
+
+fn warnings(record: &Record) -> Sheet {
+    let mut sheet = Sheet::new("Every warning", "", &["visit", ">block", ">turn", "warning"]);
+    for of in record.visits.iter().filter(|of| !of.warnings.is_empty()).take(MOST) {
+        sheet.rows.push(vec![
+            name(&record.visit_cells[of.cell]),
+            of.block.to_string(),
+            of.turn.to_string(),
+            of.warnings.join("; "),
+        ]);
+    }
+    let (all, _) = warned(record);
+    if all > MOST {
+        sheet.notes.push(format!("and {} more, in the record", all - MOST));
+    }
+    sheet
+}
+
+// Round trips: no handshake of TCP and TLS has more to save.
+const FURTHEST: f64 = 4.0;
+const LONG: usize = 24;
+const MOST: usize = 200;

@@ -1,0 +1,168 @@
+//! Visits in words, and which of them belong beside each other.
+
+use crate::{Interval, Record, VisitCell, VisitEffect, VisitSummary};
+
+/// A return with 0-RTT off and one with it on, all else the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair<'a> {
+    pub off: &'a VisitCell,
+    pub on: &'a VisitCell,
+    /// The first visit there, where it was measured.
+    pub first: Option<&'a VisitCell>,
+    /// What `on` takes less, with its interval; `None` from too few visits.
+    pub effect: Option<&'a VisitEffect>,
+}
+
+impl<'a> Pair<'a> {
+    /// The figures of both; `None` if one of them has no good visit.
+    pub(crate) fn summaries(&self) -> Option<(&'a VisitSummary, &'a VisitSummary)> {
+        self.off.summary.as_ref().zip(self.on.summary.as_ref())
+    }
+
+    /// Medians with 0-RTT off and on: of the load event where there are subresources, of the total
+    /// otherwise.
+    pub(crate) fn medians(&self) -> Option<(f64, f64)> {
+        let (off, on) = self.summaries()?;
+        let felt = |summary: &VisitSummary| match (&summary.load, self.on.has_subresources()) {
+            (Some(load), true) => load.p50_ms,
+            _ => summary.total.p50_ms,
+        };
+        Some((felt(off), felt(on)))
+    }
+
+    /// What `on` takes less of the same, with its interval where there is one.
+    pub(crate) fn interval(&self) -> Option<Interval> {
+        let effect = self.effect?;
+        match (effect.load_ms, self.on.has_subresources()) {
+            (Some(load), true) => Some(load),
+            _ => Some(effect.total_ms),
+        }
+    }
+
+    /// On less off.
+    pub(crate) fn difference_ms(&self) -> Option<f64> {
+        let (off, on) = self.medians()?;
+        Some(self.interval().map_or(on - off, |interval| interval.estimate))
+    }
+
+    /// The same in round trips; `None` where a round trip is too short to count in.
+    pub(crate) fn round_trips(&self) -> Option<f64> {
+        let ms = self.difference_ms()?;
+        (self.on.rtt_ms >= 0.1).then(|| ms / self.on.rtt_ms)
+    }
+
+    /// Of the time with 0-RTT off, in percent.
+    pub(crate) fn percent(&self) -> Option<f64> {
+        let (off, _) = self.medians()?;
+        Some(100.0 * self.difference_ms()? / off.max(f64::MIN_POSITIVE))
+    }
+}
+
+impl VisitCell {
+    /// Whether the page is one with subresources.
+    pub(crate) fn has_subresources(&self) -> bool {
+        self.page == "resources"
+    }
+
+    /// Whether two cells differ in their visit alone.
+    fn goes_with(&self, other: &Self) -> bool {
+        (&self.browser, &self.server, &self.profile, &self.http, &self.page)
+            == (&other.browser, &other.server, &other.profile, &other.http, &other.page)
+            && self.rtt_ms.total_cmp(&other.rtt_ms).is_eq()
+    }
+}
+
+/// The pairs of a record, in the order of its cells.
+pub(crate) fn pairs(record: &Record) -> Vec<Pair<'_>> {
+    let cells = &record.visit_cells;
+    let there = |visit: &'static str, like: &VisitCell| {
+        cells.iter().position(|cell| cell.visit == visit && cell.goes_with(like))
+    };
+    let mut pairs = Vec::new();
+    for (off_place, off) in cells.iter().enumerate().filter(|(_, cell)| cell.visit == "off") {
+        let Some(on_place) = there("on", off) else { continue };
+        let effect = (record.visit_effects.iter())
+            .find(|effect| (effect.from, effect.to) == (off_place, on_place));
+        let first = there("first", off).map(|place| &cells[place]);
+        pairs.push(Pair { off, on: &cells[on_place], first, effect });
+    }
+    pairs
+}
+
+/// A visit cell in words: `Firefox, nginx, HTTP/2, small page at 4g (53 ms), return with 0-RTT`.
+pub(crate) fn name(cell: &VisitCell) -> String {
+    format!("{}, {}", place(cell), visit(&cell.visit))
+}
+
+/// The same without the visit.
+pub(crate) fn place(cell: &VisitCell) -> String {
+    format!("{}, {} at {}", who(cell), page(&cell.page), path(cell))
+}
+
+/// Browser, server and HTTP version.
+pub(crate) fn who(cell: &VisitCell) -> String {
+    format!("{}, {}, HTTP/{}", browser(&cell.browser), cell.server, cell.http)
+}
+
+/// A browser's name as it writes it itself.
+pub(crate) fn browser(name: &str) -> &str {
+    match name {
+        "firefox" => "Firefox",
+        "chromium" => "Chromium",
+        other => other,
+    }
+}
+
+/// A page in words.
+pub(crate) fn page(name: &str) -> &str {
+    match name {
+        "small" => "small page",
+        "resources" => "page with subresources",
+        "image" => "image",
+        other => other,
+    }
+}
+
+/// A visit in words.
+pub(crate) fn visit(name: &str) -> &str {
+    match name {
+        "first" => "first visit",
+        "off" => "return, 0-RTT off",
+        "on" => "return, 0-RTT on",
+        other => other,
+    }
+}
+
+/// The colour's class of a visit.
+pub(crate) fn class(visit: &str) -> &'static str {
+    match visit {
+        "first" => "k-full",
+        "off" => "k-resumed",
+        "on" => "k-early",
+        _ => "k-other",
+    }
+}
+
+/// The network in words: `20 ms`, or `cable (28 ms)`.
+pub(crate) fn path(cell: &VisitCell) -> String {
+    crate::axes::network(&cell.profile, cell.rtt_ms)
+}
+
+/// The networks of the visits, each once, in the record's order.
+pub(crate) fn networks(record: &Record) -> Vec<&str> {
+    let named = record.profiles.iter().map(|profile| profile.name.as_str());
+    let cells = || record.visit_cells.iter().map(|cell| cell.profile.as_str());
+    let mut networks: Vec<&str> = Vec::new();
+    for name in named.filter(|name| cells().any(|other| other == *name)).chain(cells()) {
+        if !networks.contains(&name) {
+            networks.push(name);
+        }
+    }
+    networks
+}
+
+/// Visits that have a warning, and how many visits there are.
+pub(crate) fn warned(record: &Record) -> (usize, usize) {
+    let warned = record.visits.iter().filter(|visit| !visit.warnings.is_empty()).count();
+    (warned, record.visits.len())
+}

@@ -1,0 +1,162 @@
+//! What is shown of browsers' visits.
+
+use std::path::Path;
+
+use firstflight_report::{
+    Fault, Pictures, Record, Verdict, csv, html, markdown, parse, summary, verdicts,
+};
+
+mod synthetic;
+
+fn page(record: &Record) -> String {
+    html::render(record, &Pictures::default())
+}
+
+#[test]
+fn a_record_of_visits_alone_on_a_terminal() {
+    let text = summary(&synthetic::visits_alone(7));
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_record_of_visits_alone_as_html_and_markdown() {
+    let record = synthetic::visits_alone(7);
+    let (page, text) = (page(&record), markdown::render(&record));
+    let sections = ["walk-through", "networks", "film", "visit-effects", "visits", "setting"];
+    for id in sections {
+        assert!(page.contains(&format!("<section id=\"{id}\"")), "{id}");
+    }
+    assert!(!page.contains("<section id=\"matrix\"") && !page.contains("0 connections"));
+    let headline = "At 112 ms round-trip time, 0-RTT brings a returning visitor a small page after \
+                    229 instead of 342 ms in Firefox";
+    assert!(text.starts_with(&format!("# {headline}")), "{text}");
+    for words in ["## All visits", "## Browsers", "Mozilla Firefox 153.7.0esr", "published"] {
+        assert!(text.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn beside_connections_visits_come_after_them_in_words_and_before_them_in_sections() {
+    let record = synthetic::record(7);
+    let (page, text) = (page(&record), markdown::render(&record));
+    let at = |text: &str, words: &str| text.find(words).unwrap_or_else(|| panic!("no {words}"));
+    assert!(at(&text, "the first byte of a new connection") < at(&text, "a returning visitor"));
+    assert!(at(&page, "<section id=\"visits\"") < at(&page, "<section id=\"matrix\""));
+}
+
+#[test]
+fn the_walk_through_stands_beside_its_published_figures() {
+    let text = summary(&synthetic::visits_alone(7));
+    let row = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap().to_owned();
+    let theirs = row("small page  published");
+    let figures: Vec<&str> = theirs.split_whitespace().skip(4).collect();
+    assert_eq!(figures, ["117.0", "0.00", "333.0", "221.0", "\u{2212}112.0", "-"]);
+    assert!(row("image       published").contains("3500.0    3000.0"));
+}
+
+#[test]
+fn without_the_walk_throughs_network_the_rest_is_shown() {
+    let mut record = synthetic::visits_alone(7);
+    for cell in record.visit_cells.iter_mut().filter(|cell| cell.profile == "walkthrough") {
+        (cell.profile, cell.rtt_ms) = ("mine".to_owned(), 90.0);
+    }
+    let page = page(&record);
+    assert!(!page.contains("<section id=\"walk-through\""));
+    assert!(page.contains("<section id=\"networks\"") && page.contains("<section id=\"visits\""));
+    assert!(page.contains("mine (90 ms)"));
+}
+
+#[test]
+fn cells_without_a_good_visit_say_so() {
+    let mut record = synthetic::visits_alone(7);
+    record.visit_cells.iter_mut().for_each(|cell| cell.summary = None);
+    assert!(page(&record).contains("no good visit"));
+    assert!(summary(&record).contains("none good"));
+    markdown::render(&record);
+}
+
+#[test]
+fn visits_and_their_cells_as_csv() {
+    let record = synthetic::visits_alone(7);
+    let (mut visits, mut cells) = (Vec::new(), Vec::new());
+    csv::visits(&record, &mut visits).unwrap();
+    csv::visit_cells(&record, &mut cells).unwrap();
+    let [visits, cells] = [visits, cells].map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(visits.lines().count(), 1 + record.visits.len());
+    assert_eq!(cells.lines().count(), 1 + record.visit_cells.len());
+    let few = |text: &str, lines: usize| text.lines().take(lines).collect::<Vec<_>>().join("\n");
+    insta::assert_snapshot!("visits", few(&visits, 14));
+    insta::assert_snapshot!("visit_cells", few(&cells, 4));
+}
+
+#[test]
+fn visits_that_were_something_else_fail_the_run_and_warnings_do_not() {
+    let mut record = synthetic::visits_alone(7);
+    let asked = verdicts(&record, "firstflight");
+    assert_eq!(asked.iter().map(|verdict| &*verdict.group).collect::<Vec<_>>(), ["visits"]);
+    assert!(asked.iter().all(Verdict::passed));
+    record.visits[70].fault = Some(Fault::Mislabelled("a full handshake".to_owned()));
+    record.visits[71].fault = Some(Fault::Failed("the browser hung".to_owned()));
+    let asked = verdicts(&record, "firstflight");
+    assert_eq!(asked[0].findings.len(), 2);
+    assert!(asked[0].findings[0].ends_with("return, 0-RTT on shows a full handshake"));
+    assert!(summary(&record).contains("WRONG: Firefox, firstflight, HTTP/1.1, small page"));
+    assert!(page(&record).contains("2 of 1,380 visits failed"));
+}
+
+#[test]
+fn a_place_that_is_not_there_is_refused() {
+    let refusal = |spoil: fn(&mut Record)| {
+        let mut record = synthetic::visits_alone(7);
+        spoil(&mut record);
+        parse(&serde_json::to_vec(&record).unwrap()).unwrap_err().to_string()
+    };
+    assert!(refusal(|r| r.visits[3].cell = 999).contains("its visit names cell 999"));
+    assert!(refusal(|r| r.visit_effects[0].from = 999).contains("its visit effect names"));
+    assert!(refusal(|r| r.filmstrips[0].cell = 999).contains("its filmstrip names"));
+}
+
+#[test]
+fn pictures_beside_the_record_go_into_the_page() {
+    let record = synthetic::visits_alone(7);
+    let directory = tempfile::tempdir().unwrap();
+    synthetic::paint(&record, directory.path()).unwrap();
+    let whole = html::render(&record, &Pictures::beside(&record, directory.path()));
+    // A picture that another one follows before the axis' next time is not shown.
+    let shown = whole.matches("<img src=\"data:image/png;base64,").count();
+    assert!((8..=24).contains(&shown), "{shown}");
+    assert!(!whole.contains("filmstrips/"));
+    let bare = page(&record);
+    assert_eq!(bare.matches("class=\"absent\"").count(), shown);
+    assert!(!bare.contains("<img"));
+}
+
+/// A record may come from anywhere, and is no reason to read what else lies on the machine.
+#[test]
+fn only_small_pictures_below_the_directory_are_read() {
+    let whole = tempfile::tempdir().unwrap();
+    let directory = whole.path().join("record");
+    std::fs::create_dir(&directory).unwrap();
+    let png = [&[0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a][..], &[0; 90]].concat();
+    let large = [&png[..], &vec![0; 100 << 10]].concat();
+    let outside = whole.path().join("outside.png");
+    std::fs::write(&outside, &png).unwrap();
+    std::fs::write(directory.join("good.png"), &png).unwrap();
+    std::fs::write(directory.join("text.png"), "-----BEGIN PRIVATE KEY-----").unwrap();
+    std::fs::write(directory.join("large.png"), large).unwrap();
+    let embeds = |file: &Path| {
+        let mut record = synthetic::visits_alone(7);
+        for frame in record.filmstrips.iter_mut().flat_map(|strip| &mut strip.frames) {
+            frame.file = file.display().to_string();
+        }
+        html::render(&record, &Pictures::beside(&record, &directory)).contains("<img")
+    };
+    assert!(embeds("good.png".as_ref()));
+    for file in ["text.png", "large.png", "absent.png", "../outside.png", ".", ""] {
+        assert!(!embeds(file.as_ref()), "{file}");
+    }
+    assert!(!embeds(&outside));
+}
