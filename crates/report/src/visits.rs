@@ -65,7 +65,7 @@ impl VisitCell {
     }
 
     /// Whether two cells differ in their visit alone.
-    fn goes_with(&self, other: &Self) -> bool {
+    pub(crate) fn goes_with(&self, other: &Self) -> bool {
         (&self.browser, &self.server, &self.profile, &self.http, &self.page)
             == (&other.browser, &other.server, &other.profile, &other.http, &other.page)
             && self.rtt_ms.total_cmp(&other.rtt_ms).is_eq()

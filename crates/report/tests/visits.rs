@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use firstflight_report::conditions::Condition;
 use firstflight_report::{
-    Fault, Pictures, Record, Verdict, csv, html, markdown, parse, summary, verdicts,
+    Fault, Pictures, Record, Verdict, compare, csv, html, markdown, parse, summary, verdicts,
 };
 
 mod synthetic;
@@ -159,4 +160,72 @@ fn only_small_pictures_below_the_directory_are_read() {
         assert!(!embeds(file.as_ref()), "{file}");
     }
     assert!(!embeds(&outside));
+}
+
+/// A condition's findings in a record of visits.
+fn findings(condition: &str) -> Vec<String> {
+    let condition = Condition::parse(condition).unwrap_or_else(|error| panic!("{error}"));
+    let checked = condition.check(&synthetic::visits_alone(7), None);
+    checked.unwrap_or_else(|error| panic!("{error}")).findings
+}
+
+#[test]
+fn conditions_are_asked_of_visits_too() {
+    let none: [&str; 0] = [];
+    assert_eq!(findings("p50(visit=on, rtt=112, time=tls) > 3ms"), none);
+    assert_eq!(findings("early(visit=on) < count(visit=on)"), none);
+    assert_eq!(findings("p50(visit=on) > p50(visit=off)"), none, "each beside its like");
+    assert_eq!(
+        findings("p50(visit=on, page=small, profile=4g, browser=firefox) > 2*rtt"),
+        ["Firefox, firstflight, HTTP/1.1, small page at 4g (53 ms), return, 0-RTT on: \
+             p50(visit=on, page=small, profile=4g, browser=firefox) is 111.0 ms, rtt is 53.00 ms"]
+    );
+    assert_eq!(findings("warnings() > 1").len(), 1);
+    assert_eq!(
+        findings("p50(page=resources, time=load) > 3*rtt + p50(time=tls, visit=on)").len(),
+        6
+    );
+}
+
+#[test]
+fn conditions_on_visits_say_what_is_wrong() {
+    let refusal = |text: &str| Condition::parse(text).unwrap_err().to_string();
+    let undecided = |text: &str| {
+        let condition = Condition::parse(text).unwrap();
+        condition.check(&synthetic::visits_alone(7), None).unwrap_err().to_string()
+    };
+    assert!(refusal("p50(visit=never) > 1").contains("allowed are first, off, on"));
+    assert!(refusal("p50(visit=on, tfo=on) > 1").contains("unknown filter \"tfo\" of visits"));
+    assert!(refusal("p50(visit=on, time=setup) > 1").contains("allowed are total, tls"));
+    assert!(refusal("p50(0rtt) > p50(visit=on)").contains("do not go with connections"));
+    assert!(refusal("early(firefox) > 1").contains("such as visit=on"));
+    assert!(refusal("p50(visit=on, visit=off) > 1").contains("twice"));
+    assert!(undecided("p50(browser=lynx) > 1").contains("there is browser firefox, chromium"));
+    assert!(undecided("p95(visit=on) > 1").contains("p95(visit=on) needs 59"));
+    assert!(undecided("p50(visit=on, page=small) > old").contains("no earlier record"));
+}
+
+#[test]
+fn visits_are_compared_with_an_earlier_record() {
+    let (old, mut new) = (synthetic::visits_alone(7), synthetic::visits_alone(8));
+    let same = compare(&old, &old);
+    assert_eq!((same.changes.len(), same.differing()), (old.visit_cells.len(), 0));
+    let slow = 2;
+    for visit in new.visits.iter_mut().filter(|visit| visit.cell == slow) {
+        visit.browser.as_mut().unwrap().response_end_ms += 40.0;
+    }
+    new.visit_cells[slow].summary.as_mut().unwrap().total.p50_ms += 40.0;
+    new.visit_cells[3].page = "resources".to_owned();
+    new.browsers[0].version = "Mozilla Firefox 160.0".to_owned();
+    let comparison = compare(&old, &new);
+    let change =
+        comparison.changes.iter().find(|change| change.name.ends_with("0-RTT on")).unwrap();
+    assert!(change.differs() && change.visits, "{change:?}");
+    assert_eq!((comparison.only_old.len(), comparison.only_new.len()), (1, 1));
+    assert!(comparison.cautions[0].contains("Mozilla Firefox 160.0 now"), "{comparison:?}");
+    let condition = Condition::parse("p50(visit=on) > 1.1*old").unwrap();
+    assert_eq!(condition.check(&new, Some(&old)).unwrap().findings.len(), 1);
+    for line in comparison.text(&[]).lines() {
+        assert!(line.chars().count() <= 200, "{line}");
+    }
 }

@@ -1,74 +1,9 @@
 //! Asking a condition of a record's cells.
 
-use super::{Arithmetic, Comparison, Condition, Expression, Figure, Function};
+use super::{Arithmetic, CheckError, Comparison, Condition, Expression, Figure, Function};
 use crate::axes::{self, places};
 use crate::figure::{count, milliseconds};
-use crate::{Cell, Fault, Record, Verdict};
-
-/// A condition that cannot be decided from a record.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CheckError {
-    /// It speaks of `old`.
-    #[error("{condition}: there is no earlier record to take old from; name one by --compare")]
-    NoOld {
-        /// The condition.
-        condition: String,
-    },
-    /// A figure selects nothing.
-    #[error("{condition}: nothing in the record is {figure}; there is {there}")]
-    Nothing {
-        /// The condition.
-        condition: String,
-        /// The figure.
-        figure: String,
-        /// What there is instead.
-        there: String,
-    },
-    /// No cell has all that is compared.
-    #[error("{condition}: no cell of {figure} has {other} to go with it; measure both, or filter")]
-    NoPartner {
-        /// The condition.
-        condition: String,
-        /// The first figure.
-        figure: String,
-        /// What it is compared with.
-        other: String,
-    },
-    /// A cell has no such figure.
-    #[error(
-        "{condition}: {cell} has {samples} good samples, {figure} needs {needed}; measure more"
-    )]
-    TooFew {
-        /// The condition.
-        condition: String,
-        /// The cell.
-        cell: String,
-        /// The figure.
-        figure: String,
-        /// Good samples.
-        samples: usize,
-        /// How many it needs.
-        needed: usize,
-    },
-    /// A cell has samples, but the figure was not measured.
-    #[error("{condition}: {figure} was not measured in {cell}; choose another figure or filter")]
-    NotMeasured {
-        /// The condition.
-        condition: String,
-        /// The cell.
-        cell: String,
-        /// The figure.
-        figure: String,
-    },
-    /// A division by zero, or a number without bounds.
-    #[error("{condition}: in {cell} it divides by zero; compare products instead")]
-    NotFinite {
-        /// The condition.
-        condition: String,
-        /// The cell.
-        cell: String,
-    },
-}
+use crate::{Cell, Fault, Record, Verdict, VisitCell, visits};
 
 pub(super) fn check(
     condition: &Condition,
@@ -109,6 +44,7 @@ pub(super) fn check(
 /// What a condition is asked of.
 enum Subject<'a> {
     Cell(usize, &'a Cell),
+    Visits(&'a VisitCell),
     Server(&'a str),
 }
 
@@ -139,6 +75,10 @@ impl<'a> Asked<'a> {
             }
         }
         let first = self.first();
+        if let Some(selector) = &first.visits {
+            let cells = self.record.visit_cells.iter().filter(|cell| selector.matches(cell));
+            return Ok(cells.map(Subject::Visits).collect());
+        }
         Ok(match first.function {
             Function::Replays => self
                 .record
@@ -155,6 +95,9 @@ impl<'a> Asked<'a> {
     }
 
     fn selects(&self, figure: &Figure) -> bool {
+        if let Some(selector) = &figure.visits {
+            return self.record.visit_cells.iter().any(|cell| selector.matches(cell));
+        }
         match figure.function {
             Function::Replays => {
                 self.record.replays.iter().any(|r| figure.selector.matches_server(&r.server))
@@ -195,9 +138,13 @@ impl<'a> Asked<'a> {
         figure: &Figure,
         subject: &Subject<'a>,
     ) -> Result<Option<f64>, CheckError> {
+        if let (Some(selector), Subject::Visits(cell)) = (&figure.visits, subject) {
+            return selector.value(self.condition, record, figure, cell);
+        }
         if figure.function == Function::Replays {
             let server = match subject {
                 Subject::Cell(_, cell) => cell.server.as_str(),
+                Subject::Visits(cell) => cell.server.as_str(),
                 Subject::Server(server) => server,
             };
             // A filter may name another server than the subject's.
@@ -253,14 +200,7 @@ impl<'a> Asked<'a> {
         let figures = figure.selector.figures(summary);
         let value = match figure.function {
             Function::RoundTrips => summary.round_trips.map(f64::from),
-            Function::Min => figures.map(|f| f.min_ms),
-            Function::P50 => figures.map(|f| f.p50_ms),
-            Function::P95 => figures.and_then(|f| f.p95_ms),
-            Function::P99 => figures.and_then(|f| f.p99_ms),
-            Function::P999 => figures.and_then(|f| f.p999_ms),
-            Function::Max => figures.map(|f| f.max_ms),
-            Function::Mean => figures.map(|f| f.mean_ms),
-            Function::Count | Function::Spoiled | Function::Replays => None,
+            function => figures.and_then(|figures| function.of(figures)),
         };
         value.ok_or_else(|| CheckError::NotMeasured {
             condition: self.condition.text.clone(),
@@ -309,6 +249,7 @@ impl<'a> Asked<'a> {
             Expression::Number(value) => *value,
             Expression::Rtt => match subject {
                 Subject::Cell(_, cell) => cell.rtt_ms,
+                Subject::Visits(cell) => cell.rtt_ms,
                 Subject::Server(_) => f64::NAN,
             },
             Expression::Figure(place) => values[*place].new,
@@ -337,6 +278,7 @@ impl<'a> Asked<'a> {
     fn name(&self, subject: &Subject<'_>) -> String {
         match subject {
             Subject::Cell(place, _) => axes::name(self.record, &self.record.cells[*place]),
+            Subject::Visits(cell) => visits::name(cell),
             Subject::Server(server) => (*server).to_owned(),
         }
     }
@@ -354,16 +296,22 @@ impl<'a> Asked<'a> {
                 words.push(format!("was {}", say(old)));
             }
         }
-        if let (true, Subject::Cell(_, cell)) =
-            (self.condition.root.any(&|e| matches!(e, Expression::Rtt)), subject)
-        {
-            words.push(format!("rtt is {}", milliseconds(cell.rtt_ms)));
+        let rtt_ms = match subject {
+            Subject::Cell(_, cell) => Some(cell.rtt_ms),
+            Subject::Visits(cell) => Some(cell.rtt_ms),
+            Subject::Server(_) => None,
+        };
+        if let Some(ms) = rtt_ms.filter(|_| self.condition.speaks_of_rtt()) {
+            words.push(format!("rtt is {}", milliseconds(ms)));
         }
         words.join(", ")
     }
 
     fn nothing(&self, figure: &Figure) -> CheckError {
         let there = match figure.function {
+            _ if figure.visits.is_some() => {
+                figure.visits.as_ref().map(|visits| visits.there(self.record)).unwrap_or_default()
+            }
             Function::Replays => {
                 let servers = self.record.attacked();
                 match servers.is_empty() {

@@ -14,15 +14,20 @@
 //! their own kind and filters say: `p50(0rtt) > 0.7*p50(full)` compares each 0-RTT cell with the
 //! full handshake on the same path, at the same server, with the same version. `rtt` is the round
 //! trip of the cell's profile, `old` the comparison's first figure in the record compared with.
+//!
+//! A figure that names `visit`, `browser` or `page` is one of browsers' visits:
+//! `p50(visit=on, page=small, time=tls) > 5ms`.
 
+mod error;
 mod evaluate;
 mod parser;
 mod selector;
 mod tokens;
+mod visits;
 
-pub use evaluate::CheckError;
+pub use error::CheckError;
 
-use crate::{Record, Verdict};
+use crate::{Figures, Record, Verdict};
 
 /// A condition that was understood.
 #[derive(Clone, Debug)]
@@ -49,6 +54,10 @@ impl Condition {
     /// Whether it speaks of `old`, and so needs a record to compare with.
     pub fn needs_old(&self) -> bool {
         self.root.any(&|expression| matches!(expression, Expression::Old(_)))
+    }
+
+    fn speaks_of_rtt(&self) -> bool {
+        self.root.any(&|expression| matches!(expression, Expression::Rtt))
     }
 
     /// The answer as a verdict in any case: what cannot be decided is [`Verdict::undecided`].
@@ -151,6 +160,8 @@ enum Comparison {
 struct Figure {
     function: Function,
     selector: selector::Selector,
+    /// Instead of `selector`, where it is about visits of browsers.
+    visits: Option<visits::VisitSelector>,
     /// As it was written.
     text: String,
 }
@@ -168,10 +179,14 @@ enum Function {
     Spoiled,
     RoundTrips,
     Replays,
+    /// Visits with early data that was accepted.
+    Early,
+    /// Visits in which browser and packets disagree.
+    Warnings,
 }
 
 impl Function {
-    const ALL: [(&str, Self); 11] = [
+    const ALL: [(&str, Self); 13] = [
         ("min", Self::Min),
         ("p50", Self::P50),
         ("p95", Self::P95),
@@ -183,10 +198,32 @@ impl Function {
         ("spoiled", Self::Spoiled),
         ("round_trips", Self::RoundTrips),
         ("replays", Self::Replays),
+        ("early", Self::Early),
+        ("warnings", Self::Warnings),
     ];
 
     fn is_time(self) -> bool {
         !matches!(self, Self::Count | Self::Spoiled | Self::RoundTrips | Self::Replays)
+            && !self.is_of_visits()
+    }
+
+    /// Whether only visits have it.
+    fn is_of_visits(self) -> bool {
+        matches!(self, Self::Early | Self::Warnings)
+    }
+
+    /// Its value in a distribution; `None` for what is none of time, or not reported.
+    fn of(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Self::Min => Some(figures.min_ms),
+            Self::P50 => Some(figures.p50_ms),
+            Self::P95 => figures.p95_ms,
+            Self::P99 => figures.p99_ms,
+            Self::P999 => figures.p999_ms,
+            Self::Max => Some(figures.max_ms),
+            Self::Mean => Some(figures.mean_ms),
+            _ => None,
+        }
     }
 
     /// From how many samples on a percentile is given.

@@ -3,6 +3,7 @@
 
 use super::selector::Selector;
 use super::tokens::{Placed, Token, split};
+use super::visits::VisitSelector;
 use super::{Arithmetic, Comparison, Condition, ConditionError, Expression, Figure, Function};
 
 pub(super) fn parse(text: &str) -> Result<Condition, ConditionError> {
@@ -243,13 +244,25 @@ impl Parser<'_> {
             let names: Vec<&str> = Function::ALL.iter().map(|(name, _)| *name).collect();
             return error(format!("unknown function {word:?}; allowed are {}", names.join(", ")));
         };
-        let selector = Selector::parse(&arguments, function).map_err(|(offset, message)| {
+        let wrong = |(offset, message): (usize, String)| {
             ConditionError::new(self.text, self.here() + 1 + offset, message)
-        })?;
+        };
+        let visits = VisitSelector::parse(&arguments, function).map_err(wrong)?;
+        let selector = match visits {
+            Some(_) => Selector::default(),
+            None => Selector::parse(&arguments, function).map_err(wrong)?,
+        };
+        let others = self.figures.iter().find(|other| other.visits.is_some() != visits.is_some());
+        if let Some(other) = others {
+            return error(format!(
+                "visits of browsers do not go with connections, as {} here; write two conditions",
+                other.text
+            ));
+        }
         let text = self.text[at..self.tokens[self.next].end].to_owned();
         self.next += 1;
         let place = self.figures.len();
-        self.figures.push(Figure { function, selector, text });
+        self.figures.push(Figure { function, selector, visits, text });
         self.comparison.get_or_insert(place);
         Ok((Expression::Figure(place), if function.is_time() { Is::Time } else { Is::Count }))
     }

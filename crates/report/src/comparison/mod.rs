@@ -1,0 +1,187 @@
+//! Two records beside each other: which cells became slower or faster, beyond chance.
+
+mod shown;
+mod visits;
+
+use firstflight_statistics::{allowed_by_chance, difference_of_medians};
+
+use crate::axes::{name, same_but_for};
+use crate::{Figures, Interval, Record};
+
+/// What became of the cells that two records share.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// When and with what the first was measured.
+    pub old: String,
+    /// The second.
+    pub new: String,
+    /// The cells that both have, in the order of the new record.
+    pub changes: Vec<Change>,
+    /// How many of them may seem to differ by chance at 95 %, all but 1 in 40 times.
+    pub allowed: usize,
+    /// Cells that the old record alone has, by name.
+    pub only_old: Vec<String>,
+    /// Cells that the new record alone has.
+    pub only_new: Vec<String>,
+    /// What makes the two hard to compare, a sentence each.
+    pub cautions: Vec<String>,
+}
+
+/// A cell in both records. Times are milliseconds to the first byte; of browsers' visits the total
+/// in the browser.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// The cell, by its place in the new record's cells, or visit cells.
+    pub cell: usize,
+    /// Whether it is one of browsers' visits.
+    pub visits: bool,
+    /// Its name there.
+    pub name: String,
+    /// Medians, old and new.
+    pub p50_ms: (f64, f64),
+    /// New less old, with its 95 % interval by the bootstrap; `None` with fewer than 6 good samples
+    /// on a side.
+    pub difference_ms: Option<Interval>,
+    /// 95th percentiles, old and new, where both have one.
+    pub p95_ms: Option<(f64, f64)>,
+    /// Bounds on their difference, from both intervals: wider than 95 % would need.
+    pub p95_difference_ms: Option<Interval>,
+    /// Round trips, old and new.
+    pub round_trips: (Option<u32>, Option<u32>),
+}
+
+impl Change {
+    /// Whether 0 lies outside the median's interval.
+    pub fn differs(&self) -> bool {
+        self.difference_ms.is_some_and(|interval| interval.low > 0.0 || interval.high < 0.0)
+    }
+
+    /// New less old in percent of the old median.
+    pub fn percent(&self) -> f64 {
+        100.0 * (self.p50_ms.1 - self.p50_ms.0) / self.p50_ms.0.abs().max(f64::MIN_POSITIVE)
+    }
+}
+
+impl Comparison {
+    /// How many cells seem to differ.
+    pub fn differing(&self) -> usize {
+        self.changes.iter().filter(|change| change.differs()).count()
+    }
+}
+
+/// Compares two records, cell by cell, from their raw samples. Second arms of A/A controls are left
+/// out.
+pub fn compare(old: &Record, new: &Record) -> Comparison {
+    let (old_times, new_times) = (times(old), times(new));
+    let mut comparison = Comparison {
+        old: run(old),
+        new: run(new),
+        cautions: cautions(old, new),
+        ..Comparison::default()
+    };
+    let mut matched = vec![false; old.cells.len()];
+    for (place, cell) in new.cells.iter().enumerate().filter(|(_, cell)| !cell.control) {
+        let mut candidates = old.cells.iter().enumerate().filter(|(_, cell)| !cell.control);
+        let before = candidates.find(|(_, other)| same_but_for(other, cell, &[]));
+        let name = name(new, cell);
+        let Some((old_place, before)) = before else {
+            comparison.only_new.push(name);
+            continue;
+        };
+        matched[old_place] = true;
+        let (Some(was), Some(is)) = (&before.summary, &cell.summary) else {
+            comparison.cautions.push(format!("{name}: no good sample in one of the records."));
+            continue;
+        };
+        let times = (&*old_times[old_place], &*new_times[place]);
+        comparison.changes.push(Change {
+            cell: place,
+            name,
+            round_trips: (was.round_trips, is.round_trips),
+            ..change((&was.first_byte, &is.first_byte), times)
+        });
+    }
+    comparison.only_old = (old.cells.iter().zip(matched))
+        .filter(|(cell, matched)| !matched && !cell.control)
+        .map(|(cell, _)| name(old, cell))
+        .collect();
+    visits::compare(old, new, &mut comparison);
+    comparison.allowed = allowed_by_chance(comparison.changes.len());
+    comparison
+}
+
+/// What became of the figures of a cell, and of its raw times.
+fn change((was, is): (&Figures, &Figures), (old, new): (&[f64], &[f64])) -> Change {
+    let bounds = |a: (f64, f64), b: (f64, f64), estimate| Interval {
+        low: b.0 - a.1,
+        estimate,
+        high: b.1 - a.0,
+    };
+    let difference = difference_of_medians(old, new);
+    let p95_ms = was.p95_ms.zip(is.p95_ms);
+    let intervals = was.p95_interval_ms.zip(is.p95_interval_ms);
+    Change {
+        p50_ms: (was.p50_ms, is.p50_ms),
+        difference_ms: difference.map(|interval| Interval {
+            low: interval.low,
+            estimate: interval.estimate,
+            high: interval.high,
+        }),
+        p95_ms,
+        p95_difference_ms: p95_ms.zip(intervals).map(|((was, is), (a, b))| bounds(a, b, is - was)),
+        ..Change::default()
+    }
+}
+
+/// Good first-byte times of each cell.
+fn times(record: &Record) -> Vec<Vec<f64>> {
+    let mut times = vec![Vec::new(); record.cells.len()];
+    for sample in record.samples.iter().filter(|sample| sample.fault.is_none()) {
+        times[sample.cell].extend(sample.time_ms.filter(|time| time.is_finite()));
+    }
+    times
+}
+
+fn run(record: &Record) -> String {
+    let servers: Vec<&str> = record.servers.iter().map(|server| server.version.as_str()).collect();
+    format!(
+        "{} by firstflight {}; {}; seed {}",
+        record.date,
+        record.version,
+        servers.join(", "),
+        record.seed
+    )
+}
+
+fn cautions(old: &Record, new: &Record) -> Vec<String> {
+    let mut cautions = Vec::new();
+    let mut differs = |what: &str, old: String, new: String| {
+        if old != new {
+            cautions.push(format!("The {what} is another: {old} then, {new} now."));
+        }
+    };
+    differs("processor", old.machine.processor.clone(), new.machine.processor.clone());
+    let processors = |record: &Record| record.machine.processors.to_string();
+    differs("number of processors", processors(old), processors(new));
+    differs("kernel", old.machine.kernel.clone(), new.machine.kernel.clone());
+    let witness = |record: &Record| match record.witness {
+        crate::Witness::Packets => "packets".to_owned(),
+        crate::Witness::Kernel => "the kernel".to_owned(),
+    };
+    differs("witness", witness(old), witness(new));
+    let awake = |record: &Record| {
+        let awake = record.link.as_ref().map(|link| link.keep_awake);
+        match awake {
+            Some(true) => "kept awake".to_owned(),
+            Some(false) => "free to sleep".to_owned(),
+            None => "not ours".to_owned(),
+        }
+    };
+    differs("processors' rest", awake(old), awake(new));
+    for browser in &new.browsers {
+        let before = old.browsers.iter().find(|other| other.name == browser.name);
+        let before = before.map_or(&browser.version, |before| &before.version);
+        differs("browser", before.clone(), browser.version.clone());
+    }
+    cautions
+}
