@@ -3,12 +3,13 @@
 mod processes;
 mod server;
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use firstflight_browser::{
     Browser, BrowserError, Installed, Make, OnThisMachine, Settings, Window,
@@ -140,6 +141,47 @@ fn ends_with_its_handle(make: Make) {
     let gone = browser.navigate(&url, PATIENCE).unwrap_err();
     assert!(matches!(gone, BrowserError::Gone { .. }), "{gone}");
 }
+
+/// Whoever started it was killed, and could end nothing.
+#[test]
+fn browsers_end_when_their_starter_is_killed() {
+    for make in Make::ALL {
+        let bench = Bench::new();
+        let mut starter = Command::new(env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "starts_a_browser_and_waits"])
+            .env(STARTER, bench.home())
+            .env(STARTED, make.name())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let ready = bench.home().join("ready");
+        let end = Instant::now() + PATIENCE;
+        while !ready.exists() && Instant::now() < end {
+            sleep(Duration::from_millis(20));
+        }
+        let started = below(&bench.home()).len();
+        starter.kill().unwrap();
+        starter.wait().unwrap();
+        assert!(ready.exists() && started > 3, "{make} did not start: {started} processes");
+        bench.is_left_alone();
+    }
+}
+
+/// A process of the test before it.
+#[test]
+#[ignore = "is started by another test"]
+fn starts_a_browser_and_waits() {
+    let Some(home) = env::var_os(STARTER).map(PathBuf::from) else { return };
+    let make = env::var(STARTED).unwrap().parse().unwrap();
+    let installed = Installed::find(make).unwrap();
+    let settings = Settings::default();
+    let _browser = Browser::open(&installed, &OnThisMachine, &home, &settings).unwrap();
+    fs::write(home.join("ready"), "").unwrap();
+    sleep(10 * PATIENCE);
+}
+
+const STARTER: &str = "FIRSTFLIGHT_TEST_HOME";
+const STARTED: &str = "FIRSTFLIGHT_TEST_MAKE";
 
 #[test]
 fn a_program_that_is_none_is_named() {
