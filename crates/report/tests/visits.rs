@@ -215,7 +215,7 @@ fn visits_are_compared_with_an_earlier_record() {
         visit.browser.as_mut().unwrap().response_end_ms += 40.0;
     }
     new.visit_cells[slow].summary.as_mut().unwrap().total.p50_ms += 40.0;
-    new.visit_cells[3].page = "resources".to_owned();
+    new.visit_cells[3].page = "another".to_owned();
     new.browsers[0].version = "Mozilla Firefox 160.0".to_owned();
     let comparison = compare(&old, &new);
     let change =
@@ -223,7 +223,7 @@ fn visits_are_compared_with_an_earlier_record() {
     assert!(change.differs() && change.visits, "{change:?}");
     assert_eq!((comparison.only_old.len(), comparison.only_new.len()), (1, 1));
     assert!(comparison.cautions[0].contains("Mozilla Firefox 160.0 now"), "{comparison:?}");
-    let condition = Condition::parse("p50(visit=on) > 1.1*old").unwrap();
+    let condition = Condition::parse("p50(visit=on, rtt=112) > 1.1*old").unwrap();
     assert_eq!(condition.check(&new, Some(&old)).unwrap().findings.len(), 1);
     for line in comparison.text(&[]).lines() {
         assert!(line.chars().count() <= 200, "{line}");

@@ -48,7 +48,7 @@ fn row(cell: &VisitCell, begins: bool) -> Markup {
         th scope="row" { @if begins { (path(cell)) } @else { span.hidden { (path(cell)) } } }
         td { @if begins { (browser(&cell.browser)) span.sub { (cell.server) ", HTTP/" (cell.http) } } }
         td { @if begins { (page(&cell.page)) } }
-        td { span class=(format!("dot {}", class(&cell.visit))) {} (visit(&cell.visit)) }
+        td.keep { span class=(format!("dot {}", class(&cell.visit))) {} (visit(&cell.visit)) }
         @if let Some(summary) = &cell.summary {
             td.n { (summary.early) " of " (summary.visits) }
             td.n { (figures(summary.tls.as_ref(), summary.wire_tls.as_ref())) }

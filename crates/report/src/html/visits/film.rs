@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::super::Section;
 use crate::drawing::tick;
-use crate::figure::milliseconds;
+use crate::figure::count;
 use crate::visits::{class, place, visit};
 use crate::{Filmstrip, Frame, Pictures, Record};
 
@@ -60,7 +60,7 @@ fn draw(reel: &Reel<'_>, record: &Record, pictures: &Pictures) -> Markup {
                     p.strip-name {
                         span class=(format!("dot {}", class(shown))) {} (visit(shown))
                         @if let Some(ms) = last_ms(strip) {
-                            span.faint { ", last change after " (milliseconds(ms)) }
+                            span.faint { ", last change after " (whole(ms)) }
                         }
                     }
                     ol class=(format!("frames {}", class(shown))) {
@@ -77,16 +77,21 @@ fn frame(run: &Run<'_>, pictures: &Pictures) -> Markup {
     let Some(frame) = run.frame else {
         return html! { li.nothing style=(place) { span.sub { "nothing yet" } } };
     };
-    let alternative = format!("the page {} after the navigation began", milliseconds(frame.at_ms));
+    let alternative = format!("the page {} after the navigation began", whole(frame.at_ms));
     html! {
         li style=(place) {
             @match pictures.uri(&frame.file) {
                 Some(uri) => img src=(uri) alt=(alternative);,
                 None => span.absent { (frame.file) }
             }
-            span.sub { (milliseconds(frame.at_ms)) }
+            span.sub { (whole(frame.at_ms)) }
         }
     }
+}
+
+/// No picture is taken so exactly that decimals say anything.
+fn whole(ms: f64) -> String {
+    format!("{} ms", count(ms.round()))
 }
 
 /// When the last picture of a strip was seen first.
