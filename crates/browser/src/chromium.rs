@@ -100,6 +100,8 @@ impl Chromium {
             ("Page.setLifecycleEventsEnabled", json!({ "enabled": true })),
             ("Network.enable", json!({})),
             ("Network.setCacheDisabled", json!({ "cacheDisabled": !self.cache })),
+            // It would ask each server for one, on a connection that no page needs.
+            ("Network.setBlockedURLs", json!({ "urls": ["*/favicon.ico"] })),
         ] {
             self.line.call(method, parameters, Some(&tab.session), wait)?;
         }

@@ -38,6 +38,9 @@
     encodedBodySize: entry.encodedBodySize,
   });
   const page = performance.getEntriesByType("navigation")[0];
+  // A browser may name an icon that it was kept from asking for.
+  const icon = new URL("/favicon.ico", location.href).href;
+  const resources = performance.getEntriesByType("resource");
   const paint = (name) => performance.getEntriesByName(name)[0]?.startTime ?? null;
   return {
     origin: performance.timeOrigin,
@@ -47,7 +50,7 @@
     loadEvent: page.loadEventStart,
     loadEventEnd: page.loadEventEnd,
     kind: page.type,
-    resources: performance.getEntriesByType("resource").map(fetched),
+    resources: resources.filter((entry) => entry.name !== icon).map(fetched),
     firstPaint: paint("first-paint"),
     firstContentfulPaint: paint("first-contentful-paint"),
     largestContentfulPaint: paints.at(-1)?.startTime ?? null,
