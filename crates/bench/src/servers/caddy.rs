@@ -4,7 +4,7 @@ use firstflight_tls::Version;
 use serde_json::json;
 
 use super::{Ability, Found, HOST, Lack, NO_PING_PONG, Post, Server};
-use crate::BenchError;
+use crate::{BenchError, Http};
 
 /// Caddy with its files, one processor. Its TLS is Go's.
 pub(super) struct Caddy;
@@ -64,7 +64,11 @@ fn config(post: &Post<'_>) -> serde_json::Value {
         "apps": {
             "http": { "grace_period": "1s", "servers": { "lab": {
                 "listen": listen,
-                "protocols": ["h1", "h2", "h3"],
+                "protocols": match post.manner.http {
+                    Some(Http::One) => &["h1"][..],
+                    Some(Http::Two) => &["h1", "h2"],
+                    _ => &["h1", "h2", "h3"],
+                },
                 "automatic_https": { "disable": true },
                 "logs": { "default_logger_name": "lab" },
                 "tls_connection_policies": [{

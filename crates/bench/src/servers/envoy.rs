@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::program::{find, is_program};
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Certificate, Size};
+use crate::{BenchError, Certificate, Http, Size};
 
 /// Envoy, one worker, with TCP Fast Open. It answers by itself, without an origin behind it.
 pub(super) struct Envoy;
@@ -120,7 +120,10 @@ fn transport_socket(post: &Post<'_>) -> Value {
     json!({ "name": "tls", "typed_config": {
         "@type": format!("{TYPES}.transport_sockets.tls.v3.DownstreamTlsContext"),
         "common_tls_context": {
-            "alpn_protocols": ["h2", "http/1.1"],
+            "alpn_protocols": match post.manner.http {
+                Some(Http::One) => &["http/1.1"][..],
+                _ => &["h2", "http/1.1"],
+            },
             "tls_params": {
                 "tls_minimum_protocol_version": "TLSv1_0",
                 "tls_maximum_protocol_version": "TLSv1_3",
@@ -142,15 +145,16 @@ const CIPHERS: [&str; 4] = [
 
 fn http(post: &Post<'_>, codec: &str) -> Value {
     let routes: Vec<Value> = post
-        .sizes
+        .pages
         .iter()
-        .map(|size| {
+        .map(|page| {
             json!({
-                "match": { "path": size.path() },
-                "direct_response": {
-                    "status": 200,
-                    "body": { "filename": post.site.root.join(size.name()) },
-                },
+                "match": { "path": page.path },
+                "direct_response": { "status": 200, "body": { "filename": page.file } },
+                "response_headers_to_add": [{
+                    "header": { "key": "content-type", "value": page.content_type },
+                    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+                }],
             })
         })
         .collect();

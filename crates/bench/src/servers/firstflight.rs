@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Found, Lack, Post, Server};
-use crate::{BenchError, Workload};
+use super::{Found, Lack, Manner, Post, Server};
+use crate::{BenchError, Http, Workload};
 
 /// Our own server, with ticket keys of its own in each process.
 pub(super) struct Firstflight;
@@ -37,6 +37,19 @@ impl Server for Firstflight {
             .args(["--tls-min", "1.0", "--early-data", "on"])
             // As many as the others get here.
             .args(["--workers", "1"]);
+        let Manner { http, keep_alive, idle } = post.manner;
+        if http == Some(Http::One) {
+            command.args(["--http2", "off"]);
+        }
+        if matches!(http, Some(Http::One | Http::Two)) {
+            command.arg("--no-http3");
+        }
+        if !keep_alive {
+            command.args(["--keep-alive", "off"]);
+        }
+        if let Some(idle) = idle {
+            command.args(["--idle-timeout", &format!("{}ms", idle.as_millis())]);
+        }
         match post.workload {
             Workload::Get => command
                 .arg("--root")

@@ -3,7 +3,7 @@ use std::process::Command;
 
 use super::program::{find, library};
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Certificate};
+use crate::{BenchError, Certificate, Http};
 
 /// h2o, one thread, with TCP Fast Open.
 pub(super) struct H2o;
@@ -30,6 +30,10 @@ impl Server for H2o {
             (Ability::EarlyData, "h2o on OpenSSL issues tickets without early data"),
             (Ability::Presents(Certificate::Ed25519), "h2o reads no Ed25519 keys"),
         ]
+    }
+
+    fn keeps_to(&self, http: Http) -> bool {
+        http != Http::One
     }
 
     fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {

@@ -3,7 +3,7 @@ use std::process::Command;
 
 use super::program::library;
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Size};
+use crate::{BenchError, Http};
 
 /// HAProxy with `allow-0rtt` and TCP Fast Open, one thread. It answers by itself, without an
 /// origin behind it.
@@ -47,6 +47,9 @@ impl Server for Haproxy {
     }
 }
 
+/// What an answer may be long without being told so.
+const USUAL_BUFFER: usize = 15 << 10;
+
 /// Certificate and key in one file, as it wants them.
 fn join(post: &Post<'_>) -> Result<String, BenchError> {
     let mut pem = String::new();
@@ -63,32 +66,36 @@ fn join(post: &Post<'_>) -> Result<String, BenchError> {
 
 fn config(found: &Found, post: &Post<'_>, pem: &str) -> String {
     // An answer has to fit into a buffer; only where one is wanted that large are buffers changed.
-    let buffers = match post.sizes.contains(&Size::OneMib) {
-        true => format!("tune.bufsize {}\n", Size::OneMib.bytes() + (64 << 10)),
+    let largest = post.pages.iter().map(|page| page.bytes).max().unwrap_or_default();
+    let buffers = match largest > USUAL_BUFFER {
+        true => format!("tune.bufsize {}\n", largest + (64 << 10)),
         false => String::new(),
     };
     let answers: String = post
-        .sizes
+        .pages
         .iter()
-        .map(|size| {
+        .map(|page| {
             format!(
                 "http-request return status 200 content-type {kind} file {file} if {{ path {path} }}\n",
-                kind = match size {
-                    Size::TenKib => "text/html",
-                    Size::OneKib | Size::OneMib => "application/octet-stream",
-                },
-                file = post.site.root.join(size.name()).display(),
-                path = size.path(),
+                kind = page.content_type,
+                file = page.file.display(),
+                path = page.path,
             )
         })
         .collect();
+    let alpn = match post.manner.http {
+        Some(Http::One) => "http/1.1",
+        Some(Http::Two) => "h2",
+        _ => "h2,http/1.1",
+    };
+    let close = if post.manner.keep_alive { "" } else { "option httpclose\n" };
     format!(
         "global\nlog stdout format raw local0\nnbthread 1\nmaxconn 4096\n{buffers}\
          ssl-default-bind-ciphers ALL:@SECLEVEL=0\n\
          defaults\nmode http\nlog global\nlog-format \"%r %ST\"\n\
-         timeout client 30s\ntimeout server 30s\ntimeout connect 5s\n\
+         timeout client 30s\ntimeout server 30s\ntimeout connect 5s\n{close}\
          frontend lab\n\
-         bind 0.0.0.0:{port} ssl crt {pem} ssl-min-ver TLSv1.0 alpn h2,http/1.1 \
+         bind 0.0.0.0:{port} ssl crt {pem} ssl-min-ver TLSv1.0 alpn {alpn} \
          curves {groups} allow-0rtt tfo backlog 4096\n\
          {answers}\
          http-request return status 404\n",

@@ -2,9 +2,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::command::CommandServer;
-use super::{Abilities, Server};
+use super::{Abilities, Ability, Server};
 use super::{caddy, envoy, firstflight, h2o, haproxy, nginx, openssl};
-use crate::{BenchError, Certificate, Workload};
+use crate::{BenchError, Certificate, Http, Workload};
 
 /// A server that the lab knows to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +96,29 @@ impl ServerKind {
         FIRST_PORT + (server * listeners + listener) as u16
     }
 
+    /// Its port for browsers' visits over a version of HTTP, likewise.
+    pub(crate) fn visited_port(self, http: Http) -> u16 {
+        let servers = self.port(Workload::PingPong, Certificate::EcdsaP256) - FIRST_PORT;
+        FIRST_VISITED_PORT + servers + http as u16
+    }
+
+    /// Whether browsers can be made to visit it over this version of HTTP; if not, why.
+    pub(crate) fn visited_over(self, http: Http) -> Result<(), &'static str> {
+        let ability = match http {
+            Http::One if !self.server().keeps_to(http) => {
+                return Err("it cannot be told to speak HTTP/1.1 alone");
+            }
+            Http::One => return Ok(()),
+            Http::Two => Ability::Http2,
+            Http::Three => Ability::Http3,
+        };
+        let lacks = self.server().lacks();
+        match lacks.into_iter().find(|(lacking, _)| *lacking == ability) {
+            Some((_, why)) => Err(why),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn server(self) -> &'static dyn Server {
         match self {
             Self::Firstflight => &firstflight::Firstflight,
@@ -129,6 +152,7 @@ impl FromStr for ServerKind {
 
 /// Below the ports that clients get, in a namespace that has no other servers.
 const FIRST_PORT: u16 = 4430;
+const FIRST_VISITED_PORT: u16 = 8430;
 
 #[cfg(test)]
 mod tests {
@@ -153,6 +177,7 @@ mod tests {
             for workload in Workload::ALL {
                 ports.extend(Certificate::ALL.map(|one| server.port(workload, one)));
             }
+            ports.extend([Http::One, Http::Two, Http::Three].map(|one| server.visited_port(one)));
         }
         let count = ports.len();
         ports.sort_unstable();

@@ -17,11 +17,13 @@ mod site;
 mod survey;
 mod trial;
 mod trial_quic;
+mod visited;
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 pub use abilities::{Abilities, Ability, Asked, Lack};
 pub use command::CommandServer;
@@ -30,8 +32,9 @@ pub(crate) use program::find;
 pub(crate) use running::{Running, Wanted};
 pub(crate) use site::{HOST, Site};
 pub use survey::{Surveyed, survey};
+pub(crate) use visited::{Visited, VisitedPage};
 
-use crate::{BenchError, Size, Workload};
+use crate::{BenchError, Http, Size, Workload};
 use program::Found;
 use site::Identity;
 
@@ -45,6 +48,11 @@ trait Server: Sync {
 
     /// What it cannot do, as far as that is known without a trial.
     fn lacks(&self) -> Vec<Lack>;
+
+    /// Whether it can be told to speak this version of HTTP and none that browsers like better.
+    fn keeps_to(&self, _http: Http) -> bool {
+        true
+    }
 
     /// Writes its configuration and returns what starts it, in the foreground.
     fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError>;
@@ -64,10 +72,53 @@ struct Post<'a> {
     /// Its addresses, one for each path. All servers answer on all; a server of datagrams that
     /// listens on 0.0.0.0 has to answer from the address that it was called by, and not all do.
     addresses: Vec<Ipv4Addr>,
-    sizes: &'a [Size],
+    /// What is asked for: servers without files answer nothing else.
+    pages: Vec<Page>,
     directory: PathBuf,
     /// Where it logs a line for each request.
     log: PathBuf,
+    /// How it is to serve; servers do of it what they can.
+    manner: Manner,
+}
+
+/// Something that is served.
+struct Page {
+    /// The path in the URL.
+    path: String,
+    file: PathBuf,
+    content_type: &'static str,
+    bytes: usize,
+}
+
+impl Page {
+    /// The page of a size.
+    fn of_size(size: Size, site: &Site) -> Self {
+        Self {
+            path: size.path().to_owned(),
+            file: site.root.join(size.name()),
+            content_type: match size {
+                Size::TenKib => "text/html",
+                Size::OneKib | Size::OneMib => "application/octet-stream",
+            },
+            bytes: size.bytes(),
+        }
+    }
+}
+
+/// How connections are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// The only HTTP version; `None`: all that it speaks.
+    pub http: Option<Http>,
+    /// Whether a connection of HTTP/1.1 takes further requests.
+    pub keep_alive: bool,
+    /// How long a connection over QUIC may be without a request; `None`: the server's own default.
+    pub idle: Option<Duration>,
+}
+
+impl Manner {
+    /// As the server does by itself.
+    const USUAL: Self = Self { http: None, keep_alive: true, idle: None };
 }
 
 impl Post<'_> {

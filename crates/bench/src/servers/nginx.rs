@@ -2,7 +2,7 @@ use std::process::Command;
 
 use super::program::library;
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::BenchError;
+use crate::{BenchError, Http};
 
 /// nginx as Debian or anybody else has built it, with 0-RTT and TCP Fast Open on. One process and
 /// no other user than root, because an unprivileged namespace has no other.
@@ -37,11 +37,16 @@ impl Server for Nginx {
 }
 
 fn config(found: &Found, post: &Post<'_>) -> String {
-    let (listen_http2, http2) = match Http2::of(found) {
+    let two = match post.manner.http {
+        Some(Http::One) => Http2::No,
+        _ => Http2::of(found),
+    };
+    let (listen_http2, http2) = match two {
         Http2::ByListen => (" http2", ""),
         Http2::ByDirective => ("", "http2 on;\n"),
         Http2::No => ("", ""),
     };
+    let keep_alive = if post.manner.keep_alive { "" } else { "keepalive_timeout 0;\n" };
     format!(
         "daemon off;\nmaster_process off;\nuser root root;\n\
          error_log stderr warn;\npid {dir}/nginx.pid;\n\
@@ -51,6 +56,8 @@ fn config(found: &Found, post: &Post<'_>) -> String {
          client_body_temp_path {dir}/body;\nproxy_temp_path {dir}/proxy;\n\
          fastcgi_temp_path {dir}/fastcgi;\nuwsgi_temp_path {dir}/uwsgi;\n\
          scgi_temp_path {dir}/scgi;\n\
+         types {{ text/html html; text/css css; text/javascript js; image/png png; }}\n\
+         {keep_alive}\
          server {{\n\
          listen 0.0.0.0:{port} ssl{listen_http2} backlog=4096 fastopen=1024;\n{http2}\
          ssl_certificate {cert};\nssl_certificate_key {key};\n\

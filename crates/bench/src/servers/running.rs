@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use firstflight_link::{Network, Process};
 use super::process_tree::{processor_time, tree};
 use super::program::Found;
 use super::trial::Trial;
-use super::{Abilities, Ability, Post, ServerKind, Site};
+use super::{Abilities, Ability, Manner, Page, Post, ServerKind, Site};
 use crate::{BenchError, Certificate, Size, Workload};
 
 /// What a run wants of each server.
@@ -146,9 +146,10 @@ impl Running {
             identity: site.identity(certificate),
             port: self.kind.port(workload, certificate),
             addresses: network.paths().iter().map(|path| path.server).collect(),
-            sizes: wanted.sizes,
+            pages: wanted.sizes.iter().map(|size| Page::of_size(*size, site)).collect(),
             log: directory.join("requests"),
             directory,
+            manner: Manner::USUAL,
         };
         let command = self.kind.server().command(found, &post)?;
         let process = network.server().spawn_child(command)?;
@@ -179,23 +180,7 @@ impl Running {
 
     fn wait_for(&self, manned: &Manned, network: &Network) -> Result<(), BenchError> {
         let address = self.address(manned, network)?;
-        let began = Instant::now();
-        loop {
-            let connected = network
-                .attacker()
-                .namespace()
-                .run(|| TcpStream::connect_timeout(&address, Duration::from_millis(200)))?;
-            if connected.is_ok() {
-                return Ok(());
-            }
-            if let Ok(Some(status)) = manned.process.try_wait() {
-                return Err(self.failed(manned, &format!("it ended with {status}")));
-            }
-            if began.elapsed() > PATIENCE {
-                return Err(self.failed(manned, &format!("it does not listen on {address}")));
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        listens(self.kind, &manned.process, &manned.said, address, network)
     }
 
     /// Tries what can be tried by GETs; what ping-pong needs besides, our own server has.
@@ -235,13 +220,45 @@ impl Running {
     }
 
     fn failed(&self, manned: &Manned, what: &str) -> BenchError {
-        let said = fs::read_to_string(&manned.said).unwrap_or_default();
-        let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = match lines.len() {
-            0 => "it said nothing".to_owned(),
-            count => lines[count.saturating_sub(LAST_WORDS)..].join(" / "),
-        };
-        BenchError::Start { server: self.kind.name(), reason: format!("{what}: {last}") }
+        failed(self.kind, &manned.said, what)
+    }
+}
+
+/// What became of a server that did not start, with its last words from the file `said`.
+pub(super) fn failed(kind: ServerKind, said: &Path, what: &str) -> BenchError {
+    let said = fs::read_to_string(said).unwrap_or_default();
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = match lines.len() {
+        0 => "it said nothing".to_owned(),
+        count => lines[count.saturating_sub(LAST_WORDS)..].join(" / "),
+    };
+    BenchError::Start { server: kind.name(), reason: format!("{what}: {last}") }
+}
+
+/// Waits until a process listens, as seen from the attacker's side.
+pub(super) fn listens(
+    kind: ServerKind,
+    process: &Process,
+    said: &Path,
+    address: SocketAddr,
+    network: &Network,
+) -> Result<(), BenchError> {
+    let began = Instant::now();
+    loop {
+        let connected = network
+            .attacker()
+            .namespace()
+            .run(|| TcpStream::connect_timeout(&address, Duration::from_millis(200)))?;
+        if connected.is_ok() {
+            return Ok(());
+        }
+        if let Ok(Some(status)) = process.try_wait() {
+            return Err(failed(kind, said, &format!("it ended with {status}")));
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(failed(kind, said, &format!("it does not listen on {address}")));
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -2,10 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ED25519, PKCS_RSA_SHA256};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ED25519, PKCS_RSA_SHA256,
+};
 
 use crate::{BenchError, Certificate, Size};
 
@@ -70,6 +74,41 @@ impl Site {
         }
         write(site.trust.clone(), trust.as_bytes())?;
         Ok(site)
+    }
+
+    /// For browsers: the pages given, and a certificate for all names below [`HOST`] by an
+    /// authority of this run alone. A browser believes no certificate that vouches for itself.
+    pub(crate) fn for_browsers(
+        directory: &Path,
+        program: &Path,
+        pages: &[(String, Vec<u8>)],
+    ) -> Result<Self, BenchError> {
+        let root = directory.join("pages");
+        fs::create_dir_all(&root).map_err(|source| BenchError::File {
+            verb: "make",
+            path: root.clone(),
+            source,
+        })?;
+        for (name, content) in pages {
+            write(root.join(name), content)?;
+        }
+        let (authority, chain, key) = issued();
+        let identity = Identity {
+            certificate: Certificate::EcdsaP256,
+            cert: directory.join("visited.cert.pem"),
+            key: directory.join("visited.key.pem"),
+        };
+        write(identity.cert.clone(), chain.as_bytes())?;
+        write(identity.key.clone(), key.as_bytes())?;
+        let trust = directory.join("authority.pem");
+        write(trust.clone(), authority.as_bytes())?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            root,
+            program: program.to_owned(),
+            trust,
+            identities: vec![identity],
+        })
     }
 
     /// The files of a certificate, which is one of those that the site was made with.
@@ -146,6 +185,30 @@ fn self_signed(certificate: Certificate) -> Result<(String, String), BenchError>
     let cert = params.self_signed(&key).expect("a certificate for a constant name");
     Ok((cert.pem(), pem))
 }
+
+/// An authority's certificate, and one of its for all names below [`HOST`] with its key; PEM.
+fn issued() -> (String, String, String) {
+    let key = || KeyPair::generate().expect("a key of the library's default kind");
+    let authority_key = key();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "firstflight lab authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let authority = params.self_signed(&authority_key).expect("an authority of constant names");
+    let issuer = Issuer::new(params, authority_key);
+    let (leaf_key, names) = (key(), [HOST.to_owned(), format!("*.{HOST}")]);
+    let mut params = CertificateParams::new(names).expect("constant names");
+    params.distinguished_name.push(DnType::CommonName, HOST);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // Browsers refuse a certificate that is good for longer than 398 days.
+    let now = SystemTime::now();
+    params.not_before = (now - DAY).into();
+    params.not_after = (now + 30 * DAY).into();
+    let leaf = params.signed_by(&leaf_key, &issuer).expect("a certificate for constant names");
+    (authority.pem(), leaf.pem(), leaf_key.serialize_pem())
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[cfg(test)]
 mod tests {
