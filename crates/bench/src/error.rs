@@ -1,11 +1,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use firstflight_browser::BrowserError;
 use firstflight_client::ClientError;
 use firstflight_link::LinkError;
 use firstflight_tls::TlsError;
 
-use crate::{SERVERS, ServerKind};
+use crate::{SERVERS, ServerKind, VisitPage};
 
 /// Why a run could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +29,12 @@ pub enum BenchError {
     /// A word that names no server under test.
     #[error("unknown server {0:?}; allowed are {known} and all", known = SERVERS.map(ServerKind::name).join(", "))]
     UnknownServer(String),
+    /// A word that names no page for browsers.
+    #[error("unknown page {0:?}; allowed are {known}", known = VisitPage::ALL.map(VisitPage::name).join(", "))]
+    UnknownPage(String),
+    /// A browser could not be started or driven, outside the visits.
+    #[error(transparent)]
+    Browser(#[from] BrowserError),
     /// A command line that cannot be a server's.
     #[error("the server command {command:?} cannot be used: {reason}")]
     BadCommand {

@@ -121,6 +121,15 @@ pub enum Progress {
         /// Samples in all.
         total: usize,
     },
+    /// Browsers are visiting.
+    Visiting {
+        /// Visits made.
+        done: usize,
+        /// Visits in all.
+        total: usize,
+    },
+    /// Browsers are being filmed.
+    Filming,
     /// Packets are being judged.
     Judging,
     /// Processor time is being counted.

@@ -30,6 +30,7 @@ mod sampler;
 mod servers;
 mod third_party;
 mod tickets;
+mod visits;
 
 pub use axes::{Certificate, Client, Group, Http, Kind, Size, Transport, Workload};
 pub use captures::Captures;
@@ -42,3 +43,4 @@ pub use plan::{Plan, PlannedCell, Slot};
 pub use servers::{
     Abilities, Ability, Asked, CommandServer, Lack, SERVERS, ServerKind, Surveyed, survey,
 };
+pub use visits::{VisitPage, VisitSet, VisitsConfig, visit};

@@ -29,6 +29,8 @@ impl Show {
             Progress::Costing => self.stage("counting processor time"),
             Progress::Middleboxes => self.stage("trying middleboxes"),
             Progress::Judging => self.stage("judging packets"),
+            Progress::Filming => self.stage("filming pages"),
+            Progress::Visiting { done, total } => self.step("visiting", "", done, total),
             Progress::Measuring { done, total } => self.step("measuring", "", done, total),
             Progress::Replaying { done, total, server } => {
                 self.step("replaying at ", server.name(), done, total);

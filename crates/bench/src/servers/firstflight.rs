@@ -37,7 +37,7 @@ impl Server for Firstflight {
             .args(["--tls-min", "1.0", "--early-data", "on"])
             // As many as the others get here.
             .args(["--workers", "1"]);
-        let Manner { http, keep_alive, idle } = post.manner;
+        let Manner { http, keep_alive } = post.manner;
         if http == Some(Http::One) {
             command.args(["--http2", "off"]);
         }
@@ -46,9 +46,6 @@ impl Server for Firstflight {
         }
         if !keep_alive {
             command.args(["--keep-alive", "off"]);
-        }
-        if let Some(idle) = idle {
-            command.args(["--idle-timeout", &format!("{}ms", idle.as_millis())]);
         }
         match post.workload {
             Workload::Get => command

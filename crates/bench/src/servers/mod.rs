@@ -23,7 +23,6 @@ use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 pub use abilities::{Abilities, Ability, Asked, Lack};
 pub use command::CommandServer;
@@ -112,13 +111,11 @@ pub(crate) struct Manner {
     pub http: Option<Http>,
     /// Whether a connection of HTTP/1.1 takes further requests.
     pub keep_alive: bool,
-    /// How long a connection over QUIC may be without a request; `None`: the server's own default.
-    pub idle: Option<Duration>,
 }
 
 impl Manner {
     /// As the server does by itself.
-    const USUAL: Self = Self { http: None, keep_alive: true, idle: None };
+    const USUAL: Self = Self { http: None, keep_alive: true };
 }
 
 impl Post<'_> {

@@ -1,5 +1,6 @@
 //! `firstflight lab`: measures in an emulated network, and attacks.
 
+mod browsers;
 mod select;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
 use crate::judgement::JudgementArgs;
 use crate::outputs;
 use crate::show::Show;
+use browsers::BrowserArgs;
 use select::{Selection, select};
 
 /// Measures what each kind of TLS handshake costs, on networks that it emulates on this machine,
@@ -88,6 +90,9 @@ pub(crate) struct LabArgs {
     keep_awake: String,
 
     #[command(flatten)]
+    browsers: BrowserArgs,
+
+    #[command(flatten)]
     axes: AxesArgs,
 
     /// What to ask: ping-pong (our server only), get
@@ -151,6 +156,9 @@ impl LabArgs {
 }
 
 pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
+    if args.browsers.chosen() {
+        return browsers::run(&args);
+    }
     let Selection { experiments, middleboxes } = select(&args)?;
     if args.judgement.needs_old() {
         anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
@@ -205,7 +213,12 @@ impl Scratch {
         let path = directory.path().to_owned();
         // Namespaces, links and servers end with this process by themselves.
         ctrlc::set_handler(move || {
-            let _ = std::fs::remove_dir_all(&path);
+            // A browser may be writing into it yet.
+            for _ in 0..TRIES {
+                if std::fs::remove_dir_all(&path).is_ok() || !path.exists() {
+                    break;
+                }
+            }
             std::process::exit(INTERRUPTED);
         })
         .context("cannot listen for an interruption")?;
@@ -216,6 +229,9 @@ impl Scratch {
         self.0.path().to_owned()
     }
 }
+
+/// How often a directory is emptied that is being filled.
+const TRIES: usize = 100;
 
 /// What shells report for a program that SIGINT ended.
 const INTERRUPTED: i32 = 130;

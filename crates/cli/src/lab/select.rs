@@ -118,7 +118,7 @@ fn carriers(args: &LabArgs) -> (Vec<Transport>, Vec<Http>) {
 }
 
 /// The networks: by name, by round-trip time, or from a file.
-fn profiles(args: &LabArgs) -> anyhow::Result<Vec<Profile>> {
+pub(super) fn profiles(args: &LabArgs) -> anyhow::Result<Vec<Profile>> {
     let mut own = Vec::new();
     let mut profiles: Vec<Profile> =
         args.rtt.iter().flatten().map(|r| Profile::plain(*r)).collect();
@@ -143,7 +143,10 @@ fn profiles(args: &LabArgs) -> anyhow::Result<Vec<Profile>> {
 const DEFAULT_RTTS: [&str; 4] = ["200", "20", "2", "0.2"];
 
 /// The servers by name, commands among them.
-fn servers(names: &Option<Vec<String>>, commands: &[String]) -> anyhow::Result<Vec<ServerKind>> {
+pub(super) fn servers(
+    names: &Option<Vec<String>>,
+    commands: &[String],
+) -> anyhow::Result<Vec<ServerKind>> {
     let commands = ServerKind::commands(commands)?;
     let Some(names) = names else {
         let nginx = ServerKind::Nginx;

@@ -36,4 +36,5 @@ mod servers_under_test;
 mod setups;
 mod sites;
 mod upstreams;
+mod visits;
 mod workflow;

@@ -1,0 +1,252 @@
+//! The plan of visits: cells, and runs of browsers that visit them.
+//!
+//! A block is one run of a browser with a fresh profile, with 0-RTT on or off. In it each server,
+//! network and page has a host name of its own, which is visited once without a session and then
+//! several times with one. So each block brings first visits and returns of all cells, turn about.
+
+use firstflight_browser::Installed;
+use firstflight_link::Profile;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+use super::axes::Visiting;
+use crate::paths::PlannedPath;
+use crate::{Http, ServerKind, VisitPage};
+
+/// What is visited: every combination of its axes, by every browser.
+#[derive(Clone, Debug)]
+pub struct VisitSet {
+    /// The networks.
+    pub profiles: Vec<Profile>,
+    /// The servers.
+    pub servers: Vec<ServerKind>,
+    /// Versions of HTTP.
+    pub http: Vec<Http>,
+    /// The pages.
+    pub pages: Vec<VisitPage>,
+    /// Returns a cell, at least.
+    pub visits: usize,
+}
+
+/// A cell of the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cell {
+    /// By its place among the browsers of the run.
+    pub browser: usize,
+    pub server: ServerKind,
+    /// By its place among the networks.
+    pub network: usize,
+    pub http: Http,
+    pub page: VisitPage,
+    pub visiting: Visiting,
+}
+
+/// One run of a browser.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub browser: usize,
+    pub http: Http,
+    /// 0-RTT.
+    pub early: bool,
+    /// Blocks with the same number follow each other closely: what disturbs one disturbs both.
+    pub round: usize,
+    /// The same for all blocks of a set.
+    pub set: usize,
+    /// What is visited, in this order.
+    pub stops: Vec<Stop>,
+    pub returns: usize,
+}
+
+/// A server on a network with a page, which has a host name of its own in each block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stop {
+    pub server: ServerKind,
+    pub network: usize,
+    pub page: VisitPage,
+    /// Cells of the first visit and of the returns.
+    pub first: usize,
+    pub again: usize,
+}
+
+/// All of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub networks: Vec<PlannedPath>,
+    pub cells: Vec<Cell>,
+    pub blocks: Vec<Block>,
+    /// What cannot be visited, and why, a sentence each.
+    pub left_out: Vec<String>,
+}
+
+impl Plan {
+    pub(crate) fn new(browsers: &[Installed], sets: &[VisitSet], seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut plan = Self {
+            networks: Vec::new(),
+            cells: Vec::new(),
+            blocks: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let mut rounds: Vec<Vec<Block>> = Vec::new();
+        for (set, one) in sets.iter().enumerate() {
+            let networks: Vec<usize> = one.profiles.iter().map(|p| plan.network(p)).collect();
+            for (browser, &http) in
+                one.http.iter().flat_map(|http| (0..browsers.len()).map(move |b| (b, http)))
+            {
+                for round in 0..rounds_of(one.visits) {
+                    let mut pair = [false, true].map(|early| {
+                        let stops = plan.stops(one, &networks, (browser, http, early), &mut random);
+                        let returns = one.visits.div_ceil(rounds_of(one.visits));
+                        Block { browser, http, early, round, set, stops, returns }
+                    });
+                    pair.shuffle(&mut random);
+                    if rounds.len() <= round {
+                        rounds.push(Vec::new());
+                    }
+                    rounds[round].extend(pair.into_iter().filter(|block| !block.stops.is_empty()));
+                }
+            }
+        }
+        plan.blocks = rounds.into_iter().flatten().collect();
+        plan
+    }
+
+    /// Visits in all.
+    pub(crate) fn visits(&self) -> usize {
+        self.blocks.iter().map(|block| block.stops.len() * (1 + block.returns)).sum()
+    }
+
+    fn network(&mut self, profile: &Profile) -> usize {
+        let known = self.networks.iter().position(|path| path.profile == *profile);
+        known.unwrap_or_else(|| {
+            self.networks.push(PlannedPath::new(profile.clone()));
+            self.networks.len() - 1
+        })
+    }
+
+    fn stops(
+        &mut self,
+        set: &VisitSet,
+        networks: &[usize],
+        (browser, http, early): (usize, Http, bool),
+        random: &mut StdRng,
+    ) -> Vec<Stop> {
+        let mut stops = Vec::new();
+        for &server in &set.servers {
+            if let Err(why) = server.visited_over(http) {
+                let sentence = format!("{server} over HTTP/{}: {why}", http.name());
+                if !self.left_out.contains(&sentence) {
+                    self.left_out.push(sentence);
+                }
+                continue;
+            }
+            for &network in networks {
+                for &page in &set.pages {
+                    let mut cell = |visiting| {
+                        self.cell(Cell { browser, server, network, http, page, visiting })
+                    };
+                    let [first, off, on] = Visiting::ALL.map(&mut cell);
+                    let again = if early { on } else { off };
+                    stops.push(Stop { server, network, page, first, again });
+                }
+            }
+        }
+        stops.shuffle(random);
+        stops
+    }
+
+    fn cell(&mut self, cell: Cell) -> usize {
+        self.cells.iter().position(|known| *known == cell).unwrap_or_else(|| {
+            self.cells.push(cell);
+            self.cells.len() - 1
+        })
+    }
+}
+
+/// How many times a browser is started with 0-RTT off, and on. An interval of a difference needs
+/// six; a handful of visits is not worth so many starts.
+fn rounds_of(visits: usize) -> usize {
+    match visits {
+        0..=11 => 1,
+        _ => visits.div_ceil(LONGEST_ROUND).max(LEAST_ROUNDS),
+    }
+}
+
+const LEAST_ROUNDS: usize = 6;
+const LONGEST_ROUND: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use firstflight_browser::Make;
+
+    use super::*;
+
+    fn browsers() -> Vec<Installed> {
+        let installed = |make| Installed { make, program: PathBuf::new(), version: String::new() };
+        [Make::Firefox, Make::Chromium].map(installed).to_vec()
+    }
+
+    fn set(visits: usize) -> VisitSet {
+        VisitSet {
+            profiles: vec![Profile::parse("walkthrough").unwrap()],
+            servers: vec![ServerKind::Firstflight, ServerKind::Nginx],
+            http: vec![Http::One],
+            pages: vec![VisitPage::Small, VisitPage::Image],
+            visits,
+        }
+    }
+
+    fn returns(plan: &Plan, cell: usize) -> usize {
+        let stops = plan.blocks.iter().flat_map(|b| b.stops.iter().map(move |s| (b, s)));
+        stops.filter(|(_, stop)| stop.again == cell).map(|(block, _)| block.returns).sum()
+    }
+
+    #[test]
+    fn every_return_is_made_as_often_as_asked_for() {
+        let plan = Plan::new(&browsers(), &[set(30)], 1);
+        assert_eq!(plan.cells.len(), 2 * 2 * 2 * 3);
+        assert_eq!(plan.blocks.len(), 2 * 6 * 2);
+        for (index, cell) in plan.cells.iter().enumerate() {
+            let expected = if cell.visiting == Visiting::First { 0 } else { 30 };
+            assert_eq!(returns(&plan, index), expected);
+        }
+        assert_eq!(plan.visits(), 24 * 4 * 6);
+    }
+
+    #[test]
+    fn a_handful_of_visits_is_one_run_in_a_row() {
+        let plan = Plan::new(&browsers()[..1], &[set(6)], 1);
+        assert_eq!(plan.blocks.len(), 2);
+        assert!(plan.blocks.iter().all(|block| block.returns == 6 && block.stops.len() == 4));
+    }
+
+    #[test]
+    fn off_and_on_alternate_and_the_seed_orders_them() {
+        let order = |seed| -> Vec<(usize, bool)> {
+            let plan = Plan::new(&browsers(), &[set(30)], seed);
+            plan.blocks.iter().map(|block| (block.browser, block.early)).collect()
+        };
+        assert_eq!(order(3), order(3));
+        assert_ne!(order(3), order(4));
+        for pair in order(5).chunks(2) {
+            assert_eq!(pair[0].0, pair[1].0);
+            assert_ne!(pair[0].1, pair[1].1);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_visited_is_left_out_with_the_reason() {
+        let plan = Plan::new(&browsers(), &[VisitSet { http: vec![Http::Three], ..set(6) }], 1);
+        assert_eq!(plan.left_out, ["nginx over HTTP/3: nginx speaks HTTP/3 since 1.25"]);
+        assert!(plan.cells.iter().all(|cell| cell.server == ServerKind::Firstflight));
+    }
+
+    #[test]
+    fn networks_of_several_sets_are_kept_once() {
+        let plan = Plan::new(&browsers(), &[set(6), set(6)], 1);
+        assert_eq!(plan.networks.len(), 1);
+    }
+}

@@ -1,0 +1,161 @@
+//! `firstflight lab --browser`: real browsers in the emulated network.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use firstflight_bench::{Http, ServerKind, VisitPage, VisitSet, VisitsConfig};
+use firstflight_browser::{Installed, Make};
+use firstflight_link::Profile;
+
+use super::select::{profiles, servers};
+use super::{LabArgs, NAME, Scratch};
+use crate::axes::{command_line, seed_from_clock};
+use crate::outputs;
+use crate::show::Show;
+
+/// Flags for visits of browsers.
+#[derive(Args)]
+#[command(next_help_heading = "Browsers")]
+pub(crate) struct BrowserArgs {
+    /// Have real browsers visit the servers instead: firefox, chromium, the path of one
+    ///
+    /// They run without a window inside the client's namespace, with a fresh profile for each block
+    /// of visits, and every visit is judged by its packets. Without further flags: the walk-through's
+    /// table (112 ms, HTTP/1.1, small page and image), a page of 20 subresources, HTTP/3, and the
+    /// access networks from fibre to satellite. Any of --profile, --rtt, --http and --page makes
+    /// a matrix of one's own.
+    #[arg(long, value_name = "NAME|PATH,...", value_delimiter = ',', conflicts_with_all = [
+        "experiment", "samples", "workload", "transport", "client", "certificate", "size", "tls",
+        "kind", "tfo", "token", "group", "flights", "replays", "captures", "no_costs", "backend",
+    ])]
+    browser: Option<Vec<String>>,
+
+    /// Pages: small (1 KiB), resources (with 20 subresources), image (1 MiB) [default: small,image]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "browser")]
+    page: Option<Vec<VisitPage>>,
+
+    /// Returns a cell, with 0-RTT off and on each; for 12 and more the browser is started six
+    /// times or more for either [default: 30; beside the walk-through's table: 12]
+    #[arg(long, value_name = "N", requires = "browser",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    visits: Option<u32>,
+
+    /// Browsers that run at a time, each on networks of its own
+    #[arg(long, value_name = "N", requires = "browser", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=16))]
+    lanes: u32,
+
+    /// Leave out the filmstrips
+    #[arg(long, requires = "browser")]
+    no_films: bool,
+}
+
+impl BrowserArgs {
+    /// Whether browsers shall visit.
+    pub(super) fn chosen(&self) -> bool {
+        self.browser.is_some()
+    }
+}
+
+/// Runs the visits.
+///
+/// # Errors
+/// A sentence with the mend where a browser or server is missing, or the network cannot be built.
+pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
+    if args.judgement.needs_old() {
+        anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
+    }
+    let named = args.browsers.browser.as_deref().unwrap_or_default();
+    let browsers = named.iter().map(|name| installed(name)).collect::<Result<Vec<_>, _>>()?;
+    let sets = sets(args)?;
+    outputs::prepare(&args.output)?;
+    // Before any thread is started: the kernel demands it.
+    firstflight_link::enter_user_namespace()?;
+    let scratch = Scratch::make()?;
+    let seed = args.seed.unwrap_or_else(seed_from_clock);
+    let config = VisitsConfig {
+        browsers,
+        sets,
+        lanes: args.browsers.lanes as usize,
+        seed,
+        // Browsers want the processors themselves.
+        keep_awake: args.keep_awake == "on",
+        directory: scratch.path(),
+        program: std::env::current_exe().context("cannot find this program itself")?,
+        output: (!args.browsers.no_films).then(|| args.output.clone()),
+        command: command_line(seed),
+    };
+    let show = Show::new();
+    let record = firstflight_bench::visit(&config, &|progress| show.progress(progress));
+    show.end();
+    outputs::finish(&record?, NAME, &args.output, args.json, &args.judgement)
+}
+
+/// A browser by its make, or by the path of its program.
+fn installed(name: &str) -> anyhow::Result<Installed> {
+    if name.contains('/') {
+        return Ok(Installed::at(Path::new(name))?);
+    }
+    let make: Make = name.parse().map_err(|why: String| anyhow::anyhow!(why))?;
+    Ok(Installed::find(make)?)
+}
+
+/// What is visited: every combination of the flags, or the defaults.
+fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
+    let servers = servers(&args.server, &args.server_cmd)?;
+    let flags = &args.browsers;
+    let visits = flags.visits.map(|visits| visits as usize);
+    let chosen_networks = args.profile.is_some() || args.rtt.is_some();
+    if chosen_networks || args.axes.http.is_some() || flags.page.is_some() {
+        return Ok(vec![VisitSet {
+            profiles: match chosen_networks {
+                true => profiles(args)?,
+                false => vec![Profile::parse(WALK_THROUGH)?],
+            },
+            servers,
+            http: args.axes.http.clone().unwrap_or_else(|| vec![Http::One]),
+            pages: flags.page.clone().unwrap_or_else(|| vec![VisitPage::Small, VisitPage::Image]),
+            visits: visits.unwrap_or(VISITS),
+        }]);
+    }
+    defaults(servers, visits)
+}
+
+/// The walk-through's table, and beside it what it could not measure by hand.
+fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<Vec<VisitSet>> {
+    let walk_through = || Profile::parse(WALK_THROUGH).map(|one| vec![one]);
+    let first = servers.iter().copied().take(1).collect::<Vec<_>>();
+    let few = visits.unwrap_or(FEWER).min(FEWER);
+    let set = |profiles, http, page| VisitSet {
+        profiles,
+        servers: first.clone(),
+        http: vec![http],
+        pages: vec![page],
+        visits: few,
+    };
+    let access = ACCESS.iter().map(|name| Profile::parse(name)).collect::<Result<Vec<_>, _>>()?;
+    Ok(vec![
+        VisitSet {
+            profiles: walk_through()?,
+            servers: servers.clone(),
+            http: vec![Http::One],
+            pages: vec![VisitPage::Small, VisitPage::Image],
+            visits: visits.unwrap_or(VISITS),
+        },
+        set(walk_through()?, Http::Two, VisitPage::Resources),
+        set(walk_through()?, Http::Three, VisitPage::Small),
+        set(access, Http::Two, VisitPage::Small),
+    ])
+}
+
+const WALK_THROUGH: &str = "walkthrough";
+
+/// As the walk-through ranks them by latency.
+const ACCESS: [&str; 8] = ["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "3g", "2g", "geo"];
+
+/// As many as its table is to rest on.
+const VISITS: usize = 30;
+/// As many as an interval of a difference needs, and as many again.
+const FEWER: usize = 12;

@@ -1,0 +1,142 @@
+//! `firstflight lab --browser`: real browsers in the emulated network, in a short form.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::lab::LAB;
+use crate::running::{Running, firstflight, run, text, until, within};
+
+/// How long browsers may take on a busy machine.
+const LONG: Duration = Duration::from_secs(400);
+
+/// The lab with browsers, and a temporary directory that is the test's.
+fn lab(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = firstflight(dir);
+    let search = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{search}:/usr/sbin:/sbin")).env("TMPDIR", dir);
+    command.args(["lab", "--profile", "walkthrough", "--page", "small"]).args(arguments);
+    command.arg("-o").arg(dir.join("results")).stdin(Stdio::null());
+    command.stdout(File::create(dir.join("out")).unwrap());
+    command.stderr(File::create(dir.join("err")).unwrap());
+    command
+}
+
+/// Runs it to its end, which has to be a good one; its record.
+fn record(dir: &Path, arguments: &[&str]) -> Value {
+    let mut running = Running::start(&mut lab(dir, arguments));
+    let mut status = None;
+    within(LONG, Duration::from_millis(50), || {
+        status = running.0.try_wait().unwrap();
+        status.is_some()
+    });
+    let code = status.and_then(|status| status.code());
+    assert_eq!(code, Some(0), "{}{}", text(&dir.join("err")), text(&dir.join("out")));
+    serde_json::from_slice(&fs::read(dir.join("results/lab.json")).unwrap()).unwrap()
+}
+
+/// The good visits of a cell, in their order. A busy machine may spoil some.
+fn good<'a>(record: &'a Value, [browser, server, kind]: [&str; 3]) -> Vec<&'a Value> {
+    let cells = record["visit_cells"].as_array().unwrap();
+    let is_it = |visit: &&Value| {
+        let cell = &cells[visit["cell"].as_u64().unwrap() as usize];
+        cell["browser"] == browser && cell["server"] == server && cell["visit"] == kind
+    };
+    let visits = record["visits"].as_array().unwrap().iter().filter(is_it);
+    let spoiled = |visit: &Value| visit["fault"]["kind"] == "spoiled";
+    let good: Vec<&Value> = visits.filter(|visit| !spoiled(visit)).collect();
+    for visit in &good {
+        assert!(visit["fault"].is_null(), "{browser}, {server}, {kind}: {visit}");
+    }
+    good
+}
+
+const RTT: f64 = 112.0;
+
+fn tls(visit: &Value) -> f64 {
+    visit["wire"]["tls_ms"].as_f64().unwrap_or_else(|| panic!("{visit}"))
+}
+
+/// TLS set-up is a round trip or none, and so is what a return takes in all, by the packets.
+#[test]
+fn a_return_with_early_data_saves_the_round_trip_of_tls() {
+    let _one_at_a_time = LAB.lock().unwrap_or_else(|error| error.into_inner());
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = ["--browser", "firefox,chromium", "--server", "firstflight,nginx"];
+    let arguments = [&arguments[..], &["--visits", "6", "--lanes", "2", "--no-films"]].concat();
+    let record = record(dir.path(), &arguments);
+    for browser in ["firefox", "chromium"] {
+        for server in ["firstflight", "nginx"] {
+            for visit in good(&record, [browser, server, "first"]) {
+                assert_eq!(visit["wire"]["label"], "full", "{visit}");
+            }
+            for visit in good(&record, [browser, server, "off"]) {
+                assert_ne!(visit["wire"]["label"], "0-RTT", "{visit}");
+                assert_eq!(visit["wire"]["round_trips"], 3, "{visit}");
+                assert!((RTT..1.5 * RTT).contains(&tls(visit)), "{visit}");
+            }
+            let on = good(&record, [browser, server, "on"]);
+            let early = |visit: &&&Value| visit["wire"]["label"] == "0-RTT";
+            // Ours gives a ticket with each answer; nginx's two are used up after two.
+            let least = if server == "firstflight" { on.len() } else { on.len().min(2) };
+            assert!(on.iter().filter(early).count() >= least, "{browser}, {server}: {on:?}");
+            for visit in on.iter().filter(early) {
+                assert_eq!(visit["wire"]["round_trips"], 2, "{visit}");
+                assert!(visit["wire"]["early_bytes"].as_u64() > Some(0), "{visit}");
+                assert!(tls(visit) < 0.5 * RTT, "{visit}");
+                let total = visit["wire"]["last_byte_ms"].as_f64().unwrap();
+                assert!((2.0 * RTT..3.0 * RTT).contains(&total), "{visit}");
+            }
+        }
+    }
+}
+
+/// The ids of processes that have a directory in their environment.
+fn who_lives_in(dir: &Path) -> Vec<String> {
+    let dir = dir.display().to_string();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lives_there = |process: &fs::DirEntry| {
+        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environment).contains(&dir)
+    };
+    processes.filter(lives_there).map(|one| one.file_name().display().to_string()).collect()
+}
+
+#[test]
+fn an_interrupted_run_leaves_no_browser_behind() {
+    let _one_at_a_time = LAB.lock().unwrap_or_else(|error| error.into_inner());
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = ["--browser", "firefox,chromium", "--server", "firstflight", "--lanes", "2"];
+    let mut running = Running::start(&mut lab(dir.path(), &arguments));
+    // This program, its server, and two browsers with several processes each.
+    let many = within(LONG, Duration::from_millis(50), || who_lives_in(dir.path()).len() > 8);
+    assert!(many, "{}", text(&dir.path().join("err")));
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.wait().and_then(|status| status.code()), Some(130));
+    let gone = until(|| who_lives_in(dir.path()).is_empty());
+    assert!(gone, "{:?}", who_lives_in(dir.path()));
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+    let scratch =
+        |name: &&std::ffi::OsString| name.display().to_string().contains("firstflight-lab");
+    assert_eq!(left.iter().find(scratch), None);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_in_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, words) in [
+        (&["--browser", "firefox", "--experiment", "get"][..], "cannot be used with"),
+        (&["--browser", "opera"], "opera"),
+        (&["--browser", "/no/such/program"], "/no/such/program"),
+        (&["--browser", "firefox", "--page", "large"], "small, resources, image"),
+        (&["--page", "small"], "--browser"),
+    ] {
+        let ended = run(firstflight(dir.path()).arg("lab").args(arguments));
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.err.contains(words), "{ended:?}");
+    }
+}
