@@ -28,6 +28,19 @@ pub(crate) fn signed(ms: f64) -> String {
     }
 }
 
+/// Like [`bare`], with a true minus: for what may be less than nothing.
+pub(crate) fn plain(ms: f64) -> String {
+    signed(ms).trim_start_matches('+').to_owned()
+}
+
+/// From one to the other.
+pub(crate) fn between((low, high): (f64, f64)) -> String {
+    match low < 0.0 {
+        true => format!("{} to {}", plain(low), plain(high)),
+        false => format!("{}\u{2013}{}", plain(low), plain(high)),
+    }
+}
+
 /// Microseconds without decimals from 10 on.
 pub(crate) fn microseconds(us: f64) -> String {
     match us.abs() {
@@ -64,6 +77,8 @@ mod tests {
             [signed(-20.314), signed(1.2), signed(-0.001)],
             ["\u{2212}20.31", "+1.20", "0.00"]
         );
+        assert_eq!(between((0.2, 117.0)), "0.20\u{2013}117.0");
+        assert_eq!(between((-0.2, 0.0)), "\u{2212}0.20 to 0.00");
         assert_eq!([microseconds(9.94), microseconds(143.2)], ["9.9", "143"]);
         assert_eq!(
             [count(999.0), count(1_234_567.0), count(-1000.0)],

@@ -3,6 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use firstflight_report::{
+    Figures, Filmstrip, Frame, Record, SCHEMA, Visit, VisitCell, VisitSummary,
+};
+
 use crate::running::{Ended, firstflight, run, site};
 
 const RECORD: &str =
@@ -32,6 +36,52 @@ fn a_record_in_every_form() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{}", ended.out);
     assert!(ended.out.contains("0-RTT"), "{}", ended.out);
+}
+
+/// Of browsers' visits, with a picture beside the record.
+#[test]
+fn a_record_of_visits_in_every_form() {
+    let site = site();
+    let visited = |visit: &str, p50_ms: f64| VisitCell {
+        browser: "firefox".to_owned(),
+        server: "nginx".to_owned(),
+        profile: "walkthrough".to_owned(),
+        rtt_ms: 112.0,
+        http: "1.1".to_owned(),
+        page: "small".to_owned(),
+        visit: visit.to_owned(),
+        summary: Some(VisitSummary {
+            visits: 30,
+            total: Figures { p50_ms, ..Figures::default() },
+            ..VisitSummary::default()
+        }),
+    };
+    let record = Record {
+        schema: SCHEMA,
+        visit_cells: vec![visited("off", 342.0), visited("on", 229.0)],
+        visits: vec![Visit::default(), Visit { cell: 1, ..Visit::default() }],
+        filmstrips: vec![Filmstrip {
+            cell: 1,
+            frames: vec![Frame { at_ms: 240.0, file: "film/a.jpg".to_owned() }],
+        }],
+        ..Record::default()
+    };
+    let kept = site.path().join("kept");
+    fs::create_dir_all(kept.join("film")).unwrap();
+    fs::write(kept.join("film/a.jpg"), [0xff, 0xd8, 0xff, 0xe0]).unwrap();
+    firstflight_report::write(&record, &kept.join("lab.json.gz")).unwrap();
+
+    let files = ["--html", "r.html", "--visits-csv", "v.csv", "--visit-cells-csv", "c.csv"];
+    let ended = report(site.path(), &[&["kept/lab.json.gz"][..], &files].concat());
+    assert_eq!((ended.code, &*ended.out), (Some(0), ""), "{ended:?}");
+    let read = |name: &str| fs::read_to_string(site.path().join(name)).unwrap();
+    assert!(read("r.html").contains("src=\"data:image/jpeg;base64,/9j/4A==\""));
+    assert_eq!((read("v.csv").lines().count(), read("c.csv").lines().count()), (3, 3));
+
+    let condition = "p50(visit=on) > p50(visit=off) - 0.9*rtt";
+    let ended = report(site.path(), &["kept/lab.json.gz", "--fail-if", condition]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("published (Firefox)") && ended.out.contains("229.0"), "{ended:?}");
 }
 
 #[test]

@@ -12,8 +12,9 @@ pub(super) fn link(record: &Record) -> Option<Section> {
         p { "Late by " b { (microseconds(link.lateness_p50_us)) " \u{b5}s" } " at p50, "
             b { (microseconds(link.lateness_p99_us)) " \u{b5}s" } " at p99 and "
             (microseconds(link.lateness_max_us)) " \u{b5}s at worst, over "
-            (count(link.packets as f64)) " packets that it delivered while samples were taken. "
-            "Samples with a packet later than 1 ms are left out." }
+            (count(link.packets as f64)) " packets that it delivered meanwhile."
+            @if !record.samples.is_empty() { " Samples with a packet later than 1 ms are left out." }
+            @if !record.visits.is_empty() { " Visits with a packet later than 5 ms are left out." } }
         @if let Some(sheet) = sheets::calibrations(record) {
             p { (sheet.lead) }
             (table(&sheet))

@@ -2,7 +2,7 @@
 //! browser and packets disagree.
 
 use super::{Sheet, range};
-use crate::figure::{bare, count, signed};
+use crate::figure::{bare, count, plain, signed};
 use crate::published::{WALK_THROUGH, WALK_THROUGH_RTT_MS, walk_through as published};
 use crate::visits::{Pair, browser, name, networks, page, pairs, path, warned, who};
 use crate::{Figures, Record, VisitCell, VisitEffect, VisitSummary};
@@ -77,7 +77,7 @@ pub(crate) fn how_many<'a>(summaries: impl Iterator<Item = &'a VisitSummary>) ->
 }
 
 fn median(figures: Option<&Figures>) -> String {
-    figures.map_or("-".to_owned(), |figures| bare(figures.p50_ms))
+    figures.map_or("-".to_owned(), |figures| plain(figures.p50_ms))
 }
 
 /// Pairs of one server, HTTP version and page on several networks: a chart of access networks.
@@ -187,7 +187,7 @@ fn figures_of(cell: &VisitCell) -> [String; 6] {
         return ["none good", "-", "-", "-", "-", "-"].map(str::to_owned);
     };
     let short = |figures: Option<&Figures>| {
-        figures.map_or("-".to_owned(), |figures| format!("{:.1}", figures.p50_ms))
+        figures.map_or("-".to_owned(), |figures| plain_tenths(figures.p50_ms))
     };
     let beside = |browser: Option<&Figures>, wire: Option<&Figures>| {
         format!("{}/{}", short(browser), short(wire))
@@ -200,6 +200,11 @@ fn figures_of(cell: &VisitCell) -> [String; 6] {
         short(summary.load.as_ref()),
         short(summary.largest_paint.as_ref()),
     ]
+}
+
+/// Milliseconds with one decimal and a true minus.
+fn plain_tenths(ms: f64) -> String {
+    format!("{ms:.1}").replace("-0.0", "0.0").replace('-', "\u{2212}")
 }
 
 /// Names without what is the same in all cells of a record.

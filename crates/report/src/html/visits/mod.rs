@@ -13,17 +13,17 @@ pub(super) use walk::walk_through;
 
 use maud::{Markup, html};
 
-use crate::figure::bare;
+use crate::figure::{between, plain};
 use crate::{Figures, Interval};
 
 /// A median, below it its interval, and what the packets say of the same.
 fn figures(browser: Option<&Figures>, wire: Option<&Figures>) -> Markup {
     html! {
         @if let Some(figures) = browser {
-            b { (bare(figures.p50_ms)) }
-            span.sub { (bare(figures.p50_interval_ms.0)) "\u{2013}" (bare(figures.p50_interval_ms.1)) }
+            b { (plain(figures.p50_ms)) }
+            span.sub { (between(figures.p50_interval_ms)) }
         } @else { b { "\u{2013}" } }
-        @if let Some(wire) = wire { span.sub { "packets " (bare(wire.p50_ms)) } }
+        @if let Some(wire) = wire { span.sub { "packets " (plain(wire.p50_ms)) } }
     }
 }
 
