@@ -19,6 +19,17 @@ impl<'a> Pair<'a> {
         self.off.summary.as_ref().zip(self.on.summary.as_ref())
     }
 
+    /// Whether most visits with 0-RTT on had early data: otherwise their figures say nothing of it.
+    pub(crate) fn is_early(&self) -> bool {
+        self.on.summary.as_ref().is_some_and(|on| 2 * on.early > on.visits)
+    }
+
+    /// How many visits with 0-RTT on had early data, where that were not all.
+    pub(crate) fn not_all_early(&self) -> Option<String> {
+        let on = self.on.summary.as_ref().filter(|on| on.early < on.visits)?;
+        Some(format!("early data in {} of {}", on.early, on.visits))
+    }
+
     /// Medians with 0-RTT off and on: of the load event where there are subresources, of the total
     /// otherwise.
     pub(crate) fn medians(&self) -> Option<(f64, f64)> {

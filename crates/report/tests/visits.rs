@@ -79,6 +79,21 @@ fn cells_without_a_good_visit_say_so() {
     markdown::render(&record);
 }
 
+/// A browser that was told to send early data and did not says nothing of 0-RTT.
+#[test]
+fn nothing_is_claimed_of_visits_without_early_data() {
+    let mut record = synthetic::visits_alone(7);
+    for summary in record.visit_cells.iter_mut().filter_map(|cell| cell.summary.as_mut()) {
+        summary.early = summary.early.min(3);
+    }
+    let (page, text) = (page(&record), summary(&record));
+    for claim in ["0-RTT brings a returning visitor", "of a return visit's time"] {
+        assert!(!page.contains(claim) && !text.contains(claim), "{claim}");
+    }
+    assert!(page.contains("early data in 3 of 29"));
+    assert!(text.contains("Not all visits with 0-RTT on: Firefox, firstflight"));
+}
+
 #[test]
 fn visits_and_their_cells_as_csv() {
     let record = synthetic::visits_alone(7);

@@ -27,11 +27,11 @@ pub(super) fn sentences(record: &Record) -> Vec<String> {
     sentences
 }
 
-/// The pairs that stand for the run, browser by browser: of the smallest page, at the
+/// The pairs that stand for the run, browser by browser, if early data came about in them: of the smallest page, at the
 /// walk-through's round-trip time if it was measured, at the record's first server.
 pub(crate) fn typical(record: &Record) -> Vec<Pair<'_>> {
-    let pairs: Vec<Pair<'_>> =
-        pairs(record).into_iter().filter(|pair| pair.medians().is_some()).collect();
+    let tells = |pair: &Pair<'_>| pair.is_early() && pair.medians().is_some();
+    let pairs: Vec<Pair<'_>> = pairs(record).into_iter().filter(tells).collect();
     let rank = |pair: &Pair<'_>| {
         let pages = ["small", "resources", "image"];
         let page = pages.iter().position(|page| *page == pair.on.page);
@@ -90,7 +90,11 @@ fn felt(ms: f64) -> String {
 fn networks(record: &Record) -> Option<String> {
     let ladders = ladders(record);
     let ladder = ladders.first()?;
-    let percents: Vec<f64> = ladder.pairs.iter().filter_map(Pair::percent).map(|p| -p).collect();
+    let early = ladder.pairs.iter().filter(|pair| pair.is_early());
+    let percents: Vec<f64> = early.filter_map(Pair::percent).map(|p| -p).collect();
+    if percents.is_empty() {
+        return None;
+    }
     let low = percents.iter().copied().fold(f64::INFINITY, f64::min);
     let high = percents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (first, last) = (ladder.pairs.first()?, ladder.pairs.last()?);

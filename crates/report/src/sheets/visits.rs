@@ -4,7 +4,7 @@
 use super::{Sheet, range};
 use crate::figure::{bare, count, plain, signed};
 use crate::published::{WALK_THROUGH, WALK_THROUGH_RTT_MS, walk_through as published};
-use crate::visits::{Pair, browser, name, networks, page, pairs, path, warned, who};
+use crate::visits::{Pair, browser, name, networks, page, pairs, path, place, warned, who};
 use crate::{Figures, Record, VisitCell, VisitEffect, VisitSummary};
 
 /// The pairs that the walk-through has figures of: small page and image at its round-trip time.
@@ -46,6 +46,7 @@ pub(crate) fn walk_through(record: &Record) -> Option<Sheet> {
     }
     let visits = pairs.iter().filter_map(Pair::summaries).flat_map(|(off, on)| [off, on]);
     sheet.notes.push(format!("{}; published: by hand, 2019.", how_many(visits)?));
+    sheet.notes.extend(not_all_early(&pairs));
     sheet.filled()
 }
 
@@ -64,6 +65,13 @@ fn published_row(name: &str) -> Option<Vec<String>> {
         signed(on - off),
         "-".to_owned(),
     ])
+}
+
+/// Where visits with 0-RTT on had no early data, in a sentence.
+fn not_all_early<'a>(pairs: impl IntoIterator<Item = &'a Pair<'a>>) -> Option<String> {
+    let told = |pair: &Pair<'_>| Some(format!("{}, {}", place(pair.on), pair.not_all_early()?));
+    let told: Vec<String> = pairs.into_iter().filter_map(told).collect();
+    (!told.is_empty()).then(|| format!("Not all visits with 0-RTT on: {}.", told.join("; ")))
 }
 
 /// `30 visits each`, or `28 to 30 visits each`.
@@ -151,6 +159,7 @@ pub(crate) fn returning(record: &Record) -> Option<Sheet> {
         (false, Some(ladder), Some(visits)) => Some(format!("{}; {visits}.", ladder.heading)),
         (_, _, visits) => visits.map(|visits| format!("{visits}.")),
     });
+    sheet.notes.extend(not_all_early(ladders.iter().flat_map(|ladder| &ladder.pairs)));
     sheet.filled()
 }
 

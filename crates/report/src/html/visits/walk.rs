@@ -72,7 +72,11 @@ fn row(pair: &Pair<'_>) -> Markup {
     let Some((off, on)) = pair.summaries() else { return html! {} };
     html! { tr {
         th scope="row" { (browser(&pair.on.browser)) }
-        td { (pair.on.server) span.sub { "HTTP/" (pair.on.http) } }
+        td {
+            (pair.on.server)
+            span.sub { "HTTP/" (pair.on.http) }
+            @if let Some(early) = pair.not_all_early() { span.sub { (early) } }
+        }
         @for visit in [off, on] { td.n { (figures(visit.tls.as_ref(), visit.wire_tls.as_ref())) } }
         @for visit in [off, on] { td.n { (figures(Some(&visit.total), visit.wire_total.as_ref())) } }
         td.n {
