@@ -349,7 +349,8 @@ pub(crate) fn write_one(
     write().map_err(|source| BenchError::File { verb: "write", path: path.to_owned(), source })
 }
 
-fn begin(path: &Path, scene: &Scene<'_>) -> io::Result<Writer<BufWriter<File>>> {
+/// Begins a file.
+pub(crate) fn begin(path: &Path, scene: &Scene<'_>) -> io::Result<Writer<BufWriter<File>>> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
@@ -363,7 +364,8 @@ fn begin(path: &Path, scene: &Scene<'_>) -> io::Result<Writer<BufWriter<File>>> 
     Writer::new(BufWriter::new(File::create(path)?), &about)
 }
 
-fn append(
+/// Adds the packets of one connection to a file, behind the secrets that open them.
+pub(crate) fn append(
     writer: &mut Writer<BufWriter<File>>,
     packets: &[&CapturedPacket],
     secrets: &[String],

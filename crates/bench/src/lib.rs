@@ -15,6 +15,7 @@ mod effects;
 mod error;
 mod exchange;
 mod experiment;
+mod explore;
 mod figures;
 mod judge;
 mod lab;
@@ -36,6 +37,10 @@ pub use axes::{Certificate, Client, Group, Http, Kind, Size, Transport, Workload
 pub use captures::Captures;
 pub use error::BenchError;
 pub use experiment::{Axes, BuiltIn, Experiment};
+pub use explore::{
+    Exploration, ExploreConfig, Handshake, Seen, Sketch, SketchedNetwork, SketchedServer,
+};
+pub use firstflight_wire::TlsVersion;
 pub use lab::{LabConfig, Progress, run};
 pub use machine::blank_record;
 pub use middlebox::MiddleboxConfig;

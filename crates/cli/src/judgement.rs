@@ -23,6 +23,11 @@ pub(crate) struct JudgementArgs {
 }
 
 impl JudgementArgs {
+    /// Whether anything is asked.
+    pub(crate) fn chosen(&self) -> bool {
+        !self.fail_if.is_empty() || self.junit.is_some()
+    }
+
     /// Whether any condition speaks of an earlier record.
     pub(crate) fn needs_old(&self) -> bool {
         self.fail_if.iter().any(Condition::needs_old)

@@ -128,6 +128,23 @@ pub enum LinkError {
         /// The kernel's answer.
         source: rtnetlink::Error,
     },
+    /// There is nothing to enter by this process.
+    #[error("process {id} is no door into a lab: start one by `firstflight lab --serve`")]
+    NoDoor {
+        /// The process.
+        id: u32,
+    },
+    /// This process may not follow the door's.
+    #[error(
+        "the lab behind process {id} cannot be entered ({source}): do it as the user who started \
+         it, or as root"
+    )]
+    DoorShut {
+        /// The process.
+        id: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// A thread of the network is gone.
     #[error("the {0} thread of the emulated network has ended: build the network anew")]
     ThreadGone(&'static str),

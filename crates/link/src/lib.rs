@@ -8,6 +8,7 @@
 //!
 //! Everything is held by descriptors, threads and one process-id namespace per room of the
 //! network: nothing has a name outside, so nothing remains when the process ends, however it ends.
+//! Who wants to look around inside is let in by a [`Door`].
 
 #![allow(unsafe_code)]
 #![cfg(target_os = "linux")]
@@ -19,6 +20,7 @@ mod chain;
 mod children;
 mod clock;
 mod counters;
+mod door;
 mod error;
 mod examine;
 mod forwarder;
@@ -44,6 +46,7 @@ pub use chain::{Chains, Exit};
 pub use children::Process;
 pub use clock::{monotonic_ns, unix_offset_ns};
 pub use counters::{CellCounters, Counters, LaneCounters, PathCounters};
+pub use door::{Door, doors, enter};
 pub use error::LinkError;
 pub use examine::{Finding, State, examine};
 pub use namespace::Namespace;

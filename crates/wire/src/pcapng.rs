@@ -106,6 +106,14 @@ impl<W: Write> Writer<W> {
         self.block(ENHANCED_PACKET, body)
     }
 
+    /// Lets readers see what was written so far.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
     /// Ends the file and gives back what it was written to.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub use command::CommandServer;
 pub use kind::{SERVERS, ServerKind};
 pub(crate) use program::find;
 pub(crate) use running::{Running, Wanted};
-pub(crate) use site::{HOST, Site};
+pub(crate) use site::{HOST, Site, page};
 pub use survey::{Surveyed, survey};
 pub(crate) use visited::{Visited, VisitedPage};
 
@@ -128,6 +128,9 @@ impl Post<'_> {
             both.map_err(|source| BenchError::File { verb: "write", path, source })?;
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        if let Some(key_log) = &self.site.key_log {
+            command.env("SSLKEYLOGFILE", key_log);
+        }
         Ok(command)
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Site {
     pub program: PathBuf,
     /// All certificates in one PEM file: whom clients believe.
     pub trust: PathBuf,
+    /// Where the servers that can write their TLS secrets (`SSLKEYLOGFILE`).
+    pub key_log: Option<PathBuf>,
     identities: Vec<Identity>,
 }
 
@@ -48,6 +50,7 @@ impl Site {
             root: directory.join("root"),
             program: program.to_owned(),
             trust: directory.join("trust.pem"),
+            key_log: None,
             identities: Vec::new(),
         };
         fs::create_dir_all(&site.root).map_err(|source| BenchError::File {
@@ -107,6 +110,7 @@ impl Site {
             root,
             program: program.to_owned(),
             trust,
+            key_log: None,
             identities: vec![identity],
         })
     }
@@ -126,7 +130,7 @@ fn write(path: PathBuf, content: &[u8]) -> Result<(), BenchError> {
 }
 
 /// The body of a size: the same in every run, and the large one as incompressible as an image.
-fn page(size: Size) -> Vec<u8> {
+pub(crate) fn page(size: Size) -> Vec<u8> {
     let mut body = Vec::with_capacity(size.bytes());
     match size {
         Size::OneKib => {}

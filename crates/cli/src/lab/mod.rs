@@ -1,6 +1,9 @@
 //! `firstflight lab`: measures in an emulated network, and attacks.
 
 mod browsers;
+mod enter;
+mod explore;
+mod live;
 mod select;
 
 use std::path::PathBuf;
@@ -27,6 +30,9 @@ use select::{Selection, select};
 /// and every sample. Without flags it runs the experiments ping-pong, get, curl and blueprint. Any
 /// flag of axes, networks or servers' pages makes a matrix of one's own instead. Needs no root
 /// where the machine lets users make user namespaces: `firstflight doctor` tells.
+///
+/// With --serve it measures nothing: the network and the servers stay up, to be entered with a shell
+/// or a browser, and each connection is named as it comes.
 ///
 /// Ends with 1 if a connection was something else than its cell asked for, if our server executed
 /// a replay, if the A/A control differs beyond chance, or if a --fail-if is true.
@@ -133,6 +139,9 @@ pub(crate) struct LabArgs {
 
     #[command(flatten, next_help_heading = "Judgement")]
     judgement: JudgementArgs,
+
+    #[command(flatten)]
+    explore: explore::ExploreArgs,
 }
 
 const SERVERS: &str = "Servers";
@@ -156,6 +165,9 @@ impl LabArgs {
 }
 
 pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
+    if let Some(code) = explore::run(&args)? {
+        return Ok(code);
+    }
     if args.browsers.chosen() {
         return browsers::run(&args);
     }
@@ -166,7 +178,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     outputs::prepare(&args.output)?;
     // Before any thread is started: the kernel demands it.
     firstflight_link::enter_user_namespace()?;
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::make(|| false)?;
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let program = std::env::current_exe().context("cannot find this program itself")?;
     let config = LabConfig {
@@ -179,10 +191,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
             "off" => Some(false),
             _ => None,
         },
-        backend: match args.backend.as_str() {
-            "tun" => Backend::Tun,
-            _ => Backend::PacketRings,
-        },
+        backend: backend(&args),
         output: Some(args.output.clone()),
         captures: match args.captures.as_str() {
             "all" => Captures::All,
@@ -199,13 +208,22 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     outputs::finish(&record, NAME, &args.output, args.json, &args.judgement)
 }
 
+fn backend(args: &LabArgs) -> Backend {
+    match args.backend.as_str() {
+        "tun" => Backend::Tun,
+        _ => Backend::PacketRings,
+    }
+}
+
 const NAME: &str = "lab";
 
 /// The directory of a run, gone after it, also when the run is interrupted.
 struct Scratch(tempfile::TempDir);
 
 impl Scratch {
-    fn make() -> anyhow::Result<Self> {
+    /// Makes it. An interruption ends the program on the spot, unless `waits` says that somebody
+    /// else sees to the end.
+    fn make(waits: impl Fn() -> bool + Send + 'static) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("firstflight-lab-")
             .tempdir()
@@ -213,6 +231,9 @@ impl Scratch {
         let path = directory.path().to_owned();
         // Namespaces, links and servers end with this process by themselves.
         ctrlc::set_handler(move || {
+            if waits() {
+                return;
+            }
             // A browser may be writing into it yet.
             for _ in 0..TRIES {
                 if std::fs::remove_dir_all(&path).is_ok() || !path.exists() {

@@ -63,7 +63,7 @@ fn matrix(
     Ok(Experiment {
         name: "matrix".to_owned(),
         title: "axes chosen by hand".to_owned(),
-        profiles: profiles(args)?,
+        profiles: profiles(args, &DEFAULT_RTTS)?,
         axes: Axes {
             servers,
             clients: args.client.clone().unwrap_or_else(|| vec![Client::Firstflight]),
@@ -117,8 +117,8 @@ fn carriers(args: &LabArgs) -> (Vec<Transport>, Vec<Http>) {
     }
 }
 
-/// The networks: by name, by round-trip time, or from a file.
-pub(super) fn profiles(args: &LabArgs) -> anyhow::Result<Vec<Profile>> {
+/// The networks: by name, by round-trip time, or from a file; where none is named, these.
+pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<Profile>> {
     let mut own = Vec::new();
     let mut profiles: Vec<Profile> =
         args.rtt.iter().flatten().map(|r| Profile::plain(*r)).collect();
@@ -135,7 +135,7 @@ pub(super) fn profiles(args: &LabArgs) -> anyhow::Result<Vec<Profile>> {
         }
     }
     if profiles.is_empty() {
-        profiles = DEFAULT_RTTS.iter().map(|rtt| Profile::parse(rtt)).collect::<Result<_, _>>()?;
+        profiles = default.iter().map(|rtt| Profile::parse(rtt)).collect::<Result<_, _>>()?;
     }
     Ok(profiles)
 }

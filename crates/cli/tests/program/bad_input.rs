@@ -107,6 +107,24 @@ fn configurations() {
 }
 
 #[test]
+fn a_lab_that_stays_up() {
+    let site = site();
+    let dir = site.path();
+    let lab = |arguments: &[&str], words: &[&str]| {
+        refused(dir, &[&["lab"], arguments].concat(), 2, words);
+    };
+    lab(&["--serve", "--samples", "3"], &["--serve", "measures nothing", "leave out --samples"]);
+    let axes = ["--serve", "--kind", "full", "--no-costs", "--fail-if", "p50(full) > 1s"];
+    lab(&axes, &["leave out the axes, --no-costs, --fail-if"]);
+    lab(&["--serve", "--enter", "1"], &["--serve", "--enter", "leave one out"]);
+    lab(&["--serve", "--server", "apache"], &["unknown server \"apache\"", "firstflight"]);
+    lab(&["--serve", "--profile", "5g-to-mars"], &["5g-to-mars", "round-trip time"]);
+    lab(&["--enter", "1", "--rtt", "3"], &["--enter enters a lab that runs", "the networks"]);
+    lab(&["--enter", "1"], &["process 1 is no door into a lab", "firstflight lab --serve"]);
+    lab(&["--enter", "one"], &["one", "--enter"]);
+}
+
+#[test]
 fn ticket_keys() {
     let site = site();
     let dir = site.path();

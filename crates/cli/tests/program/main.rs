@@ -10,6 +10,7 @@ mod clients;
 mod configuration;
 mod console;
 mod doctor;
+mod explore;
 mod firefox;
 mod flood;
 mod help;
