@@ -19,7 +19,8 @@ use crate::show::Show;
 #[derive(Args)]
 #[command(next_help_heading = "Browsers")]
 pub(crate) struct BrowserArgs {
-    /// Have real browsers visit the servers instead: firefox, chromium, the path of one
+    /// Have real browsers visit the servers instead: firefox, chromium, the path of one; with
+    /// --enter, the one to start inside
     ///
     /// They run without a window inside the client's namespace, with a fresh profile for each block
     /// of visits, and every visit is judged by its packets. Without further flags: the walk-through's
@@ -53,6 +54,11 @@ pub(crate) struct BrowserArgs {
 }
 
 impl BrowserArgs {
+    /// The browsers by name or path.
+    pub(super) fn named(&self) -> &[String] {
+        self.browser.as_deref().unwrap_or_default()
+    }
+
     /// Whether browsers shall visit.
     pub(super) fn chosen(&self) -> bool {
         self.browser.is_some()
@@ -67,13 +73,13 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if args.judgement.needs_old() {
         anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
     }
-    let named = args.browsers.browser.as_deref().unwrap_or_default();
+    let named = args.browsers.named();
     let browsers = named.iter().map(|name| installed(name)).collect::<Result<Vec<_>, _>>()?;
     let sets = sets(args)?;
     outputs::prepare(&args.output)?;
     // Before any thread is started: the kernel demands it.
     firstflight_link::enter_user_namespace()?;
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::make(|| false)?;
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let config = VisitsConfig {
         browsers,
@@ -94,7 +100,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// A browser by its make, or by the path of its program.
-fn installed(name: &str) -> anyhow::Result<Installed> {
+pub(super) fn installed(name: &str) -> anyhow::Result<Installed> {
     if name.contains('/') {
         return Ok(Installed::at(Path::new(name))?);
     }
@@ -111,7 +117,7 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
     if chosen_networks || args.axes.http.is_some() || flags.page.is_some() {
         return Ok(vec![VisitSet {
             profiles: match chosen_networks {
-                true => profiles(args)?,
+                true => profiles(args, &[])?,
                 false => vec![Profile::parse(WALK_THROUGH)?],
             },
             servers,

@@ -1,37 +1,97 @@
 //! `firstflight lab --enter`: a shell or a command inside a lab that is up.
 
-use std::env;
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::{env, fs};
 
 use anyhow::Context;
+use firstflight_browser::{Browser, Installed, Make, Quic, Settings};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
-/// Runs a command inside, or a shell, and ends as it does.
+use super::browsers::installed;
+
+/// Runs a command inside, or a shell, or a browser with this added to its command, and ends as it
+/// does.
 ///
 /// # Errors
 /// If there is no such lab, it may not be entered, or the command cannot be started.
-pub(super) fn run(door: Option<u32>, command: &[OsString]) -> anyhow::Result<ExitCode> {
+pub(super) fn run(
+    door: Option<u32>,
+    browser: Option<&str>,
+    command: &[OsString],
+) -> anyhow::Result<ExitCode> {
     let door = door.map_or_else(only_door, Ok)?;
+    let browser = browser.map(installed).transpose()?;
     let environment = firstflight_link::enter(door)?;
-    let mut inside = match command {
-        [] => Command::new(env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
-        [program, arguments @ ..] => {
-            let mut command = Command::new(program);
-            command.args(arguments);
-            command
+    let mut inside = match (&browser, command) {
+        (Some(browser), arguments) => {
+            let mut inside = for_a_person(browser, &environment)?;
+            inside.args(arguments);
+            inside
+        }
+        (None, []) => Command::new(env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
+        (None, [program, arguments @ ..]) => {
+            let mut inside = Command::new(program);
+            inside.args(arguments);
+            inside
         }
     };
     let program = inside.get_program().to_string_lossy().into_owned();
-    if command.is_empty() && std::io::stdin().is_terminal() {
+    if browser.is_none() && command.is_empty() && std::io::stdin().is_terminal() {
         eprintln!("Inside the lab of process {door}; leave it by `exit`.");
     }
     let child = inside.envs(environment).spawn();
     let status = wait(child.with_context(|| format!("cannot start {program} in the lab"))?)?;
     Ok(ExitCode::from(code(status)))
+}
+
+/// A browser with a fresh profile, which lies in the lab's directory and is gone with it. To be
+/// called inside.
+fn for_a_person(
+    browser: &Installed,
+    environment: &[(OsString, OsString)],
+) -> anyhow::Result<Command> {
+    let file = |wanted: &str| {
+        let found = environment.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, path)| PathBuf::from(path)).context("this lab gives no files to its guests")
+    };
+    let profile = tempfile::Builder::new()
+        .prefix("browser-")
+        .tempdir_in(file("FIRSTFLIGHT_LAB")?)
+        .context("cannot make a profile in the lab's directory")?
+        .keep();
+    let hosts = fs::read_to_string("/etc/hosts").context("cannot read /etc/hosts in the lab")?;
+    let settings = Settings {
+        early_data: true,
+        quic: Quic::Advertised,
+        trust: vec![file("SSL_CERT_FILE")?],
+        hosts: names(&hosts),
+        secrets: Some(file("SSLKEYLOGFILE")?),
+        cache: true,
+        speculation: true,
+        more: match browser.make {
+            Make::Chromium => Vec::new(),
+            // It asks /etc/hosts then, as the others do, and each network has its own address.
+            Make::Firefox => vec!["network.dns.forceResolve=".to_owned()],
+        },
+        ..Settings::default()
+    };
+    Ok(Browser::prepare(browser, &profile, &settings)?)
+}
+
+/// The names in a text as `/etc/hosts` has it (hosts(5)), those of this machine left out.
+fn names(hosts: &str) -> Vec<(String, IpAddr)> {
+    let lines = hosts.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let address: IpAddr = words.next()?.parse().ok()?;
+        (!address.is_loopback()).then(|| words.map(move |name| (name.to_owned(), address)))
+    });
+    lines.flatten().collect()
 }
 
 /// The only lab of this user.
@@ -79,6 +139,13 @@ fn code(status: ExitStatus) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_browser_is_told_the_names_of_the_networks() {
+        let hosts = "127.0.0.1 localhost\n::1 localhost\n10.77.1.2 lab.test\n10.77.2.2 a b\n#\n\n";
+        let name = |name: &str, last| (name.to_owned(), IpAddr::from([10, 77, last, 2]));
+        assert_eq!(names(hosts), [name("lab.test", 1), name("a", 2), name("b", 2)]);
+    }
 
     #[test]
     fn a_command_ends_as_shells_say_it() {

@@ -36,6 +36,9 @@ pub(super) struct ExploreArgs {
 
     /// Enter the lab that `lab --serve` keeps up: by the process that it names, or the only one of
     /// this user. Without a COMMAND, a shell
+    ///
+    /// With --browser, that browser instead: with a fresh profile that believes the lab's servers
+    /// and has 0-RTT on. COMMAND is then what to add to its own, such as a URL.
     #[arg(long, value_name = "PID", num_args = 0..=1)]
     enter: Option<Option<u32>>,
 
@@ -53,12 +56,19 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<Option<ExitCode>> {
             anyhow::bail!("--serve starts a lab and --enter enters one that runs; leave one out")
         }
         (true, None) => {
-            refuse(&misfits(args), "--serve keeps a lab up and measures nothing")?;
+            let browser = args.browsers.chosen().then_some("--browser, or give it to --enter");
+            let misfits = misfits(args).into_iter().chain(browser).collect::<Vec<_>>();
+            refuse(&misfits, "--serve keeps a lab up and measures nothing")?;
             explore(args).map(Some)
         }
         (false, Some(door)) => {
             refuse(&[misfits(args), fits(args)].concat(), "--enter enters a lab that runs")?;
-            enter::run(*door, command).map(Some)
+            let browser = match args.browsers.named() {
+                [] => None,
+                [browser] => Some(&**browser),
+                _ => anyhow::bail!("--enter starts one browser inside; name one"),
+            };
+            enter::run(*door, browser, command).map(Some)
         }
     }
 }

@@ -180,9 +180,9 @@ fn servers(sketch: &Sketch) -> String {
 
 fn entering(sketch: &Sketch) -> String {
     let mut text = format!(
-        "A shell inside, from another terminal (a browser is started from it as usual):\n  \
-         firstflight lab --enter {}\n",
-        sketch.pid
+        "From another terminal, a shell inside, and a browser that has 0-RTT on:\n  \
+         firstflight lab --enter {pid}\n  firstflight lab --enter {pid} --browser firefox\n",
+        pid = sketch.pid
     );
     if let (Some(network), Some(server)) = (sketch.networks.first(), sketch.servers.first()) {
         text += &try_inside(sketch, network, server);
