@@ -1,6 +1,6 @@
 //! Visits in words, and which of them belong beside each other.
 
-use crate::{Interval, Record, VisitCell, VisitEffect, VisitSummary};
+use crate::{Figures, Interval, Record, VisitCell, VisitEffect, VisitSummary};
 
 /// A return with 0-RTT off and one with it on, all else the same.
 #[derive(Clone, Debug)]
@@ -73,6 +73,15 @@ impl VisitCell {
     /// Whether the page is one with subresources.
     pub(crate) fn has_subresources(&self) -> bool {
         self.page == "resources"
+    }
+
+    /// The packets' last byte, by what it belongs beside: the total, or the load event. Packets do
+    /// not tell a page's last byte from that of its subresources.
+    pub(crate) fn last_bytes<'a>(&self, summary: &'a VisitSummary) -> [Option<&'a Figures>; 2] {
+        match (summary.wire_total.as_ref(), self.has_subresources()) {
+            (last, false) => [last, None],
+            (last, true) => [None, last],
+        }
     }
 
     /// Whether two cells differ in their visit alone.

@@ -172,19 +172,16 @@ pub(crate) fn percent(value: f64) -> String {
 pub(crate) fn visit_cells(record: &Record) -> Option<Sheet> {
     let mut sheet = Sheet::new(
         "All visits",
-        "Medians in ms, as the browser has them and after the slash as the packets do: TLS set-up, and \
-         the total from the navigation's start or the first packet to the last byte. Round trips to the \
-         first byte of the answer. Early: visits in which the server accepted early data.",
+        "First visits, and returns with 0-RTT off and on. Medians in ms, as the browser has them and after the slash as the packets do: TLS set-up, and \
+         the total from the navigation's start or the first packet to the last byte (of a page's \
+         subresources beside its load event). Round trips to the first byte of the answer. Early: visits in which the server accepted early data.",
         &["network", "who", "page", "visit", ">early", ">TLS", ">total", ">RT", ">load", ">LCP"],
     );
     sheet.glance = Some(GLANCE);
     let words = Words::of(record);
     for cell in &record.visit_cells {
-        let visit = match cell.visit.as_str() {
-            "off" | "on" => format!("0-RTT {}", cell.visit),
-            other => other.to_owned(),
-        };
-        let mut row = vec![cell.profile.clone(), words.who(cell), cell.page.clone(), visit];
+        let mut row =
+            [&cell.profile, &words.who(cell), &cell.page, &cell.visit].map(String::clone).to_vec();
         row.extend(figures_of(cell));
         sheet.rows.push(row);
     }
@@ -193,26 +190,31 @@ pub(crate) fn visit_cells(record: &Record) -> Option<Sheet> {
 
 fn figures_of(cell: &VisitCell) -> [String; 6] {
     let Some(summary) = &cell.summary else {
-        return ["none good", "-", "-", "-", "-", "-"].map(str::to_owned);
+        return ["none", "-", "-", "-", "-", "-"].map(str::to_owned);
     };
     let short = |figures: Option<&Figures>| {
         figures.map_or("-".to_owned(), |figures| plain_tenths(figures.p50_ms))
     };
-    let beside = |browser: Option<&Figures>, wire: Option<&Figures>| {
-        format!("{}/{}", short(browser), short(wire))
+    let beside = |browser: Option<&Figures>, wire: Option<&Figures>| match wire {
+        Some(_) => format!("{}/{}", short(browser), short(wire)),
+        None => short(browser),
     };
+    let [page, all] = cell.last_bytes(summary);
     [
         format!("{}/{}", summary.early, summary.visits),
         beside(summary.tls.as_ref(), summary.wire_tls.as_ref()),
-        beside(Some(&summary.total), summary.wire_total.as_ref()),
+        beside(Some(&summary.total), page),
         summary.round_trips.map_or("?".to_owned(), |trips| trips.to_string()),
-        short(summary.load.as_ref()),
+        beside(summary.load.as_ref(), all),
         short(summary.largest_paint.as_ref()),
     ]
 }
 
-/// Milliseconds with one decimal and a true minus.
+/// Milliseconds with one decimal, none from a thousand on, and a true minus.
 fn plain_tenths(ms: f64) -> String {
+    if ms >= 1e3 {
+        return format!("{ms:.0}");
+    }
     format!("{ms:.1}").replace("-0.0", "0.0").replace('-', "\u{2212}")
 }
 

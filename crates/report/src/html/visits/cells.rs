@@ -21,7 +21,8 @@ pub(in crate::html) fn cells(record: &Record) -> Option<Section> {
         p { "Medians in ms as the browser has them, below them their 95 % intervals and what the packets "
             "say of the same. TLS set-up ends when a request could leave. The total begins with the "
             "navigation in the browser and with the first packet on the wire, and ends with the last "
-            "byte of page or picture; the load event waits for all subresources. Round trips are those "
+            "byte of page or picture; the load event waits for all subresources, whose last byte on the "
+            "wire stands below it. Round trips are those "
             "to the first byte of the answer. Early: visits in which the server accepted early data, "
             "by their packets." }
         div.scroll.tall[several] tabindex="0" role="region" aria-label=(title) {
@@ -52,9 +53,10 @@ fn row(cell: &VisitCell, begins: bool) -> Markup {
         @if let Some(summary) = &cell.summary {
             td.n { (summary.early) " of " (summary.visits) }
             td.n { (figures(summary.tls.as_ref(), summary.wire_tls.as_ref())) }
-            td.n { (figures(Some(&summary.total), summary.wire_total.as_ref())) }
+            @let [page, all] = cell.last_bytes(summary);
+            td.n { (figures(Some(&summary.total), page)) }
             td.n { (summary.round_trips.map_or("?".to_owned(), |trips| trips.to_string())) }
-            td.n { (figures(summary.load.as_ref(), None)) }
+            td.n { (figures(summary.load.as_ref(), all)) }
             td.n { (figures(summary.largest_paint.as_ref(), None)) }
         } @else {
             td colspan="6" { span.faint { "no good visit" } }
