@@ -54,7 +54,8 @@ pub struct VisitSummary {
     pub wire_tls: Option<Figures>,
     /// From the start of the navigation to the last byte of the page or picture, in the browser.
     pub total: Figures,
-    /// From the first packet to the last byte of the answer on the wire.
+    /// From the first packet to the last byte of the answer on the wire; of a page with
+    /// subresources, to the last of theirs on the same connection.
     pub wire_total: Option<Figures>,
     /// To the load event, with all subresources.
     pub load: Option<Figures>,
@@ -135,7 +136,8 @@ pub struct VisitPackets {
     pub tls_ms: Option<f64>,
     /// From the first packet of the page's connection to the first byte of the answer.
     pub first_byte_ms: Option<f64>,
-    /// The same to the last byte of the page or picture.
+    /// The same to the last byte that the connection brought: of the page or picture, or of
+    /// subresources.
     pub last_byte_ms: Option<f64>,
     /// Round trips to the first byte of the answer.
     pub round_trips: Option<u32>,
