@@ -4,7 +4,7 @@
 LAB_FLAGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 10
-# Where `bench`, `quic`, `cluster` and `conformance` leave their raw data; default results/DATE-KIND.
+# Where `bench`, `browsers`, `quic`, `cluster` and `conformance` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 
 # Tools of fixed versions, kept outside the tree, so that a fresh clone needn't build them again.
@@ -14,7 +14,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab bench quic flood cluster operations conformance control first-answer test package deps-lab deps-test deps-package build fmt lint deny advisories unit \
+.PHONY: help lab browsers bench quic flood cluster operations conformance control first-answer test package deps-lab deps-test deps-package build fmt lint deny advisories unit \
 	fuzz-smoke fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -33,6 +33,9 @@ bench: deps-test ## Measures load against bare loops, raw data to results/... (R
 
 quic: deps-test ## Measures QUIC in the lab beside TCP, results to results/... (RESULTS=...)
 	@scripts/quic $(RESULTS)
+
+browsers: deps-lab deps-test ## Measures browsers and finds out what they do, results to results/... (RESULTS=...)
+	@scripts/browsers $(RESULTS)
 
 flood: deps-test ## Floods servers with forged QUIC packets, raw data to results/... (RESULTS=...)
 	@scripts/flood $(RESULTS)
