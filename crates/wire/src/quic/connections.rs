@@ -117,7 +117,7 @@ impl Connections {
         match direction {
             Direction::ToClient => match (long.destination, between) {
                 (&[], [.., newest]) => Place::Known(*newest),
-                _ => Place::Nowhere,
+                _ => self.place_answer(ends, long, between),
             },
             Direction::ToServer if begins(long, udp) => {
                 // After a Version Negotiation a client may begin again under another ID.
@@ -131,6 +131,21 @@ impl Connections {
                 let id = (ends.1, long.destination.to_vec());
                 self.by_server_id.get(&id).map_or(Place::Nowhere, |number| Place::Known(*number))
             }
+        }
+    }
+
+    /// A server may answer to an ID that the client gave out in its early data (RFC 9000 section
+    /// 7.2), as quinn does with Firefox: then its own ID tells, or that one client alone waits.
+    fn place_answer(&self, ends: Ends, long: &Long<'_>, between: &[Number]) -> Place {
+        let own = (ends, Direction::ToServer, long.source.to_vec());
+        if let Some(number) = self.by_id.get(&own) {
+            return Place::Known(*number);
+        }
+        let waits = |number: &&Number| self.flows.get(number).is_some_and(|flow| !flow.answered);
+        let mut waiting = between.iter().filter(waits);
+        match (waiting.next(), waiting.next(), long.long_type()) {
+            (Some(only), None, Some(LongType::Initial)) => Place::Known(*only),
+            _ => Place::Nowhere,
         }
     }
 
@@ -195,6 +210,10 @@ impl Connections {
             None => {}
             Some(kind) => {
                 flow.answered |= kind != LongType::Retry;
+                if flow.learn(Direction::ToClient, long.destination) {
+                    let id = (ends, Direction::ToClient, long.destination.to_vec());
+                    self.by_id.entry(id).or_insert(number);
+                }
                 if flow.learn(Direction::ToServer, long.source) {
                     self.by_id.insert((ends, Direction::ToServer, long.source.to_vec()), number);
                     self.given_out(number, ends.1, long.source);

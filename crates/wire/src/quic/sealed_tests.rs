@@ -11,6 +11,8 @@ use crate::{FirstResponse, LastResponse, Observer, Packet};
 
 const RANDOM: [u8; 32] = [7; 32];
 const CLIENT_ID: [u8; 4] = [1; 4];
+/// What it gives out besides.
+const OTHER_CLIENT_ID: [u8; 4] = [4; 4];
 const SERVER_ID: [u8; 4] = [2; 4];
 /// To which the client sends its first packet.
 const FIRST_ID: [u8; 8] = [3; 8];
@@ -42,6 +44,8 @@ struct Sent {
     kind: Kind,
     number: u8,
     updated: bool,
+    /// To which of the client's IDs the server sends it.
+    client_id: [u8; 4],
     frames: Vec<u8>,
 }
 
@@ -63,7 +67,7 @@ impl Sent {
         let (to, from) = match self.direction {
             Direction::ToServer if self.kind <= Kind::ZeroRtt => (&FIRST_ID[..], &CLIENT_ID[..]),
             Direction::ToServer => (&SERVER_ID[..], &CLIENT_ID[..]),
-            Direction::ToClient => (&CLIENT_ID[..], &SERVER_ID[..]),
+            Direction::ToClient => (&self.client_id[..], &SERVER_ID[..]),
         };
         // Packet numbers of four bytes.
         let mut header = match self.kind {
@@ -121,6 +125,7 @@ fn hellos() -> [Sent; 2] {
         kind: Kind::Initial,
         number: 0,
         updated: false,
+        client_id: CLIENT_ID,
         frames,
     };
     [
@@ -159,9 +164,49 @@ fn sent() -> impl Strategy<Value = Sent> {
         |(direction, kind, early, number, updated, frames)| {
             let early = early && direction == Direction::ToServer && kind == Kind::OneRtt;
             let kind = if early { Kind::ZeroRtt } else { kind };
-            Sent { direction, kind, number, updated, frames }
+            Sent { direction, kind, number, updated, client_id: CLIENT_ID, frames }
         },
     )
+}
+
+/// quinn takes the first other ID at once, also one that came in early data; Firefox gives one.
+#[test]
+fn rfc9000_7_2_a_server_may_answer_to_an_id_that_early_data_brought() {
+    let [hello, chosen] = hellos();
+    let sent = |direction, kind, frames: &[u8]| Sent {
+        direction,
+        kind,
+        client_id: OTHER_CLIENT_ID,
+        frames: frames.to_vec(),
+        ..hello.clone()
+    };
+    let given = [&[0x18, 1, 0, 4][..], &OTHER_CLIENT_ID, &[0; 16]].concat();
+    let asked = [&given[..], &[0x0b, 0, 3], b"GET"].concat();
+    let accepted = crypto(0, &[8, 0, 0, 6, 0, 4, 0, 42, 0, 0, 20, 0, 0, 1, 9]);
+    let all = [
+        hello.clone(),
+        sent(Direction::ToServer, Kind::ZeroRtt, &asked),
+        Sent { client_id: OTHER_CLIENT_ID, ..chosen },
+        sent(Direction::ToClient, Kind::Handshake, &accepted),
+        sent(Direction::ToClient, Kind::OneRtt, &[&[0x0b, 0, 4][..], b"page"].concat()),
+    ];
+    let mut observer = Observer::new();
+    observer.add_secrets(&key_log());
+    for (sent, now) in all.iter().zip(1..) {
+        let (direction, frame) = (sent.direction, &sent.frame()[..]);
+        let packet = Packet { direction, arrived: now, delivered: Some(now), frame };
+        observer.packet(&packet);
+    }
+    let judged = observer.finish();
+    assert_eq!(judged.len(), 1);
+    assert_eq!(judged[0].quic().unwrap().unopened, 0);
+    assert_eq!(judged[0].label().unwrap().kind, crate::LabelKind::EarlyAccepted);
+    assert_eq!(judged[0].response_bytes, Some(4));
+    let owned = all.iter().zip(1..).filter(|(sent, now)| {
+        let (direction, frame) = (sent.direction, &sent.frame()[..]);
+        judged[0].owns(&Packet { direction, arrived: *now, delivered: Some(*now), frame })
+    });
+    assert_eq!(owned.count(), all.len());
 }
 
 proptest! {
