@@ -2,6 +2,7 @@
 //! namespace, and a witness who says of each connection what it was, from its packets.
 
 mod capture;
+mod secrets;
 mod seen;
 mod sketch;
 mod witness;

@@ -2,8 +2,6 @@
 //! shows.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +10,7 @@ use firstflight_link::{Batch, CapturedPacket, Direction, monotonic_ns, unix_offs
 use firstflight_wire::{FirstResponse, FlowFacts, KeyLog, Observer, TransportFacts};
 
 use super::capture::CaptureFile;
+use super::secrets::Secrets;
 use super::{Seen, Sketch};
 use crate::BenchError;
 use crate::judge::wire_packet;
@@ -40,6 +39,8 @@ type Ends = (SocketAddr, SocketAddr, bool);
 struct Connection {
     path: usize,
     packets: Vec<CapturedPacket>,
+    /// Their length together.
+    bytes: usize,
     /// When the last of them was delivered.
     last_ns: u64,
     /// Something came since it was looked at.
@@ -55,7 +56,7 @@ impl Witness {
         Self {
             networks: sketch.networks.iter().map(network).collect(),
             servers: sketch.servers.iter().map(|one| (one.port, one.name.clone())).collect(),
-            secrets: Secrets::new(key_log),
+            secrets: Secrets::new(key_log, MOST),
             open: HashMap::new(),
             told: HashMap::new(),
             capture,
@@ -82,6 +83,7 @@ impl Witness {
     /// at once.
     fn take(&mut self, packets: Vec<CapturedPacket>) -> Result<(), BenchError> {
         let mut rest = Vec::new();
+        let mut held: usize = self.open.values().map(|connection| connection.bytes).sum();
         for packet in packets {
             let Some(ends) = ends(&packet) else {
                 rest.push(packet);
@@ -94,6 +96,13 @@ impl Witness {
                     continue;
                 }
             }
+            held += packet.frame.len();
+            if held > MOST_BYTES {
+                // What is missing here is told as a gap.
+                held -= packet.frame.len();
+                rest.push(packet);
+                continue;
+            }
             self.open.entry(ends).or_insert_with(|| Connection::new(packet.path)).add(packet);
         }
         match &mut self.capture {
@@ -104,7 +113,7 @@ impl Witness {
 
     /// Says what has shown by now; of `all` connections where nothing more will come.
     fn tell(&mut self, now_ns: u64, all: bool) -> Result<Vec<Seen>, BenchError> {
-        let (networks, secrets) = (&self.networks, &self.secrets.keys);
+        let (networks, secrets) = (&self.networks, self.secrets.keys());
         let mut ripe: Vec<(Ends, Connection, FlowFacts)> = Vec::new();
         let mut lost: Vec<Connection> = Vec::new();
         let mut open = HashMap::new();
@@ -149,12 +158,13 @@ impl Witness {
 
 impl Connection {
     fn new(path: usize) -> Self {
-        Self { path, packets: Vec::new(), last_ns: 0, news: false }
+        Self { path, packets: Vec::new(), bytes: 0, last_ns: 0, news: false }
     }
 
     fn add(&mut self, packet: CapturedPacket) {
         self.last_ns = self.last_ns.max(packet.delivered_ns);
         self.news = true;
+        self.bytes += packet.frame.len();
         self.packets.push(packet);
     }
 
@@ -226,6 +236,9 @@ const UDP_HEADER: usize = 8;
 /// Connections that are open at a time; of others nothing is said.
 const MOST: usize = 4096;
 
+/// Bytes of packets that are held of all of them.
+const MOST_BYTES: usize = 256 << 20;
+
 /// A connection that has so many packets and does not show what it is, never will.
 const MOST_PACKETS: usize = 8192;
 
@@ -235,50 +248,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Longer than any packet is under way.
 const UNDER_WAY_NS: u64 = 120_000_000_000;
 
-/// The log of secrets, which servers and everybody inside append to.
-struct Secrets {
-    path: PathBuf,
-    /// How much of it was read.
-    read: u64,
-    keys: KeyLog,
-}
-
-impl Secrets {
-    fn new(path: PathBuf) -> Self {
-        Self { path, read: 0, keys: KeyLog::new(MOST) }
-    }
-
-    /// Reads whole lines that came since the last time.
-    fn read(&mut self) -> Result<(), BenchError> {
-        let failed = |source| BenchError::File { verb: "read", path: self.path.clone(), source };
-        let mut file = File::open(&self.path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.len() < self.read {
-            // Somebody inside emptied it.
-            self.read = 0;
-        }
-        file.seek(SeekFrom::Start(self.read)).map_err(failed)?;
-        let mut bytes = Vec::new();
-        file.take(MOST_AT_ONCE).read_to_end(&mut bytes).map_err(failed)?;
-        let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
-            Some(end) => end + 1,
-            // No line is that long.
-            None if bytes.len() as u64 == MOST_AT_ONCE => bytes.len(),
-            None => 0,
-        };
-        self.read += whole as u64;
-        self.keys.add(&String::from_utf8_lossy(&bytes[..whole]));
-        Ok(())
-    }
-}
-
-/// What is read of the log at a time.
-const MOST_AT_ONCE: u64 = 1 << 22;
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::io::Write;
-
     use super::*;
 
     fn frame(protocol: u8, behind: &[u8]) -> Vec<u8> {
@@ -338,33 +309,5 @@ mod tests {
         assert!(connection.is_silent(seconds(2) + 2, Duration::ZERO));
         assert!(!connection.is_silent(seconds(4), Duration::from_millis(600)));
         assert!(!connection.is_silent(0, Duration::ZERO), "a clock that seems to go back");
-    }
-
-    #[test]
-    fn secrets_are_read_by_whole_lines_as_they_come() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("secrets");
-        let line = |n: u8| {
-            let random = hex(n);
-            format!("CLIENT_TRAFFIC_SECRET_0 {random} {random}\n")
-        };
-        fs::write(&path, &line(1)[..40]).unwrap();
-        let mut secrets = Secrets::new(path.clone());
-        secrets.read().unwrap();
-        assert!(secrets.keys.lines_for(&[1; 32]).is_empty(), "half a line");
-        let mut file = File::options().append(true).open(&path).unwrap();
-        file.write_all(format!("{}{}", &line(1)[40..], line(2)).as_bytes()).unwrap();
-        secrets.read().unwrap();
-        assert_eq!(secrets.keys.lines_for(&[1; 32]).len(), 1);
-        assert_eq!(secrets.keys.lines_for(&[2; 32]).len(), 1);
-        fs::write(&path, line(3)).unwrap();
-        secrets.read().unwrap();
-        assert_eq!(secrets.keys.lines_for(&[3; 32]).len(), 1, "after it was emptied");
-        fs::remove_file(&path).unwrap();
-        assert!(secrets.read().is_err());
-    }
-
-    fn hex(n: u8) -> String {
-        format!("{n:02x}").repeat(32)
     }
 }

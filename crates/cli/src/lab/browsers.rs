@@ -44,7 +44,7 @@ pub(crate) struct BrowserArgs {
     visits: Option<u32>,
 
     /// Browsers that run at a time, each on networks of its own
-    #[arg(long, value_name = "N", requires = "browser", default_value_t = 3,
+    #[arg(long, value_name = "N", requires = "browser", default_value_t = LANES,
         value_parser = clap::value_parser!(u32).range(1..=16))]
     lanes: u32,
 
@@ -53,10 +53,18 @@ pub(crate) struct BrowserArgs {
     no_films: bool,
 }
 
+/// Browsers at a time, by default.
+const LANES: u32 = 3;
+
 impl BrowserArgs {
     /// The browsers by name or path.
     pub(super) fn named(&self) -> &[String] {
         self.browser.as_deref().unwrap_or_default()
+    }
+
+    /// Whether visits are described, beside who makes them.
+    pub(super) fn measures(&self) -> bool {
+        self.page.is_some() || self.visits.is_some() || self.no_films || self.lanes != LANES
     }
 
     /// Whether browsers shall visit.

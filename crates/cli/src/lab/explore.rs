@@ -94,6 +94,7 @@ fn misfits(args: &LabArgs) -> Vec<&'static str> {
         (args.flights != FLIGHTS, "--flights"),
         (args.replays != REPLAYS, "--replays"),
         (args.no_costs, "--no-costs"),
+        (args.browsers.measures(), "--page, --visits, --lanes and --no-films"),
         (args.judgement.chosen(), "--fail-if and --junit"),
     ];
     given.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag).collect()
@@ -106,6 +107,10 @@ fn fits(args: &LabArgs) -> Vec<&'static str> {
         (args.profile.is_some() || args.rtt.is_some(), "the networks"),
         (args.seed.is_some(), "--seed"),
         (args.json, "--json"),
+        (args.output.as_os_str() != "lab-results", "--output"),
+        (args.captures != "one", "--captures"),
+        (args.backend != "rings", "--backend"),
+        (args.keep_awake != "auto", "--keep-awake"),
     ];
     given.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag).collect()
 }

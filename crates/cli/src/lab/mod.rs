@@ -239,6 +239,7 @@ impl Scratch {
                 if std::fs::remove_dir_all(&path).is_ok() || !path.exists() {
                     break;
                 }
+                std::thread::sleep(Duration::from_millis(5));
             }
             std::process::exit(INTERRUPTED);
         })

@@ -116,6 +116,12 @@ fn a_lab_that_stays_up() {
     lab(&["--serve", "--samples", "3"], &["--serve", "measures nothing", "leave out --samples"]);
     let axes = ["--serve", "--kind", "full", "--no-costs", "--fail-if", "p50(full) > 1s"];
     lab(&axes, &["leave out the axes, --no-costs, --fail-if"]);
+    lab(&["--serve", "--browser", "firefox"], &["leave out --browser", "--enter"]);
+    let visits = ["--enter", "1", "--browser", "firefox", "--visits", "3"];
+    lab(&visits, &["leave out --page, --visits"]);
+    let two = ["--enter", "1", "--browser", "firefox,chromium"];
+    lab(&two, &["one browser inside"]);
+    lab(&["--enter", "1", "--captures", "none", "-o", "x"], &["--output, --captures"]);
     lab(&["--serve", "--enter", "1"], &["--serve", "--enter", "leave one out"]);
     lab(&["--serve", "--server", "apache"], &["unknown server \"apache\"", "firstflight"]);
     lab(&["--serve", "--profile", "5g-to-mars"], &["5g-to-mars", "round-trip time"]);
