@@ -165,7 +165,8 @@ mod tests {
             servers: vec![ServerKind::Firstflight],
             http: vec![Http::One],
             pages: vec![VisitPage::Small],
-            visits: 30,
+            rounds: 6,
+            returns: 5,
         };
         Plan::new(&browsers(), &[set], 1)
     }

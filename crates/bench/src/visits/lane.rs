@@ -69,8 +69,10 @@ impl<'a> Lane<'a> {
     ) -> Result<Vec<Visit>, BenchError> {
         let mut tour = Tour::new(self, &format!("block-{index}"), block);
         let mut visits = Vec::new();
-        for round in 0..=block.returns {
-            for place in 0..block.stops.len() {
+        let rounds = block.stops.iter().map(|stop| stop.returns).max().unwrap_or_default();
+        for round in 0..=rounds {
+            let visited = |(_, stop): &(usize, &Stop)| round <= stop.returns;
+            for (place, _) in block.stops.iter().enumerate().filter(visited) {
                 // A browser that was killed has forgotten where it was.
                 if round > 0 && !tour.known[place] {
                     visits.push(tour.recorded(place, Visiting::First)?);
@@ -107,7 +109,7 @@ impl<'a> Tour<'a> {
     /// One visit as it goes into the record.
     fn recorded(&mut self, place: usize, visiting: Visiting) -> Result<Visit, BenchError> {
         let stop = self.block.stops[place];
-        let asked = AskedVisit { visiting, http: self.block.http, page: stop.page };
+        let asked = AskedVisit { visiting, http: stop.http, page: stop.page };
         let Arrival { at_ns, outcome, seen } =
             self.arrive(place, |browser, url, limit| browser.navigate(url, limit))?;
         let ground = self.lane.ground;
@@ -144,7 +146,7 @@ impl<'a> Tour<'a> {
         let ground = self.lane.ground;
         let path = self.path(&stop);
         let network = &ground.plan.networks[stop.network];
-        let server = self.server(&stop)?;
+        let server = self.server(&stop);
         server.look()?;
         let address = server.at(ground.network.path(path)?.server);
         let turn = monotonic_ns();
@@ -169,7 +171,7 @@ impl<'a> Tour<'a> {
             }
         }
         // The client's Finished, then the tickets that answer it.
-        thread::sleep(network.rtt() * 3 / 2 + SETTLE);
+        thread::sleep(network.rtt() + SETTLE);
         let secrets = fs::read_to_string(self.secrets()).unwrap_or_default();
         let seen = read(&ground.sorter.take(path), &secrets, address);
         self.forget();
@@ -192,10 +194,10 @@ impl<'a> Tour<'a> {
         self.lane.number * self.lane.ground.plan.networks.len() + stop.network
     }
 
-    fn server(&self, stop: &Stop) -> Result<&'a Visited, BenchError> {
+    fn server(&self, stop: &Stop) -> &'a Visited {
         let mut running = self.lane.ground.servers.iter();
-        let found = running.find(|one| one.kind == stop.server && one.http == self.block.http);
-        Ok(found.expect("every server of the plan runs"))
+        let found = running.find(|one| one.kind == stop.server && one.http == stop.http);
+        found.expect("every server of the plan runs")
     }
 
     fn secrets(&self) -> PathBuf {
@@ -235,14 +237,13 @@ impl<'a> Tour<'a> {
         for (place, stop) in self.block.stops.iter().enumerate() {
             let address = ground.network.path(self.path(stop))?.server;
             hosts.push((host(place), address.into()));
-            origins.push(format!("{}:{}", host(place), self.server(stop)?.port));
+            if stop.http == Http::Three {
+                origins.push(format!("{}:{}", host(place), self.server(stop).port));
+            }
         }
         Ok(Settings {
             early_data: self.block.early,
-            quic: match self.block.http {
-                Http::Three => Quic::Known(origins),
-                Http::One | Http::Two => Quic::Off,
-            },
+            quic: if origins.is_empty() { Quic::Off } else { Quic::Known(origins) },
             trust: vec![ground.site.trust.clone()],
             hosts,
             secrets: Some(self.secrets()),

@@ -234,7 +234,7 @@ const NOTES: [&str; 4] = [
     "no window, a fresh profile for each block, no HTTP cache",
     "connections before they are needed are off, since they hide how long a handshake takes",
     "over HTTP/1.1 the server ends each connection with its answer, where it can be told to",
-    "1.5 round trips after the page was there the browser is told to end all connections, and keeps \
+    "a round trip after the page was there the browser is told to end all connections, and keeps \
      its sessions",
 ];
 

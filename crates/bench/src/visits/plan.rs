@@ -1,7 +1,7 @@
 //! The plan of visits: cells, and runs of browsers that visit them.
 //!
 //! A block is one run of a browser with a fresh profile, with 0-RTT on or off. In it each server,
-//! network and page has a host name of its own, which is visited once without a session and then
+//! network, version of HTTP and page has a host name of its own, which is visited once without a session and then
 //! several times with one. So each block brings first visits and returns of all cells, turn about.
 
 use firstflight_browser::Installed;
@@ -25,8 +25,10 @@ pub struct VisitSet {
     pub http: Vec<Http>,
     /// The pages.
     pub pages: Vec<VisitPage>,
-    /// Returns a cell, at least.
-    pub visits: usize,
+    /// How often each browser is started with 0-RTT off, and on.
+    pub rounds: usize,
+    /// Returns a round.
+    pub returns: usize,
 }
 
 /// A cell of the plan.
@@ -46,16 +48,12 @@ pub(crate) struct Cell {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub browser: usize,
-    pub http: Http,
     /// 0-RTT.
     pub early: bool,
     /// Blocks with the same number follow each other closely: what disturbs one disturbs both.
     pub round: usize,
-    /// The same for all blocks of a set.
-    pub set: usize,
     /// What is visited, in this order.
     pub stops: Vec<Stop>,
-    pub returns: usize,
 }
 
 /// A server on a network with a page, which has a host name of its own in each block.
@@ -63,7 +61,10 @@ pub(crate) struct Block {
 pub(crate) struct Stop {
     pub server: ServerKind,
     pub network: usize,
+    pub http: Http,
     pub page: VisitPage,
+    /// How often it is visited after the first time.
+    pub returns: usize,
     /// Cells of the first visit and of the returns.
     pub first: usize,
     pub again: usize,
@@ -88,33 +89,26 @@ impl Plan {
             blocks: Vec::new(),
             left_out: Vec::new(),
         };
-        let mut rounds: Vec<Vec<Block>> = Vec::new();
-        for (set, one) in sets.iter().enumerate() {
-            let networks: Vec<usize> = one.profiles.iter().map(|p| plan.network(p)).collect();
-            for (browser, &http) in
-                one.http.iter().flat_map(|http| (0..browsers.len()).map(move |b| (b, http)))
-            {
-                for round in 0..rounds_of(one.visits) {
-                    let mut pair = [false, true].map(|early| {
-                        let stops = plan.stops(one, &networks, (browser, http, early), &mut random);
-                        let returns = one.visits.div_ceil(rounds_of(one.visits));
-                        Block { browser, http, early, round, set, stops, returns }
-                    });
-                    pair.shuffle(&mut random);
-                    if rounds.len() <= round {
-                        rounds.push(Vec::new());
-                    }
-                    rounds[round].extend(pair.into_iter().filter(|block| !block.stops.is_empty()));
-                }
+        let rounds = sets.iter().map(|set| set.rounds).max().unwrap_or_default();
+        for round in 0..rounds {
+            for browser in 0..browsers.len() {
+                let mut pair = [false, true].map(|early| {
+                    let sets = sets.iter().filter(|set| set.rounds > round);
+                    let stops = sets.flat_map(|set| plan.stops(set, browser, early));
+                    let mut stops: Vec<Stop> = stops.collect();
+                    stops.shuffle(&mut random);
+                    Block { browser, early, round, stops }
+                });
+                pair.shuffle(&mut random);
+                plan.blocks.extend(pair.into_iter().filter(|block| !block.stops.is_empty()));
             }
         }
-        plan.blocks = rounds.into_iter().flatten().collect();
         plan
     }
 
     /// Visits in all.
     pub(crate) fn visits(&self) -> usize {
-        self.blocks.iter().map(|block| block.stops.len() * (1 + block.returns)).sum()
+        self.blocks.iter().flat_map(|block| &block.stops).map(|stop| 1 + stop.returns).sum()
     }
 
     fn network(&mut self, profile: &Profile) -> usize {
@@ -125,34 +119,31 @@ impl Plan {
         })
     }
 
-    fn stops(
-        &mut self,
-        set: &VisitSet,
-        networks: &[usize],
-        (browser, http, early): (usize, Http, bool),
-        random: &mut StdRng,
-    ) -> Vec<Stop> {
+    /// The stops of a set for a block of this browser, with 0-RTT on or off.
+    fn stops(&mut self, set: &VisitSet, browser: usize, early: bool) -> Vec<Stop> {
+        let networks: Vec<usize> = set.profiles.iter().map(|p| self.network(p)).collect();
         let mut stops = Vec::new();
-        for &server in &set.servers {
-            if let Err(why) = server.visited_over(http) {
-                let sentence = format!("{server} over HTTP/{}: {why}", http.name());
-                if !self.left_out.contains(&sentence) {
-                    self.left_out.push(sentence);
+        for &http in &set.http {
+            for &server in &set.servers {
+                if let Err(why) = server.visited_over(http) {
+                    let sentence = format!("{server} over HTTP/{}: {why}", http.name());
+                    if !self.left_out.contains(&sentence) {
+                        self.left_out.push(sentence);
+                    }
+                    continue;
                 }
-                continue;
-            }
-            for &network in networks {
-                for &page in &set.pages {
-                    let mut cell = |visiting| {
-                        self.cell(Cell { browser, server, network, http, page, visiting })
-                    };
-                    let [first, off, on] = Visiting::ALL.map(&mut cell);
-                    let again = if early { on } else { off };
-                    stops.push(Stop { server, network, page, first, again });
+                for &network in &networks {
+                    for &page in &set.pages {
+                        let mut cell = |visiting| {
+                            self.cell(Cell { browser, server, network, http, page, visiting })
+                        };
+                        let [first, off, on] = Visiting::ALL.map(&mut cell);
+                        let (again, returns) = (if early { on } else { off }, set.returns);
+                        stops.push(Stop { server, network, http, page, returns, first, again });
+                    }
                 }
             }
         }
-        stops.shuffle(random);
         stops
     }
 
@@ -164,12 +155,15 @@ impl Plan {
     }
 }
 
-/// How many times a browser is started with 0-RTT off, and on. An interval of a difference needs
-/// six; a handful of visits is not worth so many starts.
-fn rounds_of(visits: usize) -> usize {
-    match visits {
-        0..=11 => 1,
-        _ => visits.div_ceil(LONGEST_ROUND).max(LEAST_ROUNDS),
+impl VisitSet {
+    /// How many rounds make so many returns a cell, and how many returns each has. An interval of
+    /// a difference needs six rounds; a handful of visits is not worth so many starts.
+    pub fn rounds(visits: usize) -> (usize, usize) {
+        let rounds = match visits {
+            0..=11 => 1,
+            _ => visits.div_ceil(LONGEST_ROUND).max(LEAST_ROUNDS),
+        };
+        (rounds, visits.div_ceil(rounds))
     }
 }
 
@@ -190,18 +184,20 @@ mod tests {
     }
 
     fn set(visits: usize) -> VisitSet {
+        let (rounds, returns) = VisitSet::rounds(visits);
         VisitSet {
             profiles: vec![Profile::parse("walkthrough").unwrap()],
             servers: vec![ServerKind::Firstflight, ServerKind::Nginx],
             http: vec![Http::One],
             pages: vec![VisitPage::Small, VisitPage::Image],
-            visits,
+            rounds,
+            returns,
         }
     }
 
     fn returns(plan: &Plan, cell: usize) -> usize {
-        let stops = plan.blocks.iter().flat_map(|b| b.stops.iter().map(move |s| (b, s)));
-        stops.filter(|(_, stop)| stop.again == cell).map(|(block, _)| block.returns).sum()
+        let stops = plan.blocks.iter().flat_map(|block| &block.stops);
+        stops.filter(|stop| stop.again == cell).map(|stop| stop.returns).sum()
     }
 
     #[test]
@@ -220,7 +216,8 @@ mod tests {
     fn a_handful_of_visits_is_one_run_in_a_row() {
         let plan = Plan::new(&browsers()[..1], &[set(6)], 1);
         assert_eq!(plan.blocks.len(), 2);
-        assert!(plan.blocks.iter().all(|block| block.returns == 6 && block.stops.len() == 4));
+        assert!(plan.blocks.iter().all(|block| block.stops.len() == 4));
+        assert!(plan.blocks.iter().flat_map(|block| &block.stops).all(|stop| stop.returns == 6));
     }
 
     #[test]
@@ -245,8 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_several_sets_are_kept_once() {
-        let plan = Plan::new(&browsers(), &[set(6), set(6)], 1);
-        assert_eq!(plan.networks.len(), 1);
+    fn several_sets_share_the_runs_of_their_browsers() {
+        let more = VisitSet { http: vec![Http::Two], pages: vec![VisitPage::Small], ..set(12) };
+        let plan = Plan::new(&browsers(), &[set(30), more], 1);
+        assert_eq!((plan.networks.len(), plan.blocks.len()), (1, 24));
+        assert!(plan.blocks.iter().all(|block| block.stops.len() == 6));
     }
 }

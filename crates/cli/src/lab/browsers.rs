@@ -38,7 +38,8 @@ pub(crate) struct BrowserArgs {
     page: Option<Vec<VisitPage>>,
 
     /// Returns a cell, with 0-RTT off and on each; for 12 and more the browser is started six
-    /// times or more for either [default: 30; beside the walk-through's table: 12]
+    /// times or more for either [default: 30; beside the
+    /// walk-through's table: 12, on access networks 6]
     #[arg(long, value_name = "N", requires = "browser",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     visits: Option<u32>,
@@ -54,7 +55,7 @@ pub(crate) struct BrowserArgs {
 }
 
 /// Browsers at a time, by default.
-const LANES: u32 = 3;
+const LANES: u32 = 4;
 
 impl BrowserArgs {
     /// The browsers by name or path.
@@ -123,6 +124,7 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
     let visits = flags.visits.map(|visits| visits as usize);
     let chosen_networks = args.profile.is_some() || args.rtt.is_some();
     if chosen_networks || args.axes.http.is_some() || flags.page.is_some() {
+        let (rounds, returns) = VisitSet::rounds(visits.unwrap_or(VISITS));
         return Ok(vec![VisitSet {
             profiles: match chosen_networks {
                 true => profiles(args, &[])?,
@@ -131,7 +133,8 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
             servers,
             http: args.axes.http.clone().unwrap_or_else(|| vec![Http::One]),
             pages: flags.page.clone().unwrap_or_else(|| vec![VisitPage::Small, VisitPage::Image]),
-            visits: visits.unwrap_or(VISITS),
+            rounds,
+            returns,
         }]);
     }
     defaults(servers, visits)
@@ -141,13 +144,14 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
 fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<Vec<VisitSet>> {
     let walk_through = || Profile::parse(WALK_THROUGH).map(|one| vec![one]);
     let first = servers.iter().copied().take(1).collect::<Vec<_>>();
-    let few = visits.unwrap_or(FEWER).min(FEWER);
-    let set = |profiles, http, page| VisitSet {
+    let (rounds, returns) = VisitSet::rounds(visits.unwrap_or(VISITS));
+    let set = |profiles, http, page, most| VisitSet {
         profiles,
         servers: first.clone(),
         http: vec![http],
         pages: vec![page],
-        visits: few,
+        rounds,
+        returns: returns.min(most),
     };
     let access = ACCESS.iter().map(|name| Profile::parse(name)).collect::<Result<Vec<_>, _>>()?;
     Ok(vec![
@@ -156,11 +160,12 @@ fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<V
             servers: servers.clone(),
             http: vec![Http::One],
             pages: vec![VisitPage::Small, VisitPage::Image],
-            visits: visits.unwrap_or(VISITS),
+            rounds,
+            returns,
         },
-        set(walk_through()?, Http::Two, VisitPage::Resources),
-        set(walk_through()?, Http::Three, VisitPage::Small),
-        set(access, Http::Two, VisitPage::Small),
+        set(walk_through()?, Http::Two, VisitPage::Resources, 2),
+        set(walk_through()?, Http::Three, VisitPage::Small, 2),
+        set(access, Http::Two, VisitPage::Small, 1),
     ])
 }
 
@@ -171,5 +176,3 @@ const ACCESS: [&str; 8] = ["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "3g
 
 /// As many as its table is to rest on.
 const VISITS: usize = 30;
-/// As many as an interval of a difference needs, and as many again.
-const FEWER: usize = 12;
