@@ -1,7 +1,8 @@
 //! A lane: one browser at a time on networks of its own, block after block.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ pub(crate) struct Ground<'a> {
     pub sorter: Sorter<'a>,
     /// When the visits began, in nanoseconds.
     pub origin: u64,
+    /// Whether each of the browsers has been started once: then it can be, and a start that fails
+    /// costs a visit and not the run.
+    pub seen_alive: Vec<AtomicBool>,
 }
 
 /// A lane, by its number.
@@ -154,8 +158,16 @@ impl<'a> Tour<'a> {
         let url =
             format!("https://{}:{}/{}?{turn}", host(place), server.port, pages::name(stop.page));
         let limit = network.limit(pages::weight(stop.page), PATIENCE);
-        self.start()?;
-        let Some(browser) = &mut self.browser else { unreachable!("it was just started") };
+        let alive = &ground.seen_alive[self.block.browser];
+        let browser = match self.start() {
+            Ok(browser) => browser,
+            Err(BenchError::Browser(error)) if alive.load(Ordering::Relaxed) => {
+                tracing::debug!(%error, "a browser did not start");
+                return Ok(Arrival { at_ns: monotonic_ns(), outcome: Err(error), seen: None });
+            }
+            Err(error) => return Err(error),
+        };
+        alive.store(true, Ordering::Relaxed);
         // What is left of the visit before.
         ground.sorter.take(path);
         let at_ns = monotonic_ns();
@@ -205,10 +217,19 @@ impl<'a> Tour<'a> {
     }
 
     /// Starts the browser if it does not run, with a profile that nobody has used.
-    fn start(&mut self) -> Result<(), BenchError> {
-        if self.browser.is_some() {
-            return Ok(());
-        }
+    fn start(&mut self) -> Result<&mut Browser, BenchError> {
+        let browser = match self.browser.take() {
+            Some(browser) => browser,
+            // A machine that is busy may be too slow once.
+            None => self.open().or_else(|error| {
+                tracing::debug!(%error, "starting again");
+                self.open()
+            })?,
+        };
+        Ok(self.browser.insert(browser))
+    }
+
+    fn open(&mut self) -> Result<Browser, BenchError> {
         self.starts += 1;
         let profile = self.profile.join(self.starts.to_string());
         fs::create_dir_all(&profile).map_err(|source| BenchError::File {
@@ -217,17 +238,9 @@ impl<'a> Tour<'a> {
             source,
         })?;
         let ground = self.lane.ground;
-        let settings = self.settings()?;
         let place = InNamespace(ground.network.client());
         let installed = &ground.browsers[self.block.browser];
-        let open = || Browser::open(installed, &place, &profile, &settings);
-        // A machine that is busy may be too slow once.
-        self.browser = Some(open().or_else(|error| {
-            tracing::debug!(%error, "starting again");
-            empty(&profile);
-            open()
-        })?);
-        Ok(())
+        Ok(Browser::open(installed, &place, &profile, &self.settings()?)?)
     }
 
     fn settings(&self) -> Result<Settings, BenchError> {
@@ -276,11 +289,6 @@ fn is_fatal(error: &BrowserError) -> bool {
 /// The host name of a stop: sessions are kept by name, and the certificate is for all of them.
 fn host(place: usize) -> String {
     format!("v{place}.{HOST}")
-}
-
-fn empty(directory: &Path) {
-    let _ = fs::remove_dir_all(directory);
-    let _ = fs::create_dir_all(directory);
 }
 
 /// How long a visit may take beside what its network needs.

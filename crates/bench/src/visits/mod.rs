@@ -14,7 +14,7 @@ mod place;
 mod plan;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -85,6 +85,7 @@ pub fn visit(
         site: &site,
         sorter: Sorter::new(network.tap(), network.paths().len()),
         origin: monotonic_ns(),
+        seen_alive: config.browsers.iter().map(|_| AtomicBool::new(false)).collect(),
     };
     let mut visits = all_visits(config, &ground, progress)?;
     visits.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
