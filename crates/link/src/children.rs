@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, pipe2};
 
 use crate::LinkError;
@@ -46,6 +46,14 @@ impl Process {
     /// The operating system's.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         lock(&self.child).try_wait()
+    }
+
+    /// Whether it has ended. It is not reaped: its number, which is its group's too, stays its own.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn has_ended(&self) -> io::Result<bool> {
+        ended(&lock(&self.child))
     }
 
     /// Waits for its end, at most as long as given; `None` if it still runs then.
@@ -163,12 +171,32 @@ fn first_process(alive: i32) -> ! {
 
 fn end(child: &Mutex<Child>) -> io::Result<()> {
     let mut child = lock(child);
-    if child.try_wait()?.is_none() {
-        // The whole group, so that a server's workers do not keep its ports.
-        killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL)?;
+    if !reaped(&child) {
+        // The whole group, so that a server's workers do not keep its ports; they may be there
+        // though its leader has ended.
+        match killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
         child.wait()?;
     }
     Ok(())
+}
+
+/// Whether a child has ended, without reaping it.
+fn ended(child: &Child) -> io::Result<bool> {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    match waitid(Id::Pid(Pid::from_raw(child.id() as i32)), look) {
+        Ok(WaitStatus::StillAlive) => Ok(false),
+        Ok(_) | Err(Errno::ECHILD) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a child was reaped, so that its number may be another's.
+fn reaped(child: &Child) -> bool {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(Pid::from_raw(child.id() as i32)), look) == Err(Errno::ECHILD)
 }
 
 fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {

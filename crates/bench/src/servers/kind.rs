@@ -102,8 +102,11 @@ impl ServerKind {
         FIRST_VISITED_PORT + servers + http as u16
     }
 
-    /// Whether browsers can be made to visit it over this version of HTTP; if not, why.
-    pub(crate) fn visited_over(self, http: Http) -> Result<(), &'static str> {
+    /// Whether browsers can be made to visit it over this version of HTTP.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn visited_over(self, http: Http) -> Result<(), &'static str> {
         let ability = match http {
             Http::One if !self.server().keeps_to(http) => {
                 return Err("it cannot be told to speak HTTP/1.1 alone");

@@ -21,10 +21,11 @@ pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Ve
     for visit in visits.iter().filter(|visit| visit.fault.is_none()) {
         good[visit.cell].push(visit);
     }
+    let names = names(browsers);
     let cell = |(planned, good): (&Cell, &Vec<&Visit>)| {
         let network = &plan.networks[planned.network];
         VisitCell {
-            browser: browsers[planned.browser].make.to_string(),
+            browser: names[planned.browser].clone(),
             server: planned.server.name().to_owned(),
             profile: network.name().to_owned(),
             rtt_ms: network.rtt_ms(),
@@ -35,6 +36,18 @@ pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Ve
         }
     };
     plan.cells.iter().zip(&good).map(cell).collect()
+}
+
+/// What browsers are called in cells: their make, with a number from the second of a make on.
+pub(crate) fn names(browsers: &[Installed]) -> Vec<String> {
+    let name = |(index, browser): (usize, &Installed)| {
+        let before = browsers[..index].iter().filter(|other| other.make == browser.make).count();
+        match before {
+            0 => browser.make.to_string(),
+            _ => format!("{}-{}", browser.make, before + 1),
+        }
+    };
+    browsers.iter().enumerate().map(name).collect()
 }
 
 fn summary(good: &[&Visit]) -> Option<VisitSummary> {
@@ -110,11 +123,11 @@ fn difference(
     let mut blocks: HashMap<usize, (Vec<f64>, Vec<f64>)> = HashMap::new();
     for visit in visits.iter().filter(|visit| visit.fault.is_none()) {
         let Some(time) = visit.browser.as_ref().and_then(value) else { continue };
-        let block = blocks.entry(*rounds.get(visit.block)?).or_default();
+        let Some(round) = rounds.get(visit.block) else { continue };
         if visit.cell == from {
-            block.0.push(time);
+            blocks.entry(*round).or_default().0.push(time);
         } else if visit.cell == to {
-            block.1.push(time);
+            blocks.entry(*round).or_default().1.push(time);
         }
     }
     let mut blocks: Vec<_> = blocks.into_iter().collect();
@@ -188,6 +201,13 @@ mod tests {
             }),
             ..Visit::default()
         }
+    }
+
+    #[test]
+    fn two_browsers_of_a_make_have_two_names() {
+        let of = |make| Installed { make, program: PathBuf::new(), version: String::new() };
+        let all = [Make::Firefox, Make::Chromium, Make::Firefox].map(of);
+        assert_eq!(names(&all), ["firefox", "chromium", "firefox-2"]);
     }
 
     #[test]

@@ -76,6 +76,11 @@ pub(crate) fn film(
 
 const TRIES: usize = 3;
 
+/// Removes the pictures of an earlier run.
+pub(crate) fn clear(output: &Path) {
+    let _ = fs::remove_dir_all(output.join(DIRECTORY));
+}
+
 /// Writes pictures that differ from the one before.
 fn write(pictures: &[Picture], name: &str, output: &Path) -> Result<Vec<Frame>, BenchError> {
     let refused = |path: &Path| {

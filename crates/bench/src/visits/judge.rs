@@ -31,7 +31,11 @@ pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
     } = navigation.page;
     BrowserTimings {
         connect_start_ms: connect_start,
-        secure_connection_start_ms: Some(secure_connection_start).filter(|at| *at > 0.0),
+        secure_connection_start_ms: navigation
+            .page
+            .connected_anew()
+            .then_some(secure_connection_start)
+            .filter(|at| *at > 0.0),
         connect_end_ms: connect_end,
         request_start_ms: request_start,
         response_start_ms: response_start,
@@ -45,8 +49,15 @@ pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
 }
 
 /// TLS set-up as the browser reports it; `None` for a connection that it had already.
+///
+/// Over HTTP/3 `connectEnd` is the handshake's end in Chromium, which early data does not wait for,
+/// and the same as its start in Firefox: there, it is when the request left.
 pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
-    Some(timings.connect_end_ms - timings.secure_connection_start_ms?)
+    let secure = timings.secure_connection_start_ms?;
+    Some(match timings.protocol.as_str() {
+        "h3" => (timings.request_start_ms - timings.connect_start_ms).max(0.0),
+        _ => timings.connect_end_ms - secure,
+    })
 }
 
 /// Why a visit does not enter the figures. `may_lose`: its network drops packets by design.
@@ -77,6 +88,9 @@ pub(crate) fn fault(asked: AskedVisit, status: u16, seen: Option<&Seen>) -> Opti
         return wrong(format!("{alpn} instead of HTTP/{}", asked.http.name()));
     }
     let spoiled = seen.late_ms > SPOILED_MS;
+    if seen.missed > 0 {
+        return Some(Fault::Spoiled(format!("the tap missed {} packets", seen.missed)));
+    }
     spoiled.then(|| Fault::Spoiled(format!("a packet {:.1} ms late on the link", seen.late_ms)))
 }
 
@@ -158,6 +172,7 @@ mod tests {
             kind: Some(kind),
             unlabelled: None,
             late_ms: 0.1,
+            missed: 0,
             alpn: Some("http/1.1".to_owned()),
         }
     }
@@ -190,6 +205,8 @@ mod tests {
         assert!(matches!(fault(on, 200, None), Some(Fault::Mislabelled(_))));
         let late = Seen { late_ms: 9.0, ..good() };
         assert!(matches!(fault(on, 200, Some(&late)), Some(Fault::Spoiled(_))));
+        let missed = Seen { missed: 1, ..good() };
+        assert!(matches!(fault(on, 200, Some(&missed)), Some(Fault::Spoiled(_))));
         let reused = Seen { kind: None, ..good() };
         assert!(matches!(fault(on, 200, Some(&reused)), Some(Fault::Mislabelled(_))));
         let other = Seen { alpn: Some("h2".to_owned()), ..good() };
@@ -223,6 +240,23 @@ mod tests {
     fn a_browser_that_agrees_with_its_packets_is_not_warned_of() {
         assert_eq!(warnings(asked(Visiting::On), &browser(0.3), &wire(1.0)), [""; 0]);
         assert_eq!(warnings(asked(Visiting::Off), &browser(114.0), &wire(112.0)), [""; 0]);
+    }
+
+    #[test]
+    fn over_http_3_a_request_need_not_wait_for_the_end_of_the_handshake() {
+        let early = BrowserTimings {
+            connect_start_ms: 5.0,
+            secure_connection_start_ms: Some(5.0),
+            connect_end_ms: 117.0,
+            request_start_ms: 6.0,
+            protocol: "h3".to_owned(),
+            ..BrowserTimings::default()
+        };
+        assert_eq!(browser_tls(&early), Some(1.0));
+        assert_eq!(
+            browser_tls(&BrowserTimings { protocol: "h2".to_owned(), ..early }),
+            Some(112.0)
+        );
     }
 
     #[test]

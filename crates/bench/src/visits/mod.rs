@@ -103,7 +103,7 @@ pub fn visit(
         servers: server_facts(&servers),
         link: Some(link),
         profiles: plan.networks.iter().map(PlannedPath::facts).collect(),
-        browsers: config.browsers.iter().map(browser_facts).collect(),
+        browsers: browser_facts(&config.browsers),
         visit_cells: figures::cells(&plan, &config.browsers, &visits),
         visit_effects: figures::effects(&plan, &rounds, &visits, config.seed),
         visits,
@@ -165,11 +165,13 @@ fn all_visits(
 /// One filmstrip of each scene that succeeds.
 fn filmstrips(config: &VisitsConfig, ground: &Ground<'_>) -> Result<Vec<Filmstrip>, BenchError> {
     let Some(output) = &config.output else { return Ok(Vec::new()) };
+    films::clear(output);
+    let names = figures::names(&config.browsers);
     let scenes = films::scenes(ground.plan);
     let film = |lane: &Lane<'_>, index: usize| {
         let scene = &scenes[index];
         let early = if scene.early { "on" } else { "off" };
-        let name = format!("{}-{early}", ground.browsers[scene.browser].make);
+        let name = format!("{}-{early}", names[scene.browser]);
         films::film(lane, scene, &name, output)
     };
     let indices: Vec<usize> = (0..scenes.len()).collect();
@@ -215,7 +217,12 @@ fn server_facts(servers: &[Visited]) -> Vec<ServerFacts> {
     facts
 }
 
-fn browser_facts(browser: &Installed) -> BrowserFacts {
+fn browser_facts(browsers: &[Installed]) -> Vec<BrowserFacts> {
+    let names = figures::names(browsers);
+    names.into_iter().zip(browsers).map(|(name, browser)| facts_of(name, browser)).collect()
+}
+
+fn facts_of(name: String, browser: &Installed) -> BrowserFacts {
     let mut notes = vec![
         match browser.make {
             Make::Chromium => {
@@ -227,8 +234,13 @@ fn browser_facts(browser: &Installed) -> BrowserFacts {
         }
         .to_owned(),
     ];
+    if browser.make == Make::Firefox {
+        notes.push(
+            "over HTTP/3 it does not resume with 0-RTT off: those returns are full".to_owned(),
+        );
+    }
     notes.extend(NOTES.map(str::to_owned));
-    BrowserFacts { name: browser.make.to_string(), version: browser.version.clone(), notes }
+    BrowserFacts { name, version: browser.version.clone(), notes }
 }
 
 const NOTES: [&str; 4] = [

@@ -15,23 +15,33 @@ use crate::judge::wire_packet;
 /// The packets of the tap, for those who watch a path each.
 pub(crate) struct Sorter<'a> {
     tap: &'a Tap,
-    waiting: Mutex<Vec<Vec<CapturedPacket>>>,
+    waiting: Mutex<Waiting>,
+}
+
+struct Waiting {
+    paths: Vec<Vec<CapturedPacket>>,
+    /// Packets that the tap did not keep; whose they were nobody knows.
+    missed: u64,
 }
 
 impl<'a> Sorter<'a> {
     pub(crate) fn new(tap: &'a Tap, paths: usize) -> Self {
-        Self { tap, waiting: Mutex::new(vec![Vec::new(); paths]) }
+        Self { tap, waiting: Mutex::new(Waiting { paths: vec![Vec::new(); paths], missed: 0 }) }
     }
 
-    /// All packets of a path that nobody has taken yet.
-    pub(crate) fn take(&self, path: usize) -> Vec<CapturedPacket> {
+    /// All packets of a path that nobody has taken yet, and how many of all paths the tap has
+    /// missed since the beginning.
+    pub(crate) fn take(&self, path: usize) -> (Vec<CapturedPacket>, u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        for packet in self.tap.take().packets {
-            if let Some(queue) = waiting.get_mut(packet.path) {
+        let batch = self.tap.take();
+        waiting.missed += batch.missed;
+        for packet in batch.packets {
+            if let Some(queue) = waiting.paths.get_mut(packet.path) {
                 queue.push(packet);
             }
         }
-        waiting.get_mut(path).map(std::mem::take).unwrap_or_default()
+        let missed = waiting.missed;
+        (waiting.paths.get_mut(path).map(std::mem::take).unwrap_or_default(), missed)
     }
 }
 
@@ -45,6 +55,8 @@ pub(crate) struct Seen {
     pub unlabelled: Option<String>,
     /// The latest delivery of a packet, in milliseconds.
     pub late_ms: f64,
+    /// Packets that the tap missed meanwhile.
+    pub missed: u64,
     /// The protocol that the page's connection agreed on.
     pub alpn: Option<String>,
 }
@@ -76,6 +88,7 @@ pub(crate) fn read(packets: &[CapturedPacket], key_log: &str, server: SocketAddr
         kind: None,
         unlabelled: None,
         late_ms: late_ns as f64 / 1e6,
+        missed: 0,
         alpn: None,
     };
     let answered = |(facts, _): &&(FlowFacts, Trace)| match facts.first_response {

@@ -55,7 +55,7 @@ pub(crate) fn name(page: VisitPage) -> &'static str {
 pub(crate) fn weight(page: VisitPage) -> usize {
     match page {
         VisitPage::Small => 1 << 10,
-        VisitPage::Resources => 160 << 10,
+        VisitPage::Resources => 118 << 10,
         VisitPage::Image => 1 << 20,
     }
 }
@@ -187,7 +187,7 @@ mod tests {
             .filter(|(file, _)| file != "image.png" && file != "small.html")
             .map(|f| f.1.len())
             .sum();
-        assert!(bytes.abs_diff(weight(VisitPage::Resources)) < 40 << 10, "{bytes}");
+        assert!(bytes.abs_diff(weight(VisitPage::Resources)) < 8 << 10, "{bytes}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Running for Started {
     }
 
     fn ended(&mut self) -> io::Result<bool> {
-        Ok(self.0.try_wait()?.is_some())
+        self.0.has_ended()
     }
 
     fn kill(&mut self) -> io::Result<()> {

@@ -1,8 +1,9 @@
 //! The plan of visits: cells, and runs of browsers that visit them.
 //!
 //! A block is one run of a browser with a fresh profile, with 0-RTT on or off. In it each server,
-//! network, version of HTTP and page has a host name of its own, which is visited once without a session and then
-//! several times with one. So each block brings first visits and returns of all cells, turn about.
+//! network, version of HTTP and page has a host name of its own, which is visited once without a
+//! session and then several times with one. So each block brings first visits and returns of all
+//! cells, turn about.
 
 use firstflight_browser::Installed;
 use firstflight_link::Profile;

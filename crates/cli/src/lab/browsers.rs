@@ -38,8 +38,8 @@ pub(crate) struct BrowserArgs {
     page: Option<Vec<VisitPage>>,
 
     /// Returns a cell, with 0-RTT off and on each; for 12 and more the browser is started six
-    /// times or more for either [default: 30; beside the
-    /// walk-through's table: 12, on access networks 6]
+    /// times or more for either. Beside the walk-through's table at most two a start, on access
+    /// networks one [default: 30]
     #[arg(long, value_name = "N", requires = "browser",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     visits: Option<u32>,
@@ -84,6 +84,12 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     }
     let named = args.browsers.named();
     let browsers = named.iter().map(|name| installed(name)).collect::<Result<Vec<_>, _>>()?;
+    for (index, browser) in browsers.iter().enumerate() {
+        if browsers[..index].iter().any(|other| other.program == browser.program) {
+            let program = browser.program.display();
+            anyhow::bail!("--browser names {program} twice; once is enough");
+        }
+    }
     let sets = sets(args)?;
     outputs::prepare(&args.output)?;
     // Before any thread is started: the kernel demands it.
@@ -143,11 +149,15 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
 /// The walk-through's table, and beside it what it could not measure by hand.
 fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<Vec<VisitSet>> {
     let walk_through = || Profile::parse(WALK_THROUGH).map(|one| vec![one]);
-    let first = servers.iter().copied().take(1).collect::<Vec<_>>();
+    let over = |http: Http| -> Vec<ServerKind> {
+        let can = |server: &&ServerKind| server.visited_over(http).is_ok();
+        let ours = servers.iter().find(|server| **server == ServerKind::Firstflight);
+        ours.or_else(|| servers.iter().find(can)).or(servers.first()).copied().into_iter().collect()
+    };
     let (rounds, returns) = VisitSet::rounds(visits.unwrap_or(VISITS));
     let set = |profiles, http, page, most| VisitSet {
         profiles,
-        servers: first.clone(),
+        servers: over(http),
         http: vec![http],
         pages: vec![page],
         rounds,
