@@ -9,11 +9,11 @@ use firstflight_report::{
 use firstflight_statistics::{self as statistics, paired_difference_of_medians};
 
 use super::axes::Visiting;
-use super::judge::browser_tls;
+use super::judge::{browser_tls, browser_total};
 use super::pages;
 use super::plan::{Cell, Plan};
-use crate::Http;
 use crate::figures::{figures, usual};
+use crate::{Http, VisitPage};
 
 /// The cells of the record, in the plan's order.
 pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Vec<VisitCell> {
@@ -32,7 +32,7 @@ pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Ve
             http: planned.http.name().to_owned(),
             page: planned.page.name().to_owned(),
             visit: planned.visiting.name().to_owned(),
-            summary: summary(good),
+            summary: summary(planned.page, good),
         }
     };
     plan.cells.iter().zip(&good).map(cell).collect()
@@ -50,8 +50,8 @@ pub(crate) fn names(browsers: &[Installed]) -> Vec<String> {
     browsers.iter().enumerate().map(name).collect()
 }
 
-fn summary(good: &[&Visit]) -> Option<VisitSummary> {
-    let browser = |value: fn(&BrowserTimings) -> Option<f64>| {
+fn summary(page: VisitPage, good: &[&Visit]) -> Option<VisitSummary> {
+    let browser = |value: &dyn Fn(&BrowserTimings) -> Option<f64>| {
         figures(good.iter().filter_map(|visit| value(visit.browser.as_ref()?)))
     };
     let wire = |value: fn(&VisitPackets) -> Option<f64>| {
@@ -61,12 +61,12 @@ fn summary(good: &[&Visit]) -> Option<VisitSummary> {
     Some(VisitSummary {
         visits: good.len(),
         early: good.iter().filter(|visit| is_early(visit)).count(),
-        tls: browser(browser_tls),
+        tls: browser(&browser_tls),
         wire_tls: wire(|packets| packets.tls_ms),
-        total: browser(|times| Some(times.response_end_ms))?,
+        total: browser(&|times| Some(browser_total(page, times)))?,
         wire_total: wire(|packets| packets.last_byte_ms),
-        load: browser(|times| times.load_event_ms),
-        largest_paint: browser(|times| times.largest_paint_ms),
+        load: browser(&|times| times.load_event_ms),
+        largest_paint: browser(&|times| times.largest_paint_ms),
         round_trips: usual(trips),
     })
 }
@@ -89,11 +89,14 @@ pub(crate) fn effects(
         for (to, b) in plan.cells.iter().enumerate() {
             let Some(what) = step(a, b) else { continue };
             let seed = seed.wrapping_add((from as u64) << 32).wrapping_add(to as u64);
-            let between = |value: fn(&BrowserTimings) -> Option<f64>| {
+            let between = |value: &dyn Fn(&BrowserTimings) -> Option<f64>| {
                 difference((from, to), rounds, visits, value, seed)
             };
-            let Some(total) = between(|times| Some(times.response_end_ms)) else { continue };
-            let load = (pages::resources(a.page) > 0).then(|| between(|times| times.load_event_ms));
+            let Some(total) = between(&|times| Some(browser_total(a.page, times))) else {
+                continue;
+            };
+            let load =
+                (pages::resources(a.page) > 0).then(|| between(&|times| times.load_event_ms));
             effects.push(VisitEffect {
                 what: what.to_owned(),
                 from,
@@ -117,7 +120,7 @@ fn difference(
     (from, to): (usize, usize),
     rounds: &[usize],
     visits: &[Visit],
-    value: fn(&BrowserTimings) -> Option<f64>,
+    value: &dyn Fn(&BrowserTimings) -> Option<f64>,
     seed: u64,
 ) -> Option<statistics::Interval> {
     let mut blocks: HashMap<usize, (Vec<f64>, Vec<f64>)> = HashMap::new();
@@ -165,8 +168,8 @@ mod tests {
     use firstflight_report::Fault;
 
     use super::*;
+    use crate::ServerKind;
     use crate::visits::VisitSet;
-    use crate::{ServerKind, VisitPage};
 
     fn browsers() -> Vec<Installed> {
         vec![Installed { make: Make::Firefox, program: PathBuf::new(), version: String::new() }]

@@ -51,10 +51,10 @@ fn server(plan: &Plan, cell: usize) -> usize {
 pub(crate) fn film(
     lane: &Lane<'_>,
     scene: &Block,
-    name: &str,
+    (index, name): (usize, &str),
     output: &Path,
 ) -> Result<Option<Filmstrip>, BenchError> {
-    let mut tour = Tour::new(lane, &format!("film-{name}"), scene);
+    let mut tour = Tour::new(lane, &format!("f{index}"), scene);
     for _ in 0..TRIES {
         let first = tour.arrive(0, Browser::navigate)?;
         if first.outcome.is_err() {

@@ -16,6 +16,8 @@ pub(crate) struct AskedVisit {
     pub visiting: Visiting,
     pub http: Http,
     pub page: VisitPage,
+    /// Round-trip time of the network.
+    pub rtt_ms: f64,
 }
 
 /// The browser's own times as the record has them.
@@ -60,7 +62,17 @@ pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
     })
 }
 
-/// Why a visit does not enter the figures. `may_lose`: its network drops packets by design.
+/// When the page or picture was there, as the browser reports it. Firefox's `responseEnd` of a
+/// picture that is a page of its own is that of its beginning; it has no subresources, so the load
+/// event is its end.
+pub(crate) fn browser_total(page: VisitPage, timings: &BrowserTimings) -> f64 {
+    match (page, timings.load_event_ms) {
+        (VisitPage::Image, Some(load)) => load.max(timings.response_end_ms),
+        _ => timings.response_end_ms,
+    }
+}
+
+/// Why a visit does not enter the figures.
 pub(crate) fn fault(asked: AskedVisit, status: u16, seen: Option<&Seen>) -> Option<Fault> {
     // Firefox says 0 for a picture that is a page of its own.
     if !matches!(status, 0 | 200..=299) {
@@ -87,7 +99,7 @@ pub(crate) fn fault(asked: AskedVisit, status: u16, seen: Option<&Seen>) -> Opti
     if let Some(alpn) = seen.alpn.as_deref().filter(|alpn| *alpn != alpn_of(asked.http)) {
         return wrong(format!("{alpn} instead of HTTP/{}", asked.http.name()));
     }
-    let spoiled = seen.late_ms > SPOILED_MS;
+    let spoiled = seen.late_ms > SPOILED_MS + SPOILED_SHARE * asked.rtt_ms;
     if seen.missed > 0 {
         return Some(Fault::Spoiled(format!("the tap missed {} packets", seen.missed)));
     }
@@ -97,6 +109,8 @@ pub(crate) fn fault(asked: AskedVisit, status: u16, seen: Option<&Seen>) -> Opti
 /// Later than this, a delivery is the machine's doing. A browser's own times vary by more than a
 /// millisecond, which is the limit for samples.
 const SPOILED_MS: f64 = 5.0;
+/// And by more on long paths, where less of it shows.
+const SPOILED_SHARE: f64 = 0.05;
 
 fn alpn_of(http: Http) -> &'static str {
     match http {
@@ -127,7 +141,11 @@ pub(crate) fn warnings(
     if fresh {
         differ("first byte", since_connect(browser.response_start_ms), wire.first_byte_ms);
         if pages::resources(asked.page) == 0 {
-            differ("last byte", since_connect(browser.response_end_ms), wire.last_byte_ms);
+            differ(
+                "last byte",
+                since_connect(browser_total(asked.page, browser)),
+                wire.last_byte_ms,
+            );
         }
     } else if wire.label != "none" {
         warnings.push(format!(
@@ -163,7 +181,7 @@ mod tests {
     use super::*;
 
     fn asked(visiting: Visiting) -> AskedVisit {
-        AskedVisit { visiting, http: Http::One, page: VisitPage::Small }
+        AskedVisit { visiting, http: Http::One, page: VisitPage::Small, rtt_ms: 20.0 }
     }
 
     fn seen(kind: LabelKind) -> Seen {
@@ -240,6 +258,17 @@ mod tests {
     fn a_browser_that_agrees_with_its_packets_is_not_warned_of() {
         assert_eq!(warnings(asked(Visiting::On), &browser(0.3), &wire(1.0)), [""; 0]);
         assert_eq!(warnings(asked(Visiting::Off), &browser(114.0), &wire(112.0)), [""; 0]);
+    }
+
+    #[test]
+    fn a_picture_is_there_when_it_is_loaded() {
+        let times = BrowserTimings {
+            response_end_ms: 351.0,
+            load_event_ms: Some(1_042.0),
+            ..BrowserTimings::default()
+        };
+        assert_eq!(browser_total(VisitPage::Image, &times), 1_042.0);
+        assert_eq!(browser_total(VisitPage::Resources, &times), 351.0);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl<'a> Lane<'a> {
         block: &Block,
         step: &dyn Fn(),
     ) -> Result<Vec<Visit>, BenchError> {
-        let mut tour = Tour::new(self, &format!("block-{index}"), block);
+        let mut tour = Tour::new(self, &format!("b{index}"), block);
         let mut visits = Vec::new();
         let rounds = block.stops.iter().map(|stop| stop.returns).max().unwrap_or_default();
         for round in 0..=rounds {
@@ -115,7 +115,8 @@ impl<'a> Tour<'a> {
         Self {
             lane,
             block,
-            profile: lane.ground.site.directory.join("profiles").join(name),
+            // Short: Chromium's socket lies deep below it, and may have no more than 107 bytes.
+            profile: lane.ground.site.directory.join(name),
             starts: 0,
             browser: None,
             known: vec![false; block.stops.len()],
@@ -125,7 +126,12 @@ impl<'a> Tour<'a> {
     /// One visit as it goes into the record.
     fn recorded(&mut self, place: usize, visiting: Visiting) -> Result<Visit, BenchError> {
         let stop = self.block.stops[place];
-        let asked = AskedVisit { visiting, http: stop.http, page: stop.page };
+        let asked = AskedVisit {
+            visiting,
+            http: stop.http,
+            page: stop.page,
+            rtt_ms: self.lane.ground.plan.networks[stop.network].rtt_ms(),
+        };
         let Arrival { at_ns, outcome, seen } =
             self.arrive(place, |browser, url, limit| browser.navigate(url, limit))?;
         let ground = self.lane.ground;

@@ -172,7 +172,7 @@ fn filmstrips(config: &VisitsConfig, ground: &Ground<'_>) -> Result<Vec<Filmstri
         let scene = &scenes[index];
         let early = if scene.early { "on" } else { "off" };
         let name = format!("{}-{early}", names[scene.browser]);
-        films::film(lane, scene, &name, output)
+        films::film(lane, scene, (index, &name), output)
     };
     let indices: Vec<usize> = (0..scenes.len()).collect();
     Ok(shared_out(config.lanes, ground, &indices, &film)?.into_iter().flatten().collect())
