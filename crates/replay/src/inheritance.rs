@@ -65,7 +65,7 @@ impl Inheritance {
 fn write(bytes: &mut Vec<u8>, held: &Held) {
     bytes.extend_from_slice(held.key.as_bytes());
     let state = if held.barred { BARRED } else { 0 };
-    bytes.extend_from_slice(&(held.left.min(BARRED - 1) | state).to_be_bytes());
+    bytes.extend_from_slice(&(held.left.min(Held::LONGEST) | state).to_be_bytes());
 }
 
 fn list(rest: &mut &[u8]) -> Result<Vec<Held>, BadInheritance> {
@@ -103,7 +103,7 @@ const MAGIC: &[u8; 8] = b"ff-reg-1";
 /// Bytes of a record: the key, and what is left of its life in seconds with the state on top.
 const RECORD: usize = 20;
 
-const BARRED: u32 = 1 << 31;
+const BARRED: u32 = !Held::LONGEST;
 
 #[cfg(test)]
 mod tests {

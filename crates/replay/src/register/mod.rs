@@ -78,8 +78,13 @@ pub struct StrikeRegister {
 pub(crate) struct Held {
     pub(crate) key: ClaimKey,
     pub(crate) barred: bool,
-    /// Seconds that it has still to live.
+    /// Seconds that it has still to live, at most [`Held::LONGEST`].
     pub(crate) left: u32,
+}
+
+impl Held {
+    /// What 31 bits hold, 68 years: the state stands above them.
+    pub(crate) const LONGEST: u32 = u32::MAX >> 1;
 }
 
 impl StrikeRegister {
@@ -233,10 +238,14 @@ impl StrikeRegister {
         for shard in &self.shards {
             let shard = self.advanced(shard, now);
             let there = shard.records().filter(|record| record.state() != State::Released);
-            held.extend(there.map(|record| Held {
-                key: record.key,
-                barred: record.state() == State::Barred,
-                left: (record.expires - shard.clock.min(record.expires)).saturating_mul(self.unit),
+            held.extend(there.map(|record| {
+                Held {
+                    key: record.key,
+                    barred: record.state() == State::Barred,
+                    left: (record.expires - shard.clock.min(record.expires))
+                        .saturating_mul(self.unit)
+                        .min(Held::LONGEST),
+                }
             }));
         }
         held

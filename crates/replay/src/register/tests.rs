@@ -88,6 +88,18 @@ fn a_closed_register_knows_what_it_held_and_takes_nothing_new() {
     assert_eq!(register.claim(key(4), ms(5000), ms(1000)), Claim::Won);
 }
 
+/// A life is rounded up to the register's unit, which must not run into the state above it.
+#[test]
+fn what_is_handed_on_fits_its_place() {
+    let register = StrikeRegister::with_unit(10, 17);
+    let longest = Held { key: key(1), barred: true, left: Held::LONGEST };
+    for clock in 0..40 {
+        assert!(register.take(&longest, ms(clock * 1000)));
+        assert_eq!(register.close(ms(clock * 1000)), [longest]);
+        register.reopen();
+    }
+}
+
 #[test]
 fn what_is_taken_over_is_won_if_it_was_won_anywhere() {
     let register = StrikeRegister::new(3);
