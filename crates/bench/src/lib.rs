@@ -48,4 +48,4 @@ pub use plan::{Plan, PlannedCell, Slot};
 pub use servers::{
     Abilities, Ability, Asked, CommandServer, Lack, SERVERS, ServerKind, Surveyed, survey,
 };
-pub use visits::{VisitPage, VisitSet, VisitsConfig, visit};
+pub use visits::{InNamespace, VisitPage, VisitSet, VisitsConfig, visit};

@@ -2,9 +2,31 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use firstflight_report::{MachineFacts, Record, SCHEMA};
+use firstflight_link::{Backend, Network, NetworkConfig};
+use firstflight_report::{LinkFacts, MachineFacts, Record, SCHEMA};
 
 use crate::counters;
+
+/// How the link kept its times so far, and what it is made of.
+pub(crate) fn link_facts(network: &Network, keep_awake: bool) -> LinkFacts {
+    let lateness = network.lateness();
+    let defaults = NetworkConfig::new(Vec::new());
+    LinkFacts {
+        backend: match network.backend() {
+            Backend::PacketRings => "packet rings".to_owned(),
+            Backend::Tun => "TUN".to_owned(),
+        },
+        congestion_control: defaults.congestion_control,
+        initial_window: defaults.initial_window,
+        packets: lateness.packets,
+        lateness_p50_us: lateness.p50_ns as f64 / 1e3,
+        lateness_p99_us: lateness.p99_ns as f64 / 1e3,
+        lateness_max_us: lateness.max_ns as f64 / 1e3,
+        refused_settings: network.refused_settings().to_vec(),
+        keep_awake,
+        calibrations: Vec::new(),
+    }
+}
 
 /// What is worth knowing about the machine when figures are compared.
 pub(crate) fn facts(no_counters: Option<String>) -> MachineFacts {

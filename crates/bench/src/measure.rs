@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use firstflight_link::{Backend, Network, NetworkConfig, monotonic_ns};
+use firstflight_link::{Network, monotonic_ns};
 use firstflight_report::{Calibration, Cost, LinkFacts, MiddleboxOutcome};
 use firstflight_tls::KeyLogLines;
 use firstflight_wire::KeyLog;
@@ -23,7 +23,7 @@ use crate::plan::{Plan, Slot};
 use crate::sampler::{Job, LONGEST, Pace, Sampler, Taken};
 use crate::servers::{Ability, Running, Site};
 use crate::third_party::ThirdParty;
-use crate::{BenchError, Client, ServerKind, Transport, costs, replay};
+use crate::{BenchError, Client, ServerKind, Transport, costs, machine, replay};
 
 /// A run in progress.
 pub(crate) struct Bench<'a> {
@@ -83,7 +83,7 @@ impl<'a> Bench<'a> {
         let mut calibrations = self.calibrate(true)?;
         let (samples, album) = self.samples(&runtime, &sampler, &key_log, progress)?;
         // Read before the second calibration and all else that is no sample.
-        let mut link = self.link_facts();
+        let mut link = machine::link_facts(self.network, self.keep_awake);
         progress(Progress::Calibrating);
         calibrations.append(&mut self.calibrate(false)?);
         drop(echo);
@@ -281,26 +281,6 @@ impl<'a> Bench<'a> {
     /// other.
     fn shortest(&self) -> Result<IpAddr, BenchError> {
         self.address(self.plan.paths.len().saturating_sub(1))
-    }
-
-    fn link_facts(&self) -> LinkFacts {
-        let lateness = self.network.lateness();
-        let defaults = NetworkConfig::new(Vec::new());
-        LinkFacts {
-            backend: match self.config.backend {
-                Backend::PacketRings => "packet rings".to_owned(),
-                Backend::Tun => "TUN".to_owned(),
-            },
-            congestion_control: defaults.congestion_control,
-            initial_window: defaults.initial_window,
-            packets: lateness.packets,
-            lateness_p50_us: lateness.p50_ns as f64 / 1e3,
-            lateness_p99_us: lateness.p99_ns as f64 / 1e3,
-            lateness_max_us: lateness.max_ns as f64 / 1e3,
-            refused_settings: self.network.refused_settings().to_vec(),
-            keep_awake: self.keep_awake,
-            calibrations: Vec::new(),
-        }
     }
 }
 

@@ -21,9 +21,10 @@ use std::time::Instant;
 
 use firstflight_browser::{Installed, Make};
 use firstflight_link::{Network, NetworkConfig, PathConfig, monotonic_ns};
-use firstflight_report::{BrowserFacts, Filmstrip, LinkFacts, Record, SCHEMA, ServerFacts, Visit};
+use firstflight_report::{BrowserFacts, Filmstrip, Record, SCHEMA, ServerFacts, Visit};
 
 pub use axes::VisitPage;
+pub use place::InNamespace;
 pub use plan::VisitSet;
 
 use crate::paths::PlannedPath;
@@ -89,7 +90,7 @@ pub fn visit(
     };
     let mut visits = all_visits(config, &ground, progress)?;
     visits.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
-    let link = link_facts(config, &network);
+    let link = machine::link_facts(&network, config.keep_awake);
     progress(Progress::Filming);
     let filmstrips = filmstrips(config, &ground)?;
     let rounds: Vec<usize> = plan.blocks.iter().map(|block| block.round).collect();
@@ -250,20 +251,3 @@ const NOTES: [&str; 4] = [
     "a round trip after the page was there the browser is told to end all connections, and keeps \
      its sessions",
 ];
-
-fn link_facts(config: &VisitsConfig, network: &Network) -> LinkFacts {
-    let lateness = network.lateness();
-    let defaults = NetworkConfig::new(Vec::new());
-    LinkFacts {
-        backend: "packet rings".to_owned(),
-        congestion_control: defaults.congestion_control,
-        initial_window: defaults.initial_window,
-        packets: lateness.packets,
-        lateness_p50_us: lateness.p50_ns as f64 / 1e3,
-        lateness_p99_us: lateness.p99_ns as f64 / 1e3,
-        lateness_max_us: lateness.max_ns as f64 / 1e3,
-        refused_settings: network.refused_settings().to_vec(),
-        keep_awake: config.keep_awake,
-        calibrations: Vec::new(),
-    }
-}

@@ -7,8 +7,8 @@ use std::process::Command;
 use firstflight_browser::{Place, Running};
 use firstflight_link::{LinkError, Namespace, Process};
 
-/// A namespace whose programs end with it.
-pub(crate) struct InNamespace<'a>(pub(crate) &'a Namespace);
+/// A namespace of a [`firstflight_link::Network`], whose programs end with it.
+pub struct InNamespace<'a>(pub &'a Namespace);
 
 impl Place for InNamespace<'_> {
     fn start(&self, command: Command) -> io::Result<Box<dyn Running>> {

@@ -11,7 +11,6 @@ mod findings;
 mod habits;
 mod named_tickets;
 mod ours;
-mod place;
 mod room;
 mod seen;
 mod stage;

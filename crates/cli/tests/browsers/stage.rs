@@ -4,16 +4,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use firstflight_authority::Authority;
+use firstflight_bench::InNamespace;
 use firstflight_browser::{Browser, Installed, Settings};
 use firstflight_link::{Direction as Way, Network, NetworkConfig, PathConfig, Process};
 use firstflight_tls::Identity;
 use firstflight_wire::{Direction, Observer, Packet};
 
-use crate::place::AmongClients;
 use crate::seen::Seen;
 use crate::witness::{Tls, Witness};
 
@@ -28,7 +27,7 @@ pub(crate) const NAMES: [(&str, usize); 4] =
 /// A network and all that an experiment starts in it.
 pub(crate) struct Stage {
     // Dropped first, so that nothing writes into the directory any more.
-    network: Arc<Network>,
+    network: Network,
     authority: Authority,
     dir: tempfile::TempDir,
     secrets: String,
@@ -37,7 +36,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new() -> Self {
         let paths = (0..3).map(|number| PathConfig::symmetric(number.to_string(), ROUND_TRIP));
-        let network = Arc::new(Network::build(NetworkConfig::new(paths.collect())).unwrap());
+        let network = Network::build(NetworkConfig::new(paths.collect())).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::open_or_make(&dir.path().join("authority"), now()).unwrap();
         Self { network, authority, dir, secrets: String::new() }
@@ -114,8 +113,8 @@ impl Stage {
     ) -> Browser {
         let profile = self.dir().join(profile);
         std::fs::create_dir_all(&profile).unwrap();
-        let opened =
-            Browser::open(installed, &AmongClients(self.network.clone()), &profile, settings);
+        let place = InNamespace(self.network.client());
+        let opened = Browser::open(installed, &place, &profile, settings);
         opened.unwrap_or_else(|error| panic!("{} does not open: {error}", installed.make))
     }
 
