@@ -191,6 +191,13 @@ impl Gatekeeper {
         self.heir.load().is_some()
     }
 
+    /// Waits until no other process has the register.
+    pub(crate) async fn without_heir(&self) {
+        if let Some(heir) = self.heir.load_full() {
+            heir.gone().await;
+        }
+    }
+
     /// Opens it again, as there is no heir after all.
     pub(crate) fn reopen(&self) {
         self.gate.reopen();

@@ -63,6 +63,11 @@ impl Heir {
         self.0.send(Ask { question, answer }).ok()?;
         answered.await.ok()
     }
+
+    /// Waits until the register is ours again.
+    pub(crate) async fn gone(&self) {
+        self.0.closed().await;
+    }
 }
 
 impl ServerHandle {
@@ -87,6 +92,13 @@ impl ServerHandle {
     /// must not.
     pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
         take_over(&self.0, stream).await
+    }
+
+    /// Waits until the strike register and the UDP sockets are this process's again, after the
+    /// process at the other end has died. If they were not handed over, returns at once.
+    pub async fn take_back(&self) {
+        self.0.gatekeeper.without_heir().await;
+        self.0.front.has_sockets().await;
     }
 }
 
@@ -122,15 +134,19 @@ async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
     info!("the strike register is handed over: {flights} flights, {names} names");
     let server = server.clone();
     tokio::spawn(async move {
-        if let Err(error) = ask_all(stream, asked).await {
+        if let Err(error) = ask_all(&mut stream, &mut asked).await {
             // What it has claimed nobody knows.
-            warn!(
-                "the process that has the strike register is gone: {error}; no early data for a \
-                 while"
-            );
+            if *server.stopping().borrow() == Stop::No {
+                warn!(
+                    "the process that has the strike register is gone: {error}; no early data \
+                     for a while"
+                );
+            }
             server.gatekeeper.claims_lost(Duration::ZERO);
             server.gatekeeper.reopen();
         }
+        // Tells [`Heir::gone`], once the register is open.
+        drop(asked);
     });
     Ok(())
 }
@@ -151,19 +167,27 @@ async fn give(
     Ok(stream.write_u8(YOURS).await?)
 }
 
-/// Asks the other process what comes up here, as long as anybody can.
+/// Asks the other process what comes up here, as long as anybody can. Returns an error at once if
+/// the other process dies, also if there is nothing to ask.
 async fn ask_all(
-    mut stream: UnixStream,
-    mut asked: mpsc::UnboundedReceiver<Ask>,
+    stream: &mut UnixStream,
+    asked: &mut mpsc::UnboundedReceiver<Ask>,
 ) -> std::io::Result<()> {
-    while let Some(ask) = asked.recv().await {
+    loop {
+        let ask = tokio::select! {
+            ask = asked.recv() => ask,
+            // The other process sends nothing unasked, so this is the end of the stream.
+            read = stream.read_u8() => {
+                return read.and_then(|_| Err(std::io::ErrorKind::InvalidData.into()));
+            }
+        };
+        let Some(ask) = ask else { return Ok(()) };
         stream.write_all(&ask.question.to_bytes()).await?;
         match Answer::parse(stream.read_u8().await?) {
             Some(answer) => drop(ask.answer.send(answer)),
             None => debug!("no answer to {:?}", ask.question),
         }
     }
-    Ok(())
 }
 
 async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {

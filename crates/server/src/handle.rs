@@ -120,7 +120,7 @@ impl ServerHandle {
     /// now. Packets of connections of this process come back from there. If that process goes,
     /// the sockets are this one's again.
     pub fn leave_udp(&self) {
-        self.0.front.leave();
+        self.0.front.leave(&self.0);
     }
 
     /// Leaves all else to the process that takes this one's place, and ends when the last

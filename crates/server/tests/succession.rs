@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use firstflight_config::ServerConfig;
 use firstflight_quic::Remembered;
+use firstflight_replay::{Answer, Question};
 use firstflight_server::{Estate, Server, ServerHandle};
 use http::StatusCode;
 use rig::quic::{Quic, remembered};
@@ -228,39 +229,112 @@ async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
     assert!(early(&old) && early(&new), "both have run early data");
 }
 
-/// The new process dies when it has all and serves nothing yet.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_successor_that_dies_leaves_everything_where_it_was() {
-    let rig = Rig::files(|_| {}).await;
-    let session = rig.session("http/1.1").await;
-    let mut quic = Quic::connect(rig.address, Remembered::default()).await;
-    let estate = rig.server.estate().unwrap();
-    let (one, mut other) = UnixStream::pair().unwrap();
-    let taking = async {
-        // Where its store is.
-        other.read_exact(&mut [0; 32]).await.unwrap();
-        let length = other.read_u64().await.unwrap();
-        let mut register = vec![0; length as usize];
-        other.read_exact(&mut register).await.unwrap();
-        other.write_u8(1).await.unwrap();
-        assert_eq!(other.read_u8().await.unwrap(), 2);
-    };
-    let (given, ()) = tokio::join!(rig.server.hand_over(one), taking);
-    given.unwrap();
-    rig.server.leave_udp();
-    drop((estate, other));
-    // Flights that the other one may have claimed are not known: no early data for a while.
-    let client = Client::prepare("http/1.1", Some(&session), &get("/?early"));
-    let answer = client.run(rig.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200") || answer.is_empty(), "{answer}");
-    assert!(full(rig.address, &page("/?1")).await.starts_with("HTTP/1.1 200"));
-    assert_eq!(quic.get("/?2").await.status, StatusCode::OK);
-    quic.close().await;
-    let mut quic = Quic::connect(rig.address, Remembered::default()).await;
-    assert_eq!(quic.get("/?3").await.status, StatusCode::OK);
-    quic.close().await;
-    assert!(rig.server.status().ready);
-    let log = rig.stop().await;
-    assert!(log.iter().all(|line| line["early"] == false), "{log:?}");
-    assert!(["/?1", "/?2", "/?3"].iter().all(|target| line(&log, target)["status"] == 200));
+/// How far the new process has come when it dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Dies {
+    /// It has read nothing of the register.
+    BeforeRegister,
+    /// It has read a part of the register.
+    WithinRegister,
+    /// It has read the register and has not confirmed that.
+    Unconfirmed,
+    /// It has the register, and dies before the old process leaves the UDP sockets.
+    WithRegister,
+    /// It has the register, and the old process has left the UDP sockets.
+    WithSockets,
+    /// The same, after it has settled the claim of a flight.
+    WithClaims,
 }
+
+/// Reads the register as far as `dies` says. Returns the stream if the process has the register.
+async fn take_register(mut stream: UnixStream, dies: Dies) -> Option<UnixStream> {
+    if dies == Dies::BeforeRegister {
+        return None;
+    }
+    // Digest of where the store is.
+    stream.read_exact(&mut [0; 32]).await.unwrap();
+    let length = stream.read_u64().await.unwrap();
+    if dies == Dies::WithinRegister {
+        return None;
+    }
+    let mut register = vec![0; length as usize];
+    stream.read_exact(&mut register).await.unwrap();
+    if dies == Dies::Unconfirmed {
+        return None;
+    }
+    stream.write_u8(1).await.unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), 2);
+    Some(stream)
+}
+
+/// Tries to hand the place over to a process that dies. `early`: for [`Dies::WithClaims`].
+async fn fail_to_hand_over(rig: &Rig, dies: Dies, early: Option<Client>) {
+    let estate = rig.server.estate().unwrap();
+    let (one, other) = UnixStream::pair().unwrap();
+    let (result, stream) = tokio::join!(rig.server.hand_over(one), take_register(other, dies));
+    assert_eq!(result.is_ok(), dies >= Dies::WithRegister, "{dies:?}: {result:?}");
+    let Some(mut stream) = stream else { return };
+    if dies >= Dies::WithSockets {
+        rig.server.leave_udp();
+    }
+    if dies == Dies::WithClaims {
+        let client = tokio::spawn(early.unwrap().run(rig.address));
+        stream.read_exact(&mut [0; Question::LENGTH]).await.unwrap();
+        stream.write_u8(Answer::Flight(Ok(true)).to_byte()).await.unwrap();
+        assert!(client.await.unwrap().starts_with("HTTP/1.1 200"));
+    }
+    drop((estate, stream));
+    if dies < Dies::WithSockets {
+        rig.server.leave_udp();
+    }
+}
+
+/// No other connection has to come first, and no early data: nobody sends any here before HTTP/3
+/// is served again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_that_dies_at_any_step_leaves_everything_where_it_was() {
+    let rig = Rig::files(|_| {}).await;
+    let mut kept = Quic::connect(rig.address, Remembered::default()).await;
+    let flight = async |target: &str| {
+        let session = rig.session("http/1.1").await;
+        Client::prepare("http/1.1", Some(&session), &get(target))
+    };
+    // The old process executes one while the new one has the register. Only the new one may have
+    // executed the other.
+    let (early, unknown) = (flight("/?early").await, flight("/?unknown").await);
+    let copies = [early.flight.clone(), unknown.flight.clone()];
+    let mut early = Some(early);
+    for dies in [
+        Dies::WithClaims,
+        Dies::BeforeRegister,
+        Dies::WithinRegister,
+        Dies::Unconfirmed,
+        Dies::WithRegister,
+        Dies::WithSockets,
+    ] {
+        fail_to_hand_over(&rig, dies, early.take()).await;
+        let connecting = Quic::connect(rig.address, Remembered::default());
+        let mut quic = timeout(SOON, connecting).await.unwrap_or_else(|_| panic!("{dies:?}"));
+        assert_eq!(quic.get("/?new").await.status, StatusCode::OK, "{dies:?}");
+        quic.close().await;
+        timeout(SOON, rig.server.take_back()).await.unwrap();
+        assert_eq!(kept.get("/?kept").await.status, StatusCode::OK, "{dies:?}");
+        assert!(full(rig.address, &page("/?tcp")).await.starts_with("HTTP/1.1 200"), "{dies:?}");
+        for copy in &copies {
+            drop(replay(rig.address, copy).await);
+        }
+        assert!(rig.server.status().ready, "{dies:?}");
+    }
+    kept.close().await;
+    // The next attempt succeeds.
+    let successor = Successor::of(&rig).await;
+    let mut quic = Quic::connect(rig.address, Remembered::default()).await;
+    assert_eq!(quic.get("/?successor").await.status, StatusCode::OK);
+    quic.close().await;
+    let (old, new) = (rig.stop().await, successor.stop().await);
+    assert_eq!((executions(&old, "/?early"), executions(&old, "/?unknown")), (1, 0));
+    assert_eq!((executions(&old, "/?new"), executions(&new, "/?successor")), (6, 1));
+}
+
+/// Far more than it takes, and far less than a client's patience.
+const SOON: Duration = Duration::from_secs(5);

@@ -27,7 +27,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
-use tracing::info;
+use tokio::time::timeout;
+use tracing::{info, warn};
 
 /// What a process has that takes another one's place.
 pub(super) struct Predecessor {
@@ -112,6 +113,9 @@ pub(super) async fn hand_on(
         drop(way);
         let attempt = attempt.clone();
         spawn_blocking(move || attempt.end()).await?;
+        if timeout(LAST_WORDS, server.take_back()).await.is_err() {
+            warn!("the new process has ended, and something still has its register or its sockets");
+        }
         return Err(error);
     }
     step_aside.await;

@@ -43,7 +43,7 @@ impl Manager {
 }
 
 /// A certificate for localhost in the directory.
-fn certify(dir: &Path) {
+pub(crate) fn certify(dir: &Path) {
     let key = rcgen::KeyPair::generate().unwrap();
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let cert = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();

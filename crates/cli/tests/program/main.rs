@@ -36,6 +36,7 @@ mod servers;
 mod servers_under_test;
 mod setups;
 mod sites;
+mod succession;
 mod upstreams;
 mod visits;
 mod workflow;

@@ -112,7 +112,11 @@ pub(crate) fn text(path: &Path) -> String {
 
 /// The program with a home of its own, so that no test sees the files of a user.
 pub(crate) fn firstflight(home: &Path) -> Command {
-    let mut command = Command::new(PROGRAM);
+    firstflight_at(Path::new(PROGRAM), home)
+}
+
+fn firstflight_at(program: &Path, home: &Path) -> Command {
+    let mut command = Command::new(program);
     command.env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("SSLKEYLOGFILE");
     // The development authority lies in a home of its own.
     command.env_remove("XDG_DATA_HOME");
@@ -155,8 +159,18 @@ impl Serve {
 
     /// The same, with these in its environment.
     pub(crate) fn start_in(dir: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_from(Path::new(PROGRAM), dir, arguments, environment)
+    }
+
+    /// The same, with the program at this path.
+    pub(crate) fn start_from(
+        program: &Path,
+        dir: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let (log, cert) = (dir.join("log"), dir.join("cert.pem"));
-        let mut command = firstflight(dir);
+        let mut command = firstflight_at(program, dir);
         command
             .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
             .arg("--access-log")

@@ -37,6 +37,8 @@ pub(crate) struct Front {
     before: Option<Arc<Predecessor>>,
     /// Where the next process passes packets on, once there is one.
     packets: Mutex<Option<StdUnixStream>>,
+    /// Whether the next process reads the sockets.
+    left: watch::Sender<bool>,
     /// Whether flights are claimed in a store, so that what comes in has to be read twice.
     with_store: bool,
 }
@@ -92,6 +94,7 @@ impl Front {
             secrets,
             before,
             packets: Mutex::new(None),
+            left: watch::Sender::new(false),
             with_store: settings.store.is_some(),
         })
     }
@@ -180,24 +183,27 @@ impl Front {
     }
 
     /// Leaves the sockets to the next process, which passes on what is for connections of this one.
-    pub(crate) fn leave(self: &Arc<Self>) {
+    /// If that process dies, the sockets are read here again.
+    pub(crate) fn leave(self: &Arc<Self>, server: &Arc<Shared>) {
+        self.left.send_replace(true);
         for port in self.ports().iter() {
             port.strays.leave(true);
         }
         let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(stream) = stream.and_then(|stream| UnixStream::from_std(stream).ok()) else {
-            return;
-        };
-        let front = self.clone();
+        let stream = stream.and_then(|stream| UnixStream::from_std(stream).ok());
+        let (front, server) = (self.clone(), server.clone());
         tokio::spawn(async move {
-            let ended = relay::receive(stream, |Passed { port, meta, datagram }| {
-                for one in front.ports().iter().filter(|one| one.address == port) {
-                    one.strays.deliver(meta, datagram.clone());
-                }
-            });
-            let ended = ended.await;
-            debug!("the next process passes no more packets on: {ended:?}");
-            // It has the sockets no more, so they are ours.
+            if let Some(stream) = stream {
+                let ended = relay::receive(stream, |Passed { port, meta, datagram }| {
+                    for one in front.ports().iter().filter(|one| one.address == port) {
+                        one.strays.deliver(meta, datagram.clone());
+                    }
+                });
+                let ended = ended.await;
+                debug!("the next process passes no more packets on: {ended:?}");
+            }
+            // Not sooner: new connections are ignored as long as the register is another process's.
+            server.gatekeeper.without_heir().await;
             front.stay();
         });
     }
@@ -207,6 +213,13 @@ impl Front {
         for port in self.ports().iter() {
             port.strays.leave(false);
         }
+        self.left.send_replace(false);
+    }
+
+    /// Waits until the sockets are this process's.
+    pub(crate) async fn has_sockets(&self) {
+        // The sender is ours too.
+        let _ = self.left.subscribe().wait_for(|left| !left).await;
     }
 
     /// Whether the process before this one still serves connections.

@@ -1,0 +1,167 @@
+//! Upgrades whose new process dies: the old process serves again at once, over HTTP/3 too.
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use firstflight_lifecycle::Way;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::lifecycle::{Manager, certify, main_process};
+use crate::running::{Ended, PAGE, PROGRAM, Serve, fetch, firstflight, run, site, text, until};
+
+/// How far a new process comes before it dies, in order.
+const STEPS: [&str; 7] = [
+    "started",
+    "has read the sockets",
+    "is ready",
+    "has read a part of the register",
+    "has read the register",
+    "has the register",
+    "has the register and the UDP sockets",
+];
+
+/// Names the step for [`plays_a_new_process_that_dies`].
+const STEP: &str = "TEST_SUCCESSOR_DIES";
+
+/// Not a test by itself: what the server in the test below starts in the program's place. Says what
+/// a new process says, up to a step, and is killed there.
+#[test]
+fn plays_a_new_process_that_dies() {
+    let Ok(step) = env::var(STEP) else { return };
+    let dies_if = |now: &str| {
+        if step == now {
+            kill(Pid::this(), Signal::SIGKILL).unwrap();
+        }
+    };
+    dies_if(STEPS[0]);
+    let way = Way::from_stdin().unwrap();
+    // Its sockets stay open until the end.
+    let mut message = way.receive().unwrap();
+    let mut register = UnixStream::from(message.descriptors.pop().unwrap());
+    dies_if(STEPS[1]);
+    way.send(b"ready", &[]).unwrap();
+    dies_if(STEPS[2]);
+    // The digest of where the store is, and the length.
+    let (mut digest, mut length) = ([0; 32], [0; 8]);
+    register.read_exact(&mut digest).unwrap();
+    register.read_exact(&mut length).unwrap();
+    dies_if(STEPS[3]);
+    let mut bytes = vec![0; u64::from_be_bytes(length) as usize];
+    register.read_exact(&mut bytes).unwrap();
+    dies_if(STEPS[4]);
+    register.write_all(&[1]).unwrap();
+    let mut yours = [0];
+    register.read_exact(&mut yours).unwrap();
+    dies_if(STEPS[5]);
+    assert_eq!(way.receive().unwrap().bytes, b"go");
+    dies_if(STEPS[6]);
+    unreachable!("no such step: {step}");
+}
+
+/// Programs that play it, one for each step. Written before anything starts: a program cannot be
+/// executed while some process has it open for writing.
+fn players(dir: &Path) -> Vec<PathBuf> {
+    let name = "succession::plays_a_new_process_that_dies";
+    let test = env::current_exe().unwrap();
+    let write = |(number, step): (usize, &&str)| {
+        let path = dir.join(format!("player-{number}"));
+        let script =
+            format!("#!/bin/sh\n{STEP}='{step}' exec '{}' --exact {name}\n", test.display());
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    STEPS.iter().enumerate().map(write).collect()
+}
+
+/// A new connection over HTTP/3 and nothing else.
+fn fetch_over_http3(home: &Path, serve: &Serve) -> Ended {
+    let mut command = firstflight(home);
+    command.args(["fetch", "--http3-only", "--connect-timeout", SOON, "--cacert"]);
+    run(command.arg(&serve.cert).arg(format!("https://127.0.0.1:{}/", serve.port())))
+}
+
+fn is_page(ended: &Ended) -> bool {
+    (ended.code, &*ended.out) == (Some(0), PAGE)
+}
+
+#[test]
+fn http3_is_served_again_wherever_the_new_process_dies() {
+    let (dir, home) = (site(), tempfile::tempdir().unwrap());
+    let dir = dir.path();
+    certify(dir);
+    let manager = Manager::new(dir);
+    let players = players(dir);
+    let (program, next) = (dir.join("program"), dir.join("next"));
+    let put = |file: &Path| {
+        symlink(file, &next).unwrap();
+        fs::rename(&next, &program).unwrap();
+    };
+    put(Path::new(PROGRAM));
+    let [root, cert, key] = ["root", "cert.pem", "key.pem"].map(|name| dir.join(name));
+    let [root, cert, key] = [&root, &cert, &key].map(|path| path.to_str().unwrap());
+    let arguments = ["--root", root, "--cert", cert, "--key", key];
+    let environment = [("NOTIFY_SOCKET", &*manager.path)];
+    let mut serve = Serve::start_from(&program, dir, &arguments, &environment);
+    let pid = Pid::from_raw(serve.pid() as i32);
+    let url = format!("https://127.0.0.1:{}/", serve.port());
+    for early in [&[][..], &["--tls-earlydata"]] {
+        assert!(is_page(&fetch(dir, &serve.cert, &url, early).ended));
+    }
+
+    let enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut failed = Vec::new();
+            while !enough.load(Ordering::Relaxed) {
+                failed.extend(Some(fetch_over_http3(home.path(), &serve)).filter(|e| !is_page(e)));
+            }
+            failed
+        });
+        let load_ends = EndsLoad(&enough);
+        for (number, (step, player)) in STEPS.iter().zip(&players).enumerate() {
+            put(player);
+            kill(pid, Signal::SIGUSR2).unwrap();
+            let goes_on = || text(&serve.said).matches("; this process goes on").count() > number;
+            assert!(until(goes_on), "{step}: {}", text(&serve.said));
+            let fetched = fetch_over_http3(home.path(), &serve);
+            assert!(is_page(&fetched), "{step}: {fetched:?} {}", text(&serve.said));
+        }
+        drop(load_ends);
+        let failed = load.join().unwrap();
+        assert!(failed.is_empty(), "{failed:?}");
+    });
+    // The processes that died may have executed copies of any flight up to then.
+    let fetched = fetch(dir, &serve.cert, &url, &["--tls-earlydata"]);
+    assert!(is_page(&fetched.ended), "{:?}", fetched.ended);
+    assert_ne!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
+    assert!(!text(&serve.said).contains("has taken over"), "{}", text(&serve.said));
+
+    put(Path::new(PROGRAM));
+    kill(pid, Signal::SIGUSR2).unwrap();
+    let successor = main_process(&manager.hears("MAINPID="));
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    assert!(is_page(&fetch_over_http3(home.path(), &serve)));
+    kill(successor.0, Signal::SIGTERM).unwrap();
+    assert!(successor.ends());
+    assert!(serve.log().iter().all(|line| line["status"] == 200));
+}
+
+/// Also if an assertion fails.
+struct EndsLoad<'a>(&'a AtomicBool);
+
+impl Drop for EndsLoad<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// In seconds: far more than it takes.
+const SOON: &str = "5";
