@@ -142,9 +142,18 @@ fn http3_is_served_again_wherever_the_new_process_dies() {
     let fetched = fetch(dir, &serve.cert, &url, &["--tls-earlydata"]);
     assert!(is_page(&fetched.ended), "{:?}", fetched.ended);
     assert_ne!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
+
+    // One that serves already is ended if the service manager cannot be told of it.
+    put(Path::new(PROGRAM));
+    fs::remove_file(&manager.path).unwrap();
+    kill(pid, Signal::SIGUSR2).unwrap();
+    let goes_on = || text(&serve.said).contains("cannot be told of the new process");
+    assert!(until(goes_on), "{}", text(&serve.said));
+    let fetched = fetch_over_http3(home.path(), &serve);
+    assert!(is_page(&fetched), "{fetched:?} {}", text(&serve.said));
     assert!(!text(&serve.said).contains("has taken over"), "{}", text(&serve.said));
 
-    put(Path::new(PROGRAM));
+    let manager = Manager::new(dir);
     kill(pid, Signal::SIGUSR2).unwrap();
     let successor = main_process(&manager.hears("MAINPID="));
     assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
