@@ -43,7 +43,7 @@ flood: deps-test ## Floods servers with forged QUIC packets, raw data to results
 cluster: deps-test ## Measures what a shared register costs, results to results/... (RESULTS=...)
 	@scripts/cluster $(RESULTS)
 
-chaos: deps-test ## Attacks a cluster by 100,000 copies while things go wrong (CHAOS_COPIES=..., RESULTS=...)
+chaos: deps-test ## Attacks servers by copies of flights while things go wrong, for 80 minutes (CHAOS_COPIES=..., RESULTS=...)
 	@CHAOS_COPIES=$(CHAOS_COPIES) scripts/chaos $(RESULTS)
 	FIRSTFLIGHT_MODEL=deep cargo test --locked --package firstflight-replay --test model
 

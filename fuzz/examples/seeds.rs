@@ -13,7 +13,9 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use firstflight_fuzz::quic::{Peer, resumption};
 use firstflight_fuzz::{Event, Flags, acceptor, connector};
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
-use firstflight_replay::{ClaimKey, Gate, GateConfig, Offer as FirstFlight, Question, Startup};
+use firstflight_replay::{
+    ClaimKey, EpochScope, Gate, GateConfig, Offer as FirstFlight, Question, TicketEpochs,
+};
 use firstflight_report::{
     Cell, Control, ControlPair, Cost, Effect, Figures, LinkFacts, Load, MiddleboxOutcome, Record,
     Replay, SCHEMA, Sample, Summary, Waterfall, WaterfallPacket, write,
@@ -78,19 +80,22 @@ fn main() -> Outcome {
 
 /// What a gate with a flight and a name leaves.
 fn register() -> Vec<u8> {
-    let config = GateConfig { startup: Startup::KeysAreNew, ..GateConfig::default() };
-    let gate = Gate::new(config, Duration::ZERO);
-    let _ = gate.claim(&FirstFlight::new(&[7; 32], 0, Duration::ZERO), Duration::ZERO);
+    let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
+    let key = ClaimKey::of_flight(&[7; 32]);
+    let flight = FirstFlight::new(key, 0, Duration::ZERO, epochs.current());
+    let gate = Gate::new(GateConfig::default(), epochs);
+    let _ = gate.claim(&flight, Duration::ZERO);
     gate.claim_name(ClaimKey::from_name(&[b"seed"]), Duration::from_secs(60), Duration::ZERO);
-    let terms = ClaimKey::from_name(&[]);
-    gate.hand_over(terms, Duration::from_secs(1000), Duration::ZERO).to_bytes()
+    gate.hand_over(Duration::from_secs(1000), Duration::ZERO).to_bytes()
 }
 
 fn question() -> Vec<u8> {
-    let flight = FirstFlight::new(&[7; 32], -3, Duration::from_secs(1 << 20));
+    let flight =
+        FirstFlight::new(ClaimKey::of_flight(&[7; 32]), -3, Duration::from_secs(1 << 20), 5);
     let name = ClaimKey::from_name(&[b"seed"]);
     let questions = [
-        Question::Flight(flight),
+        Question::Flight(flight.clone()),
+        Question::Spend(flight),
         Question::Name(name, Duration::from_secs(60)),
         Question::Release(name),
     ];
@@ -150,7 +155,7 @@ const STORE_ANSWERS: [(&str, &[u8]); 5] = [
         b"*2\r\n*3\r\n:0\r\n:8191\r\n*3\r\n$1\r\na\r\n:7000\r\n$1\r\nA\r\n*3\r\n\
           :8192\r\n:16383\r\n*3\r\n$0\r\n\r\n:7001\r\n$1\r\nB\r\n",
     ),
-    ("epoch", b"1 a1 b2 10000000 6000000 5000000"),
+    ("epoch", b"2 a1 b2 0000000000000abc 10000000 6000000 5000000"),
     ("time", b"*2\r\n$10\r\n1795283032\r\n$6\r\n268430\r\n"),
     ("error", b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"),
 ];

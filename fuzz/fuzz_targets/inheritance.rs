@@ -1,20 +1,22 @@
 //! Any bytes as what a process leaves to the next: a register, and questions about it.
 #![no_main]
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_replay::{Answer, ClaimKey, Gate, GateConfig, Inheritance, Question, Startup};
+use firstflight_replay::{
+    Answer, EpochScope, Gate, GateConfig, Inheritance, Question, TicketEpochs,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let config = GateConfig { capacity: 16, startup: Startup::KeysAreNew, ..GateConfig::default() };
+    let config = GateConfig { capacity: 16, ..GateConfig::default() };
     let (common, now) = (Duration::from_secs(1 << 20), Duration::from_secs(100));
-    let gate = Gate::new(config, now);
+    let gate = Gate::new(config, Arc::new(TicketEpochs::new(EpochScope::Process)));
     if let Ok(inheritance) = Inheritance::parse(bytes) {
         assert_eq!(inheritance.to_bytes(), bytes);
-        let terms = ClaimKey::from_name(&[]);
-        gate.take_over(&inheritance, terms, common, now);
-        let left = gate.hand_over(terms, common, now);
+        gate.take_over(&inheritance, common, now);
+        let left = gate.hand_over(common, now);
         assert_eq!(Inheritance::parse(&left.to_bytes()).as_ref(), Ok(&left));
         return;
     }

@@ -10,7 +10,7 @@ fuzz_target!(|text: &str| {
             let now = UnixTime(1_790_000_000);
             let _ = (ring.warnings(now), ring.previous(now), ring.next(now), ring.due());
             let ticket = ring.seal(b"session", Zone::NONE, now);
-            let opened = Opened::Ticket { content: b"session".to_vec(), zone: Zone::NONE };
+            let opened = Opened::Ticket { content: b"session".to_vec(), origin: Zone::NONE.into() };
             assert_eq!(ring.open(&ticket, now), opened);
             let mut turned = ring;
             turned.rotate(now);

@@ -48,7 +48,7 @@ const fn entry(
     Words { name, title, meaning, mend }
 }
 
-const WORDS: [Words; 28] = [
+const WORDS: [Words; 29] = [
     entry("disabled", "switched off", "the configuration switches it off", ""),
     entry(
         "replayed",
@@ -75,10 +75,10 @@ const WORDS: [Words; 28] = [
         "Detours on the way, or clocks that run apart: `early_data.freshness` is the bound.",
     ),
     entry(
-        "startup_window",
-        "just started",
-        "records from before the start may be missing",
-        "It ends by itself, in less than two minutes.",
+        "ticket_epoch",
+        "earlier ticket",
+        "the ticket was issued before a start, a step of the clock or an overflow",
+        "Each client gets a new ticket with that connection. An upgrade by SIGUSR2 avoids it.",
     ),
     entry(
         "register_full",
@@ -170,6 +170,12 @@ const WORDS: [Words; 28] = [
         "policy",
         "the route's policy does not let it run early",
         "Your routes' own rule: let more run early if their answers allow it.",
+    ),
+    entry(
+        "unrecorded",
+        "not recorded yet",
+        "early data was refused, and the store has no record of the flight",
+        "Look at the store: requests wait for it, or until no copy of their flight is fresh.",
     ),
     entry("unknown", "unknown", "the handshake broke off before it was known", ""),
 ];

@@ -119,7 +119,7 @@ impl ServerCrypto {
         let found = match opened {
             OpenedTicket::Session(found) => found,
             OpenedTicket::Elsewhere(words) => return Ok(Rehearsal::NeedsSession(words)),
-            OpenedTicket::WithoutEarlyData(_) | OpenedTicket::Ignored => {
+            OpenedTicket::WithoutEarlyData(..) | OpenedTicket::Ignored => {
                 return Ok(Rehearsal::Nothing);
             }
         };

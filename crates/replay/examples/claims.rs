@@ -7,12 +7,15 @@
 //! - *expiring*: the same at a steady level, each claim in the place of one that expires (records
 //!   live 66 s, time is simulated);
 //! - *copies*: keys that are there, in no order;
-//! - *flights*: all that the gate does for a first flight, SHA-256 over the client random with it.
+//! - *flights*: all that the gate does for a first flight.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{Claim, ClaimKey, Gate, GateConfig, Offer, Startup, StrikeRegister};
+use firstflight_replay::{
+    Claim, ClaimKey, EpochScope, Gate, GateConfig, Offer, StrikeRegister, TicketEpochs,
+};
 
 /// The figures.
 const ASKED_RATE: f64 = 2e6;
@@ -54,7 +57,7 @@ fn main() {
     }
 }
 
-/// A client random like any other: no two alike, and no order in them.
+/// A flight's name like any other: no two alike, and no order in them.
 fn random(i: u64) -> [u8; 32] {
     let mut random = [0; 32];
     for (word, bytes) in (0..).zip(random.chunks_exact_mut(8)) {
@@ -65,7 +68,7 @@ fn random(i: u64) -> [u8; 32] {
 }
 
 fn key(i: u64) -> ClaimKey {
-    ClaimKey::from_client_random(&random(i))
+    ClaimKey::of_flight(&random(i))
 }
 
 fn fresh(keys: &[ClaimKey]) -> Measured {
@@ -103,12 +106,14 @@ fn copies(keys: &[ClaimKey]) -> Measured {
 }
 
 fn flights() -> Measured {
-    let config = GateConfig { startup: Startup::KeysAreNew, ..GateConfig::default() };
+    let config = GateConfig::default();
     let now = Duration::from_secs(1);
     measure("flights", || {
-        let gate = Gate::new(config, now);
+        let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
+        let epoch = epochs.current();
+        let gate = Gate::new(config, epochs);
         move |i: usize| {
-            let flight = gate.claim(&Offer::new(&random(i as u64), 0, now), now);
+            let flight = gate.claim(&Offer::new(key(i as u64), 0, now, epoch), now);
             assert!(flight.is_ok_and(|flight| flight.won()));
         }
     })

@@ -5,22 +5,17 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-/// A flight's identity in the strike register: 16 bytes of SHA-256 over the client random.
-///
-/// A copy has the same client random byte for byte; changing it breaks the PSK binder, so the
-/// random may serve as the key once the binder is verified (RFC 8446 section 8.2).
+/// The key of a record in a register: a flight's, or a name's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimKey([u8; 16]);
 
 impl ClaimKey {
-    /// The key of the flight whose ClientHello carries `random`.
-    ///
-    /// Ask only after the binder was verified, that is, once TLS has accepted early data:
-    /// otherwise anybody could claim a flight that he merely saw the random of.
-    pub fn from_client_random(random: &[u8; 32]) -> Self {
-        let digest = Sha256::digest(random);
+    /// The key of the flight with this name (`firstflight_tls::OfferedFlight::name`), a digest of
+    /// its ClientHello and its PSK binder (RFC 8446 section 8.2): a copy has the same one, and who
+    /// knows only a part of the flight cannot make another flight with it.
+    pub fn of_flight(name: &[u8; 32]) -> Self {
         let mut key = [0; 16];
-        key.copy_from_slice(&digest[..16]);
+        key.copy_from_slice(&name[..16]);
         Self(key)
     }
 
@@ -60,25 +55,40 @@ impl fmt::Display for ClaimKey {
     }
 }
 
-/// A first flight whose early data TLS would accept, and whose claim is still to be settled.
+/// A first flight that offers early data and has no record yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     pub(crate) key: ClaimKey,
     pub(crate) skew_seconds: i32,
     pub(crate) seen_at: Duration,
+    pub(crate) epoch: u32,
 }
 
 impl Offer {
-    /// The flight with `client_random`, whose ticket age was off by `ticket_age_skew_seconds`
-    /// (client's ticket age minus server's, as `SSL_get_ticket_age_skew` gives it).
+    /// The flight with this key, whose ticket age is off by `ticket_age_skew_seconds` (client's
+    /// ticket age minus server's, as `SSL_get_ticket_age_skew` gives it).
     ///
     /// Take `seen_at` just *before* TLS was given the ClientHello. The flight ages from there, so
     /// a pause of the process at any point up to the claim makes it look older, never younger.
-    pub fn new(client_random: &[u8; 32], ticket_age_skew_seconds: i32, seen_at: Duration) -> Self {
-        Self {
-            key: ClaimKey::from_client_random(client_random),
-            skew_seconds: ticket_age_skew_seconds,
-            seen_at,
+    ///
+    /// `epoch`: the ticket epoch ([`crate::TicketEpochs::current`]) read before TLS was given the
+    /// ClientHello. If it has ended by the time of the claim, the flight is refused.
+    pub fn new(key: ClaimKey, ticket_age_skew_seconds: i32, seen_at: Duration, epoch: u32) -> Self {
+        Self { key, skew_seconds: ticket_age_skew_seconds, seen_at, epoch }
+    }
+
+    /// When the ClientHello came.
+    pub fn seen_at(&self) -> Duration {
+        self.seen_at
+    }
+
+    /// When the ticket age that the client states is exact, by the clock of `seen_at`: the one
+    /// moment that all copies of the flight have in common.
+    pub fn exact_at(&self) -> Duration {
+        let skew = Duration::from_secs(self.skew_seconds.unsigned_abs().into());
+        match self.skew_seconds < 0 {
+            true => self.seen_at.saturating_sub(skew),
+            false => self.seen_at.saturating_add(skew),
         }
     }
 
@@ -172,18 +182,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_is_the_first_half_of_sha256() {
-        // SHA-256 of 32 zero bytes.
-        let key = ClaimKey::from_client_random(&[0; 32]);
-        assert_eq!(format!("{key:?}"), "ClaimKey(66687aadf862bd776c8fc18b8e9f8e20)");
-    }
-
-    #[test]
-    fn one_flipped_bit_is_another_flight() {
-        let mut random = [7; 32];
-        let key = ClaimKey::from_client_random(&random);
-        random[31] ^= 1;
-        assert_ne!(key, ClaimKey::from_client_random(&random));
+    fn the_exact_time_does_not_depend_on_the_clock_that_measures() {
+        let exact = |skew, seen_at| {
+            Offer::new(ClaimKey([1; 16]), skew, Duration::from_secs(seen_at), 0)
+                .exact_at()
+                .as_secs()
+        };
+        assert_eq!(exact(0, 1000), 1000);
+        // A clock that is 100 s ahead finds the stated age 100 s short.
+        assert_eq!(exact(-100, 1100), 1000);
+        assert_eq!(exact(3600, 1000), 4600);
+        assert_eq!(exact(i32::MIN, 1000), 0);
     }
 
     #[test]
@@ -199,7 +208,7 @@ mod tests {
 
     #[test]
     fn rfc8470_5_1_what_the_policy_holds_runs_after_the_handshake() {
-        let won = Offer::new(&[1; 32], 0, Duration::ZERO).settled(true);
+        let won = Offer::new(ClaimKey([1; 16]), 0, Duration::ZERO, 1).settled(true);
         assert_eq!(won.early_request(true), Decision::Execute);
         assert_eq!(won.early_request(false), Decision::Hold(HoldReason::Policy));
         assert_eq!(won.handshake_complete(), Release::Execute);
@@ -207,7 +216,7 @@ mod tests {
 
     #[test]
     fn rfc8470_5_2_nothing_of_a_lost_flight_runs() {
-        let lost = Offer::new(&[1; 32], 0, Duration::ZERO).settled(false);
+        let lost = Offer::new(ClaimKey([1; 16]), 0, Duration::ZERO, 1).settled(false);
         for may_run_early in [false, true] {
             assert_eq!(lost.early_request(may_run_early), Decision::Hold(HoldReason::Replayed));
         }

@@ -1,7 +1,8 @@
-//! The gate of one process in a model, over all interleavings: two flights, an attacker with
-//! copies of them, room for one record, a policy that a reload changes, restarts with the same
-//! ticket keys, and a clock that is set. The gate is the real one; between two steps it is kept as
-//! what it knows.
+//! The gate of one process in a model, over all interleavings: flights whose stated ages are right
+//! or far off, an attacker with copies of them, room for one record, a policy and a configuration
+//! of TLS that reloads change, restarts with the same ticket keys, and a clock that is set. A client
+//! whose early data is refused resends its request, which counts as an execution like any other.
+//! The gate is the real one; between two steps it is kept as what it knows.
 //!
 //! Time goes in ticks of 2 s: freshness lasts one, TLS takes two, and all that happens within one
 //! is tried in every order. That the model can fail is shown by leaving out the rules one by one.
@@ -13,32 +14,35 @@ use crate::register::Records;
 use crate::{ClaimKey, Decision, HoldReason, Release};
 
 const TICK: u64 = 2;
-const ONCE: &str = "executed at most once from its bytes";
-const ONCE_IN_ALL: &str = "executed at most once, with what a refused client sends again";
+const ONCE: &str = "executed at most once, with what a refused client resends";
 const NEEDED: &str = "425 only if a copy has the claim";
 
 #[derive(Debug, Clone)]
 struct Setting {
     horizon: u8,
-    /// For each flight, the tick at which its skew is zero.
-    zero_skews: Vec<u8>,
+    /// For each flight, the tick at which its stated ticket age is exact.
+    exact_ticks: Vec<u8>,
     most_connections: usize,
     restarts: u8,
     /// By how many ticks the clock may be set, once.
     clock_steps: Vec<i64>,
     /// How often a reload may change whether the request may run early.
     reloads: u8,
+    /// How often a reload may change whether TLS accepts any early data.
+    switches: u8,
     without: Option<Rule>,
 }
 
 /// A rule that can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    WindowAtStart,
+    EpochAtStart,
     ClockIsWatched,
     RecordsOutliveFreshness,
     RefusedFlightsAreRecorded,
-    UnrecordedFlightsCloseTheGate,
+    FlightsRefusedByTlsAreSpent,
+    RecordsFollowTheSkew,
+    UnrecordedFlightsStartAnEpoch,
     ClaimsComeBeforeAcceptance,
     LostWhateverThePolicy,
 }
@@ -49,20 +53,21 @@ struct World {
     gate: Known,
     clock_offset: i64,
     may_run_early: bool,
+    tls_refuses: bool,
     connections: Vec<Connection>,
     flights: Vec<Fate>,
     restarts: u8,
     steps: u8,
     reloads: u8,
+    switches: u8,
 }
 
 /// All that a gate knows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Known {
     records: Records,
-    begins_at: i64,
-    lost_until: i64,
-    blind_until: i64,
+    /// The number of the ticket epoch.
+    epoch: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -73,8 +78,17 @@ struct Connection {
     seen_at: Duration,
     /// The policy under which it was accepted.
     may_run_early: bool,
+    epoch: u32,
     claimed: Option<Flight>,
     held: Option<HoldReason>,
+    refused: Option<Refused>,
+}
+
+/// Whether the gate has seen a flight whose early data is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Refused {
+    ByTls,
+    ByGate,
 }
 
 /// What became of a flight.
@@ -82,9 +96,13 @@ struct Connection {
 struct Fate {
     sent: bool,
     runs: u8,
-    sent_again: bool,
+    resent: bool,
     copy_won: bool,
+    /// Until when, in seconds, a record says so.
+    copy_recorded_until: u64,
     copy_ran: bool,
+    /// A copy won, and the record of that was lost.
+    copy_forgotten: bool,
     needless_425: bool,
 }
 
@@ -96,40 +114,41 @@ enum Step {
     Finish { connection: usize },
     Restart,
     Reload,
+    Switch,
     SetClock { ticks: i64 },
 }
 
-fn config(startup: Startup) -> GateConfig {
+fn config() -> GateConfig {
     let tick = Duration::from_secs(TICK);
     GateConfig {
         freshness: tick,
         clock_margin: Duration::ZERO,
         max_skew: 2 * tick,
         capacity: 1,
-        startup,
+        ..GateConfig::default()
     }
 }
 
 impl Known {
-    fn of(gate: &Gate) -> Self {
-        Self {
-            records: gate.register.records(),
-            begins_at: gate.begins_at.load(Ordering::SeqCst),
-            lost_until: gate.lost_until.load(Ordering::SeqCst),
-            blind_until: gate.blind_until.load(Ordering::SeqCst),
-        }
+    fn empty(epoch: u32) -> Self {
+        Self { records: StrikeRegister::new(1).records(), epoch }
     }
 
     fn gate(&self) -> Gate {
         Gate {
-            config: config(Startup::KeysAreNew),
+            config: config(),
             register: StrikeRegister::with_records(1, &self.records),
             names: StrikeRegister::new(0),
-            begins_at: AtomicI64::new(self.begins_at),
+            epochs: Arc::new(TicketEpochs::numbered(self.epoch)),
             names_blind_until: AtomicI64::new(i64::MIN),
-            lost_until: AtomicI64::new(self.lost_until),
-            blind_until: AtomicI64::new(self.blind_until),
         }
+    }
+
+    /// What a gate knows that was made of this.
+    fn after(&self, gate: &Gate) -> Self {
+        // A new epoch's number is random; one more does as well.
+        let is_next = gate.epochs.current() != self.epoch;
+        Self { records: gate.register.records(), epoch: self.epoch + u32::from(is_next) }
     }
 }
 
@@ -137,14 +156,16 @@ impl World {
     fn new(setting: &Setting) -> Self {
         Self {
             tick: 0,
-            gate: Known::of(&Gate::new(config(Startup::KeysAreNew), Duration::ZERO)),
+            gate: Known::empty(FIRST_EPOCH),
             clock_offset: 0,
             may_run_early: true,
+            tls_refuses: false,
             connections: Vec::new(),
-            flights: vec![Fate::default(); setting.zero_skews.len()],
+            flights: vec![Fate::default(); setting.exact_ticks.len()],
             restarts: 0,
             steps: 0,
             reloads: 0,
+            switches: 0,
         }
     }
 
@@ -155,17 +176,20 @@ impl World {
     fn with_gate<T>(&mut self, setting: &Setting, act: impl FnOnce(&Gate, Duration) -> T) -> T {
         let gate = self.gate.gate();
         let outcome = act(&gate, self.now());
-        self.gate = Known::of(&gate);
+        let epoch = self.gate.epoch;
+        self.gate = self.gate.after(&gate);
         match setting.without {
-            Some(Rule::UnrecordedFlightsCloseTheGate) => self.gate.blind_until = i64::MIN,
+            Some(Rule::UnrecordedFlightsStartAnEpoch) => self.gate.epoch = epoch,
             Some(Rule::RefusedFlightsAreRecorded) => self.gate.records.drop_barred(),
+            Some(Rule::RecordsFollowTheSkew) => {
+                self.gate.records.shorten_barred(self.now().as_secs() + 2 * TICK);
+            }
             Some(Rule::RecordsOutliveFreshness) => {
-                // As long as the flight is fresh, from a skew of zero on.
+                // As long as the flight is fresh, from its exact tick on.
                 let end = |key: &ClaimKey| {
-                    let is_of =
-                        |flight: &usize| ClaimKey::from_client_random(&random(*flight)) == *key;
+                    let is_of = |flight: &usize| ClaimKey::of_flight(&name(*flight)) == *key;
                     let flight = (0..self.flights.len()).find(is_of).unwrap_or_default();
-                    (u64::from(setting.zero_skews[flight]) + 1) * TICK + 1
+                    (u64::from(setting.exact_ticks[flight]) + 1) * TICK + 1
                 };
                 self.gate.records.shorten(end);
             }
@@ -185,33 +209,44 @@ impl World {
                 self.reloads += 1;
                 self.may_run_early = !self.may_run_early;
             }
+            Step::Switch => {
+                self.switches += 1;
+                self.tls_refuses = !self.tls_refuses;
+            }
             Step::SetClock { ticks } => self.set_clock(setting, ticks),
         }
     }
 
-    /// A ClientHello comes. What TLS itself refuses never gets here.
+    /// A ClientHello comes.
     fn hello(&mut self, setting: &Setting, flight: usize, honest: bool) {
         self.flights[flight].sent |= honest;
-        let skew = i64::from(setting.zero_skews[flight]) - i64::from(self.tick) - self.clock_offset;
+        let skew =
+            i64::from(setting.exact_ticks[flight]) - i64::from(self.tick) - self.clock_offset;
         let skew = skew * TICK as i64;
-        if skew.unsigned_abs() > config(Startup::KeysAreNew).max_skew.as_secs() {
-            return;
-        }
         let mut connection = Connection {
             flight,
             honest,
             skew_seconds: skew as i32,
             seen_at: self.now(),
             may_run_early: self.may_run_early,
+            epoch: self.gate.epoch,
             claimed: None,
             held: None,
+            refused: None,
         };
         let claims_now = setting.without != Some(Rule::ClaimsComeBeforeAcceptance);
-        if claims_now && !self.claim(setting, &mut connection) {
-            self.flights[flight].sent_again |= honest;
-            return;
+        // All tickets were issued before the first step.
+        if self.tls_refuses
+            || self.gate.epoch != FIRST_EPOCH
+            || skew.unsigned_abs() > config().max_skew.as_secs()
+        {
+            connection.refused = Some(Refused::ByTls);
+        } else if claims_now && !self.claim(setting, &mut connection) {
+            connection.refused = Some(Refused::ByGate);
         }
-        if !self.connections.contains(&connection) {
+        // The handshake of a copy is never complete.
+        let is_over = connection.refused.is_some() && !honest;
+        if !is_over && !self.connections.contains(&connection) {
             self.connections.push(connection);
         }
     }
@@ -221,7 +256,11 @@ impl World {
         let offer = connection.offer();
         connection.claimed = self.with_gate(setting, |gate, now| gate.claim(&offer, now)).ok();
         let won = connection.claimed.is_some_and(|flight| flight.won());
-        self.flights[connection.flight].copy_won |= won && !connection.honest;
+        if won && !connection.honest {
+            let (fate, exact_at) = (&mut self.flights[connection.flight], offer.exact_at());
+            fate.copy_won = true;
+            fate.copy_recorded_until = (exact_at + config().max_skew).as_secs() + 1;
+        }
         connection.claimed.is_some()
     }
 
@@ -247,6 +286,9 @@ impl World {
 
     fn finish(&mut self, setting: &Setting, connection: usize) {
         let open = self.connections.remove(connection);
+        if let Some(refused) = open.refused {
+            return self.resend(setting, &open, refused);
+        }
         let by_policy = setting.without == Some(Rule::LostWhateverThePolicy) && !open.may_run_early;
         let release = match open.claimed {
             Some(flight) if !by_policy => flight.handshake_complete(),
@@ -261,6 +303,29 @@ impl World {
         }
     }
 
+    /// The handshake of a client is complete whose early data was refused: it resends its request.
+    fn resend(&mut self, setting: &Setting, open: &Connection, refused: Refused) {
+        let is_spent =
+            refused == Refused::ByTls && setting.without != Some(Rule::FlightsRefusedByTlsAreSpent);
+        let offer = open.offer();
+        let spent = match is_spent {
+            true => self.with_gate(setting, |gate, now| gate.spend(&offer, now)),
+            false => Spent::Recorded,
+        };
+        let now = self.now().as_secs();
+        let fate = &mut self.flights[open.flight];
+        let is_late = now >= fate.copy_recorded_until;
+        match spent {
+            Spent::Executed => fate.needless_425 |= !fate.copy_won,
+            // An attacker let a copy run and held the original back for too long.
+            _ if fate.copy_forgotten || fate.copy_won && is_late => {}
+            _ => {
+                fate.runs += 1;
+                fate.resent = true;
+            }
+        }
+    }
+
     fn execute(&mut self, open: &Connection) {
         let fate = &mut self.flights[open.flight];
         fate.runs += 1;
@@ -270,18 +335,15 @@ impl World {
     fn restart(&mut self, setting: &Setting) {
         self.restarts += 1;
         self.connections.clear();
-        let startup = match setting.without {
-            Some(Rule::WindowAtStart) => Startup::KeysAreNew,
-            _ => Startup::KeysMayPredateStart,
-        };
-        self.gate = Known::of(&Gate::new(config(startup), self.now()));
+        self.flights.iter_mut().for_each(|fate| fate.copy_forgotten |= fate.copy_won);
+        let is_next = setting.without != Some(Rule::EpochAtStart);
+        self.gate = Known::empty(self.gate.epoch + u32::from(is_next));
     }
 
     fn set_clock(&mut self, setting: &Setting, ticks: i64) {
         self.steps += 1;
-        if ticks < 0 && setting.without != Some(Rule::ClockIsWatched) {
-            let step = Duration::from_secs(ticks.unsigned_abs() * TICK);
-            self.with_gate(setting, |gate, now| gate.clock_set_back(step, now));
+        if setting.without != Some(Rule::ClockIsWatched) {
+            self.with_gate(setting, |gate, _| gate.start_epoch());
         }
         self.clock_offset += ticks;
     }
@@ -289,11 +351,15 @@ impl World {
 
 impl Connection {
     fn offer(&self) -> Offer {
-        Offer::new(&random(self.flight), self.skew_seconds, self.seen_at)
+        let key = ClaimKey::of_flight(&name(self.flight));
+        Offer::new(key, self.skew_seconds, self.seen_at, self.epoch)
     }
 }
 
-fn random(flight: usize) -> [u8; 32] {
+/// The epoch of all tickets.
+const FIRST_EPOCH: u32 = 1;
+
+fn name(flight: usize) -> [u8; 32] {
     [flight as u8 + 1; 32]
 }
 
@@ -310,9 +376,9 @@ impl Model for Setting {
             steps.push(Step::Tick);
         }
         for (connection, open) in world.connections.iter().enumerate() {
-            steps.push(match open.held {
-                None => Step::Request { connection },
-                Some(_) => Step::Finish { connection },
+            steps.push(match open.held.is_none() && open.refused.is_none() {
+                true => Step::Request { connection },
+                false => Step::Finish { connection },
             });
         }
         if world.connections.len() < self.most_connections {
@@ -329,6 +395,9 @@ impl Model for Setting {
         if world.reloads < self.reloads {
             steps.push(Step::Reload);
         }
+        if world.switches < self.switches {
+            steps.push(Step::Switch);
+        }
         if world.steps == 0 {
             steps.extend(self.clock_steps.iter().map(|ticks| Step::SetClock { ticks: *ticks }));
         }
@@ -343,11 +412,6 @@ impl Model for Setting {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(ONCE, |_, world: &World| world.flights.iter().all(|f| f.runs <= 1)),
-            Property::always(ONCE_IN_ALL, |setting: &Setting, world: &World| {
-                // What is refused because records are missing may have run all the same.
-                let is_promised = setting.restarts == 0 && setting.clock_steps.is_empty();
-                !is_promised || world.flights.iter().all(|f| f.runs + u8::from(f.sent_again) <= 1)
-            }),
             Property::always(NEEDED, |_, world: &World| {
                 world.flights.iter().all(|fate| !fate.needless_425)
             }),
@@ -357,8 +421,8 @@ impl Model for Setting {
             Property::sometimes("a copy runs", |_, world: &World| {
                 world.flights.iter().any(|fate| fate.copy_ran)
             }),
-            Property::sometimes("a refused client sends again", |_, world: &World| {
-                world.flights.iter().any(|fate| fate.sent_again)
+            Property::sometimes("a refused client resends", |_, world: &World| {
+                world.flights.iter().any(|fate| fate.resent)
             }),
         ]
     }

@@ -7,11 +7,12 @@ use super::*;
 fn setting() -> Setting {
     Setting {
         horizon: 8,
-        zero_skews: vec![2],
+        exact_ticks: vec![2],
         most_connections: 3,
         restarts: 0,
         clock_steps: Vec::new(),
         reloads: 0,
+        switches: 0,
         without: None,
     }
 }
@@ -38,11 +39,20 @@ fn set() -> Setting {
 }
 
 fn crowded() -> Setting {
-    Setting { zero_skews: vec![1, 4], horizon: 6, ..setting() }
+    Setting { exact_ticks: vec![1, 4], horizon: 6, ..setting() }
 }
 
 fn reloaded() -> Setting {
     Setting { reloads: 2, ..setting() }
+}
+
+/// A client whose stated age is too large by more than TLS takes.
+fn shifted() -> Setting {
+    Setting { exact_ticks: vec![6], horizon: 10, ..setting() }
+}
+
+fn switched() -> Setting {
+    Setting { switches: 2, ..setting() }
 }
 
 #[test]
@@ -66,8 +76,21 @@ fn rfc8470_5_1_a_reload_that_changes_the_policy() {
 }
 
 #[test]
-fn without_a_window_at_the_start() {
-    breaks(Rule::WindowAtStart, ONCE, restarted());
+fn rfc8446_8_a_stated_age_that_is_far_off() {
+    holds(shifted());
+    holds(Setting { restarts: 1, ..shifted() });
+    holds(Setting { exact_ticks: vec![6, 3], most_connections: 2, ..shifted() });
+}
+
+#[test]
+fn rfc8446_8_reloads_that_change_what_tls_accepts() {
+    holds(switched());
+    holds(Setting { restarts: 1, ..switched() });
+}
+
+#[test]
+fn without_a_new_epoch_at_the_start() {
+    breaks(Rule::EpochAtStart, ONCE, restarted());
 }
 
 #[test]
@@ -77,17 +100,28 @@ fn without_watching_the_clock() {
 
 #[test]
 fn with_records_no_longer_than_freshness() {
-    breaks(Rule::RecordsOutliveFreshness, ONCE_IN_ALL, setting());
+    breaks(Rule::RecordsOutliveFreshness, ONCE, setting());
 }
 
 #[test]
 fn with_refused_flights_that_leave_no_record() {
-    breaks(Rule::RefusedFlightsAreRecorded, ONCE_IN_ALL, setting());
+    breaks(Rule::RefusedFlightsAreRecorded, ONCE, setting());
 }
 
 #[test]
-fn with_a_gate_that_stays_open_after_a_flight_without_a_record() {
-    breaks(Rule::UnrecordedFlightsCloseTheGate, ONCE_IN_ALL, crowded());
+fn with_flights_that_tls_refuses_left_unspent() {
+    breaks(Rule::FlightsRefusedByTlsAreSpent, ONCE, shifted());
+    breaks(Rule::FlightsRefusedByTlsAreSpent, ONCE, switched());
+}
+
+#[test]
+fn with_records_whose_lives_do_not_follow_the_skew() {
+    breaks(Rule::RecordsFollowTheSkew, ONCE, shifted());
+}
+
+#[test]
+fn with_an_epoch_that_goes_on_after_a_flight_without_a_record() {
+    breaks(Rule::UnrecordedFlightsStartAnEpoch, ONCE, crowded());
 }
 
 #[test]

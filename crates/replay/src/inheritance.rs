@@ -10,10 +10,8 @@ use crate::register::Held;
 pub struct Inheritance {
     /// When the gate was closed, by a clock that both processes read.
     pub(crate) closed_at: Duration,
-    /// By what TLS has accepted flights.
-    pub(crate) terms: ClaimKey,
-    /// How long no flight may be accepted yet.
-    pub(crate) window: Duration,
+    /// The ticket epoch whose flights the records are about.
+    pub(crate) epoch: u32,
     pub(crate) flights: Vec<Held>,
     pub(crate) names: Vec<Held>,
 }
@@ -24,14 +22,13 @@ pub struct Inheritance {
 pub struct BadInheritance;
 
 impl Inheritance {
-    /// The bytes: [`MAGIC`], the terms, two times and two lists of records, all big endian.
+    /// The bytes: [`MAGIC`], the epoch, a time and two lists of records, all big endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let records = self.flights.len() + self.names.len();
-        let mut bytes = Vec::with_capacity(MAGIC.len() + 40 + records * RECORD);
+        let mut bytes = Vec::with_capacity(MAGIC.len() + 20 + records * RECORD);
         bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(self.terms.as_bytes());
+        bytes.extend_from_slice(&self.epoch.to_be_bytes());
         bytes.extend_from_slice(&millis(self.closed_at).to_be_bytes());
-        bytes.extend_from_slice(&millis(self.window).to_be_bytes());
         for list in [&self.flights, &self.names] {
             // A register holds fewer by far.
             bytes.extend_from_slice(&u32::try_from(list.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -46,12 +43,11 @@ impl Inheritance {
     /// [`BadInheritance`]: another version, cut short, or with something behind.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadInheritance> {
         let mut rest = bytes.strip_prefix(MAGIC).ok_or(BadInheritance)?;
-        let terms = ClaimKey::from_bytes(*take(&mut rest)?);
+        let epoch = u32::from_be_bytes(*take(&mut rest)?);
         let closed_at = time(&mut rest)?;
-        let window = time(&mut rest)?;
         let (flights, names) = (list(&mut rest)?, list(&mut rest)?);
         match rest.is_empty() {
-            true => Ok(Self { closed_at, terms, window, flights, names }),
+            true => Ok(Self { closed_at, epoch, flights, names }),
             false => Err(BadInheritance),
         }
     }
@@ -98,7 +94,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// The name of the format, with its version.
-const MAGIC: &[u8; 8] = b"ff-reg-1";
+const MAGIC: &[u8; 8] = b"ff-reg-2";
 
 /// Bytes of a record: the key, and what is left of its life in seconds with the state on top.
 const RECORD: usize = 20;
@@ -116,10 +112,9 @@ mod tests {
             .prop_map(|(key, barred, left)| Held { key: ClaimKey::from_bytes(key), barred, left });
         let list = prop::collection::vec(held, 0..9);
         (any::<u32>(), any::<u32>(), list.clone(), list).prop_map(
-            |(closed_at, window, flights, names)| Inheritance {
-                terms: ClaimKey::from_name(&[b"terms"]),
+            |(closed_at, epoch, flights, names)| Inheritance {
                 closed_at: Duration::from_millis(closed_at.into()),
-                window: Duration::from_millis(window.into()),
+                epoch,
                 flights,
                 names,
             },
@@ -152,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_count_beyond_the_bytes_reserves_nothing() {
-        let bytes = [&MAGIC[..], &[0; 32], &[0xff; 4], &[0; 40]].concat();
+        let bytes = [&MAGIC[..], &[0; 12], &[0xff; 4], &[0; 40]].concat();
         assert_eq!(Inheritance::parse(&bytes), Err(BadInheritance));
     }
 }

@@ -4,8 +4,9 @@
 //! section 8, appendix E.5). So each flight has a *claim* that one connection wins. It is settled
 //! when TLS would accept the flight's early data, before anything of the handshake is sent: won,
 //! and its requests may run early; lost, and they wait for the end of the handshake to be answered
-//! 425; else TLS refuses early data, and the flight is executed nowhere. The memory is a strike
-//! register: one record for each flight that TLS found good. There are two kinds:
+//! 425; else TLS refuses early data, the client resends its requests after the handshake, and the
+//! flight is spent before the first of them runs. The memory is a strike register: one record for
+//! each flight. There are two kinds:
 //!
 //! - *One process's own*, the [`StrikeRegister`] of a [`Gate`], for a server that shares its ticket
 //!   keys with nobody.
@@ -21,13 +22,15 @@
 //! 1. A flight's bytes run on the connection that won its claim and on no other, early or after its
 //!    handshake. Only one connection wins: the record lives until TLS refuses every further copy
 //!    for its ticket age (+-60 s in BoringSSL).
-//! 2. What is refused is recorded too, as *barred*: no copy is accepted beside what the client
-//!    sends again after its handshake. If there is no room for the record, nothing is accepted
-//!    until the flight is stale ([`Refusal::RegisterFull`]).
-//! 3. Where records may be missing (after a start with ticket keys that outlive a process, after
-//!    the clock was set back) nothing is accepted for a whole recording window
-//!    ([`GateConfig::recording_window`]).
-//! 4. Nothing of this looks at a request or at the policy, which may therefore change at any time.
+//! 2. A client whose early data is refused resends its requests on the same connection. Before the
+//!    first of them runs, the flight is recorded as *barred*, so that no copy is accepted later,
+//!    whatever the refusal was for and whatever is configured by then. The record lives until no
+//!    copy is fresh, however wrong the stated ticket age was. If a copy was accepted before, the
+//!    requests are answered 425 instead ([`Gate::spend`]).
+//! 3. Where records may be missing (a new register, a clock that was set, no room) a new ticket
+//!    epoch starts: tickets issued before bring no early data any more ([`TicketEpochs`]).
+//! 4. Nothing of this looks at a request, at the policy, or at what TLS was told to accept, which
+//!    may therefore change at any time.
 //!
 //! The request of a lost flight is answered 425 (Too Early): to run it would execute the flight
 //! twice, to drop it would lose it (RFC 8470 section 5.2). A copy cannot even be answered that: it
@@ -45,7 +48,7 @@
 //!    ([`SharedConfig::record_life`]).
 //! 2. Lost: TLS accepts early data, and the requests are answered 425 once their handshake is
 //!    complete. To refuse them would make the client send again what a copy has executed.
-//! 3. Anything else: TLS refuses early data, and the flight is executed nowhere. The client sends
+//! 3. Anything else: TLS refuses early data. The client sends
 //!    its request again by itself, one round trip later.
 //! 4. What a store says counts only if it has recorded without a gap for a recording window
 //!    ([`SharedConfig::recording_window`]), and if its clock agrees with the node's.
@@ -55,16 +58,18 @@
 //! # What it does not promise
 //!
 //! A client that resends a request by itself, after a 425 or a lost connection, sends a new
-//! request; RFC 8446 section 8 leaves that to the choice of safe methods. The same section's second
-//! attack is of this kind: a copy runs at one node, while the client is refused at another and
-//! sends its request again. The record of a won or lost claim prevents that for as long as it
-//! lives. Nothing prevents it where records may be missing, in another zone, and where TLS itself
-//! refuses the original: an attacker may let a copy run and hold the original back for more than a
-//! minute.
+//! request; RFC 8446 section 8 leaves that to the choice of safe methods.
 //!
-//! And a register is no wider than its records. Servers that share ticket keys but no store, or
-//! that move from their own registers to a store while flights are fresh, execute a copy once each.
+//! An attacker may let a copy run first and hold the original back. As long as the copy's record
+//! lives (66 s in one process) the original is answered 425. After that its early data is refused
+//! for its age, its client resends, and nothing tells that request from one that was never run. To
+//! answer 425 to all who come so late would bar every client with a slow clock for good.
+//!
+//! And a register is no wider than its records: a flight that is refused in one zone, or by one of
+//! several processes that share ticket keys but no store, is recorded there. A copy that is sent to
+//! the zone or the process that issued the ticket runs there.
 
+mod epochs;
 mod flight;
 mod gate;
 mod inheritance;
@@ -72,12 +77,13 @@ mod question;
 mod register;
 mod shared;
 
+pub use epochs::{EpochScope, TicketEpochs};
 pub use flight::{ClaimKey, Decision, Flight, HoldReason, Offer, Release};
-pub use gate::{Gate, GateConfig, Refusal, Startup};
+pub use gate::{Gate, GateConfig, Refusal, Spent};
 pub use inheritance::{BadInheritance, Inheritance};
 pub use question::{Answer, Question};
 pub use register::{Claim, RegisterStatistics, StrikeRegister};
 pub use shared::{
-    Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, Orders, Role,
-    SharedConfig, SharedGate, SharedRefusal, Sighting, StoreAnswer, Unknown, judge,
+    Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, Mark, Orders, Role,
+    SharedConfig, SharedGate, SharedRefusal, Sighting, Slots, StoreAnswer, Unknown, judge,
 };

@@ -2,11 +2,13 @@
 //! no name is won twice, and no copy is accepted beside what a refused client sends again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, Gate, GateConfig, Inheritance, Offer, Question, Refusal, Startup,
+    Answer, Claim, ClaimKey, EpochScope, Gate, GateConfig, Inheritance, Offer, Question, Refusal,
+    Spent, TicketEpochs,
 };
 use proptest::prelude::*;
 
@@ -48,6 +50,10 @@ struct World {
     now: u64,
     old: Gate,
     new: Gate,
+    old_epochs: Arc<TicketEpochs>,
+    new_epochs: Arc<TicketEpochs>,
+    /// Of all tickets.
+    epoch: u32,
     stage: Stage,
     /// What came to the old process while nobody had the register: it waits.
     waiting: Vec<Step>,
@@ -69,18 +75,28 @@ fn name(n: u8) -> ClaimKey {
     ClaimKey::from_name(&[b"test", &[n]])
 }
 
-fn terms() -> ClaimKey {
-    name(0)
+fn epochs() -> Arc<TicketEpochs> {
+    Arc::new(TicketEpochs::new(EpochScope::Process))
+}
+
+fn gate(capacity: usize, epochs: &Arc<TicketEpochs>) -> Gate {
+    Gate::new(GateConfig { capacity, ..GateConfig::default() }, epochs.clone())
+}
+
+fn offer(name: [u8; 32], skew: i32, seen_at: Duration, epochs: &TicketEpochs) -> Offer {
+    Offer::new(ClaimKey::of_flight(&name), skew, seen_at, epochs.current())
 }
 
 impl World {
     fn new(capacity: usize) -> Self {
-        let config = |startup| GateConfig { startup, capacity, ..GateConfig::default() };
+        let (old_epochs, new_epochs) = (epochs(), epochs());
         Self {
             now: 0,
-            old: Gate::new(config(Startup::KeysAreNew), ms(0)),
-            // Nothing of its clock has to do with the old one's.
-            new: Gate::new(config(Startup::KeysMayPredateStart), ms(HEAD_START)),
+            old: gate(capacity, &old_epochs),
+            new: gate(capacity, &new_epochs),
+            epoch: old_epochs.current(),
+            old_epochs,
+            new_epochs,
             stage: Stage::Before,
             waiting: Vec::new(),
             sent: HashMap::new(),
@@ -116,13 +132,13 @@ impl World {
             Step::Name { new, name } => self.name(new, name),
             Step::Release { new, name } => self.release(new, name),
             Step::Close if matches!(self.stage, Stage::Before) => {
-                let left = self.old.hand_over(terms(), self.common(), self.old_now());
+                let left = self.old.hand_over(self.common(), self.old_now());
                 self.stage = Stage::Closed(left.to_bytes());
             }
             Step::TakeOver => {
                 let Stage::Closed(bytes) = &self.stage else { return };
                 let inheritance = Inheritance::parse(bytes).unwrap();
-                self.new.take_over(&inheritance, terms(), self.common(), self.new_now());
+                self.new.take_over(&inheritance, self.common(), self.new_now());
                 self.stage = Stage::Done;
                 self.go_on();
             }
@@ -145,43 +161,54 @@ impl World {
         if honest && self.sent.insert(flight, true).is_some() {
             return;
         }
-        // Its skew is zero after some seconds.
-        let skew = i32::from(flight) * 4 - (self.now / 1000) as i32;
-        if skew.abs() > 60 {
+        // Its stated age is exact after some seconds.
+        let skew = i32::from(flight) * 40 - (self.now / 1000) as i32;
+        let (gate, epochs, now) = match new {
+            true => (&self.new, &self.new_epochs, self.new_now()),
+            false => (&self.old, &self.old_epochs, self.old_now()),
+        };
+        let random = [flight; 32];
+        let here = offer(random, skew, now, epochs);
+        let common = offer(random, skew, self.common(), epochs);
+        let accepts = skew.abs() <= 60 && epochs.accepts(self.epoch);
+        // A copy never completes its handshake, so it is never spent.
+        if !accepts && !honest {
             return;
         }
-        let random = [flight; 32];
-        let answer = match new {
-            true => {
-                let offer = Offer::new(&random, skew, self.new_now());
-                self.new.claim(&offer, self.new_now()).map(|flight| flight.won())
-            }
-            false => {
-                let offer = Offer::new(&random, skew, self.old_now());
-                self.old.claim(&offer, self.old_now()).map(|flight| flight.won())
-            }
+        let (outcome, question) = match accepts {
+            true => (
+                Answer::Flight(gate.claim(&here, now).map(|flight| flight.won())),
+                Question::Flight(common),
+            ),
+            false => (Answer::Spent(gate.spend(&here, now)), Question::Spend(common)),
         };
-        let answer = match (answer, &self.stage) {
-            (Err(Refusal::HandedOver), Stage::Done) => {
-                match self.ask(&Question::Flight(Offer::new(&random, skew, self.common()))) {
-                    Answer::Flight(answer) => answer,
-                    other => panic!("{other:?}"),
+        let outcome = match (outcome, &self.stage) {
+            (
+                Answer::Flight(Err(Refusal::HandedOver)) | Answer::Spent(Spent::HandedOver),
+                stage,
+            ) => match stage {
+                Stage::Done => self.ask(&question),
+                _ => {
+                    self.waiting.push(Step::Flight { new, flight, honest });
+                    if honest {
+                        self.sent.remove(&flight);
+                    }
+                    return;
+                }
+            },
+            (outcome, _) => outcome,
+        };
+        match outcome {
+            Answer::Flight(Ok(true)) => *self.won.entry(flight).or_default() += 1,
+            Answer::Flight(Ok(false)) | Answer::Spent(Spent::Executed) => {}
+            Answer::Flight(Err(_)) | Answer::Spent(Spent::Recorded) if honest => {
+                // The record of a copy that ran has ended by then.
+                if skew >= -60 {
+                    *self.sent_again.entry(flight).or_default() += 1;
                 }
             }
-            (Err(Refusal::HandedOver), _) => {
-                self.waiting.push(Step::Flight { new, flight, honest });
-                if honest {
-                    self.sent.remove(&flight);
-                }
-                return;
-            }
-            (answer, _) => answer,
-        };
-        match answer {
-            Ok(true) => *self.won.entry(flight).or_default() += 1,
-            Ok(false) => {}
-            Err(_) if honest => *self.sent_again.entry(flight).or_default() += 1,
-            Err(_) => {}
+            Answer::Flight(Err(_)) => {}
+            other => panic!("{other:?}"),
         }
         let times = |of: &HashMap<u8, u32>| of.get(&flight).copied().unwrap_or(0);
         let (won, again) = (times(&self.won), times(&self.sent_again));
@@ -238,7 +265,7 @@ fn step() -> impl Strategy<Value = Step> {
     let flight = (any::<bool>(), 0u8..6, any::<bool>());
     let one = (any::<bool>(), 0u8..4);
     prop_oneof![
-        4 => (0u64..9000).prop_map(Step::Wait),
+        4 => (0u64..20_000).prop_map(Step::Wait),
         12 => flight.prop_map(|(new, flight, honest)| Step::Flight { new, flight, honest }),
         6 => one.clone().prop_map(|(new, name)| Step::Name { new, name }),
         3 => one.prop_map(|(new, name)| Step::Release { new, name }),
@@ -264,40 +291,24 @@ proptest! {
 }
 
 #[test]
-fn what_is_left_of_a_window_is_handed_over_and_no_more() {
-    let gate = |now| Gate::new(GateConfig::default(), ms(now));
-    let old = gate(0);
-    let new = gate(100_000);
-    let left = old.hand_over(terms(), ms(30_000), ms(30_000));
-    new.take_over(&left, terms(), ms(31_000), ms(101_000));
-    assert_eq!(new.closed(ms(100_000 + 45_999)), Some(Refusal::StartupWindow));
-    assert_eq!(new.closed(ms(100_000 + 46_000)), None);
+fn tickets_of_the_old_process_bring_early_data_to_the_new_one() {
+    let (before, after) = (epochs(), epochs());
+    let (old, new) = (gate(10, &before), gate(10, &after));
+    assert!(!after.accepts(before.current()));
+    new.take_over(&old.hand_over(ms(0), ms(0)), ms(0), ms(0));
+    assert!(after.accepts(before.current()));
 }
 
 #[test]
-fn a_process_that_accepts_other_flights_begins_with_a_window() {
-    let gate = || Gate::new(GateConfig::default(), ms(0));
-    let (old, new) = (gate(), gate());
-    let left = old.hand_over(terms(), ms(0), ms(100_000));
-    new.take_over(&left, name(1), ms(0), ms(100_000));
-    assert_eq!(new.closed(ms(175_999)), Some(Refusal::StartupWindow));
-    assert_eq!(new.closed(ms(176_000)), None);
-}
-
-#[test]
-fn what_found_no_room_closes_the_gate_for_as_long_as_it_is_needed() {
-    let gate = |capacity| {
-        let config = GateConfig { capacity, startup: Startup::KeysAreNew, ..GateConfig::default() };
-        Gate::new(config, ms(0))
-    };
-    let (old, new) = (gate(10), gate(1));
+fn what_finds_no_room_in_the_new_process_starts_an_epoch() {
+    let (before, after) = (epochs(), epochs());
+    let (old, new) = (gate(10, &before), gate(1, &after));
     for flight in 0..2 {
-        old.claim(&Offer::new(&[flight; 32], 0, ms(0)), ms(0)).unwrap();
+        old.claim(&offer([flight; 32], 0, ms(0), &before), ms(0)).unwrap();
         old.claim_name(name(flight), ms(100_000), ms(0));
     }
-    new.take_over(&old.hand_over(terms(), ms(0), ms(0)), terms(), ms(0), ms(0));
-    assert_eq!(new.closed(ms(65_999)), Some(Refusal::RegisterFull));
-    assert_eq!(new.closed(ms(66_000)), None);
+    new.take_over(&old.hand_over(ms(0), ms(0)), ms(0), ms(0));
+    assert!(!after.accepts(before.current()));
     assert_eq!(new.claim_name(name(9), ms(1000), ms(99_000)), Claim::Full);
     let known = |n| new.claim_name(name(n), ms(1000), ms(99_000));
     assert!([known(0), known(1)].contains(&Claim::Lost));
@@ -308,14 +319,14 @@ fn what_found_no_room_closes_the_gate_for_as_long_as_it_is_needed() {
 #[test]
 fn claims_that_race_the_hand_over_are_in_it_or_are_asked_again() {
     const FLIGHTS: u16 = 4000;
-    let config = GateConfig { startup: Startup::KeysAreNew, ..GateConfig::default() };
-    let (old, new) = (Gate::new(config, ms(0)), Gate::new(config, ms(0)));
+    let (before, after) = (epochs(), epochs());
+    let (old, new) = (gate(1 << 20, &before), gate(1 << 20, &after));
     let wins: Vec<_> = (0..FLIGHTS).map(|_| AtomicU32::new(0)).collect();
     let taken = AtomicBool::new(false);
     let offer = |flight: u16| {
-        let mut random = [0; 32];
-        random[..2].copy_from_slice(&flight.to_be_bytes());
-        Offer::new(&random, 0, ms(0))
+        let mut name = [0; 32];
+        name[..2].copy_from_slice(&flight.to_be_bytes());
+        offer(name, 0, ms(0), &before)
     };
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -337,9 +348,9 @@ fn claims_that_race_the_hand_over_are_in_it_or_are_asked_again() {
         while old.statistics().won < u64::from(FLIGHTS) / 4 {
             std::thread::yield_now();
         }
-        let left = old.hand_over(terms(), ms(0), ms(0));
+        let left = old.hand_over(ms(0), ms(0));
         assert!(left.len().0 >= usize::from(FLIGHTS) / 4);
-        new.take_over(&left, terms(), ms(0), ms(0));
+        new.take_over(&left, ms(0), ms(0));
         taken.store(true, Ordering::SeqCst);
     });
     // And a copy of each.

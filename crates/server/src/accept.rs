@@ -5,10 +5,10 @@ use std::time::Instant;
 use firstflight_replay::{Flight, SharedRefusal};
 use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{
-    self as tls, Accepting, EarlyDataReason, Handshake, OpenedTicket, TlsError, TlsStream,
+    self as tls, Accepting, EarlyDataReason, Handshake, OpenedTicket, TlsError, TlsStream, Withheld,
 };
 
-use crate::gatekeeper::Refused;
+use crate::gatekeeper::{Refused, Unspent};
 use crate::generation::Generation;
 use crate::server::Shared;
 use crate::socket::Socket;
@@ -24,6 +24,8 @@ pub(crate) struct Accepted {
     pub(crate) refused: Option<RefusedReason>,
     /// From when to when the flight was claimed.
     pub(crate) claim: Option<(Instant, Instant)>,
+    /// The flight, if its early data was refused and it has no record yet.
+    pub(crate) unspent: Option<Unspent>,
 }
 
 /// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled: a
@@ -35,9 +37,11 @@ pub(crate) async fn accept(
     socket: Socket,
 ) -> Result<Accepted, TlsError> {
     let gatekeeper = &server.gatekeeper;
+    let arrival = gatekeeper.arrival();
     let mut refused = gatekeeper.admission(generation.early_data).err();
     let mut accepting = Accepting::new(&generation.acceptor, socket, refused.is_none())?;
     let (mut redeemed, mut claim) = (false, None);
+    let mut heard_at = None;
     let (flight, facts) = loop {
         match accepting.advance().await? {
             tls::Accepted::NeedsSession(id) => {
@@ -52,9 +56,9 @@ pub(crate) async fn accept(
             tls::Accepted::Complete => break (None, accepting.facts()),
             tls::Accepted::EarlyData => {
                 let facts = accepting.facts();
-                let heard_at = gatekeeper.heard_at(Some(accepting.heard_at()));
+                let heard_at = *heard_at.insert(gatekeeper.heard_at(Some(accepting.heard_at())));
                 let began = Instant::now();
-                let claimed = gatekeeper.claim(&facts, heard_at, redeemed).await;
+                let claimed = gatekeeper.claim(&facts, (arrival, heard_at), redeemed).await;
                 claim = Some((began, Instant::now()));
                 match claimed {
                     Ok(flight) => break (Some(flight), facts),
@@ -66,8 +70,16 @@ pub(crate) async fn accept(
             }
         }
     };
+    let unspent = match flight {
+        Some(_) => None,
+        None => {
+            // Later than the ClientHello came: the record lives a little longer for that.
+            let heard_at = heard_at.unwrap_or_else(|| gatekeeper.heard_at(None));
+            Unspent::left_by(&facts, (arrival, heard_at), refused, redeemed)
+        }
+    };
     let refused = refusal(&facts, refused);
-    Ok(Accepted { stream: accepting.into_stream(), facts, flight, refused, claim })
+    Ok(Accepted { stream: accepting.into_stream(), facts, flight, refused, claim, unspent })
 }
 
 /// Why early data was not accepted; `None`: it was. `refused`: what was decided here, which TLS
@@ -76,13 +88,15 @@ pub(crate) fn refusal(facts: &Handshake, refused: Option<Refused>) -> Option<Ref
     use EarlyDataReason as Reason;
     Some(match (refused, facts.early_data_reason) {
         // Not resumed for the store's sake: a single-use ticket's session was not to be had.
-        (Some(refused), Reason::Disabled | Reason::Withheld | Reason::SessionNotResumed) => {
+        (Some(refused), Reason::Disabled | Reason::Withheld(_) | Reason::SessionNotResumed) => {
             refused.reason()
         }
         (_, Reason::Accepted) => return None,
         (_, Reason::Unknown) => RefusedReason::Unknown,
         (_, Reason::Disabled) => RefusedReason::Disabled,
-        (_, Reason::Withheld) => RefusedReason::Zone,
+        (_, Reason::Withheld(Withheld::Zone)) => RefusedReason::Zone,
+        (_, Reason::Withheld(Withheld::Epoch)) => RefusedReason::TicketEpoch,
+        (_, Reason::Withheld(Withheld::Store)) => RefusedReason::StoreWindow,
         (_, Reason::ProtocolVersion) => RefusedReason::ProtocolVersion,
         (_, Reason::PeerDeclined) => RefusedReason::PeerDeclined,
         (_, Reason::NoSessionOffered) => RefusedReason::NoSessionOffered,

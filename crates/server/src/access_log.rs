@@ -61,7 +61,7 @@ pub(crate) struct Entry {
     pub claim: &'static str,
     /// The ticket age stated less the one reckoned, in seconds.
     pub ticket_age_skew: i32,
-    /// Why TLS accepted early data or not, in the library's terms; a start-up window or a full
+    /// Why TLS accepted early data or not, in the library's terms; an earlier ticket epoch or a full
     /// register before it.
     pub early_data: &'static str,
     /// Whether the request was handed to files, upstream or PONG: the application saw it.

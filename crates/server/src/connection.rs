@@ -3,19 +3,19 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use firstflight_config::{ListenerProtocol, WhenNotAllowed};
 use firstflight_otlp::Span;
 use firstflight_proxy_protocol::Addresses;
-use firstflight_replay::{Decision, Flight, HoldReason, Release};
+use firstflight_replay::{Decision, Flight, HoldReason, Release, Spent};
 use firstflight_telemetry::metrics::{
     BarredReason, HeldReason, RefusedReason, TooEarlyBy, Transport,
 };
 use firstflight_tls::{ACME_TLS_ALPN, Handshake, Version, share};
 use http::HeaderValue;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::timeout_at;
 use tracing::debug;
 
@@ -23,6 +23,7 @@ use crate::accept::{Accepted, accept};
 use crate::acme::end_question;
 use crate::content::Service;
 use crate::early::Barred;
+use crate::gatekeeper::Unspent;
 use crate::generation::Generation;
 use crate::listeners::Entrance;
 use crate::pass::Streams;
@@ -51,6 +52,9 @@ pub(crate) struct Connection {
     pub(crate) timeline: Timeline,
     pub(crate) visit: Visit,
     flight: Option<Flight>,
+    unspent: Option<Unspent>,
+    /// What came of spending it; `None`: nobody knows.
+    spent: OnceCell<Option<Spent>>,
     complete: watch::Receiver<bool>,
     /// Tunnels that requests have become, for the connection's task.
     pub(crate) tunnels: Streams,
@@ -73,6 +77,8 @@ pub(crate) struct Terms {
     pub(crate) refused: Option<RefusedReason>,
     /// The flight, if TLS accepted early data.
     pub(crate) flight: Option<Flight>,
+    /// The flight, if its early data was refused and it has no record yet.
+    pub(crate) unspent: Option<Unspent>,
     /// What answers say about HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
 }
@@ -127,7 +133,7 @@ pub(crate) async fn serve(
         accepted = timeout_at(deadline, accept(&server, &generation, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
-    let Accepted { stream, facts, flight, refused, claim } = match accepted {
+    let Accepted { stream, facts, flight, refused, claim, unspent } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             debug!("{client}: {error}");
@@ -146,8 +152,18 @@ pub(crate) async fn serve(
     let (completion, complete) = Completion::new();
     let alt_svc = generation.alt_svc(&entrance);
     let timeline = Timeline::new(accepted_at, claim);
-    let terms =
-        Terms { client, local, generation, timeline, visit, facts, refused, flight, alt_svc };
+    let terms = Terms {
+        client,
+        local,
+        generation,
+        timeline,
+        visit,
+        facts,
+        refused,
+        flight,
+        unspent,
+        alt_svc,
+    };
     let connection = Arc::new(Connection::new(server, terms, complete));
     if stream.is_complete() {
         completion.reached(&connection);
@@ -208,6 +224,8 @@ impl Connection {
             visit: terms.visit,
             alt_svc: terms.alt_svc,
             flight: terms.flight,
+            unspent: terms.unspent,
+            spent: OnceCell::new(),
             complete,
             tunnels: Streams::default(),
             seen: AtomicU64::new(0),
@@ -231,10 +249,12 @@ impl Connection {
     }
 
     /// Carries the gate's first word out: lets the request run, or holds it until the handshake is
-    /// complete, as long as that takes. `None` is a request that did not come early.
+    /// complete, as long as that takes. `None` is a request that did not come early: it waits until
+    /// the connection's flight is spent, if its early data was refused.
     pub(crate) async fn admit(&self, decision: Option<Decision>, record: &mut Record) -> Verdict {
         match decision {
-            None | Some(Decision::Execute) => Verdict::Run,
+            None => self.spend(record).await,
+            Some(Decision::Execute) => Verdict::Run,
             Some(Decision::Hold(_)) => match self.generation.when_not_allowed {
                 WhenNotAllowed::TooEarly => Verdict::TooEarly,
                 WhenNotAllowed::Hold => self.hold(record).await,
@@ -324,6 +344,26 @@ impl Connection {
         self.running.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether a copy of the flight, whose early data was refused here, has run or may have run.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        matches!(self.spent.get(), Some(None | Some(Spent::Executed)))
+    }
+
+    async fn spend(&self, record: &mut Record) -> Verdict {
+        let Some(flight) = &self.unspent else { return Verdict::Run };
+        let since = Instant::now();
+        let spent = self.spent.get_or_init(|| self.server.gatekeeper.spend(flight)).await;
+        if since.elapsed() > NOTICEABLE {
+            record.held(HeldReason::Unrecorded);
+            record.held_since(since);
+        }
+        match spent {
+            Some(Spent::Recorded) => Verdict::Run,
+            // As by RFC 8470 section 5.2: the client decides whether to make a new request.
+            Some(Spent::Executed | Spent::HandedOver) | None => Verdict::TooEarly,
+        }
+    }
+
     async fn hold(&self, record: &mut Record) -> Verdict {
         let hold = self.visit.hold();
         let completed = self.handshake_completes().await;
@@ -352,6 +392,10 @@ impl Drop for Connection {
         self.tell_handshake(true);
     }
 }
+
+/// A request that waits longer than this for its connection's flight to be recorded is logged as
+/// held.
+const NOTICEABLE: Duration = Duration::from_millis(10);
 
 fn held_reason(reason: HoldReason) -> HeldReason {
     match reason {

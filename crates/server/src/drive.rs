@@ -156,10 +156,9 @@ impl Future for Drive {
             (_, Poll::Ready(Some(ended_well))) => return Poll::Ready(ended_well),
             _ => {}
         }
-        if !this.connection.generation.keep_alive
-            && this.library.is_http2()
-            && this.connection.seen.load(Ordering::Relaxed) > 0
-        {
+        // Over HTTP/1.1 the response says so.
+        let is_last = !this.connection.generation.keep_alive || this.connection.is_overtaken();
+        if is_last && this.library.is_http2() && this.connection.seen.load(Ordering::Relaxed) > 0 {
             this.finish(cx);
         }
         loop {

@@ -1,17 +1,20 @@
 //! The gate with a clock and a policy: whose is a flight, and why early data was refused.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
     Answer, Claim, ClaimKey, Flight, Gate, GateConfig, Inheritance, Offer, Question, Refusal,
-    RegisterStatistics, SharedConfig, SharedRefusal, Startup, StoreAnswer, Unknown,
+    RegisterStatistics, SharedConfig, SharedRefusal, Spent, StoreAnswer, TicketEpochs, Unknown,
 };
-use firstflight_store::Store;
+use firstflight_store::{Claimant, Store};
 use firstflight_telemetry::metrics::RefusedReason;
-use firstflight_tls::{Handshake, SteadyClock};
+use firstflight_tls::{Handshake, OfferedFlight, SteadyClock};
+use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use crate::hand_over::{Heir, common};
@@ -22,9 +25,14 @@ pub(crate) struct Gatekeeper {
     gate: Gate,
     /// The register of the whole cluster. With it the gate and its own register stand idle.
     shared: Option<SharedRegister>,
+    /// Which tickets bring early data.
+    epochs: Arc<TicketEpochs>,
     /// The way to the process that has the register now.
     heir: ArcSwapOption<Heir>,
     began: Instant,
+    claimants: AtomicU64,
+    /// Whether the store did not take the last record.
+    is_store_away: AtomicBool,
 }
 
 /// What came of claiming a name.
@@ -38,6 +46,24 @@ pub(crate) enum NameClaim {
     Unknown(&'static str),
 }
 
+/// What has to be known of a connection before TLS is given its ClientHello.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    /// The ticket epoch.
+    epoch: u32,
+    /// Names the connection in the store.
+    claimant: Claimant,
+}
+
+/// A flight whose early data was refused, and which the register does not know yet. Before the
+/// first request of its connection runs it has to be spent: [`Gatekeeper::spend`].
+#[derive(Clone, Copy)]
+pub(crate) struct Unspent {
+    offered: OfferedFlight,
+    arrival: Arrival,
+    heard_at: HeardAt,
+}
+
 /// A moment just before TLS was given a ClientHello, by both clocks.
 #[derive(Clone, Copy)]
 pub(crate) struct HeardAt {
@@ -48,34 +74,34 @@ pub(crate) struct HeardAt {
 }
 
 impl Gatekeeper {
+    /// `epochs`: a new one, which the tickets carry that are issued from now on; tickets are good
+    /// for `ticket_lifetime`.
     pub(crate) fn new(
         settings: &EarlyDataSettings,
-        keys_may_predate_start: bool,
+        epochs: Arc<TicketEpochs>,
+        ticket_lifetime: Duration,
         store: Option<(Store, SharedConfig)>,
     ) -> Self {
         let capacity = settings.register_capacity;
         let config = GateConfig {
             freshness: settings.freshness,
             capacity: if store.is_some() { 0 } else { capacity },
-            startup: match keys_may_predate_start {
-                true => Startup::KeysMayPredateStart,
-                false => Startup::KeysAreNew,
-            },
+            ticket_lifetime,
             ..GateConfig::default()
         };
         Self {
-            gate: Gate::new(config, Duration::ZERO),
+            gate: Gate::new(config, epochs.clone()),
             shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
+            epochs,
             heir: ArcSwapOption::empty(),
             began: Instant::now(),
+            claimants: AtomicU64::new(RandomState::new().hash_one(())),
+            is_store_away: AtomicBool::new(false),
         }
     }
 
     /// Why TLS should not even look for early data on a new connection, if so. `enabled`: whether
     /// the configuration wants any.
-    ///
-    /// A gate that is closed is no such reason: what it refuses it has to know, or a copy could run
-    /// beside what the client sends again.
     pub(crate) fn admission(&self, enabled: bool) -> Result<(), Refused> {
         match self.shared.as_ref().and_then(SharedRegister::resting) {
             _ if !enabled => Err(Refused::SwitchedOff),
@@ -84,12 +110,18 @@ impl Gatekeeper {
         }
     }
 
+    /// Call it before TLS is given a ClientHello.
+    pub(crate) fn arrival(&self) -> Arrival {
+        let claimant = Claimant::new(self.claimants.fetch_add(1, Ordering::Relaxed));
+        Arrival { epoch: self.epochs.current(), claimant }
+    }
+
     /// A moment to give [`Gatekeeper::claim`]: now, or when the last bytes came
     /// ([`firstflight_tls::Accepting::heard_at`]).
     pub(crate) fn heard_at(&self, unix_micros: Option<i64>) -> HeardAt {
         let (now, own) = (SteadyClock::unix_micros(), self.now());
         let unix_micros = unix_micros.unwrap_or(now);
-        // Nothing, if the clock was set back meanwhile. The gate is closed then.
+        // Nothing, if the clock was set back meanwhile. Another ticket epoch has started then.
         HeardAt { own: own.saturating_sub(micros(now - unix_micros)), unix_micros }
     }
 
@@ -101,29 +133,28 @@ impl Gatekeeper {
     pub(crate) async fn claim(
         &self,
         facts: &Handshake,
-        heard_at: HeardAt,
+        (arrival, heard_at): (Arrival, HeardAt),
         redeemed: bool,
     ) -> Result<Flight, Refused> {
-        let Some(shared) = &self.shared else { return self.claim_here(facts, heard_at).await };
-        let offer =
-            Offer::new(&facts.client_random, facts.ticket_age_skew, micros(heard_at.unix_micros));
+        let flight = Unspent::of(facts, arrival, heard_at)?;
+        let Some(shared) = &self.shared else { return self.claim_here(&flight).await };
+        let offer = flight.by_unix_time();
         let answer = match redeemed {
             true => StoreAnswer::Won,
-            false => shared.claim(offer.key(), || self.now()).await,
+            false => shared.claim(&offer, arrival.claimant, || self.now()).await,
         };
         let now = micros(SteadyClock::unix_micros());
         shared.gate().settle(&offer, answer, now).map_err(Refused::Shared)
     }
 
-    async fn claim_here(&self, facts: &Handshake, heard_at: HeardAt) -> Result<Flight, Refused> {
-        let (random, skew) = (&facts.client_random, facts.ticket_age_skew);
-        let offer = Offer::new(random, skew, heard_at.own);
+    async fn claim_here(&self, flight: &Unspent) -> Result<Flight, Refused> {
+        let offer = flight.by_own_clock();
         for _ in 0..TRIES {
             match self.gate.claim(&offer, self.now()) {
                 Err(Refusal::HandedOver) => {}
                 settled => return settled.map_err(Refused::Gate),
             }
-            let question = Question::Flight(Offer::new(random, skew, self.in_common(heard_at)));
+            let question = Question::Flight(self.in_common(flight));
             if let Some(Answer::Flight(answer)) = self.ask(question).await {
                 return answer.map(|won| offer.settled(won)).map_err(Refused::Gate);
             }
@@ -136,10 +167,50 @@ impl Gatekeeper {
     pub(crate) fn claim_at_once(
         &self,
         facts: &Handshake,
+        arrival: Arrival,
         heard_at: HeardAt,
     ) -> Result<Flight, Refused> {
-        let (random, skew) = (&facts.client_random, facts.ticket_age_skew);
-        self.gate.claim(&Offer::new(random, skew, heard_at.own), self.now()).map_err(Refused::Gate)
+        let offer = Unspent::of(facts, arrival, heard_at)?.by_own_clock();
+        self.gate.claim(&offer, self.now()).map_err(Refused::Gate)
+    }
+
+    /// Records a flight whose early data was refused, so that no copy of it is accepted later, and
+    /// says whether the requests of its connection may run. Call it when the handshake is complete.
+    ///
+    /// A store that does not respond is tried again for [`RECORD_TIMEOUT`], unless that has been in
+    /// vain before. `None`: the flight is not recorded, and this node does not know whether a copy
+    /// has run, or will run, on another node.
+    pub(crate) async fn spend(&self, flight: &Unspent) -> Option<Spent> {
+        let attempts = async {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                match self.try_to_spend(flight).await {
+                    Some(spent) => return Some(spent),
+                    // Others have waited for it in vain, and it has not come back since.
+                    None if self.is_store_away.load(Ordering::Relaxed) => return None,
+                    None => sleep(pause).await,
+                }
+                pause = (2 * pause).min(MAX_PAUSE);
+            }
+        };
+        let spent = timeout(RECORD_TIMEOUT, attempts).await.ok().flatten();
+        self.is_store_away.store(spent.is_none(), Ordering::Relaxed);
+        spent
+    }
+
+    async fn try_to_spend(&self, flight: &Unspent) -> Option<Spent> {
+        if let Some(shared) = &self.shared {
+            let claimant = flight.arrival.claimant;
+            return shared.spend(&flight.by_unix_time(), claimant, || self.now()).await;
+        }
+        let mut spent = self.gate.spend(&flight.by_own_clock(), self.now());
+        if spent == Spent::HandedOver
+            && let Some(Answer::Spent(theirs)) =
+                self.ask(Question::Spend(self.in_common(flight))).await
+        {
+            spent = theirs;
+        }
+        (spent != Spent::HandedOver).then_some(spent)
     }
 
     /// Claims a name, an idempotency key or a nonce, for so long.
@@ -178,12 +249,12 @@ impl Gatekeeper {
         }
     }
 
-    /// Closes the gate for `heir`, and says all that it knows. `terms`: by what TLS accepts
-    /// flights here. `None`: it has an heir, who has claimed since what is not known here.
-    pub(crate) fn close(&self, heir: Heir, terms: ClaimKey) -> Option<Inheritance> {
+    /// Closes the gate for `heir`, and says all that it knows. `None`: it has an heir, who has
+    /// claimed since what is not known here.
+    pub(crate) fn close(&self, heir: Heir) -> Option<Inheritance> {
         // First the way to it, then the closing: who finds the gate closed finds the way.
         let before = self.heir.compare_and_swap(&None::<Arc<Heir>>, Some(heir.into()));
-        before.is_none().then(|| self.gate.hand_over(terms, common(), self.now()))
+        before.is_none().then(|| self.gate.hand_over(common(), self.now()))
     }
 
     /// Whether another process has the register.
@@ -205,8 +276,8 @@ impl Gatekeeper {
     }
 
     /// Takes over what another process's gate knew.
-    pub(crate) fn take_over(&self, inheritance: &Inheritance, terms: ClaimKey) {
-        self.gate.take_over(inheritance, terms, common(), self.now());
+    pub(crate) fn take_over(&self, inheritance: &Inheritance) {
+        self.gate.take_over(inheritance, common(), self.now());
     }
 
     /// Answers a process that has handed its register over.
@@ -219,16 +290,17 @@ impl Gatekeeper {
         heir.ask(question).await
     }
 
-    /// A moment by the clock that the next process reads too.
-    fn in_common(&self, heard_at: HeardAt) -> Duration {
-        common().saturating_sub(self.now().saturating_sub(heard_at.own))
+    /// The flight by the clock that the next process reads too.
+    fn in_common(&self, flight: &Unspent) -> Offer {
+        let passed = self.now().saturating_sub(flight.heard_at.own);
+        flight.offer(common().saturating_sub(passed))
     }
 
     /// Why no flight could be accepted now, as far as one can know before it comes.
     pub(crate) fn closed(&self) -> Option<RefusedReason> {
         match &self.shared {
             Some(shared) => shared.resting().map(store_reason),
-            None => self.gate.closed(self.now()).map(|why| Refused::Gate(why).reason()),
+            None => self.gate.is_full().then_some(RefusedReason::RegisterFull),
         }
     }
 
@@ -242,34 +314,69 @@ impl Gatekeeper {
         self.shared.as_ref()
     }
 
-    /// No early data for a recording window: there have been flights that left no record, and there
-    /// may be more for `as_long`.
-    pub(crate) fn claims_lost(&self, as_long: Duration) {
-        self.gate.claims_lost_for(as_long, self.now());
+    /// No early data on tickets issued before now: there have been flights that left no record.
+    pub(crate) fn start_epoch(&self) {
+        self.gate.start_epoch();
     }
 
-    /// Follows a machine's clock that was set. Set back, it makes flights fresh again for as long
-    /// as the step was, so the gate closes first. A shared register compares the clocks by itself.
+    /// Follows a machine's clock that was set. Tickets that were issued before bring no early data
+    /// any more: their ages are measured by another clock from now on.
     pub(crate) fn watch_clock(&self) {
         let step = SteadyClock::step_micros();
         if step.unsigned_abs() <= MAX_STEP.as_micros() as u64 {
             return;
         }
-        if step < 0 {
-            self.gate.clock_set_back(Duration::from_micros(step.unsigned_abs()), self.now());
-        }
+        self.gate.start_epoch();
         SteadyClock::follow_machine();
         let seconds = step as f64 / 1e6;
-        match self.shared {
-            None if step < 0 => {
-                warn!("the machine's clock was set by {seconds:.1} s; no early data for a while");
-            }
-            _ => warn!("the machine's clock was set by {seconds:.1} s"),
-        }
+        warn!(
+            "the machine's clock was set by {seconds:.1} s; tickets issued before bring no early data"
+        );
     }
 
     fn now(&self) -> Duration {
         self.began.elapsed()
+    }
+}
+
+impl Unspent {
+    /// The flight that a ClientHello offered early data with.
+    ///
+    /// # Errors
+    /// [`Refused::Unseen`]: it offered none, so there is none to accept.
+    fn of(facts: &Handshake, arrival: Arrival, heard_at: HeardAt) -> Result<Self, Refused> {
+        let offered = facts.offered_flight.ok_or(Refused::Unseen)?;
+        Ok(Self { offered, arrival, heard_at })
+    }
+
+    /// What is still to be recorded of a connection without early data. `refused`: why its early
+    /// data was refused by this server; `redeemed`: its ticket is used up, so no copy is accepted.
+    pub(crate) fn left_by(
+        facts: &Handshake,
+        (arrival, heard_at): (Arrival, HeardAt),
+        refused: Option<Refused>,
+        redeemed: bool,
+    ) -> Option<Self> {
+        match redeemed || refused.is_some_and(Refused::is_recorded) {
+            true => None,
+            false => Self::of(facts, arrival, heard_at).ok(),
+        }
+    }
+
+    fn by_own_clock(&self) -> Offer {
+        self.offer(self.heard_at.own)
+    }
+
+    fn by_unix_time(&self) -> Offer {
+        self.offer(micros(self.heard_at.unix_micros))
+    }
+
+    fn offer(&self, seen_at: Duration) -> Offer {
+        let OfferedFlight { name, ticket_age_skew } = self.offered;
+        // A ticket that does not open here may open elsewhere, or later. Its client's clock is
+        // taken to be right.
+        let skew = ticket_age_skew.unwrap_or(0);
+        Offer::new(ClaimKey::of_flight(&name), skew, seen_at, self.arrival.epoch)
     }
 }
 
@@ -288,11 +395,20 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
+    /// Whether the flight has left a record, or can be accepted nowhere any more.
+    fn is_recorded(self) -> bool {
+        match self {
+            Self::Gate(refusal) => refusal != Refusal::HandedOver,
+            Self::Shared(SharedRefusal::TicketAge) => true,
+            Self::Shared(SharedRefusal::Store(_)) | Self::SwitchedOff | Self::Unseen => false,
+        }
+    }
+
     /// As metrics and the access log have it.
     pub(crate) fn reason(self) -> RefusedReason {
         match self {
             Self::SwitchedOff => RefusedReason::Disabled,
-            Self::Gate(Refusal::StartupWindow) => RefusedReason::StartupWindow,
+            Self::Gate(Refusal::TicketEpoch) => RefusedReason::TicketEpoch,
             Self::Gate(Refusal::RegisterFull) => RefusedReason::RegisterFull,
             Self::Gate(Refusal::TicketAge) => RefusedReason::Age,
             Self::Gate(Refusal::RefusedBefore) => RefusedReason::RefusedBefore,
@@ -323,6 +439,14 @@ pub(crate) fn store_reason(why: Unknown) -> RefusedReason {
 fn micros(unix: i64) -> Duration {
     Duration::from_micros(u64::try_from(unix).unwrap_or(0))
 }
+
+/// How long the requests of a refused flight wait for its record, before they are answered 425:
+/// for a failover of the store, and shorter than clients wait for a response.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Between attempts to record a flight.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// Less than the gate's clock margin, more than clocks are slewed by between two looks.
 const MAX_STEP: Duration = Duration::from_secs(2);

@@ -19,7 +19,6 @@ use tracing::{debug, info, warn};
 
 use crate::ServerHandle;
 use crate::gatekeeper::Gatekeeper;
-use crate::handle::terms;
 use crate::server::{Server, Shared, Stop};
 
 /// Why a register stayed where it was.
@@ -119,7 +118,7 @@ async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
     if *server.stopping().borrow() != Stop::No {
         return Err(HandOverError::NotOurs);
     }
-    let closed = server.gatekeeper.close(Heir(asks), terms(&config));
+    let closed = server.gatekeeper.close(Heir(asks));
     let inheritance = closed.ok_or(HandOverError::NotOurs)?;
     let given = timeout(PATIENCE, give(&mut stream, &inheritance, &store(&config))).await;
     if let Err(error) = given.unwrap_or(Err(HandOverError::Slow)) {
@@ -138,11 +137,11 @@ async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
             // What it has claimed nobody knows.
             if *server.stopping().borrow() == Stop::No {
                 warn!(
-                    "the process that has the strike register is gone: {error}; no early data \
-                     for a while"
+                    "the process that has the strike register is gone: {error}; tickets issued \
+                     before bring no early data"
                 );
             }
-            server.gatekeeper.claims_lost(Duration::ZERO);
+            server.gatekeeper.start_epoch();
             server.gatekeeper.reopen();
         }
         // Tells [`Heir::gone`], once the register is open.
@@ -194,7 +193,7 @@ async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
     let store = store(&*server.config.lock().await);
     let taking = timeout(PATIENCE, take(&mut stream, &store));
     let inheritance = taking.await.unwrap_or(Err(HandOverError::Slow))?;
-    server.gatekeeper.take_over(&inheritance, terms(&*server.config.lock().await));
+    server.gatekeeper.take_over(&inheritance);
     let (flights, names) = inheritance.len();
     info!("the strike register is taken over: {flights} flights, {names} names");
     let server = server.clone();

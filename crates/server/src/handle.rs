@@ -3,8 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use firstflight_config::{ConfigError, Content, ServerConfig};
-use firstflight_replay::ClaimKey;
+use firstflight_config::{ConfigError, ServerConfig};
 use firstflight_upstream::{Pool, PoolStatus};
 use tracing::warn;
 
@@ -172,11 +171,6 @@ impl ServerHandle {
         let states = server.acme.after(&change);
         let generation = server.build(&config, number, states).await?;
         let changes = server.listeners.plan(&config, &server.front)?;
-        if !accept_alike(&in_use, &config) {
-            // Flights that TLS refused, and their clients sent again, have left no record; and on
-            // connections of before it goes on to refuse some for as long.
-            server.gatekeeper.claims_lost(in_use.limits.header_timeout);
-        }
         server.front.take_up(generation.quic.as_ref(), &config.http3);
         server.places.resize(config.limits.connections);
         generation.begin();
@@ -186,38 +180,6 @@ impl ServerHandle {
         *in_use = config;
         server.keep_certificates(change).await;
         Ok(())
-    }
-}
-
-/// Whether TLS accepts the same flights by both. A flight that it refused by the one is sent again
-/// by its client, and leaves no record; by the other a copy of it could run besides.
-fn accept_alike(old: &ServerConfig, new: &ServerConfig) -> bool {
-    let switched_on = new.early_data.enabled && !old.early_data.enabled;
-    let (limits, then) = (&old.limits, &new.limits);
-    !switched_on
-        && old.tls == new.tls
-        && old.http3 == new.http3
-        && limits.header_size == then.header_size
-        && limits.streams == then.streams
-        && limits.idle_timeout == then.idle_timeout
-        && names(old) == names(new)
-}
-
-/// The same for two processes, one of which takes the other's place: by what TLS accepts flights.
-pub(crate) fn terms(config: &ServerConfig) -> ClaimKey {
-    let limits = &config.limits;
-    let limits = (limits.header_size, limits.streams, limits.idle_timeout);
-    let tickets = (&config.tickets.keys, &config.tickets.zone, config.tickets.single_use);
-    let accepted = (config.early_data.enabled, &config.tls, &config.http3, limits);
-    let all = (accepted, tickets, names(config));
-    ClaimKey::from_name(&[format!("{all:?}").as_bytes()])
-}
-
-/// The sites' names: a ticket is good for its own site's alone.
-fn names(config: &ServerConfig) -> Vec<&[String]> {
-    match &config.content {
-        Content::Sites(sites) => sites.sites.iter().map(|site| &*site.names).collect(),
-        Content::PingPong => Vec::new(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use firstflight_config::{CertificateSource, ConfigError, Listener, ServerConfig, TicketSettings};
 use firstflight_otlp::{Exporter, TelemetrySettings};
-use firstflight_replay::SharedConfig;
+use firstflight_replay::{EpochScope, SharedConfig, TicketEpochs};
 use firstflight_store::{Store, StoreTls};
 use firstflight_telemetry::metrics::Metrics;
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
@@ -101,7 +101,12 @@ impl Server {
         let store = open_store(&config)?;
         let keys_before = estate.ring();
         let known_store = store.as_ref().map(|(store, _)| store);
-        let ring = TicketRing::open(&config.tickets, known_store, keys_before)?;
+        let scope = match store {
+            Some(_) => EpochScope::Store,
+            None => EpochScope::Process,
+        };
+        let epochs = Arc::new(TicketEpochs::new(scope));
+        let ring = TicketRing::open(&config.tickets, known_store, keys_before, epochs.clone())?;
         let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
         let ports = listeners::bind(&config, &mut estate)?;
         estate.warn_of_the_rest();
@@ -118,8 +123,7 @@ impl Server {
         }
         config.warnings().iter().for_each(|warning| warn!("{warning}"));
         ring.begin().await;
-        // After the listeners: a process before us that has the ports has ended its last request.
-        let gatekeeper = Gatekeeper::new(&config.early_data, ring.may_predate_start(), store);
+        let gatekeeper = Gatekeeper::new(&config.early_data, epochs, ring.lifetime(), store);
         let oneself = Arc::new(OnceLock::new());
         let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, oneself.clone()));
         metrics.reloads.began(jiff::Timestamp::now().as_millisecond());
@@ -275,7 +279,8 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
         Connector::new(ConnectorConfig::new(Trust::File(file.clone())))?;
     }
     TicketRing::check(&config.tickets)?;
-    let ring = TicketRing::open(&TicketSettings::default(), None, None)?;
+    let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
+    let ring = TicketRing::open(&TicketSettings::default(), None, None, epochs)?;
     let mut config = config.clone();
     // No file is written, nor an authority made.
     if let CertificateSource::SelfSigned { .. } | CertificateSource::Development =

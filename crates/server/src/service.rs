@@ -188,11 +188,13 @@ fn advertise<B>(connection: &Connection, mut answer: Response<B>) -> Response<B>
     answer
 }
 
-/// The last answer on a connection says so while the server stops (RFC 9112 section 9.6).
+/// The last answer on a connection says so (RFC 9112 section 9.6): while the server stops, and where
+/// a copy of the connection's flight has run, so that the client makes its next try elsewhere.
 fn say_goodbye<B>(connection: &Connection, mut answer: Response<B>) -> Response<B> {
     let tunnel = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     let http1 = connection.facts.alpn.as_deref() != Some(b"h2");
-    if http1 && !tunnel && connection.server.is_finishing() {
+    let last = connection.server.is_finishing() || connection.is_overtaken();
+    if http1 && !tunnel && last {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, RegisterStatistics, SharedConfig, SharedGate, StoreAnswer, StrikeRegister, Unknown,
+    ClaimKey, Offer, RegisterStatistics, SharedConfig, SharedGate, Spent, StoreAnswer,
+    StrikeRegister, Unknown,
 };
-use firstflight_store::{Store, StoreStatistics};
+use firstflight_store::{self as store, Claimant, Store, StoreStatistics};
+use firstflight_tls::SteadyClock;
 use tracing::debug;
 
 /// Claims flights in the store.
@@ -39,18 +41,67 @@ impl SharedRegister {
     }
 
     /// Claims a flight, within the store's budget. `now` is a clock that only goes forward.
-    pub(crate) async fn claim(&self, key: ClaimKey, now: impl Fn() -> Duration) -> StoreAnswer {
-        if self.filter.contains(key, now()) {
+    pub(crate) async fn claim(
+        &self,
+        offer: &Offer,
+        claimant: Claimant,
+        now: impl Fn() -> Duration,
+    ) -> StoreAnswer {
+        if self.filter.contains(offer.key(), now()) {
             return StoreAnswer::Lost;
         }
-        let answer = self.store.claim(key).await;
+        let answer = self.store.claim(offer.key(), claimant, self.record_end(offer)).await;
         // A claim that came out is taken for good. One whose outcome is not known was executed
         // nowhere, and the honest original may still come.
         if !matches!(answer, StoreAnswer::Unknown(_)) {
-            let now = now();
-            self.filter.claim(key, now + self.gate.config().record_life(), now);
+            self.remember(offer.key(), now());
         }
         answer
+    }
+
+    /// One attempt to record a flight whose early data was refused. `None`: it is not recorded, and
+    /// a copy of it may have been accepted by another node since it came, or may still be.
+    pub(crate) async fn spend(
+        &self,
+        offer: &Offer,
+        claimant: Claimant,
+        now: impl Fn() -> Duration,
+    ) -> Option<Spent> {
+        match self.store.spend(offer.key(), claimant, self.record_end(offer)).await {
+            Ok(store::Spent::Recorded) => {
+                self.remember(offer.key(), now());
+                Some(Spent::Recorded)
+            }
+            Ok(store::Spent::Taken) => Some(Spent::Executed),
+            Err(why) => {
+                debug!("a flight is not recorded yet: {why:?}");
+                // As the clocks were when it came: a copy that was fresh then may have run since.
+                let came_at = self.by_store_clock(offer.seen_at());
+                let is_stale = came_at >= self.gate.config().closed_at(offer.exact_at());
+                is_stale.then_some(Spent::Recorded)
+            }
+        }
+    }
+
+    /// When the flight's record may go, by the store's clock. A ticket is dead by then, however old
+    /// its client says that it is.
+    fn record_end(&self, offer: &Offer) -> Duration {
+        let latest = unix_time().saturating_add(MAX_TICKET_LIFETIME);
+        self.gate.config().record_end(offer.exact_at().min(latest))
+    }
+
+    /// A reading of this node's clock as the store's, as far as their distance is known.
+    fn by_store_clock(&self, time: Duration) -> Duration {
+        let offset = self.store.clock_offset_micros().unwrap_or(0);
+        let distance = Duration::from_micros(offset.unsigned_abs());
+        match offset < 0 {
+            true => time.saturating_sub(distance),
+            false => time.saturating_add(distance),
+        }
+    }
+
+    fn remember(&self, key: ClaimKey, now: Duration) {
+        self.filter.claim(key, now + self.gate.config().record_life(), now);
     }
 
     /// Claims a name for so long. There is no filter before it: another node may give it back.
@@ -65,3 +116,10 @@ impl SharedRegister {
         }
     }
 }
+
+fn unix_time() -> Duration {
+    Duration::from_micros(u64::try_from(SteadyClock::unix_micros()).unwrap_or(0))
+}
+
+/// RFC 8446 section 4.6.1.
+const MAX_TICKET_LIFETIME: Duration = Duration::from_secs(7 * 86_400);

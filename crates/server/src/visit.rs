@@ -72,7 +72,7 @@ impl Visit {
         if facts.resumed && facts.version == Some(Version::Tls13) {
             self.metrics.tickets.age_skew.observe((), f64::from(facts.ticket_age_skew));
         }
-        if !facts.early_data_offered {
+        if facts.offered_flight.is_none() {
             return;
         }
         let counts = &self.metrics.early_data;

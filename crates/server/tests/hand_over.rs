@@ -48,38 +48,14 @@ impl Generations {
         .await
     }
 
-    /// The first one, its start-up window over: it has taken over from one whose was over.
+    /// The first one, which has taken over from another.
     async fn first(&self) -> Rig {
         let (before, rig) = (self.start().await, self.start().await);
-        let (one, mut left) = UnixStream::pair().unwrap();
-        let (mut right, other) = UnixStream::pair().unwrap();
-        let waited = async {
-            let mut bytes = vec![0; STORE + 8 + REGISTER];
-            left.read_exact(&mut bytes).await.unwrap();
-            bytes[STORE + 8..][WINDOW].fill(0);
-            right.write_all(&bytes).await.unwrap();
-            let _ = tokio::io::copy_bidirectional(&mut left, &mut right).await;
-        };
-        let handing = async {
-            let (given, taken) =
-                tokio::join!(before.server.hand_over(one), rig.server.take_over(other));
-            given.unwrap();
-            taken.unwrap();
-        };
-        tokio::select! {
-            () = handing => {}
-            () = waited => panic!("it broke off"),
-        }
+        hand_over(&before, &rig).await;
         before.stop().await;
         rig
     }
 }
-
-/// Bytes of the digest of where the store is, and of a register without records.
-const STORE: usize = 32;
-const REGISTER: usize = 48;
-/// Where a register says how long its window lasts.
-const WINDOW: std::ops::Range<usize> = 32..40;
 
 async fn hand_over(old: &Rig, new: &Rig) {
     let (one, other) = UnixStream::pair().unwrap();
@@ -180,7 +156,7 @@ async fn a_register_that_nobody_takes_stays_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_accepts_other_flights_begins_with_a_window() {
+async fn a_process_that_accepts_other_flights_takes_the_tickets_over() {
     let generations = Generations::new().await;
     let old = generations.first().await;
     let keys = generations.dir.path().join("keys");
@@ -189,12 +165,12 @@ async fn a_process_that_accepts_other_flights_begins_with_a_window() {
         config.tls.http2 = false;
     };
     let new = generations.start_with(change).await;
+    let session = old.session("http/1.1").await;
     hand_over(&old, &new).await;
-    let session = new.session("http/1.1").await;
-    let client = Client::prepare("http/1.1", Some(&session), &get("/window"));
+    let client = Client::prepare("http/1.1", Some(&session), &get("/early"));
     assert_eq!(status(&client.run(new.address).await), "200");
     let log = new.stop().await;
-    assert_eq!(line(&log, "/window")["early_data"], "startup_window");
+    assert_eq!(line(&log, "/early")["claim"], "won");
     old.stop().await;
 }
 
@@ -245,10 +221,10 @@ async fn a_process_that_hears_nonsense_takes_nothing() {
         assert!(new.server.take_over(stream).await.is_err());
     }
     let session = new.session("http/1.1").await;
-    let client = Client::prepare("http/1.1", Some(&session), &get("/window"));
+    let client = Client::prepare("http/1.1", Some(&session), &get("/early"));
     assert_eq!(status(&client.run(new.address).await), "200");
     let log = new.stop().await;
-    assert_eq!(line(&log, "/window")["early_data"], "startup_window");
+    assert_eq!(line(&log, "/early")["claim"], "won", "its own tickets are of its own epoch");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -130,7 +130,7 @@ async fn rfc8446_8_2_no_copy_executes_across_a_restart_with_a_shared_key_file() 
     assert_eq!(upstream.seen("/restart").len(), 1);
     let honest = rig::line(&log, "/honest");
     assert_eq!((&honest["resumed"], &honest["early"]), (&true.into(), &false.into()), "{honest}");
-    assert_eq!(honest["early_data"], "startup_window");
+    assert_eq!(honest["early_data"], "ticket_epoch");
 }
 
 #[tokio::test(flavor = "multi_thread")]

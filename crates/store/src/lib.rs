@@ -24,4 +24,4 @@ pub use address::StoreUrl;
 pub use config::{Address, StoreConfig, StoreTls, Topology};
 pub use error::StoreError;
 pub use statistics::{CLAIM_TIME_BOUNDS, StoreStatistics};
-pub use store::{Store, Taken};
+pub use store::{Claimant, Spent, Store, Taken};

@@ -1,5 +1,6 @@
 //! What all tasks of a store share.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
 use firstflight_replay::{ClaimKey, SharedConfig};
@@ -8,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::link::{Access, Secure};
 use crate::statistics::Counters;
-use crate::{StoreConfig, StoreError};
+use crate::{Claimant, StoreConfig, StoreError};
 
 /// How long a record may take, and connecting, and an exchange until its connection is given up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -27,6 +28,8 @@ pub(crate) struct Settings {
     pub connections: usize,
     pub shared: SharedConfig,
     pub counters: Counters,
+    /// Tells this node's marks from others', chosen at random.
+    pub node: u64,
     /// Somebody has found the topology to be another than he thought.
     pub refresh: Notify,
     started: Instant,
@@ -61,6 +64,7 @@ impl Settings {
             connections: config.connections,
             shared: config.shared,
             counters: Counters::default(),
+            node: RandomState::new().build_hasher().finish(),
             refresh: Notify::new(),
             started: Instant::now(),
             claim_prefix: format!("{}:c:", config.prefix).into_bytes(),
@@ -101,15 +105,23 @@ impl Settings {
     }
 }
 
-/// The command that claims. The record's being there is all that it says; a small number costs
-/// the store no memory of its own.
-pub(crate) fn claim(key: &[u8], life: Duration) -> Cmd {
+/// The command that claims a name. The record's being there is all that it says; a small number
+/// costs the store no memory of its own.
+pub(crate) fn claim_name(key: &[u8], life: Duration) -> Cmd {
     let mut command = redis::cmd("SET");
     command.arg(key).arg(1).arg("NX").arg("PX").arg(millis(life));
     command
 }
 
-/// A duration as the store takes it; zero would be an error there.
+/// The command that records a flight until `end`, by the store's clock. `condition`: `NX`, `XX`.
+pub(crate) fn record(key: &[u8], claimant: Claimant, end: Duration, condition: &str) -> Cmd {
+    let mut command = redis::cmd("SET");
+    command.arg(key).arg(claimant.number()).arg(condition).arg("PXAT").arg(millis(end));
+    command
+}
+
+/// A duration or a time as the store takes it, in 63 bits; zero would be an error there.
 pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+    let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).max(1);
+    millis.unsigned_abs()
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use firstflight_replay::{StoreAnswer, Unknown};
 
+use crate::Spent;
+
 /// Upper bounds of the classes by which claims' times are counted, in microseconds; what takes
 /// longer is in a last class of its own.
 pub const CLAIM_TIME_BOUNDS: [u64; 10] =
@@ -21,6 +23,12 @@ pub struct StoreStatistics {
     pub unknown: u64,
     /// Those by their reason, in the order of [`StoreStatistics::REASONS`].
     pub reasons: [u64; StoreStatistics::REASONS.len()],
+    /// Flights that were recorded as spent.
+    pub spent: u64,
+    /// Flights that could not be, because another connection has their record.
+    pub taken: u64,
+    /// Attempts to record a flight as spent that failed.
+    pub unspent: u64,
     /// Exchanges with the store; each carries all requests that were waiting.
     pub batches: u64,
     /// Connections made, the first ones too.
@@ -58,6 +66,9 @@ pub(crate) struct Counters {
     won: AtomicU64,
     lost: AtomicU64,
     reasons: [AtomicU64; StoreStatistics::REASONS.len()],
+    spent: AtomicU64,
+    taken: AtomicU64,
+    unspent: AtomicU64,
     batches: AtomicU64,
     connections: AtomicU64,
     claim_times: [AtomicU64; CLAIM_TIME_BOUNDS.len() + 1],
@@ -80,6 +91,14 @@ impl Counters {
         add(&self.claim_micros, micros);
     }
 
+    pub(crate) fn spend(&self, spent: Result<Spent, Unknown>) {
+        match spent {
+            Ok(Spent::Recorded) => add(&self.spent, 1),
+            Ok(Spent::Taken) => add(&self.taken, 1),
+            Err(_) => add(&self.unspent, 1),
+        }
+    }
+
     pub(crate) fn batch(&self) {
         add(&self.batches, 1);
     }
@@ -96,6 +115,9 @@ impl Counters {
             lost: get(&self.lost),
             unknown: reasons.iter().sum(),
             reasons,
+            spent: get(&self.spent),
+            taken: get(&self.taken),
+            unspent: get(&self.unspent),
             batches: get(&self.batches),
             connections: get(&self.connections),
             claim_times: self.claim_times.each_ref().map(get),

@@ -8,8 +8,8 @@ use firstflight_replay::{ClaimKey, StoreAnswer, Unknown};
 use redis::{Cmd, Value};
 
 use crate::link::{error_of, integer, refusal};
-use crate::master::Reply;
-use crate::settings::{PATIENCE, Settings, claim, millis};
+use crate::master::{Check, Reply};
+use crate::settings::{PATIENCE, Settings, claim_name, millis, record};
 use crate::topology::Masters;
 use crate::{StoreConfig, StoreError, StoreStatistics};
 
@@ -21,6 +21,32 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     settings: Arc<Settings>,
     masters: Masters,
+}
+
+/// Names the connection that wrote a record, so that it recognises its own. Choose it at random:
+/// no two connections to any node may have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimant(u64);
+
+impl Claimant {
+    /// The connection of this name.
+    pub fn new(name: u64) -> Self {
+        Self(name)
+    }
+
+    /// As it is recorded: a store keeps a number of 64 bits in fewer bytes than a text.
+    pub(crate) fn number(self) -> i64 {
+        self.0.cast_signed()
+    }
+}
+
+/// What came of [`Store::spend`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spent {
+    /// The flight is recorded for this connection: no copy of it will be accepted.
+    Recorded,
+    /// Another connection has the record: a copy may have been executed.
+    Taken,
 }
 
 /// What came of [`Store::take`].
@@ -48,19 +74,95 @@ impl Store {
         Ok(Self(Arc::new(Inner { settings, masters })))
     }
 
-    /// Claims a flight for [`firstflight_replay::SharedConfig::record_life`], within the budget,
-    /// which is counted from this call on.
-    pub async fn claim(&self, key: ClaimKey) -> StoreAnswer {
+    /// Claims a flight for the connection `claimant`, within the budget, which is counted from this
+    /// call on. The store drops the record when its own clock shows `expires_at` (since 1970, see
+    /// [`firstflight_replay::SharedConfig::record_end`]); in the past it leaves none, so that the
+    /// same flight could be won again.
+    pub async fn claim(
+        &self,
+        key: ClaimKey,
+        claimant: Claimant,
+        expires_at: Duration,
+    ) -> StoreAnswer {
+        let settings = &self.0.settings;
         let began = Instant::now();
-        let answer = self.ask_claim(key).await.unwrap_or_else(StoreAnswer::Unknown);
-        self.0.settings.counters.claim(answer, began.elapsed());
+        let key = settings.claim_key(key);
+        let command = record(&key, claimant, expires_at, "NX");
+        let answer = self.set_new(&key, &command, settings.budget).await;
+        let answer = answer.unwrap_or_else(StoreAnswer::Unknown);
+        settings.counters.claim(answer, began.elapsed());
         answer
     }
 
-    async fn ask_claim(&self, key: ClaimKey) -> Result<StoreAnswer, Unknown> {
-        let settings = &self.0.settings;
-        let life = settings.shared.record_life();
-        self.set_new(&settings.claim_key(key), life, settings.budget).await
+    /// Records a flight whose early data was refused, for the connection `claimant`, before its
+    /// first request is executed. One attempt, which may take a second or two; the store drops the
+    /// record when its own clock shows `expires_at`. What [`claim`](Self::claim) may have left for
+    /// the same connection counts as recorded.
+    ///
+    /// # Errors
+    /// [`Unknown`]: the record may be missing. Try again, or wait until no node accepts a copy
+    /// ([`firstflight_replay::SharedConfig::closed_at`]).
+    pub async fn spend(
+        &self,
+        key: ClaimKey,
+        claimant: Claimant,
+        expires_at: Duration,
+    ) -> Result<Spent, Unknown> {
+        let spent = self.try_spend(key, claimant, expires_at).await;
+        self.0.settings.counters.spend(spent);
+        spent
+    }
+
+    async fn try_spend(
+        &self,
+        key: ClaimKey,
+        claimant: Claimant,
+        expires_at: Duration,
+    ) -> Result<Spent, Unknown> {
+        let key = self.0.settings.claim_key(key);
+        let command = |condition| record(&key, claimant, expires_at, condition);
+        match self.check_record(&key, &command("NX")).await? {
+            (Value::Okay, verdict) => return verdict.map(|()| Spent::Recorded),
+            (Value::Nil, _) => {}
+            (other, _) => return Err(refusal(&other).unwrap_or(Unknown::Refused)),
+        }
+        match self.check_record(&key, redis::cmd("GET").arg(&key)).await? {
+            (Value::BulkString(owner), _) if owner == claimant.number().to_string().as_bytes() => {}
+            (Value::BulkString(_), _) => return Ok(Spent::Taken),
+            // It has ended meanwhile.
+            (Value::Nil, _) => return Err(Unknown::Slow),
+            (other, _) => return Err(refusal(&other).unwrap_or(Unknown::Refused)),
+        }
+        // Written again, so that replicas are asked about this very record (`WAIT` asks about the
+        // last write of its connection).
+        match self.check_record(&key, &command("XX")).await? {
+            (Value::Okay, verdict) => verdict.map(|()| Spent::Recorded),
+            (Value::Nil, _) => Err(Unknown::Slow),
+            (other, _) => Err(refusal(&other).unwrap_or(Unknown::Refused)),
+        }
+    }
+
+    /// A command on a flight's record, and whether a record counts by its batch. A breaker that is
+    /// open is no obstacle: a store that is too slow for claims may do for records.
+    async fn check_record(
+        &self,
+        key: &[u8],
+        command: &Cmd,
+    ) -> Result<(Value, Result<(), Unknown>), Unknown> {
+        // A slot that has moved is no obstacle either: the record is with its owner from now on.
+        let master = self.0.masters.owner(key)?.master;
+        if master.is_absent() {
+            return Err(Unknown::Absent);
+        }
+        let reply = master.request(command, PATIENCE, Check::Record).await;
+        let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
+        Ok((value, verdict))
+    }
+
+    /// How far the store's clock is ahead of this node's, in microseconds, as heartbeats last
+    /// measured it; of several masters the one furthest behind. `None` before the first.
+    pub fn clock_offset_micros(&self) -> Option<i64> {
+        self.0.masters.clock_offset_micros()
     }
 
     /// Claims a name, an idempotency key or a nonce, for `life`. Nobody's handshake waits for it,
@@ -69,7 +171,9 @@ impl Store {
     /// [`StoreAnswer::Unknown`]: nobody may act on the name, and it may be claimed all the same.
     pub async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreAnswer {
         let key = self.0.settings.name_key(name);
-        self.set_new(&key, life, PATIENCE).await.unwrap_or_else(StoreAnswer::Unknown)
+        self.set_new(&key, &claim_name(&key, life), PATIENCE)
+            .await
+            .unwrap_or_else(StoreAnswer::Unknown)
     }
 
     /// Gives a name back that was won: what it was claimed for has certainly not happened. Soon
@@ -85,14 +189,14 @@ impl Store {
     async fn set_new(
         &self,
         key: &[u8],
-        life: Duration,
+        command: &Cmd,
         patience: Duration,
     ) -> Result<StoreAnswer, Unknown> {
         let owner = self.0.masters.owner(key)?;
         if let Some(why) = owner.master.resting() {
             return Err(why);
         }
-        let reply = owner.master.request(&claim(key, life), patience, true).await;
+        let reply = owner.master.request(command, patience, Check::Claim).await;
         let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
         match value {
             // Who finds a record knows that somebody has claimed, however young the store is.
@@ -194,7 +298,7 @@ impl Store {
             return Err(StoreError::Unknown(why));
         }
         let command = redis::cmd("GETDEL").arg(&key).to_owned();
-        let reply = owner.master.request(&command, settings.budget, true).await?;
+        let reply = owner.master.request(&command, settings.budget, Check::Claim).await?;
         if let Some(error) = error_of(&reply.value) {
             return Err(error);
         }
@@ -214,7 +318,7 @@ impl Store {
             return Err(StoreError::Unknown(why));
         }
         let command = redis::cmd("SETBIT").arg(&key).arg(bit).arg(1).to_owned();
-        let reply = owner.master.request(&command, settings.budget, false).await?;
+        let reply = owner.master.request(&command, settings.budget, Check::None).await?;
         if let Some(error) = error_of(&reply.value) {
             return Err(error);
         }
@@ -264,7 +368,7 @@ impl Store {
     /// A command on a record, which has a second.
     async fn request(&self, key: impl AsRef<[u8]>, command: &Cmd) -> Result<Value, StoreError> {
         let master = self.0.masters.owner_soon(key.as_ref()).await?;
-        match master.request(command, PATIENCE, false).await {
+        match master.request(command, PATIENCE, Check::None).await {
             Ok(reply) => error_of(&reply.value).map_or(Ok(reply.value), Err),
             Err(StoreError::Unknown(_)) => Err(master
                 .trouble()

@@ -99,8 +99,8 @@ async fn a_ring_outlives_its_store() {
     assert!(error.starts_with("ticket keys: the store does not answer"), "{error}");
     // The next period's key is there.
     let later = now().after(Duration::from_secs(12 * 3600));
-    let ticket = keys.seal(b"session", later);
-    assert_ne!(ticket[1..17], keys.seal(b"session", now())[1..17]);
+    let ticket = keys.seal(b"session", 0, later);
+    assert_ne!(ticket[1..17], keys.seal(b"session", 0, now())[1..17]);
     assert!(matches!(others.open(&ticket, later), firstflight_tickets::Opened::Ticket { .. }));
     // It comes back, and has forgotten everything.
     cluster.process.restart();

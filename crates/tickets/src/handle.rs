@@ -10,7 +10,7 @@ use crate::key::{self, Opened, SessionId, TicketKey};
 use crate::ring::{Ring, Warning};
 use crate::schedule::{Schedule, UnixTime};
 use crate::usage::{self, Counters, KeyState, KeyStatus, TicketCounts, Usage};
-use crate::zone::Zone;
+use crate::zone::{Origin, Zone};
 
 /// Ticket keys in use: a ring and where it comes from. `Send + Sync`; share it in an `Arc`.
 ///
@@ -99,24 +99,25 @@ impl TicketKeys {
         true
     }
 
-    /// Seals `content` under the key that is current at `now`, into a ticket that is
-    /// [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
-    pub fn seal(&self, content: &[u8], now: UnixTime) -> Vec<u8> {
+    /// Seals `content` under the key that is current at `now`, into a ticket of this ticket epoch
+    /// that is [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
+    pub fn seal(&self, content: &[u8], epoch: u32, now: UnixTime) -> Vec<u8> {
         self.counters.sealed();
-        self.active().sealer(now).seal(content, self.zone)
+        self.active().sealer(now).seal(content, Origin { zone: self.zone, epoch })
     }
 
     /// Seals `content` to be kept apart from its ticket, under a fresh id.
-    pub fn seal_apart(&self, content: &[u8], now: UnixTime) -> Apart {
+    pub fn seal_apart(&self, content: &[u8], epoch: u32, now: UnixTime) -> Apart {
+        let origin = Origin { zone: self.zone, epoch };
         self.counters.sealed();
         let mut id = SessionId::default();
         key::fill_random(&mut id);
         let active = self.active();
         let key = active.sealer(now);
         Apart {
-            ticket: key.seal_reference(&id, content.len(), self.zone),
+            ticket: key.seal_reference(&id, content.len(), origin),
             id,
-            record: key.seal_kept(content, &id, self.zone),
+            record: key.seal_kept(content, &id, origin),
         }
     }
 
@@ -124,7 +125,7 @@ impl TicketKeys {
     /// key that is current at `now`. It is [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
     pub fn seal_token(&self, content: &[u8], bound_to: &[u8], now: UnixTime) -> Vec<u8> {
         self.counters.sealed();
-        self.active().sealer(now).seal_token(content, bound_to, self.zone)
+        self.active().sealer(now).seal_token(content, bound_to, self.zone.into())
     }
 
     /// Opens a ticket sealed under any key of the ring whose tickets still live at `now`.
@@ -148,7 +149,7 @@ impl TicketKeys {
     ) -> Option<(Vec<u8>, Zone)> {
         let opened = self.active().open(token, now, |key| key.open_token(token, bound_to));
         match self.count(opened) {
-            Opened::Ticket { content, zone } => Some((content, zone)),
+            Opened::Ticket { content, origin } => Some((content, origin.zone)),
             _ => None,
         }
     }

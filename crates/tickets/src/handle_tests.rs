@@ -13,7 +13,7 @@ fn hours(n: u64) -> UnixTime {
 }
 
 fn opened() -> Opened {
-    Opened::Ticket { content: b"session".to_vec(), zone: Zone::NONE }
+    Opened::Ticket { content: b"session".to_vec(), origin: Zone::NONE.into() }
 }
 
 fn two_on_one_file() -> (TempDir, KeyFile, TicketKeys, TicketKeys) {
@@ -29,12 +29,12 @@ fn two_on_one_file() -> (TempDir, KeyFile, TicketKeys, TicketKeys) {
 fn in_process_keys_turn_by_the_clock() {
     let keys = TicketKeys::in_process(Schedule::default(), NOW);
     assert!(!keys.may_predate_start());
-    let ticket = keys.seal(b"session", hours(11));
+    let ticket = keys.seal(b"session", 0, hours(11));
     assert_eq!(keys.refresh(hours(11)).unwrap(), Refreshed::Unchanged);
     assert_eq!(keys.refresh(hours(12)).unwrap(), Refreshed::Rotated);
     assert_eq!(keys.refresh(hours(12)).unwrap(), Refreshed::Unchanged);
     assert_eq!(keys.open(&ticket, hours(12)), opened());
-    assert_ne!(keys.seal(b"session", hours(12))[1..17], ticket[1..17]);
+    assert_ne!(keys.seal(b"session", 0, hours(12))[1..17], ticket[1..17]);
     assert_eq!(keys.open(&ticket, hours(24)), Opened::UnknownKey);
     assert_eq!(keys.warnings(hours(12)), []);
 }
@@ -44,12 +44,12 @@ fn two_processes_on_one_file_agree_about_the_current_key_without_talking() {
     let (_directory, _file, one, other) = two_on_one_file();
     assert!(one.may_predate_start());
     for hour in [0, 5, 12, 13, 23, 40] {
-        let ticket = one.seal(b"session", hours(hour));
+        let ticket = one.seal(b"session", 0, hours(hour));
         assert_eq!(other.open(&ticket, hours(hour)), opened());
-        assert_eq!(other.seal(b"", hours(hour))[1..17], ticket[1..17], "the same key");
+        assert_eq!(other.seal(b"", 0, hours(hour))[1..17], ticket[1..17], "the same key");
     }
     // Clocks apart across a change.
-    let ticket = one.seal(b"session", hours(12));
+    let ticket = one.seal(b"session", 0, hours(12));
     assert_eq!(other.open(&ticket, UnixTime(hours(12).0 - 30)), opened());
 }
 
@@ -68,13 +68,13 @@ fn an_address_token_opens_at_every_process_until_its_key_is_dead() {
 #[test]
 fn a_replaced_file_is_picked_up() {
     let (_directory, file, one, other) = two_on_one_file();
-    let before = one.seal(b"session", hours(1));
+    let before = one.seal(b"session", 0, hours(1));
     file.rotate(hours(2)).expect("rotated");
     assert_eq!(one.refresh(hours(2)).unwrap(), Refreshed::Reread);
     assert_eq!(one.refresh(hours(2)).unwrap(), Refreshed::Unchanged);
     assert_eq!(one.open(&before, hours(2)), opened());
     // The other has not looked yet, and opens what is sealed under the new key all the same.
-    let after = one.seal(b"session", hours(2));
+    let after = one.seal(b"session", 0, hours(2));
     assert_ne!(after[1..17], before[1..17]);
     assert_eq!(other.open(&after, hours(2)), opened());
 }
@@ -82,7 +82,7 @@ fn a_replaced_file_is_picked_up() {
 #[test]
 fn a_broken_file_leaves_the_old_ring_in_use_and_is_reported_once() {
     let (_directory, file, keys, _) = two_on_one_file();
-    let ticket = keys.seal(b"session", NOW);
+    let ticket = keys.seal(b"session", 0, NOW);
     let good = fs::read_to_string(file.path()).unwrap();
     let still_works = || assert_eq!(keys.open(&ticket, hours(1)), opened());
 
@@ -134,7 +134,7 @@ fn sealing_goes_on_while_the_ring_turns() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for hour in 0..200 {
-                    let ticket = keys.seal(b"session", hours(hour));
+                    let ticket = keys.seal(b"session", 0, hours(hour));
                     keys.refresh(hours(hour)).expect("no file is involved");
                     // The other thread may be far ahead and have dropped the key; never forged.
                     assert_ne!(keys.open(&ticket, hours(hour)), Opened::Forged);
@@ -150,10 +150,14 @@ fn a_ticket_carries_its_zone() {
     let ring = Ring::fresh(Schedule::default(), NOW);
     let west = TicketKeys::given(ring.clone()).in_zone(Zone::named("eu-west"));
     let east = TicketKeys::given(ring).in_zone(Zone::named("eu-east"));
-    let expected = Opened::Ticket { content: b"session".to_vec(), zone: west.zone() };
-    assert_eq!(east.open(&west.seal(b"session", NOW), NOW), expected);
-    let apart = west.seal_apart(b"session", NOW);
-    let reference = Opened::Reference { id: apart.id, zone: west.zone() };
+    let expected = Opened::Ticket {
+        content: b"session".to_vec(),
+        origin: Origin { zone: west.zone(), epoch: 5 },
+    };
+    assert_eq!(east.open(&west.seal(b"session", 5, NOW), NOW), expected);
+    let apart = west.seal_apart(b"session", 5, NOW);
+    let reference =
+        Opened::Reference { id: apart.id, origin: Origin { zone: west.zone(), epoch: 5 } };
     assert_eq!(east.open(&apart.ticket, NOW), reference);
     assert_eq!(east.open_kept(&apart.record, &apart.id, NOW), expected);
     assert_eq!(east.open_kept(&apart.record, &[0; 16], NOW), Opened::Forged);
@@ -166,10 +170,10 @@ fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
     let next = own.keys()[1].key.clone();
     let keys = TicketKeys::given(own.clone());
     assert!(!keys.install(own, NOW), "the same ring");
-    let before = keys.seal(b"session", hours(1));
+    let before = keys.seal(b"session", 0, hours(1));
     let shared = Ring::fresh(Schedule::default(), NOW);
     assert!(keys.install(shared.clone(), hours(2)));
-    let after = keys.seal(b"session", hours(2));
+    let after = keys.seal(b"session", 0, hours(2));
     assert_ne!(after[1..17], before[1..17]);
     // Nobody has sealed under the next one: whoever sends a ticket under it has stolen it.
     let stolen = next.seal(b"session", Zone::NONE);
@@ -191,7 +195,7 @@ fn each_key_knows_its_last_use() {
         keys.map(|key| (key.state, key.last_sealed, key.last_opened)).collect::<Vec<_>>()
     };
     assert_eq!(uses(NOW), [(KeyState::Current, None, None), (KeyState::Next, None, None)]);
-    let ticket = keys.seal(b"session", hours(1));
+    let ticket = keys.seal(b"session", 0, hours(1));
     keys.open(&ticket, hours(2));
     keys.open(&[&ticket[..], b"x"].concat(), hours(3));
     keys.refresh(hours(12)).unwrap();
@@ -216,11 +220,11 @@ const _: () = is_shareable::<TicketKeys>();
 #[test]
 fn tickets_are_counted_by_what_their_key_is_for() {
     let (_directory, _file, one, other) = two_on_one_file();
-    let ticket = one.seal(b"session", hours(11));
+    let ticket = one.seal(b"session", 0, hours(11));
     let token = one.seal_token(b"address", b"", hours(11));
     other.open(&ticket, hours(11));
     other.open(&ticket, hours(12));
-    other.open(&one.seal(b"session", hours(12)), UnixTime(hours(12).0 - 30));
+    other.open(&one.seal(b"session", 0, hours(12)), UnixTime(hours(12).0 - 30));
     assert!(other.open_token(&token, b"", hours(11)).is_some());
     other.open(b"garbage", hours(11));
     let mut forged = ticket.clone();
@@ -238,7 +242,7 @@ fn tickets_are_counted_by_what_their_key_is_for() {
     assert_eq!(one.counts(), TicketCounts { sealed: 3, ..TicketCounts::default() });
     // Another ring takes over: what it lacks goes on opening.
     let given = TicketKeys::given(Ring::fresh(Schedule::default(), NOW));
-    let ticket = given.seal(b"session", NOW);
+    let ticket = given.seal(b"session", 0, NOW);
     given.install(Ring::fresh(Schedule::default(), NOW), NOW);
     given.open(&ticket, NOW);
     assert_eq!(given.counts().opened_replaced, 1);

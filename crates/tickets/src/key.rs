@@ -6,7 +6,7 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::zone::Zone;
+use crate::zone::Origin;
 
 /// A ticket key: a public name of 16 bytes and a secret of 32. The secret is wiped when the key
 /// is dropped, and not shown by `Debug`.
@@ -17,19 +17,19 @@ use crate::zone::Zone;
 /// a key need neither a counter in common nor a limit of tickets a key, as AES-GCM's 96 bits do
 /// (2^32 messages, NIST SP 800-38D section 8.3).
 ///
-/// The ciphertext begins with the [`Zone`] (8 bytes). Four kinds of things are sealed, and none
-/// opens as another:
+/// The ciphertext begins with the [`Origin`] (8 bytes): zone and epoch. Four kinds of things are
+/// sealed, and none opens as another:
 ///
-/// | kind | what follows the zone | where it lives |
+/// | kind | what follows the origin | where it lives |
 /// |---|---|---|
-/// | 2 | the session | in the ticket |
-/// | 3 | the id of a session kept elsewhere (16 bytes), and as many zeros as the session is longer | in the ticket |
-/// | 4 | such a session; its id is associated data, too | with whoever keeps it |
-/// | 5 | what a QUIC address token says (RFC 9000 section 8.1) | in the token |
+/// | 6 | the session | in the ticket |
+/// | 7 | the id of a session kept elsewhere (16 bytes), and as many zeros as the session is longer | in the ticket |
+/// | 8 | such a session; its id is associated data, too | with whoever keeps it |
+/// | 9 | what a QUIC address token says (RFC 9000 section 8.1) | in the token |
 ///
-/// Kind 1 was a session without a zone. It isn't opened any more: early data may only run in the
-/// zone that issued the ticket, which such a ticket doesn't tell, and it costs each client one
-/// full handshake.
+/// Kinds 1 to 5 were sealed without a zone or without an epoch. They are not opened any more: early
+/// data is accepted only by the zone and in the epoch that issued the ticket, which they do not
+/// carry. That costs each client one full handshake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TicketKey {
     name: [u8; NAME],
@@ -37,7 +37,7 @@ pub struct TicketKey {
 }
 
 /// How many bytes a sealed ticket is longer than its content.
-pub const RING_OVERHEAD: usize = HEADER + Zone::LENGTH + TAG;
+pub const RING_OVERHEAD: usize = HEADER + Origin::LENGTH + TAG;
 
 /// The id of a session that is kept elsewhere than in its ticket.
 pub type SessionId = [u8; 16];
@@ -50,15 +50,15 @@ pub enum Opened {
     Ticket {
         /// The content that was sealed.
         content: Vec<u8>,
-        /// Where the ticket was issued.
-        zone: Zone,
+        /// Where and when the ticket was issued.
+        origin: Origin,
     },
     /// A session that is kept elsewhere.
     Reference {
         /// Its id.
         id: SessionId,
-        /// Where the ticket was issued.
-        zone: Zone,
+        /// Where and when the ticket was issued.
+        origin: Origin,
     },
     /// No ticket of ours, or its key is gone.
     UnknownKey,
@@ -93,41 +93,41 @@ impl TicketKey {
         &self.secret
     }
 
-    /// Seals `content` into a ticket of `zone`, [`RING_OVERHEAD`] bytes longer.
-    pub fn seal(&self, content: &[u8], zone: Zone) -> Vec<u8> {
-        self.seal_as(SESSION, content, zone, &[])
+    /// Seals `content` into a ticket of `origin`, [`RING_OVERHEAD`] bytes longer.
+    pub fn seal(&self, content: &[u8], origin: impl Into<Origin>) -> Vec<u8> {
+        self.seal_as(SESSION, content, origin.into(), &[])
     }
 
-    /// Seals a ticket of `zone` that refers to a session of `length` bytes kept elsewhere. It is
+    /// Seals a ticket of `origin` that refers to a session of `length` bytes kept elsewhere. It is
     /// as long as one with the session in it: TLS has room for a session no longer than its
     /// ticket.
-    pub(crate) fn seal_reference(&self, id: &SessionId, length: usize, zone: Zone) -> Vec<u8> {
+    pub(crate) fn seal_reference(&self, id: &SessionId, length: usize, origin: Origin) -> Vec<u8> {
         let mut content = id.to_vec();
         content.resize(length.max(id.len()), 0);
-        self.seal_as(REFERENCE, &content, zone, &[])
+        self.seal_as(REFERENCE, &content, origin, &[])
     }
 
     /// Seals the session that the tickets with `id` refer to. It opens as nothing else.
-    pub(crate) fn seal_kept(&self, session: &[u8], id: &SessionId, zone: Zone) -> Vec<u8> {
-        self.seal_as(KEPT, session, zone, id)
+    pub(crate) fn seal_kept(&self, session: &[u8], id: &SessionId, origin: Origin) -> Vec<u8> {
+        self.seal_as(KEPT, session, origin, id)
     }
 
     /// Seals what an address token says, together with `bound_to`, which has to be there again to
     /// open it. It opens as nothing else.
-    pub(crate) fn seal_token(&self, content: &[u8], bound_to: &[u8], zone: Zone) -> Vec<u8> {
-        self.seal_as(TOKEN, content, zone, bound_to)
+    pub(crate) fn seal_token(&self, content: &[u8], bound_to: &[u8], origin: Origin) -> Vec<u8> {
+        self.seal_as(TOKEN, content, origin, bound_to)
     }
 
     /// Opens a ticket that carries this key's name.
     pub fn open(&self, ticket: &[u8]) -> Opened {
         match ticket.first() {
             Some(&SESSION) => match self.open_as(SESSION, ticket, &[]) {
-                Ok((content, zone)) => Opened::Ticket { content, zone },
+                Ok((content, origin)) => Opened::Ticket { content, origin },
                 Err(closed) => closed,
             },
             Some(&REFERENCE) => match self.open_as(REFERENCE, ticket, &[]) {
-                Ok((content, zone)) => match content.first_chunk() {
-                    Some(id) => Opened::Reference { id: *id, zone },
+                Ok((content, origin)) => match content.first_chunk() {
+                    Some(id) => Opened::Reference { id: *id, origin },
                     None => Opened::Forged,
                 },
                 Err(closed) => closed,
@@ -139,7 +139,7 @@ impl TicketKey {
     /// Opens what [`seal_kept`](Self::seal_kept) made for `id`.
     pub(crate) fn open_kept(&self, sealed: &[u8], id: &SessionId) -> Opened {
         match self.open_as(KEPT, sealed, id) {
-            Ok((content, zone)) => Opened::Ticket { content, zone },
+            Ok((content, origin)) => Opened::Ticket { content, origin },
             Err(closed) => closed,
         }
     }
@@ -147,19 +147,19 @@ impl TicketKey {
     /// Opens what [`seal_token`](Self::seal_token) made.
     pub(crate) fn open_token(&self, token: &[u8], bound_to: &[u8]) -> Opened {
         match self.open_as(TOKEN, token, bound_to) {
-            Ok((content, zone)) => Opened::Ticket { content, zone },
+            Ok((content, origin)) => Opened::Ticket { content, origin },
             Err(closed) => closed,
         }
     }
 
-    fn seal_as(&self, kind: u8, content: &[u8], zone: Zone, bound_to: &[u8]) -> Vec<u8> {
+    fn seal_as(&self, kind: u8, content: &[u8], origin: Origin, bound_to: &[u8]) -> Vec<u8> {
         let mut nonce = [0; NONCE];
         fill_random(&mut nonce);
         let mut ticket = Vec::with_capacity(content.len() + RING_OVERHEAD);
         ticket.push(kind);
         ticket.extend_from_slice(&self.name);
         ticket.extend_from_slice(&nonce);
-        let plain = Zeroizing::new([zone.tag(), content].concat());
+        let plain = Zeroizing::new([&origin.to_bytes(), content].concat());
         let aad = [&ticket, bound_to].concat();
         let sealed = self
             .cipher()
@@ -169,7 +169,12 @@ impl TicketKey {
         ticket
     }
 
-    fn open_as(&self, kind: u8, ticket: &[u8], bound_to: &[u8]) -> Result<(Vec<u8>, Zone), Opened> {
+    fn open_as(
+        &self,
+        kind: u8,
+        ticket: &[u8],
+        bound_to: &[u8],
+    ) -> Result<(Vec<u8>, Origin), Opened> {
         if key_name(ticket) != Some(&self.name) || ticket[0] != kind {
             return Err(Opened::UnknownKey);
         }
@@ -184,7 +189,7 @@ impl TicketKey {
         let Some((tag, content)) = plain.split_first_chunk() else {
             return Err(Opened::Forged);
         };
-        let opened = (content.to_vec(), Zone::from_tag(*tag));
+        let opened = (content.to_vec(), Origin::from_bytes(*tag));
         plain.zeroize();
         Ok(opened)
     }
@@ -212,10 +217,10 @@ pub(crate) fn fill_random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the system gives random bytes");
 }
 
-const SESSION: u8 = 2;
-const REFERENCE: u8 = 3;
-const KEPT: u8 = 4;
-const TOKEN: u8 = 5;
+const SESSION: u8 = 6;
+const REFERENCE: u8 = 7;
+const KEPT: u8 = 8;
+const TOKEN: u8 = 9;
 const NAME: usize = 16;
 const SECRET: usize = 32;
 const NONCE: usize = 24;

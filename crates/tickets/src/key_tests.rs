@@ -1,10 +1,11 @@
 use super::*;
+use crate::zone::Zone;
 use proptest::prelude::*;
 
 const ZONE: Zone = Zone::NONE;
 
 fn ticket(content: &[u8], zone: Zone) -> Opened {
-    Opened::Ticket { content: content.to_vec(), zone }
+    Opened::Ticket { content: content.to_vec(), origin: zone.into() }
 }
 
 #[test]
@@ -26,11 +27,11 @@ fn a_reference_and_what_it_refers_to() {
     let zone = Zone::named("eu-west");
     let (id, other) = ([1; 16], [2; 16]);
     for length in [0, 16, 300] {
-        let ticket = key.seal_reference(&id, length, zone);
-        assert_eq!(key.open(&ticket), Opened::Reference { id, zone });
+        let ticket = key.seal_reference(&id, length, zone.into());
+        assert_eq!(key.open(&ticket), Opened::Reference { id, origin: zone.into() });
         assert_eq!(ticket.len(), length.max(16) + RING_OVERHEAD, "room for the session");
     }
-    let kept = key.seal_kept(b"session", &id, zone);
+    let kept = key.seal_kept(b"session", &id, zone.into());
     assert_eq!(key.open_kept(&kept, &id), ticket(b"session", zone));
     assert_eq!(key.open_kept(&kept, &other), Opened::Forged, "swapped");
     assert_eq!(key.open(&kept), Opened::UnknownKey, "no ticket for a client to send");
@@ -41,7 +42,7 @@ fn a_reference_and_what_it_refers_to() {
 fn rfc9000_8_1_a_token_is_no_ticket_and_no_ticket_a_token() {
     let key = TicketKey::random();
     let zone = Zone::named("eu-west");
-    let token = key.seal_token(b"address", b"nonce", zone);
+    let token = key.seal_token(b"address", b"nonce", zone.into());
     assert_eq!(key.open_token(&token, b"nonce"), ticket(b"address", zone));
     assert_eq!(key.open_token(&token, b"other"), Opened::Forged, "bound to another nonce");
     assert_eq!(key.open(&token), Opened::UnknownKey, "no ticket");

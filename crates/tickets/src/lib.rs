@@ -12,7 +12,7 @@
 //! - [`KeyFile`]: a ring in a file that several processes share.
 //! - [`SharedKeys`]: a ring that nodes share through a store, and [`KeyEncryption`], under which
 //!   its keys are sealed there.
-//! - [`Zone`]: where a ticket was issued.
+//! - [`Zone`] and [`Origin`]: where and when a ticket was issued.
 //! - [`export`]: a ring in the formats of other servers.
 //! - [`TicketKeys`]: the handle for the TLS side, safe to share between threads.
 //!
@@ -49,4 +49,4 @@ pub use schedule::{Schedule, ScheduleError, UnixTime};
 pub use secret_file::{SecretFileError, read as read_secret_file};
 pub use shared_keys::{Entry, KeyRecords, NoEntry, Offer, RecordError, SharedKeys, Slot};
 pub use usage::{KeyState, KeyStatus, TicketCounts};
-pub use zone::Zone;
+pub use zone::{Origin, Zone};

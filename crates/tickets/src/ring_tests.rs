@@ -19,7 +19,8 @@ fn schedule(rotation: u64, lifetime: u64) -> Schedule {
 }
 
 fn opens(ring: &Ring, ticket: &[u8], now: UnixTime) -> bool {
-    ring.open(ticket, now) == Opened::Ticket { content: b"session".to_vec(), zone: Zone::NONE }
+    ring.open(ticket, now)
+        == Opened::Ticket { content: b"session".to_vec(), origin: Zone::NONE.into() }
 }
 
 #[test]

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 /// zone alone, because no other one's register knows which flights have run; other zones that
 /// hold the same keys resume the session without it.
 ///
-/// A ticket carries it as 8 bytes of SHA-256 over its name, inside the sealing, so that a client
-/// neither reads nor changes it. An operator has a handful of zones: 64 bits never meet.
+/// A ticket carries it as 4 bytes of SHA-256 over its name, inside the sealing, so that a client
+/// neither reads nor changes it. An operator has a handful of zones, whose digests differ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Zone([u8; Self::LENGTH]);
 
@@ -17,7 +17,7 @@ impl Zone {
     /// The zone of nodes that were given no name: all of them are one.
     pub const NONE: Self = Self([0; Self::LENGTH]);
 
-    pub(crate) const LENGTH: usize = 8;
+    pub(crate) const LENGTH: usize = 4;
 
     /// The zone called `name`.
     pub fn named(name: &str) -> Self {
@@ -45,6 +45,38 @@ impl Default for Zone {
 impl fmt::Debug for Zone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Zone({})", hex::encode(self.0))
+    }
+}
+
+/// Where and when a ticket was issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// The zone.
+    pub zone: Zone,
+    /// The ticket epoch of the register that covers the ticket's flights
+    /// (`firstflight_replay::TicketEpochs`); 0 where there is none.
+    pub epoch: u32,
+}
+
+impl Origin {
+    pub(crate) const LENGTH: usize = Zone::LENGTH + 4;
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::LENGTH] {
+        let mut bytes = [0; Self::LENGTH];
+        bytes[..Zone::LENGTH].copy_from_slice(self.zone.tag());
+        bytes[Zone::LENGTH..].copy_from_slice(&self.epoch.to_be_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
+        let [a, b, c, d, epoch @ ..] = bytes;
+        Self { zone: Zone::from_tag([a, b, c, d]), epoch: u32::from_be_bytes(epoch) }
+    }
+}
+
+impl From<Zone> for Origin {
+    fn from(zone: Zone) -> Self {
+        Self { zone, epoch: 0 }
     }
 }
 

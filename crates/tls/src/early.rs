@@ -2,6 +2,8 @@ use std::fmt;
 
 use boring_sys as ffi;
 
+use crate::Withheld;
+
 /// The most early data that our server takes in one flight, in bytes of plaintext (a constant of
 /// BoringSSL, sent as `max_early_data_size` in each ticket, RFC 8446 section 4.6.1).
 pub const MAX_EARLY_DATA: usize = 14_336;
@@ -31,7 +33,7 @@ pub enum EarlyDataReason {
     /// Switched off for this connection.
     Disabled,
     /// Switched off by the ticket's sealer ([`crate::OpenedTicket::WithoutEarlyData`]).
-    Withheld,
+    Withheld(Withheld),
     /// Accepted.
     Accepted,
     /// The negotiated version has none.
@@ -62,7 +64,7 @@ impl EarlyDataReason {
         match self {
             Self::Unknown => "unknown",
             Self::Disabled => "disabled",
-            Self::Withheld => "withheld",
+            Self::Withheld(_) => "withheld",
             Self::Accepted => "accepted",
             Self::ProtocolVersion => "protocol_version",
             Self::PeerDeclined => "peer_declined",

@@ -2,7 +2,7 @@ use boring::ssl::SslRef;
 use boring_sys as ffi;
 use foreign_types::ForeignTypeRef;
 
-use crate::{EarlyData, EarlyDataReason, Version, offer, ticket, trust};
+use crate::{EarlyData, EarlyDataReason, OfferedFlight, Version, offer, ticket, trust};
 
 /// What a handshake negotiated, as far as it has come.
 #[derive(Clone, Debug)]
@@ -24,14 +24,14 @@ pub struct Handshake {
     pub authority: Option<String>,
     /// What became of early data.
     pub early_data: EarlyData,
-    /// Whether the client's ClientHello offered early data; on the server only.
-    pub early_data_offered: bool,
     /// Why.
     pub early_data_reason: EarlyDataReason,
+    /// The flight with which the client's first ClientHello offered early data; on the server only.
+    pub offered_flight: Option<OfferedFlight>,
     /// The ticket age that the client states less the one that the server reckons, in seconds
     /// (RFC 8446 section 8.3); 0 where nothing was resumed. On the server only.
     pub ticket_age_skew: i32,
-    /// The client random of the ClientHello: 32 bytes that name this flight.
+    /// The client random of the ClientHello.
     pub client_random: [u8; 32],
     /// Whether the server sent a HelloRetryRequest.
     pub hello_retry_request: bool,
@@ -65,8 +65,8 @@ impl Handshake {
             resumed: ssl.session_reused(),
             authority: trust::anchor(ssl),
             early_data,
-            early_data_offered: offer::was_made(ssl),
             early_data_reason: reason,
+            offered_flight: offer::flight(ssl),
             ticket_age_skew: skew,
             client_random,
             hello_retry_request: retried,

@@ -78,6 +78,22 @@ impl Session {
         Ok(copy)
     }
 
+    /// The same session, as if it had been issued that much later: the ClientHello then states less
+    /// than the ticket's age. A session whose time of issue is in the future is not offered, so the
+    /// ticket has to be that old.
+    ///
+    /// # Errors
+    /// As [`Session::issued_earlier`].
+    pub fn issued_later(&self, seconds: u32) -> Result<Self, TlsError> {
+        let copy = Self::from_bytes(&self.to_bytes()?)?;
+        let (issued, _) = copy.issued_and_lifetime();
+        // SAFETY: as above.
+        unsafe {
+            ffi::SSL_SESSION_set_time(copy.0.as_ptr(), issued.saturating_add(seconds.into()))
+        };
+        Ok(copy)
+    }
+
     /// The same session for a ClientHello with early data that is about to be written.
     ///
     /// The library reckons in whole seconds, so the age that it states (RFC 8446 section 4.2.11.1)

@@ -1,7 +1,9 @@
 //! The fields of a session's DER form (ssl_asn1.cc) that the library does not show or change.
 
-use crate::der::{OCTET_STRING, SEQUENCE, element};
+use crate::der::{INTEGER, OCTET_STRING, SEQUENCE, element};
 
+const TIME: u8 = 0xa0 | 1;
+const TICKET_AGE_ADD: u8 = 0xa0 | 21;
 const MAX_EARLY_DATA: u8 = 0xa0 | 24;
 const QUIC_EARLY_DATA_CONTEXT: u8 = 0xa0 | 28;
 
@@ -36,6 +38,24 @@ pub fn early_data_context(session: &[u8]) -> Option<&[u8]> {
     Some(element(content, OCTET_STRING)?.0)
 }
 
+/// When the session's ticket was issued, in seconds since 1970, and what obscures the ticket age
+/// that its client states (`ticket_age_add`, RFC 8446 section 4.6.1).
+pub(crate) fn issued_and_age_add(session: &[u8]) -> Option<(u64, u32)> {
+    let (fields, _) = element(session, SEQUENCE)?;
+    let field = |tag, kind| {
+        let (before, _) = around(fields, tag)?;
+        let (content, _) = element(&fields[before.len()..], tag)?;
+        Some(element(content, kind)?.0)
+    };
+    let time = field(TIME, INTEGER)?;
+    if time.len() > 9 {
+        return None;
+    }
+    let issued = time.iter().fold(0, |time: u64, byte| time << 8 | u64::from(*byte));
+    let age_add = field(TICKET_AGE_ADD, OCTET_STRING)?;
+    Some((issued, u32::from_be_bytes(age_add.try_into().ok()?)))
+}
+
 /// What lies before and after the field with this tag.
 fn around(fields: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let mut rest = fields;
@@ -64,10 +84,17 @@ mod tests {
         assert_eq!(without_early_data(&shorter).unwrap(), shorter);
     }
 
+    #[test]
+    fn time_of_issue_and_age_add_are_read() {
+        let session = [0x30, 15, 0xa1, 5, 0x02, 3, 1, 2, 3, 0xb5, 6, 0x04, 4, 0xff, 0, 0, 1];
+        assert_eq!(issued_and_age_add(&session), Some((0x010203, 0xff00_0001)));
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = early_data_context(&bytes);
+            let _ = issued_and_age_add(&bytes);
             if let Some(shorter) = without_early_data(&bytes) {
                 prop_assert!(shorter.len() <= bytes.len().max(2) + 4);
             }

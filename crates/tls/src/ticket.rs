@@ -29,9 +29,9 @@ pub trait TicketSealer: Send + Sync {
 pub enum OpenedTicket {
     /// The session as it was sealed.
     Session(Vec<u8>),
-    /// The same, to be resumed with early data refused. Tickets issued on the connection still
-    /// allow early data.
-    WithoutEarlyData(Vec<u8>),
+    /// The same, to be resumed with early data refused, and why. Tickets issued on the connection
+    /// still allow early data.
+    WithoutEarlyData(Vec<u8>, Withheld),
     /// The session has to be fetched by these words before the handshake can go on; see
     /// [`crate::Accepting`] and [`crate::Machine::needed_session`].
     Elsewhere(Vec<u8>),
@@ -39,12 +39,23 @@ pub enum OpenedTicket {
     Ignored,
 }
 
+/// Why a sealer resumes a session without early data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withheld {
+    /// The ticket was issued in another zone.
+    Zone,
+    /// The ticket was issued in another ticket epoch.
+    Epoch,
+    /// The session comes from a store that may have given it to somebody else too.
+    Store,
+}
+
 impl fmt::Debug for OpenedTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Sessions are secrets, and so may be the words by which to fetch one.
         f.write_str(match self {
             Self::Session(_) => "Session(..)",
-            Self::WithoutEarlyData(_) => "WithoutEarlyData(..)",
+            Self::WithoutEarlyData(..) => "WithoutEarlyData(..)",
             Self::Elsewhere(_) => "Elsewhere(..)",
             Self::Ignored => "Ignored",
         })
@@ -58,10 +69,12 @@ struct Redemption {
     needed: Option<Vec<u8>>,
     /// What was fetched.
     provided: Option<OpenedTicket>,
-    /// Whether early data was switched off for the ticket's sake.
-    withheld: bool,
+    /// Why early data was switched off for the ticket's sake, if it was.
+    withheld: Option<Withheld>,
     /// Whether early data is declined on this connection by way of its ticket.
     declined: bool,
+    /// Whether the sealer has ignored the ticket.
+    ignored: bool,
 }
 
 static REDEMPTION: Slot<Mutex<Redemption>> =
@@ -100,6 +113,20 @@ pub fn provide(ssl: &mut SslRef, session: OpenedTicket) {
     redeem(ssl, |redemption| redemption.provided = Some(session));
 }
 
+/// What a ticket opens as that the library has not used: the session that was provided for it, or
+/// the sealer's. `None`: the connection has no sealer.
+pub(crate) fn open_again(ssl: &SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
+    if let Some(known) = redemption(ssl) {
+        if known.ignored {
+            return Some(OpenedTicket::Ignored);
+        }
+        if let Some(provided) = &known.provided {
+            return Some(provided.clone());
+        }
+    }
+    Some(ssl.ssl_context().ex_data(*SEALER)?.open(ticket))
+}
+
 /// Declines early data on a connection over QUIC whose ClientHello has not been looked at. The
 /// library's switch would not do: it also leaves the early-data context out of the tickets that the
 /// connection issues. So whatever session its ticket holds is resumed as one without early data.
@@ -110,14 +137,14 @@ pub fn decline(ssl: &mut SslRef) {
 /// The library's reason, where it was our doing.
 pub(crate) fn explain(ssl: &SslRef, reason: EarlyDataReason) -> EarlyDataReason {
     let Some(redemption) = redemption(ssl) else { return reason };
-    match reason {
-        EarlyDataReason::Disabled | EarlyDataReason::UnsupportedForSession
-            if redemption.withheld =>
-        {
-            EarlyDataReason::Withheld
+    match (reason, redemption.withheld) {
+        (EarlyDataReason::Disabled | EarlyDataReason::UnsupportedForSession, Some(why)) => {
+            EarlyDataReason::Withheld(why)
         }
-        EarlyDataReason::UnsupportedForSession if redemption.declined => EarlyDataReason::Disabled,
-        reason => reason,
+        (EarlyDataReason::UnsupportedForSession, None) if redemption.declined => {
+            EarlyDataReason::Disabled
+        }
+        (reason, _) => reason,
     }
 }
 
@@ -218,8 +245,8 @@ unsafe extern "C" fn open(
                 true => session_der::without_early_data(&session),
                 false => Some(session),
             },
-            OpenedTicket::WithoutEarlyData(session) => {
-                redeem(connection, |redemption| redemption.withheld = true);
+            OpenedTicket::WithoutEarlyData(session, why) => {
+                redeem(connection, |redemption| redemption.withheld = Some(why));
                 match ffi::SSL_is_quic(ssl) {
                     1 => session_der::without_early_data(&session),
                     _ => {
@@ -233,7 +260,10 @@ unsafe extern "C" fn open(
                 redeem(connection, |redemption| redemption.needed = Some(id));
                 return Answer::ssl_ticket_aead_retry;
             }
-            OpenedTicket::Ignored => return Answer::ssl_ticket_aead_ignore_ticket,
+            OpenedTicket::Ignored => {
+                redeem(connection, |redemption| redemption.ignored = true);
+                return Answer::ssl_ticket_aead_ignore_ticket;
+            }
         };
         let Some(session) = session.filter(|session| session.len() <= max_out_len) else {
             return Answer::ssl_ticket_aead_ignore_ticket;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use firstflight_tls::{
     Accepted, Accepting, Acceptor, EarlyData, EarlyDataReason, MAX_EARLY_DATA, Offer, OpenedTicket,
-    Session, TlsStream, Version,
+    Session, TlsStream, Version, Withheld,
 };
 use proptest::prelude::*;
 use support::{Opens, Setup};
@@ -200,7 +200,7 @@ async fn a_ticket_without_early_data_is_resumed_and_the_next_one_allows_it_again
         assert_eq!(accepting.advance().await.unwrap(), Accepted::Complete);
         let facts = accepting.facts();
         assert!(facts.resumed);
-        assert_eq!(facts.early_data_reason, EarlyDataReason::Withheld);
+        assert_eq!(facts.early_data_reason, EarlyDataReason::Withheld(Withheld::Zone));
         let mut server = accepting.into_stream();
         echo(&mut server).await;
     };
@@ -353,7 +353,7 @@ async fn a_client_hello_in_records_of_a_byte_is_one_all_the_same() {
 fn secrets_stay_out_of_debug() {
     for opened in [
         OpenedTicket::Session(b"secret".to_vec()),
-        OpenedTicket::WithoutEarlyData(b"secret".to_vec()),
+        OpenedTicket::WithoutEarlyData(b"secret".to_vec(), Withheld::Zone),
         OpenedTicket::Elsewhere(b"secret".to_vec()),
     ] {
         assert!(!format!("{opened:?}").contains("115"), "{opened:?}");
@@ -383,7 +383,7 @@ async fn rfc8446_4_2_10_an_offer_is_seen_whatever_becomes_of_it() {
             server.facts()
         };
         let ((), facts) = tokio::join!(client, server);
-        assert_eq!(facts.early_data_offered, early_data, "{facts:?}");
+        assert_eq!(facts.offered_flight.is_some(), early_data, "{facts:?}");
         assert!(facts.resumed);
     }
 }

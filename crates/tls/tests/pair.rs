@@ -48,6 +48,26 @@ fn rfc8446_8_3_a_session_that_claims_to_be_older_is_resumed_without_early_data()
 }
 
 #[test]
+fn a_session_can_state_less_or_more_than_its_age() {
+    let session = Setup::default().session();
+    let issued = |session: &Session| session.issued_and_lifetime().0;
+    let older = session.issued_earlier(100).unwrap();
+    let younger = older.issued_later(30).unwrap();
+    assert_eq!(issued(&session) - issued(&younger), 70);
+    assert_eq!(issued(&session) - issued(&older), 100, "only the copy is changed");
+}
+
+#[test]
+fn rfc8446_4_2_11_1_a_session_of_the_future_is_not_offered() {
+    let setup = Setup::default();
+    let younger = setup.session().issued_later(100).unwrap();
+    let mut pair = Pair::new(&setup, Some(younger), true);
+    pair.complete();
+    assert!(!pair.server.facts().resumed);
+    assert_eq!(pair.client.facts().early_data, EarlyData::NotOffered);
+}
+
+#[test]
 fn rfc8446_2_3_early_data_arrives_with_the_first_flight_and_is_answered_before_finished() {
     let setup = Setup::default();
     let session = setup.session();

@@ -128,7 +128,7 @@ impl Run {
         }
         let mut sent = Sent { flight: offered, ..Sent::default() };
         let mut status = first.status;
-        let told = status == Ok(StatusCode::TOO_EARLY) && accepted;
+        let told = status == Ok(StatusCode::TOO_EARLY) && offered;
         if told {
             // RFC 8470 section 5.2: once more, and not early.
             status = self.world().get(&place, self.http(), &target, false).await.status;

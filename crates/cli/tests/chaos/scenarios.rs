@@ -69,7 +69,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         always("a_copy_overtakes_its_original", races::overtaken),
         always("copies_abreast_of_their_original", races::abreast),
         always("a_replica_behind_a_cut_lacks_what_came_last", failover::lag_is_real),
-        always("without_a_store_copies_are_executed", copies::without_a_store),
+        always("without_a_store_copies_execute_nothing", copies::without_a_store),
         extended("comparison_nginx", copies::nginx),
         extended("comparison_haproxy", copies::haproxy),
     ];

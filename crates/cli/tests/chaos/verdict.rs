@@ -125,7 +125,8 @@ impl Logged {
                 *logged.early.entry(target.to_owned()).or_default() += 1;
             }
             let reason = match (&line["held"], line["early_data"].as_str()) {
-                (Value::String(held), _) => format!("held: {held}"),
+                // What early data was refused for says more.
+                (Value::String(held), _) if held != "unrecorded" => format!("held: {held}"),
                 (_, Some("accepted") | None) => continue,
                 (_, Some(refused)) => format!("refused: {refused}"),
             };

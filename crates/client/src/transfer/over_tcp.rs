@@ -159,12 +159,18 @@ impl Transfer<'_> {
             if let (false, Some(facts)) = (was_complete, wire.facts()) {
                 self.listener.event(&Event::Secured(&facts));
             }
-            let was_early = !was_complete
-                && wire.facts().is_some_and(|facts| facts.early_data == EarlyData::Accepted);
+            let early_data = match wire.facts() {
+                Some(facts) if !was_complete => facts.early_data,
+                _ => EarlyData::NotOffered,
+            };
+            // Refused early data counts too: a server that cannot record the flight responds so,
+            // to all requests of the connection.
+            let was_early = early_data != EarlyData::NotOffered;
             if self.report.retries == 0 && too_early(head.status, was_early) {
                 self.listener.event(&Event::ResponseHead(&head.raw));
                 let whole = discard(TcpBody(exchange, &mut body)).await;
-                if !whole || !exchange.is_reusable().await {
+                let was_refused = early_data == EarlyData::Refused;
+                if !whole || was_refused || !exchange.is_reusable().await {
                     return Ok(Outcome::Again("425: too early; on a fresh connection"));
                 }
                 self.report.retries += 1;

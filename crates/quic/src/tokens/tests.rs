@@ -105,7 +105,7 @@ fn a_token_is_no_ticket_and_a_ticket_no_token() {
     for ticket in [&token[..], &token[..token.len() - 16]] {
         assert_eq!(keys.open(ticket, NOW), Opened::UnknownKey);
     }
-    let ticket = keys.seal(b"\x00session", NOW);
+    let ticket = keys.seal(b"\x00session", 0, NOW);
     assert_eq!(open(&tokens, &ticket), None);
     assert_eq!(open(&tokens, &[&ticket[..], &[0; 16]].concat()), None);
 }

@@ -14,7 +14,7 @@ use firstflight_quic::{
 };
 use firstflight_tls::{
     AcceptorConfig, CipherPolicy, ConnectorConfig, Identity, KeyLog, OpenedTicket, TicketSealer,
-    Trust,
+    Trust, Withheld,
 };
 pub use pair::{Answer, Pair};
 use quinn_proto::crypto::{self, AeadKey, CryptoError, HandshakeTokenKey};
@@ -54,7 +54,9 @@ impl TicketSealer for MarkSealer {
         match ticket.split_first() {
             Some((key, session)) if *key == self.key => match self.opens {
                 Opens::Plainly => OpenedTicket::Session(session.to_vec()),
-                Opens::WithoutEarlyData => OpenedTicket::WithoutEarlyData(session.to_vec()),
+                Opens::WithoutEarlyData => {
+                    OpenedTicket::WithoutEarlyData(session.to_vec(), Withheld::Zone)
+                }
                 Opens::Elsewhere => OpenedTicket::Elsewhere(ticket.to_vec()),
             },
             _ => OpenedTicket::Ignored,

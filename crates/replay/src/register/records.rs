@@ -19,6 +19,14 @@ impl Records {
         self.held.retain(|(_, _, expires)| *expires > self.clock);
     }
 
+    /// Lets each barred record end at `end`, if that is sooner.
+    pub(crate) fn shorten_barred(&mut self, end: u64) {
+        for (_, barred, expires) in &mut self.held {
+            *expires = if *barred { (*expires).min(end as u32) } else { *expires };
+        }
+        self.held.retain(|(_, _, expires)| *expires > self.clock);
+    }
+
     /// Forgets the barred ones.
     pub(crate) fn drop_barred(&mut self) {
         self.held.retain(|(_, barred, _)| !barred);
@@ -44,7 +52,7 @@ impl StrikeRegister {
             let end = Duration::from_secs((*expires).into());
             register.claim_if(*key, end, clock, || !barred);
         }
-        register.contains(ClaimKey::from_client_random(&[0; 32]), clock);
+        register.contains(ClaimKey::of_flight(&[0; 32]), clock);
         register
     }
 }

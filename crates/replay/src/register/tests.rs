@@ -8,7 +8,7 @@ use super::*;
 fn key(n: u64) -> ClaimKey {
     let mut random = [0; 32];
     random[..8].copy_from_slice(&n.to_be_bytes());
-    ClaimKey::from_client_random(&random)
+    ClaimKey::of_flight(&random)
 }
 
 fn ms(n: u64) -> Duration {

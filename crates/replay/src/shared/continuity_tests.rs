@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::shared::Slots;
 
 fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -11,7 +12,12 @@ fn settings() -> SharedConfig {
 }
 
 fn epoch_of(run_id: &str, replication_id: &str) -> Epoch {
-    Epoch { run_id: run_id.into(), replication_id: replication_id.into(), settings: settings() }
+    Epoch {
+        run_id: run_id.into(),
+        replication_id: replication_id.into(),
+        slots: Slots::ALL,
+        settings: settings(),
+    }
 }
 
 /// A healthy store at `at` of both clocks, its epoch older than the recording window.
@@ -24,10 +30,13 @@ fn well(at: u64) -> Heartbeat {
         maxmemory: 0,
         maxmemory_policy: "noeviction".into(),
         evicted_keys: 0,
+        slots: Slots::ALL,
         epoch: Some(epoch_of("p", "r")),
         epoch_age: s(100),
         store_time: s(at),
         node_time: s(at),
+        mark: None,
+        marked: None,
         confirmation: Confirmation::NotNeeded,
     }
 }
@@ -36,6 +45,7 @@ fn sighting(of: &Heartbeat) -> Sighting {
     Sighting {
         run_id: of.run_id.clone(),
         replication_id: of.replication_id.clone(),
+        slots: of.slots,
         epoch: of.epoch.clone(),
         epoch_age: of.epoch_age,
         store_time: of.store_time,
@@ -47,6 +57,14 @@ fn watching(at: u64) -> Continuity {
     let mut continuity = Continuity::new(settings());
     assert_eq!(continuity.heartbeat(&well(at), s(at)), Orders::default());
     assert_eq!(continuity.judge(&sighting(&well(at)), s(at)), Ok(()));
+    continuity
+}
+
+/// The same, its last mark confirmed by the store.
+fn marking(at: u64) -> Continuity {
+    let mut continuity = Continuity::new(settings());
+    let seen = Heartbeat { marked: Some(at), ..well(at) };
+    assert_eq!(continuity.heartbeat(&seen, s(at)), Orders::default());
     continuity
 }
 
@@ -73,7 +91,9 @@ fn nothing_counts_before_the_first_heartbeat_nor_without_them() {
 fn rfc8446_8_2_a_missing_or_foreign_epoch_is_replaced_and_a_window_begins() {
     let foreign =
         Epoch { settings: SharedConfig { freshness: s(11), ..settings() }, ..epoch_of("p", "r") };
-    for epoch in [None, Some(epoch_of("q", "r")), Some(epoch_of("p", "q")), Some(foreign)] {
+    let other_slots = Epoch { slots: Slots::of([(0, 9)]), ..epoch_of("p", "r") };
+    let (process, line) = (epoch_of("q", "r"), epoch_of("p", "q"));
+    for epoch in [None, Some(process), Some(line), Some(foreign), Some(other_slots)] {
         let mut continuity = watching(999);
         let seen = Heartbeat { epoch, ..well(1000) };
         let orders = continuity.heartbeat(&seen, s(1000));
@@ -88,6 +108,78 @@ fn rfc8446_8_2_a_missing_or_foreign_epoch_is_replaced_and_a_window_begins() {
         continuity.heartbeat(&old, s(1052));
         assert_eq!(continuity.judge(&sighting(&old), s(1052)), Ok(()));
     }
+}
+
+#[test]
+fn slots_that_a_master_is_given_need_a_younger_epoch() {
+    let (few, more) = (Slots::of([(0, 9)]), Slots::of([(0, 10)]));
+    let with = |epoch, slots| Heartbeat {
+        epoch: Some(Epoch { slots: epoch, ..epoch_of("p", "r") }),
+        slots,
+        ..well(1000)
+    };
+    // To a node that comes later too.
+    for mut continuity in [watching(999), Continuity::new(settings())] {
+        let orders = continuity.heartbeat(&with(few, more), s(1000));
+        assert_eq!(orders.write.map(|write| write.epoch.slots), Some(more));
+        let batch = sighting(&with(few, more));
+        assert_eq!(continuity.judge(&batch, s(1000)), Err(Unknown::Window));
+        assert_eq!(continuity.judge_record(&batch, s(1000)), Ok(()));
+        let next = Heartbeat { mark: Some(1000), ..with(more, more) };
+        assert_eq!(continuity.heartbeat(&next, s(1000)), Orders::default());
+        assert_eq!(continuity.judge(&sighting(&next), s(1000)), Ok(()));
+    }
+    // A node whose map no majority confirms leaves the epoch as it is.
+    let unconfirmed = Heartbeat { confirmation: Confirmation::Majority(None), ..with(more, few) };
+    assert_eq!(Continuity::new(settings()).heartbeat(&unconfirmed, s(1)).write, None);
+}
+
+#[test]
+fn rfc8446_8_2_a_store_set_back_to_a_snapshot_begins_a_window() {
+    for mark in [None, Some(0), Some(999)] {
+        let mut continuity = marking(1000);
+        // Also on another connection, some time later.
+        continuity.disconnected();
+        let reverted = Heartbeat { mark, marked: Some(1060), ..well(1060) };
+        let orders = continuity.heartbeat(&reverted, s(1060));
+        assert_eq!(orders.write.as_ref().map(|write| write.life), Some(Epoch::LIFE), "{mark:?}");
+        assert_eq!(continuity.judge(&sighting(&reverted), s(1060)), Err(Unknown::Window));
+        let mut next = well(1061);
+        written(&orders, &mut next);
+        next.mark = Some(1060);
+        assert_eq!(continuity.heartbeat(&next, s(1061)), Orders::default());
+        // Another node that finds it later takes the same epoch, and no other one.
+        for (age, counts) in [(59, true), (61, false)] {
+            let mut late = marking(1000);
+            let seen = Heartbeat { mark, epoch_age: s(age), ..well(1060) };
+            assert_eq!(late.heartbeat(&seen, s(1060)).write.is_none(), counts, "{age}");
+            assert_eq!(late.judge(&sighting(&seen), s(1060)).is_ok(), counts, "{age}");
+        }
+    }
+}
+
+#[test]
+fn a_mark_that_came_without_its_reply_or_ended_is_no_gap() {
+    // A later one than the last that was confirmed.
+    let mut continuity = marking(1000);
+    let seen = Heartbeat { mark: Some(1001), marked: Some(1002), ..well(1002) };
+    assert_eq!(continuity.heartbeat(&seen, s(1002)), Orders::default());
+    // One that the store did not take leaves the one before it.
+    let full = Heartbeat { mark: Some(1002), marked: None, ..well(1003) };
+    assert_eq!(continuity.heartbeat(&full, s(1003)), Orders::default());
+    let next = Heartbeat { mark: Some(1002), ..well(1004) };
+    assert_eq!(continuity.heartbeat(&next, s(1004)).write, None);
+    // After its life.
+    let mut continuity = marking(1000);
+    let gone = |at| Heartbeat { mark: None, epoch_age: s(10_000), ..well(at) };
+    assert!(continuity.clone().heartbeat(&gone(4599), s(4599)).write.is_some());
+    assert_eq!(continuity.heartbeat(&gone(4600), s(4600)).write, None);
+    // In another process its own epoch says all.
+    let mut continuity = marking(1000);
+    continuity.disconnected();
+    let epoch = Some(epoch_of("q", "r"));
+    let other = Heartbeat { run_id: "q".into(), epoch, mark: None, ..well(1100) };
+    assert_eq!(continuity.heartbeat(&other, s(1100)), Orders::default());
 }
 
 #[test]
@@ -136,6 +228,50 @@ fn a_batch_by_another_process_than_the_heartbeats_does_not_count() {
         Sighting { run_id: "q".into(), epoch: Some(epoch_of("q", "r")), ..sighting(&well(1000)) };
     assert_eq!(judge(&settings(), &other), Ok(()), "by itself");
     assert_eq!(continuity.judge(&other, s(1000)), Err(Unknown::Window));
+}
+
+#[test]
+fn a_record_counts_where_claims_do_not_yet() {
+    let evicting =
+        Heartbeat { maxmemory: 1 << 20, maxmemory_policy: "allkeys-lru".into(), ..well(1000) };
+    for seen in [
+        well(1000),
+        Heartbeat { epoch_age: s(1), ..well(1000) },
+        Heartbeat { epoch: None, ..well(1000) },
+        Heartbeat { node_time: s(900), ..well(1000) },
+        Heartbeat { node_time: s(1100), ..well(1000) },
+        evicting,
+    ] {
+        let mut continuity = Continuity::new(settings());
+        continuity.heartbeat(&seen, s(1000));
+        let batch = sighting(&seen);
+        assert_eq!(continuity.judge(&batch, s(1000)).is_ok(), seen == well(1000));
+        assert_eq!(continuity.judge_record(&batch, s(1000)), Ok(()));
+        // A slow store's heartbeats come every two seconds.
+        assert_eq!(continuity.judge_record(&batch, s(1004)), Ok(()));
+        assert_eq!(continuity.judge_record(&batch, s(1005)), Err(Unknown::Slow));
+        continuity.disconnected();
+        assert_eq!(continuity.judge_record(&batch, s(1000)), Err(Unknown::Absent));
+    }
+}
+
+#[test]
+fn a_record_counts_in_the_confirmed_master_that_heartbeats_see() {
+    let continuity = watching(1000);
+    let batch = sighting(&well(1000));
+    let process = Sighting { run_id: "q".into(), ..batch.clone() };
+    let line = Sighting { replication_id: "q".into(), ..batch.clone() };
+    assert_eq!(continuity.judge_record(&process, s(1000)), Err(Unknown::Absent));
+    assert_eq!(continuity.judge_record(&line, s(1000)), Err(Unknown::Absent));
+    let mut continuity = Continuity::new(settings());
+    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..well(1000) };
+    continuity.heartbeat(&by(None), s(10));
+    assert_eq!(continuity.judge_record(&batch, s(10)), Err(Unknown::Absent));
+    continuity.heartbeat(&by(Some(s(6))), s(10));
+    assert_eq!(continuity.judge_record(&batch, s(11)), Ok(()));
+    assert_eq!(continuity.judge_record(&batch, s(12)), Err(Unknown::Absent));
+    continuity.heartbeat(&Heartbeat { role: Role::Replica, ..well(1000) }, s(12));
+    assert_eq!(continuity.judge_record(&batch, s(12)), Err(Unknown::Absent));
 }
 
 #[test]

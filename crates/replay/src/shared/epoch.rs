@@ -3,7 +3,37 @@
 use std::fmt;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 use super::SharedConfig;
+
+/// Which slots of a cluster a master owns, as a digest; [`Slots::ALL`] without a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Slots(u64);
+
+impl Slots {
+    /// Not a part of a cluster: all keys are with one master.
+    pub const ALL: Self = Self(0);
+
+    /// These ranges (first and last slot), in rising order. Adjacent ones count as one.
+    pub fn of(ranges: impl IntoIterator<Item = (u16, u16)>) -> Self {
+        let mut merged: Vec<(u16, u16)> = Vec::new();
+        for (first, last) in ranges {
+            match merged.last_mut() {
+                Some((_, end)) if end.checked_add(1) == Some(first) => *end = last,
+                _ => merged.push((first, last)),
+            }
+        }
+        let mut digest = Sha256::new();
+        for (first, last) in merged {
+            digest.update(first.to_be_bytes());
+            digest.update(last.to_be_bytes());
+        }
+        let digest = digest.finalize();
+        let number = digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        Self(number.max(1))
+    }
+}
 
 /// Since when the store has recorded without a gap. One record in the store itself, written by
 /// whichever node first sees that it is missing or belongs to another life of the store.
@@ -23,6 +53,9 @@ pub struct Epoch {
     pub run_id: String,
     /// Its replication id (`master_replid`), new whenever a replica becomes a master.
     pub replication_id: String,
+    /// The slots that the process owned as a master of a cluster. A master that is given another
+    /// slot, without its claims, may have forgotten them.
+    pub slots: Slots,
     /// The settings of the nodes that count by it.
     pub settings: SharedConfig,
 }
@@ -38,9 +71,18 @@ impl Epoch {
     /// Longest text that is read, in bytes. A store's ids have 40 characters.
     const LONGEST: usize = 256;
 
-    /// Whether the epoch is that of this process, under these settings.
-    pub fn is_of(&self, run_id: &str, replication_id: &str, settings: &SharedConfig) -> bool {
-        self.run_id == run_id && self.replication_id == replication_id && self.settings == *settings
+    /// Whether the epoch is that of this process with these slots, under these settings.
+    pub fn is_of(
+        &self,
+        run_id: &str,
+        replication_id: &str,
+        slots: Slots,
+        settings: &SharedConfig,
+    ) -> bool {
+        self.run_id == run_id
+            && self.replication_id == replication_id
+            && self.slots == slots
+            && self.settings == *settings
     }
 
     /// The record's age when it has `left` to live, as `PTTL` says.
@@ -60,16 +102,18 @@ impl Epoch {
         }
         let mut id = || words.next().filter(|word| is_id(word)).map(str::to_owned);
         let (run_id, replication_id) = (id()?, id()?);
+        let slots = words.next().filter(|word| is_digest(word))?;
+        let slots = Slots(u64::from_str_radix(slots, 16).ok()?);
         let mut time = || words.next()?.parse().ok().map(Duration::from_micros);
         let settings =
             SharedConfig { freshness: time()?, clock_margin: time()?, confirmation: time()? };
-        words.next().is_none().then_some(Self { run_id, replication_id, settings })
+        words.next().is_none().then_some(Self { run_id, replication_id, slots, settings })
     }
 
     /// The epoch that says that nothing counts.
     pub(super) fn void(settings: SharedConfig) -> Self {
         let id = || Self::VOID.to_owned();
-        Self { run_id: id(), replication_id: id(), settings }
+        Self { run_id: id(), replication_id: id(), slots: Slots::ALL, settings }
     }
 
     pub(super) fn is_void(&self) -> bool {
@@ -77,12 +121,12 @@ impl Epoch {
     }
 }
 
-/// The text that [`Epoch::parse`] reads: a format number, both ids, and the settings in
-/// microseconds.
+/// The text that [`Epoch::parse`] reads: a format number, both ids, the digest of the slots, and
+/// the settings in microseconds.
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SharedConfig { freshness, clock_margin, confirmation } = &self.settings;
-        write!(f, "{FORMAT} {} {}", self.run_id, self.replication_id)?;
+        write!(f, "{FORMAT} {} {} {:016x}", self.run_id, self.replication_id, self.slots.0)?;
         [freshness, clock_margin, confirmation]
             .iter()
             .try_for_each(|time| write!(f, " {}", time.as_micros()))
@@ -93,7 +137,13 @@ fn is_id(word: &str) -> bool {
     !word.is_empty() && word.len() <= 64 && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-const FORMAT: &str = "1";
+fn is_digest(word: &str) -> bool {
+    word.len() == 16 && word.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Nodes of format 1 recorded flights under other keys, and did not know of slots. They and newer
+/// ones undo each other's epoch.
+const FORMAT: &str = "2";
 
 #[cfg(test)]
 mod tests {
@@ -106,31 +156,49 @@ mod tests {
         let epoch = Epoch {
             run_id: "a1".into(),
             replication_id: "b2".into(),
+            slots: Slots(0xabc),
             settings: SharedConfig::default(),
         };
-        assert_eq!(epoch.to_string(), "1 a1 b2 10000000 6000000 5000000");
-        assert_eq!(Epoch::parse(b"1 a1 b2 10000000 6000000 5000000"), Some(epoch));
+        assert_eq!(epoch.to_string(), "2 a1 b2 0000000000000abc 10000000 6000000 5000000");
+        assert_eq!(Epoch::parse(b"2 a1 b2 0000000000000abc 10000000 6000000 5000000"), Some(epoch));
     }
 
     #[test]
     fn what_is_no_epoch_is_none() {
         for text in [
             "",
-            "1",
+            "2",
+            "1 a1 b2 1 1 1",
+            "1 a1 b2 0000000000000000 1 1 1",
             "2 a1 b2 1 1 1",
-            "1 a1 b2 1 1",
-            "1 a1 b2 1 1 1 1",
-            "1 a1 b2 1 1 1 ",
-            "1  b2 1 1 1",
-            "1 a1 b2 1 1 -1",
-            "1 a1 b2 1 1 18446744073709551616",
-            "1 a\u{e4} b2 1 1 1",
-            "1 a1\nb2 b2 1 1 1",
+            "2 a1 b2 0000000000000000 1 1",
+            "2 a1 b2 0000000000000000 1 1 1 1",
+            "2 a1 b2 0000000000000000 1 1 1 ",
+            "2 a1 b2 00000000000000000 1 1 1",
+            "2 a1 b2 000000000000000A 1 1 1",
+            "2 a1 b2 +000000000000001 1 1 1",
+            "2  b2 0000000000000000 1 1 1",
+            "2 a1 b2 0000000000000000 1 1 -1",
+            "2 a1 b2 0000000000000000 1 1 18446744073709551616",
+            "2 a\u{e4} b2 0000000000000000 1 1 1",
+            "2 a1\nb2 b2 0000000000000000 1 1 1",
         ] {
             assert_eq!(Epoch::parse(text.as_bytes()), None, "{text:?}");
         }
         assert_eq!(Epoch::parse(&[0xff; 20]), None);
-        assert_eq!(Epoch::parse(format!("1 {} b 1 1 1", "a".repeat(65)).as_bytes()), None);
+        assert_eq!(
+            Epoch::parse(format!("2 {} b 0000000000000000 1 1 1", "a".repeat(65)).as_bytes()),
+            None
+        );
+    }
+
+    #[test]
+    fn slots_are_told_apart_by_what_is_owned() {
+        let two = Slots::of([(0, 5), (8, 9)]);
+        assert_eq!(two, Slots::of([(0, 3), (4, 5), (8, 9)]));
+        let others = [Slots::ALL, Slots::of([]), Slots::of([(0, 5)]), Slots::of([(0, 5), (8, 10)])];
+        assert!(others.iter().all(|other| *other != two));
+        assert_ne!(Slots::of([(0, u16::MAX)]), Slots::of([(0, u16::MAX), (0, 1)]));
     }
 
     #[test]
@@ -150,11 +218,12 @@ mod tests {
         fn what_was_written_is_read(
             run_id in "[0-9a-f]{1,64}",
             replication_id in "[0-9a-f]{1,64}",
+            slots in any::<u64>(),
             times in any::<[u64; 3]>(),
         ) {
             let [freshness, clock_margin, confirmation] = times.map(Duration::from_micros);
             let settings = SharedConfig { freshness, clock_margin, confirmation };
-            let epoch = Epoch { run_id, replication_id, settings };
+            let epoch = Epoch { run_id, replication_id, slots: Slots(slots), settings };
             prop_assert_eq!(Epoch::parse(epoch.to_string().as_bytes()), Some(epoch));
         }
     }

@@ -31,6 +31,17 @@ impl SharedGate {
         &self.config
     }
 
+    /// When the store drops a flight's record, by its own clock ([`SharedConfig::record_end`]).
+    pub fn record_end(&self, exact_at: Duration) -> Duration {
+        self.config.record_end(exact_at)
+    }
+
+    /// From when on no node accepts a copy of a flight, by a clock that is within the margin of
+    /// the store's ([`SharedConfig::closed_at`]).
+    pub fn closed_at(&self, exact_at: Duration) -> Duration {
+        self.config.closed_at(exact_at)
+    }
+
     /// Settles a flight by the store's answer to its claim, which came at `now`. Call it once for
     /// each flight, before anything of the handshake was sent.
     ///
@@ -76,7 +87,12 @@ mod tests {
         answer: StoreAnswer,
         now: u64,
     ) -> Result<bool, SharedRefusal> {
-        let offer = Offer::new(&[1; 32], skew, Duration::from_millis(seen_at));
+        let offer = Offer::new(
+            crate::ClaimKey::of_flight(&[1; 32]),
+            skew,
+            Duration::from_millis(seen_at),
+            0,
+        );
         let gate = SharedGate::new(SharedConfig::default());
         let settled = gate.settle(&offer, answer, Duration::from_millis(now));
         settled.map(|flight| flight.won())

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::Epoch;
+use super::{Epoch, Slots};
 
-/// What one heartbeat saw, all in one batch: `INFO`, then `GET` of the epoch, `TIME`, and `PTTL`
-/// of the epoch, in this order.
+/// What one heartbeat saw, all in one batch: `INFO`, then `GET` of the epoch, `TIME`, `PTTL` of the
+/// epoch, `GET` of this node's mark, and `SET` of its next one, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Heartbeat {
     /// The process's `run_id`.
@@ -22,6 +22,8 @@ pub struct Heartbeat {
     pub maxmemory_policy: String,
     /// `evicted_keys` since the process began.
     pub evicted_keys: u64,
+    /// The slots that it owns, as this node knows them.
+    pub slots: Slots,
     /// The epoch record, if there is one.
     pub epoch: Option<Epoch>,
     /// How long ago it was written, by the store's clock ([`Epoch::age`]).
@@ -31,11 +33,21 @@ pub struct Heartbeat {
     /// This node's clock when the answer had come, since 1970 (the clock by which ticket ages are
     /// measured).
     pub node_time: Duration,
+    /// This node's mark in the store as it was before this heartbeat: the number that one of its
+    /// heartbeats wrote, under a key of the node's own.
+    pub mark: Option<u64>,
+    /// The mark that this heartbeat wrote instead, greater than all before it and with a life of
+    /// [`Heartbeat::MARK_LIFE`]; `None` if the store did not take it.
+    pub marked: Option<u64>,
     /// Who else says that this is the master.
     pub confirmation: Confirmation,
 }
 
 impl Heartbeat {
+    /// How long a node's mark lives. Longer than any recording window: a node that was away for
+    /// longer has seen no claim that still matters.
+    pub const MARK_LIFE: Duration = Duration::from_secs(3600);
+
     /// Whether the process may drop records before their time.
     pub fn may_evict(&self) -> bool {
         self.maxmemory > 0 && self.maxmemory_policy != "noeviction"

@@ -23,8 +23,8 @@ mod sighting;
 
 pub use breaker::Breaker;
 pub use config::SharedConfig;
-pub use continuity::Continuity;
-pub use epoch::Epoch;
+pub use continuity::{Continuity, Mark};
+pub use epoch::{Epoch, Slots};
 pub use gate::{SharedGate, SharedRefusal};
 pub use heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, Orders, Role};
 pub use sighting::{Sighting, StoreAnswer, Unknown, judge};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Epoch, SharedConfig};
+use super::{Epoch, SharedConfig, Slots};
 
 /// What was seen of the store on the connection of a claim, after the claim, in the same batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -11,6 +11,8 @@ pub struct Sighting {
     pub run_id: String,
     /// Its replication id, as it was when last asked.
     pub replication_id: String,
+    /// The slots that it owns, as this node knows them.
+    pub slots: Slots,
     /// The epoch record, if there is one.
     pub epoch: Option<Epoch>,
     /// How long ago the epoch record was written, by the store's clock ([`Epoch::age`]).
@@ -62,7 +64,8 @@ pub fn judge(config: &SharedConfig, seen: &Sighting) -> Result<(), Unknown> {
     if seen.store_time.abs_diff(seen.node_time) > config.clock_margin {
         return Err(Unknown::Clock);
     }
-    let of_this_life = |epoch: &Epoch| epoch.is_of(&seen.run_id, &seen.replication_id, config);
+    let of_this_life =
+        |epoch: &Epoch| epoch.is_of(&seen.run_id, &seen.replication_id, seen.slots, config);
     let old_enough = seen.epoch_age >= config.recording_window();
     match seen.epoch.as_ref().is_some_and(of_this_life) && old_enough {
         true => Ok(()),

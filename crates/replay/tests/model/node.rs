@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    Confirmation, Continuity, Flight, Heartbeat, Offer, Orders, SharedGate, SharedRefusal,
-    Sighting, StoreAnswer, Unknown,
+    ClaimKey, Confirmation, Continuity, Flight, Heartbeat, Offer, Orders, SharedGate,
+    SharedRefusal, Sighting, Slots, StoreAnswer, Unknown,
 };
 
 use crate::setting::{Rule, START, Setting};
@@ -19,7 +19,11 @@ pub(crate) struct Node {
     pub(crate) link: Option<Link>,
     /// When a majority last named the store that it is connected to, on the monotonic clock.
     pub(crate) confirmed: Option<Duration>,
+    /// How far the store's clock was from the true time at the last heartbeat. (The node knows
+    /// how far from its own; that comes to the same.)
+    pub(crate) store_offset: Option<i64>,
     pub(crate) is_deaf: bool,
+    pub(crate) is_cut_off: bool,
     pub(crate) is_paused: bool,
     /// Whether the filter has the flight.
     pub(crate) filter: bool,
@@ -45,6 +49,8 @@ pub(crate) struct Pending {
     pub(crate) seen_at: i64,
     /// The store's answer, which the node has not read yet.
     pub(crate) answer: Option<Reply>,
+    /// Whether the record that the answer tells of is lost since, or will be.
+    pub(crate) is_forgotten: bool,
 }
 
 impl Node {
@@ -54,7 +60,9 @@ impl Node {
             continuity: Continuity::new(setting.config),
             link: None,
             confirmed: None,
+            store_offset: None,
             is_deaf: false,
+            is_cut_off: false,
             is_paused: false,
             filter: false,
         }
@@ -62,6 +70,11 @@ impl Node {
 
     pub(crate) fn clock(&self, now: i64) -> i64 {
         now + self.offset
+    }
+
+    /// Its clock, corrected by what it last knew of the store's.
+    pub(crate) fn corrected_clock(&self, now: i64) -> i64 {
+        now + self.store_offset.unwrap_or(self.offset)
     }
 
     pub(crate) fn connect(&mut self, store: usize, process: &Process) {
@@ -78,6 +91,7 @@ impl Node {
     /// Asks the process at the other end how it is, and takes it in.
     pub(crate) fn beat(&mut self, setting: &Setting, process: &Process, now: i64) -> Orders {
         let now_here = monotonic(now);
+        self.store_offset = Some(process.offset);
         let seen = self.heartbeat(setting, process, now);
         if setting.leaves_out(Rule::Memory) {
             self.continuity = Continuity::new(setting.config);
@@ -107,15 +121,45 @@ impl Node {
             maxmemory: u64::from(process.may_evict && !setting.leaves_out(Rule::Evictions)),
             maxmemory_policy: "allkeys-lru".into(),
             evicted_keys: 0,
+            slots: Slots::ALL,
             epoch_age: age(setting, &read),
             epoch: read.epoch,
             store_time: read.store_time,
             node_time: millis(self.clock(now)),
+            mark: None,
+            marked: None,
             confirmation: match setting.stores.len() {
                 1 => Confirmation::NotNeeded,
                 _ if setting.leaves_out(Rule::Confirmation) => Confirmation::NotNeeded,
                 _ => Confirmation::Majority(self.confirmed),
             },
+        }
+    }
+
+    /// Whether the record of a spend counts; then whether it is this connection's.
+    pub(crate) fn spent(
+        &self,
+        setting: &Setting,
+        link: &Link,
+        reply: &Reply,
+        now: i64,
+    ) -> Result<bool, Unknown> {
+        let Reply::Answer { won, seen } = reply else { return Err(Unknown::Refused) };
+        if !won {
+            return Ok(false);
+        }
+        let sighting = Sighting {
+            run_id: run_id(link.run),
+            replication_id: replication_id(link.line),
+            slots: Slots::ALL,
+            epoch: seen.epoch.clone(),
+            epoch_age: seen.age,
+            store_time: seen.store_time,
+            node_time: millis(self.clock(now)),
+        };
+        match self.continuity.judge_record(&sighting, monotonic(now)) {
+            Err(_) if setting.leaves_out(Rule::ConfirmedRecord) => Ok(true),
+            verdict => verdict.map(|()| true),
         }
     }
 
@@ -131,6 +175,7 @@ impl Node {
         let mut sighting = Sighting {
             run_id,
             replication_id,
+            slots: Slots::ALL,
             epoch: seen.epoch.clone(),
             epoch_age: age(setting, seen),
             store_time: seen.store_time,
@@ -165,8 +210,16 @@ impl Node {
             answer => answer,
         };
         let skew = if setting.leaves_out(Rule::Freshness) { 0 } else { pending.skew };
-        let offer = Offer::new(&[1; 32], skew, millis(pending.seen_at));
+        let offer = Offer::new(ClaimKey::of_flight(&[1; 32]), skew, millis(pending.seen_at), 0);
         SharedGate::new(setting.config).settle(&offer, answer, millis(self.clock(now)))
+    }
+}
+
+impl Pending {
+    /// By the flight's own word; the same at each node.
+    pub(crate) fn exact_at(&self) -> i64 {
+        let offer = Offer::new(ClaimKey::of_flight(&[1; 32]), self.skew, millis(self.seen_at), 0);
+        offer.exact_at().as_millis() as i64
     }
 }
 

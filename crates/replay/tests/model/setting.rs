@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_replay::SharedConfig;
+use firstflight_replay::{SharedConfig, SharedGate};
 
 /// One step of the model's time. The windows are a few of these.
 pub(crate) const TICK: i64 = 4_000;
@@ -29,11 +29,27 @@ pub(crate) struct Setting {
     pub(crate) most_troubles: u8,
     /// Connections whose claims may be under way at the same time.
     pub(crate) most_pending: usize,
-    /// Whether to tell the honest client's connection from copies, and what comes of either. What
-    /// is executed does not depend on it, and there are many more states with it.
+    /// Whether the honest client's own connection comes too. Its request is executed early, or,
+    /// where early data was refused, once the flight is recorded as spent. There are many more
+    /// states with it.
     pub(crate) honest: bool,
+    /// Whether to look for all that may come of honest clients and of copies, also of such as are
+    /// refused anyway.
+    pub(crate) outcomes: bool,
+    /// What becomes of a request whose flight could not be recorded by the time that no node
+    /// accepts a copy.
+    pub(crate) at_close: AtClose,
     /// The rule that is left out, to see that the explorer misses it.
     pub(crate) without: Option<Rule>,
+}
+
+/// What becomes of a request whose flight could not be recorded in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum AtClose {
+    /// It is executed: no copy will be from now on.
+    Runs,
+    /// It is answered 425: a copy may have been executed before.
+    TooEarly,
 }
 
 /// Something that goes wrong.
@@ -55,6 +71,8 @@ pub(crate) enum Trouble {
     Kill,
     /// A node does not hear the sentinels any more.
     Deaf,
+    /// A node cannot reach any store process, for as long as it takes.
+    CutOff,
     /// A node's connection breaks; what it has sent may still arrive.
     Disconnect,
     /// An order to write an epoch is held up on its way.
@@ -100,6 +118,16 @@ pub(crate) enum Rule {
     Evictions,
     /// The filter holds only claims that came out.
     FilterOfOutcomes,
+    /// A record's end follows from the flight's exact time, not from when it is written.
+    EndFollowsSkew,
+    /// It is an absolute time of the store's clock, not one that the writer's clock counts off.
+    AbsoluteEnd,
+    /// A refused flight is recorded before its request is executed.
+    Spends,
+    /// A request whose flight cannot be recorded waits.
+    Waiting,
+    /// A record counts only in a confirmed master.
+    ConfirmedRecord,
 }
 
 impl Setting {
@@ -119,6 +147,8 @@ impl Setting {
             most_troubles: 1,
             most_pending: 2,
             honest: false,
+            outcomes: false,
+            at_close: AtClose::Runs,
             without: None,
         }
     }
@@ -153,11 +183,39 @@ impl Setting {
         self.without == Some(rule)
     }
 
-    /// How long records live here.
-    pub(crate) fn record_life(&self) -> i64 {
+    /// One store process, two nodes, and the honest client's own connection.
+    pub(crate) fn requests() -> Self {
+        Self { honest: true, horizon: 9, ..Self::single() }
+    }
+
+    /// When the ticket age that the client states is exact: a whole second.
+    pub(crate) fn exact_at(&self) -> i64 {
+        START + i64::from(self.zero_skew) * TICK
+    }
+
+    /// Until when a record lives, by the store's clock, if it is written when the node's clock and
+    /// the store's show this.
+    pub(crate) fn record_end(&self, exact_at: i64, node_clock: i64, store_clock: i64) -> i64 {
+        let life = match self.without {
+            Some(Rule::RecordLife(life)) => life,
+            _ => self.config.record_life(),
+        };
         match self.without {
-            Some(Rule::RecordLife(life)) => life.as_millis() as i64,
-            _ => self.config.record_life().as_millis() as i64,
+            Some(Rule::EndFollowsSkew) => store_clock + life.as_millis() as i64,
+            Some(Rule::AbsoluteEnd) => {
+                store_clock + (exact_at + life.as_millis() as i64 - node_clock)
+            }
+            Some(Rule::RecordLife(_)) => exact_at + life.as_millis() as i64,
+            _ => {
+                let exact_at = Duration::from_millis(exact_at as u64);
+                SharedGate::new(self.config).record_end(exact_at).as_millis() as i64
+            }
         }
+    }
+
+    /// From when on no node accepts a copy, by a clock that is within the margin of the store's.
+    pub(crate) fn closed_at(&self) -> i64 {
+        let exact_at = Duration::from_millis(self.exact_at() as u64);
+        SharedGate::new(self.config).closed_at(exact_at).as_millis() as i64
     }
 }

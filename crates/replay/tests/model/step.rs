@@ -3,9 +3,9 @@
 use firstflight_replay::{Role, StoreAnswer, Unknown};
 
 use crate::node::{Node, Pending, monotonic};
-use crate::setting::{Rule, Setting, Trouble};
+use crate::setting::{AtClose, Rule, Setting, Trouble};
 use crate::store::Process;
-use crate::world::{Late, Message, Original, Step, Unseen, World};
+use crate::world::{Late, Message, Original, Step, Unseen, Waiting, World};
 
 impl World {
     /// The world after `step`.
@@ -18,16 +18,23 @@ impl World {
             Step::Ask { pending } => self.ask(setting, pending),
             Step::Settle { pending } => self.settle(setting, pending),
             Step::GiveUp { pending } => self.give_up(setting, pending),
+            Step::Spend => self.spend(setting),
+            Step::Spent => self.spent(setting),
+            Step::SpendLost => self.waiting.iter_mut().for_each(|waiting| waiting.answer = None),
+            Step::Close => self.close(setting),
+            Step::Reach { node } => self.nodes[node].is_cut_off = false,
             Step::WakeUp { node } => self.nodes[node].is_paused = false,
             Step::Arrive => self.arrive(setting),
             Step::Name { store } => self.named = store,
             Step::Demote { store } => {
+                self.lose_records(setting, store);
                 let master = self.stores[self.named].clone();
                 self.stores[store].follow(&master);
             }
             Step::WellAgain { store } => self.stores[store].may_evict = false,
             Step::DropRecord { store } => {
                 self.lost = setting.honest;
+                self.lose_records(setting, store);
                 self.stores[store].drop_record();
             }
             Step::Wrong { trouble, at } => {
@@ -93,7 +100,8 @@ impl World {
     fn hello(&mut self, setting: &Setting, node: usize, original: bool) {
         let clock = self.nodes[node].clock(self.now());
         let skew = self.skew(setting, node) as i32;
-        let pending = Pending { node, original, skew, seen_at: clock, answer: None };
+        let pending =
+            Pending { node, original, skew, seen_at: clock, answer: None, is_forgotten: false };
         if original {
             self.original = Original::Asking;
         }
@@ -118,8 +126,12 @@ impl World {
         if setting.leaves_out(Rule::TimeBeforeHello) {
             asking.seen_at = node.clock(now);
         }
-        asking.answer = Some(self.stores[link.store].claim(setting.record_life(), now));
+        let store = &mut self.stores[link.store];
+        let until = setting.record_end(asking.exact_at(), node.clock(now), store.clock(now));
+        asking.answer = Some(store.claim(asking.original, until, now));
         self.copy.claimed |= setting.honest && !asking.original;
+        let store = link.store;
+        self.pending[pending].is_forgotten = setting.honest && self.is_old_master(store);
     }
 
     fn settle(&mut self, setting: &Setting, pending: usize) {
@@ -141,7 +153,9 @@ impl World {
     fn send_late(&mut self, pending: usize) {
         let pending = &self.pending[pending];
         if let (None, Some(link)) = (&pending.answer, &self.nodes[pending.node].link) {
-            let message = Message::Claim { copy: !pending.original };
+            let node_clock = self.nodes[pending.node].clock(self.now());
+            let (copy, exact_at) = (!pending.original, pending.exact_at());
+            let message = Message::Claim { copy, exact_at, node_clock };
             self.late = Some(Late { store: link.store, run: link.run, message });
         }
     }
@@ -165,13 +179,109 @@ impl World {
             self.original = match settled {
                 Ok(_) if runs => Original::RanEarly,
                 Ok(_) => Original::TooEarly,
-                Err(_) => Original::Refused,
+                Err(_) => Original::Waiting,
             };
+            if self.original == Original::Waiting {
+                self.refused(setting, pending.node);
+            }
         } else {
             self.copy.ran |= runs;
+            if runs && pending.is_forgotten {
+                self.forgot_copy = true;
+                self.excused += u8::from(self.original == Original::RanLate);
+            }
             self.copy.lost |= settled.is_ok() && !runs;
             self.copy.refused |= settled.is_err();
         }
+    }
+
+    /// The client sends its request again, once the handshake is complete.
+    fn refused(&mut self, setting: &Setting, node: usize) {
+        match setting.leaves_out(Rule::Spends) {
+            true => self.run_late(),
+            false => self.waiting = Some(Waiting { node, answer: None, is_late: false }),
+        }
+    }
+
+    fn run_late(&mut self) {
+        self.runs += 1;
+        self.original = Original::RanLate;
+        self.waiting = None;
+    }
+
+    fn spend(&mut self, setting: &Setting) {
+        let now = self.now();
+        let Some(waiting) = &mut self.waiting else { return };
+        let node = &self.nodes[waiting.node];
+        let Some(link) = &node.link else { return };
+        let store = &mut self.stores[link.store];
+        let clock = store.clock(now);
+        let until = setting.record_end(setting.exact_at(), node.clock(now), clock);
+        waiting.answer = Some((link.clone(), store.spend(until, now)));
+        waiting.is_late = clock >= until;
+    }
+
+    fn spent(&mut self, setting: &Setting) {
+        let Some(waiting) = &mut self.waiting else { return };
+        let Some((link, reply)) = waiting.answer.take() else { return };
+        let (at, is_late) = (waiting.node, waiting.is_late);
+        let node = &self.nodes[at];
+        match node.spent(setting, &link, &reply, self.now()) {
+            Ok(true) => {
+                let is_forgotten = is_late || self.forgot_copy;
+                self.excused += u8::from(self.copy.ran && is_forgotten);
+                let is_old = self.is_old_master(link.store);
+                let is_confirmed = self.is_confirmed(setting, at);
+                self.run_late();
+                if is_old && is_confirmed {
+                    self.lose_records(setting, link.store);
+                }
+            }
+            Ok(false) => {
+                self.original = Original::TooEarly;
+                self.waiting = None;
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn close(&mut self, setting: &Setting) {
+        match setting.at_close {
+            AtClose::Runs => {
+                // Whether one did before, the node does not know.
+                let is_in_time = !setting.leaves_out(Rule::Waiting);
+                self.excused += u8::from(self.copy.ran && is_in_time);
+                self.run_late();
+            }
+            AtClose::TooEarly => {
+                self.original = Original::Closed;
+                self.waiting = None;
+            }
+        }
+    }
+
+    /// A store loses records, or will. No window covers that of a flight that becomes fresh only
+    /// after it.
+    fn lose_records(&mut self, setting: &Setting, store: usize) {
+        self.forgot_copy |= self.copy.ran;
+        let answered = self.pending.iter_mut().filter(|pending| pending.answer.is_some());
+        answered.for_each(|pending| pending.is_forgotten |= setting.honest);
+        let bound = setting.config.freshness + setting.config.clock_margin;
+        let last = self.stores[store].clock(self.now()) + bound.as_millis() as i64;
+        let is_asked = self.waiting.as_ref().is_some_and(|waiting| waiting.answer.is_some());
+        let is_spent = is_asked || self.original == Original::RanLate;
+        if is_spent && setting.exact_at() > last {
+            self.excused = self.excused.max(1);
+        }
+    }
+
+    fn is_old_master(&self, store: usize) -> bool {
+        self.stores.iter().any(|other| other.line > self.stores[store].line)
+    }
+
+    fn is_confirmed(&self, setting: &Setting, node: usize) -> bool {
+        let last = self.nodes[node].confirmed;
+        last.is_some_and(|at| monotonic(self.now()) - at <= setting.config.confirmation)
     }
 
     fn arrive(&mut self, setting: &Setting) {
@@ -182,8 +292,9 @@ impl World {
             return;
         }
         match late.message {
-            Message::Claim { copy } => {
-                process.claim(setting.record_life(), now);
+            Message::Claim { copy, exact_at, node_clock } => {
+                let until = setting.record_end(exact_at, node_clock, process.clock(now));
+                process.claim(!copy, until, now);
                 self.copy.claimed |= setting.honest && copy;
             }
             Message::Epoch { write, stamp } => process.write_epoch(&write, stamp, now),
@@ -194,6 +305,7 @@ impl World {
         match trouble {
             Trouble::Flush => {
                 self.lost = setting.honest;
+                self.lose_records(setting, at);
                 self.stores[at].flush();
             }
             Trouble::Restart => self.restart(setting, at, false),
@@ -203,6 +315,10 @@ impl World {
             Trouble::NodeClock(step) => self.nodes[at].offset += step,
             Trouble::Kill => self.kill(setting, at),
             Trouble::Deaf => self.nodes[at].is_deaf = true,
+            Trouble::CutOff => {
+                self.nodes[at].is_cut_off = true;
+                self.nodes[at].disconnect();
+            }
             Trouble::Disconnect => self.nodes[at].disconnect(),
             Trouble::LateEpoch => self.beat(setting, at, true),
             Trouble::LateClaim => {
@@ -216,6 +332,7 @@ impl World {
 
     fn restart(&mut self, setting: &Setting, at: usize, from_snapshot: bool) {
         self.lost = setting.honest;
+        self.lose_records(setting, at);
         let (run, line) = (self.fresh_id(), self.fresh_id());
         let old = &self.stores[at];
         let mut new = Process::new(run, line, Role::Master, old.offset);
@@ -228,6 +345,7 @@ impl World {
     /// A replica that lags becomes a master; the old one does not know yet.
     fn promote(&mut self, setting: &Setting, at: usize) {
         self.lost = setting.honest;
+        self.lose_records(setting, self.named);
         let line = self.fresh_id();
         let old = self.stores[self.named].clone();
         let store = &mut self.stores[at];
@@ -239,6 +357,7 @@ impl World {
     fn set_store_clock(&mut self, setting: &Setting, at: usize, step: i64) {
         let now = self.now();
         self.lost = setting.honest;
+        self.lose_records(setting, at);
         self.stores[at].offset += step;
         self.stores[at].expire_at(now);
         self.unseen = Unseen { by: self.linked_to(at), is_back: step < 0 };
@@ -256,6 +375,9 @@ impl World {
             self.original = Original::Broken;
         }
         self.pending.retain(|pending| !is_there(pending));
+        if self.waiting.take_if(|waiting| waiting.node == at).is_some() {
+            self.original = Original::Broken;
+        }
     }
 
     fn fresh_id(&mut self) -> u8 {

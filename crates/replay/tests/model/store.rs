@@ -14,10 +14,18 @@ pub(crate) struct Process {
     pub(crate) role: Role,
     /// How far its clock is from the true time, in milliseconds.
     pub(crate) offset: i64,
-    /// Until when the flight's record lives, by its clock.
-    record: Option<i64>,
+    record: Option<Record>,
     epoch: Option<StoredEpoch>,
     pub(crate) may_evict: bool,
+}
+
+/// The flight's record.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Record {
+    /// Until when it lives, by the store's clock.
+    until: i64,
+    /// Whether the honest client's connection wrote it.
+    original: bool,
 }
 
 /// The epoch record, and when it was written by the word of its writer.
@@ -54,12 +62,12 @@ impl Process {
         Self { run, line, role, offset, record: None, epoch: None, may_evict: false }
     }
 
-    fn clock(&self, now: i64) -> i64 {
+    pub(crate) fn clock(&self, now: i64) -> i64 {
         now + self.offset
     }
 
-    /// `SET key token NX PX life`, then `GET` of the epoch, `TIME`, `PTTL`.
-    pub(crate) fn claim(&mut self, life: i64, now: i64) -> Reply {
+    /// `SET key claimant NX PXAT until`, then `GET` of the epoch, `TIME`, `PTTL`.
+    pub(crate) fn claim(&mut self, original: bool, until: i64, now: i64) -> Reply {
         if self.role == Role::Replica {
             return Reply::ReadOnly;
         }
@@ -67,9 +75,21 @@ impl Process {
         self.expire(clock);
         let won = self.record.is_none();
         if won {
-            self.record = Some(clock + life);
+            self.record = Some(Record { until, original });
+            self.expire(clock);
         }
         Reply::Answer { won, seen: self.read(now) }
+    }
+
+    /// The same for a spend, which takes its own claim for a win.
+    pub(crate) fn spend(&mut self, until: i64, now: i64) -> Reply {
+        match self.claim(true, until, now) {
+            Reply::Answer { won, seen } => {
+                let own = self.record.as_ref().is_some_and(|record| record.original);
+                Reply::Answer { won: won || own, seen }
+            }
+            refused => refused,
+        }
     }
 
     pub(crate) fn read(&self, now: i64) -> Read {
@@ -111,7 +131,7 @@ impl Process {
     }
 
     fn expire(&mut self, clock: i64) {
-        self.record = self.record.filter(|until| clock < *until);
+        self.record = self.record.take().filter(|record| clock < record.until);
     }
 
     pub(crate) fn drop_record(&mut self) {
@@ -133,7 +153,7 @@ impl Process {
     pub(crate) fn follow(&mut self, master: &Self) {
         self.role = Role::Replica;
         self.line = master.line;
-        self.record = master.record;
+        self.record = master.record.clone();
         self.epoch = master.epoch.clone();
     }
 }

@@ -1,10 +1,11 @@
 //! With all rules: nothing that can go wrong executes a flight twice.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use firstflight_replay::SharedConfig;
 use stateright::{Checker, Model};
 
-use crate::setting::{Setting, TICK, Trouble};
+use crate::setting::{AtClose, Setting, TICK, Trouble};
 
 /// Tries everything, and says how much that was.
 fn holds(name: &str, setting: Setting) {
@@ -93,5 +94,71 @@ fn honest_clients_are_told_no_more_than_they_must() {
     // Late enough that a claim counts again after a loss at the beginning.
     let late =
         Setting { zero_skew: 8, horizon: 9, troubles: vec![Flush, Kill], ..Setting::single() };
-    holds("honest clients", Setting { honest: true, ..late });
+    holds("honest clients", Setting { honest: true, outcomes: true, ..late });
+}
+
+#[test]
+fn rfc8446_8_2_refused_requests_beside_lost_records() {
+    use Trouble::{Flush, Kill, LateClaim, Restart};
+    let troubles = vec![Flush, Restart, Kill, LateClaim];
+    holds("refused requests", Setting { troubles, ..Setting::requests() });
+}
+
+#[test]
+fn rfc8446_8_2_refused_requests_where_the_store_is_out_of_reach() {
+    use Trouble::{CutOff, Pause};
+    for at_close in [AtClose::Runs, AtClose::TooEarly] {
+        let setting = Setting { troubles: vec![CutOff, Pause], at_close, ..Setting::requests() };
+        holds("out of reach", setting);
+    }
+}
+
+#[test]
+fn rfc8446_8_3_refused_requests_at_nodes_whose_clocks_are_off() {
+    use Trouble::NodeClock;
+    // Far beyond the margin, either way: there nothing is accepted, but records are written.
+    let nodes = vec![vec![-25 * TICK, 25 * TICK], vec![-TICK, TICK]];
+    let troubles = vec![NodeClock(25 * TICK), NodeClock(-25 * TICK)];
+    holds("clocks far off", Setting { nodes, troubles, ..Setting::requests() });
+}
+
+#[test]
+fn rfc8446_8_3_refused_requests_far_from_fresh() {
+    use Trouble::{CutOff, Flush, Kill};
+    // Fresh nine ticks later: the first connection comes far too early.
+    let far = Setting {
+        zero_skew: 9,
+        horizon: 13,
+        nodes: vec![vec![-TICK], vec![TICK]],
+        ..Setting::requests()
+    };
+    holds("far too early", Setting { troubles: vec![CutOff, Flush, Kill], ..far });
+    // And far too late, up to the record's end.
+    holds(
+        "too late",
+        Setting {
+            zero_skew: 1,
+            horizon: 6,
+            troubles: vec![CutOff, Kill],
+            most_troubles: 2,
+            ..Setting::requests()
+        },
+    );
+}
+
+#[test]
+fn rfc8446_8_2_refused_requests_across_a_failover() {
+    use Trouble::{Deaf, Failover};
+    // The window is as short as it can be, two ticks.
+    let config = SharedConfig {
+        freshness: Duration::ZERO,
+        clock_margin: Duration::ZERO,
+        ..Setting::sentinels().config
+    };
+    let setting = Setting { troubles: vec![Failover, Deaf], config, ..Setting::sentinels() };
+    for zero_skew in [2, 5] {
+        let horizon = zero_skew + 2;
+        let setting = Setting { zero_skew, horizon, most_pending: 1, ..setting.clone() };
+        holds("refused, failover", Setting { honest: true, ..setting });
+    }
 }

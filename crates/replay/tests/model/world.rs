@@ -1,10 +1,10 @@
 //! The world: what may happen next, and what comes of it.
 
-use firstflight_replay::{Epoch, EpochWrite, Role, Unknown};
+use firstflight_replay::{Epoch, EpochWrite, Role, Slots, Unknown};
 
-use crate::node::{Node, Pending, monotonic};
+use crate::node::{Link, Node, Pending, monotonic};
 use crate::setting::{Rule, START, Setting, TICK, Trouble};
-use crate::store::{Process, replication_id, run_id};
+use crate::store::{Process, Reply, replication_id, run_id};
 
 /// All of it at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,8 +21,15 @@ pub(crate) struct World {
     /// What came of the honest client's own connection.
     pub(crate) original: Original,
     pub(crate) copy: Copies,
-    /// How often the flight's early data was executed, by whom.
+    /// The honest client's connection while its request waits for a record.
+    pub(crate) waiting: Option<Waiting>,
+    /// How often the flight's request was executed, as early data or on the connection that was
+    /// refused.
     pub(crate) runs: u8,
+    /// How many of those are for exceptions that are left (see `main.rs`).
+    pub(crate) excused: u8,
+    /// The record of a copy is lost, or will be.
+    pub(crate) forgot_copy: bool,
     pub(crate) next_id: u8,
     pub(crate) unseen: Unseen,
     /// Whether claims were lost, and one counted again afterwards.
@@ -40,7 +47,7 @@ pub(crate) struct Late {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Message {
-    Claim { copy: bool },
+    Claim { copy: bool, exact_at: i64, node_clock: i64 },
     Epoch { write: EpochWrite, stamp: i64 },
 }
 
@@ -60,12 +67,27 @@ pub(crate) enum Original {
     NotSent,
     Asking,
     RanEarly,
-    /// Refused by TLS: the client has sent its request again by itself, and it was answered.
-    Refused,
+    /// Refused by TLS: the client has sent its request again on the same connection, where it
+    /// waits until the flight is recorded.
+    Waiting,
+    /// Executed after that.
+    RanLate,
     /// Answered 425.
     TooEarly,
+    /// Answered 425 because the flight could not be recorded in time.
+    Closed,
     /// The node was killed.
     Broken,
+}
+
+/// A request that waits for a record.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Waiting {
+    pub(crate) node: usize,
+    /// The answer to a spend, which the node has not read yet, and the connection it came by.
+    pub(crate) answer: Option<(Link, Reply)>,
+    /// Whether that spend came after the record's end.
+    pub(crate) is_late: bool,
 }
 
 /// What came of copies so far.
@@ -103,12 +125,23 @@ pub(crate) enum Step {
     Settle {
         pending: usize,
     },
+    /// The store does what a waiting request's node asks of it.
+    Spend,
+    /// The node reads the answer, or it is lost.
+    Spent,
+    SpendLost,
+    /// No node accepts a copy any more, and the request still waits.
+    Close,
     /// The budget is over.
     GiveUp {
         pending: usize,
     },
     /// What was on its way arrives.
     Arrive,
+    /// A node reaches the stores again.
+    Reach {
+        node: usize,
+    },
     /// A node's process goes on.
     WakeUp {
         node: usize,
@@ -149,7 +182,10 @@ impl World {
             troubles: 0,
             original: Original::NotSent,
             copy: Copies::default(),
+            waiting: None,
             runs: 0,
+            excused: 0,
+            forgot_copy: false,
             unseen: Unseen::default(),
             lost: false,
             counted_again: false,
@@ -164,6 +200,7 @@ impl World {
         let epoch = Epoch {
             run_id: run_id(process.run),
             replication_id: replication_id(process.line),
+            slots: Slots::ALL,
             settings: setting.config,
         };
         let window = setting.config.recording_window();
@@ -179,16 +216,29 @@ impl World {
 
     /// Whole seconds that the flight's stated age is ahead of what a node would compute.
     pub(crate) fn skew(&self, setting: &Setting, node: usize) -> i64 {
-        let zero_skew = START + i64::from(setting.zero_skew) * TICK;
         let clock = self.nodes[node].clock(self.now());
-        zero_skew.div_euclid(1000) - clock.div_euclid(1000)
+        setting.exact_at().div_euclid(1000) - clock.div_euclid(1000)
     }
 
     /// A stale flight's claim can only leave a record, and so keep others from running: nothing
     /// is missed without it.
     fn is_worth_sending(&self, setting: &Setting, node: usize) -> bool {
         let fresh = self.skew(setting, node).unsigned_abs() <= setting.config.freshness.as_secs();
-        fresh || setting.honest || setting.leaves_out(Rule::Freshness)
+        fresh || setting.outcomes || setting.leaves_out(Rule::Freshness)
+    }
+
+    /// Whether the honest client's flight may still come, and what would come of it is of interest:
+    /// it is held back for no longer than a record lives.
+    fn may_come(&self, setting: &Setting) -> bool {
+        let life = setting.config.record_life().as_millis() as i64;
+        setting.honest
+            && self.original == Original::NotSent
+            && self.now() <= setting.exact_at() + life
+    }
+
+    /// Whether a request is executed before the flight is recorded is still open.
+    fn is_under_way(&self, setting: &Setting) -> bool {
+        self.waiting.is_some() || self.may_come(setting)
     }
 
     /// Whether no node will ever find the flight fresh again.
@@ -197,6 +247,7 @@ impl World {
         let is_stale = |node| self.skew(setting, node) < -freshness;
         let clocks_stay = !setting.troubles.iter().any(|t| matches!(t, Trouble::NodeClock(_)));
         self.pending.is_empty()
+            && !self.is_under_way(setting)
             && clocks_stay
             && !setting.leaves_out(Rule::Freshness)
             && (0..self.nodes.len()).all(is_stale)
@@ -209,7 +260,11 @@ impl World {
         }
         // Budgets are short: what is under way is concluded in the same tick, but for a pause.
         let stands_still = |pending: &Pending| self.nodes[pending.node].is_paused;
-        if self.tick < setting.horizon && self.pending.iter().all(stands_still) {
+        let spends = self
+            .waiting
+            .iter()
+            .any(|waiting| waiting.answer.is_some() && !self.nodes[waiting.node].is_paused);
+        if self.tick < setting.horizon && self.pending.iter().all(stands_still) && !spends {
             steps.push(Step::Tick);
         }
         if self.late.is_some() {
@@ -227,11 +282,31 @@ impl World {
                 steps.push(Step::Wrong { trouble: Trouble::LateClaim, at: i });
             }
         }
+        self.steps_of_waiting(setting, steps);
         for node in 0..self.nodes.len() {
             self.steps_of_node(setting, node, steps);
         }
         for store in 0..self.stores.len() {
             self.steps_of_store(setting, store, steps);
+        }
+    }
+
+    fn steps_of_waiting(&self, setting: &Setting, steps: &mut Vec<Step>) {
+        let Some(waiting) = &self.waiting else { return };
+        let node = &self.nodes[waiting.node];
+        if node.is_paused {
+            return;
+        }
+        if waiting.answer.is_some() {
+            steps.extend([Step::Spent, Step::SpendLost]);
+            return;
+        }
+        if self.can_reach(waiting.node) {
+            steps.push(Step::Spend);
+        }
+        let is_closed = node.corrected_clock(self.now()) >= setting.closed_at();
+        if is_closed || setting.leaves_out(Rule::Waiting) {
+            steps.push(Step::Close);
         }
     }
 
@@ -242,22 +317,26 @@ impl World {
         }
         match &self.nodes[node].link {
             Some(_) => steps.push(Step::Beat { node }),
+            None if self.nodes[node].is_cut_off => steps.push(Step::Reach { node }),
             None => {
                 let masters =
                     (0..self.stores.len()).filter(|i| self.stores[*i].role == Role::Master);
                 steps.extend(masters.map(|store| Step::Connect { node, store }));
             }
         }
-        if self.pending.len() < setting.most_pending && self.is_worth_sending(setting, node) {
-            if setting.honest && self.original == Original::NotSent {
+        if self.pending.len() < setting.most_pending {
+            if self.may_come(setting) {
                 steps.push(Step::Hello { node, original: true });
             }
-            steps.push(Step::Hello { node, original: false });
+            if self.is_worth_sending(setting, node) {
+                steps.push(Step::Hello { node, original: false });
+            }
         }
         let troubles = setting.troubles.iter().filter(|trouble| match trouble {
             Trouble::NodeClock(_) | Trouble::Kill => true,
             Trouble::Deaf => !self.nodes[node].is_deaf,
             Trouble::Pause => self.pending.iter().any(|pending| pending.node == node),
+            Trouble::CutOff => !self.nodes[node].is_cut_off,
             Trouble::Disconnect | Trouble::LateEpoch => self.nodes[node].link.is_some(),
             _ => false,
         });
@@ -309,7 +388,11 @@ impl World {
 
     /// Whether the store can process what this connection's node asks of it.
     fn can_ask(&self, pending: &Pending) -> bool {
-        let link = self.nodes[pending.node].link.as_ref();
+        self.can_reach(pending.node)
+    }
+
+    fn can_reach(&self, node: usize) -> bool {
+        let link = self.nodes[node].link.as_ref();
         !(self.unseen.by != 0 && self.unseen.is_back)
             && link.is_some_and(|link| link.is_to(&self.stores[link.store]))
     }

@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use firstflight_config::{EarlyDataSettings, EarlyRules, Nonce};
+use firstflight_replay::{EpochScope, TicketEpochs};
 use http::StatusCode;
 
 use super::*;
@@ -29,7 +32,8 @@ fn keyed(key: &str) -> Request<()> {
 fn gatekeeper(capacity: usize) -> Gatekeeper {
     let settings =
         EarlyDataSettings { register_capacity: capacity, ..EarlyDataSettings::default() };
-    Gatekeeper::new(&settings, false, None)
+    let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
+    Gatekeeper::new(&settings, epochs, Duration::from_secs(3600), None)
 }
 
 async fn status(
@@ -148,10 +152,15 @@ async fn a_key_is_given_back_if_certainly_nothing_was_sent() {
 async fn the_upstream_learns_of_flights_from_us_alone() {
     let gatekeeper = gatekeeper(10);
     let rules = Rules::new(&rules());
-    let offer = firstflight_replay::Offer::new(&[0; 32], 0, Duration::ZERO);
+    let offer = firstflight_replay::Offer::new(
+        firstflight_replay::ClaimKey::of_flight(&[0; 32]),
+        0,
+        Duration::ZERO,
+        0,
+    );
     let flight = Some(offer.settled(true));
     for (decision, id) in
-        [(None, None), (Some(Decision::Execute), Some("66687aadf862bd776c8fc18b8e9f8e20"))]
+        [(None, None), (Some(Decision::Execute), Some("00000000000000000000000000000000"))]
     {
         let mut request = request("GET", &[("flight-id", "forged"), ("flight_id", "forged")]);
         let entry = enter(&rules, &request, (decision, flight), &gatekeeper).await.unwrap();

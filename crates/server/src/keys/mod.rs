@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use firstflight_config::{ConfigError, KeySource, TicketSettings};
+use firstflight_replay::TicketEpochs;
 use firstflight_store::Store;
 use firstflight_telemetry::metrics::TicketReading;
 use firstflight_tickets::{
-    KeyEncryption, KeyFile, KeyState, Opened, RING_OVERHEAD, Refreshed, Ring, Schedule, TicketKeys,
-    UnixTime, Warning, Zone,
+    KeyEncryption, KeyFile, KeyState, Opened, Origin, RING_OVERHEAD, Refreshed, Ring, Schedule,
+    TicketKeys, UnixTime, Warning, Zone,
 };
-use firstflight_tls::{OpenedTicket, SteadyClock, TicketSealer};
+use firstflight_tls::{OpenedTicket, SteadyClock, TicketSealer, Withheld};
 use tracing::{info, warn};
 
 use crate::ServerError;
@@ -27,6 +28,8 @@ pub(crate) use shared::name_of_this_node;
 /// Seals and opens the tickets of all connections.
 pub(crate) struct TicketRing {
     keys: Arc<TicketKeys>,
+    /// Which tickets may bring early data.
+    epochs: Arc<TicketEpochs>,
     /// The keys' other side, if they come from the store.
     shared: Option<SharedKeys>,
     /// Sessions that lie in the store instead of in their tickets; `None`: there is no store.
@@ -49,6 +52,7 @@ impl TicketRing {
         settings: &TicketSettings,
         store: Option<&Store>,
         inherited: Option<Ring>,
+        epochs: Arc<TicketEpochs>,
     ) -> Result<Arc<Self>, ServerError> {
         let lacks_store = |what: &str| {
             ServerError::Config(ConfigError::Setting(format!(
@@ -76,6 +80,7 @@ impl TicketRing {
         let sessions = store.map(|store| Sessions::new(store.clone(), keys.schedule().lifetime()));
         Ok(Arc::new(Self {
             keys: Arc::new(keys.in_zone(zone)),
+            epochs,
             shared,
             sessions,
             in_process: settings.keys == KeySource::Process,
@@ -110,11 +115,6 @@ impl TicketRing {
         if let Some(shared) = &self.shared {
             shared.follow(&self.keys).await;
         }
-    }
-
-    /// Whether tickets may have been used before this process began.
-    pub(crate) fn may_predate_start(&self) -> bool {
-        self.keys.may_predate_start()
     }
 
     /// The keys, if they are this process's own: nobody else could give them to its successor.
@@ -188,8 +188,22 @@ impl TicketRing {
     /// store's budget. It is gone from the store then, whatever becomes of the connection.
     pub(crate) async fn redeem(&self, id: &[u8]) -> Redeemed {
         match &self.sessions {
-            Some(sessions) => sessions.redeem(&self.keys, id).await,
+            Some(sessions) => sessions.redeem(self, id).await,
             None => Redeemed::nothing(),
+        }
+    }
+}
+
+impl TicketRing {
+    /// A session with early data, if its ticket was issued in this zone and in an epoch whose
+    /// flights the register covers; else without.
+    fn session_of(&self, content: Vec<u8>, origin: Origin) -> OpenedTicket {
+        if origin.zone != self.keys.zone() {
+            return OpenedTicket::WithoutEarlyData(content, Withheld::Zone);
+        }
+        match self.epochs.accepts(origin.epoch) {
+            true => OpenedTicket::Session(content),
+            false => OpenedTicket::WithoutEarlyData(content, Withheld::Epoch),
         }
     }
 }
@@ -200,30 +214,23 @@ impl TicketSealer for TicketRing {
     }
 
     fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
+        let epoch = self.epochs.current();
         match &self.sessions {
             Some(sessions) if self.settings.single_use => {
-                sessions.deposit(self.keys.seal_apart(session, now()))
+                sessions.deposit(self.keys.seal_apart(session, epoch, now()))
             }
-            _ => Some(self.keys.seal(session, now())),
+            _ => Some(self.keys.seal(session, epoch, now())),
         }
     }
 
     fn open(&self, ticket: &[u8]) -> OpenedTicket {
         match self.keys.open(ticket, now()) {
-            Opened::Ticket { content, zone } => session_for(&self.keys, content, zone),
+            Opened::Ticket { content, origin } => self.session_of(content, origin),
             Opened::Reference { id, .. } if self.sessions.is_some() => {
                 OpenedTicket::Elsewhere(id.to_vec())
             }
             _ => OpenedTicket::Ignored,
         }
-    }
-}
-
-/// A session whose ticket was issued in `zone`: early data is for the same zone only.
-fn session_for(keys: &TicketKeys, content: Vec<u8>, zone: Zone) -> OpenedTicket {
-    match zone == keys.zone() {
-        true => OpenedTicket::Session(content),
-        false => OpenedTicket::WithoutEarlyData(content),
     }
 }
 
@@ -234,16 +241,28 @@ pub(crate) fn now() -> UnixTime {
 
 #[cfg(test)]
 mod tests {
+    use firstflight_replay::EpochScope;
+
     use super::*;
+
+    fn epochs(scope: EpochScope) -> Arc<TicketEpochs> {
+        Arc::new(TicketEpochs::new(scope))
+    }
+
+    fn of_process(settings: &TicketSettings) -> Result<Arc<TicketRing>, ServerError> {
+        TicketRing::open(settings, None, None, epochs(EpochScope::Process))
+    }
 
     #[test]
     fn seals_and_opens_and_ignores_the_rest() {
-        let ring = TicketRing::open(&TicketSettings::default(), None, None).unwrap();
+        let ring = of_process(&TicketSettings::default()).unwrap();
         let ticket = ring.seal(b"session").unwrap();
         assert!(ticket.len() <= b"session".len() + ring.max_overhead());
         assert_eq!(TicketSealer::open(&*ring, &ticket), OpenedTicket::Session(b"session".to_vec()));
         assert_eq!(TicketSealer::open(&*ring, b"garbage"), OpenedTicket::Ignored);
-        assert!(!ring.may_predate_start());
+        ring.epochs.start_next();
+        let resumed = OpenedTicket::WithoutEarlyData(b"session".to_vec(), Withheld::Epoch);
+        assert_eq!(TicketSealer::open(&*ring, &ticket), resumed);
     }
 
     #[test]
@@ -257,21 +276,22 @@ mod tests {
                 zone: zone.map(str::to_owned),
                 ..TicketSettings::default()
             };
-            TicketRing::open(&settings, None, None).unwrap()
+            // As nodes of a store have them.
+            TicketRing::open(&settings, None, None, epochs(EpochScope::Store)).unwrap()
         };
         let (west, east, none) = (in_zone(Some("west")), in_zone(Some("east")), in_zone(None));
         let ticket = west.seal(b"session").unwrap();
         let session = b"session".to_vec();
         let open = |ring: &TicketRing| TicketSealer::open(ring, &ticket);
         assert_eq!(open(&in_zone(Some("west"))), OpenedTicket::Session(session.clone()));
-        assert_eq!(open(&east), OpenedTicket::WithoutEarlyData(session.clone()));
-        assert_eq!(open(&none), OpenedTicket::WithoutEarlyData(session));
+        assert_eq!(open(&east), OpenedTicket::WithoutEarlyData(session.clone(), Withheld::Zone));
+        assert_eq!(open(&none), OpenedTicket::WithoutEarlyData(session, Withheld::Zone));
     }
 
     #[test]
     fn what_needs_a_store_says_so() {
         let settings = TicketSettings { single_use: true, ..TicketSettings::default() };
-        let error = TicketRing::open(&settings, None, None).map(drop).unwrap_err().to_string();
+        let error = of_process(&settings).map(drop).unwrap_err().to_string();
         assert!(error.contains("single_use = true needs a store"), "{error}");
     }
 }

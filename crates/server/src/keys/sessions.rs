@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use firstflight_replay::Unknown;
 use firstflight_store::Store;
-use firstflight_tickets::{Apart, Opened, SessionId, TicketKeys};
-use firstflight_tls::OpenedTicket;
+use firstflight_tickets::{Apart, Opened, SessionId};
+use firstflight_tls::{OpenedTicket, Withheld};
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{info, warn};
 
-use super::{now, session_for};
+use super::{TicketRing, now};
 
 /// Sessions in the store.
 pub(super) struct Sessions {
@@ -75,7 +75,7 @@ impl Sessions {
     }
 
     /// Takes the session with `id` out of the store.
-    pub(super) async fn redeem(&self, keys: &TicketKeys, id: &[u8]) -> Redeemed {
+    pub(super) async fn redeem(&self, ring: &TicketRing, id: &[u8]) -> Redeemed {
         let Ok(id) = SessionId::try_from(id) else { return Redeemed::nothing() };
         let taken = match self.store.take(&place(&id)).await {
             Ok(taken) => taken,
@@ -84,14 +84,15 @@ impl Sessions {
             }
         };
         let Some(record) = taken.value else { return Redeemed::nothing() };
-        let Opened::Ticket { content, zone } = keys.open_kept(&record, &id, now()) else {
+        let Opened::Ticket { content, origin } = ring.keys.open_kept(&record, &id, now()) else {
             return Redeemed::nothing();
         };
         match taken.counts {
-            Ok(()) => Redeemed { session: session_for(keys, content, zone), withheld: None },
-            Err(why) => {
-                Redeemed { session: OpenedTicket::WithoutEarlyData(content), withheld: Some(why) }
-            }
+            Ok(()) => Redeemed { session: ring.session_of(content, origin), withheld: None },
+            Err(why) => Redeemed {
+                session: OpenedTicket::WithoutEarlyData(content, Withheld::Store),
+                withheld: Some(why),
+            },
         }
     }
 }

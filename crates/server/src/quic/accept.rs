@@ -6,13 +6,14 @@ use std::time::Instant;
 use firstflight_quic::{EarlyDataJudge, Handshake};
 use firstflight_replay::{Flight, Refusal};
 use firstflight_telemetry::metrics::{QuicRefusal, RefusedReason};
+use firstflight_tls::OpenedTicket;
 use quinn::{Connecting, ConnectionError, Incoming};
 
 use super::Front;
 use super::ahead::Ahead;
 use super::arrivals::{Arrivals, Arrived};
 use crate::accept::refusal;
-use crate::gatekeeper::{HeardAt, Refused};
+use crate::gatekeeper::{Arrival, HeardAt, Refused, Unspent};
 use crate::generation::Generation;
 use crate::server::Shared;
 
@@ -27,6 +28,8 @@ pub(crate) struct Accepted {
     pub(crate) refused: Option<RefusedReason>,
     /// From when to when the flight was claimed.
     pub(crate) claim: Option<(Instant, Instant)>,
+    /// The flight, if its early data was refused and it has no record yet.
+    pub(crate) unspent: Option<Unspent>,
 }
 
 /// What the judge has decided.
@@ -70,11 +73,12 @@ pub(crate) async fn accept(
         return Ok(None);
     };
     let verdict = Arc::new(Mutex::new(Verdict::default()));
-    let (mut session, mut withheld) = (None, None);
+    let (mut session, mut withheld, mut redeemed) = (None, None, false);
+    let arrival = server.gatekeeper.arrival();
     // TLS has not been given anything yet.
     let heard_at = server.gatekeeper.heard_at(None);
     let judge = match arrivals {
-        None => judge(server.clone(), verdict.clone(), heard_at),
+        None => judge(server.clone(), verdict.clone(), (arrival, heard_at)),
         Some(arrivals) => {
             let arrived = arrivals.of(&incoming).await;
             // First the token, then the claim: a client that is sent away has to find its flight
@@ -87,11 +91,12 @@ pub(crate) async fn accept(
             let ahead = match arrived {
                 Some(arrived) => {
                     let crypto = (&*terms.crypto, generation.early_data);
-                    Ahead::settle(server, crypto, &arrived.client_hello).await
+                    Ahead::settle(server, crypto, &arrived.client_hello, arrival).await
                 }
                 None => Ahead::unseen(),
             };
             (session, withheld) = (ahead.session.clone(), ahead.withheld);
+            redeemed = matches!(session, Some(OpenedTicket::Session(_)));
             ahead.judge(verdict.clone())
         }
     };
@@ -99,29 +104,40 @@ pub(crate) async fn accept(
     let mut connecting = incoming.accept_with(Arc::new(config))?;
     let facts = connecting.handshake_data().await?;
     let facts = facts.downcast::<Handshake>().map_err(|_| ConnectionError::LocallyClosed)?;
-    let Verdict { mut flight, refused, claim } =
+    let mut recorded = redeemed;
+    let Verdict { mut flight, mut refused, claim } =
         std::mem::take(&mut *verdict.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(Refused::Gate(Refusal::HandedOver)) = refused {
         // Nothing of it has run, as nobody serves the connection yet. Its client sends again what
         // was refused: another process's copy must not have run by then.
-        match server.gatekeeper.claim(&facts, heard_at, false).await {
-            Ok(theirs) => flight = (!theirs.won()).then_some(theirs),
+        match server.gatekeeper.claim(&facts, (arrival, heard_at), false).await {
+            // Too late for TLS to accept it, but it has its record.
+            Ok(theirs) if theirs.won() => recorded = true,
+            Ok(theirs) => flight = Some(theirs),
             Err(Refused::Gate(Refusal::HandedOver)) => return Err(ConnectionError::LocallyClosed),
-            Err(_) => {}
+            Err(why) => refused = Some(why),
         }
     }
+    let unspent = match flight {
+        Some(_) => None,
+        None => Unspent::left_by(&facts, (arrival, heard_at), refused.or(withheld), recorded),
+    };
     let refused = match refused {
         Some(refused) => Some(refused.reason()),
         None => refusal(&facts, withheld),
     };
-    Ok(Some(Accepted { connecting, facts: *facts, flight, refused, claim }))
+    Ok(Some(Accepted { connecting, facts: *facts, flight, refused, claim, unspent }))
 }
 
 /// Claims the flight in this process's own register, while TLS asks.
-fn judge(server: Arc<Shared>, verdict: Arc<Mutex<Verdict>>, heard_at: HeardAt) -> EarlyDataJudge {
+fn judge(
+    server: Arc<Shared>,
+    verdict: Arc<Mutex<Verdict>>,
+    (arrival, heard_at): (Arrival, HeardAt),
+) -> EarlyDataJudge {
     Box::new(move |facts| {
         let began = Instant::now();
-        let claim = server.gatekeeper.claim_at_once(facts, heard_at);
+        let claim = server.gatekeeper.claim_at_once(facts, arrival, heard_at);
         verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
     })
 }

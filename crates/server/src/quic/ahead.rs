@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use firstflight_quic::{EarlyDataJudge, Handshake, Rehearsal, ServerCrypto};
 use firstflight_replay::{Flight, SharedRefusal};
-use firstflight_tls::OpenedTicket;
+use firstflight_tls::{OfferedFlight, OpenedTicket};
 use tracing::debug;
 
 use super::accept::Verdict;
-use crate::gatekeeper::Refused;
+use crate::gatekeeper::{Arrival, Refused};
 use crate::server::Shared;
 
 /// What was settled of a connection before it begins.
 pub(super) struct Ahead {
-    /// The flight's client random and what became of its claim; `None`: there is no flight.
-    claim: Option<([u8; 32], Result<Flight, Refused>)>,
+    /// The flight and what became of its claim; `None`: there is no flight.
+    claim: Option<(OfferedFlight, Result<Flight, Refused>)>,
     /// When the claim was asked for.
     began: Instant,
     /// The session of its single-use ticket, if it has one.
@@ -37,6 +37,7 @@ impl Ahead {
         server: &Shared,
         (crypto, early_data): (&ServerCrypto, bool),
         client_hello: &[u8],
+        arrival: Arrival,
     ) -> Self {
         let gatekeeper = &server.gatekeeper;
         let rehearse = |session| {
@@ -63,8 +64,8 @@ impl Ahead {
         }
         if let (None, Rehearsal::EarlyData(facts)) = (ahead.withheld, rehearsal) {
             ahead.began = Instant::now();
-            let claim = gatekeeper.claim(&facts, heard_at, redeemed).await;
-            ahead.claim = Some((facts.client_random, claim));
+            let claim = gatekeeper.claim(&facts, (arrival, heard_at), redeemed).await;
+            ahead.claim = facts.offered_flight.map(|flight| (flight, claim));
         }
         ahead
     }
@@ -76,7 +77,11 @@ impl Ahead {
         let began = self.began;
         Box::new(move |facts: &Handshake| {
             let claim = match self.claim {
-                Some((random, claim)) if random == facts.client_random => claim,
+                Some((flight, claim))
+                    if facts.offered_flight.is_some_and(|one| one.name == flight.name) =>
+                {
+                    claim
+                }
                 _ => Err(self.withheld.unwrap_or(Refused::Unseen)),
             };
             verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)

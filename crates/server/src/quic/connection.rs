@@ -46,15 +46,25 @@ pub(crate) async fn serve(
         visit.has_no_handshake();
         return Ok(());
     };
-    let Accepted { connecting, facts, flight, refused, claim } = accepted;
+    let Accepted { connecting, facts, flight, refused, claim, unspent } = accepted;
     let Ok((quic, handshake)) = connecting.into_0rtt() else {
         unreachable!("a server may always send before the client's Finished");
     };
     let (completion, complete) = Completion::new();
     let timeline = Timeline::new(visit.accepted_at(), claim);
     let alt_svc = None;
-    let terms =
-        Terms { client, local, generation, timeline, visit, facts, refused, flight, alt_svc };
+    let terms = Terms {
+        client,
+        local,
+        generation,
+        timeline,
+        visit,
+        facts,
+        refused,
+        flight,
+        unspent,
+        alt_svc,
+    };
     let connection = Arc::new(Connection::new(server, terms, complete));
     let handshake = async {
         // It says whether early data was accepted, which is a client's question; and ends as well

@@ -116,12 +116,17 @@ impl Session {
         self.requests.push(Box::pin(serving));
     }
 
+    /// Whether all requests of the connection's flight are answered 425.
+    fn is_lost(&self) -> bool {
+        self.connection.lost_claim() || self.connection.is_overtaken()
+    }
+
     /// Ends a connection that takes no further requests.
     async fn goodbye(&mut self) -> Result<(), ConnectionError> {
         let seen = self.connection.seen.load(Ordering::Relaxed);
         let last = self.told
             || !self.connection.generation.keep_alive
-            || self.connection.is_complete() && self.connection.lost_claim();
+            || self.connection.is_complete() && self.is_lost();
         match last && seen > 0 && !self.finishing {
             true => self.finish().await,
             false => Ok(()),
@@ -136,7 +141,7 @@ impl Session {
     async fn finish(&mut self) -> Result<(), ConnectionError> {
         self.finishing = true;
         self.idle_since = Instant::now();
-        let lost = self.connection.lost_claim();
+        let lost = self.is_lost();
         if lost && self.watch.next_id() == 0 {
             self.close(Code::H3_NO_ERROR);
             return Ok(());

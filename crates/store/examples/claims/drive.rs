@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use firstflight_replay::{ClaimKey, StoreAnswer};
-use firstflight_store::Store;
+use firstflight_replay::{ClaimKey, SharedConfig, StoreAnswer};
+use firstflight_store::{Claimant, Store};
 use hdrhistogram::Histogram;
 use tokio::task::LocalSet;
 
@@ -72,8 +72,16 @@ impl Keys {
         let mut count = [0; 8];
         count.copy_from_slice(&random[..8]);
         random[..8].copy_from_slice(&(u64::from_le_bytes(count) + 1).to_le_bytes());
-        ClaimKey::from_client_random(&random)
+        ClaimKey::of_flight(&random)
     }
+}
+
+/// Claims a flight that is exact now.
+async fn claim(store: &Store, key: ClaimKey) -> StoreAnswer {
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default();
+    // Claimants are random numbers; a key's bytes are random, too.
+    let name = key.as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    store.claim(key, Claimant::new(name), SharedConfig::default().record_end(now)).await
 }
 
 /// Waits until the store's word counts: until its epoch is older than the recording window.
@@ -81,7 +89,7 @@ pub(crate) async fn until_claims_count(store: &Store, longest: Duration) -> Resu
     let keys = Keys::new();
     let begin = Instant::now();
     loop {
-        let answer = store.claim(keys.next()).await;
+        let answer = claim(store, keys.next()).await;
         if answer == StoreAnswer::Won {
             return Ok(());
         }
@@ -105,7 +113,7 @@ pub(crate) async fn drive(store: &Store, keys: &Keys, load: Load) -> Outcomes {
                 tasks.spawn_local(async move {
                     while Instant::now() < until {
                         let due = Instant::now();
-                        let answer = store.claim(keys.next()).await;
+                        let answer = claim(&store, keys.next()).await;
                         outcomes.borrow_mut().add(answer, due);
                     }
                 });
@@ -141,7 +149,7 @@ async fn at_rate(
         }
         let (store, key, outcomes) = (store.clone(), keys.next(), outcomes.clone());
         tokio::task::spawn_local(async move {
-            let answer = store.claim(key).await;
+            let answer = claim(&store, key).await;
             outcomes.borrow_mut().add(answer, due);
         });
     }

@@ -3,7 +3,7 @@
 use firstflight_replay::{Epoch, Sighting, Unknown};
 use redis::{ServerError, Value};
 
-use super::queue::{Job, Reply};
+use super::queue::{Check, Job, Reply};
 use super::{Life, Master};
 use crate::StoreError;
 use crate::link::{Link, epoch_age, error_of, integer, refusal, time};
@@ -21,7 +21,8 @@ pub(super) async fn run(
 ) -> Result<(), StoreError> {
     let settings = &master.settings;
     settings.counters.batch();
-    let witness = jobs.iter().any(|job| job.counts).then_some(Witness { life, master });
+    let witness =
+        jobs.iter().any(|job| job.check != Check::None).then_some(Witness { life, master });
     let mut request = Vec::new();
     jobs.iter().for_each(|job| request.extend_from_slice(&job.command));
     let extra = witness.as_ref().map_or(0, |witness| witness.ask(&mut request));
@@ -39,28 +40,50 @@ pub(super) async fn run(
     };
     let seen = values.split_off(jobs.len());
     let judged = witness.map(|witness| witness.judge(&seen));
-    let (verdict, sound) = match judged {
-        Some(Ok(verdict)) => (verdict, Ok(())),
-        Some(Err(garbled)) => (Err(Unknown::Refused), Err(garbled)),
-        None => (Ok(()), Ok(())),
+    let (verdicts, sound) = match judged {
+        Some(Ok(verdicts)) => (verdicts, Ok(())),
+        Some(Err(garbled)) => (Verdicts::same(Err(Unknown::Refused)), Err(garbled)),
+        None => (Verdicts::same(Ok(())), Ok(())),
     };
     if values.iter().any(has_moved) {
         settings.refresh.notify_one();
     }
-    if let Some(why) = complaint(&jobs, &values, verdict) {
+    if let Some(why) = complaint(&jobs, &values, verdicts.claim) {
         master.complaints.warn(&life.address, &why);
     }
-    let odd = jobs.iter().zip(&values).any(|(job, value)| job.counts && !is_plain(value));
+    let odd =
+        jobs.iter().zip(&values).any(|(job, value)| job.check != Check::None && !is_plain(value));
     for (job, value) in jobs.into_iter().zip(values) {
-        let verdict = if job.counts { verdict } else { Ok(()) };
+        let verdict = verdicts.of(job.check);
         let _ = job.reply.send(Ok(Reply { value, verdict }));
     }
     if odd { Err(garbled()) } else { sound }
 }
 
+/// What a batch shows of the store, for each kind of check.
+#[derive(Clone, Copy)]
+struct Verdicts {
+    claim: Result<(), Unknown>,
+    record: Result<(), Unknown>,
+}
+
+impl Verdicts {
+    fn same(verdict: Result<(), Unknown>) -> Self {
+        Self { claim: verdict, record: verdict }
+    }
+
+    fn of(self, check: Check) -> Result<(), Unknown> {
+        match check {
+            Check::None => Ok(()),
+            Check::Claim => self.claim,
+            Check::Record => self.record,
+        }
+    }
+}
+
 /// What claims were refused for, apart from what heartbeats see and say.
 fn complaint(jobs: &[Job], values: &[Value], verdict: Result<(), Unknown>) -> Option<String> {
-    let counting = jobs.iter().zip(values).filter(|(job, _)| job.counts);
+    let counting = jobs.iter().zip(values).filter(|(job, _)| job.check != Check::None);
     let refused = counting.filter_map(|(_, value)| error_of(value)).next();
     match (refused, verdict) {
         (Some(error), _) => Some(error.to_string()),
@@ -71,7 +94,7 @@ fn complaint(jobs: &[Job], values: &[Value], verdict: Result<(), Unknown>) -> Op
     }
 }
 
-/// Whether a claim or a `GETDEL` may be answered so. A store that answers anything else has lost
+/// Whether a claim, a `GET` or a `GETDEL` may be answered so. A store that answers anything else has lost
 /// count of what it answers.
 fn is_plain(value: &Value) -> bool {
     matches!(value, Value::Nil | Value::Okay | Value::BulkString(_) | Value::ServerError(_))
@@ -105,13 +128,13 @@ impl Witness<'_> {
         questions
     }
 
-    /// Whether the store's word counts.
+    /// Whether claims count, and records.
     ///
     /// # Errors
     /// If these are no answers to those questions.
-    fn judge(&self, seen: &[Value]) -> Result<Result<(), Unknown>, StoreError> {
+    fn judge(&self, seen: &[Value]) -> Result<Verdicts, StoreError> {
         if let Some(why) = seen.iter().find_map(refusal) {
-            return Ok(Err(why));
+            return Ok(Verdicts::same(Err(why)));
         }
         let (waited, [epoch, now, left]) = match seen {
             [epoch, now, left] => (None, [epoch, now, left]),
@@ -121,18 +144,23 @@ impl Witness<'_> {
         if let Some(waited) = waited {
             let replicas = integer(waited).ok_or_else(garbled)?;
             if replicas < i64::from(self.master.settings.replicas) {
-                return Ok(Err(Unknown::Unreplicated));
+                return Ok(Verdicts::same(Err(Unknown::Unreplicated)));
             }
         }
         let sighting = Sighting {
             run_id: self.life.run_id.clone(),
             replication_id: self.life.replication_id.clone(),
+            slots: self.master.slots(&self.life.address),
             epoch: epoch_of(epoch)?,
             epoch_age: epoch_age(left),
             store_time: time(now).ok_or_else(garbled)?,
             node_time: self.master.settings.node_time(),
         };
-        Ok(self.master.continuity().judge(&sighting, self.master.settings.now()))
+        let (continuity, now) = (self.master.continuity(), self.master.settings.now());
+        Ok(Verdicts {
+            claim: continuity.judge(&sighting, now),
+            record: continuity.judge_record(&sighting, now),
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use super::batch::{epoch_of, epoch_questions, garbled};
 use super::info::Report;
 use super::voice::Voice;
 use super::{Life, Master};
-use crate::link::{Link, epoch_age, error_of, text, time};
+use crate::link::{Link, epoch_age, error_of, integer, text, time};
 use crate::settings::{PATIENCE, RETRY, millis};
 use crate::{Address, StoreError};
 
@@ -23,7 +23,7 @@ const OTHER_SETTINGS: &str = "another node counts by other times; make freshness
 
 /// Runs for ever.
 pub(super) async fn run(master: Arc<Master>) {
-    let mut keeper = Keeper { master: &master, voice: Voice::default(), refused: None };
+    let mut keeper = Keeper { master: &master, voice: Voice::default(), mark: 0, refused: None };
     let mut place = master.place.address.clone();
     loop {
         let address = place.borrow_and_update().clone();
@@ -55,6 +55,8 @@ pub(super) async fn run(master: Arc<Master>) {
 struct Keeper<'a> {
     master: &'a Master,
     voice: Voice,
+    /// The number of this node's last mark.
+    mark: u64,
     /// Why the last epoch could not be written.
     refused: Option<StoreError>,
 }
@@ -101,13 +103,21 @@ impl Keeper<'_> {
         }
     }
 
-    async fn ask(&self, link: &mut Link, address: &Address) -> Result<Heartbeat, StoreError> {
+    async fn ask(&mut self, link: &mut Link, address: &Address) -> Result<Heartbeat, StoreError> {
         let mut request = Vec::new();
         for section in SECTIONS {
             redis::cmd("INFO").arg(section).write_packed_command(&mut request);
         }
         request.extend(epoch_questions(&self.master.epoch_key));
-        let values = link.exchange(&request, SECTIONS.len() + 3).await?;
+        self.mark += 1;
+        redis::cmd("GET").arg(&self.master.mark_key).write_packed_command(&mut request);
+        let mut set = redis::cmd("SET");
+        set.arg(&self.master.mark_key).arg(self.mark);
+        set.arg("PX").arg(millis(Heartbeat::MARK_LIFE)).write_packed_command(&mut request);
+        let mut values = link.exchange(&request, SECTIONS.len() + 5).await?;
+        // A replica, or a store without memory, does not take it.
+        let marked = (values.pop() == Some(Value::Okay)).then_some(self.mark);
+        let mark = values.pop().as_ref().and_then(integer);
         if let Some(error) = values.iter().find_map(error_of) {
             return Err(error);
         }
@@ -124,10 +134,13 @@ impl Keeper<'_> {
             maxmemory: report.maxmemory,
             maxmemory_policy: report.maxmemory_policy,
             evicted_keys: report.evicted_keys,
+            slots: self.master.slots(address),
             epoch: epoch_of(epoch)?,
             epoch_age: epoch_age(left),
             store_time: time(now).ok_or_else(garbled)?,
             node_time: self.master.settings.node_time(),
+            mark: mark.and_then(|mark| u64::try_from(mark).ok()),
+            marked,
             confirmation: self.master.confirmation(address),
         })
     }
@@ -139,6 +152,7 @@ impl Keeper<'_> {
         address: &Address,
         beat: &Heartbeat,
     ) -> Result<(), StoreError> {
+        self.master.set_store_clock(beat.store_time);
         let now = self.master.settings.now();
         let orders = self.master.continuity().heartbeat(beat, now);
         if let Some(write) = orders.write {

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::{Life, Master, batch, info};
 use crate::StoreError;
-use crate::link::{Link, text};
+use crate::link::{Link, error_of, integer, text, time};
 use crate::settings::RETRY;
 
 type Lives = watch::Receiver<Option<Arc<Life>>>;
@@ -63,16 +63,29 @@ async fn serve(master: &Master, life: &Life, link: &mut Link, pause: &mut Durati
     }
 }
 
-/// A connection to the very process that the heartbeat sees.
+/// A connection to the very process that the heartbeat sees, and has not gone back since.
 async fn enter(master: &Master, life: &Life) -> Result<Link, StoreError> {
     let settings = &master.settings;
     let mut link = Link::open(&life.address, &settings.access).await?;
-    let ask = redis::cmd("INFO").arg("server").to_owned();
-    let said = tokio::time::timeout(settings.access.patience, link.command(&ask)).await;
-    let said = said.unwrap_or_else(|_| Err(StoreError::Absent("it is silent".to_owned())))?;
-    let run_id = text(&said).and_then(|said| info::field(said, "run_id"));
+    // Taken before the store is asked: heartbeats go on.
+    let mark = master.continuity().mark().cloned();
+    let mut request = redis::cmd("INFO").arg("server").get_packed_command();
+    redis::cmd("GET").arg(&master.mark_key).write_packed_command(&mut request);
+    redis::cmd("TIME").write_packed_command(&mut request);
+    let values = tokio::time::timeout(settings.access.patience, link.exchange(&request, 3)).await;
+    let values = values.unwrap_or_else(|_| Err(StoreError::Absent("it is silent".to_owned())))?;
+    if let Some(error) = values.iter().find_map(error_of) {
+        return Err(error);
+    }
+    let [said, there, now] = values.as_slice() else { return Err(batch::garbled()) };
+    let run_id = text(said).and_then(|said| info::field(said, "run_id"));
     if run_id != Some(life.run_id.as_str()) {
         return Err(StoreError::Absent("another process answers".to_owned()));
+    }
+    let there = integer(there).and_then(|there| u64::try_from(there).ok());
+    let now = time(now).ok_or_else(batch::garbled)?;
+    if mark.is_some_and(|mark| mark.is_lost(&life.run_id, &life.replication_id, there, now)) {
+        return Err(StoreError::Absent("it has gone back to an earlier state".to_owned()));
     }
     settings.counters.connection();
     Ok(link)

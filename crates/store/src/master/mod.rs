@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{Breaker, Confirmation, Continuity, Unknown};
+use firstflight_replay::{Breaker, Confirmation, Continuity, Slots, Unknown};
 use redis::Cmd;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ use queue::{Job, Queue};
 use voice::Complaints;
 
 pub(crate) use info::Report;
-pub(crate) use queue::Reply;
+pub(crate) use queue::{Check, Reply};
 
 /// One life of a store process, as far as this node follows it: from the first heartbeat until the
 /// connection breaks or it turns out to be another.
@@ -48,19 +48,20 @@ impl Place {
     }
 }
 
-/// Which address the majority of the sentinels, or of a cluster's masters, last named, and when
-/// they were asked.
+/// Which address the majority of the sentinels, or of a cluster's masters, last named, with which
+/// slots, and when they were asked.
 #[derive(Default)]
-pub(crate) struct Confirmed(Mutex<Option<(Address, Duration)>>);
+pub(crate) struct Confirmed(Mutex<Option<(Address, Slots, Duration)>>);
 
 impl Confirmed {
-    pub(crate) fn set(&self, address: Address, asked: Duration) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((address, asked));
+    pub(crate) fn set(&self, address: Address, slots: Slots, asked: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((address, slots, asked));
     }
 
-    fn get(&self, address: &Address) -> Option<Duration> {
+    fn get(&self, address: &Address) -> Option<(Slots, Duration)> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().filter(|(named, _)| named == address).map(|(_, asked)| *asked)
+        let (_, slots, asked) = last.as_ref().filter(|(named, ..)| named == address)?;
+        Some((*slots, *asked))
     }
 }
 
@@ -68,6 +69,8 @@ pub(crate) struct Master {
     settings: Arc<Settings>,
     place: Place,
     epoch_key: String,
+    /// The key of this node's mark.
+    mark_key: String,
     epoch_questions: Vec<u8>,
     queue: Queue,
     life: watch::Sender<Option<Arc<Life>>>,
@@ -76,6 +79,8 @@ pub(crate) struct Master {
     continuity: Mutex<Continuity>,
     breaker: Mutex<Breaker>,
     complaints: Complaints,
+    /// The store's clock by the last heartbeat, and when that was on the monotonic clock.
+    store_clock: Mutex<Option<(Duration, Duration)>>,
     /// Why the last connection failed.
     trouble: Mutex<Option<StoreError>>,
 }
@@ -87,19 +92,23 @@ pub(crate) struct Running {
 }
 
 impl Master {
-    /// Begins to connect.
-    pub(crate) fn start(settings: &Arc<Settings>, place: Place, epoch_key: String) -> Running {
+    /// Begins to connect. `tag`: what the keys of its own records end with, so that they lie in one
+    /// of its slots.
+    pub(crate) fn start(settings: &Arc<Settings>, place: Place, tag: &str) -> Running {
+        let epoch_key = settings.key(&format!("epoch{tag}"));
         let master = Arc::new(Self {
             settings: settings.clone(),
             place,
             epoch_questions: batch::epoch_questions(&epoch_key),
             epoch_key,
+            mark_key: settings.key(&format!("mark:{:016x}{tag}", settings.node)),
             queue: Queue::new(),
             life: watch::Sender::new(None),
             open: AtomicUsize::new(0),
             continuity: Mutex::new(Continuity::new(settings.shared)),
             breaker: Mutex::default(),
             complaints: Complaints::default(),
+            store_clock: Mutex::default(),
             trouble: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
@@ -112,14 +121,33 @@ impl Master {
 
     /// Why nothing is worth a try now, if so.
     pub(crate) fn resting(&self) -> Option<Unknown> {
-        if self.open.load(Ordering::Relaxed) == 0 {
+        if self.is_absent() {
             return Some(Unknown::Absent);
         }
         self.breaker().is_open().then_some(Unknown::Slow)
     }
 
-    /// Has `command` answered within `patience`, and judged if it `counts`. What counts tells the
-    /// breaker whether the store is of use.
+    /// Whether there is no connection by which a command could be sent.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.open.load(Ordering::Relaxed) == 0
+    }
+
+    /// How far the store's clock is ahead of this node's, in microseconds. The last heartbeat's
+    /// reading is carried on evenly, so this node's clock may have been set meanwhile.
+    pub(crate) fn clock_offset_micros(&self) -> Option<i64> {
+        let reading = *self.store_clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let (store_time, at) = reading?;
+        let store_time = store_time.saturating_add(self.settings.now().saturating_sub(at));
+        Some(micros(store_time).saturating_sub(micros(self.settings.node_time())))
+    }
+
+    fn set_store_clock(&self, store_time: Duration) {
+        let reading = Some((store_time, self.settings.now()));
+        *self.store_clock.lock().unwrap_or_else(PoisonError::into_inner) = reading;
+    }
+
+    /// Has `command` answered within `patience`, with the outcome of the `check`. Claims tell the
+    /// breaker whether the store is of use to them.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Unknown`] with [`Unknown::Slow`] if time was up.
@@ -127,10 +155,10 @@ impl Master {
         &self,
         command: &Cmd,
         patience: Duration,
-        counts: bool,
+        check: Check,
     ) -> Result<Reply, StoreError> {
         let began = Instant::now();
-        let (job, reply) = Job::new(command, began + patience, counts);
+        let (job, reply) = Job::new(command, began + patience, check);
         let answered = match self.queue.push(job) {
             false => Err(StoreError::Unknown(Unknown::Slow)),
             true => match tokio::time::timeout(patience, reply).await {
@@ -140,7 +168,7 @@ impl Master {
                 Ok(Err(_)) | Err(_) => Err(too_slow()),
             },
         };
-        if counts {
+        if check == Check::Claim {
             self.feel(answered.is_ok());
         }
         answered
@@ -177,9 +205,19 @@ impl Master {
     fn confirmation(&self, address: &Address) -> Confirmation {
         match &self.place.confirmed {
             None => Confirmation::NotNeeded,
-            Some(confirmed) => Confirmation::Majority(confirmed.get(address)),
+            Some(confirmed) => Confirmation::Majority(confirmed.get(address).map(|(_, at)| at)),
         }
     }
+
+    /// Which slots that process owns.
+    fn slots(&self, address: &Address) -> Slots {
+        let confirmed = self.place.confirmed.as_ref().and_then(|confirmed| confirmed.get(address));
+        confirmed.map_or(Slots::ALL, |(slots, _)| slots)
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
 fn too_slow() -> StoreError {

@@ -21,15 +21,25 @@ pub(crate) struct Job {
     pub command: Vec<u8>,
     /// After this nobody waits for it any more, and it is not sent.
     pub deadline: Instant,
-    /// Whether the batch has to see if the store's word counts.
-    pub counts: bool,
+    pub check: Check,
     pub reply: oneshot::Sender<Result<Reply, StoreError>>,
+}
+
+/// What the batch has to see beside the command's own reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// Nothing.
+    None,
+    /// Whether claims count.
+    Claim,
+    /// Whether a record is there for later claims.
+    Record,
 }
 
 /// What was answered.
 pub(crate) struct Reply {
     pub value: Value,
-    /// Whether the store's word counts; `Ok` for those that did not ask.
+    /// What came of the check; `Ok` without one.
     pub verdict: Result<(), Unknown>,
 }
 
@@ -37,10 +47,10 @@ impl Job {
     pub(crate) fn new(
         command: &Cmd,
         deadline: Instant,
-        counts: bool,
+        check: Check,
     ) -> (Self, oneshot::Receiver<Result<Reply, StoreError>>) {
         let (reply, receiver) = oneshot::channel();
-        (Self { command: command.get_packed_command(), deadline, counts, reply }, receiver)
+        (Self { command: command.get_packed_command(), deadline, check, reply }, receiver)
     }
 
     /// Whether anybody still waits.
@@ -90,16 +100,16 @@ mod tests {
         let queue = Queue::new();
         let ping = redis::cmd("PING");
         let later = Instant::now() + Duration::from_secs(60);
-        let (late, _late) = Job::new(&ping, Instant::now(), true);
-        let (left, gone) = Job::new(&ping, later, true);
-        let (good, _good) = Job::new(&ping, later, false);
+        let (late, _late) = Job::new(&ping, Instant::now(), Check::Claim);
+        let (left, gone) = Job::new(&ping, later, Check::Claim);
+        let (good, _good) = Job::new(&ping, later, Check::None);
         drop(gone);
         for job in [late, left, good] {
             assert!(queue.push(job));
         }
         let jobs = queue.next().await;
         assert_eq!(jobs.len(), 1);
-        assert!(!jobs[0].counts);
+        assert_eq!(jobs[0].check, Check::None);
     }
 
     #[tokio::test]
@@ -108,7 +118,7 @@ mod tests {
         let mut waiting = Vec::new();
         let later = Instant::now() + Duration::from_secs(60);
         for place in 0..=MAX_WAITING {
-            let (job, receiver) = Job::new(&redis::cmd("PING"), later, true);
+            let (job, receiver) = Job::new(&redis::cmd("PING"), later, Check::Claim);
             waiting.push(receiver);
             assert_eq!(queue.push(job), place < MAX_WAITING);
         }

@@ -88,6 +88,11 @@ impl Cluster {
             .map_err(|_| StoreError::Absent("no node of the cluster has the slot".to_owned()))
     }
 
+    pub(super) fn clock_offset_micros(&self) -> Option<i64> {
+        let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
+        view.masters.values().filter_map(|known| known.running.master.clock_offset_micros()).min()
+    }
+
     pub(super) fn resting(&self) -> Option<Unknown> {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = view.masters.values().map(|known| known.running.master.resting());
@@ -191,7 +196,7 @@ impl Follower {
                 .remove(&range.node)
                 .filter(|known| known.address == range.address && known.epoch_slot == range.first);
             let known = kept.unwrap_or_else(|| self.meet(&range.address, range.first));
-            known.confirmed.set(range.address.clone(), asked);
+            known.confirmed.set(range.address.clone(), map.slots_of(&range.node), asked);
             masters.insert(range.node.clone(), known);
         }
         view.masters = masters;
@@ -203,15 +208,15 @@ impl Follower {
     fn meet(&self, address: &Address, epoch_slot: u16) -> Known {
         let confirmed = Arc::new(Confirmed::default());
         let place = Place::fixed(address.clone(), Some(confirmed.clone()));
-        let epoch_key = self.settings.key(&format!("epoch:{{{}}}", number_in(epoch_slot)));
-        let running = Master::start(&self.settings, place, epoch_key);
+        let tag = format!(":{{{}}}", number_in(epoch_slot));
+        let running = Master::start(&self.settings, place, &tag);
         Known { running, confirmed, address: address.clone(), epoch_slot }
     }
 }
 
 impl View {
     /// Remembers which slots come to another owner. What is first learnt has not moved: if its
-    /// owner is new, its epoch is too.
+    /// owner is new, or was given it while this node did not run, its epoch is new too.
     fn note_moves(&mut self, map: &SlotMap, now: Duration) {
         let Some(old) = &self.map else { return };
         let moved = (0..SLOTS).filter(|slot| old.owner(*slot) != map.owner(*slot));

@@ -31,7 +31,6 @@ pub(crate) enum Masters {
 
 impl Masters {
     pub(crate) fn start(settings: &Arc<Settings>, topology: Topology) -> Self {
-        let epoch_key = settings.key("epoch");
         let (place, tasks) = match topology {
             Topology::Single(address) => (Place::fixed(address, None), JoinSet::new()),
             Topology::Sentinel { sentinels, master } => {
@@ -39,7 +38,7 @@ impl Masters {
             }
             Topology::Cluster { seeds } => return Self::Many(Cluster::start(settings, seeds)),
         };
-        Self::One { running: Master::start(settings, place, epoch_key), _tasks: tasks }
+        Self::One { running: Master::start(settings, place, ""), _tasks: tasks }
     }
 
     /// Whose `key` is, and whether the owner has had it for long enough.
@@ -57,6 +56,14 @@ impl Masters {
         match self {
             Self::One { running, .. } => Ok(running.master.clone()),
             Self::Many(cluster) => cluster.owner_soon(key).await,
+        }
+    }
+
+    /// How far the store's clock is ahead of this node's: the one furthest behind, of those known.
+    pub(crate) fn clock_offset_micros(&self) -> Option<i64> {
+        match self {
+            Self::One { running, .. } => running.master.clock_offset_micros(),
+            Self::Many(cluster) => cluster.clock_offset_micros(),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use firstflight_replay::Slots;
 use redis::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -98,7 +99,7 @@ impl Watch {
         votes.cast(voter, named, asked);
         let Some((address, asked)) = votes.majority() else { return };
         let address = address.clone();
-        self.confirmed.set(address.clone(), asked);
+        self.confirmed.set(address.clone(), Slots::ALL, asked);
         if self.place.borrow().as_ref() != Some(&address) {
             tracing::info!(master = %address, "the sentinels name a master");
             self.place.send_replace(Some(address));

@@ -1,5 +1,6 @@
 //! A cluster's slots: which a key has, and who owns them.
 
+use firstflight_replay::Slots;
 use redis::Value;
 
 use super::address;
@@ -73,6 +74,12 @@ impl SlotMap {
             }
         }
         masters
+    }
+
+    /// Which slots a master owns.
+    pub(crate) fn slots_of(&self, node: &str) -> Slots {
+        let owned = self.ranges.iter().filter(|range| range.node == node);
+        Slots::of(owned.map(|range| (range.first, range.last)))
     }
 
     /// The id of a slot's owner.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::support::*;
 use firstflight_replay::{ClaimKey, StoreAnswer::*, Unknown};
 use firstflight_rig::{Cluster, Kind};
-use firstflight_store::{Address, Store, StoreConfig, Topology};
+use firstflight_store::{Address, Spent, Store, StoreConfig, Topology};
 use libtest_mimic::Trial;
 
 /// All tests of this module.
@@ -13,6 +13,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![
         claims_and_records_find_their_master,
         a_slot_that_moves_waits_a_window,
+        a_node_that_comes_after_a_slot_moved_waits_a_window,
         a_cluster_without_one_of_its_masters_never_grants_twice,
         a_replica_in_a_masters_place_waits_a_window,
     ]
@@ -28,7 +29,7 @@ async fn all_count(store: &Store) {
     let end = Instant::now() + Duration::from_secs(20);
     let mut row = 0;
     while row < 40 {
-        row = if store.claim(fresh()).await == Won { row + 1 } else { 0 };
+        row = if claim(store, fresh()).await == Won { row + 1 } else { 0 };
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(Instant::now() < end, "not all masters count: {:?}", store.statistics());
     }
@@ -52,7 +53,7 @@ async fn claims_and_records_find_their_master() {
         all_count(&other).await;
         for _ in 0..100 {
             let flight = fresh();
-            let answers = tokio::join!(one.claim(flight), other.claim(flight));
+            let answers = tokio::join!(claim(&one, flight), claim(&other, flight));
             assert!(matches!(answers, (Won, Lost) | (Lost, Won)), "{answers:?}");
         }
         for number in 0..50 {
@@ -75,7 +76,7 @@ async fn a_slot_that_moves_waits_a_window() {
         .map(|flight| (flight, slot(&cluster, flight)))
         .find(|(_, slot)| *slot > 11_000)
         .unwrap();
-    assert_eq!(store.claim(flight).await, Won);
+    assert_eq!(claim(&store, flight).await, Won);
     // The claim does not come along: whoever asks the new owner finds nothing. (A master does not
     // let go of a slot that holds something.)
     cluster.masters[2].ask(&["flushall"]);
@@ -83,9 +84,14 @@ async fn a_slot_that_moves_waits_a_window() {
     let moved = Instant::now();
     let window = short(Duration::from_secs(2)).recording_window();
     let mut waited = 0;
+    let (mine, end) = (claimant(), end_of(unix_time()));
     loop {
-        let answer = store.claim(flight).await;
-        waited += u32::from(answer == unknown(Unknown::Window));
+        let answer = store.claim(flight, mine, end_of(unix_time())).await;
+        if answer == unknown(Unknown::Window) {
+            // A record is with the new owner from now on.
+            assert_eq!(store.spend(flight, mine, end).await, Ok(Spent::Recorded));
+            waited += 1;
+        }
         if answer == Won {
             break;
         }
@@ -96,19 +102,52 @@ async fn a_slot_that_moves_waits_a_window() {
     assert!(waited > 0);
 }
 
+/// No node saw the slot move, and its new master's epoch is old.
+async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
+    let cluster = Cluster::start(Kind::Redis);
+    let store = open(clustered(&cluster));
+    all_count(&store).await;
+    let (flight, slot) = std::iter::repeat_with(fresh)
+        .map(|flight| (flight, slot(&cluster, flight)))
+        .find(|(_, slot)| *slot > 11_000)
+        .unwrap();
+    assert_eq!(claim(&store, flight).await, Won);
+    drop(store);
+    cluster.masters[2].ask(&["flushall"]);
+    cluster.move_slot(slot, 2, 0);
+    let moved = Instant::now();
+    let window = short(Duration::from_secs(2)).recording_window();
+    let (late, later) = (open(clustered(&cluster)), open(clustered(&cluster)));
+    for node in [&late, &later] {
+        loop {
+            // Its record ends at once: only whether the store's word counts is of interest.
+            let answer = node.claim(flight, claimant(), Duration::ZERO).await;
+            if answer == Won {
+                break;
+            }
+            assert!(moved.elapsed() < Duration::from_secs(30), "it never counts: {answer:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(moved.elapsed() >= window, "{:?}", moved.elapsed());
+    }
+    // The two did not fight over the epoch: both count.
+    all_count(&late).await;
+    all_count(&later).await;
+}
+
 async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
     let mut cluster = Cluster::start(Kind::Redis);
     let store = open(clustered(&cluster));
     all_count(&store).await;
     let flights: Vec<_> = (0..30).map(|_| fresh()).collect();
     for flight in &flights {
-        assert_eq!(store.claim(*flight).await, Won);
+        assert_eq!(claim(&store, *flight).await, Won);
     }
     cluster.masters[2].kill();
     let killed = Instant::now();
     while killed.elapsed() < Duration::from_secs(1) {
         for flight in &flights {
-            assert_ne!(store.claim(*flight).await, Won);
+            assert_ne!(claim(&store, *flight).await, Won);
         }
     }
 }
@@ -124,19 +163,19 @@ async fn a_replica_in_a_masters_place_waits_a_window() {
     let flights: Vec<_> = of_the_first.by_ref().take(5).collect();
     let later: Vec<_> = of_the_first.take(100).collect();
     for flight in &flights {
-        assert_eq!(store.claim(*flight).await, Won);
+        assert_eq!(claim(&store, *flight).await, Won);
     }
     cluster.masters[0].kill();
     let killed = Instant::now();
     let window = short(Duration::from_secs(2)).recording_window();
     let mut later = later.into_iter();
     loop {
-        let answer = store.claim(later.next().expect("it counts again at last")).await;
+        let answer = claim(&store, later.next().expect("it counts again at last")).await;
         if answer == Won {
             break;
         }
         for flight in &flights {
-            let answer = store.claim(*flight).await;
+            let answer = claim(&store, *flight).await;
             assert!(answer != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(300)).await;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use firstflight_replay::{ClaimKey, SharedConfig, StoreAnswer, Unknown};
 use firstflight_rig::Process;
-use firstflight_store::{Address, Store, StoreConfig, Topology};
+use firstflight_store::{Address, Claimant, Store, StoreConfig, Topology};
 
-/// Short, so that a window passes in a test: 1.6 s of life, 2 s of window (4 s with confirmation).
+/// Short, so that a window passes in a test: 3.6 s of life, 4 s of window (6 s with confirmation).
 pub(crate) fn short(confirmation: Duration) -> SharedConfig {
     SharedConfig {
         freshness: Duration::from_millis(100),
@@ -45,6 +45,27 @@ pub(crate) fn unix_micros() -> i64 {
     i64::try_from(UNIX_EPOCH.elapsed().expect("after 1970").as_micros()).expect("before 294247")
 }
 
+/// This machine's clock, since 1970.
+pub(crate) fn unix_time() -> Duration {
+    UNIX_EPOCH.elapsed().expect("after 1970")
+}
+
+/// When the record of a flight ends that is exact at `exact_at`.
+pub(crate) fn end_of(exact_at: Duration) -> Duration {
+    short(Duration::ZERO).record_end(exact_at)
+}
+
+/// A connection of its own.
+pub(crate) fn claimant() -> Claimant {
+    static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
+    Claimant::new(NEXT.fetch_sub(1, Ordering::Relaxed))
+}
+
+/// Claims a flight that is exact now, for a connection of its own.
+pub(crate) async fn claim(store: &Store, flight: ClaimKey) -> StoreAnswer {
+    store.claim(flight, claimant(), end_of(unix_time())).await
+}
+
 /// Ten seconds ahead.
 pub(crate) fn fast_clock() -> i64 {
     unix_micros() + 10_000_000
@@ -56,7 +77,7 @@ pub(crate) fn fresh() -> ClaimKey {
     let mut random = [0; 32];
     random[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
     random[8..12].copy_from_slice(&std::process::id().to_be_bytes());
-    ClaimKey::from_client_random(&random)
+    ClaimKey::of_flight(&random)
 }
 
 /// Claims fresh flights until one is answered so.
@@ -67,7 +88,7 @@ pub(crate) async fn until(store: &Store, wanted: StoreAnswer) {
 pub(crate) async fn until_within(store: &Store, wanted: StoreAnswer, patience: Duration) {
     let end = Instant::now() + patience;
     loop {
-        let answer = store.claim(fresh()).await;
+        let answer = claim(store, fresh()).await;
         if answer == wanted {
             return;
         }

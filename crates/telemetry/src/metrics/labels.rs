@@ -85,8 +85,10 @@ label! {
         RefusedBefore = "refused_before",
         /// The ticket's age is off by more than `early_data.freshness`.
         Age = "age",
-        /// Records may be missing: after a start with kept keys, or a clock that was set.
-        StartupWindow = "startup_window",
+        /// The ticket was issued before the present ticket epoch: before a start without a
+        /// hand-over, a step of the clock, or an overflow of the strike register. The next one
+        /// brings early data again.
+        TicketEpoch = "ticket_epoch",
         /// This process is being replaced, and has handed its records to the next one.
         HandedOver = "handed_over",
         /// The strike register is full, or nearly.
@@ -141,6 +143,8 @@ label! {
         Policy = "policy",
         /// Another connection has claimed the flight.
         Replayed = "replayed",
+        /// Early data was refused, and the store has no record of the flight yet.
+        Unrecorded = "unrecorded",
     }
 }
 

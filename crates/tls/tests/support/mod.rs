@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use firstflight_tls::{
     Acceptor, AcceptorConfig, ChallengeCertificates, CipherPolicy, CipherPreference, Connector,
     ConnectorConfig, Identities, Identity, KeyLog, Machine, Offer, OpenedTicket, Progress, Session,
-    TicketSealer, TlsError, Trust, Version,
+    TicketSealer, TlsError, Trust, Version, Withheld,
 };
 
 /// Marks tickets with its key and hides nothing: enough to be the same or another key.
@@ -37,7 +37,9 @@ impl TicketSealer for MarkSealer {
         match ticket.split_first() {
             Some((key, session)) if *key == self.key => match self.opens {
                 Opens::Plainly => OpenedTicket::Session(session.to_vec()),
-                Opens::WithoutEarlyData => OpenedTicket::WithoutEarlyData(session.to_vec()),
+                Opens::WithoutEarlyData => {
+                    OpenedTicket::WithoutEarlyData(session.to_vec(), Withheld::Zone)
+                }
                 Opens::Elsewhere => OpenedTicket::Elsewhere(ticket.to_vec()),
             },
             _ => OpenedTicket::Ignored,

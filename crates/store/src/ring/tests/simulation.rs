@@ -125,7 +125,7 @@ impl World {
         sealers
             .map(|(node, keys)| {
                 let now = node.time(self.now);
-                (keys.seal(b"session", now), now, self.now)
+                (keys.seal(b"session", 0, now), now, self.now)
             })
             .collect()
     }
@@ -152,7 +152,7 @@ impl World {
 
     fn sealing_keys(&self) -> BTreeSet<Vec<u8>> {
         let keys = self.nodes.iter().filter_map(|node| Some((node, node.keys.as_ref()?)));
-        keys.map(|(node, keys)| keys.seal(b"", node.time(self.now))[1..17].to_vec()).collect()
+        keys.map(|(node, keys)| keys.seal(b"", 0, node.time(self.now))[1..17].to_vec()).collect()
     }
 }
 

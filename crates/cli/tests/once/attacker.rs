@@ -1,0 +1,103 @@
+//! Sends copies of a recorded flight byte for byte, to all nodes, once a second.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::recorder::Flight;
+use crate::runtime;
+
+/// What became of copies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Copies {
+    /// Copies that were sent whole.
+    pub(crate) sent: u64,
+    /// Copies to which the node responded.
+    pub(crate) answered: u64,
+}
+
+/// When copies are sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// When a copy states its ticket's exact age.
+    pub(crate) exact: Instant,
+    /// When the first copies are sent.
+    pub(crate) start: Instant,
+    /// When the last copies are sent.
+    pub(crate) end: Instant,
+}
+
+impl Schedule {
+    /// Once a second; where a copy is far from fresh, every ten seconds.
+    fn pause(&self, now: Instant) -> Duration {
+        let away = self.exact.saturating_duration_since(now);
+        if away > Duration::from_secs(90) { Duration::from_secs(10) } else { SECOND }
+    }
+}
+
+/// Sends copies to all these nodes; returns when the last have been handled.
+pub(crate) fn send_copies(flight: &Flight, nodes: &[SocketAddr], schedule: Schedule) -> Copies {
+    runtime().block_on(async {
+        let counts = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let flight = Arc::new(flight.clone());
+        let mut copies = JoinSet::new();
+        let mut next = schedule.start.max(Instant::now());
+        while next < schedule.end {
+            sleep_until(next).await;
+            for &node in nodes {
+                let (flight, counts) = (flight.clone(), counts.clone());
+                copies.spawn(async move {
+                    if let Some(answered) = copy(&flight, node).await {
+                        counts[0].fetch_add(1, Ordering::SeqCst);
+                        counts[1].fetch_add(answered.into(), Ordering::SeqCst);
+                    }
+                });
+            }
+            next += schedule.pause(next);
+        }
+        while copies.join_next().await.is_some() {}
+        let [sent, answered] = [0, 1].map(|index: usize| counts[index].load(Ordering::SeqCst));
+        Copies { sent, answered }
+    })
+}
+
+/// One copy from a port of its own; whether the node responded. `None`: the node is not there.
+async fn copy(flight: &Flight, node: SocketAddr) -> Option<bool> {
+    let mut bytes = vec![0; 1 << 16];
+    let answered = match flight {
+        Flight::Tcp(flight) => {
+            let mut tcp = timeout(QUIET, TcpStream::connect(node)).await.ok()?.ok()?;
+            let _ = tcp.set_nodelay(true);
+            tcp.write_all(flight).await.ok()?;
+            let answered = matches!(timeout(QUIET, tcp.read(&mut bytes)).await, Ok(Ok(1..)));
+            // Stays, as a client does that is about to complete the handshake.
+            sleep(STAY).await;
+            answered
+        }
+        Flight::Udp(flight) => {
+            let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.ok()?;
+            udp.connect(node).await.ok()?;
+            for datagram in flight {
+                udp.send(datagram).await.ok()?;
+            }
+            let answered = matches!(timeout(SECOND, udp.recv(&mut bytes)).await, Ok(Ok(_)));
+            sleep(STAY).await;
+            answered
+        }
+    };
+    Some(answered)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Longer than a node takes for a response on a busy machine.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Longer than a request takes to the application.
+const STAY: Duration = Duration::from_millis(300);

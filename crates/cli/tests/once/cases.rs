@@ -1,0 +1,87 @@
+//! All cases, by name.
+
+use crate::borrowed;
+use crate::plan::Plan;
+use crate::report::{Label, Row};
+use crate::scenarios::{self, By, node_by_node, reconnect, restart, shift, there_and_back};
+use crate::settings::Switch;
+use crate::stage::Servers;
+use crate::store_away::{Away, away};
+
+/// One trial: what happens on its servers, over one transport or several.
+pub(crate) struct Case {
+    /// Its name, which has no blanks.
+    pub(crate) name: String,
+    /// Its rows in the table.
+    pub(crate) run: Box<dyn FnOnce() -> Vec<Row> + Send>,
+}
+
+/// What the plan has.
+pub(crate) fn all(plan: &Plan) -> Vec<Case> {
+    let mut cases = Cases { plan: plan.clone(), all: Vec::new() };
+    for (servers, stage) in
+        [(Servers::One, &scenarios::ONE), (Servers::NodesByStore(3), &scenarios::THREE)]
+    {
+        for &by in plan.shifts() {
+            let name = format!("shift_{}{}", if by < 0 { "less_" } else { "" }, by.abs());
+            cases.add(name, servers, move |plan, label| shift(plan, stage, label, by));
+        }
+        cases.add("reconnect", servers, move |plan, label| reconnect(plan, stage, label));
+        let name = "others_client_random";
+        cases.add(name, servers, move |_, label| borrowed::client_random(stage, label));
+    }
+    for switch in Switch::ALL {
+        for &shift in plan.fresh_shifts() {
+            let name = |by: &str| format!("{}_{by}_{shift}", switch.name());
+            for servers in [Servers::One, Servers::OneWithStore] {
+                cases.add(name("reload"), servers, move |plan, label| {
+                    there_and_back(plan, label, By::Reload, switch, shift)
+                });
+                cases.add(name("upgrade"), servers, move |plan, label| {
+                    there_and_back(plan, label, By::Upgrade, switch, shift)
+                });
+            }
+            cases.add(name("node"), Servers::NodesByFile(3), move |plan, label| {
+                node_by_node(plan, label, switch, shift)
+            });
+        }
+    }
+    for servers in [Servers::OneWithKeyFile, Servers::OneWithStore] {
+        for &shift in [0].iter().chain(plan.restart_shifts()) {
+            let name = format!("restart_{shift}");
+            cases.add(name, servers, move |plan, label| restart(plan, label, shift));
+        }
+    }
+    for what in Away::ALL {
+        let name = what.name();
+        cases.add(name, Servers::NodesByStore(3), move |plan, label| away(plan, label, what));
+    }
+    cases.all
+}
+
+/// Ends what several cases shared.
+pub(crate) fn end() {
+    for shared in [&scenarios::ONE, &scenarios::THREE, &scenarios::NODES] {
+        shared.end();
+    }
+    crate::stage::end_store();
+}
+
+struct Cases {
+    plan: Plan,
+    all: Vec<Case>,
+}
+
+impl Cases {
+    fn add(
+        &mut self,
+        case: impl Into<String>,
+        servers: Servers,
+        run: impl FnOnce(&Plan, &Label) -> Vec<Row> + Send + 'static,
+    ) {
+        let (plan, label) = (self.plan.clone(), Label::new(case, servers));
+        let name =
+            format!("{}::{}", servers.name().replace(", ", "_").replace(' ', "_"), label.case);
+        self.all.push(Case { name, run: Box::new(move || run(&plan, &label)) });
+    }
+}

@@ -1,0 +1,205 @@
+//! One honest request with early data by way of a recording point.
+
+use std::net::SocketAddr;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use firstflight_tls::EarlyData;
+use tokio::time::Instant;
+
+use crate::attacker::{Copies, send_copies};
+use crate::client::{Client, Seen, Ticket};
+use crate::plan::{Attack, Attempt, Plan};
+use crate::recorder::{Flight, Recorder};
+use crate::report::{Label, Row};
+use crate::stage::Stage;
+
+/// A request that is under way or done, and its recorded flight.
+pub(crate) struct Honest {
+    attempt: Attempt,
+    /// Unique: executions are counted by it.
+    pub(crate) target: String,
+    exact: Instant,
+    recorder: Recorder,
+    request: JoinHandle<Seen>,
+}
+
+impl Honest {
+    /// Sends a request to this server.
+    pub(crate) fn start(
+        client: &Client,
+        attempt: Attempt,
+        server: SocketAddr,
+        ticket: &Ticket,
+    ) -> Self {
+        Self::by(Recorder::start(attempt.transport, server), client, attempt, ticket)
+    }
+
+    /// The same by way of this recorder.
+    pub(crate) fn by(
+        recorder: Recorder,
+        client: &Client,
+        attempt: Attempt,
+        ticket: &Ticket,
+    ) -> Self {
+        let (client, address) = (client.clone(), recorder.address);
+        let ticket = ticket.shifted(attempt.shift);
+        Self::run(recorder, attempt, move |target| {
+            client.request(attempt.transport, address, &ticket, target)
+        })
+    }
+
+    /// The same by a client that sends its request again after a 425.
+    pub(crate) fn retrying(
+        client: &Client,
+        attempt: Attempt,
+        server: SocketAddr,
+        ticket: &Ticket,
+    ) -> Self {
+        let recorder = Recorder::start(attempt.transport, server);
+        let (client, address) = (client.clone(), recorder.address);
+        let ticket = ticket.shifted(attempt.shift);
+        Self::run(recorder, attempt, move |target| {
+            client.request_retrying(attempt.transport, address, server, &ticket, target)
+        })
+    }
+
+    /// The same, over TCP, by a client that sends its request again on another connection.
+    pub(crate) fn reconnecting(
+        client: &Client,
+        attempt: Attempt,
+        server: SocketAddr,
+        ticket: &Ticket,
+    ) -> Self {
+        let recorder = Recorder::start(attempt.transport, server);
+        let (client, address) = (client.clone(), recorder.address);
+        let ticket = ticket.shifted(attempt.shift);
+        Self::run(recorder, attempt, move |target| {
+            client.request_reconnecting(address, server, &ticket, target)
+        })
+    }
+
+    fn run(
+        recorder: Recorder,
+        attempt: Attempt,
+        request: impl FnOnce(&str) -> Seen + Send + 'static,
+    ) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let target = format!("/request/{}", NUMBER.fetch_add(1, Ordering::SeqCst));
+        let path = target.clone();
+        let request = thread::spawn(move || request(&path));
+        Self { attempt, target, exact: attempt.exact(), recorder, request }
+    }
+
+    /// The recorded flight, once the server has responded to it.
+    pub(crate) fn flight(&self) -> Flight {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.recorder.has_response() && !self.request.is_finished() {
+            assert!(Instant::now() < deadline, "the server does not respond to {}", self.target);
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.recorder.flight()
+    }
+
+    /// The point where it is recorded.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Waits until the request is done.
+    pub(crate) fn finish(self) -> Recorded {
+        let flight = self.flight();
+        let seen = self.request.join().unwrap();
+        let Self { attempt, target, exact, .. } = self;
+        Recorded { attempt, target, exact, flight, seen }
+    }
+
+    /// Sends copies from now on, while the request may still wait.
+    pub(crate) fn finish_under_copies(
+        self,
+        nodes: &[SocketAddr],
+        plan: &Plan,
+    ) -> (Recorded, Copies) {
+        let flight = self.flight();
+        let copies = send_copies(&flight, nodes, self.attempt.schedule(self.exact, plan));
+        (self.finish(), copies)
+    }
+}
+
+/// A request that is done.
+pub(crate) struct Recorded {
+    attempt: Attempt,
+    target: String,
+    exact: Instant,
+    flight: Flight,
+    seen: Seen,
+}
+
+impl Recorded {
+    /// Sends copies to these nodes until none can be fresh.
+    pub(crate) fn copies(&self, nodes: &[SocketAddr], plan: &Plan) -> Copies {
+        send_copies(&self.flight, nodes, self.attempt.schedule(self.exact, plan))
+    }
+
+    /// What came of it. Besides 200, these statuses are good.
+    pub(crate) fn row(&self, stage: &Stage, label: &Label, copies: Copies, good: &[u16]) -> Row {
+        let executions = stage.upstream.executions(&self.target);
+        let mut faults = Vec::new();
+        match executions.nodes.len() {
+            0 => faults.push("lost"),
+            1 => {}
+            _ => faults.push("replayed"),
+        }
+        match &self.seen.status {
+            Ok(status) if *status == 200 || good.contains(status) => {}
+            Ok(_) => faults.push("not 200"),
+            Err(_) => faults.push("silent"),
+        }
+        if self.seen.early == EarlyData::NotOffered && self.seen.status.is_ok() {
+            faults.push("no offer");
+        }
+        if copies.sent == 0 {
+            faults.push("uncopied");
+        }
+        Row {
+            case: label.case.clone(),
+            servers: label.servers.name(),
+            transport: self.attempt.transport.name(),
+            attack: match self.attempt.attack {
+                Attack::Eager => "eager",
+                Attack::Patient => "patient",
+            },
+            shift: self.attempt.shift,
+            early: match self.seen.early {
+                EarlyData::Accepted => "accepted",
+                EarlyData::Refused => "refused",
+                EarlyData::Pending => "pending",
+                EarlyData::NotOffered => "none",
+            },
+            status: self.seen.status.clone().map_or_else(|_| "-".to_owned(), |s| s.to_string()),
+            executed: executions.nodes.len(),
+            executed_by: executions.nodes,
+            marked_early: executions.marked,
+            copies: copies.sent,
+            answered: copies.answered,
+            faults,
+            seen: format!("{:?}", self.seen),
+            log: stage.log_of(&self.target),
+        }
+    }
+}
+
+/// Runs these beside each other.
+pub(crate) fn abreast<T: Send, R: Send>(
+    all: impl IntoIterator<Item = T>,
+    run: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    thread::scope(|scope| {
+        let run = &run;
+        let running: Vec<_> = all.into_iter().map(|one| scope.spawn(move || run(one))).collect();
+        let ended = running.into_iter().map(|one| one.join());
+        ended.map(|result| result.unwrap_or_else(|why| resume_unwind(why))).collect()
+    })
+}

@@ -1,0 +1,59 @@
+//! A request is executed once, whatever copies of its first flight come, and whenever: also if its
+//! early data was refused and its client sent it again.
+//!
+//! Honest clients send requests that are refused for all kinds of reasons or accepted; an attacker
+//! sends copies of their first flights to all nodes until none can be fresh. Each request has to be
+//! executed exactly once and answered. `FIRSTFLIGHT_ONCE=long` has more cases and copies for
+//! longer; `make chaos` runs it.
+
+mod attacker;
+mod borrowed;
+mod cases;
+mod client;
+mod honest;
+mod http;
+#[path = "../chaos/pipe.rs"]
+#[allow(dead_code)]
+mod pipe;
+mod plan;
+mod recorder;
+mod report;
+mod scenarios;
+mod server;
+mod settings;
+mod stage;
+mod store_away;
+#[path = "../chaos/upstream.rs"]
+mod upstream;
+
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use firstflight_lifecycle::raise_file_limit;
+use libtest_mimic::{Arguments, Trial};
+use tokio::runtime::Runtime;
+
+/// Drives recorders, attackers and the application.
+pub(crate) fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    })
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    let plan = plan::Plan::from_environment();
+    raise_file_limit().unwrap();
+    let cases = cases::all(&plan);
+    arguments.test_threads.get_or_insert(plan.side_by_side(cases.len()));
+    let trials = cases.into_iter().enumerate().map(|(number, case)| {
+        Trial::test(case.name, move || report::judge(number, (case.run)()).map_err(Into::into))
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    cases::end();
+    if !arguments.list {
+        report::publish(&plan);
+    }
+    conclusion.exit_code()
+}

@@ -1,0 +1,189 @@
+//! The recording point between one client and a server: passes all on, and keeps the first flight,
+//! which is what the client sends before it sees a response.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::client::Transport;
+use crate::runtime;
+
+/// The bytes of a first flight: TCP's as they came, or datagrams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Flight {
+    /// All of it.
+    Tcp(Vec<u8>),
+    /// One after the other.
+    Udp(Vec<Vec<u8>>),
+}
+
+/// Waits for one client of one server.
+pub(crate) struct Recorder {
+    /// Where the client connects.
+    pub(crate) address: SocketAddr,
+    tap: Arc<Tap>,
+}
+
+struct Tap {
+    flight: Mutex<Flight>,
+    /// Whether the server has responded, so that the flight is whole.
+    responded: AtomicBool,
+    /// Whether the flight may pass.
+    open: watch::Sender<bool>,
+}
+
+impl Recorder {
+    /// Passes on at once.
+    pub(crate) fn start(transport: Transport, server: SocketAddr) -> Self {
+        let recorder = Self::closed(transport, server);
+        recorder.open();
+        recorder
+    }
+
+    /// Keeps the flight back until [`Recorder::open`].
+    pub(crate) fn closed(transport: Transport, server: SocketAddr) -> Self {
+        let is_quic = transport == Transport::Http3;
+        let empty = if is_quic { Flight::Udp(Vec::new()) } else { Flight::Tcp(Vec::new()) };
+        let tap = Arc::new(Tap {
+            flight: Mutex::new(empty),
+            responded: AtomicBool::new(false),
+            open: watch::Sender::new(false),
+        });
+        let passing = tap.clone();
+        let address = runtime().block_on(async move {
+            if is_quic {
+                let near = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+                let address = near.local_addr().unwrap();
+                tokio::spawn(async move { pass_datagrams(&passing, near, server).await });
+                return address;
+            }
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            tokio::spawn(async move { pass_stream(&passing, listener, server).await });
+            address
+        });
+        Self { address, tap }
+    }
+
+    /// Lets the flight pass.
+    pub(crate) fn open(&self) {
+        self.tap.open.send_replace(true);
+    }
+
+    /// What has come of the flight so far.
+    pub(crate) fn flight(&self) -> Flight {
+        self.tap.flight.lock().unwrap().clone()
+    }
+
+    /// Whether the server has responded to the flight.
+    pub(crate) fn has_response(&self) -> bool {
+        self.tap.responded.load(Ordering::SeqCst)
+    }
+}
+
+impl Tap {
+    /// The client's next bytes; part of the flight as long as the server has not responded.
+    fn take(&self, bytes: &[u8]) {
+        if self.responded.load(Ordering::SeqCst) {
+            return;
+        }
+        match &mut *self.flight.lock().unwrap() {
+            Flight::Tcp(all) => all.extend_from_slice(bytes),
+            Flight::Udp(all) => all.push(bytes.to_vec()),
+        }
+    }
+
+    /// Holds the first response back until all of the flight has surely come.
+    async fn respond(&self) {
+        if !self.responded.load(Ordering::SeqCst) {
+            sleep(FLIGHT).await;
+            self.responded.store(true, Ordering::SeqCst);
+        }
+    }
+
+    async fn pass(&self) {
+        let _ = self.open.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+/// How long the parts of one flight may be apart.
+const FLIGHT: Duration = Duration::from_millis(30);
+
+async fn pass_stream(tap: &Tap, listener: TcpListener, server: SocketAddr) -> io::Result<()> {
+    let (near, _) = listener.accept().await?;
+    drop(listener);
+    let _ = near.set_nodelay(true);
+    let (mut near_in, mut near_out) = near.into_split();
+    let mut bytes = vec![0; 1 << 16];
+    // Without a connection to the server nothing is lost: the flight comes first.
+    let count = near_in.read(&mut bytes).await?;
+    tap.take(&bytes[..count]);
+    tap.pass().await;
+    let far = TcpStream::connect(server).await?;
+    let _ = far.set_nodelay(true);
+    let (mut far_in, mut far_out) = far.into_split();
+    far_out.write_all(&bytes[..count]).await?;
+    let up = async {
+        while let Ok(count @ 1..) = near_in.read(&mut bytes).await {
+            tap.take(&bytes[..count]);
+            if far_out.write_all(&bytes[..count]).await.is_err() {
+                break;
+            }
+        }
+        let _ = far_out.shutdown().await;
+    };
+    let down = async {
+        let mut bytes = vec![0; 1 << 16];
+        if let Ok(count @ 1..) = far_in.read(&mut bytes).await {
+            tap.respond().await;
+            let _ = near_out.write_all(&bytes[..count]).await;
+            let _ = copy(&mut far_in, &mut near_out).await;
+        }
+        let _ = near_out.shutdown().await;
+    };
+    tokio::join!(up, down);
+    Ok(())
+}
+
+async fn pass_datagrams(tap: &Tap, near: UdpSocket, server: SocketAddr) -> io::Result<()> {
+    let far = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    far.connect(server).await?;
+    let client = watch::Sender::new(None);
+    let up = async {
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let (count, from) = near.recv_from(&mut bytes).await?;
+            client.send_replace(Some(from));
+            tap.take(&bytes[..count]);
+            tap.pass().await;
+            let _ = far.send(&bytes[..count]).await;
+        }
+    };
+    let down = async {
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            // A server that is gone refuses, which ends nothing.
+            let Ok(count) = far.recv(&mut bytes).await else { continue };
+            tap.respond().await;
+            let to = *client.borrow();
+            if let Some(to) = to {
+                let _ = near.send_to(&bytes[..count], to).await;
+            }
+        }
+    };
+    tokio::select! {
+        ended = up => ended,
+        () = down => Ok(()),
+        () = sleep(LONGEST) => Ok(()),
+    }
+}
+
+/// Longer than any exchange takes.
+const LONGEST: Duration = Duration::from_secs(60);

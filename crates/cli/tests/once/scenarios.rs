@@ -1,0 +1,134 @@
+//! What happens between an honest request and the copies of its flight: nothing, a setting that is
+//! switched and switched back, a node that has switched while others have not, a restart.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::client::Transport;
+use crate::honest::{Honest, abreast};
+use crate::plan::{Attempt, Plan};
+use crate::report::{Label, Row};
+use crate::server::Server;
+use crate::settings::Switch;
+use crate::stage::{Servers, Shared, Stage};
+
+/// One process for all shifts.
+pub(crate) static ONE: Shared = Shared::new(Servers::One);
+
+/// Three nodes for all shifts.
+pub(crate) static THREE: Shared = Shared::new(Servers::NodesByStore(3));
+
+/// A shift over TCP and QUIC.
+pub(crate) fn shift(plan: &Plan, servers: &'static Shared, label: &Label, shift: i64) -> Vec<Row> {
+    let stage = servers.get();
+    let nodes = stage.addresses();
+    let transports = [Transport::Http1, Transport::Http2, Transport::Http3];
+    abreast(&Attempt::all(plan, &transports, shift), |&attempt| {
+        let ticket = stage.client.ticket(attempt.transport, nodes[0]).unwrap();
+        if shift < 0 {
+            // A ticket cannot be younger than a moment.
+            thread::sleep(Duration::from_secs(shift.unsigned_abs() + 2));
+        }
+        let honest = Honest::start(&stage.client, attempt, nodes[0], &ticket).finish();
+        let copies = honest.copies(&nodes, plan);
+        honest.row(&stage, label, copies, &[])
+    })
+}
+
+/// A client that ends its connection when its early data is refused, and sends its request again on
+/// another one, as Chromium does over TCP.
+pub(crate) fn reconnect(plan: &Plan, servers: &'static Shared, label: &Label) -> Vec<Row> {
+    let stage = servers.get();
+    let nodes = stage.addresses();
+    abreast(&Attempt::all(plan, &[Transport::Http1], REFUSED), |&attempt| {
+        let ticket = stage.client.ticket(attempt.transport, nodes[0]).unwrap();
+        let honest = Honest::reconnecting(&stage.client, attempt, nodes[0], &ticket).finish();
+        let copies = honest.copies(&nodes, plan);
+        honest.row(&stage, label, copies, &[])
+    })
+}
+
+/// A shift that is refused, after which copies are fresh in the time of a short run.
+const REFUSED: i64 = 30;
+
+/// How an operator switches a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// SIGHUP.
+    Reload,
+    /// SIGUSR2.
+    Upgrade,
+}
+
+impl By {
+    fn switch(self, server: &mut Server, switch: Option<Switch>) {
+        match self {
+            Self::Reload => server.reload(switch),
+            Self::Upgrade => server.upgrade(switch),
+        }
+    }
+}
+
+/// A setting is switched, flights are refused and their requests resent; it is switched back, and
+/// copies come.
+pub(crate) fn there_and_back(
+    plan: &Plan,
+    label: &Label,
+    by: By,
+    switch: Switch,
+    shift: i64,
+) -> Vec<Row> {
+    let stage = Stage::start(label.servers);
+    stage.wait_for_early_data();
+    let address = stage.address(0);
+    let tickets = abreast(&Attempt::all(plan, switch.transports(), shift), |&attempt| {
+        (attempt, stage.client.ticket(attempt.transport, address).unwrap())
+    });
+    by.switch(&mut stage.node(0), Some(switch));
+    let recorded = abreast(&tickets, |(attempt, ticket)| {
+        Honest::start(&stage.client, *attempt, address, ticket).finish()
+    });
+    by.switch(&mut stage.node(0), None);
+    abreast(&recorded, |honest| {
+        let copies = honest.copies(&[address], plan);
+        honest.row(&stage, label, copies, &[])
+    })
+}
+
+/// Two nodes that stay as they are, and one for each setting.
+pub(crate) static NODES: Shared = Shared::new(Servers::NodesByFile(2 + Switch::ALL.len()));
+
+/// One node has switched: it refuses flights, of which copies go to nodes that have not.
+pub(crate) fn node_by_node(plan: &Plan, label: &Label, switch: Switch, shift: i64) -> Vec<Row> {
+    let stage = NODES.get();
+    let number = 2 + Switch::ALL.iter().position(|other| *other == switch).unwrap();
+    let nodes = [stage.address(0), stage.address(1), stage.address(number)];
+    stage.node(number).reload(Some(switch));
+    abreast(&Attempt::all(plan, switch.transports(), shift), |&attempt| {
+        let ticket = stage.client.ticket(attempt.transport, nodes[0]).unwrap();
+        let honest = Honest::start(&stage.client, attempt, nodes[2], &ticket).finish();
+        let copies = honest.copies(&nodes, plan);
+        honest.row(&stage, label, copies, &[])
+    })
+}
+
+/// A flight is refused for its age, or runs early; then the server is restarted.
+pub(crate) fn restart(plan: &Plan, label: &Label, shift: i64) -> Vec<Row> {
+    let stage = Stage::start(label.servers);
+    // A short run does not wait out a window after the start: a flight may then be refused.
+    if plan.long || label.servers != Servers::OneWithKeyFile {
+        stage.wait_for_early_data();
+    }
+    let address = stage.address(0);
+    let attempts = Attempt::all(plan, &[Transport::Http1, Transport::Http3], shift);
+    let recorded = abreast(&attempts, |&attempt| {
+        let ticket = stage.client.ticket(attempt.transport, address).unwrap();
+        Honest::start(&stage.client, attempt, address, &ticket).finish()
+    });
+    stage.node(0).restart();
+    let address = stage.address(0);
+    abreast(&recorded, |honest| {
+        let copies = honest.copies(&[address], plan);
+        honest.row(&stage, label, copies, &[])
+    })
+}

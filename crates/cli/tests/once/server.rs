@@ -1,0 +1,200 @@
+//! One `firstflight serve`, of which there may be two processes for a while.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::settings::{Settings, Switch};
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
+
+/// How long anything may take on a busy machine before it counts as hung.
+const HUNG: Duration = Duration::from_secs(120);
+
+/// A server in a directory of its own. Ends with its guard.
+pub(crate) struct Server {
+    settings: Settings,
+    /// Where the certificate is.
+    shared: PathBuf,
+    dir: PathBuf,
+    upstream: SocketAddr,
+    manager: UnixDatagram,
+    processes: Option<Processes>,
+}
+
+struct Processes {
+    address: SocketAddr,
+    first: Child,
+    /// After an upgrade, another one than the first.
+    main: Pid,
+}
+
+impl Server {
+    /// Starts in the directory `dir`, which it makes.
+    pub(crate) fn start(
+        shared: &Path,
+        dir: &Path,
+        upstream: SocketAddr,
+        settings: Settings,
+    ) -> Self {
+        fs::create_dir(dir).unwrap();
+        let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
+        manager.set_read_timeout(Some(HUNG)).unwrap();
+        let (shared, dir) = (shared.to_owned(), dir.to_owned());
+        let mut server = Self { settings, shared, dir, upstream, manager, processes: None };
+        server.launch();
+        server
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.processes.as_ref().expect("a server that runs").address
+    }
+
+    /// Takes a configuration with this setting switched (SIGHUP).
+    pub(crate) fn reload(&mut self, switch: Option<Switch>) {
+        self.configure(switch);
+        kill(self.main(), Signal::SIGHUP).unwrap();
+        self.hears("RELOADING=1");
+        let said = self.hears("READY=1");
+        assert!(said.contains("serving on"), "{said}");
+    }
+
+    /// Starts a new process with this setting switched, which takes over (SIGUSR2).
+    pub(crate) fn upgrade(&mut self, switch: Option<Switch>) {
+        self.configure(switch);
+        let old = self.main();
+        kill(old, Signal::SIGUSR2).unwrap();
+        let said = self.hears("MAINPID=");
+        let pid = said.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
+        self.processes.as_mut().unwrap().main = Pid::from_raw(pid.parse().unwrap());
+        self.hears("READY=1");
+        // Until it has ended there is no other upgrade.
+        assert!(self.ends(old), "the old process does not end: {}", self.said());
+    }
+
+    /// Ends the process, waits for its end and starts another one.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.launch();
+    }
+
+    /// What the access log has about a target, shortly.
+    pub(crate) fn log_of(&self, target: &str) -> Vec<String> {
+        const FIELDS: [&str; 7] =
+            ["protocol", "resumed", "early_data", "claim", "held", "executed", "status"];
+        let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = lines.filter(|line| line["target"] == target);
+        lines.map(|line| FIELDS.map(|field| line[field].to_string()).join(" ")).collect()
+    }
+
+    /// What all processes wrote to standard error.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.dir.join("said")).unwrap_or_default()
+    }
+
+    fn main(&self) -> Pid {
+        self.processes.as_ref().expect("a server that runs").main
+    }
+
+    fn configure(&self, switch: Option<Switch>) {
+        let text = self.settings.file(&self.shared, self.upstream, switch);
+        fs::write(self.dir.join("new"), text).unwrap();
+        fs::rename(self.dir.join("new"), self.dir.join("firstflight.toml")).unwrap();
+    }
+
+    fn launch(&mut self) {
+        self.configure(None);
+        let said = File::options().create(true).append(true).open(self.dir.join("said")).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command
+            .env("HOME", &self.dir)
+            .env("NOTIFY_SOCKET", self.dir.join("notify"))
+            .env_remove("SSLKEYLOGFILE")
+            .env_remove("RUST_LOG")
+            .current_dir(&self.dir)
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(self.dir.join("firstflight.toml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(said);
+        let first = command.spawn().unwrap();
+        let main = Pid::from_raw(first.id() as i32);
+        let address = ([127, 0, 0, 1], 0).into();
+        self.processes = Some(Processes { address, first, main });
+        let ready = self.hears("READY=1");
+        let serving = ready.lines().find_map(|line| line.strip_prefix("STATUS=serving on "));
+        let address = serving.and_then(|text| text.split(' ').next()).unwrap();
+        self.processes.as_mut().unwrap().address = address.parse().unwrap();
+    }
+
+    /// Lets all processes end in their own time.
+    fn stop(&mut self) {
+        let Some(processes) = &self.processes else { return };
+        let first = Pid::from_raw(processes.first.id() as i32);
+        let main = processes.main;
+        kill(main, Signal::SIGTERM).unwrap();
+        assert!(self.ends(main) && self.ends(first), "it does not end: {}", self.said());
+        self.processes = None;
+    }
+
+    /// Waits for the end of one of the processes; whether it ended.
+    fn ends(&mut self, pid: Pid) -> bool {
+        let first = &mut self.processes.as_mut().expect("a server that runs").first;
+        let is_first = first.id() as i32 == pid.as_raw();
+        let deadline = Instant::now() + HUNG;
+        while Instant::now() < deadline {
+            let ended = match is_first {
+                true => first.try_wait().unwrap().is_some(),
+                false => has_ended(pid),
+            };
+            if ended {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    fn hears(&self, word: &str) -> String {
+        let mut buffer = [0; 4000];
+        loop {
+            let count = self.manager.recv(&mut buffer).unwrap_or_else(|error| {
+                panic!("no {word}: {error}: {}", self.said());
+            });
+            let said = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            assert!(!said.contains("STATUS=not"), "{said}");
+            if said.contains(word) {
+                return said;
+            }
+        }
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        // The second was started by the first, so both are ours.
+        let first = Pid::from_raw(self.first.id() as i32);
+        if self.main != first && !has_ended(self.main) {
+            let _ = kill(self.main, Signal::SIGKILL);
+        }
+        let _ = self.first.kill();
+        let _ = self.first.wait();
+    }
+}
+
+/// Of a process that is not our child.
+fn has_ended(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}

@@ -1,0 +1,211 @@
+//! Servers with an application behind them, and the store that some of them share.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use firstflight_rig::{Listen, Process};
+use firstflight_tls::EarlyData;
+use tempfile::TempDir;
+
+use crate::client::{Client, Transport};
+use crate::server::{PROGRAM, Server};
+use crate::settings::{Keys, Settings, Store};
+use crate::upstream::Upstream;
+
+/// Which servers a case runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Servers {
+    /// One process with ticket keys of its own.
+    One,
+    /// One process with a key file.
+    OneWithKeyFile,
+    /// One process with a store.
+    OneWithStore,
+    /// So many nodes that share a store, and ticket keys in it.
+    NodesByStore(usize),
+    /// So many nodes that share a store and a key file.
+    NodesByFile(usize),
+}
+
+impl Servers {
+    /// The name in tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::OneWithKeyFile => "one, key file",
+            Self::OneWithStore => "one, store",
+            Self::NodesByStore(_) => "three, store",
+            Self::NodesByFile(_) => "three, key file",
+        }
+    }
+
+    fn count(self) -> usize {
+        match self {
+            Self::NodesByStore(count) | Self::NodesByFile(count) => count,
+            _ => 1,
+        }
+    }
+
+    /// Whether they share a store.
+    pub(crate) fn with_store(self) -> bool {
+        !matches!(self, Self::One | Self::OneWithKeyFile)
+    }
+}
+
+/// What a case runs on. Ends its processes when it is dropped.
+pub(crate) struct Stage {
+    nodes: Vec<Mutex<Server>>,
+    /// The client that trusts them.
+    pub(crate) client: Client,
+    /// The application behind them.
+    pub(crate) upstream: Upstream,
+    _dir: TempDir,
+}
+
+impl Stage {
+    /// Starts servers; with a store at the store that all cases share.
+    pub(crate) fn start(servers: Servers) -> Self {
+        Self::with(servers, |_| store_url(), |settings| settings)
+    }
+
+    /// The same with a store at the address that `url` has for each node, and these settings.
+    pub(crate) fn with(
+        servers: Servers,
+        url: impl Fn(usize) -> String,
+        change: impl Fn(Settings) -> Settings,
+    ) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["localhost", "renamed.test"].map(str::to_owned);
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        let certificate = dir.path().join("cert.pem");
+        fs::write(&certificate, made.cert.pem()).unwrap();
+        fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        let keys = keys(servers, dir.path().join("keys"));
+        let upstream = Upstream::start(servers.count());
+        // Each case has its own place in the store.
+        let prefix = dir.path().file_name().unwrap().to_string_lossy().replace('.', "");
+        let node = |number: usize| {
+            let store = || Store { url: url(number), prefix: prefix.clone() };
+            let settings = Settings::new(keys.clone(), servers.with_store().then(store));
+            let own = dir.path().join(format!("node-{number}"));
+            let address = upstream.addresses[number];
+            Mutex::new(Server::start(dir.path(), &own, address, change(settings)))
+        };
+        let nodes = (0..servers.count()).map(node).collect();
+        Self { nodes, client: Client::new(&certificate), upstream, _dir: dir }
+    }
+
+    /// A node.
+    pub(crate) fn node(&self, number: usize) -> MutexGuard<'_, Server> {
+        self.nodes[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a node listens.
+    pub(crate) fn address(&self, number: usize) -> SocketAddr {
+        self.node(number).address()
+    }
+
+    /// Where all nodes listen.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        (0..self.nodes.len()).map(|number| self.address(number)).collect()
+    }
+
+    /// Waits until all nodes accept early data, which a new store keeps them from for a while.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub(crate) fn wait_for_early_data(&self) {
+        let deadline = Instant::now() + WINDOW;
+        for number in 0..self.nodes.len() {
+            while !self.accepts_early_data(number) {
+                let said = || self.node(number).said();
+                assert!(Instant::now() < deadline, "no early data at node {number}: {}", said());
+                thread::sleep(Duration::from_millis(500));
+            }
+        }
+    }
+
+    fn accepts_early_data(&self, number: usize) -> bool {
+        let address = self.address(number);
+        let Ok(ticket) = self.client.ticket(Transport::Http1, address) else { return false };
+        let seen = self.client.request(Transport::Http1, address, &ticket, "/warm");
+        seen.early == EarlyData::Accepted
+    }
+
+    /// What the nodes' access logs have about a target; of the same lines in a row the number.
+    pub(crate) fn log_of(&self, target: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        for number in 0..self.nodes.len() {
+            let lines = self.node(number).log_of(target);
+            all.extend(
+                lines
+                    .chunk_by(|one, next| one == next)
+                    .map(|same| format!("node {number}: {} times {}", same.len(), same[0])),
+            );
+        }
+        all
+    }
+}
+
+/// Longer than any window in which no early data is accepted.
+const WINDOW: Duration = Duration::from_secs(150);
+
+fn keys(servers: Servers, file: PathBuf) -> Keys {
+    let make = |verb: &str| {
+        let output = Command::new(PROGRAM).args(["keys", verb]).arg(&file).output().unwrap();
+        assert!(output.status.success(), "keys {verb}: {output:?}");
+        file.clone()
+    };
+    match servers {
+        Servers::One => Keys::Process,
+        Servers::OneWithKeyFile | Servers::NodesByFile(_) => Keys::File(make("new")),
+        Servers::OneWithStore | Servers::NodesByStore(_) => Keys::Store(make("new-encryption")),
+    }
+}
+
+/// The store of all cases that do nothing to it. It ends with this program, however that ends.
+static STORE: Mutex<Option<Process>> = Mutex::new(None);
+
+fn store_url() -> String {
+    let mut store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
+    store.get_or_insert_with(|| Process::redis(Listen::Tcp)).url()
+}
+
+/// A stage for several cases, which is started by the first that needs it.
+pub(crate) struct Shared {
+    servers: Servers,
+    stage: Mutex<Option<Arc<Stage>>>,
+}
+
+impl Shared {
+    /// Starts nothing yet.
+    pub(crate) const fn new(servers: Servers) -> Self {
+        Self { servers, stage: Mutex::new(None) }
+    }
+
+    /// The stage, once it accepts early data.
+    pub(crate) fn get(&self) -> Arc<Stage> {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = stage.get_or_insert_with(|| {
+            let stage = Stage::start(self.servers);
+            stage.wait_for_early_data();
+            Arc::new(stage)
+        });
+        started.clone()
+    }
+
+    /// Ends its processes.
+    pub(crate) fn end(&self) {
+        drop(self.stage.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+/// Ends the store that the cases share.
+pub(crate) fn end_store() {
+    drop(STORE.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
