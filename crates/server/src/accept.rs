@@ -29,7 +29,7 @@ pub(crate) struct Accepted {
 }
 
 /// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled: a
-/// flight whose claim is not known is then refused by TLS and executed nowhere, and the client
+/// flight whose claim is not known is then refused by TLS, so that nothing of it runs early, and the client
 /// sends its request again by itself.
 pub(crate) async fn accept(
     server: &Shared,

@@ -100,8 +100,7 @@ impl Store {
     /// the same connection counts as recorded.
     ///
     /// # Errors
-    /// [`Unknown`]: the record may be missing. Try again, or wait until no node accepts a copy
-    /// ([`firstflight_replay::SharedConfig::closed_at`]).
+    /// [`Unknown`]: the record may be missing. Try again, or do not run the flight's requests.
     pub async fn spend(
         &self,
         key: ClaimKey,

@@ -70,7 +70,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         always("copies_abreast_of_their_original", races::abreast),
         always("a_replica_behind_a_cut_lacks_what_came_last", failover::lag_is_real),
         always("without_a_store_copies_execute_nothing", copies::without_a_store),
-        extended("comparison_nginx", copies::nginx),
+        always("comparison_nginx", copies::nginx),
         extended("comparison_haproxy", copies::haproxy),
     ];
     for (number, scenario) in all.iter_mut().enumerate() {

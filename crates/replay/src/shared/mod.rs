@@ -3,7 +3,7 @@
 //! A node cannot know what others did while it could not ask, so what it could not ask about must
 //! never come as far as execution. Therefore a flight's claim is settled *before* TLS says that it
 //! accepts early data: won, and its requests may run early; lost, and they are held to be answered
-//! 425; unknown, and early data is refused by TLS, so that the flight is executed nowhere and the
+//! 425; unknown, and early data is refused by TLS, so that nothing of the flight runs early and the
 //! client sends its request again by itself (RFC 8446 section 8.2).
 //!
 //! A node's own [`crate::StrikeRegister`] may stand in front as a filter. It is exact if it holds

@@ -89,7 +89,8 @@ pub(super) fn without_a_store(plan: &Plan) -> Vec<Row> {
 
 /// The proof that the harness sees what it looks for.
 pub(super) fn nginx(plan: &Plan) -> Vec<Row> {
-    let rows = one_after_the_other(Kind::Nginx, plan, &STEPS);
+    let steps = if plan.extended { &STEPS[..] } else { &STEPS[..2] };
+    let rows = one_after_the_other(Kind::Nginx, plan, steps);
     let executed: u64 = rows.iter().map(|row| row.copies_executed).sum();
     assert!(executed > 0, "nginx executes copies: {rows:#?}");
     rows
@@ -125,4 +126,4 @@ fn play(cluster: &mut Cluster, plan: &Plan, steps: &[Step]) -> Vec<Run> {
 }
 
 /// For a busy machine.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(150);
