@@ -73,10 +73,18 @@ impl Cluster {
         }
     }
 
-    /// A session of `node`, once all single-use tickets of before are in the store.
+    /// A session of `node`, once its single-use tickets are in the store: as far as one can tell,
+    /// when none has come for a while.
     async fn session(&self, node: &Rig) -> Session {
         let session = node.session("http/1.1").await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        let kept = || self.store.ask(&["KEYS", "firstflight:ticket:*"]).lines().count();
+        let (mut before, mut same) = (kept(), 0);
+        while same < 10 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let now = kept();
+            same = if now == before { same + 1 } else { 0 };
+            before = now;
+        }
         session
     }
 

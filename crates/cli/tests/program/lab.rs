@@ -16,7 +16,7 @@ pub(crate) static LAB: Mutex<()> = Mutex::new(());
 const ARGUMENTS: [&str; 11] = [
     "lab",
     "--rtt",
-    "20,2",
+    "50,20",
     "--samples",
     "3",
     "--flights",
@@ -69,23 +69,28 @@ fn check(record: &Value) {
     // and for nginx; 3 kinds over QUIC for both of ours; three samples in each.
     let count = 2 * 9 * 2 * 3 + 2 * 3 * 2;
     assert_eq!((cells.len(), samples.len()), (count, count * 3));
-    let mut good = 0;
+    let mut fewest = vec![None; cells.len()];
     for sample in samples {
-        let cell = &cells[sample["cell"].as_u64().unwrap() as usize];
+        let number = sample["cell"].as_u64().unwrap() as usize;
+        let cell = &cells[number];
         match sample["fault"]["kind"].as_str() {
             None => {
-                assert_eq!(sample["round_trips"], expected(cell), "{sample} in {cell}");
+                // On a busy machine a side may send a round trip late, and the packets show it.
+                let round_trips = sample["round_trips"].as_u64().unwrap();
+                assert!(round_trips >= expected(cell), "{sample} in {cell}");
+                fewest[number] = fewest[number].min(Some(round_trips)).or(Some(round_trips));
                 let rtt = cell["rtt_ms"].as_f64().unwrap();
                 let least = expected(cell) as f64 * rtt;
                 assert!(sample["time_ms"].as_f64().unwrap() >= least, "{sample} in {cell}");
-                good += 1;
             }
-            // A busy machine may stall; what the packets show must be right all the same.
             Some("spoiled") => {}
             Some(_) => panic!("{sample} in {cell}"),
         }
     }
-    assert!(good > 0, "{good} good samples of {}", samples.len());
+    assert!(fewest.iter().any(Option::is_some), "all {} samples are spoiled", samples.len());
+    for (cell, fewest) in cells.iter().zip(fewest) {
+        assert_eq!(fewest.unwrap_or(expected(cell)), expected(cell), "{cell}");
+    }
     for (replay, transport) in [(0, "tcp"), (1, "quic")] {
         let ours = &record["replays"][replay];
         assert_eq!(
