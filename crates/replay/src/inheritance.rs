@@ -22,7 +22,7 @@ pub struct Inheritance {
 pub struct BadInheritance;
 
 impl Inheritance {
-    /// The bytes: [`MAGIC`], the epoch, a time and two lists of records, all big endian.
+    /// The bytes: a format name, the epoch, a time and two lists of records, all big endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let records = self.flights.len() + self.names.len();
         let mut bytes = Vec::with_capacity(MAGIC.len() + 20 + records * RECORD);

@@ -32,7 +32,7 @@ impl Plan {
     /// beyond what TLS accepts.
     pub(crate) fn shifts(&self) -> &'static [i64] {
         match self.long {
-            true => &[0, 12, 30, 50, 61, 70, 130, 3600, -12, -30, -50, -61, -70],
+            true => &[0, 12, 30, 50, 61, 70, 130, 3600, -12, -30, -50, -61, -70, -130, -3600],
             false => &[0, 12, 30, 70, -12, -30],
         }
     }

@@ -66,8 +66,8 @@ pub(crate) struct StoreSection {
     /// How far a node's clock may be from the store's, 1s to 60s; one that is further off runs
     /// nothing early. It has to be the same on all nodes, as `freshness` and `prefix` have to.
     ///
-    /// By default far more than what NTP leaves; yet records live for no longer than 35 s, and an
-    /// emptied store closes the gate for no longer than 52 s.
+    /// By default far more than what NTP leaves. With it, a record ends 35 s after the moment at
+    /// which its client's ticket age is exact, and an emptied store closes the gate for 52 s.
     #[serde(with = "Length")]
     pub(crate) clock_margin: Duration,
 }

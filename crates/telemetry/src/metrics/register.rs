@@ -70,8 +70,8 @@ const RESULT: LabelInfo = LabelInfo {
 static OPEN: Description = Description::gauge(
     "firstflight_early_data_open",
     "1 if a connection that begins now may have early data accepted.",
-    "0 is what you want with early_data off. Else a recording window, a full register or a store \
-     that is away: the refusals name it.",
+    "0 is expected with early_data off. Otherwise the register is full, or the store is away or was \
+     emptied: the refusals name the reason.",
 );
 static CLAIMS: Description = Description::counter(
     "firstflight_claims_total",
