@@ -14,8 +14,8 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab browsers bench quic flood cluster operations conformance control first-answer test package deps-lab deps-test deps-package build fmt lint deny advisories unit \
-	fuzz-smoke fuzz-seeds clean
+.PHONY: help lab browsers bench quic flood cluster operations conformance control first-answer test package deps-lab deps-fuzz deps-test deps-package build fmt lint deny advisories unit \
+	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
 
@@ -56,7 +56,7 @@ first-answer: deps-lab ## Times the way from git clone to the first 0-RTT answer
 conformance: deps-test ## Tries the server by tools and attacks, raw data to results/... (RESULTS=...)
 	@scripts/conformance $(RESULTS)
 
-test: deps-test fmt lint deny unit fuzz-smoke ## The whole test suite
+test: deps-test fmt lint deny unit ## The whole test suite
 	@echo "make test: all passed"
 
 package: deps-package ## Makes a static program, a Debian package and an image's root in dist/
@@ -68,6 +68,9 @@ deps-package: ## Installs what packages are made with and the machine lacks
 deps-lab: ## Installs what the lab needs and the machine lacks
 	@scripts/install-deps lab
 
+deps-fuzz: ## Installs what the fuzz targets are built with and the machine lacks
+	@scripts/install-deps fuzz
+
 deps-test: ## Installs what the tests need and the machine lacks
 	@scripts/install-deps test
 
@@ -76,7 +79,6 @@ build: ## Builds in release: target/release/firstflight
 
 fmt: ## Checks the format
 	cargo fmt --all --check
-	cargo fmt --manifest-path fuzz/Cargo.toml --check
 
 lint: ## clippy, warnings as errors
 	cargo clippy --locked --workspace --all-targets -- -D warnings
@@ -90,15 +92,14 @@ advisories: $(DENY) ## Checks dependencies against the RustSec database (needs t
 unit: ## Unit, property and interoperability tests
 	@scripts/tests
 
-fuzz-smoke: $(FUZZ) ## Runs each fuzz target for FUZZ_SECONDS (10)
+fuzz: deps-fuzz $(FUZZ) ## Runs each fuzz target under sanitizers for FUZZ_SECONDS (10)
 	@PATH="$(dir $(FUZZ)):$$PATH" FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz
 
 fuzz-seeds: ## Makes fuzz/seeds anew
-	cargo run --locked --manifest-path fuzz/Cargo.toml --example seeds -- fuzz/seeds
+	cargo run --locked --package firstflight-fuzz --example seeds -- fuzz/seeds
 
 clean: ## Removes what was built
 	cargo clean
-	cargo clean --manifest-path fuzz/Cargo.toml
 
 $(DENY) $(FUZZ): tool = $(notdir $(@:/bin/$(@F)=))
 $(DENY) $(FUZZ):
