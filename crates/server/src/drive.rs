@@ -303,12 +303,12 @@ struct Clock {
     accepted_at: Instant,
     /// Since when an HTTP/2 client has let go nothing of its answers, and how much it had before.
     untaken: Option<(Instant, u64)>,
-    /// Since when no request has been running.
+    /// Since when no request has been running and none of a response has been left to send.
     idle: Option<Idle>,
     stopping: Option<Instant>,
-    /// Whether the library was told to end the connection, and since when it has been overdue.
+    /// Whether the library was told to end the connection, and since when because of a limit.
     finishing: bool,
-    overdue: Option<Instant>,
+    expired: Option<Instant>,
     sleep: Pin<Box<Sleep>>,
 }
 
@@ -316,6 +316,8 @@ struct Clock {
 struct Idle {
     since: Instant,
     bytes_read: u64,
+    /// Bytes of responses that HTTP/2 had written by then.
+    data: u64,
     /// When the first byte of the next request's head came.
     head: Option<Instant>,
 }
@@ -331,7 +333,7 @@ impl Clock {
             idle: None,
             stopping: None,
             finishing: false,
-            overdue: None,
+            expired: None,
             sleep: Box::pin(tokio::time::sleep_until(first.into())),
         }
     }
@@ -357,12 +359,17 @@ impl Clock {
         if !offers || self.untaken.is_none_or(|(_, before)| before != data) {
             self.untaken = offers.then(|| (Instant::now(), data));
         }
-        if self.connection.is_busy() {
+        // A request is over when the library has all of its response, which may be long before the
+        // client has.
+        if self.connection.is_busy() || self.pass.blocked_since().is_some() {
             self.idle = None;
             return;
         }
         let (now, bytes_read) = (Instant::now(), self.pass.bytes_read());
-        let idle = self.idle.get_or_insert(Idle { since: now, bytes_read, head: None });
+        let idle = self.idle.get_or_insert(Idle { since: now, bytes_read, data, head: None });
+        if idle.data != data {
+            (idle.since, idle.data) = (now, data);
+        }
         // In HTTP/2 bytes without a request can be anything; such a connection is merely idle.
         if !http2 && bytes_read != idle.bytes_read {
             idle.head.get_or_insert(now);
@@ -371,9 +378,12 @@ impl Clock {
 
     fn deadline(&self) -> Option<Instant> {
         let limits = &self.connection.generation.limits;
+        if let (Some(expired), Some(idle)) = (self.expired, self.idle) {
+            return Some(expired.max(idle.since) + FAREWELL);
+        }
         let first =
             !self.connection.is_complete() || self.connection.seen.load(Ordering::Relaxed) == 0;
-        let stopping = self.stopping.filter(|_| self.idle.is_some());
+        let stopping = self.stopping.zip(self.idle).map(|(since, idle)| since.max(idle.since));
         [
             first.then(|| self.accepted_at + limits.header_timeout),
             self.idle.map(|idle| idle.since + limits.idle_timeout),
@@ -381,28 +391,19 @@ impl Clock {
             self.pass.blocked_since().map(|since| since + limits.idle_timeout),
             self.untaken.map(|(since, _)| since + limits.idle_timeout),
             stopping.map(|since| since + FAREWELL),
-            self.overdue.map(|since| since + FAREWELL),
         ]
         .into_iter()
         .flatten()
         .min()
-        .map(|deadline| match self.overdue {
-            Some(since) => since + FAREWELL,
-            None => deadline,
-        })
     }
 
     fn expire(&mut self) -> Expired {
-        let limit = self.connection.generation.limits.idle_timeout;
-        let cut = self.overdue.is_some()
-            || !self.connection.is_complete()
-            || self.pass.blocked_since().is_some()
-            || self.untaken.is_some_and(|(since, _)| since.elapsed() >= limit);
-        if cut {
+        // While a response is running or being sent, only a standstill has a limit.
+        if self.idle.is_none() || self.expired.is_some() || !self.connection.is_complete() {
             self.connection.visit.timed_out();
             return Expired::Cut;
         }
-        self.overdue = Some(Instant::now());
+        self.expired = Some(Instant::now());
         Expired::Finish
     }
 }

@@ -80,6 +80,64 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_response_whose_windows_open_slowly_is_not_cut_by_limits_on_heads_and_idleness() {
+    let rig = Rig::files(|config| {
+        config.limits.header_timeout = SHORT;
+        config.limits.idle_timeout = SHORT;
+    })
+    .await;
+    // The library is given all of it at once, and its request is over then.
+    std::fs::write(rig.dir.path().join("root/slow"), vec![b'x'; 60_000]).unwrap();
+    let mut client = Client::prepare("h2", None, b"");
+    let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    let mut flight = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS_INITIAL_WINDOW_SIZE 4000.
+    flight.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0x0f, 0xa0]);
+    flight.extend(rig::http2_request(1, "GET", "/slow"));
+    client.write(&flight);
+    client.send(&mut tcp).await;
+    let mut answer = Vec::new();
+    for taken in (4000..60_000).step_by(4000) {
+        answer
+            .extend(client.read_until(&mut tcp, |more| data(&answer) + data(more) >= taken).await);
+        tokio::time::sleep(SHORT / 2).await;
+        // WINDOW_UPDATE of 4000.
+        client.write(&[0, 0, 4, 8, 0, 0, 0, 0, 1, 0, 0, 0x0f, 0xa0]);
+        client.send(&mut tcp).await;
+    }
+    answer.extend(client.read_until(&mut tcp, |more| data(&answer) + data(more) >= 60_000).await);
+    assert!(data(&answer) >= 60_000, "{}", data(&answer));
+    rig.stop().await;
+}
+
+/// Bytes of the file in it, and perhaps a few like them of the heads.
+fn data(answer: &[u8]) -> usize {
+    answer.iter().filter(|byte| **byte == b'x').count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_with_the_servers_goodbye_is_answered_whole() {
+    let upstream = Upstream::start().await;
+    let rig = Rig::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(rig.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    // Its head is late, and then its response takes longer than last words may.
+    client.write(b"POST /late HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n");
+    client.send(&mut tcp).await;
+    tokio::time::sleep(SHORT + SHORT / 2).await;
+    client.write(b"\r\n");
+    client.send(&mut tcp).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    client.write(b"x");
+    client.send(&mut tcp).await;
+    let answer = timeout(PATIENCE, client.finish(&mut tcp)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_never_finishes_is_closed_in_time() {
     let rig = Rig::files(|config| config.limits.header_timeout = SHORT).await;
     let session = rig.session("http/1.1").await;

@@ -68,6 +68,60 @@ async fn slow_heads_and_idle_connections_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_first_response_that_outlasts_the_limit_on_heads_does_not_end_the_connection() {
+    let upstream = Upstream::start().await;
+    let rig = Rig::proxy(&upstream, |config| config.limits.header_timeout = SHORT / 2).await;
+    let mut client = Quic::connect(rig.address, Remembered::default()).await;
+    // It takes as long as `SHORT`.
+    assert_eq!(client.get("/slow").await.status, StatusCode::OK);
+    let second = client.ask(Method::GET, "/second").await;
+    assert_eq!(second.expect("no GOAWAY").status, StatusCode::OK);
+    client.close().await;
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_whose_client_is_silent_for_a_moment_is_not_cut_by_the_limit_on_heads() {
+    let rig = Rig::files(|config| config.limits.header_timeout = SHORT).await;
+    let wire = Wire::to(rig.address).await;
+    let mut client = Quic::connect(wire.address, Remembered::default()).await;
+    let running = client.begin(request(Method::GET, "/big"), true).await;
+    wire.until_down(20_000).await;
+    // More than the limit, and than what a client has for the last words of a connection.
+    wire.lose_up(true);
+    tokio::time::sleep(SHORT + Duration::from_millis(1500)).await;
+    wire.lose_up(false);
+    assert_eq!(reply(running).await.unwrap().body.len(), 1 << 20);
+    client.close().await;
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9114_5_2_a_client_that_says_goodbye_has_the_rest_of_its_response() {
+    let rig = Rig::files(|_| {}).await;
+    let wire = Wire::to(rig.address).await;
+    let endpoint = endpoint();
+    let (config, _) = config("h3", Remembered::default());
+    let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    wire.hold_down();
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/big")).await.unwrap();
+    send.finish().unwrap();
+    wire.until_down(20_000).await;
+    control.write_all(&[7, 1, 0]).await.unwrap();
+    // The server has handed all of the response on, and the client has none of it.
+    tokio::time::sleep(SHORT).await;
+    wire.release_down().await;
+    let response = timeout(PATIENCE, recv.read_to_end(2 << 20)).await.unwrap();
+    assert!(response.expect("the whole response").len() > 1 << 20);
+    connection.close(0x100_u32.into(), b"");
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn large_heads_are_refused_and_endless_ones_not_even_read() {
     let rig = Rig::files(|config| config.limits.header_size = 4096).await;
     let mut client = Quic::connect(rig.address, Remembered::default()).await;

@@ -22,6 +22,7 @@ mod keys_nodes;
 mod keys_store;
 mod lab;
 mod lifecycle;
+mod limits;
 mod messages;
 mod openssl;
 mod peers;

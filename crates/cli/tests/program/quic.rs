@@ -1,6 +1,6 @@
 //! QUIC and HTTP/3 between this program and stacks that are not ours.
 
-mod aioquic;
+pub(crate) mod aioquic;
 mod aioquic_asks;
 mod attacker;
 mod fetch_asks;

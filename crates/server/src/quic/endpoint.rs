@@ -27,9 +27,10 @@ pub(crate) fn transport(settings: &Http3Settings, limits: &Limits) -> TransportC
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
-        // An idle client is told to go before it is taken for dead.
+        // An idle client is told to go before it is taken for dead. And a client that only waits for
+        // its response is silent for as long as the upstream may be.
         .max_idle_timeout(Some(
-            IdleTimeout::try_from(limits.idle_timeout + GRACE)
+            IdleTimeout::try_from(limits.idle_timeout.max(limits.upstream_timeout) + GRACE)
                 .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
         ))
         .initial_mtu(settings.initial_mtu)

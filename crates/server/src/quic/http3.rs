@@ -12,7 +12,7 @@ use h3::error::{Code, ConnectionError};
 use h3::server::RequestResolver;
 use quinn::VarInt;
 use tokio::sync::watch;
-use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio::time::{sleep_until, timeout_at};
 use tracing::debug;
 
 use super::connection::next_stop;
@@ -48,6 +48,7 @@ pub(super) async fn serve(
         idle_since: Instant::now(),
         finishing: false,
         told: false,
+        client_left: false,
         abandoned: 0,
     };
     if let Err(error) = session.run(stop).await {
@@ -68,6 +69,8 @@ struct Session {
     finishing: bool,
     /// Whether the connection is to end with its first request.
     told: bool,
+    /// Whether the client has sent a GOAWAY, and no request of it is left to be accepted.
+    client_left: bool,
     /// Requests that the client gave up before it had the answer.
     abandoned: u64,
 }
@@ -75,15 +78,19 @@ struct Session {
 impl Session {
     async fn run(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
         loop {
-            self.goodbye().await?;
+            self.goodbye(stop).await?;
+            if self.client_left && self.requests.is_empty() {
+                return Ok(());
+            }
             let limit = self.limit();
             // All requests that are there are taken before the first is answered, so that their
             // answers share packets.
             tokio::select! {
                 biased;
-                request = self.http.accept() => match request? {
+                request = self.http.accept(), if !self.client_left => match request? {
                     Some(request) => self.take(request),
-                    None => return Ok(()),
+                    // What is running is still to be finished.
+                    None => self.client_left = true,
                 },
                 Some(over) = self.requests.next(), if !self.requests.is_empty() => {
                     self.idle_since = Instant::now();
@@ -97,14 +104,19 @@ impl Session {
                     Stop::Now => return Ok(()),
                     // Its first request is on its way, and the last.
                     _ if self.connection.seen.load(Ordering::Relaxed) == 0 => self.told = true,
-                    _ => self.finish().await?,
+                    _ => self.finish(stop).await?,
                 },
                 () = sleep_until(limit.into()) => {
+                    // The limit may have moved since it was computed: nothing ends a turn of this
+                    // loop when a request's head is complete or the handshake is.
+                    if self.limit() > Instant::now() {
+                        continue;
+                    }
                     self.connection.visit.timed_out();
                     if self.finishing || !self.connection.is_complete() {
                         return Ok(());
                     }
-                    self.finish().await?;
+                    self.finish(stop).await?;
                 }
             }
         }
@@ -122,13 +134,13 @@ impl Session {
     }
 
     /// Ends a connection that takes no further requests.
-    async fn goodbye(&mut self) -> Result<(), ConnectionError> {
+    async fn goodbye(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
         let seen = self.connection.seen.load(Ordering::Relaxed);
         let last = self.told
             || !self.connection.generation.keep_alive
             || self.connection.is_complete() && self.is_lost();
         match last && seen > 0 && !self.finishing {
-            true => self.finish().await,
+            true => self.finish(stop).await,
             false => Ok(()),
         }
     }
@@ -138,7 +150,7 @@ impl Session {
     ///
     /// Where the flight's claim is another connection's, that may be wrong. Its requests are let
     /// through, also late, to be answered 425.
-    async fn finish(&mut self) -> Result<(), ConnectionError> {
+    async fn finish(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
         self.finishing = true;
         self.idle_since = Instant::now();
         let lost = self.is_lost();
@@ -149,12 +161,26 @@ impl Session {
         let further = if lost { self.connection.generation.limits.streams } else { 0 };
         self.watch.reject_from(self.watch.next_id() + 4 * u64::from(further));
         // The library names the last request plus so many.
-        match timeout(FAREWELL, self.http.shutdown(further as usize + 1)).await {
-            Ok(sent) => sent,
-            // A client that does not even take that.
-            Err(_) => {
-                self.close(Code::H3_NO_ERROR);
-                Ok(())
+        let mut goaway = std::pin::pin!(self.http.shutdown(further as usize + 1));
+        loop {
+            let limit = self.idle_since + FAREWELL;
+            let is_idle = self.requests.is_empty();
+            // A response that fills the send window keeps the GOAWAY waiting; it goes on meanwhile,
+            // within its own limits.
+            tokio::select! {
+                biased;
+                sent = &mut goaway => return sent,
+                Some(over) = self.requests.next(), if !is_idle => {
+                    self.idle_since = Instant::now();
+                    self.abandoned += u64::from(over == Over::Abandoned);
+                }
+                // The caller meets it again.
+                _ = next_stop(stop, true) => return Ok(()),
+                // A client that does not even take that.
+                () = sleep_until(limit.into()), if is_idle => {
+                    close(&self.quic, Code::H3_NO_ERROR);
+                    return Ok(());
+                }
             }
         }
     }
@@ -179,8 +205,12 @@ impl Session {
     }
 
     fn close(&self, code: Code) {
-        self.quic.close(VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX), b"");
+        close(&self.quic, code);
     }
+}
+
+fn close(quic: &quinn::Connection, code: Code) {
+    quic.close(VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX), b"");
 }
 
 /// How long a client has for the last words of an idle or stopped connection.
