@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use firstflight_quic::Inflow;
+use futures_util::FutureExt;
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
@@ -74,8 +75,10 @@ impl quic::SendStream<Bytes> for Send {
 
 impl Drop for Send {
     fn drop(&mut self) {
-        // The transport ends what is dropped, and half an answer would look like a whole one.
-        if self.state.as_ref().is_some_and(|state| state.is_broken()) {
+        // The transport ends what is dropped, and half an answer would look like a whole one. What
+        // the client has stopped it resets by the client's own code (RFC 9000 section 3.5).
+        let is_stopped = || matches!(self.stream.stopped().now_or_never(), Some(Ok(Some(_))));
+        if self.state.as_ref().is_some_and(|state| state.is_broken()) && !is_stopped() {
             let _ = self.stream.reset(varint(Code::H3_INTERNAL_ERROR.value()));
         }
     }

@@ -38,9 +38,8 @@ pub(super) async fn serve(
         // Nobody wants the answer any more.
         over = &mut over => return over,
     };
-    if let Err(error) = answered {
-        debug!("{}: {error}", connection.client);
-    }
+    // Kept until the client has all of it: one that stops it by then is sent a reset.
+    let _stream = answered.inspect_err(|error| debug!("{}: {error}", connection.client));
     // A slow client takes its time over what is already written, so it is asked whether it goes on.
     loop {
         let sent = quic.stats().frame_tx.stream;
@@ -74,7 +73,7 @@ async fn answer(
     resolver: RequestResolver<Link, Bytes>,
     early: bool,
     state: &Arc<StreamState>,
-) -> Result<(), Broken> {
+) -> Result<RequestStream<Send, Bytes>, Broken> {
     let limits = &connection.generation.limits;
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
     // Of a flight that another connection has claimed each request is suspect, also one that comes
@@ -135,7 +134,11 @@ impl Answer<'_> {
         steady(self.state, self.standstill, self.send.send_response(answer)).await
     }
 
-    async fn send(mut self, answer: Response<RecordedBody>, head_only: bool) -> Result<(), Broken> {
+    async fn send(
+        mut self,
+        answer: Response<RecordedBody>,
+        head_only: bool,
+    ) -> Result<RequestStream<Send, Bytes>, Broken> {
         let (mut parts, mut body) = answer.into_parts();
         let bodyless =
             head_only || matches!(parts.status, StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT);
@@ -162,7 +165,8 @@ impl Answer<'_> {
                 }
             }
         }
-        Ok(self.send.finish().await?)
+        self.send.finish().await?;
+        Ok(self.send)
     }
 }
 

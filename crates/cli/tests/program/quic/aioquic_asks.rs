@@ -1,5 +1,7 @@
 //! aioquic's client and our server.
 
+use std::fs;
+
 use serde_json::Value;
 
 use super::aioquic;
@@ -55,6 +57,14 @@ fn rfc9000_9_aioquic_changes_its_address() {
     assert_eq!(outcome(&said), ("false false [0,0] 1".into(), 2));
     assert_ne!(said["ports"][0], said["ports"][1]);
     assert_eq!(stage.seen(2), [FULL, FULL]);
+}
+
+#[test]
+fn rfc9000_3_5_aioquic_stops_a_response_and_is_sent_its_own_code() {
+    let stage = Stage::new(&[]);
+    fs::write(stage.dir().join("root/long"), vec![b'x'; 100_000]).unwrap();
+    let said = aioquic::client(stage.dir(), &stage.cert, stage.port(), &["--stop", "268", "/long"]);
+    assert_eq!(said["resets"], serde_json::json!([268]), "{said}");
 }
 
 #[test]

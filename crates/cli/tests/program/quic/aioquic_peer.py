@@ -17,7 +17,7 @@ from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted
+from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StreamReset
 from aioquic.tls import CipherSuite, Epoch
 
 
@@ -36,6 +36,8 @@ class Client(QuicConnectionProtocol):
         self.handshake = None
         self.complete = asyncio.Event()
         self.ended = None
+        self.stop = None
+        self.resets = []
 
     def send(self, method, authority, path, body):
         stream = self._quic.get_next_available_stream_id()
@@ -64,11 +66,16 @@ class Client(QuicConnectionProtocol):
             for waiter in self.waiting.values():
                 if not waiter.done():
                     waiter.set_result(None)
+        elif isinstance(event, StreamReset):
+            self.resets.append(event.error_code)
+            self.waiting[event.stream_id].set_result(None)
         for event in self.http.handle_event(event):
             answer = self.answers.get(getattr(event, "stream_id", None))
             if answer is None:
                 continue
             if isinstance(event, HeadersReceived):
+                if self.stop is not None:
+                    self._quic.stop_stream(event.stream_id, self.stop)
                 fields = {name.decode(): value.decode() for name, value in event.headers}
                 # The last head counts: those before it are interim answers.
                 answer["status"] = int(fields.pop(":status", 0)) or answer["status"]
@@ -103,6 +110,9 @@ async def client(args):
         quic.cipher_suites = [CipherSuite.CHACHA20_POLY1305_SHA256]
     if args.begin_with:
         quic.original_version = int(args.begin_with, 16)
+    if args.stop is not None:
+        # The server has more to send than it may.
+        quic.max_stream_data = 10_000
     if args.keylog:
         quic.secrets_log_file = args.keylog.open("a")
     if args.ticket and args.ticket.exists():
@@ -113,6 +123,7 @@ async def client(args):
     )
     loop = asyncio.get_running_loop()
     protocol = Client(connection)
+    protocol.stop = args.stop
     transport = await endpoint(loop, protocol)
     # Nothing leaves before there is a request to go along with the first flight.
     protocol.connect((args.address, args.port), transmit=not args.early)
@@ -158,6 +169,7 @@ async def client(args):
         tickets=len(tickets),
         tokens=len(tokens),
         answers=answers,
+        resets=protocol.resets,
         ended=ended and {"code": ended.error_code, "reason": ended.reason_phrase},
     )
     if args.ticket and tickets:
@@ -292,6 +304,7 @@ def arguments():
     role.add_argument("--key-update", action="store_true", help="between the paths and `then`")
     role.add_argument("--migrate", action="store_true", help="between the paths and `then`")
     role.add_argument("--then", default="/index.html?then")
+    role.add_argument("--stop", type=int, help="code to stop each answer with, at its head")
     role.add_argument("--linger", action="store_true", help="until the server closes")
     role.add_argument("path", nargs="+")
     role = roles.add_parser("server")
