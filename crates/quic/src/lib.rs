@@ -41,7 +41,7 @@ mod steering;
 mod suite;
 mod tokens;
 
-pub use burst::Burst;
+pub use burst::{Burst, make_room_for_close};
 pub use client::{ClientCrypto, Remembered, Resumption, ResumptionInbox};
 pub use first_flight::{FirstFlight, FirstFlights, FirstFlightsLimits};
 pub use firstflight_tls::Handshake;

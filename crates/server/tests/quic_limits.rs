@@ -298,6 +298,31 @@ async fn a_large_answer_arrives_whole_though_the_server_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_close_is_sent_though_the_congestion_window_is_full() {
+    let rig = Rig::files(|_| {}).await;
+    let wire = Wire::to(rig.address).await;
+    let mut client = Quic::connect(wire.address, Remembered::default()).await;
+    assert_eq!(client.get("/").await.status, StatusCode::OK);
+    wire.lose_up(true);
+    // The request, and nothing that acknowledges its response.
+    let before = wire.up().len();
+    let _running = client.begin(request(Method::GET, "/big"), true).await;
+    let asking = async {
+        while wire.up().len() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("the client asks");
+    for datagram in &wire.up()[before..] {
+        wire.inject(datagram).await;
+    }
+    wire.until_down(10_000).await;
+    rig.server.stop_now();
+    assert_eq!(close_code(&client.connection).await, Code::H3_NO_ERROR.value());
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn answers_over_tcp_say_where_http3_is() {
     let get = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
     let rig = Rig::files(|_| {}).await;

@@ -88,7 +88,7 @@ pub(crate) async fn serve(
         () = served => {}
     }
     // Nothing more is to be sent, or to be waited for.
-    quic.close(VarInt::from_u32(super::H3_NO_ERROR), b"");
+    super::close(&quic, VarInt::from_u32(super::H3_NO_ERROR), b"");
     Ok(())
 }
 

@@ -137,7 +137,7 @@ impl quic::RecvStream for Recv {
                             state.break_off();
                         }
                         if let Some(connection) = &self.connection {
-                            connection.close(varint(code), b"");
+                            super::close(connection, varint(code), b"");
                         }
                         quic::RecvStream::stop_sending(self, code);
                         return Poll::Ready(Err(unknown(error.to_string())));

@@ -10,12 +10,12 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use h3::error::{Code, ConnectionError};
 use h3::server::RequestResolver;
-use quinn::VarInt;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout_at};
 use tracing::debug;
 
 use super::connection::next_stop;
+use super::halves::varint;
 use super::request;
 use super::streams::{Link, LinkWatch, Over};
 use crate::connection::Connection;
@@ -210,7 +210,7 @@ impl Session {
 }
 
 fn close(quic: &quinn::Connection, code: Code) {
-    quic.close(VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX), b"");
+    super::close(quic, varint(code.value()), b"");
 }
 
 /// How long a client has for the last words of an idle or stopped connection.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use firstflight_quic::{AddressTokens, ServerCrypto, SpentTokens, Steering};
 use firstflight_tls::AcceptorConfig;
-use quinn::{Incoming, ServerConfig, ValidationTokenConfig, crypto};
+use quinn::{Incoming, ServerConfig, ValidationTokenConfig, VarInt, crypto};
 
 use arrivals::Arrivals;
 use door::Handshaking;
@@ -120,6 +120,12 @@ struct Beginning {
     arrivals: Option<Arc<Arrivals>>,
     /// The port it came to.
     port: u16,
+}
+
+/// Closes a connection, and sees that its client is told though the congestion window is full.
+fn close(connection: &quinn::Connection, code: VarInt, reason: &[u8]) {
+    firstflight_quic::make_room_for_close(connection.congestion_state());
+    connection.close(code, reason);
 }
 
 /// RFC 9114 section 8.1.

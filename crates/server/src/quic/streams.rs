@@ -239,7 +239,7 @@ impl quic::OpenStreams<Bytes> for Link {
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
-        self.connection.close(varint(code.value()), reason);
+        super::close(&self.connection, varint(code.value()), reason);
     }
 }
 
@@ -260,7 +260,7 @@ impl quic::OpenStreams<Bytes> for Opener {
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
-        self.0.close(varint(code.value()), reason);
+        super::close(&self.0, varint(code.value()), reason);
     }
 }
 
