@@ -46,6 +46,23 @@ pub struct Limits {
     ///
     /// By default it does: without, each request pays for a handshake.
     pub keep_alive: bool,
+    /// Bytes that requests and unfinished handshakes of the whole process may hold beside their
+    /// connections, 1048576 and more. What goes beyond is refused: a request is answered 503 and
+    /// not executed, a part of a head over HTTP/3 ends its stream, a handshake its connection.
+    ///
+    /// A request counts 4 KiB, twice the bytes of its fields, 320 for each field, and 32 KiB more
+    /// if it is forwarded, for the connection to the upstream; from its head to the end of its
+    /// response. A handshake over TCP counts three times what its client has sent so far, until
+    /// early data is decided. Of a head over HTTP/3 that is not whole, what came counts, and 128
+    /// bytes for each piece.
+    ///
+    /// So a process holds at most `memory`; for each of its `connections` about 30 KB, and 17 KiB
+    /// and `header_size` more while half a TLS record and half a head are all that came; 32 KiB for
+    /// each connection that is kept to an upstream (`keep`, for each server); and what bodies hold
+    /// on their way. By default that is 256 MiB for about 6,000 forwarded requests of the usual
+    /// size at a time, or 750 with as many fields as `header_size` allows, and 800 MB for 10,000
+    /// connections, all of them attackers'.
+    pub memory: usize,
     /// HTTP/2 streams at a time on one connection.
     ///
     /// By default the least that RFC 9113 section 6.5.2 recommends.
@@ -91,6 +108,10 @@ impl Limits {
             let reason = "header_size is out of bounds; allowed are 1024 to 1048576 bytes";
             return Err(Misfit::new("header_size", reason));
         }
+        if self.memory < MIN_MEMORY {
+            let reason = "memory is too little; allowed is 1048576 bytes and more";
+            return Err(Misfit::new("memory", reason));
+        }
         let numbers = [("connections", self.connections), ("streams", self.streams)];
         if let Some((key, _)) = numbers.iter().find(|(_, number)| *number == 0) {
             let reason = format!("0 {key} would serve nobody; allowed is 1 and more");
@@ -109,6 +130,7 @@ impl Default for Limits {
             connections: 10_000,
             backlog: 4096,
             keep_alive: true,
+            memory: 256 * 1024 * 1024,
             streams: 100,
             upstream_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),
@@ -119,3 +141,6 @@ impl Default for Limits {
 
 /// So long a copy of a flight can keep its place among the connections.
 const MAX_HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// For a few requests at a time.
+const MIN_MEMORY: usize = 1024 * 1024;

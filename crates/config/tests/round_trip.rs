@@ -126,7 +126,7 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
         connect_timeout: one,
         answer_timeout: maybe,
         keep: number,
-        requests: c.then_some(number),
+        requests: number,
         check: d.then(|| HealthCheck {
             host: c.then(|| "app.test".to_owned()),
             interval: other,

@@ -93,6 +93,8 @@ pub(crate) enum Verdict {
     Run,
     /// Answer 425.
     TooEarly,
+    /// Answer 503: there is no memory for it.
+    Busy,
     /// The connection ended before its handshake: drop it.
     Gone,
 }
@@ -128,11 +130,12 @@ pub(crate) async fn serve(
         visit.has_no_handshake();
         return redirect::serve(server, tcp).await;
     }
-    let socket = Socket::new(tcp, &server.metrics);
+    let socket = Socket::new(tcp, &server);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accept(&server, &generation, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
+    socket.has_handshake();
     let Accepted { stream, facts, flight, refused, claim, unspent } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {

@@ -173,6 +173,7 @@ impl ServerHandle {
         let changes = server.listeners.plan(&config, &server.front)?;
         server.front.take_up(generation.quic.as_ref(), &config.http3);
         server.places.resize(config.limits.connections);
+        server.budget.resize(config.limits.memory);
         generation.begin();
         server.current.store(Arc::new(generation));
         server.listeners.apply(server, changes);

@@ -9,6 +9,7 @@ mod accept;
 mod access_log;
 mod acme;
 mod authority;
+mod budget;
 mod certificate;
 mod certificates;
 mod connection;

@@ -60,7 +60,7 @@ impl Game<'_> {
                     record.bytes(4);
                     record.complete();
                 }
-                Verdict::TooEarly | Verdict::Gone => return Ok(()),
+                Verdict::TooEarly | Verdict::Busy | Verdict::Gone => return Ok(()),
             }
             if !self.connection.generation.keep_alive {
                 return Ok(());

@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::connection::Connection;
 use crate::content::{AnswerBody, BodyError, empty, plain};
 use crate::early::{Entry, NotSent};
-use crate::trace::UpstreamNotes;
+use crate::record::Record;
 use crate::upstreams::Watch;
 use crate::websocket::{self, Asked, Carried};
 
@@ -36,8 +36,8 @@ pub(crate) struct Forwarding<'a> {
     pub(crate) before_completion: bool,
     /// What it has claimed.
     pub(crate) entry: &'a Entry,
-    /// Where the upstream's work is noted.
-    pub(crate) upstream: UpstreamNotes,
+    /// Where the upstream's work is noted, and what the request holds.
+    pub(crate) record: &'a Record,
     /// The field by which the upstream goes on with the request's trace.
     pub(crate) traceparent: Option<String>,
 }
@@ -61,6 +61,11 @@ impl Proxy {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
+        if !forwarding.record.may_be_forwarded() {
+            let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE);
+            answer.extensions_mut().insert(NotSent);
+            return Some(answer);
+        }
         if let Some(asked) = websocket::asked(&request) {
             return Some(self.open_tunnel(request, asked, &forwarding).await);
         }
@@ -159,9 +164,9 @@ impl Proxy {
         request: Request<AnswerBody>,
         forwarding: &Forwarding<'_>,
     ) -> Result<Response<AnswerBody>, Response<AnswerBody>> {
-        let Forwarding { connection, upstream, .. } = forwarding;
+        let Forwarding { connection, record, .. } = forwarding;
         let (client, local) = (connection.client, connection.local);
-        let observer = &Watch { notes: upstream, metrics: &connection.server.metrics };
+        let observer = &Watch { notes: &record.upstream(), metrics: &connection.server.metrics };
         let terms = Terms { client, local, observer };
         self.pool.send(request, &terms).await.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());

@@ -13,6 +13,7 @@ use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::access_log::Entry;
+use crate::budget::{self, Charge};
 use crate::connection::Connection;
 use crate::content::AnswerBody;
 use crate::tally::Tally;
@@ -31,6 +32,8 @@ pub(crate) struct Record {
     read: Arc<AtomicU64>,
     /// For the trace: the facts that the entry has too.
     facts: Facts,
+    /// What the request holds; `None`: more than there is.
+    charge: Option<Charge>,
 }
 
 /// What is known of a request at its beginning.
@@ -70,7 +73,10 @@ impl Record {
         let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
         let facts = if sampled { Facts::new(head, early) } else { Facts::default() };
         let metrics = &connection.server.metrics;
+        let charge = connection.server.budget.open();
+        let fits = charge.grow(budget::of_request(head.target, head.headers));
         Self {
+            charge: fits.then_some(charge),
             connection: connection.clone(),
             began: Instant::now(),
             tally: Tally::begin(metrics, head.protocol, head.method, early),
@@ -80,6 +86,16 @@ impl Record {
             read: Arc::default(),
             facts,
         }
+    }
+
+    /// Whether there is memory for the request.
+    pub(crate) fn fits(&self) -> bool {
+        self.charge.is_some()
+    }
+
+    /// Whether there is memory for a connection to an upstream, which it takes then.
+    pub(crate) fn may_be_forwarded(&self) -> bool {
+        self.charge.as_ref().is_some_and(|charge| charge.grow(budget::UPSTREAM))
     }
 
     /// Where who forwards the request notes what the upstream did.

@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 
 use crate::access_log::AccessLog;
 use crate::acme::Acme;
+use crate::budget::Budget;
 use crate::connection::stopped;
 use crate::development::now;
 use crate::estate::Estate;
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) front: Arc<Front>,
     pub(crate) listeners: Listeners,
     pub(crate) places: Arc<Places>,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) tracer: Option<Tracer>,
@@ -132,6 +134,7 @@ impl Server {
             front: Arc::new(Front::new(&foundation.tokens, &config, &mut estate)?),
             listeners: Listeners::default(),
             places: Places::new(config.limits.connections),
+            budget: Budget::new(config.limits.memory),
             metrics,
             replays: Replays::default(),
             history: History::begin(),

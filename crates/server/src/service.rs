@@ -98,9 +98,13 @@ where
     let of_form = form::check(&request);
     form::remove_lookalikes(request.headers_mut());
     let is_tunnel = websocket::asked(&request).is_some();
-    let verdict = connection.admit(decision, &mut record).await;
+    let verdict = match record.fits() {
+        true => connection.admit(decision, &mut record).await,
+        false => Verdict::Busy,
+    };
     let mut answer = match (verdict, of_form) {
         (Verdict::Gone, _) => return None,
+        (Verdict::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
         (_, Err(status)) => form::refusal(status, request.version()),
         (Verdict::TooEarly, _) => {
             connection.note_too_early();
@@ -169,7 +173,7 @@ where
         connection,
         before_completion: decision.is_some() && !complete(),
         entry: &entry,
-        upstream: record.upstream(),
+        record,
         traceparent: record.traceparent(),
     };
     let request = request.map(|body| record.count(body));

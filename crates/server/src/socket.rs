@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,6 +11,9 @@ use firstflight_telemetry::metrics::{Metrics, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::budget::{Charge, HANDSHAKE_BYTE};
+use crate::server::Shared;
 
 /// The socket under a TLS stream.
 #[derive(Clone)]
@@ -20,12 +23,28 @@ struct Inner {
     stream: TcpStream,
     written: AtomicU64,
     metrics: Arc<Metrics>,
+    /// Whether what is read is kept for the handshake, and what that holds.
+    in_handshake: AtomicBool,
+    charge: Charge,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, metrics: &Arc<Metrics>) -> Self {
-        let metrics = metrics.clone();
-        Self(Arc::new(Inner { stream, written: AtomicU64::new(0), metrics }))
+    /// A client's, whose handshake begins.
+    pub(crate) fn new(stream: TcpStream, server: &Shared) -> Self {
+        Self(Arc::new(Inner {
+            stream,
+            written: AtomicU64::new(0),
+            metrics: server.metrics.clone(),
+            in_handshake: AtomicBool::new(true),
+            charge: server.budget.open(),
+        }))
+    }
+
+    /// Early data is decided, or the handshake has failed: what was read for it is not kept any
+    /// longer.
+    pub(crate) fn has_handshake(&self) {
+        self.0.in_handshake.store(false, Ordering::Relaxed);
+        self.0.charge.clear();
     }
 
     /// Bytes that the kernel has taken so far.
@@ -67,6 +86,12 @@ impl AsyncRead for Socket {
                 Ok(count) => {
                     buffer.advance(count);
                     self.0.metrics.connections.received.add(Transport::Tcp, count as u64);
+                    if self.0.in_handshake.load(Ordering::Relaxed)
+                        && !self.0.charge.grow(count * HANDSHAKE_BYTE)
+                    {
+                        let why = "too many handshakes are incomplete";
+                        return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, why)));
+                    }
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

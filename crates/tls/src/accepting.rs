@@ -11,7 +11,7 @@ use crate::{Acceptor, OpenedTicket, TlsError, TlsStream};
 /// session and sends its request again by itself (RFC 8446 section 4.2.10).
 ///
 /// Meanwhile nothing more is read than the ClientHello and what came with it, one read-ahead at
-/// most, and 64 KiB in all. That is kept for a handshake that has to begin again.
+/// most, and 34 KiB in all. That is kept for a handshake that has to begin again.
 pub struct Accepting<S> {
     acceptor: Acceptor,
     stream: TlsStream<S>,

@@ -64,7 +64,10 @@ const READ_AHEAD: usize = 16 * 1024 + 512;
 
 /// How much is kept for a handshake that may have to begin again. The library takes a ClientHello of
 /// 16 KiB, and a read-ahead comes on top; only one cut into records of a few bytes is more.
-const MAX_HEARD: usize = 64 * 1024;
+const MAX_HEARD: usize = 34 * 1024;
+
+/// By how much the place for it grows. Most ClientHellos fit into the first.
+const HEARD_STEP: usize = 4 * 1024;
 
 /// How much one write hands to the library.
 const MAX_WRITE: usize = 64 * 1024;
@@ -261,6 +264,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
                     if heard.len() + bytes.len() > MAX_HEARD {
                         let why = "the ClientHello comes in too many pieces";
                         return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+                    }
+                    if heard.capacity() - heard.len() < bytes.len() {
+                        // No more than a step too much, however many handshakes stop here.
+                        heard.reserve_exact(bytes.len().next_multiple_of(HEARD_STEP));
                     }
                     heard.extend_from_slice(bytes);
                     self.heard_at = SteadyClock::unix_micros();

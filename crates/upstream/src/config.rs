@@ -60,10 +60,12 @@ pub struct PoolConfig {
     /// closing.
     #[serde(with = "Length")]
     pub keep_for: Duration,
-    /// Requests at a time to each server.
+    /// Requests at a time to each server, tunnels included; with HTTP/1.1 each has a connection of
+    /// its own. Further ones wait for `queue_timeout`, and are then answered 503.
     ///
-    /// By default as many as come.
-    pub requests: Option<usize>,
+    /// By default more than most servers take, and few enough for the addresses and descriptors
+    /// that a process has. `memory` in `[limits]` bounds the requests to all servers together.
+    pub requests: usize,
     /// How long a request waits while all servers have as many as they may.
     ///
     /// By default long enough for a burst, and short enough that clients are told while they are
@@ -201,7 +203,7 @@ impl PoolConfig {
             tunnel_timeout: Duration::from_secs(300),
             keep: 64,
             keep_for: Duration::from_secs(30),
-            requests: None,
+            requests: 4096,
             queue_timeout: Duration::from_secs(1),
             check: None,
             aside: Some(AsideRule::default()),
@@ -239,7 +241,7 @@ impl PoolConfig {
         {
             return wrong(key, "a time of 0 would end every request; allowed is more than 0s");
         }
-        if self.requests == Some(0) {
+        if self.requests == 0 {
             return wrong("requests", "0 requests would serve nobody; allowed is 1 and more");
         }
         if self.retry.tries == 0 {
@@ -317,7 +319,7 @@ mod tests {
         for (change, word) in [
             (PoolConfig { servers: Vec::new(), ..good.clone() }, "no server"),
             (PoolConfig { answer_timeout: Some(Duration::ZERO), ..good.clone() }, "more than 0s"),
-            (PoolConfig { requests: Some(0), ..good.clone() }, "1 and more"),
+            (PoolConfig { requests: 0, ..good.clone() }, "1 and more"),
             (PoolConfig { ca: Some("ca.pem".into()), ..good.clone() }, "https://"),
             (
                 PoolConfig { check: Some(HealthCheck { fall: 0, ..check }), ..good.clone() },

@@ -68,7 +68,7 @@ impl Roster {
         };
         Self {
             balance: config.balance,
-            room: config.requests.unwrap_or(usize::MAX),
+            room: config.requests,
             tries: config.retry.tries,
             members: config.servers.iter().map(member).collect(),
             budget: Budget::new(&config.retry),
@@ -271,7 +271,7 @@ mod tests {
     fn requests_above_the_room_wait() {
         let now = Instant::now();
         let servers = vec!["http://localhost:1".parse().unwrap(); 2];
-        let config = PoolConfig { requests: Some(1), ..PoolConfig::new(servers) };
+        let config = PoolConfig { requests: 1, ..PoolConfig::new(servers) };
         let mut roster = Roster::new(&config, now);
         let course = Course::default();
         let Pick::Server(first) = roster.pick(&course, now) else { panic!("no server") };

@@ -176,7 +176,7 @@ async fn requests_above_the_room_wait_or_are_turned_away() {
     })
     .await;
     let busy = |config: &mut PoolConfig| {
-        config.requests = Some(1);
+        config.requests = 1;
         config.queue_timeout = Duration::from_secs(10);
     };
     let waits = pool(&[&peer], busy);

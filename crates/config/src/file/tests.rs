@@ -162,6 +162,7 @@ fn errors_name_file_line_and_allowed_values() {
         ("[limits]\nheader_timeout = \"-1s\"", 2, "10s"),
         ("[limits]\nheader_timeout = \"1h\"", 2, "30s"),
         ("\n[limits]\nheader_size = 10", 3, "1024 to 1048576"),
+        ("\n[limits]\nmemory = 1000", 3, "1048576 bytes and more"),
         ("[limits]\nconnections = 0", 2, "1 and more"),
         ("[early_data.paths]\n\"/a\" = \"strict\"\n\"/a?b\" = \"strict\"", 3, "\"/api\""),
         ("[early_data.paths]\n\"/a\" = \"Strict\"", 2, "`strict`"),

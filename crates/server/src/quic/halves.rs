@@ -131,7 +131,13 @@ impl quic::RecvStream for Recv {
             let chunk = std::pin::pin!(self.stream.read_chunk(CHUNK, true)).poll(cx);
             match ready!(chunk) {
                 Ok(Some(chunk)) => {
-                    if let Err(error) = self.inflow.feed(chunk.bytes) {
+                    let count = chunk.bytes.len();
+                    let has_room = self.state.as_ref().is_none_or(|state| state.has_room(count));
+                    let fed = match has_room {
+                        true => self.inflow.feed(chunk.bytes).map_err(|error| error.to_string()),
+                        false => Err("there is no memory for the head".to_owned()),
+                    };
+                    if let Err(error) = fed {
                         let code = Code::H3_EXCESSIVE_LOAD.value();
                         if let Some(state) = &self.state {
                             state.break_off();
@@ -140,7 +146,7 @@ impl quic::RecvStream for Recv {
                             super::close(connection, varint(code), b"");
                         }
                         quic::RecvStream::stop_sending(self, code);
-                        return Poll::Ready(Err(unknown(error.to_string())));
+                        return Poll::Ready(Err(unknown(error)));
                     }
                 }
                 Ok(None) => {

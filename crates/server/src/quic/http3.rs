@@ -30,7 +30,7 @@ pub(super) async fn serve(
 ) {
     let header_size = connection.generation.limits.header_size as u64;
     // What is longer than allowed, and not much, is answered 431.
-    let link = Link::new(quic.clone(), header_size * 2);
+    let link = Link::new(quic.clone(), header_size * 2, connection.server.budget.clone());
     let watch = link.watch();
     let mut builder = h3::server::builder();
     // Early data is bound to these too (RFC 9114 section 7.2.4.2): they follow from the

@@ -76,7 +76,9 @@ async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream))
             record.bytes(4);
             record.complete();
         }
-        Verdict::TooEarly | Verdict::Gone => return drop(send.reset(VarInt::from_u32(0))),
+        Verdict::TooEarly | Verdict::Busy | Verdict::Gone => {
+            return drop(send.reset(VarInt::from_u32(0)));
+        }
     }
     drop(record);
     // The connection is not to be closed before it has arrived.

@@ -18,6 +18,7 @@ use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, Wri
 use quinn::{ConnectionError, VarInt};
 
 use super::halves::{Recv, Send, connection_error, lost, unknown, varint};
+use crate::budget::{Budget, Charge, PIECE};
 
 /// A connection whose streams are watched.
 pub(crate) struct Link {
@@ -28,6 +29,7 @@ pub(crate) struct Link {
     /// Streams of the client in one direction that came so far.
     uni_streams: usize,
     head_limit: u64,
+    budget: Arc<Budget>,
     watch: Arc<LinkWatch>,
 }
 
@@ -61,7 +63,6 @@ pub(crate) enum Over {
 }
 
 /// What is known of a stream.
-#[derive(Default)]
 pub(crate) struct StreamState {
     /// Bytes that the client's flow control has let go so far.
     written: AtomicU64,
@@ -69,9 +70,28 @@ pub(crate) struct StreamState {
     handed_on: AtomicU64,
     /// Whether it is to end with a reset if it is dropped before its end.
     broken: AtomicBool,
+    /// Whether the request's head is there, and what its parts hold until then.
+    has_head: AtomicBool,
+    head: Charge,
 }
 
 impl StreamState {
+    /// Nothing of it is there. `head`: for the parts of its head.
+    pub(crate) fn new(head: Charge) -> Self {
+        Self {
+            written: AtomicU64::new(0),
+            handed_on: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+            has_head: AtomicBool::new(false),
+            head,
+        }
+    }
+
+    /// So many bytes came. False: they belong to a head, and there is no memory for it.
+    pub(super) fn has_room(&self, count: usize) -> bool {
+        self.has_head.load(Ordering::Relaxed) || self.head.grow(count + PIECE)
+    }
+
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
@@ -95,6 +115,8 @@ impl StreamState {
     /// The head is there. From now on a stream that is dropped unfinished was broken off.
     pub(crate) fn head_is_there(&self) {
         self.broken.store(true, Ordering::Relaxed);
+        self.has_head.store(true, Ordering::Relaxed);
+        self.head.clear();
     }
 
     /// All of the answer is written.
@@ -126,8 +148,9 @@ impl LinkWatch {
 }
 
 impl Link {
-    /// `head_limit`: bytes that a request's head may have as it is sent.
-    pub(crate) fn new(connection: quinn::Connection, head_limit: u64) -> Self {
+    /// `head_limit`: bytes that a request's head may have as it is sent. `budget`: for parts of
+    /// heads.
+    pub(crate) fn new(connection: quinn::Connection, head_limit: u64, budget: Arc<Budget>) -> Self {
         let bidi = stream::unfold(connection.clone(), |connection| async {
             Some((connection.accept_bi().await, connection))
         });
@@ -149,6 +172,7 @@ impl Link {
             opening: opening.boxed(),
             uni_streams: 0,
             head_limit,
+            budget,
             watch: Arc::new(watch),
         }
     }
@@ -166,7 +190,7 @@ impl Link {
             return None;
         }
         self.watch.next_id.fetch_max(id + 4, Ordering::Relaxed);
-        let state = Arc::new(StreamState::default());
+        let state = Arc::new(StreamState::new(self.budget.open()));
         let over = send.stopped().map(|stopped| match stopped {
             Ok(None) => Over::Delivered,
             Ok(Some(_)) | Err(_) => Over::Abandoned,

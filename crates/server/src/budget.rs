@@ -1,0 +1,142 @@
+//! Memory that clients take beside their connections: heads of requests, handshakes that are not
+//! complete, connections to upstreams. One bound for the whole process (`memory` in `[limits]`).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::HeaderMap;
+use tracing::warn;
+
+/// How much may be held, and how much is.
+pub(crate) struct Budget {
+    limit: AtomicUsize,
+    held: AtomicUsize,
+    /// When it was last logged that more was wanted.
+    logged: Mutex<Option<Instant>>,
+}
+
+/// What one request or one handshake holds; given back when it is dropped.
+pub(crate) struct Charge {
+    budget: Arc<Budget>,
+    held: AtomicUsize,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit: limit.into(), held: AtomicUsize::new(0), logged: Mutex::new(None) })
+    }
+
+    /// Changes the limit. What is held stays.
+    pub(crate) fn resize(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// A charge that holds nothing yet.
+    pub(crate) fn open(self: &Arc<Self>) -> Charge {
+        Charge { budget: self.clone(), held: AtomicUsize::new(0) }
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        if self.held.fetch_add(bytes, Ordering::Relaxed) + bytes <= limit {
+            return true;
+        }
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.log(limit);
+        false
+    }
+
+    fn log(&self, limit: usize) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.is_none_or(|last| last.elapsed() > LOG_INTERVAL) {
+            *logged = Some(Instant::now());
+            warn!(
+                "requests and handshakes hold {limit} bytes, as much as they may: further ones are \
+                 refused (memory in [limits])"
+            );
+        }
+    }
+}
+
+impl Charge {
+    /// Holds so many bytes more. False: there are not so many, and nothing has changed.
+    pub(crate) fn grow(&self, bytes: usize) -> bool {
+        let taken = self.budget.take(bytes);
+        if taken {
+            self.held.fetch_add(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Gives all of it back.
+    pub(crate) fn clear(&self) {
+        self.budget.held.fetch_sub(self.held.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// What a request holds until its response has ended. Its fields are in memory twice, as they came
+/// and as an upstream is sent them, and each has its places in two maps.
+pub(crate) fn of_request(target: &str, headers: Option<&HeaderMap>) -> usize {
+    let fields = headers.into_iter().flatten();
+    let fields = fields.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + FIELD);
+    REQUEST + 2 * target.len() + fields.sum::<usize>()
+}
+
+/// Task, stream, record and log line of a request.
+const REQUEST: usize = 4 * 1024;
+
+/// Two entries of a map that may be twice as large as its content.
+const FIELD: usize = 320;
+
+/// A connection to an upstream, with its buffers here and in the kernel.
+pub(crate) const UPSTREAM: usize = 32 * 1024;
+
+/// For each byte of a handshake that is not complete: the copy that is kept for a handshake that may
+/// begin again, the library's, and what their buffers are too large.
+pub(crate) const HANDSHAKE_BYTE: usize = 3;
+
+/// For each piece of a head that is not complete.
+pub(crate) const PIECE: usize = 128;
+
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_what_is_dropped_is_free_again() {
+        let budget = Budget::new(100);
+        let (first, second) = (budget.open(), budget.open());
+        assert!(first.grow(60) && second.grow(40));
+        assert!(!second.grow(1));
+        drop(first);
+        assert!(second.grow(60) && !second.grow(1));
+        second.clear();
+        assert!(second.grow(100));
+        budget.resize(50);
+        assert!(!budget.open().grow(1));
+        drop(second);
+        assert!(budget.open().grow(50));
+    }
+
+    #[test]
+    fn many_small_fields_cost_more_than_their_bytes() {
+        let mut headers = HeaderMap::new();
+        for _ in 0..100 {
+            headers.append("a", HeaderValue::from_static(""));
+        }
+        assert!(of_request("/", Some(&headers)) > 100 * 300);
+        headers.insert("a", HeaderValue::from_str(&"x".repeat(28_000)).unwrap());
+        assert!(of_request("/", Some(&headers)) > 2 * 28_000);
+    }
+}
