@@ -2,7 +2,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -208,8 +209,14 @@ fn target(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
     })
 }
 
-fn append(path: &PathBuf) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+/// Does not follow a symbolic link, which would let whoever owns the directory choose the file.
+fn append(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
+    options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
+        _ => error,
+    })
 }
 
 fn write(
@@ -271,6 +278,8 @@ const QUEUE: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn entry(target: &str) -> Entry {
@@ -331,6 +340,30 @@ mod tests {
         let line = entry("/\" 200 \\\n\u{85}x").text();
         assert_eq!(line.matches('\n').count(), 1);
         assert!(line.contains("\"GET /\\\" 200 \\\\\\n\\u{85}x HTTP/1.1\""), "{line}");
+    }
+
+    #[test]
+    fn a_link_is_not_followed_at_the_start_nor_after_a_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, other] = ["log", "other"].map(|name| dir.path().join(name));
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&other, &file).unwrap();
+        let settings = AccessLogSettings { file: Some(file.clone()), format: LogFormat::Json };
+        let refused = AccessLog::open(&settings).err().unwrap().to_string();
+        assert!(refused.contains("it is a symbolic link"), "{refused}");
+        std::fs::remove_file(&file).unwrap();
+
+        let log = AccessLog::open(&settings).unwrap();
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o137, 0, "at most 0640, less by umask: {mode:o}");
+        let moved = dir.path().join("log.1");
+        std::fs::rename(&file, &moved).unwrap();
+        std::os::unix::fs::symlink(&other, &file).unwrap();
+        log.reopen();
+        log.entry(entry("/"));
+        log.close();
+        let lines = |path| std::fs::read_to_string(path).unwrap().lines().count();
+        assert_eq!((lines(moved), lines(other)), (1, 0), "the file in use stays");
     }
 
     #[test]

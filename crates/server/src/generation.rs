@@ -1,7 +1,6 @@
 //! What a server does, as one configuration has it: all that a reload replaces.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,8 +9,7 @@ use firstflight_config::{
     CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, WhenNotAllowed,
 };
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, ChallengeCertificates, Entry, Identities, Identity, KeyLog,
-    KeyLogFile, Version,
+    Acceptor, AcceptorConfig, ChallengeCertificates, Entry, Identities, Identity, KeyLog, Version,
 };
 use firstflight_upstream::Pool;
 use http::HeaderValue;
@@ -20,6 +18,7 @@ use crate::acme::issued;
 use crate::certificates::{self, SiteCertificate};
 use crate::content::Service;
 use crate::development::{self, Development};
+use crate::key_log::ServerKeyLog;
 use crate::keys::TicketRing;
 use crate::listeners::Entrance;
 use crate::upstreams::{self, Pools};
@@ -58,8 +57,8 @@ pub(crate) struct Foundation {
     development: OnceLock<Development>,
     /// What is listened on.
     addresses: Vec<SocketAddr>,
-    key_log: Option<Arc<dyn KeyLog>>,
-    key_log_file: Option<PathBuf>,
+    /// Opened once the process has given up its privileges.
+    pub(crate) key_log: Option<Arc<ServerKeyLog>>,
     /// What authorities that ask whose a name is are shown.
     challenges: Arc<dyn ChallengeCertificates>,
 }
@@ -68,7 +67,7 @@ impl Foundation {
     /// For a server that listens on `addresses`.
     ///
     /// # Errors
-    /// [`ServerError`] of the self-signed certificate or the key log.
+    /// [`ServerError`] of the self-signed certificate.
     pub(crate) fn lay(
         config: &ServerConfig,
         ring: Arc<TicketRing>,
@@ -85,23 +84,10 @@ impl Foundation {
                 Some(certificate::unsigned(names, save.as_deref(), addresses)?)
             }
         };
-        let key_log = match &config.tls.key_log {
-            Some(path) => Some(Arc::new(KeyLogFile::open(path)?) as Arc<dyn KeyLog>),
-            None => None,
-        };
+        let key_log = config.tls.key_log.clone().map(|path| Arc::new(ServerKeyLog::new(path)));
         let tokens = quic::Tokens::new(&ring);
-        let key_log_file = config.tls.key_log.clone();
         let (development, addresses) = (OnceLock::new(), addresses.to_owned());
-        Ok(Self {
-            ring,
-            tokens,
-            self_signed,
-            development,
-            addresses,
-            key_log,
-            key_log_file,
-            challenges,
-        })
+        Ok(Self { ring, tokens, self_signed, development, addresses, key_log, challenges })
     }
 
     /// Each site's certificate, under the site's names. `states`: those of an authority.
@@ -177,7 +163,8 @@ impl Generation {
         states: &[CertificateState],
     ) -> Result<Self, ServerError> {
         config.check().map_err(ConfigError::from)?;
-        if config.tls.key_log != foundation.key_log_file {
+        let key_log = foundation.key_log.as_ref().map(|log| log.path());
+        if config.tls.key_log.as_deref() != key_log {
             return Err(setting("the key log cannot change while the server runs; restart it"));
         }
         let pools = upstreams::pools(config, pools)?;
@@ -292,7 +279,7 @@ fn acceptor(
         tickets: tls.tickets,
         // A ticket outlives its key otherwise, and is offered in vain.
         ticket_lifetime: lifetime,
-        key_log: foundation.key_log.clone(),
+        key_log: foundation.key_log.clone().map(|log| log as Arc<dyn KeyLog>),
         challenges: (!config.acme_names().is_empty()).then(|| foundation.challenges.clone()),
         ..AcceptorConfig::new(identities)
     })

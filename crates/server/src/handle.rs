@@ -54,7 +54,7 @@ impl ServerHandle {
 
     /// Opens the access log's file anew, after a log rotation has moved it.
     pub fn reopen_access_log(&self) {
-        if let Some(log) = &self.0.access_log {
+        if let Some(log) = self.0.access_log.get() {
             log.reopen();
         }
     }

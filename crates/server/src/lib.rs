@@ -28,6 +28,7 @@ mod generation;
 mod hand_over;
 mod handle;
 mod inside;
+mod key_log;
 mod keys;
 mod listener;
 mod listeners;

@@ -38,7 +38,7 @@ impl Shared {
             }
             None => (None, RegisterReading::default()),
         };
-        let lost = self.access_log.as_ref().map_or(0, AccessLog::lost);
+        let lost = self.access_log.get().map_or(0, AccessLog::lost);
         Readings {
             early_data_open: generation.early_data && self.gatekeeper.closed().is_none(),
             register: register(&self.gatekeeper.statistics()),

@@ -68,8 +68,12 @@ impl Record {
             connection.timeline.belongs_to(trace.context());
         }
         // Strings are made only for a log that somebody keeps, or a trace that is kept.
-        let entry =
-            connection.server.access_log.is_some().then(|| entry(connection, head, early, &trace));
+        let entry = connection
+            .server
+            .access_log
+            .get()
+            .is_some()
+            .then(|| entry(connection, head, early, &trace));
         let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
         let facts = if sampled { Facts::new(head, early) } else { Facts::default() };
         let metrics = &connection.server.metrics;
@@ -169,7 +173,7 @@ impl Drop for Record {
         self.connection.tell_handshake(false);
         let work = self.upstream.work();
         if let (Some(mut entry), Some(log)) =
-            (self.entry.take(), &self.connection.server.access_log)
+            (self.entry.take(), self.connection.server.access_log.get())
         {
             entry.bytes_in = self.read.load(Ordering::Relaxed);
             entry.duration_ms = milliseconds(self.began.elapsed());

@@ -72,7 +72,8 @@ pub(crate) struct Shared {
     pub(crate) places: Arc<Places>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) gatekeeper: Gatekeeper,
-    pub(crate) access_log: Option<AccessLog>,
+    /// Opened once the process has given up its privileges.
+    pub(crate) access_log: OnceLock<AccessLog>,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) ring: Arc<TicketRing>,
     pub(crate) metrics: Arc<Metrics>,
@@ -89,11 +90,14 @@ impl Server {
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
     pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
-        Self::bind_with(config, Estate::default()).await
+        let server = Self::bind_with(config, Estate::default()).await?;
+        server.open_logs().await?;
+        Ok(server)
     }
 
     /// The same with sockets that are open already, and what the process before this one has left.
-    /// If there was one, its register comes after this ([`ServerHandle::take_over`]).
+    /// If there was one, its register comes after this ([`ServerHandle::take_over`]). Logs are
+    /// opened later, by [`open_logs`](Self::open_logs).
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
@@ -109,7 +113,6 @@ impl Server {
         };
         let epochs = Arc::new(TicketEpochs::new(scope));
         let ring = TicketRing::open(&config.tickets, known_store, keys_before, epochs.clone())?;
-        let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?;
         let ports = listeners::bind(&config, &mut estate)?;
         estate.warn_of_the_rest();
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
@@ -144,13 +147,29 @@ impl Server {
             foundation,
             acme,
             gatekeeper,
-            access_log,
+            access_log: OnceLock::new(),
             tracer,
             ring,
         };
         let shared = Arc::new(shared);
         let _ = oneself.set(Arc::downgrade(&shared));
         Ok(Self { ports, addresses, shared })
+    }
+
+    /// Opens the access log and the key log, if they are not open yet. To be called as the user that
+    /// the process runs as, once it is that: whoever owns their directory chooses what is written.
+    ///
+    /// # Errors
+    /// [`ServerError`]: a log cannot be written.
+    pub async fn open_logs(&self) -> Result<(), ServerError> {
+        let settings = self.shared.config.lock().await.access_log.clone();
+        if let (Some(settings), None) = (&settings, self.shared.access_log.get()) {
+            let _ = self.shared.access_log.set(AccessLog::open(settings)?);
+        }
+        if let Some(log) = &self.shared.foundation.key_log {
+            log.open()?;
+        }
+        Ok(())
     }
 
     /// The addresses listened on, with the ports that the system chose.
@@ -167,6 +186,9 @@ impl Server {
     /// requests, for [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) at most,
     /// and writes the access log to its end.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        if let Err(error) = self.open_logs().await {
+            error!("{error}");
+        }
         if let Err(error) = self.restore_certificates().await {
             error!(
                 "{error}; sites with acme = true are shown with a certificate that nobody trusts"
@@ -195,7 +217,7 @@ impl Server {
             tracer.flush().await;
         }
         let written = tokio::task::spawn_blocking(move || {
-            if let Some(log) = &shared.access_log {
+            if let Some(log) = shared.access_log.get() {
                 log.close();
             }
         });

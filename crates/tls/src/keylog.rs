@@ -1,5 +1,5 @@
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub trait KeyLog: Send + Sync {
 pub struct KeyLogFile(Mutex<File>);
 
 impl KeyLogFile {
-    /// Opens or makes the file (mode 0600).
+    /// Opens or makes the file (mode 0600). A symbolic link is not followed.
     ///
     /// # Errors
     /// [`TlsError::File`] when it can be neither opened nor made.
@@ -26,8 +26,13 @@ impl KeyLogFile {
             .append(true)
             .create(true)
             .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
             .open(path)
             .map(|file| Self(Mutex::new(file)))
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
+                _ => error,
+            })
             .map_err(|source| TlsError::File { what: "key log", path: path.to_owned(), source })
     }
 }
@@ -56,5 +61,22 @@ impl KeyLog for KeyLogLines {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.push_str(line);
         lines.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, other] = ["keys", "other"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink(&other, &file).unwrap();
+        let refused = KeyLogFile::open(&file).err().unwrap().to_string();
+        assert!(refused.contains("it is a symbolic link"), "{refused}");
+        assert!(!other.exists());
+        KeyLogFile::open(&other).unwrap().line("one");
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "one\n");
     }
 }

@@ -61,6 +61,7 @@ pub(super) async fn serve(
     };
     let has_admin = admin.is_some();
     give_up_privileges(&settings)?;
+    server.open_logs().await.map_err(sentence)?;
     server.restore_certificates().await.map_err(sentence)?;
     if let Some(before) = &mut predecessor {
         before.take_over(&server).await?;

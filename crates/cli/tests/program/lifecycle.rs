@@ -56,7 +56,7 @@ pub(crate) fn certify(dir: &Path) {
 }
 
 /// Writes the configuration: a page, and this.
-fn configure(dir: &Path, more: &str) -> String {
+pub(crate) fn configure(dir: &Path, more: &str) -> String {
     let path = dir.join("firstflight.toml");
     let root = dir.join("root");
     fs::write(&path, format!("[[site]]\n[[site.route]]\npath = \"/\"\nroot = {root:?}\n{more}\n"))
@@ -320,9 +320,11 @@ fn privileges_are_gone_once_it_serves() {
         let mode = if name == "notify" { 0o777 } else { 0o755 };
         fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    // It opens its log as that user.
+    std::os::unix::fs::chown(dir.path().join("log"), Some(nobody.uid.as_raw()), None).unwrap();
     let serve = start(&dir, &manager, &config);
     manager.hears("READY=1");
-    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
     let everywhere = |id: u32| [id; 4].map(|id| id.to_string()).join("\t");
     assert_eq!(status(serve.pid(), "Uid"), everywhere(nobody.uid.as_raw()));
     assert_eq!(status(serve.pid(), "Gid"), everywhere(nobody.gid.as_raw()));

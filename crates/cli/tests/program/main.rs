@@ -23,6 +23,7 @@ mod keys_store;
 mod lab;
 mod lifecycle;
 mod limits;
+mod local_users;
 mod messages;
 mod openssl;
 mod peers;

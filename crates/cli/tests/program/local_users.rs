@@ -1,0 +1,118 @@
+//! Another user of the machine, without root: what he prepares for the server to come upon. These
+//! tests need root, and say nothing where they are not run by it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, User};
+use tempfile::TempDir;
+
+use crate::lifecycle::{certify, configure};
+use crate::running::{PAGE, PROGRAM, Serve, fetch, firstflight, run, site, text, until};
+
+/// The user that the server becomes, if these tests may make it one.
+fn nobody() -> Option<u32> {
+    let root = nix::unistd::geteuid().is_root();
+    root.then(|| User::from_name("nobody").unwrap().unwrap().uid.as_raw())
+}
+
+/// A site whose server becomes `nobody`, and whose directory is that user's.
+struct Machine {
+    dir: TempDir,
+    arguments: [String; 6],
+}
+
+impl Machine {
+    fn new(nobody: u32) -> Self {
+        let dir = site();
+        certify(dir.path());
+        let config = configure(dir.path(), "[process]\nuser = \"nobody\"\nwatch = false");
+        for name in ["cert.pem", "key.pem", "firstflight.toml", "."] {
+            let path = dir.path().join(name);
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        }
+        chown(dir.path(), Some(nobody), None).unwrap();
+        let file = |name| dir.path().join(name).to_str().unwrap().to_owned();
+        let arguments = [
+            "--config".into(),
+            config,
+            "--cert".into(),
+            file("cert.pem"),
+            "--key".into(),
+            file("key.pem"),
+        ];
+        Self { dir, arguments }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts the server.
+    fn start(&self, program: &Path, environment: &[(&str, &str)]) -> Serve {
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        Serve::start_from(program, self.path(), &arguments, environment)
+    }
+
+    /// Why it does not start.
+    fn refused(&self, key_log: &Path) -> String {
+        let mut command = firstflight(self.path());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--access-log"]).arg(self.file("log"));
+        let ended = run(command.args(&self.arguments).env("SSLKEYLOGFILE", key_log));
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        ended.err
+    }
+}
+
+#[test]
+fn links_in_place_of_the_logs_lead_nowhere() {
+    let Some(nobody) = nobody() else { return };
+    let machine = Machine::new(nobody);
+    let [access, keys, precious] = ["log", "keys", "precious"].map(|name| machine.file(name));
+    fs::write(&precious, "").unwrap();
+
+    symlink(&precious, &access).unwrap();
+    let said = machine.refused(&keys);
+    assert!(said.contains("access log") && said.contains("it is a symbolic link"), "{said}");
+    fs::remove_file(&access).unwrap();
+    symlink(&precious, &keys).unwrap();
+    let said = machine.refused(&keys);
+    assert!(said.contains("key log") && said.contains("it is a symbolic link"), "{said}");
+    fs::remove_file(&keys).unwrap();
+    // A link to a directory is followed, as far as the user itself gets.
+    let elsewhere = machine.file("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    symlink(&elsewhere, machine.file("inner")).unwrap();
+    let said = machine.refused(&machine.file("inner/keys"));
+    assert!(said.contains("key log") && said.contains("Permission denied"), "{said}");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+
+    let serve = machine.start(Path::new(PROGRAM), &[("SSLKEYLOGFILE", keys.to_str().unwrap())]);
+    let url = format!("https://{}/", serve.address);
+    let get = || fetch(machine.path(), &serve.cert, &url, &[]).ended;
+    assert_eq!(get().out, PAGE);
+    assert!(until(|| text(&access).lines().count() == 1), "{}", text(&serve.said));
+    assert!(text(&keys).contains("CLIENT_TRAFFIC_SECRET_0 "));
+    for (file, most) in [(&access, 0o640), (&keys, 0o600)] {
+        let found = fs::metadata(file).unwrap();
+        let mode = found.mode() & 0o777;
+        assert_eq!((found.uid(), mode & !most), (nobody, 0), "{}: {mode:o}", file.display());
+    }
+
+    // Rotated, with a link in the log's place: the file in use stays.
+    let moved = machine.file("log.1");
+    fs::rename(&access, &moved).unwrap();
+    symlink(&precious, &access).unwrap();
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR1).unwrap();
+    assert!(until(|| text(&serve.said).contains("cannot open the access log again")));
+    assert_eq!(get().out, PAGE);
+    assert!(until(|| text(&moved).lines().count() == 2), "{}", text(&serve.said));
+    serve.stop();
+    assert_eq!(text(&precious), "");
+}
