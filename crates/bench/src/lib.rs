@@ -38,7 +38,8 @@ pub use captures::Captures;
 pub use error::BenchError;
 pub use experiment::{Axes, BuiltIn, Experiment};
 pub use explore::{
-    Exploration, ExploreConfig, Handshake, Seen, Sketch, SketchedNetwork, SketchedServer,
+    Exploration, ExploreConfig, Handshake, LAB_VARIABLES, Seen, Sketch, SketchedNetwork,
+    SketchedServer,
 };
 pub use firstflight_wire::TlsVersion;
 pub use lab::{LabConfig, Progress, run};

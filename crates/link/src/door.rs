@@ -7,6 +7,7 @@
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
+use nix::unistd::geteuid;
 
 use crate::{LinkError, Namespace, Process};
 
@@ -75,50 +76,65 @@ fn furnish(hosts: &CString) -> io::Result<()> {
 
 /// The doors of this user on this machine, by process id.
 pub fn doors() -> Vec<u32> {
-    let us = geteuid().as_raw();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = processes.filter_map(|entry| {
         let id = entry.file_name().to_str()?.parse().ok()?;
-        let ours = entry.metadata().is_ok_and(|metadata| metadata.uid() == us);
-        (ours && is_door(id)).then_some(id)
+        let files = entry.path();
+        (is_own(&files) && is_door(&files)).then_some(id)
     });
     ids.collect()
 }
 
-fn is_door(id: u32) -> bool {
-    let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+/// `files`: the process's directory in `/proc`.
+fn is_door(files: &Path) -> bool {
+    let line = fs::read(files.join("cmdline")).unwrap_or_default();
     line.split(|byte| *byte == 0).nth(3) == Some(MARK.as_bytes())
 }
 
-/// Enters the namespaces of a door, and says which variables it gives to those who enter. The
+/// Whether all user ids of a process are this one's. The owner of its files says less: a process
+/// of anybody is root's there once it is not dumpable (proc(5)).
+fn is_own(files: &Path) -> bool {
+    let status = fs::read_to_string(files.join("status")).unwrap_or_default();
+    let us = geteuid().to_string();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == us))
+}
+
+/// Enters the namespaces of a door, and returns those of its `variables` that it has set. The
 /// calling process itself keeps its number: its children are inside, and end with the network.
+///
+/// Any process can call itself a door, so one of another user is refused, also for root, and
+/// nothing else of its environment is taken: a `PATH` would choose what is run.
 ///
 /// To be called while the process has one thread.
 ///
 /// # Errors
-/// [`LinkError::NoDoor`] if the process is none, [`LinkError::DoorShut`] if it is another user's,
-/// or the step that the kernel refused.
-pub fn enter(door: u32) -> Result<Vec<(OsString, OsString)>, LinkError> {
-    if !is_door(door) {
+/// [`LinkError::NoDoor`] if the process is none, [`LinkError::NotYourDoor`] if it is another
+/// user's, or the step that the kernel refused.
+pub fn enter(door: u32, variables: &[&str]) -> Result<Vec<(OsString, OsString)>, LinkError> {
+    // Opened once: later the number may be another process's.
+    let process = File::open(format!("/proc/{door}"));
+    let process = process.map_err(|_| LinkError::NoDoor { id: door })?;
+    let files = Path::new("/proc/self/fd").join(process.as_raw_fd().to_string());
+    if !is_door(&files) {
         return Err(LinkError::NoDoor { id: door });
     }
+    if !is_own(&files) {
+        return Err(LinkError::NotYourDoor { id: door });
+    }
     let shut = |source| LinkError::DoorShut { id: door, source };
-    let open = |kind: &str| File::open(format!("/proc/{door}/ns/{kind}"));
+    let open = |kind: &str| File::open(files.join("ns").join(kind));
     let user = open("user").map_err(shut)?;
     let rooms = [
         (open("net").map_err(shut)?, CloneFlags::CLONE_NEWNET),
         (open("pid").map_err(shut)?, CloneFlags::CLONE_NEWPID),
         (open("mnt").map_err(shut)?, CloneFlags::CLONE_NEWNS),
     ];
-    let environment = fs::read(format!("/proc/{door}/environ")).map_err(shut)?;
+    let environment = fs::read(files.join("environ")).map_err(shut)?;
     let step = |e: nix::Error| LinkError::system("enter the lab's namespaces", e);
     let here = std::env::current_dir();
     if !is_ours(&user).map_err(shut)? {
         setns(&user, CloneFlags::CLONE_NEWUSER).map_err(step)?;
-        if !geteuid().is_root() {
-            // By the machine's root, who is nobody inside.
-            setgid(Gid::from_raw(0)).and_then(|()| setuid(Uid::from_raw(0))).map_err(step)?;
-        }
     }
     for (room, kind) in &rooms {
         setns(room, *kind).map_err(step)?;
@@ -127,7 +143,7 @@ pub fn enter(door: u32) -> Result<Vec<(OsString, OsString)>, LinkError> {
         // It may not be there any more; then `/` it is.
         let _ = std::env::set_current_dir(here);
     }
-    Ok(variables(&environment))
+    Ok(chosen(&environment, variables))
 }
 
 /// Whether this process is in that user namespace already.
@@ -136,15 +152,15 @@ fn is_ours(user: &File) -> io::Result<bool> {
     Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
 }
 
-/// An environment as `/proc` has it (proc_pid_environ(5)).
-fn variables(environment: &[u8]) -> Vec<(OsString, OsString)> {
+/// The variables of these names in an environment as `/proc` has it (proc_pid_environ(5)).
+fn chosen(environment: &[u8], names: &[&str]) -> Vec<(OsString, OsString)> {
     let lines = environment.split(|byte| *byte == 0);
     let pairs = lines.filter_map(|line| {
         let at = line.iter().position(|byte| *byte == b'=')?;
         let part = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         Some((part(&line[..at]), part(&line[at + 1..])))
     });
-    pairs.filter(|(name, _)| !name.is_empty()).collect()
+    pairs.filter(|(name, _)| names.iter().any(|wanted| name == wanted)).collect()
 }
 
 /// By which a door is known among all processes: its shell's `$0`.
@@ -156,16 +172,17 @@ mod tests {
 
     #[test]
     fn an_environment_is_read_whatever_it_holds() {
-        let read = variables(b"A=1\0B=x=y\0C=\0=nameless\0no sign\0\0");
+        let read = |environment| chosen(environment, &["A", "B", "C", "no sign"]);
         let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
-        assert_eq!(read, [pair("A", "1"), pair("B", "x=y"), pair("C", "")]);
-        assert!(variables(b"").is_empty());
+        let environment = b"A=1\0PATH=/evil\0B=x=y\0AB=1\0C=\0=nameless\0no sign\0\0";
+        assert_eq!(read(environment), [pair("A", "1"), pair("B", "x=y"), pair("C", "")]);
+        assert!(read(b"").is_empty());
     }
 
     #[test]
     fn a_process_that_is_no_door_is_not_entered() {
         for id in [std::process::id(), u32::MAX] {
-            let refused = enter(id).unwrap_err();
+            let refused = enter(id, &[]).unwrap_err();
             assert!(matches!(refused, LinkError::NoDoor { .. }), "{refused}");
         }
     }

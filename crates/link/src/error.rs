@@ -134,11 +134,14 @@ pub enum LinkError {
         /// The process.
         id: u32,
     },
+    /// The process is another user's, who may be no friend.
+    #[error("process {id} is another user's: enter a lab as the user who started it")]
+    NotYourDoor {
+        /// The process.
+        id: u32,
+    },
     /// This process may not follow the door's.
-    #[error(
-        "the lab behind process {id} cannot be entered ({source}): do it as the user who started \
-         it, or as root"
-    )]
+    #[error("the lab behind process {id} cannot be entered ({source}): start another one")]
     DoorShut {
         /// The process.
         id: u32,

@@ -155,14 +155,15 @@ fn hosts_file(networks: &[SketchedNetwork]) -> String {
 
 /// What programs inside find by themselves: whom to believe, and where to log their secrets.
 fn environment(directory: &Path, site: &Site, key_log: &Path) -> Vec<(OsString, OsString)> {
-    let pair = |name: &str, path: &Path| (name.into(), path.as_os_str().to_owned());
-    vec![
-        pair("FIRSTFLIGHT_LAB", directory),
-        pair("SSL_CERT_FILE", &site.trust),
-        pair("CURL_CA_BUNDLE", &site.trust),
-        pair("SSLKEYLOGFILE", key_log),
-    ]
+    let values = [directory, &site.trust, &site.trust, key_log];
+    let pairs = LAB_VARIABLES.iter().zip(values);
+    pairs.map(|(name, path)| (name.into(), path.as_os_str().to_owned())).collect()
 }
+
+/// The variables that programs inside are given: where the lab's directory is, whom to believe (for
+/// most programs, and for curl), and where to log secrets.
+pub const LAB_VARIABLES: [&str; 4] =
+    ["FIRSTFLIGHT_LAB", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "SSLKEYLOGFILE"];
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     fs::write(path, text).map_err(|source| BenchError::File {

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::{env, fs};
 
 use anyhow::Context;
+use firstflight_bench::LAB_VARIABLES;
 use firstflight_browser::{Browser, Installed, Make, Quic, Settings};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
@@ -27,7 +28,7 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let door = door.map_or_else(only_door, Ok)?;
     let browser = browser.map(installed).transpose()?;
-    let environment = firstflight_link::enter(door)?;
+    let environment = firstflight_link::enter(door, &LAB_VARIABLES)?;
     let mut inside = match (&browser, command) {
         (Some(browser), arguments) => {
             let mut inside = for_a_person(browser, &environment)?;

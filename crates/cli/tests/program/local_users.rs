@@ -4,13 +4,14 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User};
 use tempfile::TempDir;
 
 use crate::lifecycle::{certify, configure};
-use crate::running::{PAGE, PROGRAM, Serve, fetch, firstflight, run, site, text, until};
+use crate::running::{PAGE, PROGRAM, Running, Serve, fetch, firstflight, run, site, text, until};
 
 /// The user that the server becomes, if these tests may make it one.
 fn nobody() -> Option<u32> {
@@ -116,3 +117,43 @@ fn links_in_place_of_the_logs_lead_nowhere() {
     serve.stop();
     assert_eq!(text(&precious), "");
 }
+
+/// What a process has to look like to be taken for a lab's door, with a `PATH` of its own.
+fn door(dir: &Path, started_by: &[&str]) -> Running {
+    let [program, arguments @ ..] = started_by else { unreachable!("nobody starts it") };
+    let mut command = Command::new(program);
+    let search = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
+    command.args(arguments).args(["-c", "read end", "firstflight-lab-door"]);
+    let door = Running::start(command.env("PATH", search).stdin(Stdio::piped()));
+    let line = PathBuf::from(format!("/proc/{}/cmdline", door.0.id()));
+    assert!(until(|| text(&line).starts_with("sh\0-c\0")), "{}", text(&line));
+    door
+}
+
+#[test]
+fn a_process_that_calls_itself_a_lab_has_nothing_run() {
+    if nobody().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let [trap, ran] = ["trap", "ran"].map(|name| dir.path().join(name));
+    fs::write(&trap, format!("#!/bin/sh\nid -u >{}\n", ran.display())).unwrap();
+    fs::set_permissions(&trap, Permissions::from_mode(0o755)).unwrap();
+    let enter = |door: &Running| {
+        let mut command = firstflight(dir.path());
+        run(command.args(["lab", "--enter", &door.0.id().to_string(), "--", "trap"]))
+    };
+
+    let ended = enter(&door(dir.path(), &[&BECOME_NOBODY[..], &["sh"]].concat()));
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("is another user's"), "{ended:?}");
+    // One of the same user is entered, and its variables are not a lab's.
+    let ended = enter(&door(dir.path(), &["sh"]));
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("cannot start trap in the lab"), "{ended:?}");
+    assert!(!ran.exists(), "as user {}", text(&ran));
+}
+
+/// What a command has before it to be run by that user.
+const BECOME_NOBODY: [&str; 4] = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"];
