@@ -23,6 +23,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use firstflight_lifecycle::close_memory;
 use tracing_subscriber::EnvFilter;
 
 /// TLS 1.3 0-RTT that people dare to switch on: serves it, fetches by it, measures it.
@@ -50,6 +51,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Before all else: until then other processes of the user can open the memory of a server.
+    let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
+    let memory = serves.then(close_memory);
     names::keep_to_what_is_built_in();
     let command = Cli::parse().command;
     match &command {
@@ -70,7 +74,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(args),
         Command::Manual(args) => manual::run(&args),
         Command::Report(args) => report::run(args),
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(args, memory.unwrap_or_else(close_memory)),
         Command::Try(args) => attempt::run(args),
     };
     result.unwrap_or_else(|error| {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use firstflight_config::{LogFormat, LogSettings};
-use firstflight_lifecycle::{Way, forbid_dumps, raise_file_limit};
+use firstflight_lifecycle::{Way, raise_file_limit};
 use firstflight_server::ServerError;
 use tracing::warn;
 use tracing_subscriber::EnvFilter;
@@ -27,11 +27,12 @@ use self::process::Source;
 use self::settings::{complete, settings};
 
 /// Serves until it is told to stop. An error means that it could not start; the caller prints it
-/// and exits with 2.
+/// and exits with 2. `memory`: what came of [closing](firstflight_lifecycle::close_memory) this
+/// process's memory, which will have private keys in it, ticket keys, and what its clients said.
 ///
 /// # Errors
 /// One sentence with the mend.
-pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<ExitCode> {
     if args.print_config {
         print!("{}", settings(&args)?.to_toml());
         return Ok(ExitCode::SUCCESS);
@@ -41,10 +42,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         begin_log(&config.log)?;
         return check::check(&args, config);
     }
-    // Before anything is read that is secret.
-    let private = forbid_dumps();
     let way = upgrade::way()?;
-    let outcome = start(args, private, way.clone());
+    let outcome = start(args, memory, way.clone());
     if let (Some(way), Err(error)) = (way, &outcome) {
         // The process before this one goes on, and says why.
         let _ = way.send(format!("{error:#}").as_bytes(), &[]);
@@ -52,11 +51,9 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     outcome
 }
 
-/// `private`: whether the memory of this process is its own. It has private keys in it, ticket keys,
-/// and what its clients said.
 fn start(
     args: ServeArgs,
-    private: io::Result<()>,
+    memory: io::Result<bool>,
     way: Option<Arc<Way>>,
 ) -> anyhow::Result<ExitCode> {
     let file = args.config.clone();
@@ -68,8 +65,16 @@ fn start(
     if let Err(error) = raise_file_limit() {
         warn!("the limit of open files stays as it is ({error})");
     }
-    if let Err(error) = private {
-        warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
+    match memory {
+        Err(error) => {
+            warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
+        }
+        // Whoever wants to be there in time has this process started by SIGUSR2.
+        Ok(true) if way.is_some() => warn!(
+            "other processes of this user could open the memory of this one as it started; \
+             install the program as root's with mode 0711, see docs/lifecycle.md"
+        ),
+        Ok(_) => {}
     }
     if let Some(path) = &first.config.tls.key_log {
         warn!("TLS secrets are written to {} (SSLKEYLOGFILE)", path.display());

@@ -12,5 +12,7 @@ mod way;
 pub use activation::{Activated, activated};
 pub use files::Files;
 pub use notify::{Notice, Notifier};
-pub use privileges::{PrivilegeError, User, forbid_dumps, forbid_new_privileges, raise_file_limit};
+pub use privileges::{
+    PrivilegeError, User, close_memory, forbid_dumps, forbid_new_privileges, raise_file_limit,
+};
 pub use way::{Message, Way};

@@ -77,6 +77,18 @@ impl User {
     }
 }
 
+/// [Forbids dumps](forbid_dumps), and returns whether other processes of the same user could have
+/// opened this one's memory before: whoever has it open keeps it. They could not if the program's
+/// file is one that its user cannot read (`PR_SET_DUMPABLE` in prctl(2)).
+///
+/// # Errors
+/// The system's.
+pub fn close_memory() -> io::Result<bool> {
+    let open = prctl::get_dumpable()?;
+    forbid_dumps()?;
+    Ok(open && !unistd::geteuid().is_root())
+}
+
 /// Keeps keys out of core dumps, and out of other processes of the same user: they can neither
 /// trace this one nor read its memory.
 ///

@@ -57,6 +57,8 @@ fn serves(machine: &Machine) {
     assert_eq!(machine.ask(health), "ok\n");
     let owner = machine.ask(&format!("ps -o user= -p {}", main_process(machine)));
     assert!(owner.starts_with("firstfl"), "{owner}");
+    // Whoever could read the program could open its memory as it starts.
+    assert_eq!(machine.ask("stat --format '%U %a' /usr/bin/firstflight"), "root 711\n");
     let fetch = "firstflight fetch --cacert /var/lib/firstflight/authority/authority.pem --silent \
                  --show-error --tls-earlydata --output page \
                  --write-out '%{http_code} %{tls_earlydata}\\n'";

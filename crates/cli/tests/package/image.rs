@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -75,6 +76,8 @@ fn as_its_dockerfile_says(root: &Path) {
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }
+    let mode = fs::metadata(root.join("usr/bin/firstflight")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o711, "its user may not read the program");
     for path in ["usr/bin/firstflight", "etc/firstflight/firstflight.toml", "srv/www/index.html"] {
         assert!(root.join(path).exists(), "{path}");
     }

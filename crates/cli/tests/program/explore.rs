@@ -41,6 +41,8 @@ impl User {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
         let program = dir.join("firstflight");
         fs::copy(PROGRAM, &program).unwrap();
+        // As packages install it.
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o711)).unwrap();
         Self { program, dir: dir.to_owned(), nobody: nix::unistd::geteuid().is_root() }
     }
 

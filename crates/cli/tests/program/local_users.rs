@@ -1,7 +1,7 @@
 //! Another user of the machine, without root: what he prepares for the server to come upon. These
 //! tests need root, and say nothing where they are not run by it.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User};
 use tempfile::TempDir;
 
-use crate::lifecycle::{certify, configure};
+use crate::lifecycle::{Stranger, certify, configure};
 use crate::running::{PAGE, PROGRAM, Running, Serve, fetch, firstflight, run, site, text, until};
 
 /// The user that the server becomes, if these tests may make it one.
@@ -154,6 +154,69 @@ fn a_process_that_calls_itself_a_lab_has_nothing_run() {
     assert!(ended.err.contains("cannot start trap in the lab"), "{ended:?}");
     assert!(!ran.exists(), "as user {}", text(&ran));
 }
+
+#[test]
+fn the_memory_of_a_new_process_is_closed_before_it_begins() {
+    let Some(nobody) = nobody() else { return };
+    for (mode, warned) in [(0o711, false), (0o755, true)] {
+        let machine = Machine::new(nobody);
+        let [program, tries] = ["program", "tries"].map(|name| machine.file(name));
+        fs::copy(PROGRAM, &program).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+        let mut serve = machine.start(&program, &[]);
+        let [become_nobody, arguments @ ..] = BECOME_NOBODY;
+        let mut spy = Command::new(become_nobody);
+        spy.args(arguments).args(["sh", "-c", SPY, "spy", &serve.pid().to_string()]);
+        spy.current_dir(machine.path()).stdout(File::create(&tries).unwrap());
+        let mut spy = Running::start(&mut spy);
+        assert!(until(|| text(&tries).starts_with("waits\n")));
+
+        kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+        let taken_over = || {
+            let said = text(&serve.said);
+            let (before, _) = said.split_once(" has taken over")?;
+            before.rsplit_once("process ")?.1.parse().ok().map(|id| Stranger(Pid::from_raw(id)))
+        };
+        let mut successor = None;
+        assert!(
+            until(|| {
+                successor = taken_over();
+                successor.is_some()
+            }),
+            "{}",
+            text(&serve.said)
+        );
+        fs::write(machine.file("stop"), "").unwrap();
+        assert!(serve.ends_by_itself().success());
+        assert!(spy.wait().unwrap().success());
+        let tries = text(&tries);
+        assert!(tries.contains("refused\n") || warned, "the spy saw nothing: {tries}");
+        assert!(!tries.contains("opened\n") || warned, "the spy has it");
+        println!("mode {mode:o}: opened {}", tries.contains("opened\n"));
+        let said = text(&serve.said).contains("could open the memory of this one");
+        assert_eq!(said, warned, "{}", text(&serve.said));
+        let successor = successor.unwrap();
+        kill(successor.0, Signal::SIGTERM).unwrap();
+        assert!(successor.ends());
+    }
+}
+
+/// Tries to open the memory of the next process that process `$1` starts, from its first moment on.
+/// Of builtins of the shell alone, which takes microseconds.
+const SPY: &str = r#"
+echo waits
+while [ -d /proc/$1 ]; do
+    for children in /proc/$1/task/*/children; do
+        child=
+        read -r child rest <$children
+        [ "$child" ] || continue
+        while [ -d /proc/$child ] && [ ! -e stop ]; do
+            if true </proc/$child/mem; then echo opened; exit 0; else echo refused; fi
+        done
+        exit 0
+    done
+done 2>/dev/null
+"#;
 
 /// What a command has before it to be run by that user.
 const BECOME_NOBODY: [&str; 4] = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"];
