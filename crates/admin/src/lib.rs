@@ -23,6 +23,7 @@ mod history;
 mod listener;
 mod login;
 mod patience;
+mod places;
 mod reasons;
 mod running;
 mod serve;

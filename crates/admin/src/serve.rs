@@ -11,7 +11,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -20,6 +20,7 @@ use crate::AdminError;
 use crate::guard::Guard;
 use crate::listener::{Listener, Stream};
 use crate::patience::Patient;
+use crate::places::{Place, Places};
 use crate::service::{PATIENCE, Service};
 use crate::source::Source;
 use crate::watch::Watch;
@@ -114,17 +115,13 @@ impl Admin {
         let watch = service.watch.clone();
         tasks.spawn(async move { watch.run().await });
         let connections = GracefulShutdown::new();
-        let places = Arc::new(Semaphore::new(PLACES));
+        let places = Places::new(PLACES, GRACE);
         tokio::pin!(shutdown);
         loop {
-            let place = tokio::select! {
-                place = places.clone().acquire_owned() => place,
-                () = &mut shutdown => break,
-            };
-            let Ok(place) = place else { break };
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(stream) => {
+                        let place = places.take().await;
                         tasks.spawn(serve(service.clone(), stream, &connections, place));
                     }
                     Err(error) => {
@@ -192,11 +189,13 @@ fn serve(
     service: Arc<Service>,
     stream: Box<dyn Stream>,
     connections: &GracefulShutdown,
-    place: OwnedSemaphorePermit,
+    place: Place,
 ) -> impl Future<Output = ()> + Send + use<> {
+    let place = Arc::new(place);
+    let asked = place.clone();
     let answer = service_fn(move |request| {
-        let service = service.clone();
-        async move { Ok::<_, std::convert::Infallible>(service.answer(request).await) }
+        let (service, place) = (service.clone(), asked.clone());
+        async move { Ok::<_, std::convert::Infallible>(service.answer(request, &place).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -205,15 +204,23 @@ fn serve(
         .serve_connection(TokioIo::new(Patient::new(stream, PATIENCE)), answer);
     let connection = connections.watch(connection);
     async move {
-        if let Err(error) = connection.await {
-            debug!("an admin connection: {error}");
+        tokio::select! {
+            ended = connection => {
+                if let Err(error) = ended {
+                    debug!("an admin connection: {error}");
+                }
+            }
+            () = place.dropped() => debug!("an admin connection makes room for another"),
         }
-        drop(place);
     }
 }
 
-/// Connections at a time; further ones wait.
+/// Connections at a time; for further ones old ones are closed.
 const PLACES: usize = 64;
+
+/// For a new connection to send its request and read the response. At this rate even a full queue
+/// of the kernel's (1,024) is worked off within a second.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// Bytes of a request's head.
 const MAX_HEAD: usize = 16 * 1024;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::header::{ALLOW, HeaderValue};
+use http::header::{ALLOW, CONNECTION, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -14,6 +14,7 @@ use crate::answer::{Body, HTML, PLAIN, guarded, plain, text};
 use crate::console::{self, SCRIPT, STYLE};
 use crate::guard::{Guard, Refusal};
 use crate::login;
+use crate::places::Place;
 use crate::watch::Watch;
 
 /// Answers requests on any number of connections.
@@ -30,11 +31,19 @@ impl Service {
         Self { guard: ArcSwap::from_pointee(guard), watch, followers }
     }
 
-    /// Answers a request.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    /// Answers a request on the connection at this place. Where there is a token, the connection of
+    /// a request without it ends with the response: it is one of those that take others' places.
+    pub(crate) async fn answer(&self, request: Request<Incoming>, place: &Place) -> Response<Body> {
         let (head, body) = request.into_parts();
         let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
-        guarded(self.admit(&head, body, now).await.unwrap_or_else(|refusal| match refusal {
+        let closes = {
+            let guard = self.guard.load();
+            let trusted = guard.may_ask(&head).is_ok() && guard.may_look(&head, now).is_ok();
+            place.set_trusted(trusted);
+            guard.asks_for_token() && !trusted
+        };
+        let admitted = self.admit(&head, body, now).await;
+        let mut answer = guarded(admitted.unwrap_or_else(|refusal| match refusal {
             Refusal::Misdirected => plain(
                 StatusCode::MISDIRECTED_REQUEST,
                 "this host name is not known here; ask for localhost or an address, or give the \
@@ -44,7 +53,11 @@ impl Service {
                 plain(StatusCode::FORBIDDEN, "this is not for pages of other sites")
             }
             Refusal::Unauthorised => login::unauthorised(&head.headers, false),
-        }))
+        }));
+        if closes {
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
     }
 
     async fn admit(

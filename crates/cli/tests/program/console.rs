@@ -2,7 +2,10 @@
 //! gets to see them.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -133,6 +136,54 @@ fn an_admin_address_for_all_without_a_token_is_refused() {
     assert!(ended.err.contains("token_file"), "{ended:?}");
 }
 
+/// Connections that nobody has to prove anything for, some silent after half a head, some asking
+/// again and again.
+#[test]
+fn a_probe_is_answered_while_strangers_hold_all_connections() {
+    let site = site();
+    let token = write_token(site.path());
+    for more in ["", "token_file = \"admin.token\"\n"] {
+        let (_server, console) = with_console(site.path(), more);
+        let address = console.trim_start_matches("http://").trim_end_matches('/');
+        let connect = |said: &str| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            // It may have had to make room already.
+            let _ = stream.write_all(said.as_bytes());
+            stream
+        };
+        let status = |stream: &mut TcpStream| {
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).map(|()| status)
+        };
+        let request =
+            |fields: &str| format!("GET /livez HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+        // Whoever has the token stays, whoever comes.
+        let own = format!("{}\r\n", bearer(&token));
+        let mut operator = connect(&request(&own));
+        assert_eq!(&status(&mut operator).unwrap(), b"HTTP/1.1 200");
+        std::thread::sleep(Duration::from_millis(100));
+        for said in ["GET /livez HTTP/1.1\r\n", &request("")] {
+            let _held: Vec<_> = (0..200).map(|_| connect(said)).collect();
+            // In half of the time after which a silent one is closed.
+            let began = Instant::now();
+            assert_eq!(&status(&mut connect(&request(""))).unwrap(), b"HTTP/1.1 200");
+            assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        }
+        if more.is_empty() {
+            continue;
+        }
+        operator.write_all(request(&own).as_bytes()).unwrap();
+        let mut said = String::new();
+        let _ = operator.set_read_timeout(Some(Duration::from_secs(1)));
+        let _ = operator.read_to_string(&mut said);
+        assert!(said.contains("HTTP/1.1 200") && !said.contains("connection: close"), "{said}");
+        let mut said = String::new();
+        connect(&request("")).read_to_string(&mut said).unwrap();
+        assert!(said.contains("connection: close"), "{said}");
+    }
+}
+
 /// A server with a console; its address as a URL.
 fn with_console(dir: &Path, more: &str) -> (Serve, String) {
     let config = dir.join("config.toml");
@@ -184,6 +235,9 @@ fn bearer(token: &str) -> String {
 fn curl(arguments: &[&str]) -> Ended {
     run(std::process::Command::new("curl").arg("--silent").args(arguments))
 }
+
+/// Half of the time that a head may take.
+const SOON: Duration = Duration::from_secs(5);
 
 const LIVE: &str = "document.getElementById('live').innerText";
 const USED: &str = "document.getElementById('used').innerText";
