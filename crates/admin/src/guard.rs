@@ -69,6 +69,17 @@ impl Guard {
         }
     }
 
+    /// Whether a form may be sent by this request.
+    ///
+    /// # Errors
+    /// [`Refusal::OtherSite`] if it was another page's.
+    pub(crate) fn may_send(&self, head: &Parts) -> Result<(), Refusal> {
+        match is_foreign(head) {
+            true => Err(Refusal::OtherSite),
+            false => Ok(()),
+        }
+    }
+
     /// The cookie for a token that was typed into the form; `None` for a wrong one.
     ///
     /// # Errors
@@ -79,9 +90,7 @@ impl Guard {
         given: &str,
         now: u64,
     ) -> Result<Option<String>, Refusal> {
-        if is_foreign(head) {
-            return Err(Refusal::OtherSite);
-        }
+        self.may_send(head)?;
         let token = self.token.as_ref().filter(|token| token.is(given.trim().as_bytes()));
         Ok(token.map(|token| token.cookie(now)))
     }

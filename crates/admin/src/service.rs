@@ -77,7 +77,10 @@ impl Service {
                     None => login::unauthorised(&head.headers, true),
                 });
             }
-            (&Method::POST, "/logout") => return Ok(login::farewell()),
+            (&Method::POST, "/logout") => {
+                guard.may_send(head)?;
+                return Ok(login::farewell());
+            }
             (&Method::GET | &Method::HEAD, _) => {}
             _ => return Ok(not_allowed()),
         }

@@ -23,6 +23,7 @@ use crate::budget::Budget;
 use crate::connection::stopped;
 use crate::development::now;
 use crate::estate::Estate;
+use crate::exposed_keys::exposed_keys;
 use crate::gatekeeper::Gatekeeper;
 use crate::generation::{Foundation, Generation};
 use crate::handle::ServerHandle;
@@ -126,7 +127,8 @@ impl Server {
         if let Some(development) = foundation.development_in_use() {
             development.announce();
         }
-        config.warnings().iter().for_each(|warning| warn!("{warning}"));
+        let warnings = config.warnings().into_iter().chain(exposed_keys(&config));
+        warnings.for_each(|warning| warn!("{warning}"));
         ring.begin().await;
         let gatekeeper = Gatekeeper::new(&config.early_data, epochs, ring.lifetime(), store);
         let oneself = Arc::new(OnceLock::new());

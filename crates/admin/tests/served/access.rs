@@ -125,7 +125,13 @@ async fn a_browser_logs_in_and_out() {
     let sent = format!("Cookie: {}", cookie.split(';').next().unwrap());
     let page = admin.get("/", &[&sent]).await;
     assert!(page.status == 200 && page.body.contains("Log out"), "{page:?}");
-    let out = admin.ask("POST", "/logout", &[&sent], "").await;
+    // Another site's page, whose form a browser follows.
+    for elsewhere in ["Origin: http://rebound.example", "Sec-Fetch-Site: cross-site"] {
+        let lines = [&sent, elsewhere, "Sec-Fetch-Mode: navigate"];
+        let refused = admin.ask("POST", "/logout", &lines, "").await;
+        assert!(refused.status == 403 && refused.field("set-cookie").is_empty(), "{refused:?}");
+    }
+    let out = admin.ask("POST", "/logout", &[&sent, &own], "").await;
     assert!(out.status == 303 && out.field("set-cookie").contains("Max-Age=0"), "{out:?}");
 }
 

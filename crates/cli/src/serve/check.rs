@@ -17,7 +17,9 @@ use super::sentence;
 /// # Errors
 /// One sentence with the mend.
 pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<ExitCode> {
-    let (rows, warnings) = (rows(&config), config.warnings());
+    let rows = rows(&config);
+    let mut warnings = config.warnings();
+    warnings.extend(firstflight_server::exposed_keys(&config));
     let mut config = config;
     if matches!(&config.content, Content::Sites(sites) if sites.sites.is_empty()) {
         config.content = Content::PingPong;

@@ -1,6 +1,7 @@
 //! `serve --config`: what the file says is served, and flags and environment stand above it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::running::{PAGE, Serve, firstflight, run};
@@ -31,6 +32,31 @@ fn check_prints_what_would_be_served() {
     let ended = run(firstflight(dir).current_dir(dir).args(args));
     assert_eq!((ended.code, &*ended.err), (Some(0), ""));
     insta::assert_snapshot!(ended.out);
+}
+
+#[test]
+fn check_warns_of_a_private_key_that_others_may_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let certificate = "certificate = \"cert.pem\"\nkey = \"key.pem\"\n";
+    configured(
+        dir,
+        &format!("[[site]]\nnames = [\"a.test\"]\n{certificate}[[site.route]]\nroot = \"root\"\n"),
+    );
+    crate::lifecycle::certify(dir);
+    let check = |mode| {
+        fs::set_permissions(dir.join("key.pem"), fs::Permissions::from_mode(mode)).unwrap();
+        let arguments = ["serve", "--check", "--config", "config.toml"];
+        let ended = run(firstflight(dir).current_dir(dir).args(arguments));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.err
+    };
+    assert_eq!(check(0o600), "");
+    for mode in [0o644, 0o604, 0o660] {
+        let said = check(mode);
+        assert!(said.starts_with("warning: others may read the private key"), "{said}");
+        assert!(said.contains("chmod 600"), "{said}");
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn the_configuration_is_good() {
     assert!(checked.out.contains("OK"), "{checked:?}");
 }
 
-/// Each unit's commands, run by a shell. What they would tell systemd is left out.
+/// Each unit's commands, run by a shell.
 #[test]
 fn the_units_commands_run() {
     let site = site();
@@ -47,10 +47,7 @@ fn the_units_commands_run() {
         let text = example(unit, dir);
         let line = text.lines().find_map(|line| line.strip_prefix(setting)).expect(setting);
         // The inner shell's parent is the watch; an outer shell must not put in its own.
-        ["nginx", "haproxy"].iter().fold(line.to_owned(), |line, service| {
-            let reload = format!("\"systemctl try-reload-or-restart {service}\"");
-            line.replace(&reload, "'kill $PPID'")
-        })
+        line.replace(".reload\"", ".reload; kill $PPID'").replace("\"touch", "'touch")
     };
     let sh = |line: &str| {
         assert!(!line.contains("systemctl"), "{line}");
@@ -68,10 +65,54 @@ fn the_units_commands_run() {
     assert!(until(|| done(dir, &["keys", "list", "ticket.keys"]).out.contains("previous")));
     // Its command ends it, by the signal that systemd would send.
     sh(&command("firstflight-keys-nginx.service", "ExecStart="));
+    assert!(dir.join("nginx.reload").exists(), "what the path unit waits for");
     let after = text(&dir.join("nginx/tickets.conf"));
     assert_eq!(after.matches("ssl_session_ticket_key").count(), 3, "{after}");
     let before = text(&dir.join("haproxy"));
     sh(&command("firstflight-keys-haproxy.service", "ExecStart="));
     assert_ne!(text(&dir.join("haproxy")), before);
+    assert!(dir.join("haproxy.reload").exists());
+    assert_eq!(
+        command("firstflight-keys-reload@.path", "PathExists="),
+        format!("{}/%i.reload", dir.display())
+    );
+    sh(&command("firstflight-keys-reload@.service", "ExecStart=").replace("%i", "haproxy"));
+    assert!(!dir.join("haproxy.reload").exists());
     assert!(example("firstflight-keys-rotate.timer", dir).contains("OnUnitActiveSec=11h"));
+}
+
+/// systemd takes the units as they are, and they may do little: keys are written without
+/// privileges, and what reloads another server does nothing else.
+#[test]
+fn the_units_are_sound_and_narrow() {
+    let dir = tempfile::tempdir().unwrap();
+    let units = ["nginx.service", "haproxy.service", "reload@.service", "reload@.path"];
+    for name in units.map(|name| format!("firstflight-keys-{name}")) {
+        let unit = text(&Path::new(EXAMPLES).join(&name));
+        // Where the program will be there is none yet.
+        let unit = unit.replace("/usr/bin/firstflight", PROGRAM);
+        fs::write(dir.path().join(&name), unit).unwrap();
+        if let Some(instance) = name.contains('@').then(|| name.replace('@', "@nginx")) {
+            std::os::unix::fs::symlink(&name, dir.path().join(instance)).unwrap();
+        }
+    }
+    let analyze = |arguments: &[&str]| {
+        let mut command = Command::new("systemd-analyze");
+        run(command.args(arguments).current_dir(dir.path()).env("LC_ALL", "C"))
+    };
+    let verified = analyze(&[
+        "verify",
+        "./firstflight-keys-nginx.service",
+        "./firstflight-keys-haproxy.service",
+        "./firstflight-keys-reload@nginx.path",
+        "./firstflight-keys-reload@nginx.service",
+    ]);
+    assert_eq!((verified.code, &*verified.err), (Some(0), ""), "{verified:?}");
+    // From 0 to 10, in tenths.
+    for (unit, most) in [("nginx", 20), ("haproxy", 20), ("reload@nginx", 20)] {
+        let unit = format!("./firstflight-keys-{unit}.service");
+        let secure =
+            analyze(&["security", "--offline=true", &format!("--threshold={most}"), &unit]);
+        assert_eq!(secure.code, Some(0), "{secure:?}");
+    }
 }

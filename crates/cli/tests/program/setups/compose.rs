@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firstflight_rig::{Listen, Process};
+use firstflight_rig::{Kind, Listen, Plan, Process};
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 
@@ -67,6 +67,18 @@ fn the_compose_file_is_good_and_hardened() {
             }
         }
     }
+    // Nobody but the server reaches the store, which takes nobody else's word.
+    let networks = |name: &str| -> Vec<String> {
+        let service = services.iter().find(|(key, _)| key.as_str() == Some(name)).unwrap().1;
+        let networks = service["networks"].as_mapping().unwrap();
+        networks.keys().map(|name| name.as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(networks("valkey"), ["store"]);
+    let near = services.keys().filter_map(Yaml::as_str).filter(|name| *name != "secrets");
+    let near: Vec<_> = near.filter(|name| networks(name).contains(&"store".to_owned())).collect();
+    assert_eq!(near, ["firstflight", "valkey"]);
+    assert!(out.contains("- --aclfile\n"), "{out}");
+
     // Ours is the one that is made here.
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(out.matches(&format!("image: firstflight:{version}\n")).count(), 2, "{out}");
@@ -121,6 +133,7 @@ fn grafana_is_told_of_prometheus_and_of_the_dashboard() {
 struct Stack {
     dir: tempfile::TempDir,
     store: Process,
+    password: String,
     _app: Running,
     app: SocketAddr,
 }
@@ -132,12 +145,26 @@ impl Stack {
             let script = example("compose/app/draw_secrets.py");
             let ended = run(Command::new("python3").arg(script).arg(dir.path().join("secrets")));
             assert_eq!(ended.code, Some(0), "{ended:?}");
-            ["firstflight/kek", "firstflight/token", "prometheus/token"]
-                .map(|name| text(&dir.path().join("secrets").join(name)))
+            [
+                "firstflight/kek",
+                "firstflight/token",
+                "prometheus/token",
+                "firstflight/store-password",
+                "valkey/users.acl",
+            ]
+            .map(|name| text(&dir.path().join("secrets").join(name)))
         };
-        let [kek, token, shown] = secrets();
+        let drawn = secrets();
+        let [kek, token, shown, password, users] = &drawn;
         assert!(kek.len() == 65 && token.len() == 65 && kek != token && token == shown);
-        assert_eq!(secrets(), [kek, token, shown], "the second start keeps them");
+        assert!(password.len() == 65 && users.contains(&format!(" >{} ", password.trim())));
+        assert_eq!(secrets(), drawn, "the second start keeps them");
+        let password = password.trim().to_owned();
+        let users = dir.path().join("secrets/valkey/users.acl");
+        let plan = Plan::new(Kind::Valkey, Listen::Tcp).set("aclfile", users.display());
+        let store = Process::start(plan);
+        let stranger = store.ask(&["SET", "firstflight:epoch", "1"]);
+        assert!(stranger.contains("NOPERM") && store.ask(&["PING"]) == "PONG", "{stranger}");
         let said = dir.path().join("app.said");
         let app = Running::start(
             Command::new("python3")
@@ -153,7 +180,7 @@ impl Stack {
             address.is_some()
         });
         let app_address = address.expect("the sample application listens");
-        Self { dir, store: Process::valkey(Listen::Tcp), _app: app, app: app_address }
+        Self { dir, store, password, _app: app, app: app_address }
     }
 
     /// The server as compose starts it, with these variables set.
@@ -168,6 +195,7 @@ impl Stack {
             ("redis://valkey:6379", self.store.url()),
             ("/run/firstflight/kek", format!("{secrets}/kek")),
             ("/run/firstflight/token", format!("{secrets}/token")),
+            ("/run/firstflight/store-password", format!("{secrets}/store-password")),
         ];
         let config = placed("compose/firstflight.toml", &places);
         fs::write(dir.join("config.toml"), config).unwrap();
@@ -224,7 +252,7 @@ fn the_switch_is_seen_and_sessions_go_on() {
     let path = Recorder::start(server.address);
     // The store has to have recorded for a window before early data is believed.
     let accepted = within(PATIENCE, Duration::from_millis(50), || {
-        age(|words| stack.store.ask(words));
+        age(|words| stack.store.ask_as(Some(("firstflight", &stack.password)), words));
         let (facts, page) = stack.ask(&path, "/");
         facts == "1 accepted 200" && page.contains("Early data: <b>yes</b>")
     });
