@@ -18,6 +18,7 @@ use tokio::time::Sleep;
 use tracing::debug;
 
 use crate::connection::{Completion, Connection, stopped};
+use crate::framed::{FramedStream, Requests};
 use crate::pass::{Pass, PassStream, Stream, Streams};
 use crate::server::Stop;
 use crate::service::HttpService;
@@ -37,7 +38,6 @@ pub(crate) async fn serve(
     let spawned = Streams::default();
     let http2 = connection.facts.alpn.as_deref() == Some(b"h2");
     let io = PassStream::new(stream, driver.clone(), socket.clone(), pass.clone(), http2);
-    let io = TokioIo::new(io);
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
     let http2 = library.is_http2();
     Drive {
@@ -65,36 +65,40 @@ pub(crate) async fn serve(
 
 /// The HTTP library's side, by the protocol that was negotiated (ALPN, RFC 7301).
 enum Library {
-    Http1(Pin<Box<http1::UpgradeableConnection<TokioIo<PassStream>, HttpService>>>),
+    Http1(Pin<Box<Http1>>),
     Http2(Pin<Box<http2::Connection<TokioIo<PassStream>, HttpService, Streams>>>),
 }
+
+type Http1 = http1::UpgradeableConnection<TokioIo<FramedStream<PassStream>>, HttpService>;
 
 impl Library {
     fn new(
         connection: &Arc<Connection>,
         driver: HandshakeDriver<Socket>,
-        io: TokioIo<PassStream>,
+        io: PassStream,
         spawned: Streams,
     ) -> Self {
         let limits = &connection.generation.limits;
-        let service = HttpService::new(connection.clone(), driver);
         if connection.facts.alpn.as_deref() == Some(b"h2") {
+            let service = HttpService::new(connection.clone(), driver, None);
             // Rapid resets (CVE-2023-44487) meet the library's own limits.
             let connection = http2::Builder::new(spawned)
                 .timer(TokioTimer::new())
                 .enable_connect_protocol()
                 .max_concurrent_streams(limits.streams)
                 .max_header_list_size(u32::try_from(limits.header_size).unwrap_or(u32::MAX))
-                .serve_connection(io, service);
+                .serve_connection(TokioIo::new(io), service);
             return Self::Http2(Box::pin(connection));
         }
+        let requests = Requests::default();
+        let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
         // The clock below times heads and idle connections, of both protocols alike.
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(None)
             .keep_alive(connection.generation.keep_alive)
             .max_header_size(limits.header_size)
-            .serve_connection(io, service)
+            .serve_connection(TokioIo::new(FramedStream::new(io, requests)), service)
             .with_upgrades();
         Self::Http1(Box::pin(connection))
     }

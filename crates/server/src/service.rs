@@ -16,6 +16,7 @@ use crate::connection::{Connection, Verdict};
 use crate::content::{AnswerBody, BodyError, plain};
 use crate::early::Demands;
 use crate::form;
+use crate::framed::Requests;
 use crate::proxy::Forwarding;
 use crate::record::{Head, Record, RecordedBody};
 use crate::socket::Socket;
@@ -25,6 +26,8 @@ use crate::websocket::{self, Carried};
 pub(crate) struct HttpService {
     connection: Arc<Connection>,
     driver: HandshakeDriver<Socket>,
+    /// Those of an HTTP/1.1 connection's stream.
+    requests: Option<Requests>,
 }
 
 /// The connection ended before the request could be run.
@@ -32,8 +35,13 @@ pub(crate) struct HttpService {
 pub(crate) struct Gone;
 
 impl HttpService {
-    pub(crate) fn new(connection: Arc<Connection>, driver: HandshakeDriver<Socket>) -> Self {
-        Self { connection, driver }
+    /// `requests`: those of an HTTP/1.1 connection's stream.
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        driver: HandshakeDriver<Socket>,
+        requests: Option<Requests>,
+    ) -> Self {
+        Self { connection, driver, requests }
     }
 }
 
@@ -46,11 +54,18 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
         // Here, not in the future: the library calls this while it parses, so at this moment the
         // stream still knows whether all that it gave so far was early data.
         let (decision, record) = begin(&self.connection, &request, self.driver.reading_early());
+        if let Some(requests) = &self.requests {
+            requests.head_read(request.body().size_hint().exact());
+        }
         let (connection, driver) = (self.connection.clone(), self.driver.clone());
+        let requests = self.requests.clone();
         Box::pin(async move {
             let complete = || driver.is_complete();
             let answer = respond(&connection, complete, request, decision, record).await;
             let answer = answer.map(|answer| advertise(&connection, answer)).ok_or(Gone)?;
+            if let (Some(requests), StatusCode::SWITCHING_PROTOCOLS) = (requests, answer.status()) {
+                requests.become_tunnel();
+            }
             Ok(say_goodbye(&connection, answer))
         })
     }
