@@ -52,3 +52,19 @@ async fn rfc9112_7_1_2_requests_behind_a_trailer_section_have_their_own_response
         assert_eq!(upstream.seen(word).len(), 2, "{word}");
     }
 }
+
+#[tokio::test]
+async fn rfc9112_6_1_a_get_keeps_its_body_of_unknown_length() {
+    let upstream = Upstream::start().await;
+    let rig = Rig::proxy(&upstream, |_| ()).await;
+    for method in ["GET", "OPTIONS", "DELETE"] {
+        let requests = chunked(method, "\r\n");
+        for answer in [full(rig.address, &requests).await, early(&rig, &requests).await] {
+            assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{answer}");
+        }
+        let seen: Vec<_> =
+            upstream.seen("first").into_iter().filter(|seen| seen.method == method).collect();
+        assert_eq!(seen.len(), 2, "{method}");
+        assert!(seen.iter().all(|seen| seen.body == "hello"), "{method}: {seen:?}");
+    }
+}

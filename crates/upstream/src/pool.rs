@@ -120,7 +120,7 @@ impl Pool {
     ) -> Result<Response<Body>, SendError> {
         let shared = &self.0;
         let (mut head, body) = request.into_parts();
-        form::shape(&mut head, &shared.config)?;
+        form::shape(&mut head, &body, &shared.config)?;
         let progress = Progress::new();
         let spare = is_repeatable(&head, body.is_end_stream()).then(|| head.clone());
         let mut request = Request::from_parts(head, Upload::new(body, progress.clone()));

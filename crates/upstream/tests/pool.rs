@@ -308,6 +308,40 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
 }
 
 #[tokio::test]
+async fn rfc9112_6_1_a_body_of_unknown_length_goes_with_every_method() {
+    let seen = Arc::<Mutex<Vec<String>>>::default();
+    let memory = seen.clone();
+    let peer = Peer::raw(move |mut stream| {
+        let memory = memory.clone();
+        async move {
+            while let Some(head) = peer::head(&mut stream).await {
+                let mut body = Vec::new();
+                while !body.ends_with(b"0\r\n\r\n") {
+                    body.push(stream.read_u8().await.unwrap());
+                }
+                let coding = head.contains(&"transfer-encoding: chunked".to_owned());
+                let body = String::from_utf8(body).unwrap();
+                memory.lock().unwrap().push(format!("{} {coding} {body}", head[0]));
+                stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+            }
+        }
+    })
+    .await;
+    let pool = pool(&[&peer], |config| config.answer_timeout = Some(Duration::from_secs(5)));
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = Terms { client: local, local, observer: &() };
+    for method in ["GET", "HEAD", "OPTIONS", "TRACE", "DELETE", "POST"] {
+        let body = stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from("hello"))) });
+        let body = StreamBody::new(body).boxed_unsync();
+        let request = Request::builder().method(method).uri("/").header("host", "a.test");
+        let answer = pool.send(request.body(body).unwrap(), &terms).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::NO_CONTENT, "{method}");
+        let seen = seen.lock().unwrap().pop().unwrap();
+        assert_eq!(seen, format!("{method} / HTTP/1.1 true 5\r\nhello\r\n0\r\n\r\n"));
+    }
+}
+
+#[tokio::test]
 async fn servers_on_unix_sockets() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("app.sock");
