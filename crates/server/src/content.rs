@@ -74,7 +74,7 @@ impl Service {
         forwarding: Forwarding<'_>,
     ) -> Option<Response<AnswerBody>>
     where
-        B: Body<Data = Bytes> + Send + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
         match self {

@@ -23,6 +23,7 @@ mod exposed_keys;
 mod fields;
 mod files;
 mod form;
+mod forwarded;
 mod framed;
 mod frames;
 mod framing;

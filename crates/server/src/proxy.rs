@@ -1,7 +1,5 @@
 //! The reverse proxy: requests to a pool of HTTP servers, marked while they are early.
 
-use std::net::{IpAddr, SocketAddr};
-
 use bytes::Bytes;
 use firstflight_telemetry::metrics::TooEarlyBy;
 use firstflight_upstream::{Pool, SendError, Terms};
@@ -14,6 +12,7 @@ use tracing::warn;
 use crate::connection::Connection;
 use crate::content::{AnswerBody, BodyError, empty, plain};
 use crate::early::{Entry, NotSent};
+use crate::forwarded::{self, Forwarded};
 use crate::record::Record;
 use crate::upstreams::Watch;
 use crate::websocket::{self, Asked, Carried};
@@ -21,8 +20,8 @@ use crate::websocket::{self, Asked, Carried};
 /// Forwards requests to a pool.
 ///
 /// - `Host` stays what the client asked for, as applications build links and pick sites by it.
-/// - `X-Forwarded-For` and `X-Forwarded-Proto` are set, not extended: this server is the edge, and
-///   what a client says about itself there is no evidence.
+/// - `X-Forwarded-For` and `X-Forwarded-Proto` are set, and what else a client says about itself is
+///   removed ([`forwarded`]).
 /// - Hop-by-hop fields are removed both ways (RFC 9110 section 7.6.1), upgrades with them.
 #[derive(Clone)]
 pub(crate) struct Proxy {
@@ -58,7 +57,7 @@ impl Proxy {
         forwarding: Forwarding<'_>,
     ) -> Option<Response<AnswerBody>>
     where
-        B: Body<Data = Bytes> + Send + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
         if !forwarding.record.may_be_forwarded() {
@@ -72,7 +71,7 @@ impl Proxy {
         let connection = forwarding.connection;
         let had_early_data = request.headers().contains_key(EARLY_DATA);
         let early = forwarding.before_completion;
-        let Some((mut parts, body)) = translate(request, connection) else {
+        let Some((mut parts, body)) = translate(request, &forwarding) else {
             return Some(plain(StatusCode::BAD_REQUEST));
         };
         pass_trace_on(&mut parts.headers, &forwarding);
@@ -107,11 +106,11 @@ impl Proxy {
         forwarding: &Forwarding<'_>,
     ) -> Response<AnswerBody>
     where
-        B: Body<Data = Bytes> + Send + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
         let client = hyper::upgrade::on(&mut request);
-        let Some((mut head, body)) = translate(request, forwarding.connection) else {
+        let Some((mut head, body)) = translate(request, forwarding) else {
             return plain(StatusCode::BAD_REQUEST);
         };
         if !body.is_end_stream() {
@@ -207,10 +206,10 @@ fn status(error: &SendError) -> StatusCode {
 /// The request as the upstream is to see it. `None`: it names a host that is none.
 fn translate<B>(
     request: Request<B>,
-    connection: &Connection,
+    forwarding: &Forwarding<'_>,
 ) -> Option<(http::request::Parts, AnswerBody)>
 where
-    B: Body<Data = Bytes> + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
     let (mut parts, body) = request.into_parts();
@@ -234,9 +233,10 @@ where
     }
     join_cookies(&mut parts.headers);
     parts.headers.append(header::VIA, via);
-    set_forwarded(&mut parts.headers, connection.client);
+    forwarded::set(&mut parts.headers, forwarding.connection.client);
     // For this connection's library alone.
     parts.extensions = http::Extensions::new();
+    let body = Forwarded::new(body, forwarding.entry.flight_field().cloned());
     Some((parts, body.map_err(Into::into).boxed_unsync()))
 }
 
@@ -298,15 +298,6 @@ fn join_cookies(headers: &mut HeaderMap) {
     {
         headers.insert(header::COOKIE, joined);
     }
-}
-
-fn set_forwarded(headers: &mut HeaderMap, client: SocketAddr) {
-    // An IPv4 client of a dual-stack socket is still an IPv4 client.
-    let address: IpAddr = client.ip().to_canonical();
-    let address = HeaderValue::from_str(&address.to_string()).expect("an address is visible ASCII");
-    headers.remove(header::FORWARDED);
-    headers.insert("x-forwarded-for", address);
-    headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
 }
 
 /// RFC 9110 section 7.6.3.

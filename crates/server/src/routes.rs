@@ -108,7 +108,7 @@ impl ReadyRoute {
         forwarding: Forwarding<'_>,
     ) -> Option<Response<AnswerBody>>
     where
-        B: Body<Data = Bytes> + Send + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
         let mut answer = match &self.answerer {

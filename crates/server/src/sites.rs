@@ -88,7 +88,7 @@ impl Sites {
         forwarding: Forwarding<'_>,
     ) -> Option<Response<AnswerBody>>
     where
-        B: Body<Data = Bytes> + Send + 'static,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
         match self.choose(&request, &Shown::to(forwarding.connection)) {

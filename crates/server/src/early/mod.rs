@@ -149,6 +149,11 @@ impl Demands {
 }
 
 impl Entry {
+    /// The field that names the flight to the upstream.
+    pub(crate) fn flight_field(&self) -> Option<&HeaderName> {
+        self.flight.as_ref().map(|(name, _)| name)
+    }
+
     /// Marks the request for the upstream. What a client says of flights is no evidence.
     pub(crate) fn mark(&self, headers: &mut HeaderMap) {
         if let Some((header, id)) = &self.flight {

@@ -1,0 +1,196 @@
+//! Fields in which proxies tell an upstream about the client. This server is the edge, so it sets or
+//! removes them, in heads and in trailers: what a client says about itself is no evidence.
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body::{Body, Frame, SizeHint};
+
+/// Says what is known about the client, in place of what it says.
+pub(crate) fn set(headers: &mut HeaderMap, client: SocketAddr) {
+    remove(headers, is_about_client);
+    // An IPv4 client of a dual-stack socket is still an IPv4 client.
+    let address: IpAddr = client.ip().to_canonical();
+    let address = HeaderValue::from_str(&address.to_string()).expect("an address is visible ASCII");
+    headers.insert("x-forwarded-for", address);
+    headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+}
+
+/// A request's body without the trailers that would change what its head says.
+pub(crate) struct Forwarded<B> {
+    body: B,
+    /// The field that names the flight to the upstream.
+    flight: Option<HeaderName>,
+}
+
+impl<B> Forwarded<B> {
+    pub(crate) fn new(body: B, flight: Option<HeaderName>) -> Self {
+        Self { body, flight }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Forwarded<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let mut frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            remove_from_trailers(trailers, self.flight.as_ref());
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Fields of this name tell about the client or its connection. Scripts get `Proxy` as the variable
+/// HTTP_PROXY (CVE-2016-5385).
+fn is_about_client(name: &str) -> bool {
+    matches!(name, "forwarded" | "proxy" | "x-forwarded" | "x-real-ip")
+        || name.starts_with("x-forwarded-")
+}
+
+/// RFC 9110 section 6.5.1: no trailer may change how a request is read, routed, authenticated or
+/// answered. Servers that add trailers to the head would take them for its fields.
+fn remove_from_trailers(trailers: &mut HeaderMap, flight: Option<&HeaderName>) {
+    let flight = flight.map(|name| name.as_str().replace('_', "-"));
+    remove(trailers, |name| {
+        is_about_client(name)
+            || name.starts_with("if-")
+            || HEAD_ONLY.contains(&name)
+            || flight.as_deref() == Some(name)
+    });
+}
+
+const HEAD_ONLY: [&str; 26] = [
+    "authorization",
+    "cache-control",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "cookie",
+    "early-data",
+    "expect",
+    "host",
+    "idempotency-key",
+    "keep-alive",
+    "max-forwards",
+    "pragma",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "range",
+    "set-cookie",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+    "www-authenticate",
+];
+
+/// Removes the fields that are meant, which some servers also read with `_` in place of `-`.
+fn remove(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
+    let meant: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| match name.as_str() {
+            name if name.contains('_') => is_meant(&name.replace('_', "-")),
+            name => is_meant(name),
+        })
+        .cloned()
+        .collect();
+    for name in meant {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+
+    fn fields(names: &[&'static str]) -> HeaderMap {
+        let value = HeaderValue::from_static("1");
+        names.iter().map(|name| (HeaderName::from_static(name), value.clone())).collect()
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn a_client_says_nothing_about_itself() {
+        let mut headers = fields(&[
+            "forwarded",
+            "proxy",
+            "x-forwarded",
+            "x-forwarded-for",
+            "x-forwarded-host",
+            "x-forwarded-port",
+            "x-forwarded-prefix",
+            "x-forwarded-proto",
+            "x-forwarded-server",
+            "x-forwarded-ssl",
+            "x-forwarded_uri",
+            "x-real-ip",
+            "x_real_ip",
+            "x-app",
+            "proxy-status",
+            "forwarded-by",
+        ]);
+        set(&mut headers, "[::ffff:192.0.2.1]:7".parse().unwrap());
+        assert_eq!(
+            names(&headers),
+            ["forwarded-by", "proxy-status", "x-app", "x-forwarded-for", "x-forwarded-proto"]
+        );
+        assert_eq!(headers["x-forwarded-for"], "192.0.2.1");
+        assert_eq!(headers["x-forwarded-proto"], "https");
+    }
+
+    #[tokio::test]
+    async fn rfc9110_6_5_1_trailers_change_nothing_that_the_head_says() {
+        let trailers = fields(&[
+            "x-forwarded-for",
+            "x_real_ip",
+            "early-data",
+            "early_data",
+            "host",
+            "content-length",
+            "transfer-encoding",
+            "authorization",
+            "cookie",
+            "if-match",
+            "x-flight",
+            "x_flight",
+            "x-checksum",
+            "grpc-status",
+        ]);
+        let frames = [Ok(Frame::data(Bytes::from("hello"))), Ok(Frame::trailers(trailers))];
+        let body = StreamBody::new(futures_util::stream::iter(frames));
+        let body = Forwarded::new(body, Some(HeaderName::from_static("x-flight")));
+        let body: Result<_, std::io::Error> = body.collect().await;
+        let body = body.unwrap();
+        assert_eq!(names(body.trailers().unwrap()), ["grpc-status", "x-checksum"]);
+        assert_eq!(body.to_bytes(), "hello");
+    }
+}
