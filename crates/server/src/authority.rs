@@ -42,6 +42,11 @@ pub(crate) fn host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, BadA
     named.and_then(without_port).and_then(host_name).map(Some).ok_or(BadAuthority)
 }
 
+/// Whether a request over HTTP/1 has a whole URL as its target (RFC 9112 section 3.2.2).
+pub(crate) fn is_absolute<B>(request: &Request<B>) -> bool {
+    request.version() <= Version::HTTP_11 && request.uri().scheme().is_some()
+}
+
 /// The host of `host:port` (RFC 3986 section 3.2); `None`: the port is none.
 fn without_port(authority: &str) -> Option<&str> {
     let (host, rest) = match authority.strip_prefix('[') {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use firstflight_telemetry::metrics::TooEarlyBy;
 use firstflight_upstream::{Pool, SendError, Terms};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tracing::warn;
@@ -67,6 +67,10 @@ impl Proxy {
         }
         if let Some(asked) = websocket::asked(&request) {
             return Some(self.open_tunnel(request, asked, &forwarding).await);
+        }
+        let mut request = request;
+        if let Some(status) = end_of_the_way(&mut request) {
+            return Some(plain(status));
         }
         let connection = forwarding.connection;
         let had_early_data = request.headers().contains_key(EARLY_DATA);
@@ -227,9 +231,16 @@ where
     }
     // Our side answers 100 (Continue) by itself when the upstream reads the body.
     parts.headers.remove(header::EXPECT);
-    if body.size_hint().exact().is_none() {
+    match body.size_hint().exact() {
         // Then the body goes in chunks, and one length is enough (RFC 9112 section 6.2).
-        parts.headers.remove(header::CONTENT_LENGTH);
+        None => {
+            parts.headers.remove(header::CONTENT_LENGTH);
+        }
+        // Once, and without the leading zeros that some take for an octal number.
+        Some(length) if parts.headers.contains_key(header::CONTENT_LENGTH) => {
+            parts.headers.insert(header::CONTENT_LENGTH, length.into());
+        }
+        Some(_) => {}
     }
     join_cookies(&mut parts.headers);
     parts.headers.append(header::VIA, via);
@@ -238,6 +249,24 @@ where
     parts.extensions = http::Extensions::new();
     let body = Forwarded::new(body, forwarding.entry.flight_field().cloned());
     Some((parts, body.map_err(Into::into).boxed_unsync()))
+}
+
+/// With what a request is answered here that must not go on. One that may has a hop less to go
+/// (RFC 9110 section 7.6.2).
+fn end_of_the_way<B>(request: &mut Request<B>) -> Option<StatusCode> {
+    match *request.method() {
+        // It would say back what is only meant for the upstream, and what scripts must not see.
+        Method::TRACE => Some(StatusCode::NOT_IMPLEMENTED),
+        Method::OPTIONS => {
+            let left = request.headers_mut().get_mut(header::MAX_FORWARDS)?;
+            match left.to_str().ok()?.parse::<u32>().ok()?.checked_sub(1) {
+                Some(rest) => *left = rest.into(),
+                None => return Some(StatusCode::NO_CONTENT),
+            }
+            None
+        }
+        _ => None,
+    }
 }
 
 /// Tells the upstream the request's trace.
@@ -332,6 +361,31 @@ mod tests {
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["accept", "early-data", "host"]);
+    }
+
+    #[test]
+    fn rfc9110_7_6_2_a_request_goes_no_further_than_it_says() {
+        for (method, hops, answered, left) in [
+            ("OPTIONS", Some("0"), Some(204), Some("0")),
+            ("OPTIONS", Some("1"), None, Some("0")),
+            ("OPTIONS", Some("010"), None, Some("9")),
+            ("OPTIONS", Some("-1"), None, Some("-1")),
+            ("OPTIONS", None, None, None),
+            ("GET", Some("0"), None, Some("0")),
+            ("TRACE", Some("0"), Some(501), Some("0")),
+            ("TRACE", None, Some(501), None),
+        ] {
+            let mut request = Request::builder().method(method).uri("/");
+            if let Some(hops) = hops {
+                request = request.header(header::MAX_FORWARDS, hops);
+            }
+            let mut request = request.body(()).unwrap();
+            let status = end_of_the_way(&mut request).map(|status| status.as_u16());
+            assert_eq!(status, answered, "{method} {hops:?}");
+            let now =
+                request.headers().get(header::MAX_FORWARDS).map(|left| left.to_str().unwrap());
+            assert_eq!(now, left, "{method} {hops:?}");
+        }
     }
 
     #[test]

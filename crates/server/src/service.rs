@@ -125,9 +125,9 @@ where
             connection.note_too_early();
             plain(StatusCode::TOO_EARLY)
         }
-        // Tunnels to anywhere are none of our jobs.
+        // Tunnels to anywhere are none of our jobs. What follows is meant for one.
         (Verdict::Run, _) if request.method() == Method::CONNECT && !is_tunnel => {
-            plain(StatusCode::NOT_IMPLEMENTED)
+            form::refusal(StatusCode::NOT_IMPLEMENTED, request.version())
         }
         (Verdict::Run, _) => run(connection, complete, request, decision, &mut record).await?,
     };

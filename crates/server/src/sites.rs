@@ -108,7 +108,13 @@ impl Sites {
             return Choice::Status(StatusCode::BAD_REQUEST, None);
         };
         let asked = self.index(host.as_deref());
-        if asked != self.index(shown.server_name) {
+        // A whole URL is what a proxy is asked, and names that are nobody's are for none here.
+        let elsewhere = authority::is_absolute(request)
+            && host.as_deref().is_some_and(|host| {
+                self.names.find(host).is_none()
+                    && !shown.server_name.is_some_and(|name| name.eq_ignore_ascii_case(host))
+            });
+        if elsewhere || asked != self.index(shown.server_name) {
             // RFC 9110 section 7.4: a client may ask one connection for all names that its
             // certificate covers, and for no others.
             let identity = shown.identities.of(shown.server_name);
@@ -170,13 +176,17 @@ mod tests {
         Entry { names: owned(names), identity }
     }
 
-    fn code(
+    fn code(sites: &(Sites, Identities), server_name: Option<&str>, host: &str) -> u16 {
+        let request = Request::builder().uri("/").header(header::HOST, host).body(()).unwrap();
+        chosen(sites, server_name, &request)
+    }
+
+    fn chosen(
         (sites, identities): &(Sites, Identities),
         server_name: Option<&str>,
-        host: &str,
+        request: &Request<()>,
     ) -> u16 {
-        let request = Request::builder().uri("/").header(header::HOST, host).body(()).unwrap();
-        match sites.choose(&request, &Shown { server_name, identities }) {
+        match sites.choose(request, &Shown { server_name, identities }) {
             Choice::Route(route) => route.code().as_u16(),
             Choice::Status(status, _) => status.as_u16(),
         }
@@ -207,6 +217,30 @@ mod tests {
             (Some("one.test"), "bad name", 400),
         ] {
             assert_eq!(code(&sites, server_name, host), expected, "{server_name:?} {host}");
+        }
+    }
+
+    #[test]
+    fn rfc9110_7_4_a_whole_url_is_for_a_name_of_this_server() {
+        let sites = sites();
+        for (server_name, authority, expected) in [
+            (Some("one.test"), "one.test", 201),
+            (Some("one.test"), "ONE.test:8443", 201),
+            (Some("one.test"), "a.two.test", 202),
+            (Some("one.test"), "two.test", 421),
+            (Some("one.test"), "else.test", 421),
+            (Some("two.test"), "else.test", 421),
+            (None, "else.test", 421),
+            (None, "192.0.2.1", 421),
+            (None, "www.one.test", 201),
+            // What the connection is for, whoever shows it a certificate.
+            (Some("unknown.test"), "unknown.test", 201),
+            (Some("unknown.test"), "else.test", 421),
+        ] {
+            let request = Request::builder().uri(format!("http://{authority}/"));
+            let request = request.header(header::HOST, "one.test").body(()).unwrap();
+            let code = chosen(&sites, server_name, &request);
+            assert_eq!(code, expected, "{server_name:?} {authority}");
         }
     }
 }
