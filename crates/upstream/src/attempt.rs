@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use firstflight_proxy_protocol::Addresses;
-use http::{Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, Request, Response, StatusCode, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tracing::debug;
@@ -101,6 +101,10 @@ impl Shared {
                 let error = SendError::Unasked;
                 Err(Failed { failure: Failure::Broken, error, unsent: None })
             }
+            Ok(answer) if !is_readable(answer.headers()) => {
+                let error = SendError::Coding;
+                Err(Failed { failure: Failure::Broken, error, unsent: None })
+            }
             Ok(answer) => Ok((answer, sender)),
             Err(_) if progress.is_broken() => Err(Failed::by_client(SendError::ClientGone)),
             Err(mut error) => {
@@ -141,6 +145,16 @@ impl Failed {
         }
         Self { failure: Failure::Timeout, error: SendError::Timeout(limit), unsent: None }
     }
+}
+
+/// RFC 9112 section 7: the library undoes chunks alone, and a client over another connection would
+/// not be told of other codings.
+fn is_readable(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    codings
+        .next()
+        .is_none_or(|first| first.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"))
+        && codings.next().is_none()
 }
 
 /// Where nothing is said, as nginx has it.

@@ -48,6 +48,9 @@ pub enum SendError {
     /// The server speaks another protocol from here on, and nobody has asked for that.
     #[error("the server switches protocols unasked")]
     Unasked,
+    /// A transfer coding other than `chunked`, which was not asked for (RFC 9110 section 10.1.4).
+    #[error("the response has a transfer coding other than chunked")]
+    Coding,
     /// A `Host` that is none.
     #[error("the request's Host is no host")]
     BadHost,
@@ -68,6 +71,7 @@ impl SendError {
             Self::ClientGone => "client_gone",
             Self::ClientStalled(_) => "client_stalled",
             Self::Unasked => "unasked",
+            Self::Coding => "coding",
             Self::BadHost => "bad_host",
             Self::NoUpgrade => "no_upgrade",
         }

@@ -136,6 +136,35 @@ async fn what_is_no_answer_is_tried_elsewhere_if_it_is_safe() {
 }
 
 #[tokio::test]
+async fn rfc9112_7_a_response_with_another_coding_than_chunked_is_none() {
+    for (coding, readable) in [
+        ("chunked", true),
+        ("Chunked", true),
+        ("gzip, chunked", false),
+        ("gzip\r\nTransfer-Encoding: chunked", false),
+        ("chunked\r\nTransfer-Encoding: chunked", false),
+        ("gzip", false),
+    ] {
+        let peer = Peer::raw(move |mut stream| async move {
+            peer::head(&mut stream).await;
+            let head = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: {coding}\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let _ = stream.write_all(b"2\r\nok\r\n0\r\n\r\n").await;
+        })
+        .await;
+        let pool = pool(&[&peer], |_| ());
+        let answer = send(&pool, "GET", "").await;
+        match readable {
+            true => assert_eq!(answer.unwrap(), "ok", "{coding}"),
+            false => assert!(matches!(answer, Err(SendError::Coding)), "{coding}: {answer:?}"),
+        }
+        if !readable {
+            assert_eq!(pool.status().servers[0].kept, 0, "{coding}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_does_not_come_is_not_waited_for_twice() {
     let peer = Peer::raw(|mut stream| async move {
         peer::head(&mut stream).await;
