@@ -43,7 +43,7 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
     Witness::begin(&server).end();
     let client = Client::new(&server);
     // QUIC's own first needs in memory are not the attack's.
-    assert!(client.ask(&plain(), &[]), "an honest request over HTTP/3");
+    assert!(client.ask(&plain(), &[], &[]), "an honest request over HTTP/3");
     let before = usage(&server);
     let witness = Witness::begin(&server);
     let link = client.connect();
@@ -52,7 +52,7 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
     let goes_on = client.wait(async { answers(&link).await });
     let end = link.connection.close_reason().map(|reason| reason.to_string());
     let seen = witness.end();
-    let honest3 = client.ask(&plain(), &[]);
+    let honest3 = client.ask(&plain(), &[], &[]);
     let after = usage(&server);
     let memory = after.peak.saturating_sub(before.memory);
     table::attack(Attack {

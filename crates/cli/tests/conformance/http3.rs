@@ -29,6 +29,7 @@ pub(crate) struct Client {
     pub(crate) runtime: Runtime,
     config: quinn::ClientConfig,
     server: SocketAddr,
+    early: bool,
 }
 
 /// A connection that has said its settings. It lives as long as this.
@@ -42,6 +43,15 @@ pub(crate) struct Link {
 impl Client {
     /// Trusts this server's certificate.
     pub(crate) fn new(server: &Serve) -> Self {
+        Self::with(server, false)
+    }
+
+    /// The same, for requests as early data.
+    pub(crate) fn early(server: &Serve) -> Self {
+        Self::with(server, true)
+    }
+
+    fn with(server: &Serve, early: bool) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(&server.cert).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -51,6 +61,7 @@ impl Client {
             .with_root_certificates(roots)
             .with_no_client_auth();
         tls.alpn_protocols = vec![b"h3".to_vec()];
+        tls.enable_early_data = early;
         let config = QuicClientConfig::try_from(tls).unwrap();
         let mut config = quinn::ClientConfig::new(Arc::new(config));
         let mut transport = quinn::TransportConfig::default();
@@ -61,37 +72,66 @@ impl Client {
             .enable_all()
             .build()
             .unwrap();
-        Self { runtime, config, server: server.address }
+        Self { runtime, config, server: server.address, early }
     }
 
     /// A connection whose handshake is complete.
     pub(crate) fn connect(&self) -> Link {
         self.wait(async {
-            let local: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
-            let socket = std::net::UdpSocket::bind(local).unwrap();
-            let runtime = Arc::new(quinn::TokioRuntime);
-            let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime).unwrap();
-            let connecting =
-                endpoint.connect_with(self.config.clone(), self.server, "localhost").unwrap();
-            let connection = connecting.await.unwrap();
-            let mut control = connection.open_uni().await.unwrap();
-            let hello = [varint(CONTROL), frame(SETTINGS, &[])].concat();
-            control.write_all(&hello).await.unwrap();
-            Link { connection, control: Mutex::new(control), _endpoint: endpoint }
+            let (endpoint, connecting) = self.open();
+            Link::new(connecting.await.unwrap(), endpoint).await
         })
     }
 
-    /// Sends one request on a connection of its own; whether it was answered by 200.
-    pub(crate) fn ask(&self, fields: &[Field], body: &[Vec<u8>]) -> bool {
-        let link = self.connect();
+    /// A connection whose handshake runs, if there is a session for early data; and whether the
+    /// server has accepted that, once it is known.
+    fn connect_early(&self) -> Option<(Link, quinn::ZeroRttAccepted)> {
+        self.wait(async {
+            let (endpoint, connecting) = self.open();
+            let (connection, accepted) = connecting.into_0rtt().ok()?;
+            Some((Link::new(connection, endpoint).await, accepted))
+        })
+    }
+
+    fn open(&self) -> (Endpoint, quinn::Connecting) {
+        // Within the runtime, which is what `wait` is for.
+        let local: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
+        let socket = std::net::UdpSocket::bind(local).unwrap();
+        let runtime = Arc::new(quinn::TokioRuntime);
+        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime).unwrap();
+        let connecting = endpoint.connect_with(self.config.clone(), self.server, "localhost");
+        (endpoint, connecting.unwrap())
+    }
+
+    /// Sends one request on a connection of its own, as early data if the client does that; whether
+    /// it was answered by 200.
+    pub(crate) fn ask(&self, fields: &[Field], body: &[Vec<u8>], trailers: &[Field]) -> bool {
         let mut bytes = frame(HEADERS, &block(fields));
         for data in body {
             bytes.extend(frame(DATA, data));
         }
+        if !trailers.is_empty() {
+            bytes.extend(frame(HEADERS, &block(trailers)));
+        }
+        if !self.early {
+            return self.say(&self.connect(), &bytes);
+        }
+        let Some((link, accepted)) = self.connect_early() else {
+            // A ticket comes with the first response at the latest. The request is one that no
+            // upstream sees.
+            self.say(&self.connect(), &frame(HEADERS, &get("*")));
+            return self.ask(fields, body, trailers);
+        };
+        let served = self.say(&link, &bytes);
+        assert!(self.wait(accepted), "the server refuses early data");
+        served
+    }
+
+    fn say(&self, link: &Link, bytes: &[u8]) -> bool {
         self.wait(async {
             let (mut send, mut recv) = link.connection.open_bi().await.unwrap();
             // A server that has had enough may stop either direction.
-            let _ = send.write_all(&bytes).await;
+            let _ = send.write_all(bytes).await;
             let _ = send.finish();
             recv.read_to_end(1 << 20).await.is_ok_and(|answer| is_ok(&answer))
         })
@@ -99,6 +139,15 @@ impl Client {
 
     pub(crate) fn wait<T>(&self, what: impl Future<Output = T>) -> T {
         self.runtime.block_on(async { timeout(PATIENCE, what).await.expect("it hangs") })
+    }
+}
+
+impl Link {
+    async fn new(connection: Connection, endpoint: Endpoint) -> Self {
+        let mut control = connection.open_uni().await.unwrap();
+        let hello = [varint(CONTROL), frame(SETTINGS, &[])].concat();
+        control.write_all(&hello).await.unwrap();
+        Self { connection, control: Mutex::new(control), _endpoint: endpoint }
     }
 }
 

@@ -30,7 +30,7 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let all: [(&str, fn()); 17] = [
+    let all: [(&str, fn()); 18] = [
         ("core_dumps", secrets::core_dumps),
         ("files_methods", files::methods),
         ("files_ranges", files::ranges),
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         ("secrets_in_logs", secrets::logs),
         ("slow_clients", slow::all),
         ("slow_is_not_dead", slow::slow_is_not_dead),
+        ("smuggling_files", smuggling::files),
         ("smuggling_http1", smuggling::http1),
         ("smuggling_http2", smuggling::http2),
         ("smuggling_http3", smuggling::http3),

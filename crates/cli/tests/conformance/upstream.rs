@@ -15,11 +15,14 @@ pub(crate) struct Upstream {
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
+/// A field's name, in small letters, and its value.
+type Field = (String, String);
+
 /// What came as one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {
-    /// A whole one: its line without the version, its fields, its body.
-    Whole { line: String, fields: Vec<(String, String)>, body: Vec<u8> },
+    /// A whole one: its line without the version, its fields, its body, its trailers.
+    Whole { line: String, fields: Vec<Field>, body: Vec<u8>, trailers: Vec<Field> },
     /// Its connection ended in the middle, which no server takes for a request.
     Half,
     /// Something that ought never to leave a proxy.
@@ -58,13 +61,16 @@ pub(crate) fn words(seen: &[Seen]) -> String {
     for one in seen {
         let separator = if text.is_empty() { "" } else { ", " };
         match one {
-            Seen::Whole { line, body, .. } => {
+            Seen::Whole { line, body, trailers, .. } => {
                 let body: String = body
                     .iter()
                     .flat_map(|b| std::ascii::escape_default(*b))
                     .map(char::from)
                     .collect();
                 let _ = write!(text, "{separator}{line} \"{}\"", body.replace("\\\"", "\""));
+                for (name, value) in trailers {
+                    let _ = write!(text, " {name}: {value}");
+                }
             }
             Seen::Faulty(why) => {
                 let _ = write!(text, "{separator}FAULT {why}");
@@ -80,9 +86,13 @@ fn serve(mut client: TcpStream, memory: &Mutex<Vec<Seen>>, pause: Duration) {
     // A connection that ends between requests is no request.
     while let Some(seen) = request(&mut reader).unwrap_or_else(|why| Some(Seen::Faulty(why))) {
         let goes_on = matches!(seen, Seen::Whole { .. });
+        let answer = match &seen {
+            Seen::Whole { line, .. } if line.starts_with("HEAD ") => head_of(ANSWER),
+            _ => ANSWER,
+        };
         memory.lock().unwrap().push(seen);
         thread::sleep(pause);
-        if !goes_on || client.write_all(ANSWER).is_err() {
+        if !goes_on || client.write_all(answer).is_err() {
             return;
         }
     }
@@ -113,22 +123,25 @@ fn request(reader: &mut impl BufRead) -> Result<Option<Seen>, String> {
         fields.push(field(&line)?);
     }
     let framing = framing(&fields)?;
-    let body = match framing {
+    let (body, trailers) = match framing {
         Framing::Length(length) => {
             let mut body = Vec::new();
             let read = reader.take(length).read_to_end(&mut body);
             if read.is_err() || (body.len() as u64) < length {
                 return half;
             }
-            body
+            (body, Vec::new())
         }
         Framing::Chunks => match chunks(reader)? {
-            Some(body) => body,
+            Some(both) => both,
             None => return half,
         },
     };
     only_ours(&fields)?;
-    Ok(Some(Seen::Whole { line: format!("{method} {target}"), fields, body }))
+    if let Some((name, _)) = trailers.iter().find(|(name, _)| !name.starts_with("x-checksum")) {
+        return Err(format!("a trailer: {name}"));
+    }
+    Ok(Some(Seen::Whole { line: format!("{method} {target}"), fields, body, trailers }))
 }
 
 /// A line without its CR LF. `None`: the connection ended before it.
@@ -148,7 +161,7 @@ fn line(reader: &mut impl BufRead) -> Result<Option<String>, String> {
     Ok(Some(bytes.into_iter().map(char::from).collect()))
 }
 
-fn field(line: &str) -> Result<(String, String), String> {
+fn field(line: &str) -> Result<Field, String> {
     let fault = || format!("a field: {line:?}");
     let (name, value) = line.split_once(':').ok_or_else(fault)?;
     let clear = |c: char| c == '\t' || (!c.is_ascii_control());
@@ -169,29 +182,45 @@ enum Framing {
 }
 
 /// Where the body ends, if there is only one way to read it.
-fn framing(fields: &[(String, String)]) -> Result<Framing, String> {
+fn framing(fields: &[Field]) -> Result<Framing, String> {
     let all = |name: &str| -> Vec<&str> {
         fields.iter().filter(|(n, _)| n == name).map(|(_, value)| value.as_str()).collect()
     };
     match (&all("content-length")[..], &all("transfer-encoding")[..]) {
         ([], []) => Ok(Framing::Length(0)),
         ([], ["chunked"]) => Ok(Framing::Chunks),
-        ([length], []) if length.bytes().all(|b| b.is_ascii_digit()) => {
+        // Some take leading zeros for an octal number.
+        ([length], [])
+            if length.bytes().all(|b| b.is_ascii_digit())
+                && (*length == "0" || !length.starts_with('0')) =>
+        {
             length.parse().map(Framing::Length).map_err(|_| format!("a length: {length}"))
         }
         (lengths, codings) => Err(format!("lengths {lengths:?} and codings {codings:?}")),
     }
 }
 
-/// A body in chunks. No extensions and no trailers: a proxy passes on neither unasked.
-fn chunks(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>, String> {
-    let mut body = Vec::new();
+/// The body and its trailers.
+type Chunks = (Vec<u8>, Vec<Field>);
+
+/// A body in chunks, and what is behind it. No extensions: a proxy passes none on.
+fn chunks(reader: &mut impl BufRead) -> Result<Option<Chunks>, String> {
+    let (mut body, mut trailers) = (Vec::new(), Vec::new());
     loop {
         let Some(size) = line(reader)? else { return Ok(None) };
         if size.is_empty() || !size.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(format!("a chunk's size: {size:?}"));
         }
         let size = u64::from_str_radix(&size, 16).map_err(|error| error.to_string())?;
+        if size == 0 {
+            loop {
+                match line(reader)? {
+                    None => return Ok(None),
+                    Some(end) if end.is_empty() => return Ok(Some((body, trailers))),
+                    Some(trailer) => trailers.push(field(&trailer)?),
+                }
+            }
+        }
         let before = body.len() as u64;
         if reader.take(size).read_to_end(&mut body).is_err() || body.len() as u64 - before < size {
             return Ok(None);
@@ -201,22 +230,22 @@ fn chunks(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>, String> {
             Some(end) if end.is_empty() => {}
             Some(more) => return Err(format!("behind a chunk: {more:?}")),
         }
-        if size == 0 {
-            return Ok(Some(body));
-        }
     }
 }
 
 /// What the proxy alone may say, it has to say itself, once, in one spelling; and what concerns one
 /// connection it has to keep to itself.
-fn only_ours(fields: &[(String, String)]) -> Result<(), String> {
+fn only_ours(fields: &[Field]) -> Result<(), String> {
     let mut count = HashMap::<String, Vec<&str>>::new();
     for (name, value) in fields {
         count.entry(name.replace('_', "-")).or_default().push(value);
     }
     let all = |name: &str| count.get(name).map_or(&[][..], Vec::as_slice);
     let alone = ["keep-alive", "proxy-connection", "http2-settings", "expect", "forwarded"];
-    if let Some(name) = alone.iter().find(|name| !all(name).is_empty()) {
+    let claims = ["proxy", "x-real-ip", "x-forwarded", "x-forwarded-host", "x-forwarded-port"];
+    let more = ["x-forwarded-server", "x-forwarded-prefix"];
+    if let Some(name) = alone.iter().chain(&claims).chain(&more).find(|name| !all(name).is_empty())
+    {
         return Err(format!("{name}: {:?}", all(name)));
     }
     // Trailers may be asked for (RFC 9110 section 10.1.4), and WebSockets (RFC 6455).
@@ -239,6 +268,12 @@ fn only_ours(fields: &[(String, String)]) -> Result<(), String> {
         return Err(format!("not once: {fields:?}"));
     }
     Ok(())
+}
+
+/// An answer without its body.
+fn head_of(answer: &[u8]) -> &[u8] {
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    &answer[..end + 4]
 }
 
 /// Longer than the windows that tools try.

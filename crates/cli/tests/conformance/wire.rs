@@ -10,6 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
+use crate::http2;
 use crate::running::{PATIENCE, Serve};
 
 /// Makes connections to one server. Cheap to clone.
@@ -37,19 +38,80 @@ impl Dialer {
         Self { address: server.address, config: Arc::new(config(&server.cert, protocol)) }
     }
 
+    /// The same, for connections that resume a session and send early data.
+    pub(crate) fn early(server: &Serve, protocol: &str) -> Self {
+        let mut config = config(&server.cert, protocol);
+        config.resumption = rustls::client::Resumption::in_memory_sessions(8);
+        config.enable_early_data = true;
+        Self { address: server.address, config: Arc::new(config) }
+    }
+
     /// A connection whose handshake is complete.
     pub(crate) fn connect(&self) -> io::Result<Wire> {
+        let mut stream = self.open()?;
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(Wire(stream))
+    }
+
+    /// Sends bytes on a new connection: in its first flight if it may send early data, as far as
+    /// the server allows, else behind the handshake.
+    ///
+    /// # Panics
+    /// If the server refuses the early data.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<Wire> {
+        if !self.config.enable_early_data {
+            let mut wire = self.connect()?;
+            // A server that has had enough may close before all of it is sent.
+            let _ = wire.send(bytes);
+            return Ok(wire);
+        }
+        let mut stream = self.open()?;
+        let count = match stream.conn.early_data() {
+            Some(mut early) => early.write(bytes)?,
+            None => {
+                self.fetch_session()?;
+                return self.send(bytes);
+            }
+        };
+        while stream.conn.is_handshaking() {
+            if stream.conn.complete_io(&mut stream.sock).is_err() {
+                return Ok(Wire(stream));
+            }
+        }
+        assert!(stream.conn.is_early_data_accepted(), "the server refuses early data");
+        let mut wire = Wire(stream);
+        let _ = wire.send(&bytes[count..]);
+        Ok(wire)
+    }
+
+    /// Waits for a ticket, which comes before the end of the first response. The request is one that
+    /// no upstream sees.
+    fn fetch_session(&self) -> io::Result<()> {
+        let mut wire = self.connect()?;
+        match &self.config.alpn_protocols[0][..] {
+            b"h2" => {
+                wire.send(&[http2::hello(&[]), http2::get(1, "*")].concat())?;
+                let ends = |frames: &[u8]| http2::frames(frames).iter().any(|frame| frame.ends(1));
+                wire.read_until(ends);
+            }
+            _ => {
+                wire.send(b"GET * HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+                wire.read_to_end();
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
         let tcp = TcpStream::connect(self.address)?;
         tcp.set_nodelay(true)?;
         tcp.set_read_timeout(Some(PATIENCE))?;
         tcp.set_write_timeout(Some(Duration::from_secs(2)))?;
         let name = ServerName::try_from("localhost").unwrap();
         let tls = ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)?;
-        let mut stream = StreamOwned::new(tls, tcp);
-        while stream.conn.is_handshaking() {
-            stream.conn.complete_io(&mut stream.sock)?;
-        }
-        Ok(Wire(stream))
+        Ok(StreamOwned::new(tls, tcp))
     }
 }
 
