@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use firstflight_notation::is_unprintable;
+
 use crate::clock::when;
 use crate::plan::Severity;
 use crate::{ChallengeKind, ShelfError};
@@ -195,11 +197,7 @@ impl AcmeError {
 /// What a stranger said, fit for a log: one line, in the order in which it is written, and not for
 /// ever.
 pub(crate) fn words(text: &str) -> String {
-    let odd = |c: char| {
-        let turns = matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
-        c.is_control() || turns || matches!(c, '\u{2066}'..='\u{2069}')
-    };
-    let clean = |c: char| if odd(c) { ' ' } else { c };
+    let clean = |c: char| if is_unprintable(c) { ' ' } else { c };
     let mut words: String = text.chars().map(clean).take(LONGEST).collect();
     if text.chars().nth(LONGEST).is_some() {
         words.push_str("...");

@@ -1,7 +1,9 @@
 //! `firstflight fetch`: curl's flags and exit codes, with the request in the first flight.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+mod screen;
+
+use std::fs;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,10 +11,12 @@ use std::time::Duration;
 
 use clap::Args;
 use firstflight_client::{
-    Client, ClientConfig, ClientError, EarlyPolicy, Event, Family, Head, HttpVersions, Jar, JarKey,
-    Listener, Output, Report, Request, Resolver, Target, Template, Verbose,
+    Client, ClientConfig, ClientError, EarlyPolicy, Family, HttpVersions, Jar, JarKey, Request,
+    Resolver, Target, Template, Verbose,
 };
 use firstflight_tls::{CipherPolicy, KeyLogFile, Trust, Version};
+
+use screen::{Screen, complain, write_out};
 
 /// Fetches URLs; flags, variables and exit codes are curl's.
 ///
@@ -61,7 +65,8 @@ pub(crate) struct FetchArgs {
     /// Write the body to a file named as in the URL
     #[arg(short = 'O', long, conflicts_with = "output", help_heading = OUTPUT)]
     remote_name: bool,
-    /// Write the answer's head before its body
+    /// Write the answer's head before its body; control characters in it are escaped on a
+    /// terminal
     #[arg(short, long, help_heading = OUTPUT)]
     include: bool,
     /// Say on standard error what happens
@@ -401,71 +406,6 @@ impl FetchArgs {
     }
 }
 
-/// Where body, head and events of one transfer go.
-struct Screen {
-    path: Option<PathBuf>,
-    file: Option<File>,
-    include: bool,
-    verbose: Option<Verbose<io::Stderr>>,
-    silent: bool,
-}
-
-impl Screen {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(path) = &self.path else { return io::stdout().write_all(bytes) };
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(File::create(path)?),
-        };
-        file.write_all(bytes)
-    }
-
-    /// Makes the file also where nothing came.
-    fn finish(&mut self, success: bool) -> io::Result<()> {
-        if success && self.file.is_none() {
-            self.write(b"")?;
-        }
-        io::stdout().flush()
-    }
-
-    fn name(&self) -> Option<String> {
-        let path = self.path.as_ref().filter(|_| self.file.is_some())?;
-        Some(path.to_string_lossy().into_owned())
-    }
-}
-
-impl Listener for Screen {
-    fn event(&mut self, event: &Event<'_>) {
-        match (&mut self.verbose, event) {
-            (Some(verbose), event) => verbose.event(event),
-            (None, Event::Warning(text)) if !self.silent => {
-                eprintln!("firstflight: warning: {text}");
-            }
-            _ => {}
-        }
-    }
-
-    fn head(&mut self, head: &Head) -> io::Result<()> {
-        if self.include { self.write(&head.raw) } else { Ok(()) }
-    }
-
-    fn body(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write(bytes)
-    }
-}
-
-fn write_out(template: Option<&Template>, report: &Report) {
-    for piece in template.map(|template| template.render(report)).unwrap_or_default() {
-        // Nobody is left to tell when this fails.
-        let _ = match piece.output {
-            Output::Stdout => {
-                io::stdout().write_all(piece.text.as_bytes()).and_then(|()| io::stdout().flush())
-            }
-            Output::Stderr => io::stderr().write_all(piece.text.as_bytes()),
-        };
-    }
-}
-
 /// A file's bytes, or those of standard input for `-`.
 fn read_named(name: &str) -> Result<Vec<u8>, ClientError> {
     let mut bytes = Vec::new();
@@ -475,12 +415,6 @@ fn read_named(name: &str) -> Result<Vec<u8>, ClientError> {
     }
     .map_err(|error| usage(format!("cannot read {name}: {error}")))?;
     Ok(bytes)
-}
-
-fn complain(quiet: bool, error: &ClientError) {
-    if !quiet {
-        eprintln!("firstflight: ({}) {error}", error.exit_code());
-    }
 }
 
 fn usage(text: String) -> ClientError {
@@ -500,8 +434,9 @@ fn after_help() -> String {
     text.push_str(
         "Besides: %header{NAME}, %{header_json}, %{json}, %{stdout}, %{stderr}, %{onerror}.\n\n\
          Exit codes: 0 done, 2 wrong usage or session jar, 3 malformed URL, 6 name, 7 connect, \
-         16 HTTP/2, 18 short body, 22 status (-f), 23 write, 28 timeout, 35 TLS, 47 redirections, \
-         52 no answer, 55 send, 56 receive, 60 certificate, 77 --cacert, 95 HTTP/3, 96 QUIC.\n\n\
+         8 malformed response, 16 HTTP/2, 18 short body, 22 status (-f), 23 write, 28 timeout, \
+         35 TLS, 47 redirections, 52 no answer, 55 send, 56 receive, 60 certificate, 77 --cacert, \
+         95 HTTP/3, 96 QUIC.\n\n\
          Environment: SSLKEYLOGFILE, FIRSTFLIGHT_SESSIONS_PASSPHRASE, XDG_CONFIG_HOME.",
     );
     text

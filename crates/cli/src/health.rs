@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use firstflight_config::{AdminAddress, AdminSettings, parse_duration};
+use firstflight_notation::printable_lines;
 
 /// Asks a running server whether it is ready, and prints its word
 ///
@@ -34,11 +35,11 @@ pub(crate) fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
     let address = reachable(address(args.admin, args.config)?);
     match ask(&address, args.timeout) {
         Ok((200, word)) => {
-            println!("{word}");
+            println!("{}", printable_lines(&word));
             Ok(ExitCode::SUCCESS)
         }
         Ok((_, why)) => {
-            println!("{why}");
+            println!("{}", printable_lines(&why));
             Ok(ExitCode::FAILURE)
         }
         Err(error) => {

@@ -11,6 +11,7 @@ mod health;
 mod judgement;
 mod keys;
 mod lab;
+mod log;
 mod manual;
 mod names;
 mod outputs;
@@ -19,12 +20,11 @@ mod serve;
 mod show;
 mod trust;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use firstflight_lifecycle::close_memory;
-use tracing_subscriber::EnvFilter;
+use firstflight_notation::printable_lines;
 
 /// TLS 1.3 0-RTT that people dare to switch on: serves it, fetches by it, measures it.
 #[derive(Parser)]
@@ -59,9 +59,9 @@ fn main() -> ExitCode {
     match &command {
         // Its configuration says how.
         Command::Serve(_) => {}
-        Command::Try(_) => log_to_stderr("warn"),
-        Command::Keys(args) if args.answers_at_once() => log_to_stderr("warn"),
-        _ => log_to_stderr("info"),
+        Command::Try(_) => log::to_stderr("warn"),
+        Command::Keys(args) if args.answers_at_once() => log::to_stderr("warn"),
+        _ => log::to_stderr("info"),
     }
     let result = match command {
         Command::Authority(args) => authority::run(args),
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         Command::Try(args) => attempt::run(args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("firstflight: {error:#}");
+        eprintln!("firstflight: {}", printable_lines(&format!("{error:#}")));
         ExitCode::from(2)
     })
 }
@@ -86,22 +86,6 @@ fn main() -> ExitCode {
 /// All that the program takes, of which completions and manual pages are made.
 fn command() -> clap::Command {
     Cli::command()
-}
-
-/// Logs to stderr, in words or as JSON; colour only on a terminal.
-fn log_to_stderr(level: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
-    let json = std::env::var("FIRSTFLIGHT_LOG_FORMAT").is_ok_and(|format| format == "json");
-    begin_log(filter, json);
-}
-
-/// Logs from now on; may be called once.
-fn begin_log(filter: EnvFilter, json: bool) {
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match json {
-        true => log.json().init(),
-        false => log.with_ansi(std::io::stderr().is_terminal()).init(),
-    }
 }
 
 /// Below the list of commands.

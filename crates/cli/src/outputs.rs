@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use firstflight_notation::printable_json;
 use firstflight_report::{Pictures, Record, csv, html, markdown, summary};
 
 use crate::judgement::JudgementArgs;
@@ -36,7 +37,7 @@ pub(crate) fn finish(
 ) -> anyhow::Result<ExitCode> {
     let summary = keep(record, name, directory)?;
     match json {
-        true => println!("{}", serde_json::to_string(record)?),
+        true => println!("{}", printable_json(&serde_json::to_string(record)?)),
         false => print!("{summary}"),
     }
     let code = judgement.conclude(&judgement.verdicts(record, None))?;

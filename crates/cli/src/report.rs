@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use firstflight_notation::printable_json;
 use firstflight_report::{
     Pictures, Record, compare, csv, html, json_schema, markdown, read, summary,
 };
@@ -87,7 +88,7 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     }
     write_tables(&args, &record)?;
     match &compared {
-        _ if args.json => println!("{}", serde_json::to_string(&record)?),
+        _ if args.json => println!("{}", printable_json(&serde_json::to_string(&record)?)),
         _ if quiet(&args) => {}
         Some(compared) => print!("{}", compared.text(&[])),
         None => print!("{}", summary(&record)),

@@ -99,7 +99,7 @@ fn begin_log(settings: &LogSettings) -> anyhow::Result<()> {
             settings.level
         )
     })?;
-    crate::begin_log(filter, settings.format == LogFormat::Json);
+    crate::log::begin(filter, settings.format == LogFormat::Json);
     Ok(())
 }
 

@@ -1,10 +1,12 @@
 use std::io::Write;
 
+use firstflight_notation::printable_bytes;
 use firstflight_tls::{EarlyData, Handshake};
 
 use crate::Event;
 
 /// Writes events in the shape of curl's `-v`: `* ` for what happens, `> ` and `< ` for heads.
+/// Control characters are escaped: much of it is the server's words.
 pub struct Verbose<W>(pub W);
 
 impl<W: Write> Verbose<W> {
@@ -84,14 +86,25 @@ impl<W: Write> Verbose<W> {
     }
 
     fn line(&mut self, mark: &str, text: &[u8]) {
-        let line = [mark.as_bytes(), text, b"\n"].concat();
-        let _ = self.0.write_all(&line);
+        let line = format!("{mark}{}\n", printable_bytes(text));
+        let _ = self.0.write_all(line.as_bytes());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_servers_words_are_text_and_nothing_else() {
+        let mut verbose = Verbose(Vec::new());
+        verbose.event(&Event::ResponseHead(b"HTTP/1.1 200 OK\r\nA: \xc2\x9b2J\x9b\x1b\tb\r\n\r\n"));
+        verbose.event(&Event::TryingTcp("\u{9b}2J\n::error::"));
+        assert_eq!(
+            String::from_utf8(verbose.0).unwrap(),
+            "< HTTP/1.1 200 OK\n< A: \\u{9b}2J\\x9b\\u{1b}\\tb\n< \n* Trying TCP: \\u{9b}2J\\n::error::\n"
+        );
+    }
 
     #[test]
     fn heads_are_written_line_by_line_with_their_empty_line() {

@@ -1,3 +1,4 @@
+use firstflight_notation::{printable, printable_json};
 use http::Version;
 use serde_json::{Map, Value as Json};
 
@@ -8,7 +9,7 @@ use crate::Report;
 /// `%{name}` stands for a variable, `%header{name}` for a header field of the answer, `%%` for a
 /// percent sign, `\n`, `\r` and `\t` for themselves; `%{stdout}` and `%{stderr}` switch between the
 /// two, `%{onerror}` ends the output where the transfer succeeded, `%{json}` and `%{header_json}`
-/// stand for everything.
+/// stand for everything. Control characters in values are escaped.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template(Vec<Part>);
 
@@ -93,7 +94,7 @@ impl Template {
         for part in &self.0 {
             let text = match part {
                 Part::Text(text) => text.clone(),
-                Part::Header(name) => header(report, name),
+                Part::Header(name) => printable(&header(report, name)).into_owned(),
                 Part::Variable(name) => match name.as_str() {
                     "stdout" => {
                         output = Output::Stdout;
@@ -294,7 +295,7 @@ fn json(report: &Report) -> String {
         .iter()
         .map(|(name, _, get)| ((*name).to_owned(), get(report).into_json()))
         .collect();
-    Json::Object(all).to_string()
+    printable_json(&Json::Object(all).to_string()).into_owned()
 }
 
 fn header_json(report: &Report) -> String {
@@ -305,13 +306,13 @@ fn header_json(report: &Report) -> String {
             values.push(String::from_utf8_lossy(value.as_bytes()).into());
         }
     }
-    Json::Object(all).to_string()
+    printable_json(&Json::Object(all).to_string()).into_owned()
 }
 
 impl Value {
     fn into_text(self) -> String {
         match self {
-            Self::Text(text) => text,
+            Self::Text(text) => printable(&text).into_owned(),
             Self::Number(number) => number.to_string(),
             Self::Seconds(seconds) => format!("{seconds:.6}"),
             Self::Tenths(number) => format!("{number:.1}"),
@@ -398,6 +399,33 @@ mod tests {
         }
         assert_eq!(all["time_total"], 1.500001);
         assert!(all["tls_version"].is_null());
+    }
+
+    #[test]
+    fn a_servers_words_are_text_and_nothing_else() {
+        let mut report = report();
+        let mut headers = http::HeaderMap::new();
+        let value = |text: &str| http::HeaderValue::from_bytes(text.as_bytes()).unwrap();
+        headers.insert("content-type", value("a\u{9b}2J\tb"));
+        report.head = Some(crate::Head {
+            version: Version::HTTP_11,
+            status: http::StatusCode::OK,
+            headers,
+            raw: Vec::new(),
+        });
+        report.error = Some(ClientError::Http3("\x1b]0;x\x07\n::error::".to_owned()));
+        for format in ["%{content_type}", "%header{content-type}"] {
+            assert_eq!(render(format, &report)[0].1, r"a\u{9b}2J\tb");
+        }
+        assert!(render("%{errormsg}", &report)[0].1.ends_with(r"\u{1b}]0;x\u{7}\n::error::"));
+        for (format, pointer) in
+            [("%{json}", "/content_type"), ("%{header_json}", "/content-type/0")]
+        {
+            let json = &render(format, &report)[0].1;
+            assert!(!json.contains(char::is_control), "{json:?}");
+            let json: Json = serde_json::from_str(json).unwrap();
+            assert_eq!(json.pointer(pointer).unwrap(), "a\u{9b}2J\tb");
+        }
     }
 
     proptest! {

@@ -1,6 +1,7 @@
-//! How settings are written: lengths of time, and what is read from text.
+//! How settings are written, lengths of time and what is read from text; and how a peer's text is
+//! shown ([`printable`]).
 //!
-//! Each of these types stands for a way of writing, by which serde reads and writes a field and
+//! Each of the types stands for a way of writing, by which serde reads and writes a field and
 //! schemars describes it. A room's settings so keep the types that they are used by:
 //!
 //! ```
@@ -21,8 +22,10 @@
 
 mod length;
 mod off;
+mod printable;
 mod text;
 
 pub use length::{Length, LengthOrOff, OptionalLength, parse_duration, print_duration};
 pub use off::OrOff;
+pub use printable::{is_unprintable, printable, printable_bytes, printable_json, printable_lines};
 pub use text::{OptionalText, Text, TextList};

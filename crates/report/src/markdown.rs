@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use firstflight_notation::is_unprintable;
+
 use crate::headline::sentences;
 use crate::sheets::{self, Sheet};
 use crate::{Record, Verdict, tables};
@@ -109,7 +111,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '@' => out.push_str("&#64;"),
-            c if c.is_control() => out.push(' '),
+            c if is_unprintable(c) => out.push(' '),
             c => out.push(c),
         }
     }

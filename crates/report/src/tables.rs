@@ -5,6 +5,7 @@ use std::fmt::Write;
 use comfy_table::{
     Cell as Field, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets,
 };
+use firstflight_notation::printable;
 
 use crate::headline::sentences;
 use crate::sheets::{self, Sheet};
@@ -114,7 +115,12 @@ pub fn verdicts(verdicts: &[Verdict]) -> String {
             (None, false) => "FAILED",
         };
         let checked = verdict.checked;
-        let _ = writeln!(text, "{word}: {}: {} ({checked} checked)", verdict.group, verdict.name);
+        let _ = writeln!(
+            text,
+            "{word}: {}: {} ({checked} checked)",
+            verdict.group,
+            printable(&verdict.name)
+        );
         for finding in verdict.undecided.iter().chain(&verdict.findings).take(MOST_FAILURES) {
             let _ = writeln!(text, "  {}", printable(finding));
         }
@@ -207,11 +213,6 @@ pub(crate) fn wrap(text: &str) -> String {
         }
     }
     lines.join("\n")
-}
-
-/// What a terminal does not take for a command: names of servers are foreign text.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 const WIDTH: usize = 100;

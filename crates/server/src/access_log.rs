@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use firstflight_config::{AccessLogSettings, LogFormat};
+use firstflight_notation::{is_unprintable, printable_json};
 use serde::Serialize;
 use tracing::warn;
 
@@ -148,9 +149,8 @@ impl Entry {
     fn line(&self, format: LogFormat) -> String {
         match format {
             LogFormat::Json => {
-                let mut line = serde_json::to_string(self).unwrap_or_default();
-                line.push('\n');
-                line
+                let line = serde_json::to_string(self).unwrap_or_default();
+                format!("{}\n", printable_json(&line))
             }
             LogFormat::Text => self.text(),
         }
@@ -196,7 +196,7 @@ fn escaped(target: &str) -> String {
         .chars()
         .flat_map(|c| match c {
             '"' | '\\' => c.escape_default().collect::<Vec<_>>(),
-            c if c.is_control() => c.escape_default().collect(),
+            c if is_unprintable(c) => c.escape_default().collect(),
             c => vec![c],
         })
         .collect()
@@ -364,6 +364,17 @@ mod tests {
         log.close();
         let lines = |path| std::fs::read_to_string(path).unwrap().lines().count();
         assert_eq!((lines(moved), lines(other)), (1, 0), "the file in use stays");
+    }
+
+    #[test]
+    fn a_clients_words_are_text_and_nothing_else() {
+        let words = "a\u{9b}2J\u{7f}\n\u{202e}b";
+        let entry = Entry { user_agent: Some(words.to_owned()), ..entry("/\u{202e}x") };
+        let line = entry.line(LogFormat::Json);
+        assert!(!line.trim_end_matches('\n').contains(is_unprintable), "{line:?}");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["user_agent"], words);
+        assert!(entry.text().contains("/\\u{202e}x"), "{}", entry.text());
     }
 
     #[test]

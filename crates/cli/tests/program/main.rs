@@ -14,6 +14,7 @@ mod explore;
 mod firefox;
 mod flood;
 mod help;
+mod hostile;
 mod http3;
 mod keys;
 mod keys_examples;

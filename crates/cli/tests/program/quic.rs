@@ -6,7 +6,7 @@ mod attacker;
 mod fetch_asks;
 mod first_flight;
 mod forged;
-mod initial;
+pub(crate) mod initial;
 mod ngtcp2;
 mod ngtcp2_asks;
 mod nodes;

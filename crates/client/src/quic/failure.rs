@@ -1,5 +1,6 @@
 use std::net::SocketAddr;
 
+use firstflight_notation::{printable, printable_bytes};
 use h3::error::{Code, StreamError};
 use quinn::{ConnectionError, TransportErrorCode};
 
@@ -64,7 +65,7 @@ pub(super) fn in_transfer(error: &ConnectionError, answered: bool) -> ClientErro
         ConnectionError::Reset => {
             ClientError::Receive("the server no longer knows the connection".to_owned())
         }
-        other => ClientError::Receive(other.to_string()),
+        other => ClientError::Receive(printable(&other.to_string()).into_owned()),
     }
 }
 
@@ -95,8 +96,9 @@ pub(super) fn not_begun(error: &StreamError) -> bool {
     }
 }
 
+/// The reason may be the server's, who has not been authenticated yet.
 fn failed(address: SocketAddr, reason: String) -> ClientError {
-    ClientError::Quic { address, reason }
+    ClientError::Quic { address, reason: printable(&reason).into_owned() }
 }
 
 /// RFC 9001 section 4.8: alerts are the errors 0x100 to 0x1ff.
@@ -116,6 +118,6 @@ fn named(code: u64) -> String {
 fn reason(bytes: &[u8]) -> String {
     match bytes {
         [] => String::new(),
-        bytes => format!(" ({})", String::from_utf8_lossy(bytes)),
+        bytes => format!(" ({})", printable_bytes(bytes)),
     }
 }

@@ -1,3 +1,4 @@
+use firstflight_notation::printable;
 use quinn_proto::{ConnectionError, TransportErrorCode};
 
 use crate::ErrorKind;
@@ -23,7 +24,8 @@ impl From<ConnectionError> for Failure {
             | ConnectionError::LocallyClosed
             | ConnectionError::CidsExhausted => ErrorKind::Quic,
         };
-        Self::new(kind, error.to_string())
+        // The server's words are in it.
+        Self::new(kind, printable(&error.to_string()))
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) const CLOSE: [u8; 4] = [0x1c, 0, 0, 0];
 /// The size of a datagram that a server has to look at (RFC 9000 section 14.1).
 pub(crate) const FULL: usize = 1200;
 
-/// A client's Initial packets of one connection.
+/// The Initial packets that one side of a connection sends.
 pub(crate) struct Initials {
     keys: DirectionalKeys,
     pub(crate) destination: Vec<u8>,
@@ -26,6 +26,12 @@ impl Initials {
     pub(crate) fn new(destination: &[u8], source: &[u8]) -> Self {
         let keys = keys(destination, Side::Client);
         Self { keys, destination: destination.to_vec(), source: source.to_vec() }
+    }
+
+    /// A server's, whose client's first packet had this header.
+    pub(crate) fn answering(client: &Header, source: &[u8]) -> Self {
+        let keys = keys(&client.destination, Side::Server);
+        Self { keys, destination: client.source.clone(), source: source.to_vec() }
     }
 
     /// A datagram of `size` bytes with one packet that has these frames.
@@ -61,6 +67,17 @@ pub(crate) fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
     varint(&mut frame, offset);
     varint(&mut frame, data.len() as u64);
     frame.extend_from_slice(data);
+    frame
+}
+
+/// CONNECTION_CLOSE of type 0x1c.
+pub(crate) fn close(code: u64, reason: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x1c];
+    varint(&mut frame, code);
+    // The type of the frame that caused it: none.
+    varint(&mut frame, 0);
+    varint(&mut frame, reason.len() as u64);
+    frame.extend_from_slice(reason);
     frame
 }
 

@@ -1,0 +1,126 @@
+//! Peers whose words are commands to whoever shows them: escape sequences for terminals, line ends
+//! for logs and workflows.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use crate::quic::initial::{FULL, Initials, close, header};
+use crate::running::{Ended, PROGRAM, Serve, fetch, firstflight, run, site, text};
+
+/// A title for the terminal, a workflow command in a line of its own, CSI as C1, and a reversal.
+const WORDS: &str = "\x1b]0;owned\x07\n::error::owned\r\n\u{9b}2J\u{7f}\u{202e}";
+const SHOWN: &str = r"\u{1b}]0;owned\u{7}\n::error::owned\r\n\u{9b}2J\u{7f}\u{202e}";
+
+/// Those that a header field can carry, one of which is no UTF-8.
+const FIELD: &[u8] = b"a\xc2\x9b2J\xe2\x80\xae\x9b\tb";
+const FIELD_SHOWN: &str = r"a\u{9b}2J\u{202e}\x9b\tb";
+
+/// A QUIC server without a certificate, which closes each connection with this code and [`WORDS`].
+fn closes_with(code: u64) -> u16 {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut datagram = [0; 2048];
+        while let Ok((length, client)) = socket.recv_from(&mut datagram) {
+            if let Some(first) = header(&datagram[..length]) {
+                let initials = Initials::answering(&first, b"hostile");
+                let packet = initials.packet(0, &[], &close(code, WORDS.as_bytes()), FULL);
+                let _ = socket.send_to(&packet, client);
+            }
+        }
+    });
+    port
+}
+
+/// A server of HTTP/1.1 that gives each client this response.
+fn responds_with(response: Vec<u8>) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(&response);
+            let _ = client.shutdown(Shutdown::Write);
+            let _ = std::io::copy(&mut client, &mut std::io::sink());
+        }
+    });
+    format!("http://127.0.0.1:{port}/")
+}
+
+fn response() -> Vec<u8> {
+    let head = [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-Words: ", FIELD, b"\r\n\r\n"].concat();
+    [&head[..], b"\x1b[2J"].concat()
+}
+
+/// Whether it can be shown as it is.
+fn is_plain(text: &str) -> bool {
+    !text.contains(|c: char| c != '\n' && firstflight_notation::is_unprintable(c))
+        && !text.lines().any(|line| line.trim_start().starts_with("::"))
+}
+
+fn assert_plain(ended: &Ended) {
+    assert!(is_plain(&ended.err) && is_plain(&ended.out), "{ended:?}");
+}
+
+#[test]
+fn the_reason_of_a_quic_server_is_text() {
+    let site = site();
+    let dir = site.path();
+    // PROTOCOL_VIOLATION, and the TLS alert internal_error.
+    for code in [0x0a, 0x150] {
+        let url = format!("https://localhost:{}/", closes_with(code));
+        for flags in [&["--http3-only"][..], &["--http3-only", "-v"]] {
+            let mut command = firstflight(dir);
+            command.args(["fetch", "-w", "%{errormsg} %{json}"]).args(flags).arg(&url);
+            let ended = run(&mut command);
+            assert!(ended.err.contains(SHOWN), "{ended:?}");
+            assert_plain(&ended);
+        }
+    }
+}
+
+#[test]
+fn header_fields_are_text_and_bodies_are_what_they_are() {
+    let site = site();
+    let dir = site.path();
+    let url = responds_with(response());
+    let mut command = firstflight(dir);
+    command.args(["fetch", "-v", "-o"]).arg(dir.join("body"));
+    command.args(["-w", "%header{x-words} %{header_json} %{json}", &url]);
+    let ended = run(&mut command);
+    assert!(ended.err.contains(&format!("< X-Words: {FIELD_SHOWN}\n")), "{ended:?}");
+    assert_eq!(std::fs::read(dir.join("body")).unwrap(), b"\x1b[2J");
+    assert_plain(&ended);
+    // What is not shown is not changed: -i into a pipe or a file.
+    let ended = run(firstflight(dir).args(["fetch", "-i", "-o"]).arg(dir.join("all")).arg(&url));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(std::fs::read(dir.join("all")).unwrap(), response());
+}
+
+#[test]
+fn a_terminal_gets_heads_without_commands() {
+    let site = site();
+    let dir = site.path();
+    let head = [b"HTTP/1.1 204 No\r\nX-Words: ", FIELD, b"\r\n\r\n"].concat();
+    let call = format!("{PROGRAM} fetch -i {}", responds_with(head));
+    let mut script = Command::new("script");
+    let ended = run(script.env("HOME", dir).args(["-qec", &call, "/dev/null"]));
+    assert!(ended.out.contains(&format!("X-Words: {FIELD_SHOWN}\r")), "{ended:?}");
+}
+
+#[test]
+fn a_users_agent_is_text_in_the_log() {
+    let site = site();
+    let dir = site.path();
+    let server = Serve::files(dir, &[]);
+    let url = format!("https://localhost:{}/index.html", server.port());
+    let agent = "a\u{9b}2J\u{202e}b";
+    fetch(dir, &server.cert, &url, &["-A", agent]);
+    let path = server.log.clone();
+    let log = server.stop();
+    assert_eq!(log[0]["user_agent"], agent);
+    assert!(is_plain(&text(Path::new(&path))), "{log:?}");
+}
