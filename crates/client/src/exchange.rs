@@ -126,19 +126,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         self.wire.clone()
     }
 
-    /// Sends a request and waits for the head of its answer.
+    /// Sends a request and waits for the head of its answer. Over HTTP/1.1, 16 informational heads
+    /// may come before it.
     ///
     /// # Errors
     /// [`ClientError`]: TLS errors as they are, a close without a byte as
     /// [`ClientError::EmptyReply`].
     pub async fn send(&mut self, request: &Request) -> Result<(Head, Incoming), ClientError> {
-        let request = request.to_http(self.version())?;
+        let mut request = request.to_http(self.version())?;
         self.wire.rearm();
+        let wire = self.wire.clone();
+        // Called as heads are parsed, when nothing holds the stream.
+        hyper::ext::on_informational(&mut request, move |_| wire.note_informational());
         let reply: Reply = match &mut self.sender {
             Sender::One(sender) => Box::pin(sender.send_request(request)),
             Sender::Two(sender) => Box::pin(sender.send_request(request)),
         };
         let result = self.driver.drive(reply).await;
+        if self.wire.too_many_informational() {
+            return Err(ClientError::WeirdReply(too_many_informational()));
+        }
         let response = result.map_err(|error| failure(&self.wire, &error))?;
         let (parts, body) = response.into_parts();
         let raw = match parts.version {
@@ -199,6 +206,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         sessions.extend(wire.take_sessions());
         sessions
     }
+}
+
+/// More informational heads are not waited through before the answer (RFC 9110 section 15.2 has no
+/// bound).
+pub(crate) const MAX_INFORMATIONAL: usize = 16;
+
+/// What is wrong with a server that sends more.
+pub(crate) fn too_many_informational() -> String {
+    format!("more than {MAX_INFORMATIONAL} informational heads came and no answer")
 }
 
 /// How long the end of a connection may take.

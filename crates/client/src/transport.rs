@@ -7,6 +7,8 @@ use std::time::Instant;
 use firstflight_tls::{EarlyData, Handshake, Session, TlsError, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::exchange::MAX_INFORMATIONAL;
+
 /// What HTTP is spoken on.
 pub enum Stream<S> {
     /// The socket itself.
@@ -42,6 +44,8 @@ struct Inner<S> {
     passed: Passed,
     failure: Option<io::Error>,
     received: HeadTap,
+    /// Informational heads since the last request.
+    informational: usize,
 }
 
 impl<S> Clone for Wire<S> {
@@ -64,6 +68,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             passed: Passed { secured, ..Passed::default() },
             failure: None,
             received: HeadTap::default(),
+            informational: 0,
         })))
     }
 
@@ -135,11 +140,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     pub(crate) fn rearm(&self) {
         let mut inner = self.lock();
         inner.received = HeadTap::default();
+        inner.informational = 0;
         if inner.passed.first_byte.is_some() {
             inner.written = false;
             inner.passed.sent = None;
             inner.passed.first_byte = None;
         }
+    }
+
+    /// Counts an informational head. Nothing more is read after too many.
+    pub(crate) fn note_informational(&self) {
+        self.lock().informational += 1;
+    }
+
+    /// Whether more informational heads came than are waited through.
+    pub(crate) fn too_many_informational(&self) -> bool {
+        self.lock().informational > MAX_INFORMATIONAL
     }
 
     /// Takes note that the answer began at `at`, whatever came before it.
@@ -198,6 +214,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
         if inner.passed.sent.is_none() {
             inner.reader = Some(cx.waker().clone());
             return Poll::Pending;
+        }
+        if inner.informational > MAX_INFORMATIONAL {
+            return Poll::Ready(Err(inner.fail(io::Error::other("too many informational heads"))));
         }
         let before = buffer.filled().len();
         let result = Pin::new(&mut inner.stream).poll_read(cx, buffer);

@@ -211,6 +211,25 @@ async fn a_server_that_stops_in_the_middle_has_curls_code() {
 }
 
 #[tokio::test]
+async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
+    type Rule = fn(usize, bool) -> Answer;
+    let cases: [(Rule, u8); 3] =
+        [(|_, _| Answer::After(16), 0), (|_, _| Answer::After(17), 8), (|_, _| Answer::Endless, 8)];
+    for (answer, code) in cases {
+        let server = Server::start(Manner { answer, ..Manner::default() }).await;
+        let (report, body) = get(&Home::new().client(|_| {}), &server).await;
+        assert_eq!(report.exit_code(), code, "{:?}", report.error);
+        match report.error {
+            None => assert_eq!(body, "hello"),
+            Some(error) => {
+                let error = error.to_string();
+                assert!(error.contains("more than 16 informational heads"), "{error}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn limits_end_a_transfer_that_does_not() {
     let manner = Manner { answer: |_, _| Answer::Hang, ..Manner::default() };
     let (home, server) = (Home::new(), Server::start(manner).await);

@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, StatusCode, Version, header};
 
 use super::failure;
 use super::guard::{Guarded, HandedOn, Latest, Opener, Recv};
-use crate::exchange::write_head;
+use crate::exchange::{MAX_INFORMATIONAL, too_many_informational, write_head};
 use crate::{ClientError, Head, Request};
 
 /// HTTP/3 on one connection, driven by whoever waits for it: no task is spawned.
@@ -32,9 +32,6 @@ pub struct Receiving {
 
 /// A longer head is not taken.
 const MAX_HEAD: u64 = 256 * 1024;
-
-/// More heads are not waited through before the answer.
-const MAX_INFORMATIONAL: usize = 16;
 
 impl Http3 {
     /// Gets ready: our settings are written (RFC 9114 section 7.2.4), nothing is waited for.
@@ -103,9 +100,7 @@ impl Http3 {
             informational += 1;
             if informational > MAX_INFORMATIONAL {
                 receiving.stream.stop_sending(Code::H3_EXCESSIVE_LOAD);
-                return Err(ClientError::Http3(format!(
-                    "more than {MAX_INFORMATIONAL} informational heads came and no answer"
-                )));
+                return Err(ClientError::Http3(too_many_informational()));
             }
         };
         receiving.answered = true;

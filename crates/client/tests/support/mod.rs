@@ -62,11 +62,16 @@ pub enum Answer {
     Say(&'static str, bool),
     /// Write this and drop the socket as it is.
     Drop(&'static str),
+    /// Write so many informational heads, and then a response.
+    After(usize),
+    /// Write informational heads without end.
+    Endless,
     /// Never answer.
     Hang,
 }
 
 pub const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Case: Kept\r\n\r\nhello";
+pub const EARLY_HINTS: &str = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n";
 pub const TOO_EARLY: &str = "HTTP/1.1 425 Too Early\r\nContent-Length: 0\r\n\r\n";
 
 impl Default for Manner {
@@ -161,6 +166,15 @@ impl Server {
                 Answer::Drop(answer) => {
                     let _ = tls.write_all(answer.as_bytes()).await;
                     let _ = tls.flush().await;
+                    return;
+                }
+                Answer::After(count) => {
+                    let _ = tls.write_all((EARLY_HINTS.repeat(count) + OK).as_bytes()).await;
+                    let _ = tls.flush().await;
+                }
+                Answer::Endless => {
+                    let heads = EARLY_HINTS.repeat(100);
+                    while tls.write_all(heads.as_bytes()).await.is_ok() {}
                     return;
                 }
                 Answer::Hang => std::future::pending::<()>().await,
