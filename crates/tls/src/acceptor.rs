@@ -7,6 +7,7 @@ use foreign_types::ForeignType;
 
 use crate::challenge::{self, ACME_TLS_ALPN, ChallengeCertificates};
 use crate::machine::{Machine, Role};
+use crate::preference::is_good_for_http2;
 use crate::{
     CipherPolicy, CipherPreference, Identities, KeyLog, TicketSealer, TlsError, Version, context,
     offer, ticket,
@@ -21,7 +22,7 @@ pub struct AcceptorConfig {
     pub min_version: Version,
     /// Newest version.
     pub max_version: Version,
-    /// Ciphers and groups.
+    /// Ciphers and groups. The default of TLS 1.2 is that of [`CipherPreference`].
     pub ciphers: CipherPolicy,
     /// Whose order counts among them, where [`CipherPolicy`] names none.
     pub cipher_preference: CipherPreference,
@@ -114,7 +115,7 @@ pub fn server_context(
 ) -> Result<(SslContext, bool), TlsError> {
     let mut builder =
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
-    config.cipher_preference.apply(&config.ciphers, &mut builder)?;
+    config.cipher_preference.apply(&config.ciphers, config.min_version, &mut builder)?;
     config.identities.install(&mut builder, config.challenges)?;
     // Sessions live in tickets only: a cache in the process would answer for one node alone.
     builder.set_session_cache_mode(SslSessionCacheMode::OFF);
@@ -127,11 +128,14 @@ pub fn server_context(
     }
     if !config.alpn.is_empty() {
         let ours = context::alpn_wire(&config.alpn);
+        let without_http2: Vec<_> = config.alpn.into_iter().filter(|name| name != b"h2").collect();
+        let without_http2 = context::alpn_wire(&without_http2);
         builder.set_alpn_select_callback(move |ssl, theirs| {
             match challenge::is_answered(ssl) {
                 // The only one that it offers.
                 true => select_alpn(&context::alpn_wire(&[ACME_TLS_ALPN.to_vec()]), theirs),
-                false => select_alpn(&ours, theirs),
+                false if is_good_for_http2(ssl) => select_alpn(&ours, theirs),
+                false => select_alpn(&without_http2, theirs),
             }
         });
     }

@@ -6,6 +6,7 @@ mod authority;
 mod bad_input;
 mod bench;
 mod browser;
+mod ciphers;
 mod clients;
 mod configuration;
 mod console;

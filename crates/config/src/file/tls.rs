@@ -21,9 +21,12 @@ pub(crate) struct TlsSection {
     ///
     /// By default the newest that there is.
     pub(crate) max_version: TlsVersion,
-    /// Ciphers for TLS 1.2 and older, as `openssl ciphers` names them.
+    /// Ciphers for TLS 1.2 and older, as `openssl ciphers` names them, in this server's order:
+    /// `"ECDHE+AESGCM:ECDHE+CHACHA20:ALL"` also accepts clients that have nothing better than CBC
+    /// or RSA key exchange. HTTP/2 is not offered under ciphers that RFC 9113 prohibits for it.
     ///
-    /// By default those of BoringSSL.
+    /// By default those of TLS 1.2 that have forward secrecy (ECDHE) and AEAD; where `min_version`
+    /// is older, which has none of these, all others come after them.
     pub(crate) ciphers: Option<String>,
     /// Ciphers for TLS 1.3, such as `"TLS_AES_128_GCM_SHA256"`, separated by colons.
     ///
@@ -33,7 +36,8 @@ pub(crate) struct TlsSection {
     ///
     /// By default those of BoringSSL.
     pub(crate) groups: Option<String>,
-    /// Whose order counts among ciphers that are all good. A list of `ciphers` stays as it is.
+    /// Whose order counts among ciphers that are all good. Of a list in `ciphers` the order is this
+    /// server's, or, with `"client"`, the client's.
     ///
     /// By default what is cheap here and there.
     pub(crate) cipher_preference: Preference,
