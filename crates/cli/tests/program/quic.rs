@@ -10,6 +10,8 @@ pub(crate) mod initial;
 mod ngtcp2;
 mod ngtcp2_asks;
 mod nodes;
+mod quic_go;
+mod quic_go_asks;
 mod refused;
 mod relay;
 mod replay;

@@ -16,28 +16,28 @@ use crate::running::{Ended, PAGE, PATIENCE, fetch, fields, site, within};
 
 const FACTS: &str = "http_version http_code tls_resumed early_data num_retries";
 
-const FULL: &str = "3 200 0 none 0";
-const RESUMED: &str = "3 200 1 none 0";
-const EARLY: &str = "3 200 1 accepted 0";
-const REFUSED: &str = "3 200 1 refused 0";
+pub(super) const FULL: &str = "3 200 0 none 0";
+pub(super) const RESUMED: &str = "3 200 1 none 0";
+pub(super) const EARLY: &str = "3 200 1 accepted 0";
+pub(super) const REFUSED: &str = "3 200 1 refused 0";
 /// Nothing is resumed where the keys are gone.
-const GONE: &str = "3 200 0 refused 0";
+pub(super) const GONE: &str = "3 200 0 refused 0";
 
-fn stage() -> TempDir {
+pub(super) fn stage() -> TempDir {
     let site = site();
     certificate(site.path());
     site
 }
 
 /// What fetch says of itself, and the answer.
-fn ask(dir: &Path, port: u16, target: &str, flags: &[&str]) -> (String, Ended) {
+pub(super) fn ask(dir: &Path, port: u16, target: &str, flags: &[&str]) -> (String, Ended) {
     let url = format!("https://localhost:{port}{target}");
     let flags = [&["--http3-only"], flags].concat();
     let fetched = fetch(dir, &dir.join("cert.pem"), &url, &flags);
     (fields(&fetched.facts, FACTS), fetched.ended)
 }
 
-fn facts(dir: &Path, port: u16, target: &str, flags: &[&str]) -> String {
+pub(super) fn facts(dir: &Path, port: u16, target: &str, flags: &[&str]) -> String {
     ask(dir, port, target, flags).0
 }
 
@@ -52,7 +52,7 @@ fn early(dir: &Path, port: u16, target: &str) {
     assert!(accepted, "{last}");
 }
 
-const EARLY_DATA: [&str; 1] = ["--tls-earlydata"];
+pub(super) const EARLY_DATA: [&str; 1] = ["--tls-earlydata"];
 
 #[test]
 fn rustls_full_resumed_early_and_refused() {
