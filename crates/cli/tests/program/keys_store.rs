@@ -1,6 +1,7 @@
 //! A ring in a store, shared by servers of other makes: no server of ours has to run.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -36,6 +37,7 @@ impl Cluster {
         for file in ["cert.pem", "key.pem"] {
             fs::copy(self.dir().join(file), dir.join(file)).unwrap();
         }
+        fs::set_permissions(dir.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
         let of_others =
             |line: &&str| !line.starts_with("username") && !line.starts_with("password");
         let lines: Vec<_> =

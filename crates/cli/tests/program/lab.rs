@@ -16,7 +16,7 @@ pub(crate) static LAB: Mutex<()> = Mutex::new(());
 const ARGUMENTS: [&str; 11] = [
     "lab",
     "--rtt",
-    "50,20",
+    "20,5",
     "--samples",
     "3",
     "--flights",
