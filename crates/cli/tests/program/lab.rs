@@ -13,8 +13,9 @@ use crate::running::{PROGRAM, run};
 /// The lab measures time, so there is one at a time.
 pub(crate) static LAB: Mutex<()> = Mutex::new(());
 
-const ARGUMENTS: [&str; 11] = [
+const ARGUMENTS: [&str; 12] = [
     "lab",
+    "--no-costs",
     "--rtt",
     "20,5",
     "--samples",
