@@ -23,7 +23,7 @@ mod history;
 mod listener;
 mod login;
 mod patience;
-mod places;
+mod permits;
 mod reasons;
 mod running;
 mod serve;

@@ -20,7 +20,7 @@ use crate::AdminError;
 use crate::guard::Guard;
 use crate::listener::{Listener, Stream};
 use crate::patience::Patient;
-use crate::places::{Place, Places};
+use crate::permits::{Permit, Permits};
 use crate::service::{PATIENCE, Service};
 use crate::source::Source;
 use crate::watch::Watch;
@@ -115,14 +115,14 @@ impl Admin {
         let watch = service.watch.clone();
         tasks.spawn(async move { watch.run().await });
         let connections = GracefulShutdown::new();
-        let places = Places::new(PLACES, GRACE);
+        let permits = Permits::new(MAX_CONNECTIONS, GRACE);
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(stream) => {
-                        let place = places.take().await;
-                        tasks.spawn(serve(service.clone(), stream, &connections, place));
+                        let permit = permits.take().await;
+                        tasks.spawn(serve(service.clone(), stream, &connections, permit));
                     }
                     Err(error) => {
                         warn!("cannot accept an admin connection: {error}");
@@ -189,13 +189,13 @@ fn serve(
     service: Arc<Service>,
     stream: Box<dyn Stream>,
     connections: &GracefulShutdown,
-    place: Place,
+    permit: Permit,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let place = Arc::new(place);
-    let asked = place.clone();
+    let permit = Arc::new(permit);
+    let shared = permit.clone();
     let answer = service_fn(move |request| {
-        let (service, place) = (service.clone(), asked.clone());
-        async move { Ok::<_, std::convert::Infallible>(service.answer(request, &place).await) }
+        let (service, permit) = (service.clone(), shared.clone());
+        async move { Ok::<_, std::convert::Infallible>(service.answer(request, &permit).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -210,13 +210,13 @@ fn serve(
                     debug!("an admin connection: {error}");
                 }
             }
-            () = place.dropped() => debug!("an admin connection makes room for another"),
+            () = permit.dropped() => debug!("an admin connection makes room for another"),
         }
     }
 }
 
 /// Connections at a time; for further ones old ones are closed.
-const PLACES: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 
 /// For a new connection to send its request and read the response. At this rate even a full queue
 /// of the kernel's (1,024) is worked off within a second.

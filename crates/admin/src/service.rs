@@ -14,7 +14,7 @@ use crate::answer::{Body, HTML, PLAIN, guarded, plain, text};
 use crate::console::{self, SCRIPT, STYLE};
 use crate::guard::{Guard, Refusal};
 use crate::login;
-use crate::places::Place;
+use crate::permits::Permit;
 use crate::watch::Watch;
 
 /// Answers requests on any number of connections.
@@ -31,15 +31,19 @@ impl Service {
         Self { guard: ArcSwap::from_pointee(guard), watch, followers }
     }
 
-    /// Answers a request on the connection at this place. Where there is a token, the connection of
-    /// a request without it ends with the response: it is one of those that take others' places.
-    pub(crate) async fn answer(&self, request: Request<Incoming>, place: &Place) -> Response<Body> {
+    /// Answers a request on the connection with this permit. Where there is a token, the connection
+    /// of a request without it is closed after the response, so that it does not keep a permit.
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        permit: &Permit,
+    ) -> Response<Body> {
         let (head, body) = request.into_parts();
         let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
         let closes = {
             let guard = self.guard.load();
             let trusted = guard.may_ask(&head).is_ok() && guard.may_look(&head, now).is_ok();
-            place.set_trusted(trusted);
+            permit.set_trusted(trusted);
             guard.asks_for_token() && !trusted
         };
         let admitted = self.admit(&head, body, now).await;

@@ -69,7 +69,7 @@ fn start(
         Err(error) => {
             warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
         }
-        // Whoever wants to be there in time has this process started by SIGUSR2.
+        // An attacker chooses the moment: SIGUSR2 starts this process.
         Ok(true) if way.is_some() => warn!(
             "other processes of this user could open the memory of this one as it started; \
              install the program as root's with mode 0711, see docs/lifecycle.md"

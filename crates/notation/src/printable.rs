@@ -51,7 +51,7 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
     })
 }
 
-/// Whether a character is a command or a reordering to whoever shows it.
+/// Whether a character is a control character or reorders text on a terminal.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(

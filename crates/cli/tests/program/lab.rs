@@ -70,7 +70,7 @@ fn check(record: &Value) {
     // and for nginx; 3 kinds over QUIC for both of ours; three samples in each.
     let count = 2 * 9 * 2 * 3 + 2 * 3 * 2;
     assert_eq!((cells.len(), samples.len()), (count, count * 3));
-    let mut fewest = vec![None; cells.len()];
+    let mut minimum = vec![None; cells.len()];
     for sample in samples {
         let number = sample["cell"].as_u64().unwrap() as usize;
         let cell = &cells[number];
@@ -79,7 +79,7 @@ fn check(record: &Value) {
                 // On a busy machine a side may send a round trip late, and the packets show it.
                 let round_trips = sample["round_trips"].as_u64().unwrap();
                 assert!(round_trips >= expected(cell), "{sample} in {cell}");
-                fewest[number] = fewest[number].min(Some(round_trips)).or(Some(round_trips));
+                minimum[number] = minimum[number].min(Some(round_trips)).or(Some(round_trips));
                 let rtt = cell["rtt_ms"].as_f64().unwrap();
                 let least = expected(cell) as f64 * rtt;
                 assert!(sample["time_ms"].as_f64().unwrap() >= least, "{sample} in {cell}");
@@ -88,9 +88,9 @@ fn check(record: &Value) {
             Some(_) => panic!("{sample} in {cell}"),
         }
     }
-    assert!(fewest.iter().any(Option::is_some), "all {} samples are spoiled", samples.len());
-    for (cell, fewest) in cells.iter().zip(fewest) {
-        assert_eq!(fewest.unwrap_or(expected(cell)), expected(cell), "{cell}");
+    assert!(minimum.iter().any(Option::is_some), "all {} samples are spoiled", samples.len());
+    for (cell, minimum) in cells.iter().zip(minimum) {
+        assert_eq!(minimum.unwrap_or(expected(cell)), expected(cell), "{cell}");
     }
     for (replay, transport) in [(0, "tcp"), (1, "quic")] {
         let ours = &record["replays"][replay];

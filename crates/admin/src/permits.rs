@@ -1,5 +1,5 @@
-//! Places for connections. When all are taken, an old connection makes room for a new one, so that
-//! nobody who keeps connections open keeps a probe waiting.
+//! Permits for connections. When all are in use, an old connection is closed for a new one, so that
+//! open connections never keep a health probe waiting.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 /// The connections that there are, by their order.
-pub(crate) struct Places {
+pub(crate) struct Permits {
     limit: usize,
     /// How long a new connection may take until it has had its answer, before it has to go.
     grace: Duration,
@@ -29,22 +29,22 @@ struct Entry {
     dropped: Arc<Notify>,
 }
 
-/// A connection's place, free again when it is dropped.
-pub(crate) struct Place {
-    places: Arc<Places>,
+/// A connection's permit, returned when it is dropped.
+pub(crate) struct Permit {
+    permits: Arc<Permits>,
     number: u64,
     dropped: Arc<Notify>,
 }
 
-impl Places {
+impl Permits {
     pub(crate) fn new(limit: usize, grace: Duration) -> Arc<Self> {
         Arc::new(Self { limit, grace, taken: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A place for a new connection. If all are taken, the oldest connection that is not trusted is
+    /// A permit for a new connection. If all are in use, the oldest connection that is not trusted is
     /// dropped, or the oldest of all if each is trusted. A connection younger than the grace period
     /// is waited for.
-    pub(crate) async fn take(self: &Arc<Self>) -> Place {
+    pub(crate) async fn take(self: &Arc<Self>) -> Permit {
         while let Some(wait) = self.make_room() {
             let _ = timeout(wait, self.freed.notified()).await;
         }
@@ -55,7 +55,7 @@ impl Places {
         let entry = Entry { since: Instant::now(), trusted: false, dropped: dropped.clone() };
         taken.connections.insert(number, entry);
         drop(taken);
-        Place { places: self.clone(), number, dropped }
+        Permit { permits: self.clone(), number, dropped }
     }
 
     /// Drops a connection if there has to be one less; returns how long to wait if none may be
@@ -82,10 +82,10 @@ impl Places {
     }
 }
 
-impl Place {
+impl Permit {
     /// The connection's last request was allowed to look, or was not.
     pub(crate) fn set_trusted(&self, trusted: bool) {
-        if let Some(entry) = self.places.taken().connections.get_mut(&self.number) {
+        if let Some(entry) = self.permits.taken().connections.get_mut(&self.number) {
             entry.trusted = trusted;
         }
     }
@@ -96,10 +96,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.places.taken().connections.remove(&self.number);
-        self.places.freed.notify_one();
+        self.permits.taken().connections.remove(&self.number);
+        self.permits.freed.notify_one();
     }
 }
 
@@ -110,51 +110,51 @@ mod tests {
     use super::*;
 
     /// Whether it has to make room.
-    fn has_to_go(place: &Place) -> bool {
-        place.dropped().now_or_never().is_some()
+    fn has_to_go(permit: &Permit) -> bool {
+        permit.dropped().now_or_never().is_some()
     }
 
     #[tokio::test]
     async fn the_oldest_without_a_token_makes_room() {
-        let places = Places::new(3, Duration::ZERO);
+        let permits = Permits::new(3, Duration::ZERO);
         let (first, second, third) =
-            (places.take().await, places.take().await, places.take().await);
+            (permits.take().await, permits.take().await, permits.take().await);
         first.set_trusted(true);
-        let fourth = places.take().await;
+        let fourth = permits.take().await;
         assert_eq!([&first, &second, &third].map(has_to_go), [false, true, false]);
         // It may take a while until it has gone.
         drop(second);
         third.set_trusted(true);
         fourth.set_trusted(true);
-        let fifth = places.take().await;
+        let fifth = permits.take().await;
         assert_eq!([&first, &third, &fourth, &fifth].map(has_to_go), [true, false, false, false]);
     }
 
     #[tokio::test]
-    async fn a_place_that_is_free_costs_nobody_his() {
-        let places = Places::new(2, Duration::ZERO);
-        let first = places.take().await;
+    async fn a_free_permit_closes_no_connection() {
+        let permits = Permits::new(2, Duration::ZERO);
+        let first = permits.take().await;
         for _ in 0..10 {
-            drop(places.take().await);
+            drop(permits.take().await);
         }
         assert!(!has_to_go(&first));
     }
 
     #[tokio::test]
     async fn a_young_connection_is_waited_for() {
-        let places = Places::new(1, Duration::from_secs(3600));
-        let first = places.take().await;
-        assert!(places.take().now_or_never().is_none());
+        let permits = Permits::new(1, Duration::from_secs(3600));
+        let first = permits.take().await;
+        assert!(permits.take().now_or_never().is_none());
         assert!(!has_to_go(&first));
-        let second = places.clone();
+        let second = permits.clone();
         let waiting = tokio::spawn(async move { drop(second.take().await) });
         tokio::task::yield_now().await;
         drop(first);
         waiting.await.unwrap();
 
-        let places = Places::new(1, Duration::from_millis(20));
-        let first = places.take().await;
-        let _second = places.take().await;
+        let permits = Permits::new(1, Duration::from_millis(20));
+        let first = permits.take().await;
+        let _second = permits.take().await;
         assert!(has_to_go(&first));
     }
 }
