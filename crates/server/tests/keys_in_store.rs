@@ -63,7 +63,8 @@ impl Cluster {
         let end = Instant::now() + PATIENCE;
         loop {
             self.age();
-            let session = self.session(from).await;
+            let session = from.session("http/1.1").await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
             let facts = facts(to, &session).await;
             if wanted(&facts) {
                 return;
@@ -73,17 +74,15 @@ impl Cluster {
         }
     }
 
-    /// A session of `node`, once its single-use tickets are in the store: as far as one can tell,
-    /// when none has come for a while.
-    async fn session(&self, node: &Rig) -> Session {
+    /// A session of `node`, once all single-use tickets of its connection are in the store.
+    async fn single_use_session(&self, node: &Rig) -> Session {
+        let stored = || self.store.ask(&["KEYS", "firstflight:ticket:*"]).lines().count();
+        let expected = stored() + node.config.tls.tickets;
         let session = node.session("http/1.1").await;
-        let kept = || self.store.ask(&["KEYS", "firstflight:ticket:*"]).lines().count();
-        let (mut before, mut same) = (kept(), 0);
-        while same < 10 {
+        let end = Instant::now() + PATIENCE;
+        while stored() < expected {
+            assert!(Instant::now() < end, "{} of {expected} tickets", stored());
             tokio::time::sleep(Duration::from_millis(20)).await;
-            let now = kept();
-            same = if now == before { same + 1 } else { 0 };
-            before = now;
         }
         session
     }
@@ -172,7 +171,7 @@ async fn a_single_use_ticket_is_good_for_one_connection_anywhere() {
     let cluster = Cluster::new();
     let (a, b) = cluster.single_use_nodes(&upstream).await;
 
-    let session = cluster.session(&a).await;
+    let session = cluster.single_use_session(&a).await;
     let claims = cluster.claims();
     let mut client = Client::prepare("http/1.1", Some(&session), &get("/once"));
     let flight = client.flight.clone();
@@ -200,7 +199,7 @@ async fn copies_of_a_single_use_flight_race_and_one_runs() {
     let (a, b) = cluster.single_use_nodes(&upstream).await;
     for round in 0..5 {
         let target = format!("/race.{round}.");
-        let session = cluster.session(&a).await;
+        let session = cluster.single_use_session(&a).await;
         let flight = Client::prepare("http/1.1", Some(&session), &get(&target)).flight;
         let open = tokio::join!(
             replay(a.address, &flight),

@@ -307,15 +307,7 @@ async fn a_close_is_sent_though_the_congestion_window_is_full() {
     // The request, and nothing that acknowledges its response.
     let before = wire.up().len();
     let _running = client.begin(request(Method::GET, "/big"), true).await;
-    let asking = async {
-        while wire.up().len() == before {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(PATIENCE, asking).await.expect("the client asks");
-    for datagram in &wire.up()[before..] {
-        wire.inject(datagram).await;
-    }
+    wire.inject_until_answered(before, 2_000).await;
     wire.until_down(10_000).await;
     rig.server.stop_now();
     assert_eq!(close_code(&client.connection).await, Code::H3_NO_ERROR.value());

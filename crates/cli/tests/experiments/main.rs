@@ -5,6 +5,8 @@
 mod quic;
 mod remote;
 
+use std::collections::HashMap;
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -135,94 +137,76 @@ fn samples<'a>(
     record.samples.iter().map(with_cell).filter(move |(cell, _)| wanted(cell))
 }
 
-/// A busy machine may spoil samples; whatever else is wrong is wrong.
+/// Whether a sample was left out because the machine stalled, which says nothing of its packets.
 fn spoiled(sample: &Sample) -> bool {
     matches!(sample.fault, Some(Fault::Spoiled(_)))
 }
 
-/// Round trips of good samples. A busy machine's pause that is longer than the path's round trip
-/// counts as one of them, so there may be more than the protocols need, but never fewer, and not in
-/// most.
+/// Fewest round trips of each cell. A stall that is longer than the path's round trip counts as one
+/// of them, so a sample may have more than the protocols need, but never fewer, and not every one.
 #[derive(Default)]
-struct RoundTrips {
-    exact: usize,
-    good: usize,
-}
+struct RoundTrips<T>(HashMap<usize, (T, T)>);
 
-impl RoundTrips {
-    fn note<T: PartialOrd + std::fmt::Debug>(
-        &mut self,
-        counted: T,
-        expected: T,
-        (cell, sample): (&Cell, &Sample),
-    ) {
+impl<T: Copy + PartialOrd + Debug> RoundTrips<T> {
+    /// Adds a sample, spoiled ones too: they may be late, but their packets are all there.
+    fn note(&mut self, counted: T, expected: T, (cell, sample): (&Cell, &Sample)) {
         assert!(counted >= expected, "{counted:?} of {expected:?}: {sample:?} in {cell:?}");
-        self.good += 1;
-        self.exact += usize::from(counted == expected);
+        let (fewest, _) = self.0.entry(sample.cell).or_insert((counted, expected));
+        if counted < *fewest {
+            *fewest = counted;
+        }
     }
 
-    fn check(self) {
-        let Self { exact, good } = self;
-        assert!(good > 0, "all samples were spoiled");
-        assert!(2 * exact > good, "{exact} of {good} samples took the round trips they should");
+    fn check(self, record: &Record) {
+        assert!(!self.0.is_empty(), "no samples");
+        for (cell, (fewest, expected)) in self.0 {
+            assert_eq!(fewest, expected, "{:?}", record.cells[cell]);
+        }
     }
 }
 
 fn refused() {
     let mut trips = RoundTrips::default();
     for (cell, sample) in samples(record(), |cell| cell.experiment == "refused") {
-        if spoiled(sample) {
-            continue;
-        }
-        assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
+        assert!(sample.fault.is_none() || spoiled(sample), "{sample:?} in {cell:?}");
         let label = sample.label.as_deref().unwrap_or_default();
         let refused = label.contains("early data refused");
         assert_eq!(refused, cell.kind == "refused", "{label} in {cell:?}");
         assert_eq!(label.contains("early data accepted"), cell.kind == "0-RTT", "{label}");
         trips.note(sample.round_trips, cell.expected_round_trips, (cell, sample));
     }
-    trips.check();
+    trips.check(record());
 }
 
 fn post_quantum() {
     let mut trips = RoundTrips::default();
     for (cell, sample) in samples(record(), |cell| cell.experiment == "post-quantum") {
-        if spoiled(sample) {
-            continue;
-        }
-        assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
+        assert!(sample.fault.is_none() || spoiled(sample), "{sample:?} in {cell:?}");
         trips.note(sample.round_trips, cell.expected_round_trips, (cell, sample));
     }
-    trips.check();
+    trips.check(record());
 }
 
 fn page() {
-    let mut good = 0;
+    let mut trips = RoundTrips::default();
     for (cell, sample) in samples(record(), |cell| cell.experiment == "page") {
-        if spoiled(sample) {
-            continue;
-        }
-        assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
+        assert!(sample.fault.is_none() || spoiled(sample), "{sample:?} in {cell:?}");
         assert!(sample.round_trips.is_some(), "{sample:?} in {cell:?}");
-        assert_eq!(sample.total_round_trips, sample.round_trips, "{sample:?} in {cell:?}");
-        good += 1;
+        trips.note(sample.total_round_trips, sample.round_trips, (cell, sample));
     }
-    assert!(good > 0, "all samples were spoiled");
+    trips.check(record());
 }
 
 fn fallen_back() {
-    let mut fallen = 0;
     for (cell, sample) in samples(record(), |cell| cell.experiment == "behind") {
+        let fallen_back = sample.label.as_deref().unwrap_or_default().contains("TFO fallen back");
+        assert_eq!(fallen_back, cell.tfo, "{sample:?} in {cell:?}");
         match &sample.fault {
-            Some(Fault::Mislabelled(what)) => {
-                assert!(cell.tfo && what.contains("TFO fallen back"), "{what} in {cell:?}");
-                fallen += 1;
-            }
+            Some(Fault::Mislabelled(what)) => assert!(cell.tfo && what.contains("TFO fallen back")),
             Some(Fault::Spoiled(_)) => {}
             fault => assert!(!cell.tfo && fault.is_none(), "{fault:?} in {cell:?}"),
         }
     }
-    assert!(fallen > 0, "all samples were spoiled");
     let with_tfo = record().cells.iter().find(|cell| cell.experiment == "behind" && cell.tfo);
     assert!(with_tfo.unwrap().summary.is_none(), "nothing may enter the figures of this cell");
 }
@@ -258,8 +242,10 @@ fn middleboxes() {
     }
     // A SYN that is lost costs the kernel's first timeout.
     let lost = labels("drop-syn-data", "0-RTT", true, "X25519").1;
-    let late = lost.first_byte.as_ref().unwrap().p50_ms - lost.undisturbed_p50_ms.unwrap();
-    assert!(late > 900.0, "{lost:#?}");
+    // A machine that stalls may leave no figure at all.
+    if let (Some(first), Some(undisturbed)) = (&lost.first_byte, lost.undisturbed_p50_ms) {
+        assert!(first.p50_ms - undisturbed > 900.0, "{lost:#?}");
+    }
     assert!(lost.packets_hit >= 1.0, "{lost:#?}");
 }
 

@@ -369,6 +369,23 @@ impl Wire {
         timeout(PATIENCE, waiting).await.expect("the server sends so much");
     }
 
+    /// Delivers what the client has sent from the `sent`th datagram on, though it is lost otherwise,
+    /// until the server has sent so many bytes more.
+    pub async fn inject_until_answered(&self, mut sent: usize, bytes: usize) {
+        let count = || self.down().iter().map(Vec::len).sum::<usize>();
+        let end = count() + bytes;
+        let injecting = async {
+            while count() < end {
+                for datagram in &self.up()[sent..] {
+                    self.inject(datagram).await;
+                    sent += 1;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, injecting).await.expect("the server responds");
+    }
+
     /// What the client has sent so far.
     pub fn up(&self) -> Vec<Vec<u8>> {
         self.state.lock().unwrap().up.clone()
