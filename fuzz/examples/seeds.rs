@@ -12,6 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use firstflight_fuzz::quic::{Peer, resumption};
 use firstflight_fuzz::{Event, Flags, acceptor, connector};
+use firstflight_packets::{Label, Observer};
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
 use firstflight_replay::{
     ClaimKey, EpochScope, Gate, GateConfig, Offer as FirstFlight, Question, TicketEpochs,
@@ -22,7 +23,6 @@ use firstflight_report::{
 };
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{KeyLogLines, Machine, Offer, Progress, Session, Version};
-use firstflight_wire::{Label, Observer};
 
 #[path = "seeds/pair.rs"]
 mod pair;
@@ -357,7 +357,7 @@ const PATHS: [(&str, &str); 4] = [
     ("other", "/API;v=1\\pay//"),
 ];
 
-const PROFILES: &[u8] = include_bytes!("../../crates/link/src/profile/profiles.toml");
+const PROFILES: &[u8] = include_bytes!("../../crates/emulator/src/profile/profiles.toml");
 
 const CONFIG: &str = r#"[early_data]
 enabled = true

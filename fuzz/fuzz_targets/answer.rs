@@ -1,7 +1,7 @@
 //! Any bytes as the answer to a request under load: taken or refused, and however they are cut.
 #![no_main]
 
-use firstflight_load::{Answer, Answered, Exchange, Transport};
+use firstflight_bench::{Answer, Answered, Exchange, Transport};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, bool, &[u8])| {

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use firstflight_emulator::{CellSpec, Chains, Middlebox, TooBig};
 use firstflight_fuzz::{Event, Flags};
-use firstflight_link::{CellSpec, Chains, Middlebox, TooBig};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,8 +3,8 @@
 #![no_main]
 
 use firstflight_fuzz::{Event, Flags};
-use firstflight_wire::pcapng::{About, Writer};
-use firstflight_wire::{FirstResponse as Response, LastResponse as Last, Limits, Observer};
+use firstflight_packets::pcapng::{About, Writer};
+use firstflight_packets::{FirstResponse as Response, LastResponse as Last, Limits, Observer};
 use libfuzzer_sys::fuzz_target;
 
 // Small, so that short inputs reach them.

@@ -1,7 +1,7 @@
 //! Any text as a file of profiles: refused with a line, or networks that can be built.
 #![no_main]
 
-use firstflight_link::{Chains, Profile};
+use firstflight_emulator::{Chains, Profile};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -1,7 +1,7 @@
 //! A capture as bytes, so that a mutated byte changes one thing and leaves the rest a capture.
 
 use etherparse::PacketBuilder;
-use firstflight_wire::{Direction, Packet};
+use firstflight_packets::{Direction, Packet};
 
 /// One thing that an observer is told.
 #[derive(Clone, Copy, Debug)]

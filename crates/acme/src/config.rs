@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use firstflight_notation::Text;
+use firstflight_units::Text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use firstflight_notation::is_unprintable;
+use firstflight_units::is_unprintable;
 
 use crate::clock::when;
 use crate::plan::Severity;

@@ -1,52 +1,44 @@
-//! Plans, runs and judges measurements: which connections, in which order, on which network, at
-//! which server; and from the packets, what each of them was.
+//! Drives TLS connections as fast as they go or at a rate, and records their latency.
 //!
-//! [`run`] does all of it and returns the record. What a sample is called comes from its packets
-//! ([`judge`](crate) by the `wire` room), never from what client or server say of themselves.
+//! [`run`] does what a [`LoadConfig`] says and draws up a [`LoadResult`]. Each thread has an event
+//! loop of its own over [`firstflight_tls::Machine`]s, with its own connections and tickets;
+//! nothing is shared but counts.
+//!
+//! - Open loop ([`Model::Open`]): connections begin at intended times ([`Schedule`]), and latency
+//!   counts from there. What could not be begun is counted.
+//! - Closed loop ([`Model::Closed`]): so many connections are open all the time.
+//!
+//! What a connection was (full, resumed, early data accepted or refused) is what its TLS state
+//! says, not what was asked for; only those that were what was asked for have a latency. TLS 1.3
+//! tickets are used once, and come from a warm-up and from the run itself.
 
-mod axes;
-mod calibration;
-mod captures;
-mod combinations;
-mod connectors;
-mod costs;
-mod counters;
-mod effects;
+mod answer;
+mod config;
+mod connection;
+mod cpu;
+mod deadlines;
 mod error;
-mod exchange;
-mod experiment;
-mod explore;
-mod figures;
-mod judge;
-mod lab;
-mod machine;
-mod measure;
-mod middlebox;
-mod over_quic;
-mod paths;
-mod plan;
-pub mod remote;
-mod replay;
-mod sampler;
-mod servers;
-mod third_party;
+mod events;
+mod failure;
+mod flood;
+mod latency;
+mod ledger;
+mod memory;
+mod quic;
+mod result;
+mod run;
+mod schedule;
+mod source;
+mod tally;
 mod tickets;
-mod visits;
+mod worker;
 
-pub use axes::{Certificate, Client, Group, Http, Kind, Size, Transport, Workload};
-pub use captures::Captures;
-pub use error::BenchError;
-pub use experiment::{Axes, BuiltIn, Experiment};
-pub use explore::{
-    Exploration, ExploreConfig, Handshake, LAB_VARIABLES, Seen, Sketch, SketchedNetwork,
-    SketchedServer,
-};
-pub use firstflight_wire::TlsVersion;
-pub use lab::{LabConfig, Progress, run};
-pub use machine::blank_record;
-pub use middlebox::MiddleboxConfig;
-pub use plan::{Plan, PlannedCell, Slot};
-pub use servers::{
-    Abilities, Ability, Asked, CommandServer, Lack, SERVERS, ServerKind, Surveyed, survey,
-};
-pub use visits::{InNamespace, VisitPage, VisitSet, VisitsConfig, visit};
+pub use answer::{Answer, Answered, BadAnswer};
+pub use config::{Exchange, Kind, Limit, LoadConfig, Model, Transport};
+pub use error::LoadError;
+pub use flood::{Flood, FloodConfig, FloodPart, FloodResult, FloodTrial, Forgery};
+pub use latency::Latency;
+pub use result::LoadResult;
+pub use run::{LoadProgress, run};
+pub use schedule::{Arrivals, Schedule, SchedulePlan};
+pub use tally::{ErrorCount, ErrorKind, Handshakes};

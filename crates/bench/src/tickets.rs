@@ -1,98 +1,71 @@
-//! What a client keeps from one connection for the next: tickets and address tokens.
+use std::collections::VecDeque;
 
-use std::collections::HashMap;
-use std::hash::Hash;
-
-use firstflight_quic::Resumption;
-use firstflight_tls::{Session, TlsError, Version};
-
-use crate::servers::Asked;
-use crate::{Certificate, Http, ServerKind, Transport, Workload};
-
-/// What a ticket is good for: the listener that issued it, transport and version, and the
-/// application protocol, to which early data is bound (RFC 8446 section 4.2.10).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Issuer {
-    server: ServerKind,
-    workload: Workload,
-    certificate: Certificate,
-    transport: Transport,
-    version: Version,
-    http: Http,
-}
-
-impl Issuer {
-    pub(crate) fn of(server: ServerKind, asked: &Asked) -> Self {
-        let Asked { workload, certificate, transport, version, http, .. } = *asked;
-        Self { server, workload, certificate, transport, version, http }
-    }
-}
+use firstflight_tls::Session;
 
 /// What resumes a connection.
-#[derive(Clone)]
-pub(crate) enum Ticket {
-    /// Over TCP.
-    Tcp(Session),
-    /// Over QUIC, with the server's transport parameters.
-    Quic(Resumption),
+pub(crate) trait Ticket: Clone {
+    /// Whether it may be used once only (RFC 8446 appendix C.4).
+    fn single_use(&self) -> bool;
+
+    /// Whether early data may be sent with it.
+    fn early_data_capable(&self) -> bool;
 }
 
-impl Ticket {
-    /// The TLS session in it.
-    pub(crate) fn session(&self) -> &Session {
-        match self {
-            Self::Tcp(session) => session,
-            Self::Quic(resumption) => &resumption.session,
+impl Ticket for Session {
+    fn single_use(&self) -> bool {
+        self.single_use()
+    }
+
+    fn early_data_capable(&self) -> bool {
+        self.early_data_capable()
+    }
+}
+
+/// The tickets of one server address, the youngest first. A TLS 1.3 ticket is handed out once; an
+/// older version's session as often as wanted.
+pub(crate) struct Tickets<T> {
+    tickets: VecDeque<T>,
+    early_data: bool,
+    most: usize,
+}
+
+impl<T: Ticket> Tickets<T> {
+    /// Keeps at most `most`, and with `early_data` only those that allow it.
+    pub(crate) fn new(early_data: bool, most: usize) -> Self {
+        Self { tickets: VecDeque::new(), early_data, most }
+    }
+
+    /// Keeps what a connection brought; the oldest give way.
+    pub(crate) fn put(&mut self, tickets: Vec<T>) {
+        for ticket in tickets {
+            if self.early_data && !ticket.early_data_capable() {
+                continue;
+            }
+            // One is enough where it can be used again.
+            if !ticket.single_use() {
+                self.tickets.clear();
+            }
+            if self.tickets.len() >= self.most {
+                self.tickets.pop_front();
+            }
+            self.tickets.push_back(ticket);
         }
     }
 
-    /// The same, said to have been issued so many seconds earlier.
-    pub(crate) fn issued_earlier(&self, seconds: u32) -> Result<Self, TlsError> {
-        let session = self.session().issued_earlier(seconds)?;
-        Ok(match self {
-            Self::Tcp(_) => Self::Tcp(session),
-            Self::Quic(resumption) => Self::Quic(Resumption { session, ..resumption.clone() }),
-        })
-    }
-}
-
-/// What is kept for each issuer, the youngest last.
-pub(crate) struct Stock<K, V>(HashMap<K, Vec<V>>);
-
-/// The client's tickets during a run.
-pub(crate) type TicketPool<K> = Stock<K, Ticket>;
-
-impl<K, V> Default for Stock<K, V> {
-    fn default() -> Self {
-        Self(HashMap::new())
-    }
-}
-
-impl<K: Eq + Hash, V> Stock<K, V> {
-    /// The youngest, which is then no longer there.
-    pub(crate) fn pop(&mut self, issuer: &K) -> Option<V> {
-        self.0.get_mut(issuer)?.pop()
+    /// The youngest.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        let ticket = self.tickets.pop_back()?;
+        if !ticket.single_use() {
+            self.tickets.push_back(ticket.clone());
+        }
+        Some(ticket)
     }
 
-    pub(crate) fn put(&mut self, issuer: K, more: Vec<V>) {
-        let stock = self.0.entry(issuer).or_default();
-        stock.extend(more);
-        if stock.len() > MOST {
-            stock.drain(..stock.len() - MOST);
+    /// For how many connections there are tickets.
+    pub(crate) fn supply(&self) -> usize {
+        match self.tickets.back() {
+            Some(ticket) if !ticket.single_use() => usize::MAX,
+            _ => self.tickets.len(),
         }
     }
 }
-
-impl<K: Eq + Hash> TicketPool<K> {
-    /// A ticket, the youngest one. A TLS 1.3 ticket is used once (RFC 8446 appendix C.4); an older
-    /// session stays for the next connection.
-    pub(crate) fn take(&mut self, issuer: &K, version: Version) -> Option<Ticket> {
-        match version {
-            Version::Tls13 => self.pop(issuer),
-            _ => self.0.get(issuer)?.last().cloned(),
-        }
-    }
-}
-
-/// More than are ever in flight at a time.
-const MOST: usize = 512;

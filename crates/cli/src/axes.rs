@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use firstflight_bench::{Group, Http, Kind};
+use firstflight_lab::{Group, Http, Kind};
 use firstflight_tls::Version;
 
 /// Flags of the axes: a list each, and every combination that exists is a cell.

@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Args;
-use firstflight_bench::SERVERS;
-use firstflight_link::{Finding, State, examine};
+use firstflight_emulator::{Finding, State, examine};
+use firstflight_lab::SERVERS;
 
 /// Tries out what the lab needs on this machine, and says how to mend what is missing.
 ///
@@ -34,7 +34,7 @@ pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
 fn servers() -> Finding {
     let (there, absent): (Vec<_>, Vec<_>) =
         SERVERS.into_iter().partition(|server| server.installed());
-    let names = |servers: &[firstflight_bench::ServerKind]| {
+    let names = |servers: &[firstflight_lab::ServerKind]| {
         servers.iter().map(|server| server.name()).collect::<Vec<_>>().join(", ")
     };
     let mend = (!absent.is_empty()).then(|| {

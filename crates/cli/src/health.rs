@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use firstflight_config::{AdminAddress, AdminSettings, parse_duration};
-use firstflight_notation::printable_lines;
+use firstflight_units::printable_lines;
 
 /// Asks a running server whether it is ready, and prints its word
 ///

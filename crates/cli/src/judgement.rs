@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::ServerKind;
+use firstflight_lab::ServerKind;
 use firstflight_report::conditions::Condition;
 use firstflight_report::{Record, Verdict, junit, verdict_lines, verdicts};
 

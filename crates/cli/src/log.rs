@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
-use firstflight_notation::{printable, printable_json};
+use firstflight_units::{printable, printable_json};
 use tracing_subscriber::EnvFilter;
 
 /// Logs from `level` on, unless the environment says otherwise.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use firstflight_notation::printable_json;
 use firstflight_report::{Pictures, Record, csv, html, markdown, summary};
+use firstflight_units::printable_json;
 
 use crate::judgement::JudgementArgs;
 

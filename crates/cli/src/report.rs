@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use firstflight_notation::printable_json;
 use firstflight_report::{
     Pictures, Record, compare, csv, html, json_schema, markdown, read, summary,
 };
+use firstflight_units::printable_json;
 
 use crate::judgement::{JudgementArgs, write};
 use crate::outputs::in_memory;

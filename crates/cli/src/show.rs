@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use firstflight_bench::Progress;
+use firstflight_lab::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 pub(crate) struct Show {

@@ -1,7 +1,7 @@
 use std::io::Write;
 
-use firstflight_notation::printable_bytes;
 use firstflight_tls::{EarlyData, Handshake};
+use firstflight_units::printable_bytes;
 
 use crate::Event;
 

@@ -1,4 +1,4 @@
-use firstflight_notation::{printable, printable_json};
+use firstflight_units::{printable, printable_json};
 use http::Version;
 use serde_json::{Map, Value as Json};
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use firstflight_notation::Text;
+use firstflight_units::Text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -182,7 +182,7 @@ fn early_misfit(rules: &EarlyRules) -> Option<Misfit> {
         let time = time?;
         let reason = format!(
             "{key} is out of bounds; allowed are {} to 168h",
-            firstflight_notation::print_duration(least)
+            firstflight_units::print_duration(least)
         );
         let fits = (least..=LONGEST_MEMORY).contains(&time);
         (!fits).then(|| Misfit::new(key, reason))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_notation::{LengthOrOff, OptionalLength};
+use firstflight_units::{LengthOrOff, OptionalLength};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_notation::Length;
+use firstflight_units::Length;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

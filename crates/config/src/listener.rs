@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use firstflight_notation::TextList;
+use firstflight_units::TextList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use firstflight_notation::{Length, Text};
+use firstflight_units::{Length, Text};
 use firstflight_upstream::{BadAddress, PoolConfig};
 use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;

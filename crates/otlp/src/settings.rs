@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use firstflight_notation::{LengthOrOff, OptionalText};
+use firstflight_units::{LengthOrOff, OptionalText};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;

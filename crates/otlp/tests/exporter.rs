@@ -6,7 +6,7 @@ use firstflight_otlp::{
     Endpoint, Exporter, ExporterStatistics, Span, SpanKind, SpanStatus, TelemetrySettings,
     TraceContext,
 };
-use firstflight_rig::{Collector, attribute};
+use firstflight_testkit::{Collector, attribute};
 
 const EXPOSITION: &str = "# TYPE firstflight_x counter\nfirstflight_x_total 3\n";
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use firstflight_notation::is_unprintable;
+use firstflight_units::is_unprintable;
 
 use crate::headline::sentences;
 use crate::sheets::{self, Sheet};

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use comfy_table::{
     Cell as Field, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets,
 };
-use firstflight_notation::printable;
+use firstflight_units::printable;
 
 use crate::headline::sentences;
 use crate::sheets::{self, Sheet};

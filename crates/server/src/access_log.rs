@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use firstflight_config::{AccessLogSettings, LogFormat};
-use firstflight_notation::{is_unprintable, printable_json};
+use firstflight_units::{is_unprintable, printable_json};
 use serde::Serialize;
 use tracing::warn;
 

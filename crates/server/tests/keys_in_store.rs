@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firstflight_config::{Content, KeySource, TicketSettings};
-use firstflight_rig::{Listen, Process};
 use firstflight_store::ring::SharedRing;
 use firstflight_store::{Store, StoreConfig};
+use firstflight_testkit::{Listen, Process};
 use firstflight_tickets::{KeyEncryption, KeyState, Schedule};
 use firstflight_tls::{EarlyData, Handshake, Session, SteadyClock};
 use rig::{Client, PATIENCE, Rig, Upstream, executions, get, line, patient, replay};

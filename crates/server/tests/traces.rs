@@ -4,7 +4,7 @@ mod rig;
 
 use firstflight_config::ServerConfig;
 use firstflight_otlp::{Endpoint, TelemetrySettings};
-use firstflight_rig::{Collector, Span, attribute};
+use firstflight_testkit::{Collector, Span, attribute};
 use opentelemetry_proto::tonic::metrics::v1::NumberDataPoint;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;

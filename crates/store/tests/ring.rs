@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use firstflight_rig::{Listen, Process};
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
+use firstflight_testkit::{Listen, Process};
 use firstflight_tickets::{KeyEncryption, Ring, Schedule, TicketKeys, UnixTime};
 use tempfile::TempDir;
 

@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use firstflight_notation::{Length, OptionalLength, OrOff, Text, TextList};
 use firstflight_proxy_protocol as proxy_protocol;
+use firstflight_units::{Length, OptionalLength, OrOff, Text, TextList};
 use http::uri::PathAndQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! What stands where the authority looks: as little of a server as it takes.
 
 use firstflight_acme::Answers;
-use firstflight_rig::PebblePlan;
+use firstflight_testkit::PebblePlan;
 use firstflight_tls::{Acceptor, AcceptorConfig, TlsStream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

@@ -5,7 +5,7 @@ use std::process::Command;
 use firstflight_acme::{
     AcmeConfig, Alone, Answers, ChallengeKind, ExternalAccount, KeyKind, Manager,
 };
-use firstflight_rig::{Pebble, PebblePlan};
+use firstflight_testkit::{Pebble, PebblePlan};
 
 use crate::answerer::answerer;
 use crate::{Running, config, names, only};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use firstflight_acme::{
     AcmeConfig, Alone, Answers, CertificateState, ChallengeKind, Issued, Manager, Shelf,
 };
-use firstflight_rig::Pebble;
+use firstflight_testkit::Pebble;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 

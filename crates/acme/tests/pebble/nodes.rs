@@ -1,7 +1,7 @@
 //! Nodes and processes that serve the same names.
 
 use firstflight_acme::{Answers, Phase, Shelf as _};
-use firstflight_rig::Pebble;
+use firstflight_testkit::Pebble;
 use std::time::Duration;
 
 use crate::answerer::answerer;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use firstflight_acme::{AcmeConfig, Answers, ChallengeKind};
-use firstflight_rig::{Pebble, PebblePlan};
+use firstflight_testkit::{Pebble, PebblePlan};
 use tokio::net::TcpListener;
 
 use crate::answerer::answerer;

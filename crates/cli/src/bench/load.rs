@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_client::Target;
-use firstflight_load::{
+use firstflight_bench::{
     Arrivals, Exchange, Kind, Latency, Limit, LoadConfig, LoadProgress, LoadResult, Model,
     Transport,
 };
+use firstflight_client::Target;
 use firstflight_report::{Load, LoadLatency};
 use firstflight_tls::{CipherPolicy, Trust, Version};
 use indicatif::ProgressBar;
@@ -89,7 +89,7 @@ impl LoadArgs {
             }
             let config = self.config(aim, *kind);
             let line = Live::new(*kind, self.duration);
-            let result = firstflight_load::run(&config, |progress| {
+            let result = firstflight_bench::run(&config, |progress| {
                 line.show(progress);
                 match interrupted.load(Ordering::Relaxed) {
                     true => ControlFlow::Break(()),

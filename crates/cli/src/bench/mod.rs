@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::remote::{self, RemoteConfig, Testimony};
-use firstflight_bench::{Http, Kind, blank_record};
 use firstflight_client::{Resolver, Scheme, Target};
+use firstflight_lab::remote::{self, RemoteConfig, Testimony};
+use firstflight_lab::{Http, Kind, blank_record};
 use firstflight_report::{Record, Witness};
 use firstflight_tls::{Trust, Version};
 
@@ -185,7 +185,7 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
     let began = Instant::now();
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let axes = &args.axes;
-    let kinds: Vec<firstflight_load::Kind> =
+    let kinds: Vec<firstflight_bench::Kind> =
         axes.kind.as_deref().unwrap_or(&DRIVEN).iter().map(driven).collect::<Result<_, _>>()?;
     let addresses = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -215,20 +215,20 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
 /// What is driven where nothing is asked for.
 const DRIVEN: [Kind; 3] = [Kind::Full, Kind::Resumed, Kind::ZeroRtt];
 
-fn driven(kind: &Kind) -> anyhow::Result<firstflight_load::Kind> {
+fn driven(kind: &Kind) -> anyhow::Result<firstflight_bench::Kind> {
     Ok(match kind {
-        Kind::Full => firstflight_load::Kind::Full,
-        Kind::Resumed => firstflight_load::Kind::Resumed,
-        Kind::ZeroRtt => firstflight_load::Kind::ZeroRtt,
+        Kind::Full => firstflight_bench::Kind::Full,
+        Kind::Resumed => firstflight_bench::Kind::Resumed,
+        Kind::ZeroRtt => firstflight_bench::Kind::ZeroRtt,
         Kind::Refused => anyhow::bail!("load knows full, resumed and 0-RTT; leave refused out"),
     })
 }
 
 /// What carries the HTTP that was asked for.
-fn transport(http: Option<Http>) -> anyhow::Result<firstflight_load::Transport> {
+fn transport(http: Option<Http>) -> anyhow::Result<firstflight_bench::Transport> {
     match http {
-        None | Some(Http::One) => Ok(firstflight_load::Transport::Tcp),
-        Some(Http::Three) => Ok(firstflight_load::Transport::Quic),
+        None | Some(Http::One) => Ok(firstflight_bench::Transport::Tcp),
+        Some(Http::Three) => Ok(firstflight_bench::Transport::Quic),
         Some(http) => anyhow::bail!("load speaks HTTP/1.1 or HTTP/3, not {http}; give one of them"),
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use firstflight_client::{ClientError, Event, Head, Listener, Output, Report, Template, Verbose};
-use firstflight_notation::{printable, printable_bytes};
+use firstflight_units::{printable, printable_bytes};
 
 /// Where body, head and events of one transfer go.
 pub(super) struct Screen {

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::{Http, ServerKind, VisitPage, VisitSet, VisitsConfig};
 use firstflight_browser::{Installed, Make};
-use firstflight_link::Profile;
+use firstflight_emulator::Profile;
+use firstflight_lab::{Http, ServerKind, VisitPage, VisitSet, VisitsConfig};
 
 use super::select::{profiles, servers};
 use super::{LabArgs, NAME, Scratch};
@@ -93,7 +93,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let sets = sets(args)?;
     outputs::prepare(&args.output)?;
     // Before any thread is started: the kernel demands it.
-    firstflight_link::enter_user_namespace()?;
+    firstflight_emulator::enter_user_namespace()?;
     let scratch = Scratch::make(|| false)?;
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let config = VisitsConfig {
@@ -109,7 +109,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         command: command_line(seed),
     };
     let show = Show::new();
-    let record = firstflight_bench::visit(&config, &|progress| show.progress(progress));
+    let record = firstflight_lab::visit(&config, &|progress| show.progress(progress));
     show.end();
     outputs::finish(&record?, NAME, &args.output, args.json, &args.judgement)
 }

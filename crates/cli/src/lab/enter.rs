@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::{env, fs};
 
 use anyhow::Context;
-use firstflight_bench::LAB_VARIABLES;
 use firstflight_browser::{Browser, Installed, Make, Quic, Settings};
+use firstflight_lab::LAB_VARIABLES;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
@@ -28,7 +28,7 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let door = door.map_or_else(only_door, Ok)?;
     let browser = browser.map(installed).transpose()?;
-    let environment = firstflight_link::enter(door, &LAB_VARIABLES)?;
+    let environment = firstflight_emulator::enter(door, &LAB_VARIABLES)?;
     let mut inside = match (&browser, command) {
         (Some(browser), arguments) => {
             let mut inside = for_a_person(browser, &environment)?;
@@ -97,7 +97,7 @@ fn names(hosts: &str) -> Vec<(String, IpAddr)> {
 
 /// The only lab of this user.
 fn only_door() -> anyhow::Result<u32> {
-    match firstflight_link::doors()[..] {
+    match firstflight_emulator::doors()[..] {
         [door] => Ok(door),
         [] => anyhow::bail!(
             "no lab of this user is up; start one by `firstflight lab --serve`, or name the \

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::{Exploration, ExploreConfig, Seen};
+use firstflight_lab::{Exploration, ExploreConfig, Seen};
 
 use super::live::{Form, Live};
 use super::{LabArgs, Scratch, backend, enter, select};
@@ -127,7 +127,7 @@ fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
         outputs::prepare(&args.output)?;
     }
     // Before any thread is started: the kernel demands it.
-    firstflight_link::enter_user_namespace()?;
+    firstflight_emulator::enter_user_namespace()?;
     let end = Ending::default();
     let scratch = Scratch::make({
         let end = end.clone();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use firstflight_bench::{Handshake, Seen, Sketch, SketchedNetwork, SketchedServer, TlsVersion};
+use firstflight_lab::{Handshake, Seen, Sketch, SketchedNetwork, SketchedServer, TlsVersion};
 use serde_json::{Value, json};
 
 /// For people or for programs.

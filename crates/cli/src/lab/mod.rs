@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::{Captures, Certificate, Client, LabConfig, Size, Transport, Workload};
-use firstflight_link::Backend;
+use firstflight_emulator::Backend;
+use firstflight_lab::{Captures, Certificate, Client, LabConfig, Size, Transport, Workload};
 
 use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
 use crate::judgement::JudgementArgs;
@@ -177,7 +177,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     }
     outputs::prepare(&args.output)?;
     // Before any thread is started: the kernel demands it.
-    firstflight_link::enter_user_namespace()?;
+    firstflight_emulator::enter_user_namespace()?;
     let scratch = Scratch::make(|| false)?;
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let program = std::env::current_exe().context("cannot find this program itself")?;
@@ -202,7 +202,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
         ..LabConfig::new(experiments, seed, scratch.path(), program)
     };
     let show = Show::new();
-    let record = firstflight_bench::run(&config, &|progress| show.progress(progress));
+    let record = firstflight_lab::run(&config, &|progress| show.progress(progress));
     show.end();
     let record = record?;
     outputs::finish(&record, NAME, &args.output, args.json, &args.judgement)

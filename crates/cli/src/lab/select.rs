@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use firstflight_bench::{
+use firstflight_emulator::Profile;
+use firstflight_lab::{
     Axes, BuiltIn, Certificate, Client, Experiment, Group, Http, Kind, MiddleboxConfig, ServerKind,
     Size, Transport, Workload,
 };
-use firstflight_link::Profile;
 use firstflight_tls::Version;
 
 use super::LabArgs;

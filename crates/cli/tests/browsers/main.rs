@@ -21,7 +21,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use firstflight_browser::{Installed, Make};
-use firstflight_link::enter_user_namespace;
+use firstflight_emulator::enter_user_namespace;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {

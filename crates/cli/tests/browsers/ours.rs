@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use firstflight_link::Process;
+use firstflight_emulator::Process;
 use serde::Deserialize;
 
 use crate::stage::Stage;

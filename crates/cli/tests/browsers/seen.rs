@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use firstflight_wire::{EarlyData, FlowFacts, Kind, NamedGroup, TlsFacts};
+use firstflight_packets::{EarlyData, FlowFacts, Kind, NamedGroup, TlsFacts};
 
 use crate::named_tickets::{NAME, TICKET};
 use crate::witness::{Heard, Request};

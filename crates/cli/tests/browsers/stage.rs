@@ -7,11 +7,11 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use firstflight_authority::Authority;
-use firstflight_bench::InNamespace;
 use firstflight_browser::{Browser, Installed, Settings};
-use firstflight_link::{Direction as Way, Network, NetworkConfig, PathConfig, Process};
+use firstflight_emulator::{Direction as Way, Network, NetworkConfig, PathConfig, Process};
+use firstflight_lab::InNamespace;
+use firstflight_packets::{Direction, Observer, Packet};
 use firstflight_tls::Identity;
-use firstflight_wire::{Direction, Observer, Packet};
 
 use crate::seen::Seen;
 use crate::witness::{Tls, Witness};

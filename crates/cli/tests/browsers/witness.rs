@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use firstflight_link::Namespace;
+use firstflight_emulator::Namespace;
 use firstflight_tls::{
     Acceptor, AcceptorConfig, CipherPolicy, Handshake, Identity, KeyLogLines, TlsStream,
 };

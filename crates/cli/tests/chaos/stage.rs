@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use firstflight_rig::{Listen, MASTER_NAME, Process, Sentinels};
+use firstflight_testkit::{Listen, MASTER_NAME, Process, Sentinels};
 
 use crate::cluster::{ALL, Cluster, NODES};
 use crate::kind::{Kind, Settings};
@@ -68,7 +68,7 @@ pub(crate) enum Store {
     /// A master, a replica and three sentinels.
     Sentinels(Sentinels),
     /// Three masters in cluster mode.
-    Sharded(firstflight_rig::Cluster),
+    Sharded(firstflight_testkit::Cluster),
 }
 
 impl Stage {
@@ -94,7 +94,7 @@ impl Stage {
 
     /// Three masters, with a third of the claims each.
     pub(crate) fn sharded(name: &'static str, plan: &Plan) -> Self {
-        let store = firstflight_rig::Cluster::start(firstflight_rig::Kind::Redis);
+        let store = firstflight_testkit::Cluster::start(firstflight_testkit::Kind::Redis);
         let url = format!("{}mode = \"cluster\"\n", urls(&store.addresses()));
         let (cluster, run) = start(name, plan, &Setup::of(plan), |_| url.clone());
         Self { run, cluster, pipes: Vec::new(), store: Store::Sharded(store) }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use firstflight_rig::free_port;
+use firstflight_testkit::free_port;
 
 use crate::running::{Running, text, until};
 

@@ -12,10 +12,10 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use firstflight_bench::{
+use firstflight_emulator::{CellSpec, Middlebox, Profile, enter_user_namespace};
+use firstflight_lab::{
     Axes, BuiltIn, Captures, Experiment, Http, Kind, LabConfig, MiddleboxConfig, ServerKind, Size,
 };
-use firstflight_link::{CellSpec, Middlebox, Profile, enter_user_namespace};
 use firstflight_report::{Cell, Fault, Record, Sample};
 use libtest_mimic::{Arguments, Trial};
 
@@ -63,7 +63,7 @@ fn lab(configure: impl FnOnce(&mut LabConfig)) -> Record {
     config.flights = 0;
     config.keep_awake = Some(false);
     configure(&mut config);
-    firstflight_bench::run(&config, &|_| {}).unwrap()
+    firstflight_lab::run(&config, &|_| {}).unwrap()
 }
 
 fn output() -> &'static Path {

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use firstflight_bench::{
-    Axes, BuiltIn, Client, Experiment, Http, Kind, ServerKind, Size, Transport,
-};
-use firstflight_link::{CellSpec, Profile};
+use firstflight_emulator::{CellSpec, Profile};
+use firstflight_lab::{Axes, BuiltIn, Client, Experiment, Http, Kind, ServerKind, Size, Transport};
 use firstflight_report::{Cell, Fault, Record};
 
 use crate::{RoundTrips, lab, samples, spoiled};

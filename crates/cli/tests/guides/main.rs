@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use firstflight_rig::{Machine, Shell, can_boot};
+use firstflight_testkit::{Machine, Shell, can_boot};
 use guide::{Block, Guide, Kind};
 use libtest_mimic::{Arguments, Failed, Trial};
 use output::Output;

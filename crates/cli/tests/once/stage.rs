@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_rig::{Listen, Process};
+use firstflight_testkit::{Listen, Process};
 use firstflight_tls::EarlyData;
 use tempfile::TempDir;
 

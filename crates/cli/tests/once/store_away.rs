@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use firstflight_rig::{Listen, Process};
+use firstflight_testkit::{Listen, Process};
 
 use crate::client::{Ticket, Transport};
 use crate::honest::{Honest, abreast};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use firstflight_load::{Kind, Limit, LoadConfig, LoadResult, Model, Transport};
+use firstflight_bench::{Kind, Limit, LoadConfig, LoadResult, Model, Transport};
 use firstflight_tls::Trust;
 
 use crate::Plan;
@@ -62,7 +62,7 @@ impl Loads {
 }
 
 fn run(config: &LoadConfig, stop: &AtomicBool) -> LoadResult {
-    let result = firstflight_load::run(config, |_| match stop.load(Ordering::SeqCst) {
+    let result = firstflight_bench::run(config, |_| match stop.load(Ordering::SeqCst) {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     });

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use firstflight_load::LoadResult;
+use firstflight_bench::LoadResult;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use firstflight_rig::{Machine, Root, can_boot};
+use firstflight_testkit::{Machine, Root, can_boot};
 
 use crate::{package, said};
 

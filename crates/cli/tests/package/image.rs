@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use firstflight_rig::can_boot;
+use firstflight_testkit::can_boot;
 use tempfile::TempDir;
 
 use crate::{package, said};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use firstflight_rig::{Listen, Pebble, PebblePlan, Process};
+use firstflight_testkit::{Listen, Pebble, PebblePlan, Process};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

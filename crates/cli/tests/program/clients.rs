@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use firstflight_rig::{Listen, Process};
+use firstflight_testkit::{Listen, Process};
 
 use crate::running::{Ended, PAGE, Running, Serve, fields, run, site, text, until};
 

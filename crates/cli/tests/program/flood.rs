@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use firstflight_load::{
+use firstflight_bench::{
     Exchange, FloodConfig, FloodPart, FloodTrial, Forgery, Kind, LoadConfig, Model, Transport,
 };
 use firstflight_tls::Trust;

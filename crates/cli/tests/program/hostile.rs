@@ -57,7 +57,7 @@ fn response() -> Vec<u8> {
 
 /// Whether it can be shown as it is.
 fn is_plain(text: &str) -> bool {
-    !text.contains(|c: char| c != '\n' && firstflight_notation::is_unprintable(c))
+    !text.contains(|c: char| c != '\n' && firstflight_units::is_unprintable(c))
         && !text.lines().any(|line| line.trim_start().starts_with("::"))
 }
 

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use firstflight_rig::free_port;
+use firstflight_testkit::free_port;
 use serde_json::Value;
 
 use crate::keys_store::{Cluster, example, names};

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use firstflight_rig::{Listen, Process};
+use firstflight_testkit::{Listen, Process};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firstflight_rig::{Listen, Process};
+use firstflight_testkit::{Listen, Process};
 use serde_json::Value;
 
 use crate::proxy::Upstream;

@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use firstflight_notation::{printable, printable_bytes};
+use firstflight_units::{printable, printable_bytes};
 use h3::error::{Code, StreamError};
 use quinn::{ConnectionError, TransportErrorCode};
 

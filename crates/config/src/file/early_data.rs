@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use firstflight_notation::Length;
+use firstflight_units::Length;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use firstflight_notation::Length;
 use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, StoreUrl, Topology};
+use firstflight_units::Length;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

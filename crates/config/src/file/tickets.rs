@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use firstflight_notation::{OptionalLength, print_duration};
 use firstflight_tickets::Schedule;
+use firstflight_units::{OptionalLength, print_duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

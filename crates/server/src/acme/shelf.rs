@@ -140,8 +140,8 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    use firstflight_rig::{Listen, Process};
     use firstflight_store::{StoreConfig, StoreUrl, Topology};
+    use firstflight_testkit::{Listen, Process};
     use firstflight_tickets::Schedule;
     use firstflight_tls::SteadyClock;
 

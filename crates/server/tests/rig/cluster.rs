@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firstflight_config::{Content, KeySource, ServerConfig};
-use firstflight_rig::{Listen, Process};
 use firstflight_store::StoreConfig;
+use firstflight_testkit::{Listen, Process};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{EarlyData, Session};
 use tokio::net::TcpStream;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use firstflight_replay::{ClaimKey, StoreAnswer::*, Unknown};
-use firstflight_rig::{Cluster, Kind};
 use firstflight_store::{Address, Spent, Store, StoreConfig, Topology};
+use firstflight_testkit::{Cluster, Kind};
 use libtest_mimic::Trial;
 
 /// All tests of this module.

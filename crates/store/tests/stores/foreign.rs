@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use firstflight_replay::{StoreAnswer::*, Unknown};
-use firstflight_rig::{Kind, Listen, Plan, Process};
 use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, Topology};
+use firstflight_testkit::{Kind, Listen, Plan, Process};
 use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use firstflight_replay::{StoreAnswer::*, Unknown};
-use firstflight_rig::{MASTER_NAME, Sentinels};
 use firstflight_store::{Address, Store, StoreConfig, Topology};
+use firstflight_testkit::{MASTER_NAME, Sentinels};
 use libtest_mimic::Trial;
 
 /// All tests of this module.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use firstflight_replay::{Offer, SharedConfig, StoreAnswer::*, Unknown};
-use firstflight_rig::{Kind, Listen, Plan, Process};
 use firstflight_store::{Address, Spent, Store, StoreConfig, StoreError, Topology};
+use firstflight_testkit::{Kind, Listen, Plan, Process};
 use libtest_mimic::Trial;
 
 /// All tests of this module.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use firstflight_replay::{ClaimKey, SharedConfig, StoreAnswer, Unknown};
-use firstflight_rig::Process;
 use firstflight_store::{Address, Claimant, Store, StoreConfig, Topology};
+use firstflight_testkit::Process;
 
 /// Short, so that a window passes in a test: 3.6 s of life, 4 s of window (6 s with confirmation).
 pub(crate) fn short(confirmation: Duration) -> SharedConfig {

@@ -1,7 +1,7 @@
 //! What its connections look like, which it opens ahead, and for which names.
 
 use firstflight_browser::Installed;
-use firstflight_wire::TransportFacts;
+use firstflight_packets::TransportFacts;
 
 use crate::habits::tickets::offers;
 use crate::room::{Room, how, on, words};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_rig::{Process, Sentinels};
+use firstflight_testkit::{Process, Sentinels};
 
 use super::{Plan, Row};
 use crate::cluster::ALL;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use firstflight_rig::{Pebble, PebblePlan, free_port};
+use firstflight_testkit::{Pebble, PebblePlan, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use firstflight_rig::{Listen, Process};
+use firstflight_testkit::{Listen, Process};
 use serde_json::Value;
 use tempfile::TempDir;
 

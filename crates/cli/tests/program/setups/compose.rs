@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firstflight_rig::{Kind, Listen, Plan, Process};
+use firstflight_testkit::{Kind, Listen, Plan, Process};
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 

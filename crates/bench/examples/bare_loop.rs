@@ -1,0 +1,265 @@
+//! The yardstick for `firstflight_bench`: the barest epoll loop on BoringSSL that drives TLS 1.3
+//! connections, one thread, no timeouts, no histogram, no result but a line of JSON.
+//!
+//!     bare_loop ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS
+//!
+//! Each connection asks for `/` with `Connection: close` and reads to the server's close; the
+//! server's certificate is not verified. `scripts/bench` compares.
+#![allow(unsafe_code, reason = "boring has no early data for clients, and no safe set_session")]
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use boring::ssl::{
+    ErrorCode, Ssl, SslContext, SslMethod, SslSession, SslSessionCacheMode, SslStream,
+    SslVerifyMode, SslVersion,
+};
+use foreign_types::ForeignTypeRef;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use socket2::{Domain, Socket, Type};
+
+type Failed = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failed> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [address, kind, connections, seconds] = arguments.as_slice() else {
+        return Err("usage: bare_loop ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS".into());
+    };
+    let mut bare = Bare::new(address.parse()?, kind)?;
+    if kind != "full" {
+        // A few full handshakes for tickets; from then on each connection brings its own.
+        bare.drive(connections.parse::<usize>()?, Duration::from_millis(100), false)?;
+    }
+    let (before, began) = (cpu_micros(), Instant::now());
+    let counts =
+        bare.drive(connections.parse()?, Duration::from_secs_f64(seconds.parse()?), true)?;
+    let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_micros() - before);
+    println!(
+        "{{\"kind\":\"{kind}\",\"completed\":{},\"resumed\":{},\"early\":{},\"failed\":{},\
+         \"seconds\":{seconds:.3},\"rate\":{:.1},\"client_us\":{:.2}}}",
+        counts.completed,
+        counts.resumed,
+        counts.early,
+        counts.failed,
+        counts.completed as f64 / seconds,
+        cpu as f64 / counts.completed.max(1) as f64,
+    );
+    Ok(())
+}
+
+#[derive(Default)]
+struct Counts {
+    completed: u64,
+    resumed: u64,
+    early: u64,
+    failed: u64,
+}
+
+struct Bare {
+    address: SocketAddr,
+    context: SslContext,
+    tickets: bool,
+    early_data: bool,
+    request: Vec<u8>,
+    open: Vec<Option<Connection>>,
+}
+
+struct Connection {
+    stream: SslStream<Wire>,
+    asked: bool,
+    answered: bool,
+}
+
+static TICKETS: Mutex<VecDeque<SslSession>> = Mutex::new(VecDeque::new());
+
+impl Bare {
+    fn new(address: SocketAddr, kind: &str) -> Result<Self, Failed> {
+        let mut context = SslContext::builder(SslMethod::tls())?;
+        context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
+        context.set_curves_list("X25519")?;
+        context.set_alpn_protos(b"\x08http/1.1")?;
+        context.set_verify(SslVerifyMode::NONE);
+        if kind != "full" {
+            context.set_session_cache_mode(
+                SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL,
+            );
+            context.set_new_session_callback(|_, session| {
+                let mut tickets = TICKETS.lock().unwrap();
+                tickets.push_back(session);
+                if tickets.len() > 1024 {
+                    tickets.pop_front();
+                }
+            });
+        }
+        Ok(Self {
+            address,
+            context: context.build(),
+            tickets: kind != "full",
+            early_data: kind == "0-RTT",
+            request: format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+                .into_bytes(),
+            open: Vec::new(),
+        })
+    }
+
+    /// So many connections at a time, for so long.
+    fn drive(&mut self, width: usize, time: Duration, use_tickets: bool) -> Result<Counts, Failed> {
+        let end = Instant::now() + time;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let mut counts = Counts::default();
+        let mut buffer = vec![0; 32 * 1024];
+        let mut events = [EpollEvent::empty(); 256];
+        self.open = (0..width).map(|_| None).collect();
+        for slot in 0..width {
+            self.begin(slot, use_tickets, &epoll)?;
+        }
+        while self.open.iter().any(Option::is_some) {
+            let count = epoll.wait(&mut events, EpollTimeout::from(1000u16))?;
+            for event in &events[..count] {
+                let slot = event.data() as usize;
+                let Some(connection) = &mut self.open[slot] else { continue };
+                match connection.step(&self.request, &mut buffer) {
+                    Ok(false) => continue,
+                    Ok(true) => {
+                        let ssl = connection.stream.ssl();
+                        counts.completed += 1;
+                        counts.resumed += u64::from(ssl.session_reused());
+                        // SAFETY: the pointer is valid while the stream is; the call only reads.
+                        let early = unsafe { boring_sys::SSL_early_data_accepted(ssl.as_ptr()) };
+                        counts.early += u64::from(early == 1);
+                    }
+                    Err(_) => counts.failed += 1,
+                }
+                self.open[slot] = None;
+                if Instant::now() < end {
+                    self.begin(slot, use_tickets, &epoll)?;
+                }
+            }
+        }
+        Ok(counts)
+    }
+
+    fn begin(&mut self, slot: usize, use_ticket: bool, epoll: &Epoll) -> Result<(), Failed> {
+        let socket =
+            Socket::new(Domain::for_address(self.address), Type::STREAM.nonblocking(), None)?;
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&self.address.into()) {
+            Err(error) if error.raw_os_error() != Some(nix::libc::EINPROGRESS) => Err(error)?,
+            _ => {}
+        }
+        let mut ssl = Ssl::new(&self.context)?;
+        let ticket = (self.tickets && use_ticket).then(|| TICKETS.lock().unwrap().pop_back());
+        if let Some(ticket) = ticket.flatten() {
+            // SAFETY: the session comes from a handshake of the same context.
+            unsafe { ssl.set_session(&ticket)? };
+            // SAFETY: the connection is valid.
+            unsafe { boring_sys::SSL_set_early_data_enabled(ssl.as_ptr(), self.early_data.into()) };
+        }
+        // SAFETY: the connection is valid and its handshake has not begun.
+        unsafe { boring_sys::SSL_set_connect_state(ssl.as_ptr()) };
+        let stream = SslStream::new(ssl, Wire::new(TcpStream::from(OwnedFd::from(socket))))?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, slot as u64);
+        let mut connection = Connection { stream, asked: false, answered: false };
+        epoll.add(&connection.stream.get_ref().socket, event)?;
+        // On loopback the connection is there already.
+        connection.step(&self.request, &mut [0])?;
+        self.open[slot] = Some(connection);
+        Ok(())
+    }
+}
+
+/// Reads ahead and gathers writes: without it BoringSSL reads each record's header on its own and
+/// writes ClientHello and early data one by one, which would be an easy yardstick.
+struct Wire {
+    socket: TcpStream,
+    incoming: Vec<u8>,
+    at: usize,
+    outgoing: Vec<u8>,
+}
+
+impl Wire {
+    fn new(socket: TcpStream) -> Self {
+        Self { socket, incoming: Vec::new(), at: 0, outgoing: Vec::new() }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        self.socket.write_all(&self.outgoing)?;
+        self.outgoing.clear();
+        Ok(())
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.incoming.len() {
+            let mut ahead = [0; 16 * 1024];
+            let count = self.socket.read(&mut ahead)?;
+            self.incoming.clear();
+            self.incoming.extend_from_slice(&ahead[..count]);
+            self.at = 0;
+        }
+        let rest = &self.incoming[self.at..];
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.outgoing.extend_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// Goes on as far as it gets and sends what came of it. Whether the server has closed after an
+    /// answer.
+    fn step(&mut self, request: &[u8], buffer: &mut [u8]) -> Result<bool, Failed> {
+        let done = self.advance(request, buffer);
+        let sent = self.stream.get_mut().send();
+        let done = done?;
+        if !done {
+            sent?;
+        }
+        Ok(done)
+    }
+
+    fn advance(&mut self, request: &[u8], buffer: &mut [u8]) -> Result<bool, Failed> {
+        if !self.asked {
+            match self.stream.do_handshake() {
+                Ok(()) => {}
+                Err(error) if error.code() == ErrorCode::WANT_READ => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+            self.stream.write_all(request)?;
+            self.asked = true;
+        }
+        loop {
+            match self.stream.read(buffer) {
+                Ok(0) if self.answered => return Ok(true),
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(_) => self.answered = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// CPU time of this process so far.
+fn cpu_micros() -> i64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("our own usage");
+    (usage.user_time() + usage.system_time()).num_microseconds()
+}

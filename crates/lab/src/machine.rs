@@ -1,0 +1,98 @@
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use firstflight_emulator::{Backend, Network, NetworkConfig};
+use firstflight_report::{LinkFacts, MachineFacts, Record, SCHEMA};
+
+use crate::counters;
+
+/// How the link kept its times so far, and what it is made of.
+pub(crate) fn link_facts(network: &Network, keep_awake: bool) -> LinkFacts {
+    let lateness = network.lateness();
+    let defaults = NetworkConfig::new(Vec::new());
+    LinkFacts {
+        backend: match network.backend() {
+            Backend::PacketRings => "packet rings".to_owned(),
+            Backend::Tun => "TUN".to_owned(),
+        },
+        congestion_control: defaults.congestion_control,
+        initial_window: defaults.initial_window,
+        packets: lateness.packets,
+        lateness_p50_us: lateness.p50_ns as f64 / 1e3,
+        lateness_p99_us: lateness.p99_ns as f64 / 1e3,
+        lateness_max_us: lateness.max_ns as f64 / 1e3,
+        refused_settings: network.refused_settings().to_vec(),
+        keep_awake,
+        calibrations: Vec::new(),
+    }
+}
+
+/// What is worth knowing about the machine when figures are compared.
+pub(crate) fn facts(no_counters: Option<String>) -> MachineFacts {
+    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processor = processor
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown", |(_, name)| name);
+    MachineFacts {
+        kernel: nix::sys::utsname::uname()
+            .map(|name| format!("Linux {}", name.release().to_string_lossy()))
+            .unwrap_or_default(),
+        processor: processor.to_owned(),
+        processors: std::thread::available_parallelism().map_or(1, Into::into),
+        no_counters,
+    }
+}
+
+/// A record of a run that begins now on this machine, without anything measured yet; `command` is
+/// how to make it again.
+pub fn blank_record(command: Vec<String>, seed: u64) -> Record {
+    Record {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        date: crate::lab::now(),
+        command,
+        seed,
+        machine: facts(counters::why_none()),
+        ..Record::default()
+    }
+}
+
+/// Whether the machine has little else to do: its processors were idle for most of a short look.
+pub(crate) fn is_idle() -> bool {
+    let Some(before) = ticks() else { return false };
+    thread::sleep(LOOK);
+    let Some(after) = ticks() else { return false };
+    let (idle, all) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+    idle as f64 >= MOSTLY * all.max(1) as f64
+}
+
+const LOOK: Duration = Duration::from_millis(500);
+const MOSTLY: f64 = 0.8;
+
+/// Idle and all ticks of all processors since the machine started (proc(5), /proc/stat).
+fn ticks() -> Option<(u64, u64)> {
+    parse_ticks(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+fn parse_ticks(stat: &str) -> Option<(u64, u64)> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+    // user nice system idle iowait irq softirq steal; guest times are within user and nice.
+    let idle = ticks.get(3)? + ticks.get(4)?;
+    Some((idle, ticks.iter().take(8).sum()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_ticks_are_told_from_all() {
+        let stat = "cpu  10 1 5 80 4 0 0 0 7 0\ncpu0 1 1 1 1\n";
+        assert_eq!(parse_ticks(stat), Some((84, 100)));
+        assert_eq!(parse_ticks("intr 5"), None);
+        assert!(ticks().is_some());
+    }
+}

@@ -1,0 +1,344 @@
+//! Measures a server elsewhere, over the network that there is.
+//!
+//! Where this process may capture, the packets of its own connections are the witnesses, as they
+//! leave and reach this machine. Elsewhere the kernel and the TLS state are: labels come from what
+//! the handshake negotiated and from `TCP_INFO`, and round trips are times in units of the least
+//! RTT, which is an upper bound, for the server's own time is in it.
+
+mod connection;
+mod figures;
+mod packets;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use firstflight_client::{Resolver, Target, connect_tcp};
+use firstflight_emulator::monotonic_ns;
+use firstflight_report::{Fault, Record, Sample};
+use firstflight_tls::{KeyLogLines, Trust, Version};
+use futures_util::StreamExt;
+
+use crate::combinations::{combinations, impossible};
+use crate::connectors::Connectors;
+use crate::judge::described;
+use crate::lab::Progress;
+use crate::plan::{LEAST_FOR_CONTROL, Slot, blocks};
+use crate::sampler::Taken;
+use crate::servers::Asked;
+use crate::{Axes, BenchError, Group, Http, Kind, Workload};
+use connection::{Caller, Got};
+use packets::Packets;
+
+/// Who is to say what each connection was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Testimony {
+    /// The packets where this process may capture them, else the kernel and TLS.
+    #[default]
+    Auto,
+    /// The packets; where they may not be captured, the run fails and says how to mend it.
+    Packets,
+    /// The kernel's `TCP_INFO` and the TLS state.
+    Kernel,
+}
+
+/// What to measure at a server elsewhere.
+#[derive(Clone, Debug)]
+pub struct RemoteConfig {
+    /// What is asked for; `https` only.
+    pub url: String,
+    /// Whom to believe.
+    pub trust: Trust,
+    /// Addresses for names, as curl's `--resolve` has them: `HOST:PORT:ADDRESS`.
+    pub resolve: Vec<String>,
+    /// TLS versions.
+    pub versions: Vec<Version>,
+    /// Handshake kinds; [`Kind::Refused`] makes the server refuse by a ticket that claims to be
+    /// older.
+    pub kinds: Vec<Kind>,
+    /// Without and with TCP Fast Open.
+    pub tfo: Vec<bool>,
+    /// Without and with an address token; HTTP/3 only.
+    pub tokens: Vec<bool>,
+    /// HTTP versions.
+    pub http: Vec<Http>,
+    /// Key-share groups.
+    pub groups: Vec<Group>,
+    /// Samples a cell.
+    pub samples: usize,
+    /// Connections at a time. One disturbs least; more are quicker where the way is long.
+    pub at_a_time: usize,
+    /// When a connection has hung.
+    pub limit: Duration,
+    /// Whether one cell is measured twice, as A/A control.
+    pub control: bool,
+    /// Orders the samples, and draws the bootstrap's resamples.
+    pub seed: u64,
+    /// Who says what each connection was.
+    pub witness: Testimony,
+    /// Where the record will lie, for captures beside it; `None`: no captures.
+    pub output: Option<PathBuf>,
+    /// The command that makes this run again, for the record.
+    pub command: Vec<String>,
+}
+
+impl RemoteConfig {
+    /// TLS 1.3 over HTTP/1.1 with X25519, full, resumed and 0-RTT, 100 samples each, one at a time.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            trust: Trust::System,
+            resolve: Vec::new(),
+            versions: vec![Version::Tls13],
+            kinds: vec![Kind::Full, Kind::Resumed, Kind::ZeroRtt],
+            tfo: vec![false],
+            tokens: vec![false],
+            http: vec![Http::One],
+            groups: vec![Group::X25519],
+            samples: 100,
+            at_a_time: 1,
+            limit: Duration::from_secs(15),
+            control: true,
+            seed: 0,
+            witness: Testimony::Auto,
+            output: None,
+            command: Vec::new(),
+        }
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        combinations(&Axes {
+            workloads: vec![Workload::Get],
+            versions: self.versions.clone(),
+            kinds: self.kinds.clone(),
+            tfo: self.tfo.clone(),
+            tokens: self.tokens.clone(),
+            http: self.http.clone(),
+            groups: self.groups.clone(),
+            ..Axes::one()
+        })
+    }
+}
+
+/// A cell of a remote run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub asked: Asked,
+    pub twin_of: Option<usize>,
+}
+
+/// Measures and returns what was found; [`Record::witness`] is what was possible and wanted. A
+/// combination that the server turns out not to do in a first connection is left out, with the
+/// reason.
+///
+/// # Errors
+/// [`BenchError`] when the URL is not usable, the server cannot be reached, nothing is left to
+/// measure, or packets were demanded and may not be captured. A sample that fails is in the record instead.
+pub fn run(
+    config: &RemoteConfig,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Record, BenchError> {
+    let began = Instant::now();
+    let date = crate::lab::now();
+    progress(Progress::Starting);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| BenchError::System { what: "start the client", source })?;
+    let mut record = runtime.block_on(measure(config, progress))?;
+    record.date = date;
+    record.seconds = began.elapsed().as_secs_f64();
+    Ok(record)
+}
+
+async fn measure(
+    config: &RemoteConfig,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Record, BenchError> {
+    let (target, address) = resolve(config).await?;
+    let key_log = Arc::new(KeyLogLines::default());
+    let (mut packets, why_none) = witness(config, address, &key_log)?;
+    let connectors = Connectors::new(config.trust.clone(), &key_log);
+    let caller = Caller::new(connectors, target, address, config.limit);
+    let (cells, left_out, first) = trial(config, &caller).await?;
+    if let Some(packets) = &mut packets {
+        packets.warm_up();
+    }
+    let numbers: Vec<usize> = (0..cells.len()).collect();
+    let order = blocks(&numbers, &|_| config.samples, config.seed);
+    let (total, done) = (order.len(), AtomicUsize::new(0));
+    let origin_ns = monotonic_ns();
+    let at_a_time = config.at_a_time.max(1);
+    let mut samples = Vec::with_capacity(total);
+    let mut least_rtt = first.min_rtt;
+    for stretch in order.chunks(stretch(first.bytes).max(at_a_time)) {
+        let shots = stretch.iter().map(|slot| {
+            let (caller, cells, done) = (&caller, &cells, &done);
+            async move {
+                let shot = shoot(caller, *slot, &cells[slot.cell].asked).await;
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                progress(Progress::Measuring { done, total });
+                shot
+            }
+        });
+        let shots = futures_util::stream::iter(shots).buffer_unordered(at_a_time);
+        let shots: Vec<Shot> = shots.collect().await;
+        match &mut packets {
+            Some(packets) => {
+                samples.extend(packets.judge(
+                    &shots,
+                    &cells,
+                    origin_ns,
+                    config.output.as_deref(),
+                )?);
+            }
+            None => {
+                key_log.take();
+                samples.extend(shots.iter().map(|shot| shot.by_kernel(&cells, origin_ns)));
+            }
+        }
+        least_rtt = shots.iter().filter_map(Shot::min_rtt).chain(least_rtt).min();
+    }
+    samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
+    let seen = Seen { samples, least_rtt, packets, why_none };
+    Ok(figures::record(config, &caller, &cells, seen, left_out, &first))
+}
+
+/// What a run has seen.
+struct Seen {
+    samples: Vec<Sample>,
+    /// The kernel's least RTT.
+    least_rtt: Option<Duration>,
+    packets: Option<Packets>,
+    /// Why no packets were captured, where they were wanted.
+    why_none: Option<String>,
+}
+
+/// The packets' witness, or why there is none.
+fn witness(
+    config: &RemoteConfig,
+    address: SocketAddr,
+    key_log: &Arc<KeyLogLines>,
+) -> Result<(Option<Packets>, Option<String>), BenchError> {
+    if config.witness == Testimony::Kernel {
+        return Ok((None, None));
+    }
+    match Packets::open(address, key_log) {
+        Ok(packets) => Ok((Some(packets), None)),
+        Err(error) if config.witness == Testimony::Packets => Err(error.into()),
+        Err(error) => Ok((None, Some(error.to_string()))),
+    }
+}
+
+/// After how many samples their packets are judged: so many as surely fit into memory.
+fn stretch(answer_bytes: usize) -> usize {
+    // Beside the answer: the handshake, and the connections that fetch tickets.
+    (packets::LIMIT / 4 / (answer_bytes + (1 << 16))).clamp(1, 256)
+}
+
+async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), BenchError> {
+    let unusable = |reason: String| BenchError::Url { url: config.url.clone(), reason };
+    let target = Target::parse(&config.url).map_err(|error| unusable(error.to_string()))?;
+    if target.scheme() != firstflight_client::Scheme::Https {
+        return Err(unusable("what is measured is TLS, so it must begin with https://".to_owned()));
+    }
+    let mut resolver = Resolver::default();
+    for entry in &config.resolve {
+        resolver.fix(entry).map_err(|error| unusable(error.to_string()))?;
+    }
+    let addresses = resolver.resolve(target.host(), target.port()).await;
+    let addresses = addresses.map_err(|error| unusable(error.to_string()))?;
+    // One address for all samples: two may be two servers.
+    let address = addresses.first().copied();
+    let address = address.ok_or_else(|| unusable("its host has no address".to_owned()))?;
+    // What comes to no connection now says nothing of what the server can do.
+    let reached = tokio::time::timeout(config.limit, connect_tcp(&[address], false)).await;
+    match reached {
+        Ok(reached) => drop(reached.map_err(|error| unusable(error.to_string()))?),
+        Err(_) => return Err(unusable(format!("{address} does not answer"))),
+    }
+    Ok((target, address))
+}
+
+/// Tries every combination and keeps those that are what they should be, doubles one as A/A
+/// control, and fetches the first tickets and the TCP Fast Open cookie on the way.
+async fn trial(
+    config: &RemoteConfig,
+    caller: &Caller,
+) -> Result<(Vec<Cell>, Vec<String>, Got), BenchError> {
+    let (mut cells, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
+    for asked in config.asked() {
+        let why = match impossible(&asked) {
+            _ if asked.over_quic() => Some(NO_QUIC.to_owned()),
+            Some(why) => Some(why.to_owned()),
+            None => match caller.try_out(&asked).await {
+                Ok(got) => {
+                    first.get_or_insert(got);
+                    None
+                }
+                Err(why) => Some(format!("{}: {why}", connection::in_words(&asked))),
+            },
+        };
+        match why {
+            None => cells.push(Cell { asked, twin_of: None }),
+            Some(why) if left_out.contains(&why) => {}
+            Some(why) => left_out.push(why),
+        }
+    }
+    let Some(first) = first else {
+        let reasons = left_out.join("; ");
+        return Err(BenchError::EmptyPlan(format!("nothing is left to measure: {reasons}")));
+    };
+    if config.control && config.samples >= LEAST_FOR_CONTROL {
+        let early = cells.iter().position(|cell| cell.asked.kind == Kind::ZeroRtt);
+        let cell = early.unwrap_or(0);
+        cells.push(Cell { twin_of: Some(cell), ..cells[cell] });
+    }
+    Ok((cells, left_out, first))
+}
+
+/// A kernel joins datagrams of one connection before a capture sees them, and only it knows where
+/// one ends.
+const NO_QUIC: &str = "HTTP/3: datagrams cannot be told apart in a capture on a real path; \
+                       measure it in the lab, or under load (--rate, --connections)";
+
+/// A connection as the client saw it.
+struct Shot {
+    taken: Taken,
+    got: Option<Got>,
+}
+
+async fn shoot(caller: &Caller, slot: Slot, asked: &Asked) -> Shot {
+    let offer = caller.offer(asked).await;
+    let (began_ns, mut local) = (monotonic_ns(), None);
+    let got = match offer {
+        Ok(offer) => caller.call(asked, &offer, &mut local).await,
+        Err(why) => Err(why),
+    };
+    let outcome = got.as_ref().map(|got| got.times).map_err(String::clone);
+    let server = caller.address;
+    let taken = Taken { slot, began_ns, local, client_random: None, server, outcome };
+    Shot { taken, got: got.ok() }
+}
+
+impl Shot {
+    /// The sample by what the kernel and TLS say.
+    fn by_kernel(&self, cells: &[Cell], origin_ns: u64) -> Sample {
+        let mut sample = described(&self.taken, None, origin_ns);
+        sample.label = self.got.as_ref().map(|got| got.label.to_string());
+        sample.fault = match (&self.taken.outcome, &self.got) {
+            (Err(why), _) => Some(Fault::Failed(why.clone())),
+            (Ok(_), got) => {
+                let wrong = got.as_ref().and_then(|got| got.wrong(&cells[sample.cell].asked));
+                wrong.map(Fault::Mislabelled)
+            }
+        };
+        sample
+    }
+
+    fn min_rtt(&self) -> Option<Duration> {
+        self.got.as_ref()?.min_rtt
+    }
+}

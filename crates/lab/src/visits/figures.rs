@@ -1,0 +1,249 @@
+//! Cells with their figures, and what one kind of visit saves against another (sans-IO).
+
+use std::collections::HashMap;
+
+use firstflight_browser::Installed;
+use firstflight_report::{
+    BrowserTimings, Interval, Visit, VisitCell, VisitEffect, VisitPackets, VisitSummary,
+};
+use firstflight_statistics::{self as statistics, paired_difference_of_medians};
+
+use super::axes::Visiting;
+use super::judge::{browser_tls, browser_total};
+use super::pages;
+use super::plan::{Cell, Plan};
+use crate::figures::{figures, usual};
+use crate::{Http, VisitPage};
+
+/// The cells of the record, in the plan's order.
+pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Vec<VisitCell> {
+    let mut good: Vec<Vec<&Visit>> = vec![Vec::new(); plan.cells.len()];
+    for visit in visits.iter().filter(|visit| visit.fault.is_none()) {
+        good[visit.cell].push(visit);
+    }
+    let names = names(browsers);
+    let cell = |(planned, good): (&Cell, &Vec<&Visit>)| {
+        let network = &plan.networks[planned.network];
+        VisitCell {
+            browser: names[planned.browser].clone(),
+            server: planned.server.name().to_owned(),
+            profile: network.name().to_owned(),
+            rtt_ms: network.rtt_ms(),
+            http: planned.http.name().to_owned(),
+            page: planned.page.name().to_owned(),
+            visit: planned.visiting.name().to_owned(),
+            summary: summary(planned.page, good),
+        }
+    };
+    plan.cells.iter().zip(&good).map(cell).collect()
+}
+
+/// What browsers are called in cells: their make, with a number from the second of a make on.
+pub(crate) fn names(browsers: &[Installed]) -> Vec<String> {
+    let name = |(index, browser): (usize, &Installed)| {
+        let before = browsers[..index].iter().filter(|other| other.make == browser.make).count();
+        match before {
+            0 => browser.make.to_string(),
+            _ => format!("{}-{}", browser.make, before + 1),
+        }
+    };
+    browsers.iter().enumerate().map(name).collect()
+}
+
+fn summary(page: VisitPage, good: &[&Visit]) -> Option<VisitSummary> {
+    let browser = |value: &dyn Fn(&BrowserTimings) -> Option<f64>| {
+        figures(good.iter().filter_map(|visit| value(visit.browser.as_ref()?)))
+    };
+    let wire = |value: fn(&VisitPackets) -> Option<f64>| {
+        figures(good.iter().filter_map(|visit| value(visit.wire.as_ref()?)))
+    };
+    let trips = good.iter().map(|visit| visit.wire.as_ref()?.round_trips);
+    Some(VisitSummary {
+        visits: good.len(),
+        early: good.iter().filter(|visit| is_early(visit)).count(),
+        tls: browser(&browser_tls),
+        wire_tls: wire(|packets| packets.tls_ms),
+        total: browser(&|times| Some(browser_total(page, times)))?,
+        wire_total: wire(|packets| packets.last_byte_ms),
+        load: browser(&|times| times.load_event_ms),
+        largest_paint: browser(&|times| times.largest_paint_ms),
+        round_trips: usual(trips),
+    })
+}
+
+/// Whether the page's connection carried early data that the server took.
+fn is_early(visit: &Visit) -> bool {
+    visit.wire.as_ref().is_some_and(|wire| wire.label == "0-RTT")
+}
+
+/// The effects between cells that differ in one respect, as far as there are visits for an
+/// interval. `rounds` has the round of each block.
+pub(crate) fn effects(
+    plan: &Plan,
+    rounds: &[usize],
+    visits: &[Visit],
+    seed: u64,
+) -> Vec<VisitEffect> {
+    let mut effects = Vec::new();
+    for (from, a) in plan.cells.iter().enumerate() {
+        for (to, b) in plan.cells.iter().enumerate() {
+            let Some(what) = step(a, b) else { continue };
+            let seed = seed.wrapping_add((from as u64) << 32).wrapping_add(to as u64);
+            let between = |value: &dyn Fn(&BrowserTimings) -> Option<f64>| {
+                difference((from, to), rounds, visits, value, seed)
+            };
+            let Some(total) = between(&|times| Some(browser_total(a.page, times))) else {
+                continue;
+            };
+            let load =
+                (pages::resources(a.page) > 0).then(|| between(&|times| times.load_event_ms));
+            effects.push(VisitEffect {
+                what: what.to_owned(),
+                from,
+                to,
+                total_ms: interval(total),
+                total_rtt: interval(total.scaled(1.0 / plan.networks[a.network].rtt_ms())),
+                load_ms: load.flatten().map(interval),
+                significant: total.excludes_zero(),
+            });
+        }
+    }
+    effects
+}
+
+fn interval(of: statistics::Interval) -> Interval {
+    Interval { low: of.low, estimate: of.estimate, high: of.high }
+}
+
+/// Medians over rounds, in which both cells were visited close to each other.
+fn difference(
+    (from, to): (usize, usize),
+    rounds: &[usize],
+    visits: &[Visit],
+    value: &dyn Fn(&BrowserTimings) -> Option<f64>,
+    seed: u64,
+) -> Option<statistics::Interval> {
+    let mut blocks: HashMap<usize, (Vec<f64>, Vec<f64>)> = HashMap::new();
+    for visit in visits.iter().filter(|visit| visit.fault.is_none()) {
+        let Some(time) = visit.browser.as_ref().and_then(value) else { continue };
+        let Some(round) = rounds.get(visit.block) else { continue };
+        if visit.cell == from {
+            blocks.entry(*round).or_default().0.push(time);
+        } else if visit.cell == to {
+            blocks.entry(*round).or_default().1.push(time);
+        }
+    }
+    let mut blocks: Vec<_> = blocks.into_iter().collect();
+    blocks.sort_unstable_by_key(|(round, _)| *round);
+    let blocks: Vec<_> = blocks.into_iter().map(|(_, block)| block).collect();
+    paired_difference_of_medians(&blocks, seed)
+}
+
+/// The step from one cell to another, if it is one that is worth a line.
+fn step(a: &Cell, b: &Cell) -> Option<&'static str> {
+    let (from, to) = (a.visiting, b.visiting);
+    if *b == (Cell { visiting: to, ..a.clone() }) {
+        return match (from, to) {
+            (Visiting::Off, Visiting::On) => Some("0-RTT on instead of off"),
+            (Visiting::First, Visiting::On) => Some("a return with 0-RTT instead of a first visit"),
+            _ => None,
+        };
+    }
+    if *b == (Cell { http: b.http, ..a.clone() }) {
+        return match (a.http, b.http) {
+            (Http::Two, Http::Three) => Some("HTTP/3 instead of HTTP/2"),
+            (Http::One, Http::Two) => Some("HTTP/2 instead of HTTP/1.1"),
+            _ => None,
+        };
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use firstflight_browser::Make;
+    use firstflight_emulator::Profile;
+    use firstflight_report::Fault;
+
+    use super::*;
+    use crate::ServerKind;
+    use crate::visits::VisitSet;
+
+    fn browsers() -> Vec<Installed> {
+        vec![Installed { make: Make::Firefox, program: PathBuf::new(), version: String::new() }]
+    }
+
+    fn plan() -> Plan {
+        let set = VisitSet {
+            profiles: vec![Profile::parse("walkthrough").unwrap()],
+            servers: vec![ServerKind::Firstflight],
+            http: vec![Http::One],
+            pages: vec![VisitPage::Small],
+            rounds: 6,
+            returns: 5,
+        };
+        Plan::new(&browsers(), &[set], 1)
+    }
+
+    fn visit(cell: usize, block: usize, total: f64, label: &str) -> Visit {
+        Visit {
+            cell,
+            block,
+            browser: Some(BrowserTimings {
+                secure_connection_start_ms: Some(112.0),
+                connect_end_ms: 113.0,
+                response_end_ms: total,
+                ..BrowserTimings::default()
+            }),
+            wire: Some(VisitPackets {
+                label: label.to_owned(),
+                round_trips: Some(2),
+                ..VisitPackets::default()
+            }),
+            ..Visit::default()
+        }
+    }
+
+    #[test]
+    fn two_browsers_of_a_make_have_two_names() {
+        let of = |make| Installed { make, program: PathBuf::new(), version: String::new() };
+        let all = [Make::Firefox, Make::Chromium, Make::Firefox].map(of);
+        assert_eq!(names(&all), ["firefox", "chromium", "firefox-2"]);
+    }
+
+    #[test]
+    fn effects_are_the_medians_over_rounds_of_good_visits() {
+        let plan = plan();
+        let at = |visiting| plan.cells.iter().position(|cell| cell.visiting == visiting).unwrap();
+        let (off, on) = (at(Visiting::Off), at(Visiting::On));
+        let rounds: Vec<usize> = plan.blocks.iter().map(|block| block.round).collect();
+        let mut visits = Vec::new();
+        for (index, block) in plan.blocks.iter().enumerate() {
+            for turn in 0..5 {
+                let drift = block.round as f64 + f64::from(turn);
+                visits.push(match block.early {
+                    true => visit(on, index, 224.0 + drift, "0-RTT"),
+                    false => visit(off, index, 336.0 + drift, "resumed"),
+                });
+            }
+        }
+        visits.push(Visit {
+            fault: Some(Fault::Spoiled(String::new())),
+            ..visit(on, 0, 9e9, "full")
+        });
+        let effects = effects(&plan, &rounds, &visits, 1);
+        assert_eq!(effects.len(), 1, "{effects:?}");
+        assert_eq!((effects[0].from, effects[0].to), (off, on));
+        assert!((effects[0].total_ms.estimate + 112.0).abs() < 1e-9);
+        assert!((effects[0].total_rtt.estimate + 1.0).abs() < 1e-9);
+        assert!(effects[0].significant && effects[0].load_ms.is_none());
+        let cells = cells(&plan, &browsers(), &visits);
+        let summary = cells[on].summary.as_ref().unwrap();
+        assert_eq!((summary.visits, summary.early), (30, 30));
+        assert_eq!(summary.tls.as_ref().unwrap().p50_ms, 1.0);
+        assert_eq!(summary.round_trips, Some(2));
+        assert!(cells[at(Visiting::First)].summary.is_none());
+    }
+}

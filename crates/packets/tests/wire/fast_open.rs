@@ -1,0 +1,110 @@
+//! TCP Fast Open: every row of the table one round trip shorter, or not when it falls back.
+
+use firstflight_packets::{FastOpen, FastOpenOption, LabelKind, LabelTransport, TlsVersion};
+
+use crate::path::{MS, Path, Tfo};
+use crate::peers::{Made, World};
+
+fn check(world: &World, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_trips: u32) {
+    let facts = world.facts(&Path::new(20 * MS).tfo(tfo));
+    let label = facts.label().unwrap();
+    assert_eq!((label.kind, label.version), (kind, version));
+    assert_eq!(facts.round_trips(), Some(round_trips), "{label}");
+    let (used, syns) = match tfo {
+        Tfo::Off | Tfo::Asked => (FastOpen::Off, 0),
+        Tfo::Taken => (FastOpen::Used, 0),
+        Tfo::Left => (FastOpen::FellBack, 0),
+        Tfo::Lost => (FastOpen::FellBack, 1),
+    };
+    assert_eq!(label.transport, LabelTransport::Tcp(used));
+    let tcp = facts.tcp().unwrap();
+    let option = match tfo {
+        Tfo::Off => None,
+        Tfo::Asked => Some(FastOpenOption::CookieRequest),
+        _ => Some(FastOpenOption::Cookie(8)),
+    };
+    assert_eq!((tcp.fast_open_option, tcp.client_options.fast_open), (option, option));
+    // Whether it did without a cookie because none came is seen here.
+    assert_eq!(tcp.server_options.unwrap().fast_open, None);
+    assert_eq!(tcp.syn_data > 0, !matches!(tfo, Tfo::Off | Tfo::Asked));
+    let taken = if tfo == Tfo::Taken { tcp.syn_data } else { 0 };
+    assert_eq!(tcp.syn_data_acknowledged, taken);
+    assert_eq!(tcp.syn_retransmissions, syns);
+    // What fell back is no retransmission; the second SYN is.
+    assert_eq!((tcp.client_retransmissions, tcp.server_retransmissions), (syns, 0));
+}
+
+/// Fast Open asked for in vain, taken, left by the server, lost on the path.
+fn check_all(world: impl Fn() -> World, kind: LabelKind, version: TlsVersion, round_trips: u32) {
+    check(&world(), Tfo::Off, kind, version, round_trips);
+    check(&world(), Tfo::Asked, kind, version, round_trips);
+    check(&world(), Tfo::Taken, kind, version, round_trips - 1);
+    check(&world(), Tfo::Left, kind, version, round_trips);
+    check(&world(), Tfo::Lost, kind, version, round_trips);
+}
+
+#[test]
+fn rfc7413_tls13_full_three_or_two() {
+    check_all(|| Made::default().world(), LabelKind::Full, TlsVersion::Tls13, 3);
+}
+
+#[test]
+fn rfc7413_tls13_resumed_three_or_two() {
+    let world = || {
+        let mut world = Made::default().world().meet();
+        world.change_client(|client| client.enable_early_data = false);
+        world
+    };
+    check_all(world, LabelKind::Resumed, TlsVersion::Tls13, 3);
+}
+
+#[test]
+fn rfc7413_tls13_early_data_two_or_one() {
+    let world = || Made::default().world().meet();
+    check_all(world, LabelKind::EarlyAccepted, TlsVersion::Tls13, 2);
+}
+
+#[test]
+fn rfc7413_tls13_early_data_refused_three_or_two() {
+    let world = || {
+        let mut world = Made::default().world().meet();
+        world.refuse_early_data();
+        world
+    };
+    check_all(world, LabelKind::EarlyRefused, TlsVersion::Tls13, 3);
+}
+
+#[test]
+fn rfc7413_tls12_full_four_or_three() {
+    let world = || Made::tls12().world();
+    check_all(world, LabelKind::Full, TlsVersion::Tls12, 4);
+}
+
+#[test]
+fn rfc7413_tls12_resumed_three_or_two() {
+    let world = || Made::tls12().world().meet();
+    check_all(world, LabelKind::Resumed, TlsVersion::Tls12, 3);
+}
+
+#[test]
+fn rfc7413_a_first_flight_beyond_the_syn_takes_one_more() {
+    let mut world = Made::default().world().meet();
+    world.request = vec![b'x'; 5000];
+    let facts = world.facts(&Path::new(20 * MS).tfo(Tfo::Taken));
+    assert_eq!(facts.label().unwrap().transport, LabelTransport::Tcp(FastOpen::Used));
+    assert_eq!(facts.tcp().unwrap().syn_data, 1400);
+    assert_eq!(facts.round_trips(), Some(2));
+}
+
+#[test]
+fn the_first_flight_is_the_same_however_it_was_sent() {
+    let mut world = Made::default().world().meet();
+    world.request = vec![b'x'; 3000];
+    for tfo in [Tfo::Off, Tfo::Left, Tfo::Lost] {
+        let facts = world.facts(&Path::new(20 * MS).tfo(tfo));
+        let early = facts.tls.unwrap().early;
+        assert_eq!(early.plain_bytes, Some(3000));
+        assert!(facts.first_flight.bytes() as u64 > early.wire_bytes);
+        assert_eq!(facts.first_flight.stream().unwrap()[0], 22);
+    }
+}

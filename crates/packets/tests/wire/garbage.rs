@@ -1,0 +1,142 @@
+//! Bytes from anywhere: no panic, no unbounded memory, no label that is not so.
+
+use std::sync::OnceLock;
+
+use firstflight_packets::{Direction, FirstResponse, LastResponse, Limits, Observer, Packet};
+use proptest::prelude::*;
+
+use crate::path::{Captured, MS, Path, Segment, Tfo, feed};
+use crate::peers::Made;
+
+/// One accepted early-data connection over Fast Open and one with a retry, with the key log.
+fn sample() -> &'static (Vec<Captured>, String) {
+    static SAMPLE: OnceLock<(Vec<Captured>, String)> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let world = Made::default().world().meet();
+        let path = Path { segment: 300, ..Path::new(20 * MS).tfo(Tfo::Taken) };
+        (world.capture(&path), world.key_log())
+    })
+}
+
+fn direction() -> impl Strategy<Value = Direction> {
+    prop_oneof![Just(Direction::ToServer), Just(Direction::ToClient)]
+}
+
+proptest! {
+    #[test]
+    fn random_frames_are_passed_over(
+        frames in prop::collection::vec(
+            (direction(), any::<u64>(), any::<Option<u64>>(), prop::collection::vec(any::<u8>(), 0..120)),
+            0..40
+        ),
+        key_log in "\\PC{0,200}"
+    ) {
+        let mut observer = Observer::new();
+        observer.add_secrets(&key_log);
+        for (direction, arrived, delivered, frame) in &frames {
+            observer.packet(&Packet {
+                direction: *direction, arrived: *arrived, delivered: *delivered, frame,
+            });
+        }
+        observer.finish();
+    }
+
+    #[test]
+    fn random_segments_of_one_connection_are_judged_somehow(
+        segments in prop::collection::vec(
+            (
+                direction(), any::<u16>(), any::<Option<u16>>(),
+                (0u32..3000, any::<Option<u32>>(), any::<bool>(), any::<bool>()),
+                prop::collection::vec(any::<u8>(), 0..60)
+            ),
+            0..60
+        )
+    ) {
+        let path = Path::new(MS);
+        let mut observer = Observer::new();
+        let syn = Segment { syn: true, ..Segment::default() };
+        let mut capture = vec![(Direction::ToServer, 0, Some(1), syn)];
+        for (direction, arrived, delivered, (at, ack, syn, fin), payload) in segments {
+            let segment = Segment { at, ack, syn, fin, options: Vec::new(), payload };
+            capture.push((direction, arrived.into(), delivered.map(u64::from), segment));
+        }
+        for (direction, arrived, delivered, segment) in capture {
+            let frame = path.frame(direction, &segment);
+            observer.packet(&Packet { direction, arrived, delivered, frame: &frame });
+        }
+        for judged in observer.finish_traced(|_| true) {
+            let _ = (judged.0.label(), serde_json::to_string(&judged).unwrap());
+        }
+    }
+
+    #[test]
+    fn mutated_connections_are_judged_somehow(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>())),
+        twice in any::<prop::sample::Index>(),
+        lost in prop::option::of(any::<prop::sample::Index>())
+    ) {
+        let (capture, key_log) = sample();
+        let mut capture = capture.clone();
+        for (packet, byte, value) in changes {
+            let frame = &mut packet.get_mut(&mut capture).frame;
+            *byte.get_mut(frame) = value;
+        }
+        if let Some((packet, len)) = cut {
+            let frame = &mut packet.get_mut(&mut capture).frame;
+            frame.truncate(len.index(frame.len()));
+        }
+        capture.push(twice.get(&capture).clone());
+        if let Some(lost) = lost {
+            capture.remove(lost.index(capture.len()));
+        }
+        let mut observer = Observer::new();
+        feed(&mut observer, &capture);
+        observer.add_secrets(key_log);
+        for (facts, trace) in observer.finish_traced(|_| true) {
+            // Whatever was changed, round trips never fall below what the protocol needs.
+            prop_assert!(facts.round_trips().is_none_or(|count| count >= 1));
+            if let (FirstResponse::Seen { round_trips: first, .. },
+                LastResponse::Seen { round_trips: last, .. }) =
+                (facts.first_response, facts.last_response)
+            {
+                prop_assert!(first <= last);
+            }
+            let trace = trace.unwrap();
+            prop_assert!(trace.packets.iter().all(|packet| !packet.carries.is_empty()));
+            let _ = (facts.label(), serde_json::to_string(&(facts, trace)).unwrap());
+        }
+    }
+}
+
+#[test]
+fn random_bytes_as_client_hello_are_no_tls() {
+    let path = Path::new(MS);
+    let most = 1 << 18;
+    let limits = Limits { bytes_per_direction: most, ..Limits::default() };
+    let mut observer = Observer::with_limits(limits);
+    let mut state = 1u32;
+    let mut at = 1;
+    let syn = Segment { syn: true, ..Segment::default() };
+    let syn_ack = Segment { syn: true, ack: Some(1), ..Segment::default() };
+    let mut send = |direction, segment: &Segment| {
+        let frame = path.frame(direction, segment);
+        observer.packet(&Packet { direction, arrived: 1, delivered: Some(2), frame: &frame });
+    };
+    send(Direction::ToServer, &syn);
+    send(Direction::ToClient, &syn_ack);
+    for _ in 0..1000 {
+        let payload: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .take(1000)
+        .collect();
+        send(Direction::ToServer, &Segment { at, ack: Some(1), payload, ..Segment::default() });
+        at += 1000;
+    }
+    let facts = observer.finish().remove(0);
+    assert!(facts.tls.is_none());
+    assert!(facts.first_flight.bytes() <= most);
+    assert!(facts.label().unwrap_err().to_string().contains("ClientHello"));
+}

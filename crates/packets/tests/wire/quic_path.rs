@@ -1,0 +1,393 @@
+//! A QUIC connection between two ends over a path with a tap in its middle, on a simulated clock:
+//! quinn with rustls on both sides. Nothing is read from it but the datagrams that the tap saw.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use etherparse::PacketBuilder;
+use firstflight_packets::Direction;
+use quinn_proto::{
+    ClientConfig, Connection, DatagramEvent, Dir, Event, ServerConfig, StreamEvent, StreamId,
+    Transmit,
+};
+
+use crate::path::{Captured, MS};
+use crate::quic_end::End;
+
+/// The path and what happens on it.
+#[derive(Clone)]
+pub(crate) struct Way {
+    pub(crate) rtt: u64,
+    pub(crate) client: SocketAddr,
+    /// The tap drops the datagrams with these numbers, by direction.
+    pub(crate) drop_to_server: Vec<usize>,
+    pub(crate) drop_to_client: Vec<usize>,
+    /// So late the tap delivers each second datagram, and stamps it.
+    pub(crate) late: u64,
+    /// The tap gets and delivers every datagram twice.
+    pub(crate) twice: bool,
+    /// The server asks for a token first.
+    pub(crate) retry: bool,
+    /// The client updates its keys before each request after the first.
+    pub(crate) update_keys: bool,
+    /// The client's address is another one from its second request on.
+    pub(crate) moves_to: Option<SocketAddr>,
+    /// How many requests there are, one after the other.
+    pub(crate) requests: usize,
+    /// How long the client rests before each request after the first, and before that after the
+    /// handshake.
+    pub(crate) rest: u64,
+    pub(crate) rest_at_first: u64,
+    /// How long the server thinks before it answers.
+    pub(crate) pause: u64,
+}
+
+impl Way {
+    pub(crate) fn new(rtt: u64) -> Self {
+        Self {
+            rtt,
+            client: SocketAddr::from(([10, 77, 1, 1], 40_000)),
+            drop_to_server: Vec::new(),
+            drop_to_client: Vec::new(),
+            late: 0,
+            twice: false,
+            retry: false,
+            update_keys: false,
+            moves_to: None,
+            requests: 1,
+            rest: 0,
+            rest_at_first: 0,
+            pause: 0,
+        }
+    }
+}
+
+pub(crate) const DRAFT_29: u32 = 0xff00_001d;
+
+pub(crate) const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 77, 1, 2), 443);
+
+/// What both ends speak.
+pub(crate) struct Talk<'a> {
+    pub(crate) client: ClientConfig,
+    pub(crate) server: Arc<ServerConfig>,
+    pub(crate) request: &'a [u8],
+    pub(crate) response: &'a [u8],
+    /// What the server sends on a stream of its own, unasked.
+    pub(crate) greeting: &'a [u8],
+}
+
+pub(crate) struct Run<'a> {
+    way: &'a Way,
+    talk: &'a Talk<'a>,
+    base: Instant,
+    now: u64,
+    /// Under way: by delivery time and order.
+    under_way: BTreeMap<(u64, u64), (Direction, SocketAddr, Vec<u8>)>,
+    captured: Vec<Captured>,
+    numbers: [usize; 2],
+    ends: [End; 2],
+    /// Where the client is now.
+    client: SocketAddr,
+    asked: usize,
+    answered: usize,
+    /// When the client asks again.
+    asks: Option<u64>,
+    /// When the client closes, once it has all.
+    closes: Option<u64>,
+    done: bool,
+    /// Answers that the server will begin.
+    thinking: Vec<(u64, StreamId)>,
+}
+
+const START: u64 = 5 * MS;
+
+/// Runs a connection to its end and gives what the tap captured.
+pub(crate) fn run(way: &Way, talk: &Talk<'_>, seed: u8, base: Instant) -> Vec<Captured> {
+    let mut run = Run {
+        way,
+        talk,
+        base,
+        now: START,
+        under_way: BTreeMap::new(),
+        captured: Vec::new(),
+        numbers: [0; 2],
+        ends: [End::new(None, seed), End::new(Some(talk.server.clone()), seed ^ 0x80)],
+        client: way.client,
+        asked: 0,
+        answered: 0,
+        asks: None,
+        closes: None,
+        done: false,
+        thinking: Vec::new(),
+    };
+    let at = run.at(START);
+    let client = &mut run.ends[0];
+    let server = SocketAddr::from(SERVER);
+    let (handle, connection) =
+        client.endpoint.connect(at, talk.client.clone(), server, "first.test").unwrap();
+    (client.handle, client.connection) = (Some(handle), Some(connection));
+    if client.connection.as_ref().is_some_and(Connection::has_0rtt) {
+        run.ask();
+    }
+    run.all();
+    run.captured.sort_by_key(|captured| captured.arrived);
+    run.captured
+}
+
+impl Run<'_> {
+    fn at(&self, time: u64) -> Instant {
+        self.base + Duration::from_nanos(time)
+    }
+
+    fn all(&mut self) {
+        loop {
+            self.settle();
+            let timer = |end: &mut End| end.connection.as_mut().and_then(Connection::poll_timeout);
+            let [client, server] = &mut self.ends;
+            let timers = [timer(client), timer(server)].into_iter().flatten();
+            let timers = timers.map(|at| at.duration_since(self.base).as_nanos() as u64);
+            let first = self.under_way.first_key_value().map(|((time, _), _)| *time);
+            let thought = self.thinking.iter().map(|(time, _)| *time).min();
+            let closed = self
+                .ends
+                .iter()
+                .all(|end| end.connection.as_ref().is_none_or(Connection::is_closed));
+            if closed && first.is_none() {
+                return;
+            }
+            let waits = timers.chain(first).chain(thought).chain(self.closes).chain(self.asks);
+            let Some(next) = waits.min() else { return };
+            self.now = next.max(self.now);
+            assert!(self.now < 100_000 * MS, "the simulated connection never ends");
+            self.deliver();
+            let now = self.at(self.now);
+            for end in &mut self.ends {
+                if let Some(connection) = &mut end.connection {
+                    connection.handle_timeout(now);
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(first) = self.under_way.first_entry()
+            && first.key().0 <= self.now
+        {
+            let (direction, from, bytes) = first.remove();
+            let now = self.at(self.now);
+            let index = match direction {
+                Direction::ToServer => 1,
+                Direction::ToClient => 0,
+            };
+            let end = &mut self.ends[index];
+            let mut buffer = Vec::new();
+            let data = BytesMut::from(&bytes[..]);
+            let local = Some(IpAddr::V4(SERVER.0)).filter(|_| index == 1);
+            match end.endpoint.handle(now, from, local, None, data, &mut buffer) {
+                Some(DatagramEvent::ConnectionEvent(_, event)) => {
+                    if let Some(connection) = &mut end.connection {
+                        connection.handle_event(event);
+                    }
+                }
+                Some(DatagramEvent::NewConnection(incoming)) => {
+                    if self.way.retry && !incoming.remote_address_validated() {
+                        let transmit = end.endpoint.retry(incoming, &mut buffer).unwrap();
+                        self.transmit(Direction::ToClient, &transmit, &buffer);
+                    } else if end.connection.is_none() {
+                        let accepted = end.endpoint.accept(incoming, now, &mut buffer, None);
+                        let (handle, connection) = accepted.map_err(|error| error.cause).unwrap();
+                        (end.handle, end.connection) = (Some(handle), Some(connection));
+                    } else {
+                        end.endpoint.ignore(incoming);
+                    }
+                }
+                Some(DatagramEvent::Response(transmit)) => {
+                    let direction = [Direction::ToServer, Direction::ToClient][index];
+                    self.transmit(direction, &transmit, &buffer);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Lets both ends do what they have to do now.
+    fn settle(&mut self) {
+        for _ in 0..8 {
+            self.client_app();
+            self.server_app();
+            for (index, direction) in
+                [Direction::ToServer, Direction::ToClient].into_iter().enumerate()
+            {
+                let now = self.at(self.now);
+                let end = &mut self.ends[index];
+                let (Some(connection), Some(handle)) = (&mut end.connection, end.handle) else {
+                    continue;
+                };
+                while let Some(event) = connection.poll_endpoint_events() {
+                    if let Some(event) = end.endpoint.handle_event(handle, event) {
+                        connection.handle_event(event);
+                    }
+                }
+                loop {
+                    let mut buffer = Vec::new();
+                    let connection = self.ends[index].connection.as_mut().unwrap();
+                    let Some(transmit) = connection.poll_transmit(now, 1, &mut buffer) else {
+                        break;
+                    };
+                    self.transmit(direction, &transmit, &buffer);
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self) {
+        let client = &mut self.ends[0];
+        let connection = client.connection.as_mut().unwrap();
+        let stream = connection.streams().open(Dir::Bi).expect("a stream may be opened");
+        if self.asked > 0 && self.way.update_keys {
+            connection.force_key_update();
+        }
+        if let Some(to) = self.way.moves_to.filter(|to| self.asked > 0 && *to != self.client) {
+            self.client = to;
+            connection.local_address_changed();
+        }
+        self.asked += 1;
+        client.writing.push((stream, self.talk.request.to_vec()));
+        client.write();
+    }
+
+    fn client_app(&mut self) {
+        let (mut ask, mut answered) = (false, 0);
+        while let Some(event) = self.ends[0].connection.as_mut().and_then(Connection::poll) {
+            let client = &mut self.ends[0];
+            match event {
+                Event::Connected => {
+                    let accepted = client.connection.as_ref().unwrap().accepted_0rtt();
+                    client.connected = true;
+                    ask = self.asked == 0 || !accepted;
+                }
+                Event::Stream(StreamEvent::Readable { id }) => {
+                    answered += usize::from(client.read(id) && id.dir() == Dir::Bi);
+                }
+                Event::Stream(StreamEvent::Opened { dir: Dir::Uni }) => {
+                    while let Some(id) =
+                        client.connection.as_mut().unwrap().streams().accept(Dir::Uni)
+                    {
+                        client.read(id);
+                    }
+                }
+                Event::Stream(StreamEvent::Writable { .. }) => client.write(),
+                Event::ConnectionLost { reason } => {
+                    assert!(self.answered >= self.way.requests, "{reason}");
+                }
+                _ => {}
+            }
+        }
+        self.answered += answered;
+        if answered > 0 && self.answered < self.way.requests {
+            self.asks = Some(self.now + self.way.rest);
+        }
+        if ask && self.way.rest_at_first > 0 {
+            ask = false;
+            self.asks = Some(self.now + self.way.rest_at_first);
+        }
+        if ask || self.asks.is_some_and(|time| time <= self.now) {
+            self.asks = None;
+            self.ask();
+        }
+        let done = self.answered == self.way.requests && self.ends[0].connected;
+        if done && !self.done {
+            self.done = true;
+            // Long enough for tickets and tokens.
+            self.closes = Some(self.now + self.way.rtt + MS);
+        }
+        if self.closes.is_some_and(|time| time <= self.now) {
+            self.closes = None;
+            let now = self.at(self.now);
+            let connection = self.ends[0].connection.as_mut().unwrap();
+            connection.close(now, 0x100u32.into(), Default::default());
+        }
+    }
+
+    fn server_app(&mut self) {
+        let mut asked = Vec::new();
+        while let Some(event) = self.ends[1].connection.as_mut().and_then(Connection::poll) {
+            let server = &mut self.ends[1];
+            match event {
+                Event::HandshakeDataReady if !self.talk.greeting.is_empty() => {
+                    let connection = server.connection.as_mut().unwrap();
+                    let stream = connection.streams().open(Dir::Uni).expect("a stream");
+                    // It stays open.
+                    let greeting = self.talk.greeting;
+                    assert_eq!(
+                        connection.send_stream(stream).write(greeting).ok(),
+                        Some(greeting.len())
+                    );
+                }
+                Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => {
+                    while let Some(id) =
+                        server.connection.as_mut().unwrap().streams().accept(Dir::Bi)
+                    {
+                        asked.extend(server.read(id).then_some(id));
+                    }
+                }
+                Event::Stream(StreamEvent::Readable { id }) => {
+                    asked.extend(server.read(id).then_some(id));
+                }
+                Event::Stream(StreamEvent::Writable { .. }) => server.write(),
+                _ => {}
+            }
+        }
+        let begins = self.now + self.way.pause;
+        self.thinking.extend(asked.into_iter().map(|id| (begins, id)));
+        let (now, response) = (self.now, self.talk.response);
+        let due = self.thinking.extract_if(.., |(time, _)| *time <= now);
+        let due: Vec<_> = due.map(|(_, id)| (id, response.to_vec())).collect();
+        self.ends[1].writing.extend(due);
+        self.ends[1].write();
+    }
+
+    /// A datagram reaches the tap.
+    fn transmit(&mut self, direction: Direction, transmit: &Transmit, buffer: &[u8]) {
+        let bytes = &buffer[..transmit.size];
+        let side = direction as usize;
+        let number = self.numbers[side];
+        self.numbers[side] += 1;
+        let (from, drop) = match direction {
+            Direction::ToServer => (self.client, &self.way.drop_to_server),
+            Direction::ToClient => (SocketAddr::from(SERVER), &self.way.drop_to_client),
+        };
+        let to = transmit.destination;
+        let dropped = drop.contains(&number);
+        let late = if number % 2 == 1 { self.way.late } else { 0 };
+        for copy in 0..=u64::from(self.way.twice) {
+            // Datagrams of one moment are stamped one behind the other.
+            let arrived = self.now + late + copy * 1000 + 10 * self.captured.len() as u64;
+            let delivered = arrived + self.way.rtt / 2;
+            let frame = frame(from, to, bytes);
+            let delivered = (!dropped).then_some(delivered);
+            self.captured.push(Captured { direction, arrived, delivered, frame });
+            // A client that has moved gets nothing any more at its old address.
+            let gone = direction == Direction::ToClient && to != self.client;
+            if let Some(delivered) = delivered.filter(|_| !gone) {
+                let order = self.captured.len() as u64;
+                self.under_way.insert((delivered, order), (direction, from, bytes.to_vec()));
+            }
+        }
+    }
+}
+
+/// An Ethernet frame with a UDP datagram.
+pub(crate) fn frame(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("IPv4 alone") };
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4(from.ip().octets(), to.ip().octets(), 64)
+        .udp(from.port(), to.port())
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}

@@ -1,0 +1,260 @@
+//! When the connection was set up, and where its response begins and ends.
+
+use firstflight_packets::{
+    CertificateFacts, Direction, FirstResponse, FlowFacts, LabelKind, LastResponse, NamedGroup,
+    TcpOptions, Unknown,
+};
+use rustls::CipherSuite;
+use rustls::crypto::ring::kx_group;
+
+use crate::path::{MS, Path, Tfo};
+use crate::peers::{Made, REQUEST, RESPONSE, World, judge};
+
+/// Whole round trips of 20 ms from the first SYN to `time`.
+fn round_trips(facts: &FlowFacts, time: Option<u64>) -> u64 {
+    let took = time.unwrap() - facts.started;
+    assert!(took % (20 * MS) < MS, "{took} ns are no whole round trips");
+    took / (20 * MS)
+}
+
+fn early() -> World {
+    Made::default().world().meet()
+}
+
+#[test]
+fn rfc8446_2_the_set_up_ends_with_the_servers_finished() {
+    let resumed = || {
+        let mut world = early();
+        world.change_client(|client| client.enable_early_data = false);
+        world
+    };
+    let worlds = [
+        (Made::default().world(), 2),
+        (resumed(), 2),
+        (early(), 2),
+        (Made::tls12().world(), 3),
+        (Made::tls12().world().meet(), 2),
+    ];
+    for (world, set_up) in worlds {
+        let facts = world.facts(&Path::new(20 * MS));
+        assert_eq!(round_trips(&facts, facts.connected), 1);
+        assert_eq!(round_trips(&facts, facts.setup_done), set_up, "{}", facts.label().unwrap());
+    }
+    let facts = early().facts(&Path::new(20 * MS).tfo(Tfo::Taken));
+    assert_eq!(round_trips(&facts, facts.setup_done), 1);
+}
+
+#[test]
+fn a_set_up_with_a_hole_ends_when_the_hole_is_filled() {
+    // The server's flight in small segments, of which the first is lost.
+    let path = Path { segment: 200, drop_to_client: vec![0], ..Path::new(20 * MS) };
+    let facts = Made::default().world().facts(&path);
+    let late = facts.setup_done.unwrap() - facts.started;
+    assert!(late >= 2 * 20 * MS + 240 * MS, "{late}");
+}
+
+#[test]
+fn without_secrets_the_set_up_of_tls13_is_not_known() {
+    let world = Made::default().world();
+    let blind = judge(&world.capture(&Path::new(20 * MS)), "");
+    assert_eq!((blind.setup_done, blind.response_bytes), (None, None));
+    assert_eq!(blind.last_response, LastResponse::Unknown(Unknown::NoSecrets));
+    let world = Made::tls12().world();
+    let blind = judge(&world.capture(&Path::new(20 * MS)), "");
+    assert_eq!(round_trips(&blind, blind.setup_done), 3);
+    assert_eq!(blind.response_bytes, Some(RESPONSE.len() as u64));
+}
+
+#[test]
+fn a_short_response_ends_where_it_begins() {
+    for world in [Made::default().world(), early(), Made::tls12().world()] {
+        let facts = world.facts(&Path::new(20 * MS));
+        let FirstResponse::Seen { round_trips, arrived, delivered } = facts.first_response else {
+            panic!("no response");
+        };
+        assert_eq!(facts.last_response, LastResponse::Seen { round_trips, arrived, delivered });
+        assert_eq!(facts.response_bytes, Some(RESPONSE.len() as u64));
+    }
+}
+
+#[test]
+fn a_long_response_ends_with_its_last_record() {
+    let mut world = early();
+    world.response = vec![b'y'; 300_000];
+    let facts = world.facts(&Path::new(20 * MS));
+    let FirstResponse::Seen { arrived: first, .. } = facts.first_response else { panic!() };
+    let LastResponse::Seen { round_trips, arrived, delivered } = facts.last_response else {
+        panic!("{:?}", facts.last_response);
+    };
+    // The simulated server has no congestion window: all leaves at once.
+    assert_eq!((round_trips, facts.response_bytes), (2, Some(300_000)));
+    assert!(arrived > first + 200_000);
+    assert_eq!(delivered, Some(arrived + 10 * MS));
+    assert!(facts.tcp().unwrap().to_client.payload_bytes > 300_000);
+}
+
+#[test]
+fn rfc5681_3_1_a_response_of_several_windows_takes_a_round_trip_for_each() {
+    // Windows of ten segments: the first has the server's flight as well, and six follow.
+    let response = 6 * 14_000;
+    for (mut world, first) in [(early(), 2), (Made::default().world(), 3)] {
+        world.response = vec![b'y'; response];
+        let path = Path { window: 10, ..Path::new(20 * MS) };
+        let facts = world.facts(&path);
+        assert_eq!(facts.round_trips(), Some(first));
+        let LastResponse::Seen { round_trips: last, delivered, .. } = facts.last_response else {
+            panic!("{:?}", facts.last_response);
+        };
+        assert_eq!(last, first + 6);
+        assert_eq!(round_trips(&facts, delivered), u64::from(last));
+        assert_eq!(facts.response_bytes, Some(response as u64));
+    }
+}
+
+#[test]
+fn a_response_is_over_when_its_holes_are_filled() {
+    let mut world = early();
+    world.response = vec![b'y'; 50_000];
+    let path = Path { drop_to_client: vec![5], ..Path::new(20 * MS) };
+    let facts = world.facts(&path);
+    let LastResponse::Seen { arrived, delivered, .. } = facts.last_response else { panic!() };
+    assert!(delivered.unwrap() > arrived + 200 * MS);
+}
+
+#[test]
+fn a_response_beyond_the_snap_length_is_not_guessed() {
+    let mut world = early();
+    world.response = vec![b'y'; 50_000];
+    let mut capture = world.capture(&Path::new(20 * MS));
+    let last = capture.iter().rposition(|p| p.frame.len() > 1000).unwrap();
+    capture[last].frame.truncate(200);
+    let facts = judge(&capture, &world.key_log());
+    assert_eq!(facts.round_trips(), Some(2));
+    assert_eq!(facts.last_response, LastResponse::Unknown(Unknown::CaptureGap));
+    assert_eq!(facts.response_bytes, None);
+}
+
+/// A frame of HTTP/2 (RFC 9113 section 4.1).
+fn frame(kind: u8, stream: u8, len: u8) -> Vec<u8> {
+    let mut frame = vec![0, 0, len, kind, 0, 0, 0, 0, stream];
+    frame.extend(vec![7; usize::from(len)]);
+    frame
+}
+
+#[test]
+fn rfc9113_3_4_the_servers_settings_are_no_response() {
+    let settings = frame(4, 0, 18);
+    let answer = [frame(1, 1, 40), frame(0, 1, 200)].concat();
+    let mut world = Made::default().world().alpn("h2");
+    world.greeting = settings.clone();
+    world.response = [answer.clone(), frame(7, 0, 8)].concat();
+    let path = Path::new(20 * MS);
+    let facts = world.facts(&path);
+    assert_eq!(facts.tls.as_ref().unwrap().alpn.as_deref(), Some("h2"));
+    assert_eq!(facts.round_trips(), Some(3));
+    assert_eq!(facts.response_bytes, Some(answer.len() as u64));
+    // The same bytes are a response, and come earlier, where they are not HTTP/2.
+    for (mut world, round_trips) in [(Made::default().world(), 2), (Made::tls12().world(), 3)] {
+        world.greeting = settings.clone();
+        world.response = answer.clone();
+        assert_eq!(world.facts(&path).round_trips(), Some(round_trips));
+    }
+}
+
+#[test]
+fn rfc9113_3_4_the_same_before_tls13_with_secrets_and_unknown_without() {
+    let answer = [frame(1, 1, 40), frame(0, 1, 200)].concat();
+    for suite in [
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    ] {
+        let mut world = Made { suite: Some(suite), ..Made::tls12() }.world().alpn("h2");
+        world.greeting = frame(4, 0, 18);
+        world.response = answer.clone();
+        let capture = world.capture(&Path::new(20 * MS));
+        let facts = judge(&capture, &world.key_log());
+        assert_eq!((facts.round_trips(), facts.response_bytes), (Some(4), Some(249 + 9)));
+        let wrong: String = world
+            .key_log()
+            .lines()
+            .map(|line| format!("{} {}\n", line.rsplit_once(' ').unwrap().0, "5a".repeat(48)))
+            .collect();
+        for (key_log, why) in [("", Unknown::NoSecrets), (&wrong, Unknown::WrongSecrets)] {
+            let facts = judge(&capture, key_log);
+            assert_eq!(facts.first_response, FirstResponse::Unknown(why));
+            assert_eq!(facts.label().unwrap().kind, LabelKind::Full);
+        }
+    }
+}
+
+#[test]
+fn the_key_exchange_and_the_certificate_are_told() {
+    for (world, full) in
+        [(Made::default().world(), true), (early(), false), (Made::tls12().world(), true)]
+    {
+        let tls = world.facts(&Path::new(20 * MS)).tls.unwrap();
+        assert_eq!(tls.group, Some(NamedGroup::X25519));
+        let Some(CertificateFacts { message_bytes, certificates }) = tls.certificate else {
+            assert!(!full);
+            continue;
+        };
+        assert!(full && (200..2000).contains(&message_bytes), "{message_bytes}");
+        assert_eq!(certificates, Some(1));
+        // ecdsa_secp256r1_sha256.
+        assert_eq!(tls.signature_scheme, Some(0x0403));
+    }
+    assert!(Made::tls12().world().meet().facts(&Path::new(MS)).tls.unwrap().group.is_none());
+}
+
+#[test]
+fn rfc8446_4_1_4_a_retry_ends_in_the_group_that_the_server_asked_for() {
+    let made = Made { server_groups: vec![kx_group::SECP256R1], ..Made::default() };
+    let facts = made.world().facts(&Path::new(20 * MS));
+    assert_eq!(round_trips(&facts, facts.setup_done), 3);
+    let tls = facts.tls.unwrap();
+    assert_eq!(tls.key_shares_offered, [NamedGroup::X25519]);
+    assert_eq!(tls.group, Some(NamedGroup::P256));
+    assert_eq!(serde_json::to_value(tls.group).unwrap(), "P-256");
+}
+
+#[test]
+fn packets_and_bytes_are_counted_each_way() {
+    let world = early();
+    let path = Path { drop_to_server: vec![0], ..Path::new(20 * MS) };
+    let capture = world.capture(&path);
+    let facts = judge(&capture, &world.key_log());
+    for (direction, traffic) in [
+        (Direction::ToServer, facts.tcp().unwrap().to_server),
+        (Direction::ToClient, facts.tcp().unwrap().to_client),
+    ] {
+        let frames = capture.iter().filter(|p| p.direction == direction);
+        let bytes: usize = frames.clone().map(|p| p.frame.len()).sum();
+        assert_eq!(traffic.packets as usize, frames.count());
+        assert_eq!(traffic.wire_bytes as usize, bytes);
+    }
+    // The lost flight and its copy.
+    assert!(facts.tcp().unwrap().to_server.payload_bytes > 2 * (300 + REQUEST.len() as u64));
+    let expected = TcpOptions {
+        mss: Some(1400),
+        window_scale: Some(7),
+        sack_permitted: true,
+        ..TcpOptions::default()
+    };
+    assert_eq!(facts.tcp().unwrap().client_options, expected);
+    assert_eq!(facts.tcp().unwrap().server_options, Some(expected));
+}
+
+#[test]
+fn a_connection_owns_its_packets_and_not_those_of_the_next() {
+    let world = Made::default().world();
+    let first = Path::new(20 * MS);
+    let capture = world.capture(&first);
+    let facts = judge(&capture, &world.key_log());
+    assert!(capture.iter().all(|captured| facts.owns(&captured.packet())));
+    let next = world.capture(&Path { start: 5_000 * MS, ..first.clone() });
+    assert!(!next.iter().any(|captured| facts.owns(&captured.packet())));
+    let mut other = first;
+    other.client.set_port(1);
+    assert!(!world.capture(&other).iter().any(|captured| facts.owns(&captured.packet())));
+}

@@ -1,0 +1,45 @@
+//! The rig's own promises: what it starts answers, freezes, comes back empty, and is gone at the
+//! end.
+
+use firstflight_testkit::{Cluster, Kind, Listen, Plan, Process, Sentinels};
+
+#[test]
+fn a_store_keeps_nothing_over_a_restart() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let mut store = Process::start(Plan::new(kind, Listen::Unix));
+        assert_eq!(store.ask(&["set", "a", "1"]), "OK");
+        store.restart();
+        assert_eq!(store.ask(&["get", "a"]), "");
+        let pid = store.pid();
+        assert!(std::path::Path::new(&format!("/proc/{pid}")).exists());
+        drop(store);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+}
+
+#[test]
+fn a_clock_can_be_off() {
+    let store = Process::start(Plan::new(Kind::Valkey, Listen::Tcp).clock("+1000s"));
+    let said = store.ask(&["time"]);
+    let seconds: u64 = said.lines().next().unwrap().parse().unwrap();
+    let ours = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!(seconds.abs_diff(ours + 1000) < 30, "{seconds} and {ours}");
+}
+
+#[test]
+fn sentinels_put_the_replica_in_the_masters_place() {
+    let mut all = Sentinels::start();
+    all.stores[0].kill();
+    all.wait_for_master(1);
+}
+
+#[test]
+fn a_cluster_is_whole_and_moves_slots() {
+    let cluster = Cluster::start(Kind::Redis);
+    // CLUSTER KEYSLOT foo
+    assert_eq!(cluster.masters[2].ask(&["set", "foo", "1"]), "OK");
+    assert_eq!(cluster.masters[2].ask(&["del", "foo"]), "1");
+    cluster.move_slot(12182, 2, 0);
+    assert!(cluster.masters[2].ask(&["set", "foo", "1"]).contains("MOVED 12182"));
+    assert_eq!(cluster.masters[0].ask(&["set", "foo", "1"]), "OK");
+}
