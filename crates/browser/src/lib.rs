@@ -1,6 +1,17 @@
 //! Real browsers: found on this machine, started without a window and with a profile of their own,
 //! driven, and ended with all their processes.
 //!
+//! ```
+//! use firstflight_browser::{Installed, Make};
+//!
+//! for make in [Make::Chromium, Make::Firefox] {
+//!     match Installed::find(make) {
+//!         Ok(browser) => println!("{} {}", make.name(), browser.version),
+//!         Err(error) => println!("{error}"),
+//!     }
+//! }
+//! ```
+//!
 //! Chromium is spoken to by the Chrome DevTools Protocol over pipes, Firefox by WebDriver BiDi over
 //! a WebSocket. Nothing here knows where a browser runs: whoever starts it gives a [`Place`], which
 //! is this machine or a network namespace.

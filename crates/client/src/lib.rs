@@ -1,5 +1,15 @@
 //! An HTTP client that puts its request into the first flight, and says what became of it.
 //!
+//! ```
+//! use firstflight_client::{Target, Template};
+//!
+//! let target = Target::parse("https://example.test/page?id=1").unwrap();
+//! assert_eq!((target.host(), target.port()), ("example.test", 443));
+//! assert_eq!(target.path_and_query(), "/page?id=1");
+//! // Variables of `-w` that are not known, such as a misspelt one.
+//! assert_eq!(Template::parse("%{http_code} %{time_totl}").unknown(), ["time_totl"]);
+//! ```
+//!
 //! From the bottom up, each usable without the one above it:
 //! - [`connect_tcp`] and [`connect_tls`]: one connection with the instants of its phases, for who
 //!   measures;

@@ -1,5 +1,26 @@
 //! What a server is to do: settings, their defaults, and the file that holds them.
 //!
+//! ```
+//! use std::path::Path;
+//!
+//! use firstflight_config::ServerConfig;
+//!
+//! let file = Path::new("firstflight.toml");
+//! let text = r#"
+//! [[listener]]
+//! address = "127.0.0.1:8443"
+//! [[site]]
+//! [[site.route]]
+//! root = "/srv/www"
+//! "#;
+//! let config = ServerConfig::parse(text, file).unwrap();
+//! assert_eq!(config.listeners.len(), 1);
+//!
+//! // Errors name the file and the line, and suggest the key that was meant.
+//! let error = ServerConfig::parse("[[listner]]", file).unwrap_err().to_string();
+//! assert!(error.contains("firstflight.toml, line 1") && error.contains("`listener`"), "{error}");
+//! ```
+//!
 //! Settings that belong to a room of their own (store, ticket keys, TLS, traces) are that room's
 //! types. What a key of the file means is told once, where its type is.
 

@@ -1,5 +1,18 @@
 //! Judges TCP, QUIC and TLS connections from their packets: labels, early data, round trips.
 //!
+//! ```
+//! use firstflight_packets::{Direction, Observer, Packet};
+//!
+//! let mut observer = Observer::new();
+//! // An Ethernet frame that holds neither TCP nor UDP belongs to no connection.
+//! let frame = [0; 60];
+//! let packet =
+//!     Packet { direction: Direction::ToServer, arrived: 0, delivered: Some(1_000), frame: &frame };
+//! observer.packet(&packet);
+//! assert_eq!(observer.add_secrets("# a key log without secrets\n"), 0);
+//! assert!(observer.finish().is_empty());
+//! ```
+//!
 //! Sans-IO: an [`Observer`] is fed the [`Packet`]s of a tap in the middle of the path and the
 //! lines of an NSS key log (`SSLKEYLOGFILE`), and gives one [`FlowFacts`] for each connection.
 //! Packets may come before their secrets: a connection is judged only when it is taken.

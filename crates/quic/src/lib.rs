@@ -2,6 +2,17 @@
 //! refusal, address tokens (RFC 9000 section 8.1), and what a server has to know of a first flight
 //! before it answers.
 //!
+//! ```
+//! use firstflight_quic::Steering;
+//!
+//! // Four sockets share a port. A connection ID names the worker of its connection, so a connection
+//! // stays with its worker when the client's address changes.
+//! let steering = Steering::new(4);
+//! let id = steering.connection_ids(2).generate_cid();
+//! let short_header = [&[0x40], &id[..]].concat();
+//! assert_eq!(steering.worker(&short_header), 2);
+//! ```
+//!
 //! - [`ServerCrypto`] and [`ClientCrypto`] stand behind quinn's `ServerConfig` and `ClientConfig`.
 //!   Early data is accepted only if somebody says so ([`EarlyDataJudge`]), on the same facts as
 //!   over TCP, and before anything is sent.

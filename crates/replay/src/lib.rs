@@ -1,5 +1,23 @@
 //! Strike register and gate: no early-data flight is executed twice, no honest request is lost.
 //!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use firstflight_replay::{ClaimKey, EpochScope, Gate, GateConfig, Offer, Refusal, TicketEpochs};
+//!
+//! let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
+//! let gate = Gate::new(GateConfig::default(), epochs.clone());
+//! let now = Duration::from_secs(100);
+//! let offer = |digest, skew| Offer::new(ClaimKey::of_flight(digest), skew, now, epochs.current());
+//!
+//! // One connection wins the claim of a flight. A copy of it loses, and is never executed.
+//! assert!(gate.claim(&offer(&[1; 32], 0), now).unwrap().won());
+//! assert!(!gate.claim(&offer(&[1; 32], 0), now).unwrap().won());
+//! // A ticket age that is off by more than 10 s: TLS refuses early data.
+//! assert_eq!(gate.claim(&offer(&[2; 32], 30), now), Err(Refusal::TicketAge));
+//! ```
+//!
 //! TLS accepts a first flight that is resent byte for byte as often as it comes (RFC 8446
 //! section 8, appendix E.5). So each flight has a *claim* that one connection wins. It is settled
 //! when TLS would accept the flight's early data, before anything of the handshake is sent: won,

@@ -2,6 +2,11 @@
 //! frozen, killed and started again, and none outlives the one who started it. And a receiver of
 //! traces and metrics, an ACME authority, and fresh machines to install things on.
 //!
+//! ```
+//! let port = firstflight_testkit::free_port();
+//! std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+//! ```
+//!
 //! For tests only: whatever goes wrong is a panic that says what. All calls block.
 
 mod cluster;

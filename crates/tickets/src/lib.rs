@@ -1,5 +1,22 @@
 //! Ticket keys: the ring that seals tickets, the schedule that turns it, and where it comes from.
 //!
+//! ```
+//! use firstflight_tickets::{Opened, Ring, Schedule, UnixTime, Zone};
+//!
+//! let now = UnixTime(1_700_000_000);
+//! let schedule = Schedule::default();
+//! let mut ring = Ring::fresh(schedule, now);
+//! let ticket = ring.seal(b"session", Zone::default(), now);
+//!
+//! // Keys rotate; the old one still opens its tickets until the last of them has expired.
+//! let later = now.after(schedule.rotation());
+//! ring.keep_up(later);
+//! assert!(matches!(ring.open(&ticket, later), Opened::Ticket { content, .. } if content == b"session"));
+//! let expired = later.after(schedule.lifetime() + schedule.rotation());
+//! ring.keep_up(expired);
+//! assert_eq!(ring.open(&ticket, expired), Opened::UnknownKey);
+//! ```
+//!
 //! A server that keeps no session state puts it into the ticket, sealed under a key of its own
 //! (RFC 8446 section 4.6.1, RFC 5077 section 4). This crate seals and opens; what is inside a
 //! ticket it doesn't know.

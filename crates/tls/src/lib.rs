@@ -1,5 +1,37 @@
 //! BoringSSL behind safe types, for both roles: contexts, early data, sessions, ticket sealing.
 //!
+//! ```
+//! use firstflight_tls::{
+//!     Acceptor, AcceptorConfig, Connector, ConnectorConfig, Identity, Machine, Offer, Progress, Trust,
+//! };
+//!
+//! fn carry(from: &mut Machine, to: &mut Machine) {
+//!     to.feed(from.outgoing());
+//!     from.sent(from.outgoing().len());
+//! }
+//!
+//! # fn main() -> Result<(), firstflight_tls::TlsError> {
+//! # let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+//! # let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+//! let identity = Identity::from_pem(certificate.as_bytes(), key.as_bytes())?;
+//! let mut server = Acceptor::new(AcceptorConfig::new(identity))?.machine(false)?;
+//! let offer = Offer { host: "localhost".to_owned(), session: None, early_data: false };
+//! let mut client = Connector::new(ConnectorConfig::new(Trust::Anyone))?.machine(&offer)?;
+//! while !(client.is_complete() && server.is_complete()) {
+//!     client.handshake()?;
+//!     carry(&mut client, &mut server);
+//!     server.handshake()?;
+//!     carry(&mut server, &mut client);
+//! }
+//! client.write(b"hello")?;
+//! carry(&mut client, &mut server);
+//! let mut buffer = [0; 16];
+//! assert_eq!(server.read(&mut buffer)?, Progress::Done(5));
+//! assert_eq!(&buffer[..5], b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Layers, each usable without the one above it:
 //! - [`Acceptor`] and [`Connector`]: what a server or a client is willing to do;
 //! - [`Machine`]: one connection without sockets (bytes in, bytes out), in early data or past it;
