@@ -15,7 +15,7 @@ use crate::{method, session};
 
 /// What every connection of a client has in common.
 ///
-/// quinn's `Connection::handshake_data` gives a [`Handshake`], in a `Box<dyn Any>`.
+/// quinn's `Connection::handshake_data` gives a [`Handshake`](crate::Handshake), in a `Box<dyn Any>`.
 pub struct ClientCrypto {
     context: SslContext,
     key_log: Option<Arc<dyn KeyLog>>,

@@ -14,7 +14,7 @@ pub enum SecretFileError {
     Read(io::Error),
     /// Others may read or write it; its permission bits.
     ReadableByOthers(u32),
-    /// It is longer than [`MAX_BYTES`].
+    /// It is longer than 64 KiB.
     TooLong,
 }
 

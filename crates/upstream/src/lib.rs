@@ -1,9 +1,9 @@
 //! Pools of HTTP servers: which of them a request goes to, whether it may go to another when that
 //! fails, and the connections that are kept.
 //!
-//! The decisions are sans-IO, with the time as an argument: [`mod@balance`] chooses,
-//! [`mod@health`] judges a server, [`mod@budget`] and [`mod@retry`] say what is sent again, and
-//! [`mod@roster`] joins them. [`Pool`] puts them on sockets; HTTP is hyper's.
+//! The decisions are sans-IO, with the time as an argument: `balance` chooses, `health` judges a
+//! server, `budget` and `retry` decide what is sent again, and `roster` joins them. [`Pool`] puts
+//! them on sockets; HTTP is hyper's.
 
 mod address;
 mod answer;
