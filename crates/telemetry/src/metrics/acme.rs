@@ -2,19 +2,20 @@
 
 use std::borrow::Cow;
 
+use super::family::counted;
 use super::label::LabelInfo;
 use super::{AcmeChallenge, Counters, Description, Family, Series, Snapshot, Value};
 
-/// What an authority asks.
-#[derive(Debug)]
-pub struct Acme {
-    /// Questions that were answered.
-    pub challenges: Counters<AcmeChallenge>,
-}
-
-impl Default for Acme {
-    fn default() -> Self {
-        Self { challenges: Counters::new(&CHALLENGES) }
+counted! {
+    /// What an authority asks.
+    pub struct Acme {
+        challenges: Counters<AcmeChallenge> = counter(
+            "firstflight_acme_challenges_total",
+            "Questions of authorities that were answered, by the kind of challenge.",
+            "None while tries fail: the authority comes to another machine, or something before \
+             this one \
+             keeps it off.",
+        );
     }
 }
 
@@ -59,7 +60,7 @@ impl Acme {
         });
         let series = tries.collect();
         snapshot.push(Family { description: &TRIES, labels: vec![SITE, RESULT], series });
-        snapshot.push(self.challenges.family());
+        self.counted(snapshot);
     }
 }
 
@@ -105,12 +106,7 @@ static IN_A_ROW: Description = Description::gauge(
 static TRIES: Description = Description::counter(
     "firstflight_acme_tries_total",
     "Tries to have a site's certificate issued or renewed, by what came of them.",
-    "Many that fail count against the authority's limits. With several nodes that share a store one \
+    "Many that fail count against the authority's limits. With several nodes that share a store \
+     one \
      of them issues, and the others take up.",
-);
-static CHALLENGES: Description = Description::counter(
-    "firstflight_acme_challenges_total",
-    "Questions of authorities that were answered, by the kind of challenge.",
-    "None while tries fail: the authority comes to another machine, or something before this one \
-     keeps it off.",
 );

@@ -24,9 +24,9 @@ impl<L: Labels> Counters<L> {
         Self { description, sparse: false, cells, labels: PhantomData }
     }
 
-    /// For many combinations, of which few are ever met.
-    pub(crate) fn sparse(description: &'static Description) -> Self {
-        Self { sparse: true, ..Self::new(description) }
+    /// For many combinations, few of which ever occur.
+    pub(crate) fn sparse(self) -> Self {
+        Self { sparse: true, ..self }
     }
 
     /// Counts one.
@@ -144,6 +144,44 @@ impl Cell {
     }
 }
 
+/// Defines a group of metrics that are counted where things happen. An entry is all that a metric
+/// needs: its field, labels, name, help and advice (see [`Description`]), and a histogram's bounds.
+macro_rules! counted {
+    (
+        $(#[$group_doc:meta])*
+        pub struct $group:ident {
+            $($field:ident: $family:ty = $kind:ident(
+                $name:literal, $help:literal, $advice:literal $(, $bounds:ident)? $(,)?
+            )$(.$modifier:ident())?;)*
+        }
+    ) => {
+        $(#[$group_doc])*
+        #[derive(Debug)]
+        pub struct $group {
+            $(#[doc = $help] pub $field: $family,)*
+        }
+
+        impl Default for $group {
+            fn default() -> Self {
+                Self {
+                    $($field: {
+                        static DESCRIPTION: $crate::metrics::Description =
+                            $crate::metrics::Description::$kind($name, $help, $advice);
+                        <$family>::new(&DESCRIPTION $(, $bounds)?)$(.$modifier())?
+                    },)*
+                }
+            }
+        }
+
+        impl $group {
+            pub(super) fn counted(&self, snapshot: &mut $crate::metrics::Snapshot) {
+                $(snapshot.push(self.$field.family());)*
+            }
+        }
+    };
+}
+pub(super) use counted;
+
 /// A sum of seconds is kept in microseconds: for 292,000 years.
 const MILLION: f64 = 1e6;
 
@@ -164,7 +202,7 @@ mod tests {
             series.iter().map(|series| series.value.number()).collect::<Vec<_>>()
         };
         assert_eq!(values(&counters), [0.0, 1.0]);
-        let sparse = Counters::<Transport>::sparse(&EVENTS);
+        let sparse = Counters::<Transport>::new(&EVENTS).sparse();
         sparse.add(Transport::Quic, 7);
         assert_eq!(values(&sparse), [7.0]);
     }

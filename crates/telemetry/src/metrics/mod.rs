@@ -76,11 +76,11 @@ impl Metrics {
     /// Everything at this moment: what was counted, and `readings`.
     pub fn snapshot(&self, readings: &Readings) -> Snapshot {
         let mut snapshot = Snapshot::default();
-        self.early_data.collect(&mut snapshot);
+        self.early_data.counted(&mut snapshot);
         register::collect(readings, &mut snapshot);
-        self.handshakes.collect(&mut snapshot);
+        self.handshakes.counted(&mut snapshot);
         self.connections.collect(readings.connections_limit, &mut snapshot);
-        self.requests.collect(&mut snapshot);
+        self.requests.counted(&mut snapshot);
         self.tickets.collect(&readings.tickets, &mut snapshot);
         store::collect(readings.store.as_ref(), &mut snapshot);
         self.quic.collect(readings.quic.as_ref(), &mut snapshot);
