@@ -5,14 +5,14 @@
 use std::time::Duration;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use firstflight_emulator::{CellSpec, Chains, Middlebox, TooBig};
+use firstflight_emulator::{CellSpec, Chains, DelaySpec, Middlebox, MtuSpec, TooBig};
 use firstflight_fuzz::{Event, Flags};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut cells = vec![
-        CellSpec::Mtu { bytes: 600, too_big: TooBig::Icmp },
-        CellSpec::Delay { delay: Duration::from_millis(1) },
+        CellSpec::Mtu(MtuSpec { bytes: 600, too_big: TooBig::Icmp }),
+        CellSpec::Delay(DelaySpec { delay: Duration::from_millis(1) }),
     ];
     cells.extend(Middlebox::ALL.map(CellSpec::Middlebox));
     // Those that drop stand behind those that alter, and each alone on a path of its own.

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use firstflight_emulator::{
-    Backend, CellSpec, Network, NetworkConfig, PathConfig, enter_user_namespace,
+    Backend, CellSpec, Network, NetworkConfig, PathConfig, RateSpec, enter_user_namespace,
 };
 use serde_json::json;
 
@@ -61,9 +61,9 @@ fn main() -> Result<ExitCode, Failure> {
 fn path(mbits: f64) -> PathConfig {
     // Short, so that a sender's buffer of usual size keeps the queue filled while something stalls.
     let (up, down) = (Duration::from_millis(1), Duration::from_millis(1));
-    let queue_bytes = CellSpec::default_queue_bytes(mbits, up + down);
+    let queue_bytes = RateSpec::default_queue_bytes(mbits, up + down);
     let mut path = PathConfig::delays(format!("{mbits} Mbit/s"), up, down);
-    path.up.insert(0, CellSpec::Rate { mbits, queue_bytes, burst_bytes: 0 });
+    path.up.insert(0, CellSpec::Rate(RateSpec { mbits, queue_bytes, burst_bytes: 0 }));
     path
 }
 

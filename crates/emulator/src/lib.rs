@@ -41,7 +41,10 @@ mod wake;
 mod wiring;
 
 pub use attacker::{Attacker, Attempt, Ending, Resend, ResendDatagrams};
-pub use cells::{CellSpec, Distribution, Middlebox, TooBig};
+pub use cells::{
+    BurstyLossSpec, CellSpec, DelaySpec, Distribution, JitterSpec, LossSpec, Middlebox, MtuSpec,
+    RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
+};
 pub use chain::{Chains, Exit};
 pub use children::Process;
 pub use clock::{monotonic_ns, unix_offset_ns};

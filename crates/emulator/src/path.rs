@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use crate::{CellSpec, Profile};
+use crate::{CellSpec, DelaySpec, Profile};
 
 /// One path as it is asked for.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +24,7 @@ impl PathConfig {
 
     /// A path with a delay each way, and nothing else.
     pub fn delays(name: impl Into<String>, up: Duration, down: Duration) -> Self {
-        let cell = |delay| vec![CellSpec::Delay { delay }];
+        let cell = |delay| vec![CellSpec::Delay(DelaySpec { delay })];
         Self { name: name.into(), up: cell(up), down: cell(down) }
     }
 }

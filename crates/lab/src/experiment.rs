@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_emulator::{CellSpec, Profile};
+use firstflight_emulator::{CellSpec, LossSpec, Profile, ReorderSpec};
 use firstflight_tls::Version;
 
 use crate::axes::names;
@@ -243,7 +243,7 @@ fn lossy() -> Vec<Profile> {
         each_way(&mut profile.down);
         Profile { name: format!("{}{name}", profile.name), ..profile }
     };
-    let loss = |probability| Some(CellSpec::Loss { probability });
+    let loss = |probability| Some(CellSpec::Loss(LossSpec { probability }));
     vec![
         with("", None),
         with(", 1 % lost", loss(0.01)),
@@ -252,7 +252,10 @@ fn lossy() -> Vec<Profile> {
         with(
             ", 5 % overtaken",
             // Two milliseconds are several packets of a flight, and less than any timer.
-            Some(CellSpec::Reorder { probability: 0.05, by: Duration::from_millis(2) }),
+            Some(CellSpec::Reorder(ReorderSpec {
+                probability: 0.05,
+                by: Duration::from_millis(2),
+            })),
         ),
     ]
 }

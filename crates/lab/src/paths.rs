@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_emulator::{CellSpec, Profile};
+use firstflight_emulator::{CellSpec, Profile, RateSpec};
 use firstflight_report::ProfileFacts;
 
 /// A network of the plan.
@@ -67,19 +67,12 @@ impl PlannedPath {
 
     /// Whether its delay varies by design.
     pub(crate) fn varies(&self) -> bool {
-        self.cells().any(|cell| {
-            matches!(
-                cell,
-                CellSpec::Jitter { .. }
-                    | CellSpec::Reconfiguration { .. }
-                    | CellSpec::Reorder { .. }
-            )
-        })
+        self.cells().any(CellSpec::varies_delay)
     }
 
     /// Whether it drops packets by design, or may make a sender believe that they were dropped.
     pub(crate) fn may_lose(&self) -> bool {
-        self.cells().any(|cell| !matches!(cell, CellSpec::Delay { .. }))
+        self.cells().any(CellSpec::may_drop)
     }
 
     /// When a sample on it has hung: after this beyond the time that its answer may take.
@@ -92,8 +85,7 @@ impl PlannedPath {
     /// What a record says of it.
     pub(crate) fn facts(&self) -> ProfileFacts {
         let words = |cells: &[CellSpec]| {
-            let told =
-                |cell: &&CellSpec| !matches!(cell, CellSpec::Delay { .. } | CellSpec::Rate { .. });
+            let told = |cell: &&CellSpec| !matches!(cell, CellSpec::Delay(_) | CellSpec::Rate(_));
             let words: Vec<String> = cells.iter().filter(told).map(CellSpec::to_string).collect();
             words.join(", ")
         };
@@ -127,7 +119,7 @@ impl PlannedPath {
 
 fn bottleneck(cells: &[CellSpec]) -> Option<f64> {
     let rates = cells.iter().filter_map(|cell| match cell {
-        CellSpec::Rate { mbits, .. } => Some(*mbits),
+        CellSpec::Rate(RateSpec { mbits, .. }) => Some(*mbits),
         _ => None,
     });
     rates.reduce(f64::min)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_emulator::{CellSpec, Profile};
+use firstflight_emulator::{CellSpec, LossSpec, Profile};
 use firstflight_lab::{Axes, BuiltIn, Client, Experiment, Http, Kind, ServerKind, Size, Transport};
 use firstflight_report::{Cell, Fault, Record};
 
@@ -111,7 +111,7 @@ pub(crate) fn loss() {
         let mut profile = Profile::plain(rtt(Client::Firstflight));
         profile.name = "lossy".to_owned();
         for cells in [&mut profile.up, &mut profile.down] {
-            cells.push(CellSpec::Loss { probability: 0.04 });
+            cells.push(CellSpec::Loss(LossSpec { probability: 0.04 }));
         }
         experiment.profiles = vec![profile];
         config.experiments.push(experiment);

@@ -1,10 +1,54 @@
 //! Bursty loss: a line that is now good, now bad (Gilbert, "Capacity of a burst-noise channel",
 //! 1960; Elliott, "Estimates of error rates for codes on burst-noise channels", 1963).
 
+use std::fmt;
+
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Cell, Passage, Verdict};
+/// Loss in bursts: a good and a bad state (Gilbert and Elliott). The share of packets in the bad
+/// state is `enter / (enter + leave)`, and it lasts `1 / leave` packets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BurstyLossSpec {
+    /// Probability that a packet turns the good state bad.
+    pub enter: f64,
+    /// Probability that a packet turns the bad state good.
+    pub leave: f64,
+    /// Loss in the good state.
+    pub good_loss: f64,
+    /// Loss in the bad state.
+    pub bad_loss: f64,
+}
+
+impl CellSettings for BurstyLossSpec {
+    fn name(&self) -> &'static str {
+        "bursty-loss"
+    }
+
+    fn fault(&self) -> Option<String> {
+        probability_fault(&[self.enter, self.leave, self.good_loss, self.bad_loss])
+    }
+
+    fn build(&self, seeds: Seeds) -> Box<dyn Cell> {
+        let loss = [self.good_loss, self.bad_loss];
+        Box::new(BurstyLoss::new(self.enter, self.leave, loss, seeds.cell))
+    }
+}
+
+impl fmt::Display for BurstyLossSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "bursty loss {} % and {} % (enter {} %, leave {} %)",
+            percent(self.good_loss),
+            percent(self.bad_loss),
+            percent(self.enter),
+            percent(self.leave)
+        )
+    }
+}
+
+use super::{Cell, CellSettings, Passage, Seeds, Verdict, percent, probability_fault};
 
 /// Two states, each with a loss of its own; each packet may change the state.
 #[derive(Debug)]

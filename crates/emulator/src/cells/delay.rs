@@ -1,6 +1,44 @@
 //! A fixed delay.
 
-use super::{Cell, Passage, Verdict};
+use std::fmt;
+use std::time::Duration;
+
+/// The same delay for each packet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DelaySpec {
+    /// One way.
+    pub delay: Duration,
+}
+
+impl CellSettings for DelaySpec {
+    fn name(&self) -> &'static str {
+        "delay"
+    }
+
+    fn fault(&self) -> Option<String> {
+        delay_fault(self.delay)
+    }
+
+    fn base_delay(&self) -> Duration {
+        self.delay
+    }
+
+    fn may_drop(&self) -> bool {
+        false
+    }
+
+    fn build(&self, _: Seeds) -> Box<dyn Cell> {
+        Box::new(Delay { delay_ns: nanoseconds(self.delay) })
+    }
+}
+
+impl fmt::Display for DelaySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "delay {:?}", self.delay)
+    }
+}
+
+use super::{Cell, CellSettings, Passage, Seeds, Verdict, delay_fault, nanoseconds};
 
 /// Adds the same delay to each packet.
 #[derive(Debug)]

@@ -1,9 +1,65 @@
 //! A delay that varies.
 
+use std::fmt;
+use std::time::Duration;
+
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-use super::{Cell, Distribution, Passage, Verdict, moved};
+use super::{
+    Cell, CellSettings, Distribution, Passage, Seeds, Verdict, delay_fault, moved, nanoseconds,
+};
+
+/// A delay that varies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JitterSpec {
+    /// What the distribution lies around.
+    pub delay: Duration,
+    /// How far from it.
+    pub distribution: Distribution,
+    /// How long a draw holds; zero: each packet has its own. Order being kept, packets side by
+    /// side would otherwise all wait for the slowest of them.
+    pub hold: Duration,
+    /// Whether packets may overtake each other. Usually not: a longer delay holds up those behind
+    /// it.
+    pub overtakes: bool,
+}
+
+impl CellSettings for JitterSpec {
+    fn name(&self) -> &'static str {
+        "jitter"
+    }
+
+    fn fault(&self) -> Option<String> {
+        delay_fault(self.delay)
+            .or_else(|| self.distribution.fault())
+            .or_else(|| delay_fault(self.hold))
+    }
+
+    fn base_delay(&self) -> Duration {
+        self.delay
+    }
+
+    fn varies_delay(&self) -> bool {
+        true
+    }
+
+    fn build(&self, seeds: Seeds) -> Box<dyn Cell> {
+        Box::new(Jitter::new(
+            nanoseconds(self.delay),
+            self.distribution.clone(),
+            nanoseconds(self.hold),
+            self.overtakes,
+            seeds.cell,
+        ))
+    }
+}
+
+impl fmt::Display for JitterSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "delay {:?}, jitter {}", self.delay, self.distribution)
+    }
+}
 
 /// Draws the delay anew for each packet, or for all packets of a while.
 #[derive(Debug)]

@@ -1,9 +1,38 @@
 //! Random loss: each packet by itself.
 
+use std::fmt;
+
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Cell, Passage, Verdict};
+/// Loss of each packet by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LossSpec {
+    /// From 0 to 1.
+    pub probability: f64,
+}
+
+impl CellSettings for LossSpec {
+    fn name(&self) -> &'static str {
+        "loss"
+    }
+
+    fn fault(&self) -> Option<String> {
+        probability_fault(&[self.probability])
+    }
+
+    fn build(&self, seeds: Seeds) -> Box<dyn Cell> {
+        Box::new(Loss::new(self.probability, seeds.cell))
+    }
+}
+
+impl fmt::Display for LossSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "loss {} %", percent(self.probability))
+    }
+}
+
+use super::{Cell, CellSettings, Passage, Seeds, Verdict, percent, probability_fault};
 
 /// Drops each packet with the same probability, whatever became of those before.
 #[derive(Debug)]

@@ -17,11 +17,59 @@ mod reorder;
 mod spec;
 
 use std::fmt;
+use std::time::Duration;
 
+pub use bursty_loss::BurstyLossSpec;
+pub use delay::DelaySpec;
 pub use distribution::Distribution;
+pub use jitter::JitterSpec;
+pub use loss::LossSpec;
 pub use middlebox::Middlebox;
-pub use mtu::TooBig;
+pub use mtu::{MtuSpec, TooBig};
+pub use rate::RateSpec;
+pub use reconfiguration::ReconfigurationSpec;
+pub use reorder::ReorderSpec;
 pub use spec::CellSpec;
+
+/// What a profile asks of one kind of cell.
+pub(crate) trait CellSettings: fmt::Display {
+    /// Its name in counters and in the tap.
+    fn name(&self) -> &'static str;
+
+    /// Why it cannot be built, as a clause.
+    fn fault(&self) -> Option<String>;
+
+    fn build(&self, seeds: Seeds) -> Box<dyn Cell>;
+
+    /// The cell in words, for reports.
+    fn words(&self) -> String {
+        self.to_string()
+    }
+
+    /// The delay that it adds without jitter, queue or reordering.
+    fn base_delay(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// See [`CellSpec::varies_delay`].
+    fn varies_delay(&self) -> bool {
+        false
+    }
+
+    /// See [`CellSpec::may_drop`].
+    fn may_drop(&self) -> bool {
+        true
+    }
+}
+
+/// Where the randomness of a cell comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Seeds {
+    /// This cell's own.
+    pub(crate) cell: u64,
+    /// The same for both directions of its path.
+    pub(crate) path: u64,
+}
 
 /// A packet inside a cell.
 pub(crate) struct Passage<'a> {
@@ -76,6 +124,26 @@ fn moved(delay_ns: u64, by_ms: f64) -> u64 {
     // Casts to integers saturate, so nothing that a distribution draws can overflow.
     (delay_ns as f64 + by_ms * 1e6).max(0.0).round() as u64
 }
+
+/// A probability in per cent, without the noise of floating point.
+fn percent(probability: f64) -> f64 {
+    (probability * 1e8).round() / 1e6
+}
+
+fn delay_fault(delay: Duration) -> Option<String> {
+    (delay > MAX_DELAY).then(|| format!("a delay is at most {MAX_DELAY:?} each way, not {delay:?}"))
+}
+
+fn probability_fault(probabilities: &[f64]) -> Option<String> {
+    let wrong = probabilities.iter().find(|probability| !(0.0..=1.0).contains(*probability))?;
+    Some(format!("a probability is 0 to 1 (0 to 100 %), not {wrong}"))
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const MAX_DELAY: Duration = Duration::from_secs(60);
 
 /// Length of an Ethernet II header.
 pub(crate) const ETHERNET: usize = 14;

@@ -1,8 +1,46 @@
 //! A hop that carries smaller packets only.
 
+use std::fmt;
+
 use etherparse::{Icmpv4Type, Ipv4Slice, PacketBuilder, icmpv4};
 
-use super::{Cell, ETHERNET, Passage, Verdict};
+use super::{Cell, CellSettings, ETHERNET, Passage, Seeds, Verdict};
+
+/// A hop that carries no larger IP packets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MtuSpec {
+    /// Bytes of the largest IP packet that passes, from 576 (RFC 791) to 1500.
+    pub bytes: u16,
+    /// What becomes of larger ones.
+    pub too_big: TooBig,
+}
+
+impl CellSettings for MtuSpec {
+    fn name(&self) -> &'static str {
+        "mtu"
+    }
+
+    fn fault(&self) -> Option<String> {
+        (!(MIN_MTU..=MAX_MTU).contains(&self.bytes))
+            .then(|| format!("an MTU is {MIN_MTU} to {MAX_MTU} bytes, not {}", self.bytes))
+    }
+
+    fn build(&self, _: Seeds) -> Box<dyn Cell> {
+        Box::new(Mtu { bytes: self.bytes, too_big: self.too_big })
+    }
+}
+
+impl fmt::Display for MtuSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.too_big {
+            TooBig::Icmp => write!(f, "MTU {}", self.bytes),
+            TooBig::BlackHole => write!(f, "MTU {}, a black hole", self.bytes),
+        }
+    }
+}
+
+const MIN_MTU: u16 = 576;
+const MAX_MTU: u16 = 1_500;
 
 /// What becomes of a packet that is too big.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,6 +1,62 @@
 //! A bottleneck: a rate, and before it a drop-tail queue limited in bytes.
 
-use super::{Cell, Passage, Verdict};
+use std::fmt;
+use std::time::Duration;
+
+/// A bottleneck with a drop-tail queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RateSpec {
+    /// Megabits (10^6) a second of IP packets: headers of IP and TCP count, Ethernet's do not.
+    pub mbits: f64,
+    /// How many bytes may wait, that being sent included. See [`RateSpec::default_queue_bytes`].
+    pub queue_bytes: u64,
+    /// How many bytes may pass at once after idle time.
+    pub burst_bytes: u64,
+}
+
+impl RateSpec {
+    /// The queue of a bottleneck by default: what it sends in a round trip of the path, or in
+    /// 100 ms if that is more; but at least 30,000 bytes, which are two initial windows of 10
+    /// segments (RFC 6928).
+    pub fn default_queue_bytes(mbits: f64, rtt: Duration) -> u64 {
+        let seconds = rtt.max(Duration::from_millis(100)).as_secs_f64();
+        // The cast saturates.
+        ((mbits * 1e6 / 8.0 * seconds).round() as u64).max(30_000)
+    }
+}
+
+impl CellSettings for RateSpec {
+    fn name(&self) -> &'static str {
+        "rate"
+    }
+
+    fn fault(&self) -> Option<String> {
+        let Self { mbits, queue_bytes, burst_bytes } = self;
+        if !(MIN_MBITS..=MAX_MBITS).contains(mbits) {
+            return Some(format!("a rate is {MIN_MBITS} to {MAX_MBITS} Mbit/s, not {mbits}"));
+        }
+        let bytes = queue_bytes.max(burst_bytes);
+        (*bytes > MAX_QUEUE_BYTES)
+            .then(|| format!("a queue or burst is at most {MAX_QUEUE_BYTES} bytes, not {bytes}"))
+    }
+
+    fn build(&self, _: Seeds) -> Box<dyn Cell> {
+        Box::new(Rate::new(self.mbits * 1e6, self.queue_bytes, self.burst_bytes))
+    }
+}
+
+impl fmt::Display for RateSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rate {} Mbit/s, queue {} bytes", self.mbits, self.queue_bytes)
+    }
+}
+
+const MIN_MBITS: f64 = 0.001;
+/// More than the link forwards.
+const MAX_MBITS: f64 = 100_000.0;
+const MAX_QUEUE_BYTES: u64 = 1 << 30;
+
+use super::{Cell, CellSettings, Passage, Seeds, Verdict};
 
 /// Serves packets one after the other at a rate; what finds the queue full is dropped.
 #[derive(Debug)]

@@ -1,9 +1,72 @@
 //! A delay that changes at fixed intervals, as a satellite network's when it assigns new routes.
 
+use std::fmt;
+use std::time::Duration;
+
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-use super::{Cell, Distribution, Passage, Verdict, mix, moved};
+use super::{
+    Cell, CellSettings, Distribution, Passage, Seeds, Verdict, delay_fault, mix, moved, nanoseconds,
+};
+
+/// A delay drawn anew at fixed intervals, for both directions of a path together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReconfigurationSpec {
+    /// What the distribution lies around, one way.
+    pub delay: Duration,
+    /// How far from it, one way.
+    pub distribution: Distribution,
+    /// Length of an interval. They start at multiples of it since the machine started.
+    pub period: Duration,
+    /// For how long at the start of each interval all packets are dropped.
+    pub outage: Duration,
+}
+
+impl CellSettings for ReconfigurationSpec {
+    fn name(&self) -> &'static str {
+        "reconfiguration"
+    }
+
+    fn fault(&self) -> Option<String> {
+        let Self { delay, distribution, period, outage } = self;
+        if let Some(fault) = delay_fault(*delay).or_else(|| distribution.fault()) {
+            return Some(fault);
+        }
+        if !(MIN_PERIOD..=MAX_PERIOD).contains(period) {
+            return Some(format!("a period is {MIN_PERIOD:?} to {MAX_PERIOD:?}, not {period:?}"));
+        }
+        (outage > period).then(|| format!("an outage of {outage:?} is longer than the period"))
+    }
+
+    fn base_delay(&self) -> Duration {
+        self.delay
+    }
+
+    fn varies_delay(&self) -> bool {
+        true
+    }
+
+    fn build(&self, seeds: Seeds) -> Box<dyn Cell> {
+        Box::new(Reconfiguration::new(
+            nanoseconds(self.delay),
+            self.distribution.clone(),
+            nanoseconds(self.period),
+            nanoseconds(self.outage),
+            seeds.path,
+        ))
+    }
+}
+
+impl fmt::Display for ReconfigurationSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { delay, distribution, period, .. } = self;
+        write!(f, "delay {delay:?}, every {period:?} moved by {distribution}")
+    }
+}
+
+const MIN_PERIOD: Duration = Duration::from_millis(1);
+const MAX_PERIOD: Duration = Duration::from_secs(3_600);
 
 /// Draws one delay for each interval. Both directions of a path are given the same seed, so that
 /// they change together and a round trip has the whole of the change.

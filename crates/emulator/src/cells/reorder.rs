@@ -1,9 +1,48 @@
 //! Reordering: some packets take longer, and later ones overtake them.
 
+use std::fmt;
+use std::time::Duration;
+
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Cell, Passage, Verdict};
+/// Some packets are held back, so that later ones overtake them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReorderSpec {
+    /// Share of the packets, from 0 to 1.
+    pub probability: f64,
+    /// How long.
+    pub by: Duration,
+}
+
+impl CellSettings for ReorderSpec {
+    fn name(&self) -> &'static str {
+        "reorder"
+    }
+
+    fn fault(&self) -> Option<String> {
+        probability_fault(&[self.probability]).or_else(|| delay_fault(self.by))
+    }
+
+    fn varies_delay(&self) -> bool {
+        true
+    }
+
+    fn build(&self, seeds: Seeds) -> Box<dyn Cell> {
+        Box::new(Reorder::new(self.probability, nanoseconds(self.by), seeds.cell))
+    }
+}
+
+impl fmt::Display for ReorderSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reorder {} % by {:?}", percent(self.probability), self.by)
+    }
+}
+
+use super::{
+    Cell, CellSettings, Passage, Seeds, Verdict, delay_fault, nanoseconds, percent,
+    probability_fault,
+};
 
 /// Holds a share of the packets back for a while.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::cells::{Cell, CellSpec, Passage, Verdict, mix};
+use crate::cells::{Cell, CellSpec, Passage, Seeds, Verdict, mix};
 use crate::counters::{CellCounters, LaneCounters};
 
 /// A packet that has left its chain.
@@ -164,7 +164,10 @@ impl Chain {
         let (path_seed, lane_seed) = (mix(seed, PATHS + lane as u64 / 2), mix(seed, lane as u64));
         let build = |(place, spec): (usize, &CellSpec)| {
             let place = place as u64;
-            (spec.clone(), spec.build(mix(lane_seed, place), mix(path_seed, place)))
+            (
+                spec.clone(),
+                spec.build(Seeds { cell: mix(lane_seed, place), path: mix(path_seed, place) }),
+            )
         };
         let stages: Vec<_> = cells.iter().enumerate().map(build).collect();
         let counters = LaneCounters {

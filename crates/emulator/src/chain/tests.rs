@@ -5,12 +5,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cells::{Distribution, Middlebox, TooBig};
+use crate::cells::{
+    BurstyLossSpec, DelaySpec, Distribution, JitterSpec, LossSpec, Middlebox, MtuSpec, RateSpec,
+    ReconfigurationSpec, ReorderSpec, TooBig,
+};
 
 const MS: u64 = 1_000_000;
 
 fn delay(ms: u64) -> CellSpec {
-    CellSpec::Delay { delay: Duration::from_millis(ms) }
+    CellSpec::Delay(DelaySpec { delay: Duration::from_millis(ms) })
 }
 
 fn frame(mark: u64, length: usize) -> Box<[u8]> {
@@ -56,7 +59,7 @@ fn late_delivery_does_not_delay_what_follows() {
 
 #[test]
 fn cells_follow_each_other() {
-    let rate = CellSpec::Rate { mbits: 12.0, queue_bytes: 4_500, burst_bytes: 0 };
+    let rate = CellSpec::Rate(RateSpec { mbits: 12.0, queue_bytes: 4_500, burst_bytes: 0 });
     let mut chains = Chains::new(&[(&[rate, delay(10)], &[])], 0);
     for number in 0..5 {
         chains.push(0, 0, frame(number, 1_500));
@@ -74,8 +77,9 @@ fn cells_follow_each_other() {
 #[test]
 fn a_queue_behind_reordering_takes_packets_in_their_new_order() {
     // All packets of the first cell are held back, or none: with a certain seed some of them.
-    let reorder = CellSpec::Reorder { probability: 0.3, by: Duration::from_millis(50) };
-    let rate = CellSpec::Rate { mbits: 12.0, queue_bytes: 1 << 20, burst_bytes: 0 };
+    let reorder =
+        CellSpec::Reorder(ReorderSpec { probability: 0.3, by: Duration::from_millis(50) });
+    let rate = CellSpec::Rate(RateSpec { mbits: 12.0, queue_bytes: 1 << 20, burst_bytes: 0 });
     let mut chains = Chains::new(&[(&[reorder, rate], &[])], 5);
     for number in 0..20 {
         chains.push(0, number * 10 * MS, frame(number, 1_500));
@@ -108,10 +112,10 @@ fn new_cells_do_not_let_packets_overtake() {
 
 #[test]
 fn packets_between_cells_that_are_replaced_keep_their_times() {
-    let reorder = CellSpec::Reorder { probability: 1.0, by: Duration::from_millis(5) };
+    let reorder = CellSpec::Reorder(ReorderSpec { probability: 1.0, by: Duration::from_millis(5) });
     let mut chains = Chains::new(&[(&[reorder, delay(100)], &[])], 0);
     chains.push(0, 0, frame(1, 100));
-    chains.replace(0, &[CellSpec::Loss { probability: 1.0 }], &[]);
+    chains.replace(0, &[CellSpec::Loss(LossSpec { probability: 1.0 })], &[]);
     assert_eq!(chains.pop(u64::MAX).map(|e| (e.due_ns, e.dropped_by)), Some((5 * MS, None)));
     chains.push(0, 6 * MS, frame(2, 100));
     assert_eq!(chains.pop(6 * MS).and_then(|e| e.dropped_by), Some("loss"));
@@ -122,7 +126,7 @@ fn packets_between_cells_that_are_replaced_keep_their_times() {
 
 #[test]
 fn rfc1191_the_message_takes_the_other_direction() {
-    let mtu = CellSpec::Mtu { bytes: 1_000, too_big: TooBig::Icmp };
+    let mtu = CellSpec::Mtu(MtuSpec { bytes: 1_000, too_big: TooBig::Icmp });
     let mut chains = Chains::new(&[(&[delay(3), mtu], &[delay(7)])], 0);
     let mut sent = Vec::new();
     let mut header =
@@ -170,24 +174,29 @@ fn anything() -> impl Strategy<Value = CellSpec> {
     ];
     let distribution = distribution.boxed();
     prop_oneof![
-        ms(0..300).prop_map(|delay| CellSpec::Delay { delay }),
+        ms(0..300).prop_map(|delay| CellSpec::Delay(DelaySpec { delay })),
         (ms(0..50), distribution.clone(), ms(0..20), any::<bool>()).prop_map(
             |(delay, distribution, hold, overtakes)| {
-                CellSpec::Jitter { delay, distribution, hold, overtakes }
+                CellSpec::Jitter(JitterSpec { delay, distribution, hold, overtakes })
             }
         ),
         (0.1..100.0f64, 0..100_000u64).prop_map(|(mbits, queue_bytes)| {
-            CellSpec::Rate { mbits, queue_bytes, burst_bytes: 0 }
+            CellSpec::Rate(RateSpec { mbits, queue_bytes, burst_bytes: 0 })
         }),
-        (0.0..1.0f64).prop_map(|probability| CellSpec::Loss { probability }),
+        (0.0..1.0f64).prop_map(|probability| CellSpec::Loss(LossSpec { probability })),
         (0.0..1.0f64, 0.0..1.0f64).prop_map(|(enter, leave)| {
-            CellSpec::BurstyLoss { enter, leave, good_loss: 0.0, bad_loss: 1.0 }
+            CellSpec::BurstyLoss(BurstyLossSpec { enter, leave, good_loss: 0.0, bad_loss: 1.0 })
         }),
         (0.0..1.0f64, ms(0..20))
-            .prop_map(|(probability, by)| CellSpec::Reorder { probability, by }),
-        (576..1_500u16).prop_map(|bytes| CellSpec::Mtu { bytes, too_big: TooBig::Icmp }),
+            .prop_map(|(probability, by)| CellSpec::Reorder(ReorderSpec { probability, by })),
+        (576..1_500u16).prop_map(|bytes| CellSpec::Mtu(MtuSpec { bytes, too_big: TooBig::Icmp })),
         (ms(0..50), distribution, ms(1..50)).prop_map(|(delay, distribution, period)| {
-            CellSpec::Reconfiguration { delay, distribution, period, outage: Duration::ZERO }
+            CellSpec::Reconfiguration(ReconfigurationSpec {
+                delay,
+                distribution,
+                period,
+                outage: Duration::ZERO,
+            })
         }),
     ]
 }
@@ -223,7 +232,7 @@ proptest! {
         marks.sort_unstable();
         prop_assert!(marks.iter().copied().eq(0..steps.len() as u64), "each once: {:?}", marks);
         prop_assert!(out.iter().all(|exit| exit.due_ns >= exit.arrival_ns));
-        let ordered = cells.iter().all(|cell| cell.build(0, 0).keeps_order());
+        let ordered = cells.iter().all(|cell| cell.build(Seeds { cell: 0, path: 0 }).keeps_order());
         if ordered {
             let delivered = out.iter().filter(|exit| exit.dropped_by.is_none());
             prop_assert!(delivered.map(mark).is_sorted());

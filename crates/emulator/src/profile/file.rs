@@ -7,7 +7,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Profile, ProfileKind};
-use crate::{CellSpec, Distribution, LinkError, Middlebox, TooBig};
+use crate::{
+    BurstyLossSpec, CellSpec, DelaySpec, Distribution, JitterSpec, LinkError, LossSpec, Middlebox,
+    MtuSpec, RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
+};
 
 /// Reads the text of a file.
 pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Profile>, LinkError> {
@@ -203,21 +206,21 @@ impl Lane {
         cells.extend(middleboxes.map(|name| CellSpec::Middlebox(name.into())));
         cells.extend(self.mtu()?);
         if let Some(percent) = self.loss_percent {
-            cells.push(CellSpec::Loss { probability: percent / 100.0 });
+            cells.push(CellSpec::Loss(LossSpec { probability: percent / 100.0 }));
         }
         if let Some(loss) = self.bursty_loss {
-            cells.push(CellSpec::BurstyLoss {
+            cells.push(CellSpec::BurstyLoss(BurstyLossSpec {
                 enter: loss.enter_percent / 100.0,
                 leave: loss.leave_percent / 100.0,
                 good_loss: loss.good_loss_percent / 100.0,
                 bad_loss: loss.bad_loss_percent / 100.0,
-            });
+            }));
         }
         cells.extend(self.rate(rtt)?);
         cells.extend(self.way(delay)?);
         if let Some(Reorder { percent, by_ms }) = self.reorder {
             let by = duration("reorder.by_ms", by_ms)?;
-            cells.push(CellSpec::Reorder { probability: percent / 100.0, by });
+            cells.push(CellSpec::Reorder(ReorderSpec { probability: percent / 100.0, by }));
         }
         match cells.iter().find_map(|cell| Some((cell.name(), cell.fault()?))) {
             Some((cell, fault)) => Err(format!("{cell}: {fault}")),
@@ -231,7 +234,7 @@ impl Lane {
             Some(OnTooBig::Icmp) | None => TooBig::Icmp,
         };
         match self.mtu {
-            Some(bytes) => Ok(Some(CellSpec::Mtu { bytes, too_big })),
+            Some(bytes) => Ok(Some(CellSpec::Mtu(MtuSpec { bytes, too_big }))),
             None if self.too_big.is_some() => Err("too_big needs an mtu".to_owned()),
             None => Ok(None),
         }
@@ -245,9 +248,9 @@ impl Lane {
             };
         };
         let queue_bytes =
-            self.queue_bytes.unwrap_or_else(|| CellSpec::default_queue_bytes(mbits, rtt));
+            self.queue_bytes.unwrap_or_else(|| RateSpec::default_queue_bytes(mbits, rtt));
         let burst_bytes = self.burst_bytes.unwrap_or(0);
-        Ok(Some(CellSpec::Rate { mbits, queue_bytes, burst_bytes }))
+        Ok(Some(CellSpec::Rate(RateSpec { mbits, queue_bytes, burst_bytes })))
     }
 
     /// The delay, fixed or drawn. Where it is drawn for two reasons each has half of it, so that
@@ -264,7 +267,7 @@ impl Lane {
             cells.push(draw.jitter(delay - share * (parts - 1))?);
         }
         if parts == 0 && !delay.is_zero() {
-            cells.push(CellSpec::Delay { delay });
+            cells.push(CellSpec::Delay(DelaySpec { delay }));
         }
         Ok(cells)
     }
@@ -275,12 +278,12 @@ impl Draw {
         if self.every_s.is_some() || self.outage_ms.is_some() {
             return Err("jitter: every_s and outage_ms belong to reconfiguration".to_owned());
         }
-        Ok(CellSpec::Jitter {
+        Ok(CellSpec::Jitter(JitterSpec {
             delay,
             distribution: self.distribution().map_err(|fault| format!("jitter: {fault}"))?,
             hold: duration("jitter.hold_ms", self.hold_ms.unwrap_or(0.0))?,
             overtakes: self.overtakes.unwrap_or(false),
-        })
+        }))
     }
 
     fn reconfiguration(&self, delay: Duration) -> Result<CellSpec, String> {
@@ -289,14 +292,14 @@ impl Draw {
         }
         let every_s = self.every_s.ok_or("reconfiguration: every_s is missing")?;
         let outage_ms = self.outage_ms.unwrap_or(0.0);
-        Ok(CellSpec::Reconfiguration {
+        Ok(CellSpec::Reconfiguration(ReconfigurationSpec {
             delay,
             distribution: self
                 .distribution()
                 .map_err(|fault| format!("reconfiguration: {fault}"))?,
             period: duration("reconfiguration.every_s", every_s * 1e3)?,
             outage: duration("reconfiguration.outage_ms", outage_ms)?,
-        })
+        }))
     }
 
     fn distribution(&self) -> Result<Distribution, String> {

@@ -4,11 +4,14 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::*;
-use crate::{Distribution, Middlebox, PathConfig, TooBig};
+use crate::{
+    BurstyLossSpec, DelaySpec, Distribution, JitterSpec, LossSpec, Middlebox, MtuSpec, PathConfig,
+    RateSpec, ReconfigurationSpec, ReorderSpec, TooBig,
+};
 
 fn rate(cells: &[CellSpec]) -> Option<f64> {
     cells.iter().find_map(|cell| match cell {
-        CellSpec::Rate { mbits, .. } => Some(*mbits),
+        CellSpec::Rate(RateSpec { mbits, .. }) => Some(*mbits),
         _ => None,
     })
 }
@@ -59,8 +62,10 @@ fn rtts(profile: &Profile, together: bool) -> Vec<f64> {
         cells
             .iter()
             .find_map(|cell| match cell {
-                CellSpec::Jitter { distribution, .. }
-                | CellSpec::Reconfiguration { distribution, .. } => Some(distribution.clone()),
+                CellSpec::Jitter(JitterSpec { distribution, .. })
+                | CellSpec::Reconfiguration(ReconfigurationSpec { distribution, .. }) => {
+                    Some(distribution.clone())
+                }
                 _ => None,
             })
             .expect("a delay that varies")
@@ -161,33 +166,38 @@ fn a_file_says_all_that_cells_can_do() {
         [
             CellSpec::Middlebox(Middlebox::StripTfo),
             CellSpec::Middlebox(Middlebox::DropLargeHello),
-            CellSpec::Mtu { bytes: 1_400, too_big: TooBig::BlackHole },
-            CellSpec::Loss { probability: 0.01 },
-            CellSpec::BurstyLoss { enter: 0.01, leave: 0.25, good_loss: 0.0, bad_loss: 1.0 },
-            CellSpec::Rate { mbits: 8.0, queue_bytes, burst_bytes: 3_000 },
-            CellSpec::Delay { delay: long(20) },
-            CellSpec::Reorder { probability: 0.02, by: long(3) },
+            CellSpec::Mtu(MtuSpec { bytes: 1_400, too_big: TooBig::BlackHole }),
+            CellSpec::Loss(LossSpec { probability: 0.01 }),
+            CellSpec::BurstyLoss(BurstyLossSpec {
+                enter: 0.01,
+                leave: 0.25,
+                good_loss: 0.0,
+                bad_loss: 1.0
+            }),
+            CellSpec::Rate(RateSpec { mbits: 8.0, queue_bytes, burst_bytes: 3_000 }),
+            CellSpec::Delay(DelaySpec { delay: long(20) }),
+            CellSpec::Reorder(ReorderSpec { probability: 0.02, by: long(3) }),
         ]
     );
     let half = Duration::from_micros(7_500);
     assert_eq!(
         profiles[0].down,
         [
-            CellSpec::Mtu { bytes: 1_400, too_big: TooBig::Icmp },
-            CellSpec::Loss { probability: 0.0 },
-            CellSpec::Rate { mbits: 80.0, queue_bytes: 64_000, burst_bytes: 0 },
-            CellSpec::Reconfiguration {
+            CellSpec::Mtu(MtuSpec { bytes: 1_400, too_big: TooBig::Icmp }),
+            CellSpec::Loss(LossSpec { probability: 0.0 }),
+            CellSpec::Rate(RateSpec { mbits: 80.0, queue_bytes: 64_000, burst_bytes: 0 }),
+            CellSpec::Reconfiguration(ReconfigurationSpec {
                 delay: half,
                 distribution: Distribution::Quantiles { points: vec![(0.0, -1.0), (1.0, 1.0)] },
                 period: long(2_000),
                 outage: Duration::ZERO,
-            },
-            CellSpec::Jitter {
+            }),
+            CellSpec::Jitter(JitterSpec {
                 delay: half,
                 distribution: Distribution::Uniform { spread_ms: 2.0 },
                 hold: long(5),
                 overtakes: true,
-            },
+            }),
         ]
     );
     let own = Profile::find("aviary+wifi", &profiles).expect("found");

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use firstflight_emulator::{
-    CapturedPacket, CellSpec, Direction, Middlebox, Network, NetworkConfig, PathConfig, Profile,
-    TooBig,
+    CapturedPacket, CellSpec, DelaySpec, Direction, LossSpec, Middlebox, MtuSpec, Network,
+    NetworkConfig, PathConfig, Profile, RateSpec, TooBig,
 };
 use libtest_mimic::Trial;
 
@@ -38,12 +38,12 @@ fn network(up: Vec<CellSpec>, down: Vec<CellSpec>) -> Network {
 }
 
 fn delay(ms: u64) -> CellSpec {
-    CellSpec::Delay { delay: Duration::from_millis(ms) }
+    CellSpec::Delay(DelaySpec { delay: Duration::from_millis(ms) })
 }
 
 fn a_rate_is_kept() -> Outcome {
     const BYTES: usize = 2_500_000;
-    let rate = CellSpec::Rate { mbits: 10.0, queue_bytes: 125_000, burst_bytes: 0 };
+    let rate = CellSpec::Rate(RateSpec { mbits: 10.0, queue_bytes: 125_000, burst_bytes: 0 });
     let network = network(vec![rate, delay(5)], vec![delay(5)]);
     let listener = network.server().run(|| TcpListener::bind(("0.0.0.0", PORT)))??;
     let reader = std::thread::spawn(move || -> std::io::Result<()> {
@@ -67,7 +67,7 @@ fn a_rate_is_kept() -> Outcome {
 }
 
 fn a_full_queue_is_seen() -> Outcome {
-    let rate = CellSpec::Rate { mbits: 1.0, queue_bytes: 5_000, burst_bytes: 0 };
+    let rate = CellSpec::Rate(RateSpec { mbits: 1.0, queue_bytes: 5_000, burst_bytes: 0 });
     let network = network(vec![rate, delay(1)], vec![]);
     let sink = network.server().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     sink.set_read_timeout(Some(PATIENCE))?;
@@ -94,7 +94,7 @@ fn a_full_queue_is_seen() -> Outcome {
 }
 
 fn tcp_learns_a_smaller_mtu() -> Outcome {
-    let mtu = CellSpec::Mtu { bytes: 1_200, too_big: TooBig::Icmp };
+    let mtu = CellSpec::Mtu(MtuSpec { bytes: 1_200, too_big: TooBig::Icmp });
     let network = network(vec![mtu, delay(1)], vec![delay(1)]);
     let taken = upload(&network, 50_000)?;
     assert_eq!(taken, Some(50_000), "all arrives");
@@ -110,7 +110,7 @@ fn tcp_learns_a_smaller_mtu() -> Outcome {
 }
 
 fn a_black_hole_swallows() -> Outcome {
-    let mtu = CellSpec::Mtu { bytes: 1_200, too_big: TooBig::BlackHole };
+    let mtu = CellSpec::Mtu(MtuSpec { bytes: 1_200, too_big: TooBig::BlackHole });
     let network = network(vec![mtu, delay(1)], vec![delay(1)]);
     let taken = upload(&network, 50_000)?;
     assert_ne!(taken, Some(50_000), "a transfer stalls");
@@ -148,7 +148,7 @@ fn loss_is_the_same_again() -> Outcome {
     let fates = |seed| -> Result<Vec<bool>, Box<dyn std::error::Error>> {
         let path = PathConfig {
             name: "lossy".to_owned(),
-            up: vec![CellSpec::Loss { probability: 0.3 }],
+            up: vec![CellSpec::Loss(LossSpec { probability: 0.3 })],
             down: vec![],
         };
         let network = Network::build(NetworkConfig { seed, ..NetworkConfig::new(vec![path]) })?;
@@ -294,7 +294,9 @@ fn hello(extension: u16, length: u16) -> Vec<u8> {
 
 fn cells_change_at_run_time() -> Outcome {
     let network = network(vec![delay(1)], vec![delay(1)]);
-    assert!(network.set_cells(0, vec![CellSpec::Loss { probability: 2.0 }], vec![]).is_err());
+    assert!(
+        network.set_cells(0, vec![CellSpec::Loss(LossSpec { probability: 2.0 })], vec![]).is_err()
+    );
     assert!(network.set_cells(1, vec![], vec![]).is_err(), "no such path");
     let cable = Profile::parse("cable")?;
     network.set_cells(0, cable.up.clone(), cable.down.clone())?;

@@ -12,7 +12,7 @@ mod syn_data;
 
 use std::fmt;
 
-use super::Cell;
+use super::{Cell, CellSettings, Seeds};
 
 /// What a middlebox does. Only IPv4 packets with whole TCP headers are looked at; all others pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,8 +66,22 @@ impl Middlebox {
     pub fn works_on_answers(self) -> bool {
         self == Self::StripTfo
     }
+}
 
-    pub(super) fn build(self) -> Box<dyn Cell> {
+impl CellSettings for Middlebox {
+    fn name(&self) -> &'static str {
+        Self::name(*self)
+    }
+
+    fn fault(&self) -> Option<String> {
+        None
+    }
+
+    fn words(&self) -> String {
+        format!("middlebox {self}")
+    }
+
+    fn build(&self, _: Seeds) -> Box<dyn Cell> {
         match self {
             Self::StripTfo => Box::new(fast_open::Strip),
             Self::DropTfo => Box::new(fast_open::Drop),
@@ -164,7 +178,7 @@ mod tests {
             ),
         ) {
             for kind in Middlebox::ALL {
-                let mut cell = kind.build();
+                let mut cell = kind.build(Seeds { cell: 0, path: 0 });
                 for (syn, whole, bytes) in &frames {
                     let frame = match whole {
                         true => frames::Tcp { syn: *syn, payload: bytes, ..Default::default() }.frame(),
