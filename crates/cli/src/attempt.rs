@@ -19,29 +19,28 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-/// Serves a directory on this machine and shows its first 0-RTT answer.
+/// Serve a directory on this machine and show its first 0-RTT response.
 ///
-/// Visits it twice as a client would: the second visit's request is early data. Sends the second
-/// visit's first flight once more, as somebody who has recorded it could, and says what became of
-/// it. Then serves on until Ctrl-C. The certificate is by this user's development authority (see
+/// Visits it twice like a client; the second visit sends its request as early data. Then replays
+/// the second visit's first flight, as somebody who recorded it could, and shows the outcome. Keeps
+/// serving until Ctrl-C. The certificate is signed by this user's development authority (see
 /// `firstflight authority --help`).
 #[derive(Args)]
 pub(crate) struct TryArgs {
-    /// The directory to serve
+    /// Directory to serve.
     #[arg(value_name = "DIR", default_value = ".")]
     directory: PathBuf,
 
-    /// Where to listen: an address of this machine, 127.0.0.1:8443 by default, or any port where
-    /// that one is taken
+    /// Address to listen on. Default: 127.0.0.1:8443, or another port if that one is in use.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
 
-    /// End after that: with 0 if the second visit's early data was accepted and ran once, with 1
-    /// if not
+    /// Exit after the visits: with 0 if the second visit's early data was accepted and executed
+    /// once, else with 1.
     #[arg(long)]
     once: bool,
 
-    /// Print what was seen as JSON
+    /// Print the results as JSON.
     #[arg(long)]
     json: bool,
 }

@@ -9,31 +9,31 @@ use firstflight_authority::{Authority, DOMAINS, NETWORKS, directory, remove};
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
-/// Shows this user's development authority, and has browsers and the system believe it.
+/// Show this user's development authority, and install it in browsers and the system.
 ///
-/// It signs the certificates of `serve` and `try` where none is given, for names and addresses that
-/// mean something on this machine or its own network alone; `fetch` and `bench` believe it by
-/// themselves. It lies in firstflight/authority in $XDG_DATA_HOME or ~/.local/share, its key for
-/// its user alone (docs/development.md).
+/// It signs certificates for `serve` and `try` if none is configured, only for names and addresses
+/// of this machine or a private network; `fetch` and `bench` trust it automatically. It is stored
+/// in firstflight/authority in $XDG_DATA_HOME or ~/.local/share; only its user can read the key
+/// (docs/development.md).
 #[derive(Args)]
 pub(crate) struct AuthorityArgs {
     #[command(subcommand)]
     command: Option<AuthorityCommand>,
 
-    /// As JSON
+    /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum AuthorityCommand {
-    /// Show it, and who believes it (the default)
+    /// Show the authority, and who trusts it (default).
     Show,
-    /// Have the system, Chromium and Firefox believe it, each where it is there
+    /// Install it in the system, Chromium and Firefox, where present.
     Trust(StoreArgs),
-    /// Take all of that back
+    /// Remove it from all of them.
     Untrust(StoreArgs),
-    /// Take all of that back, and remove the authority with its key
+    /// Remove it from all of them, and delete the authority and its key.
     Remove(StoreArgs),
 }
 

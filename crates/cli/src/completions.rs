@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use clap_complete::Shell;
 
-/// Writes what a shell completes, to stdout
+/// Write shell completions to stdout.
 ///
-/// Packages have it in place. By hand, for bash, write it to
+/// Packages install them. Manually, for bash, write to
 /// ~/.local/share/bash-completion/completions/firstflight.
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {

@@ -7,11 +7,11 @@ use clap::Args;
 use firstflight_emulator::{Finding, State, examine};
 use firstflight_lab::SERVERS;
 
-/// Tries out what the lab needs on this machine, and says how to mend what is missing.
+/// Check whether this machine can run the lab, and show how to fix what is missing.
 ///
-/// Namespaces, packet sockets, TUN devices, TCP Fast Open, congestion control, hardware counters,
-/// processors, clock and wake-ups are tried, not guessed, and nothing of it remains. Ends with 1 if
-/// something is missing without which the lab does not work.
+/// Tests namespaces, packet sockets, TUN devices, TCP Fast Open, congestion control, hardware
+/// counters, processors, clock and wake-ups, and leaves nothing behind. Exits with 1 if something
+/// is missing that the lab needs.
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
     /// Print the findings as JSON

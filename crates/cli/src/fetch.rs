@@ -18,44 +18,44 @@ use firstflight_tls::{CipherPolicy, KeyLogFile, Trust, Version};
 
 use screen::{Screen, complain, write_out};
 
-/// Fetches URLs; flags, variables and exit codes are curl's.
+/// Fetch URLs, with curl's flags, variables and exit codes.
 ///
-/// Each URL is fetched on a connection of its own. With --ssl-sessions FILE sessions are kept from
-/// one call to the next, and with --tls-earlydata the request travels in the first flight.
+/// Each URL is fetched on its own connection. --ssl-sessions FILE keeps sessions between calls, and
+/// --tls-earlydata sends the request in the first flight.
 #[derive(Args)]
 #[command(disable_version_flag = true, after_long_help = after_help())]
 pub(crate) struct FetchArgs {
-    /// What to fetch; `http://` where no scheme is named, as with curl
+    /// URLs to fetch; without a scheme, `http://` as with curl.
     #[arg(required = true, value_name = "URL")]
     urls: Vec<String>,
 
-    /// Method (default: GET, POST with -d, HEAD with -I)
+    /// Request method (default: GET, POST with -d, HEAD with -I).
     #[arg(short = 'X', long, value_name = "METHOD", help_heading = REQUEST)]
     request: Option<String>,
-    /// Body, `@FILE` from a file without its line ends, `@-` from standard input; several are
-    /// joined by `&`; makes the request a POST
+    /// Request body; `@FILE` reads a file without its line breaks, `@-` standard input; several are
+    /// joined by `&`. Makes the request a POST.
     #[arg(short, long, value_name = "DATA", help_heading = REQUEST)]
     data: Vec<String>,
-    /// As -d, bytes as they are
+    /// Like -d, but the bytes are sent unchanged.
     #[arg(long, value_name = "DATA", help_heading = REQUEST)]
     data_binary: Vec<String>,
-    /// Put the data of -d into the query, and make it a GET
+    /// Send the data of -d in the query of a GET.
     #[arg(short = 'G', long, help_heading = REQUEST)]
     get: bool,
-    /// Header field `Name: value`; `Name:` takes one out, `Name;` sends it empty, `@FILE` reads
-    /// them from a file
+    /// Header field `Name: value`; `Name:` removes one, `Name;` sends it empty, `@FILE` reads
+    /// fields from a file.
     #[arg(short = 'H', long, value_name = "FIELD", help_heading = REQUEST)]
     header: Vec<String>,
     /// User-Agent
     #[arg(short = 'A', long, value_name = "NAME", help_heading = REQUEST)]
     user_agent: Option<String>,
-    /// Ask for the head alone
+    /// Request the head only.
     #[arg(short = 'I', long, help_heading = REQUEST)]
     head: bool,
-    /// Follow redirections
+    /// Follow redirects.
     #[arg(short = 'L', long, help_heading = REQUEST)]
     location: bool,
-    /// How many of them
+    /// Maximum number of redirects.
     #[arg(long, value_name = "N", default_value_t = 50, help_heading = REQUEST)]
     max_redirs: u32,
 
@@ -65,70 +65,68 @@ pub(crate) struct FetchArgs {
     /// Write the body to a file named as in the URL
     #[arg(short = 'O', long, conflicts_with = "output", help_heading = OUTPUT)]
     remote_name: bool,
-    /// Write the answer's head before its body; control characters in it are escaped on a
-    /// terminal
+    /// Write the response head before the body; on a terminal, control characters are escaped.
     #[arg(short, long, help_heading = OUTPUT)]
     include: bool,
-    /// Say on standard error what happens
+    /// Show on standard error what happens.
     #[arg(short, long, help_heading = OUTPUT)]
     verbose: bool,
-    /// Say nothing, not even errors
+    /// Print nothing, not even errors.
     #[arg(short, long, help_heading = OUTPUT)]
     silent: bool,
-    /// With -s: say errors after all
+    /// With -s: print errors.
     #[arg(short = 'S', long, help_heading = OUTPUT)]
     show_error: bool,
     /// Exit with 22 and write no body when the status is 400 or more
     #[arg(short, long, help_heading = OUTPUT)]
     fail: bool,
-    /// Write this afterwards, with variables such as %{time_starttransfer} filled in; `@FILE`
-    /// reads it; %{json} is everything (--help lists all)
+    /// Print this format afterwards, with variables such as %{time_starttransfer}; `@FILE` reads it
+    /// from a file; %{json} prints all variables (--help lists them).
     #[arg(short, long, value_name = "FORMAT", help_heading = OUTPUT)]
     write_out: Option<String>,
 
-    /// Use IPv4 alone
+    /// Use IPv4 only.
     #[arg(short = '4', long, conflicts_with = "ipv6", help_heading = CONNECTION)]
     ipv4: bool,
-    /// Use IPv6 alone
+    /// Use IPv6 only.
     #[arg(short = '6', long, help_heading = CONNECTION)]
     ipv6: bool,
     /// Use these addresses for a host: HOST:PORT:ADDRESS[,ADDRESS...]
     #[arg(long, value_name = "ENTRY", help_heading = CONNECTION)]
     resolve: Vec<String>,
-    /// Put the first write into the SYN where the kernel has a cookie (RFC 7413); not with --http3
+    /// Use TCP Fast Open: send the first write in the SYN if the kernel has a cookie (RFC 7413);
+    /// not with --http3.
     #[arg(long, help_heading = CONNECTION)]
     tcp_fastopen: bool,
-    /// Seconds for name, TCP and TLS, or name and QUIC, together
+    /// Time limit in seconds for connecting: name resolution and TCP and TLS, or QUIC.
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds,
           help_heading = CONNECTION)]
     connect_timeout: Duration,
-    /// Seconds for everything
+    /// Time limit in seconds for the whole transfer.
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds, help_heading = CONNECTION)]
     max_time: Option<Duration>,
-    /// Offer HTTP/1.1 alone
+    /// Offer HTTP/1.1 only.
     #[arg(long = "http1.1", group = "http", help_heading = CONNECTION)]
     http1_1: bool,
-    /// Offer HTTP/2 before HTTP/1.1 (the default)
+    /// Prefer HTTP/2 over HTTP/1.1 (default).
     #[arg(long, group = "http", help_heading = CONNECTION)]
     http2: bool,
-    /// Use HTTP/3 over QUIC, or TCP where that is there first: TCP is tried once QUIC has failed
-    /// or taken 200 ms. Only one of them sends the request, but for early data with a safe method:
-    /// sent over QUIC it is sent again if TCP wins; with another method it waits for the winner.
-    /// Alt-Svc is not followed
+    /// Race HTTP/3 over QUIC against TCP, which starts when QUIC has failed or taken 200 ms. Only
+    /// the winner sends the request, except for early data with a safe method: it is sent over QUIC
+    /// and again if TCP wins. Alt-Svc is ignored.
     #[arg(long, group = "http", help_heading = CONNECTION)]
     http3: bool,
-    /// Use HTTP/3 over QUIC and nothing else
+    /// Use HTTP/3 over QUIC only.
     #[arg(long, group = "http", help_heading = CONNECTION)]
     http3_only: bool,
 
     /// Do not verify the server's certificate
     #[arg(short = 'k', long, conflicts_with = "cacert", help_heading = TLS)]
     insecure: bool,
-    /// Believe the authorities in this PEM file and no others
+    /// Trust only the authorities in this PEM file.
     #[arg(long, value_name = "FILE", help_heading = TLS)]
     cacert: Option<PathBuf>,
-    /// Believe the machine's authorities alone, not this user's development authority besides
-    /// (`firstflight authority`)
+    /// Do not trust this user's development authority (`firstflight authority`).
     #[arg(long, conflicts_with_all = ["cacert", "insecure"], help_heading = TLS)]
     no_authority: bool,
     /// TLS 1.0 or newer

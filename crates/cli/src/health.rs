@@ -12,21 +12,21 @@ use clap::Args;
 use firstflight_config::{AdminAddress, AdminSettings, parse_duration};
 use firstflight_units::printable_lines;
 
-/// Asks a running server whether it is ready, and prints its word
+/// Check whether a running server is ready.
 ///
-/// Exits with 0 if it is ready, with 1 if it is not or does not answer, and with 2 if nobody can be
-/// asked. It is asked on its admin address (`/readyz`), which needs no token for that.
+/// Exits with 0 if it is ready, 1 if it is not or does not respond, and 2 if there is no address to
+/// ask. Requests `/readyz` at the admin address, which needs no token.
 #[derive(Args)]
 pub(crate) struct HealthArgs {
-    /// The server's admin address: 127.0.0.1:9090, unix:/PATH.
+    /// Admin address of the server: 127.0.0.1:9090, unix:/PATH.
     #[arg(long, value_name = "ADDRESS:PORT|unix:PATH", env = "FIRSTFLIGHT_ADMIN")]
     admin: Option<AdminAddress>,
 
-    /// The server's configuration file, which has the address in its section [admin].
+    /// Configuration file of the server, whose [admin] section has the address.
     #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_CONFIG")]
     config: Option<PathBuf>,
 
-    /// How long to wait for the answer.
+    /// Time limit for the response.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     timeout: Duration,
 }

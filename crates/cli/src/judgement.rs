@@ -12,12 +12,12 @@ use firstflight_report::{Record, Verdict, junit, verdict_lines, verdicts};
 /// Flags for pipelines.
 #[derive(Args)]
 pub(crate) struct JudgementArgs {
-    /// End with 1 if this is true of any cell, such as 'p95(0rtt) > 1.2*rtt + 5ms'; may be given
-    /// more than once. What was not measured is no pass: it ends with 2
+    /// Exit with 1 if this is true for any cell, such as 'p95(0rtt) > 1.2*rtt + 5ms'; may be
+    /// repeated. If it was not measured, exit with 2.
     #[arg(long, value_name = "CONDITION", value_parser = condition)]
     fail_if: Vec<Condition>,
 
-    /// Write what was asked and found as JUnit XML, for pipelines that show it
+    /// Write conditions and outcomes as JUnit XML.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 }

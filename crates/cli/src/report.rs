@@ -12,14 +12,14 @@ use firstflight_units::printable_json;
 use crate::judgement::{JudgementArgs, write};
 use crate::outputs::in_memory;
 
-/// Shows a record of `lab` or `bench` again: on the terminal, as HTML, Markdown or CSV; or compares
-/// it with an earlier one.
+/// Show a record of `lab` or `bench` on the terminal or as HTML, Markdown or CSV, or compare it
+/// with an earlier one.
 ///
-/// A record is the lab.json or bench.json that a run left, also compressed by gzip. With --fail-if
-/// it is judged: 0 if nothing that must not be is true, 1 if something is, 2 if it cannot be told.
+/// A record is the lab.json or bench.json of a run, optionally compressed by gzip. With --fail-if
+/// it exits with 0 if no condition is true, 1 if one is, and 2 if one cannot be evaluated.
 #[derive(Args)]
 pub(crate) struct ReportArgs {
-    /// The record
+    /// Record to show.
     #[arg(value_name = "FILE", required_unless_present = "schema")]
     record: Option<PathBuf>,
 
@@ -55,7 +55,7 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     json: bool,
 
-    /// Print the JSON Schema of records and end
+    /// Print the JSON Schema of records and exit.
     #[arg(long)]
     schema: bool,
 

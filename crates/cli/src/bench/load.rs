@@ -22,21 +22,21 @@ use indicatif::ProgressBar;
 #[derive(Args)]
 #[command(next_help_heading = "Load (instead of samples one after the other)")]
 pub(crate) struct LoadArgs {
-    /// Open loop: begin this many connections a second, whatever becomes of those before; latency
-    /// counts from the time at which each was to begin
+    /// Open loop: start this many connections per second, whatever happens to earlier ones; latency
+    /// counts from the scheduled start.
     #[arg(long, value_name = "PER_SECOND", conflicts_with = "connections", value_parser = rate)]
     rate: Option<f64>,
 
-    /// Closed loop: keep this many connections open; each begins when another has ended, so that
-    /// a slow server is asked less and its waiting does not show
+    /// Closed loop: keep this many connections open; each starts when another has ended, so a slow
+    /// server gets less load and its queueing does not show.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: Option<u32>,
 
-    /// How long each kind of handshake is driven, in seconds
+    /// Duration of the load for each kind of handshake, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     duration: Duration,
 
-    /// Threads of the client
+    /// Client threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
     threads: u16,
 
@@ -44,11 +44,11 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "CPU,...", value_delimiter = ',')]
     pin: Vec<usize>,
 
-    /// With --rate: spread the beginnings as independent users do, not evenly
+    /// With --rate: start connections at random times like independent users, not evenly.
     #[arg(long, requires = "rate")]
     poisson: bool,
 
-    /// A process of the server on this machine, whose processor time is counted too
+    /// A server process on this machine whose CPU time is measured too.
     #[arg(long, value_name = "PID")]
     server_pid: Vec<u32>,
 }

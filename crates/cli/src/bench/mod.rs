@@ -20,23 +20,23 @@ use crate::outputs;
 use crate::show::Show;
 use load::{Aim, LoadArgs};
 
-/// Measures a server elsewhere: what each kind of handshake costs, or how many it takes.
+/// Measure an external server: the cost of each kind of handshake, or how much load it takes.
 ///
-/// Connects to the URL again and again, full, resumed and with early data, in random order, and
-/// writes a report with percentiles, intervals, an A/A control and every sample. What each
-/// connection was is told by its packets where this process may capture, else by the kernel and TLS.
-/// With --rate or --connections it drives load instead.
+/// Connects to the URL repeatedly with full, resumed and early-data handshakes in random order, and
+/// writes a report with percentiles, intervals, an A/A control and every sample. Each connection is
+/// labelled by its packets if this process may capture, else by the kernel and TLS. With --rate or
+/// --connections it drives load instead.
 #[derive(Args)]
 pub(crate) struct BenchArgs {
-    /// What to ask for, such as https://example.org/
+    /// URL to request, such as https://example.org/.
     #[arg(value_name = "URL")]
     url: String,
 
-    /// Samples a cell
+    /// Samples per cell.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: u32,
 
-    /// Connections at a time: one disturbs least, more are quicker where the way is long
+    /// Concurrent connections: one disturbs least, more are faster on long paths.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     at_a_time: u16,
 
@@ -52,8 +52,8 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: bool,
 
-    /// Who says what each connection was: packets (captured here, which needs root or the right
-    /// CAP_NET_RAW), kernel (and the TLS state), or auto: packets where they may be captured
+    /// Source of each connection's label: packets (captured here; needs root or CAP_NET_RAW),
+    /// kernel (and the TLS state), or auto: packets if they may be captured.
     #[arg(long, value_name = "WHO", value_enum, default_value_t = Witnesses::Auto)]
     witness: Witnesses,
 
@@ -86,11 +86,11 @@ struct ConnectionArgs {
     #[arg(short = 'k', long, conflicts_with = "cacert")]
     insecure: bool,
 
-    /// Believe the authorities in this PEM file and no others
+    /// Trust only the authorities in this PEM file.
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
 
-    /// Believe the machine's authorities alone, not this user's development authority besides
+    /// Do not trust this user's development authority.
     #[arg(long, conflicts_with_all = ["cacert", "insecure"])]
     no_authority: bool,
 
@@ -98,7 +98,7 @@ struct ConnectionArgs {
     #[arg(long, value_name = "ENTRY")]
     resolve: Vec<String>,
 
-    /// Seconds for one connection, from the connect call to the end of the answer
+    /// Time limit in seconds for one connection, from the connect call to the end of the response.
     #[arg(short, long, value_name = "SECONDS", default_value = "10", value_parser = load::seconds)]
     max_time: Duration,
 }

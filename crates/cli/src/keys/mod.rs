@@ -17,11 +17,11 @@ use firstflight_tickets::{KeyEncryption, KeyFile, Schedule, UnixTime};
 
 use source::SourceArgs;
 
-/// Makes, rotates and shows the ticket keys that several servers share, and writes them for nginx,
+/// Create, rotate and show ticket keys that several servers share, and export them for nginx,
 /// HAProxy and Envoy.
 ///
-/// Whoever has a ticket key can read the early data of the tickets under it: files are made for
-/// their owner only (mode 0600), and `serve` refuses one that others can read.
+/// Whoever has a ticket key can read the early data sent with its tickets. Key files are readable
+/// by their owner only (mode 0600), and `serve` refuses one that others can read.
 #[derive(Args)]
 pub(crate) struct KeysArgs {
     #[command(subcommand)]
@@ -30,53 +30,53 @@ pub(crate) struct KeysArgs {
 
 #[derive(Subcommand)]
 enum KeysCommand {
-    /// Write a new file of ticket keys: one in use, one to follow
+    /// Create a file of ticket keys: the current one and the next.
     New {
-        /// The file; it must not exist yet
+        /// Key file; must not exist yet.
         file: PathBuf,
-        /// How long a key seals tickets before the next one takes over, in hours
+        /// Hours for which a key is current.
         #[arg(long, value_name = "HOURS", default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=168))]
         rotation: u64,
-        /// How long a ticket is good, in hours (RFC 8446 allows 7 days)
+        /// Lifetime of a ticket in hours (RFC 8446 allows 7 days).
         #[arg(long, value_name = "HOURS", default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=168))]
         lifetime: u64,
     },
-    /// Put the next key into use now, make a new next one, and drop what no ticket needs any more
+    /// Make the next key current, create a new next key, and remove keys that no ticket needs.
     Rotate {
         #[command(flatten)]
         source: SourceArgs,
     },
-    /// Show the keys and what each is for; exits with 1 where something has to be done
+    /// Show the keys and their state; exits with 1 if something must be done.
     List {
         #[command(flatten)]
         source: SourceArgs,
-        /// As JSON
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Write the keys once for another server, in the order that it wants
+    /// Write the keys once in another server's format.
     Export {
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Write them, and again whenever they change or the next one takes over, until SIGTERM
+    /// Write the keys in another server's format, and again on every change, until SIGTERM.
     Watch {
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
         target: TargetArgs,
-        /// Run by sh at the start and after each change; tried again later if it fails
+        /// Shell command to run at the start and after each change; retried if it fails.
         #[arg(long, value_name = "COMMAND")]
         exec: Option<String>,
     },
-    /// Write a new file with a key-encryption key, under which ticket keys lie in a store
+    /// Create a file with a key-encryption key, which protects ticket keys in a store.
     NewEncryption {
         /// The file; it must not exist yet. All nodes get the same
         file: PathBuf,
     },
-    /// Put a new key-encryption key first, and keep the one that was first to open with
+    /// Add a new key-encryption key, and keep the previous one for decryption.
     RotateEncryption {
         /// The file, to be given to all nodes again; running servers take it up within a second
         file: PathBuf,
@@ -85,11 +85,11 @@ enum KeysCommand {
 
 #[derive(Args)]
 struct TargetArgs {
-    /// Whose format
+    /// Target format.
     #[arg(long)]
     format: Format,
-    /// The file; for nginx a directory, in which tickets.conf is to be included. What exists keeps
-    /// its mode and owner, what is new has mode 0600
+    /// Output file; for nginx a directory whose tickets.conf is to be included. An existing file
+    /// keeps its mode and owner, a new one has mode 0600.
     #[arg(long, value_name = "PATH")]
     to: PathBuf,
 }

@@ -18,9 +18,9 @@ use super::now;
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct SourceArgs {
-    /// The file, as `keys new` wrote it
+    /// Key file, as written by `keys new`.
     file: Option<PathBuf>,
-    /// The configuration file of the servers, whose [tickets] says where their keys are
+    /// The servers' configuration file, whose [tickets] section names the keys.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -19,14 +19,14 @@ use crate::show::Show;
 #[derive(Args)]
 #[command(next_help_heading = "Browsers")]
 pub(crate) struct BrowserArgs {
-    /// Have real browsers visit the servers instead: firefox, chromium, the path of one; with
-    /// --enter, the one to start inside
+    /// Measure real browsers instead: firefox, chromium, or a path; with --enter, the browser to
+    /// start inside.
     ///
-    /// They run without a window inside the client's namespace, with a fresh profile for each block
-    /// of visits, and every visit is judged by its packets. Without further flags: the walk-through's
-    /// table (112 ms, HTTP/1.1, small page and image), a page of 20 subresources, HTTP/3, and the
-    /// access networks from fibre to satellite. Any of --profile, --rtt, --http and --page makes
-    /// a matrix of one's own.
+    /// They run headless in the client's namespace, with a fresh profile for each block of visits,
+    /// and every visit is checked by its packets. Without further flags: the walk-through's table
+    /// (112 ms, HTTP/1.1, small page and image), a page of 20 subresources, HTTP/3, and the access
+    /// networks from fibre to satellite. Any of --profile, --rtt, --http and --page defines a
+    /// matrix instead.
     #[arg(long, value_name = "NAME|PATH,...", value_delimiter = ',', conflicts_with_all = [
         "experiment", "samples", "workload", "transport", "client", "certificate", "size", "tls",
         "kind", "tfo", "token", "group", "flights", "replays", "captures", "no_costs", "backend",
@@ -44,12 +44,12 @@ pub(crate) struct BrowserArgs {
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     visits: Option<u32>,
 
-    /// Browsers that run at a time, each on networks of its own
+    /// Browsers that run at the same time, each on its own networks.
     #[arg(long, value_name = "N", requires = "browser", default_value_t = LANES,
         value_parser = clap::value_parser!(u32).range(1..=16))]
     lanes: u32,
 
-    /// Leave out the filmstrips
+    /// Do not record filmstrips.
     #[arg(long, requires = "browser")]
     no_films: bool,
 }

@@ -22,20 +22,20 @@ use crate::show::Show;
 use browsers::BrowserArgs;
 use select::{Selection, select};
 
-/// Measures what each kind of TLS handshake costs, on networks that it emulates on this machine,
-/// and attacks the servers by resending captured first flights.
+/// Measure what each kind of TLS handshake costs on networks emulated on this machine, and attack
+/// the servers by replaying captured first flights.
 ///
-/// Connects over the networks, by TCP and by QUIC, to this program's own server and to others, labels every connection
-/// and counts its round trips from its packets, and writes a report, captures that open decrypted,
-/// and every sample. Without flags it runs the experiments ping-pong, get, curl and blueprint. Any
-/// flag of axes, networks or servers' pages makes a matrix of one's own instead. Needs no root
-/// where the machine lets users make user namespaces: `firstflight doctor` tells.
+/// Connects over TCP and QUIC to this program's own server and to others, labels every connection
+/// and counts its round trips from its packets, and writes a report, decrypted captures and every
+/// sample. Without flags it runs the experiments ping-pong, get, curl and blueprint. Any flag for
+/// axes, networks or pages defines a matrix instead. Needs no root if users may create user
+/// namespaces: see `firstflight doctor`.
 ///
-/// With --serve it measures nothing: the network and the servers stay up, to be entered with a shell
-/// or a browser, and each connection is named as it comes.
+/// With --serve it measures nothing: the network and the servers stay up, to be entered with a
+/// shell or a browser, and each connection is shown with its label.
 ///
-/// Ends with 1 if a connection was something else than its cell asked for, if our server executed
-/// a replay, if the A/A control differs beyond chance, or if a --fail-if is true.
+/// Exits with 1 if a connection was not what its cell requested, if our server executed a replay,
+/// if the A/A control differs beyond chance, or if a --fail-if condition is true.
 #[derive(Args)]
 pub(crate) struct LabArgs {
     /// Experiments: ping-pong, get, curl, blueprint, refused, post-quantum, loss, third-party,
@@ -67,13 +67,13 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = SERVERS)]
     server: Option<Vec<String>>,
 
-    /// One more server, by the shell command that starts it in the foreground; may be given several
-    /// times
+    /// Another server, given as the shell command that starts it in the foreground; may be
+    /// repeated.
     ///
-    /// Replaced in it: {port} (to listen on with TLS), {cert} and {key} (PEM files), {root} (a
-    /// directory with the files 1k, 10k and 1m to serve), {log} (a file to log a line with the
-    /// path and query of each request to, so that replays can be counted). What the server can do
-    /// is tried before the measuring.
+    /// Placeholders: {port} (to listen on with TLS), {cert} and {key} (PEM files), {root} (a
+    /// directory with the files 1k, 10k and 1m to serve), {log} (a file for a line with path and
+    /// query of each request, so that replays can be counted). What the server supports is tested
+    /// before the measurement.
     #[arg(long, value_name = "[NAME=]COMMAND", help_heading = SERVERS)]
     server_cmd: Vec<String>,
 
@@ -86,12 +86,12 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "MS,...", value_delimiter = ',', value_parser = milliseconds, help_heading = NETWORKS)]
     rtt: Option<Vec<Duration>>,
 
-    /// How packets get through: rings (packet sockets; no privilege needed) or tun (TUN devices)
+    /// How packets are forwarded: rings (packet sockets; no privilege needed) or tun (TUN devices).
     #[arg(long, value_name = "NAME", default_value = "rings", value_parser = ["rings", "tun"], help_heading = NETWORKS)]
     backend: String,
 
-    /// Keep processors from falling asleep while they wait, which takes them all: on, off, or auto
-    /// (if the machine has nothing else to do)
+    /// Keep processors from sleeping while they wait, which occupies all of them: on, off, or auto
+    /// (if the machine is idle).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"], help_heading = NETWORKS)]
     keep_awake: String,
 
@@ -101,7 +101,7 @@ pub(crate) struct LabArgs {
     #[command(flatten)]
     axes: AxesArgs,
 
-    /// What to ask: ping-pong (our server only), get
+    /// Workloads: ping-pong (our server only), get.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
     workload: Option<Vec<Workload>>,
 
@@ -121,7 +121,7 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', help_heading = AXES)]
     size: Option<Vec<Size>>,
 
-    /// First flights to capture at each server and resend; 0 leaves the attack out
+    /// First flights to capture at each server and replay; 0 disables the attack.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=1000), help_heading = ATTACK)]
     flights: u32,
 

@@ -12,16 +12,16 @@ use clap::{Args, Command};
 use clap_mangen::Man;
 use jiff::Timestamp;
 
-/// Writes manual pages: firstflight(1), one for each command, and firstflight.toml(5)
+/// Write manual pages: firstflight(1), one for each command, and firstflight.toml(5).
 ///
-/// Packages have them in place. Without a package: firstflight manual serve | man -l -
+/// Packages install them. Without a package: firstflight manual serve | man -l -
 #[derive(Args)]
 pub(crate) struct ManualArgs {
-    /// The page to print: serve, keys-new, firstflight.toml. Default: the program's own.
+    /// Page to print: serve, keys-new, firstflight.toml. Default: firstflight.
     #[arg(value_name = "PAGE")]
     page: Option<String>,
 
-    /// Write all pages into this directory instead.
+    /// Write all pages to this directory.
     #[arg(long, value_name = "DIR", conflicts_with = "page")]
     out: Option<PathBuf>,
 }

@@ -10,9 +10,9 @@ use firstflight_config::{
 
 #[derive(Args)]
 pub(super) struct AcmeArgs {
-    /// Host name for whose certificate an ACME authority is asked (docs/certificates.md); may be
-    /// repeated. Needs --acme-agree. Without --listen, [::]:443 is listened on, and [::]:80 to
-    /// redirect.
+    /// Host name to get a certificate for from an ACME authority (docs/certificates.md); may be
+    /// repeated. Needs --acme-agree. Without --listen the server listens on [::]:443, and on
+    /// [::]:80 to redirect.
     #[arg(
         long,
         value_name = "NAME",
@@ -22,7 +22,7 @@ pub(super) struct AcmeArgs {
     )]
     acme: Vec<String>,
 
-    /// Mail address at which the authority may reach you; may be repeated.
+    /// Contact mail address for the authority; may be repeated.
     #[arg(long, value_name = "ADDRESS", env = "FIRSTFLIGHT_ACME_CONTACT", value_delimiter = ',')]
     acme_contact: Vec<String>,
 
@@ -30,15 +30,15 @@ pub(super) struct AcmeArgs {
     #[arg(long, env = "FIRSTFLIGHT_ACME_AGREE")]
     acme_agree: bool,
 
-    /// The authority's directory. Default: that of Let's Encrypt.
+    /// URL of the authority's directory. Default: Let's Encrypt.
     #[arg(long, value_name = "URL", env = "FIRSTFLIGHT_ACME_DIRECTORY")]
     acme_directory: Option<Directory>,
 
-    /// Whom to trust for the authority's own HTTPS, PEM. Default: the system's authorities.
+    /// Certificates to trust for the authority's own HTTPS (PEM). Default: the system's.
     #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_ACME_CA")]
     acme_ca: Option<PathBuf>,
 
-    /// Where account, keys and certificates are kept. Default: /var/lib/firstflight/acme.
+    /// Directory for account, keys and certificates. Default: /var/lib/firstflight/acme.
     #[arg(long, value_name = "DIR", env = "FIRSTFLIGHT_ACME_STATE")]
     acme_state: Option<PathBuf>,
 }

@@ -9,67 +9,65 @@ use firstflight_tls::Version;
 
 use super::acme::AcmeArgs;
 
-/// Serve sites over TLS and QUIC, with early data that runs at most once.
+/// Serve sites over TLS and QUIC, with early data executed at most once.
 ///
-/// What is served is said by a configuration file (docs/configuration.md), by flags, which
-/// override it, or by both. Common flags can also be given by the environment, which overrides the
-/// file and is overridden by flags.
+/// The configuration comes from a file (docs/configuration.md), from flags, or both. Flags override
+/// environment variables, which override the file.
 ///
-/// SIGTERM and SIGINT finish running requests and exit, a second one exits at once; SIGHUP reads
-/// configuration and certificates again; SIGUSR1 opens the access log anew, as SIGHUP does too.
+/// SIGTERM and SIGINT finish running requests and exit; a second one exits immediately. SIGHUP
+/// reloads configuration and certificates. SIGUSR1 reopens the access log, as SIGHUP does too.
 ///
-/// Without a certificate the development authority of this user makes one, for trying out: see
-/// `firstflight authority --help`. The TLS secrets are written to
-/// the file that the environment variable SSLKEYLOGFILE names, if it is set; there is no flag for
-/// that, because it undoes the encryption.
+/// Without a certificate, this user's development authority signs one for testing: see `firstflight
+/// authority --help`. If the environment variable SSLKEYLOGFILE is set, TLS secrets are written to
+/// that file; there is no flag for it, because it undoes the encryption.
 ///
-/// SIGTERM and SIGINT finish running requests and exit, a second one exits at once. SIGHUP takes up
-/// the configuration and its files anew, SIGUSR1 opens the logs anew, and SIGUSR2 has the program
-/// started again take this process's place, without a connection refused (docs/lifecycle.md).
+/// SIGTERM and SIGINT finish running requests and exit; a second one exits immediately. SIGHUP
+/// reloads the configuration and its files, SIGUSR1 reopens the logs, and SIGUSR2 starts the
+/// program again to take over from this process without refusing a connection (docs/lifecycle.md).
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// The configuration file, TOML.
+    /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_CONFIG")]
     pub(super) config: Option<PathBuf>,
 
-    /// Check the configuration and the files that it names, print what would be served, and exit:
-    /// 0 if all is good, 2 if not. Nothing is listened on, and the store is not asked.
+    /// Check the configuration and the files that it names, print what would be served, and exit
+    /// with 0, or with 2 if something is wrong. Opens no socket and does not contact the store.
     #[arg(long)]
     pub(super) check: bool,
 
-    /// Print the configuration as it is with all flags and defaults, TOML, and exit.
+    /// Print the effective configuration as TOML, including flags and defaults, and exit.
     #[arg(long)]
     pub(super) print_config: bool,
 
-    /// Address to listen on; may be repeated. A host name takes all its addresses, port 0 lets
-    /// the system choose.
+    /// Address to listen on; may be repeated. A host name stands for all its addresses; with port 0
+    /// the system chooses.
     #[arg(long, value_name = "ADDRESS:PORT", env = "FIRSTFLIGHT_LISTEN", value_delimiter = ',')]
     pub(super) listen: Vec<String>,
 
     #[command(flatten)]
     pub(super) content: ContentArgs,
 
-    /// Certificate chain, PEM, the server's own first.
+    /// Certificate chain (PEM), the server's certificate first.
     #[arg(long, value_name = "FILE", requires = "key", env = "FIRSTFLIGHT_CERT")]
     pub(super) cert: Option<PathBuf>,
 
-    /// Private key of the certificate, PEM.
+    /// Private key of the certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "cert", env = "FIRSTFLIGHT_KEY")]
     pub(super) key: Option<PathBuf>,
 
     #[command(flatten)]
     pub(super) acme: AcmeArgs,
 
-    /// Have a self-signed certificate, for this host name or address besides; may be repeated.
+    /// Use a self-signed certificate that includes this host name or address; may be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "cert")]
     pub(super) self_signed: Vec<String>,
 
-    /// Have a self-signed certificate, and write it to this file, for clients' --cacert.
+    /// Use a self-signed certificate and write it to this file, for clients' --cacert.
     #[arg(long, value_name = "FILE", conflicts_with = "cert")]
     pub(super) save_cert: Option<PathBuf>,
 
-    /// Ticket keys that several processes share (`firstflight keys new FILE`). Default: keys of
-    /// this process alone.
+    /// File of ticket keys shared by several processes (`firstflight keys new FILE`). Default: keys
+    /// of this process only.
     #[arg(long, value_name = "FILE", env = "FIRSTFLIGHT_TICKET_KEYS")]
     pub(super) ticket_keys: Option<PathBuf>,
 
@@ -77,7 +75,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "on|off", env = "FIRSTFLIGHT_EARLY_DATA")]
     pub(super) early_data: Option<Switch>,
 
-    /// Whether a connection takes further requests. Default: on.
+    /// Whether connections are kept for further requests. Default: on.
     #[arg(long, value_name = "on|off")]
     pub(super) keep_alive: Option<Switch>,
 
@@ -85,7 +83,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "on|off")]
     pub(super) http2: Option<Switch>,
 
-    /// Leave out HTTP/3, and with it the UDP sockets.
+    /// Disable HTTP/3 and its UDP sockets.
     #[arg(long)]
     pub(super) no_http3: bool,
 
@@ -95,7 +93,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(super) limits: LimitArgs,
 
-    /// Where operators look (metrics, console, readiness): 127.0.0.1:9090, unix:/PATH.
+    /// Admin listener address (metrics, console, readiness): 127.0.0.1:9090, unix:/PATH.
     #[arg(long, value_name = "ADDRESS:PORT|unix:PATH", env = "FIRSTFLIGHT_ADMIN")]
     pub(super) admin: Option<String>,
 
@@ -110,19 +108,19 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args)]
 pub(super) struct ContentArgs {
-    /// Directory to serve, in place of the file's sites; the same as --root.
+    /// Directory to serve, instead of the file's sites; same as --root.
     #[arg(value_name = "DIR", conflicts_with = "root")]
     pub(super) directory: Option<PathBuf>,
 
-    /// Directory to serve, in place of the file's sites.
+    /// Directory to serve, instead of the file's sites.
     #[arg(long, value_name = "DIR", env = "FIRSTFLIGHT_ROOT")]
     pub(super) root: Option<PathBuf>,
 
-    /// HTTP server to forward to, in place of the file's sites: http://HOST:PORT, unix:/PATH.
+    /// HTTP server to forward to, instead of the file's sites: http://HOST:PORT, unix:/PATH.
     #[arg(long, value_name = "URL", env = "FIRSTFLIGHT_UPSTREAM")]
     pub(super) upstream: Option<String>,
 
-    /// Answer each PING by PONG over TLS, without HTTP (for measuring).
+    /// Respond to each PING with PONG over TLS, without HTTP (for measurements).
     #[arg(long)]
     pub(super) ping_pong: bool,
 }
@@ -156,47 +154,47 @@ pub(super) struct TlsArgs {
 
 #[derive(Args)]
 pub(super) struct LimitArgs {
-    /// For the handshake and each request's head. Default: 10s.
+    /// Time limit for the handshake and for each request head. Default: 10s.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(super) header_timeout: Option<Duration>,
 
-    /// Bytes of a request's head. Default: 32768.
+    /// Maximum size of a request head in bytes. Default: 32768.
     #[arg(long, value_name = "BYTES")]
     pub(super) header_size: Option<usize>,
 
-    /// For a connection without a request. Default: 60s.
+    /// Time limit for a connection without a request. Default: 60s.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(super) idle_timeout: Option<Duration>,
 
-    /// Connections at a time; at the limit further ones wait. Default: 10000.
+    /// Maximum number of connections; further ones wait. Default: 10000.
     #[arg(long, value_name = "N")]
     pub(super) max_connections: Option<u32>,
 
-    /// For the head of the upstream's answer. Default: 60s.
+    /// Time limit for the head of the upstream's response. Default: 60s.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(super) upstream_timeout: Option<Duration>,
 
-    /// For running requests after SIGTERM. Default: 30s.
+    /// Time limit for running requests after SIGTERM. Default: 30s.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(super) drain_timeout: Option<Duration>,
 
-    /// Connections that may wait to be accepted. Default: 4096.
+    /// Maximum number of connections that wait to be accepted. Default: 4096.
     #[arg(long, value_name = "N")]
     pub(super) backlog: Option<u32>,
 }
 
 #[derive(Args)]
 pub(super) struct LogArgs {
-    /// A line per request to this file, or to standard output for `-`.
+    /// Write an access log to this file, or to standard output for `-`.
     #[arg(long, value_name = "FILE|-", env = "FIRSTFLIGHT_ACCESS_LOG")]
     pub(super) access_log: Option<PathBuf>,
 
-    /// How the access log's lines look. Default: text.
+    /// Format of the access log. Default: text.
     #[arg(long, value_enum)]
     pub(super) log_format: Option<Format>,
 
-    /// What the server says about itself on stderr: error, warn, info, debug, trace. Default: info,
-    /// or what RUST_LOG says. FIRSTFLIGHT_LOG_FORMAT=json makes each message a JSON object.
+    /// Log level on stderr: error, warn, info, debug, trace. Default: info, or the value of
+    /// RUST_LOG. With FIRSTFLIGHT_LOG_FORMAT=json each message is a JSON object.
     #[arg(long, value_name = "LEVEL", env = "FIRSTFLIGHT_LOG")]
     pub(super) log_level: Option<String>,
 }
