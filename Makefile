@@ -1,9 +1,13 @@
 # The two commands are `make lab` and `make test`; everything else is what they are made of.
+# `make check CRATE=...` and `make bless` are for whoever changes the code: docs/testing.md.
 
 # What `firstflight lab` is told besides its defaults, such as LAB_FLAGS="--rtt 20".
 LAB_FLAGS ?=
 # How long each fuzz target runs.
 FUZZ_SECONDS ?= 10
+# Which crate `check` checks, and which of its tests; as `cargo test` takes them.
+CRATE ?=
+TESTS ?=
 # Where `bench`, `browsers`, `quic`, `cluster` and `conformance` leave their raw data; default results/DATE-KIND.
 RESULTS ?=
 
@@ -14,13 +18,32 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help lab browsers bench quic flood cluster operations conformance control first-answer test package deps-lab deps-fuzz deps-test deps-package build fmt lint deny advisories unit \
+.PHONY: help check bless lab browsers bench quic flood cluster operations conformance control first-answer test package deps-lab deps-fuzz deps-test deps-package build fmt lint deny advisories unit \
 	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+check: ## Format, clippy and tests of one crate (CRATE=server, TESTS=early_data); installs nothing
+	@test -n "$(CRATE)" || { echo "which crate? make check CRATE=server"; exit 2; }
+	cargo fmt --package $(PACKAGE) --check
+	cargo clippy --locked --package $(PACKAGE) --all-targets -- -D warnings
+	@scripts/tests --package $(PACKAGE) $(TESTS)
+
+# A crate's package has its folder's name, but for the program's.
+PACKAGE = $(patsubst firstflight-cli,firstflight,firstflight-$(CRATE))
+
+# Of the program's own tests, those that have snapshots: the others take twenty minutes.
+bless: export INSTA_UPDATE = always
+bless: export INSTA_FORCE_PASS = 1
+bless: ## Accepts all snapshots and all files that are made from the code
+	@scripts/tests --package firstflight-admin --package firstflight-config \
+		--package firstflight-report --package firstflight-telemetry --test integration
+	@scripts/tests --package firstflight --bin firstflight --test integration -- \
+		attempt:: configuration:: help:: live:: roff::
+	git status --short
 
 lab: deps-lab build ## Builds, measures and attacks servers in an emulated network (LAB_FLAGS=...)
 	$(or $(CARGO_TARGET_DIR),target)/release/firstflight lab $(LAB_FLAGS)
@@ -45,7 +68,7 @@ cluster: deps-test ## Measures what a shared register costs, results to results/
 
 chaos: deps-test ## Attacks servers by copies of flights while things go wrong, for 80 minutes (CHAOS_COPIES=..., RESULTS=...)
 	@CHAOS_COPIES=$(CHAOS_COPIES) scripts/chaos $(RESULTS)
-	FIRSTFLIGHT_MODEL=deep cargo test --locked --package firstflight-replay --test model
+	FIRSTFLIGHT_MODEL=deep cargo test --locked --package firstflight-replay --test integration -- model
 
 operations: deps-test ## Reloads, key rotations and an upgrade under load, results to results/... (RESULTS=...)
 	@scripts/operations $(RESULTS)
@@ -56,6 +79,8 @@ first-answer: deps-lab ## Times the way from git clone to the first 0-RTT answer
 conformance: deps-test ## Tries the server by tools and attacks, raw data to results/... (RESULTS=...)
 	@scripts/conformance $(RESULTS)
 
+# No test is skipped where `CI` is set.
+test: export CI = true
 test: deps-test fmt lint deny unit ## The whole test suite
 	@echo "make test: all passed"
 

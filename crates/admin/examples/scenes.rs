@@ -18,7 +18,7 @@ use firstflight_telemetry::metrics::{
 };
 use scene::Scene;
 
-#[path = "../tests/served/scene.rs"]
+#[path = "../tests/integration/scene.rs"]
 mod scene;
 
 #[tokio::main(flavor = "current_thread")]

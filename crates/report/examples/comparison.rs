@@ -8,7 +8,7 @@ use std::path::Path;
 use firstflight_report::conditions::Condition;
 use firstflight_report::{Record, Verdict, compare, read, verdict_lines};
 
-#[path = "../tests/synthetic/mod.rs"]
+#[path = "../tests/integration/synthetic/mod.rs"]
 mod synthetic;
 
 fn main() -> Result<(), Box<dyn Error>> {

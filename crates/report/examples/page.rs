@@ -7,7 +7,7 @@ use std::path::Path;
 
 use firstflight_report::Pictures;
 
-#[path = "../tests/synthetic/mod.rs"]
+#[path = "../tests/integration/synthetic/mod.rs"]
 mod synthetic;
 
 fn main() -> Result<(), Box<dyn Error>> {

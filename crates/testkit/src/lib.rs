@@ -11,17 +11,21 @@
 
 mod cluster;
 mod collector;
+mod committed;
 mod keeper;
 mod machine;
 mod pebble;
 mod ports;
 mod process;
+mod programs;
 mod sentinels;
 
 pub use cluster::Cluster;
 pub use collector::{Collector, Span, attribute};
-pub use machine::{Machine, Root, Shell, can_boot};
+pub use committed::assert_committed;
+pub use machine::{Machine, Root, Shell, can_boot, skipped_without_root};
 pub use pebble::{Pebble, PebblePlan};
 pub use ports::free_port;
 pub use process::{Kind, Listen, Plan, Process};
+pub use programs::{find_program, skipped_without};
 pub use sentinels::{MASTER_NAME, Sentinels};

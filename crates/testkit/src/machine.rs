@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::keeper::Keeper;
+use crate::programs::announce_skip;
 
 mod shell;
 
@@ -33,6 +34,11 @@ exec "$4" boot "$2/root"
 
 /// How long a step of the boot may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Whether the calling test must be skipped because machines cannot be booted here.
+pub fn skipped_without_root() -> bool {
+    can_boot().inspect_err(|reason| announce_skip(reason)).is_err()
+}
 
 /// Whether machines can be booted here, which takes root.
 ///

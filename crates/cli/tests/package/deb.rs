@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use firstflight_testkit::{Machine, Root, can_boot};
+use firstflight_testkit::{Machine, Root, skipped_without_root};
 
 use crate::{package, said};
 
@@ -17,8 +17,7 @@ const URL: &str = "https://localhost:8443/";
 
 #[test]
 fn it_lives_and_leaves_nothing() {
-    if let Err(reason) = can_boot() {
-        eprintln!("not run: {reason}");
+    if skipped_without_root() {
         return;
     }
     let (_first, deb) = package("deb", "0.1.0");

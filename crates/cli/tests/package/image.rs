@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use firstflight_testkit::can_boot;
+use firstflight_testkit::skipped_without_root;
 use tempfile::TempDir;
 
 use crate::{package, said};
@@ -17,8 +17,7 @@ const END: &str = "-----END CERTIFICATE-----";
 
 #[test]
 fn it_serves_with_nothing_else_about() {
-    if let Err(reason) = can_boot() {
-        eprintln!("not run: {reason}");
+    if skipped_without_root() {
         return;
     }
     let (dir, tar) = package("image", "0.1.0");

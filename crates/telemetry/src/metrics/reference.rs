@@ -63,7 +63,7 @@ fn wrapped(text: &str, indent: &str) -> String {
 const HEAD: &str = "\
 # Metrics
 
-<!-- Made from the metrics' own words by `UPDATE_DOCS=1 cargo test -p firstflight-telemetry`. -->
+<!-- Made from the metrics' own words by `make bless`. -->
 
 `/metrics` on the admin address has them, as Prometheus' text or as OpenMetrics, by `Accept`. Names
 and units follow Prometheus' conventions. Labels are closed sets or names out of the configuration:

@@ -1,0 +1,189 @@
+//! What the console shows of a scene, and that it goes on doing so.
+
+use crate::client::{Running, Stream};
+use crate::scene::{self, Scene};
+use firstflight_admin::{Certificate, Failure, Moment, Reload, json_schema};
+use firstflight_telemetry::metrics::{
+    HandshakeKind, RefusedReason, StoreReading, TlsVersion, Transport,
+};
+use firstflight_testkit::assert_committed;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test]
+async fn the_three_questions_are_answered_at_the_top() {
+    let scene = Scene::quiet();
+    let admin = Running::open(scene.clone()).await;
+    let quiet = admin.get("/", &[]).await.body;
+    assert!(quiet.contains("Not offered") && quiet.contains("No flight has come twice"), "{quiet}");
+    visit(&scene, 40);
+    scene.metrics().early_data.offered.add(Transport::Tcp, 2);
+    scene.metrics().early_data.refused.add((Transport::Tcp, RefusedReason::Zone), 2);
+    let used = admin.get("/", &[]).await.body;
+    assert!(used.contains("accepted for 95 %") && used.contains("Another zone"), "{used}");
+    scene.metrics().early_data.offered.count(Transport::Quic);
+    scene.metrics().early_data.refused.count((Transport::Quic, RefusedReason::Replayed));
+    scene.replayed(&["203.0.113.0/24"], "quic", 1, true);
+    let attacked = admin.get("/", &[]).await.body;
+    assert!(attacked.contains("Tried, and stopped") && attacked.contains("203.0.113.0/24"));
+    assert!(attacked.contains("accepted for 95 %"), "{attacked}");
+}
+
+#[tokio::test]
+async fn an_early_connection_that_leaves_with_its_answer_counts() {
+    let scene = Scene::quiet();
+    let admin = Running::open(scene.clone()).await;
+    let metrics = scene.metrics();
+    metrics.early_data.offered.count(Transport::Quic);
+    metrics.early_data.accepted.count(Transport::Quic);
+    metrics.handshakes.first_answer.observe((HandshakeKind::Early, Transport::Quic), 0.002);
+    let page = admin.get("/", &[]).await.body;
+    assert!(page.contains("100 % of 1 new connections"), "{page}");
+    assert!(page.contains("0-RTT <span class=\"faint\">QUIC"), "{page}");
+}
+
+#[tokio::test]
+async fn what_wants_a_look_is_said_in_a_line() {
+    let scene = Scene::quiet();
+    let admin = Running::open(scene.clone()).await;
+    assert!(!admin.get("/", &[]).await.body.contains("id=\"notices\""));
+    let now = Moment::now();
+    scene.state(|state| {
+        state.server.ready = false;
+        state.server.not_ready_because = Some("stopping".to_owned());
+        let error = Some("line 3: <script>alert(1)</script>".to_owned());
+        state.server.last_reload = Some(Reload { at: now, error });
+        state.keys.warnings.push("no next key".to_owned());
+    });
+    scene.readings(|readings| {
+        readings.register.records = readings.register.capacity;
+        readings.store = Some(StoreReading {
+            resting: Some(RefusedReason::StoreDown),
+            ..StoreReading::default()
+        });
+        readings.filter = scene::filled(1 << 20);
+    });
+    scene.state(|state| state.certificates = certificates(now));
+    let page = admin.get("/", &[]).await.body;
+    for line in [
+        "Not ready for new connections: stopping.",
+        "line 3: &lt;script&gt;alert(1)&lt;/script&gt;",
+        "no next key",
+        "The strike register is nearly full (1,048,576 of 1,048,576)",
+        "there is no connection to the store",
+        "The certificate of www.example.test expires in 3 days.",
+        "new.example.test has no certificate yet, and no client trusts what it shows. The authority \
+         was asked 2 times, just now last: refused: &lt;b&gt;",
+        "in 3 days</time><span class=\"faint\"> files</span>",
+    ] {
+        assert!(page.contains(line), "{line}\n{page}");
+    }
+    assert!(!page.contains("The certificate of short.example.test"), "{page}");
+    assert!(!page.contains("<script>alert") && !page.contains("refused: <b>"));
+}
+
+/// One in files, one from an authority that is as short-lived and well, and one that cannot be had.
+fn certificates(now: Moment) -> Vec<Certificate> {
+    let certificate = |site: &str, source: &str| Certificate {
+        site: site.to_owned(),
+        source: source.to_owned(),
+        expires_at: Some(Moment(now.0 + 3 * 86_400 + 60)),
+        ..Certificate::default()
+    };
+    let failure = Failure { at: now, reason: "refused: <b>".to_owned(), in_a_row: 2 };
+    vec![
+        certificate("www.example.test", "files"),
+        certificate("short.example.test", "acme"),
+        Certificate {
+            missing: true,
+            expires_at: None,
+            last_error: Some(failure),
+            ..certificate("new.example.test", "acme")
+        },
+    ]
+}
+
+#[tokio::test]
+async fn events_come_each_second_and_follow_what_happens() {
+    let scene = Scene::quiet();
+    let admin = Running::open(scene.clone()).await;
+    let mut states = follow(&admin, "/events").await;
+    let mut pages = follow(&admin, "/events/page").await;
+    assert!(read_until(&mut *states, "\"offered\":0").await.contains("text/event-stream"));
+    read_until(&mut *pages, "Not offered").await;
+    visit(&scene, 7);
+    read_until(&mut *states, "\"offered\":7").await;
+    read_until(&mut *pages, "accepted for 100 %").await;
+}
+
+#[tokio::test]
+async fn those_who_follow_leave_room_for_others() {
+    let admin = Running::open(Scene::quiet()).await;
+    let mut followers = Vec::new();
+    for _ in 0..32 {
+        let mut follower = follow(&admin, "/events").await;
+        read_until(&mut *follower, "\"schema\":1").await;
+        followers.push(follower);
+    }
+    assert_eq!(admin.get("/events", &[]).await.status, 503);
+    assert_eq!(admin.get("/metrics", &[]).await.status, 200);
+    followers.clear();
+    // Their places come free as soon as the server has noticed.
+    let mut follower = follow(&admin, "/events/page").await;
+    while !read_some(&mut *follower).await.contains("200 OK") {
+        follower = follow(&admin, "/events/page").await;
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_the_registrys_own_words() {
+    let scene = Scene::quiet();
+    let admin = Running::open(scene.clone()).await;
+    visit(&scene, 3);
+    let line = "firstflight_early_data_accepted_total{transport=\"tcp\"} 3\n";
+    let plain = admin.get("/metrics", &[]).await;
+    assert!(plain.body.contains(line) && plain.field("content-type").starts_with("text/plain"));
+    let open = admin.get("/metrics", &["Accept: application/openmetrics-text"]).await;
+    assert!(open.body.contains(line) && open.body.ends_with("# EOF\n"));
+    assert!(open.field("content-type").starts_with("application/openmetrics-text"));
+}
+
+#[test]
+fn the_schema_in_the_docs_is_the_one_of_the_types() {
+    assert_committed("docs/status.schema.json", &json_schema());
+}
+
+/// So many connections with early data accepted.
+fn visit(scene: &Scene, count: u64) {
+    let metrics = scene.metrics();
+    metrics.early_data.offered.add(Transport::Tcp, count);
+    metrics.early_data.accepted.add(Transport::Tcp, count);
+    for _ in 0..count {
+        let kind = HandshakeKind::Early;
+        metrics.handshakes.seconds.observe((TlsVersion::Tls13, kind, Transport::Tcp), 0.03);
+        metrics.handshakes.first_answer.observe((kind, Transport::Tcp), 0.002);
+    }
+}
+
+async fn follow(admin: &Running, path: &str) -> Box<dyn Stream> {
+    let mut stream = admin.connect().await;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Reads until `words` have come; all that came.
+async fn read_until(stream: &mut dyn Stream, words: &str) -> String {
+    let mut read = String::new();
+    while !read.contains(words) {
+        let more = read_some(stream).await;
+        assert!(!more.is_empty(), "it ended without {words}: {read}");
+        read.push_str(&more);
+    }
+    read
+}
+
+async fn read_some(stream: &mut dyn Stream) -> String {
+    let mut buffer = vec![0; 64 * 1024];
+    let count = stream.read(&mut buffer).await.unwrap_or(0);
+    String::from_utf8_lossy(&buffer[..count]).into_owned()
+}

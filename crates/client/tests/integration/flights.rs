@@ -1,0 +1,342 @@
+//! Whole transfers over loopback: what is sent early, what is refused, what is sent again.
+
+use std::time::Duration;
+
+use firstflight_client::{EarlyPolicy, Request};
+use firstflight_tls::{EarlyDataReason, Trust, Version};
+
+use crate::support::{Answer, Home, Manner, OK, Server, TOO_EARLY, get, send};
+
+#[tokio::test]
+async fn full_then_resumed_then_early() {
+    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    let (report, body) = get(&home.client(|_| {}), &server).await;
+    assert_eq!(
+        (report.exit_code(), report.status(), body.as_str()),
+        (0, 200, "hello"),
+        "{report:?}"
+    );
+    assert!(!report.facts.as_ref().unwrap().resumed);
+    assert_eq!((report.early_data(), report.early_bytes), ("none", 0));
+    let raw = String::from_utf8(report.head.unwrap().raw).unwrap();
+    assert!(raw.contains("X-Case: Kept\r\n") && raw.ends_with("\r\n\r\n"), "{raw:?}");
+
+    let (report, _) = get(&home.client(|c| c.early_data = EarlyPolicy::Never), &server).await;
+    assert!(report.facts.as_ref().unwrap().resumed);
+    assert_eq!(report.early_data(), "none");
+
+    let (report, body) = get(&home.client(|_| {}), &server).await;
+    assert_eq!((report.early_data(), body.as_str(), report.retries), ("accepted", "hello", 0));
+    assert_eq!(report.early_bytes as u64, report.size_request);
+    let times = report.timings();
+    assert!(times.pretransfer > 0.0 && times.pretransfer <= times.appconnect, "{times:?}");
+    assert!(times.starttransfer <= times.total && times.connect <= times.pretransfer);
+    let seen = server.seen();
+    assert_eq!(seen.iter().map(|one| one.early).collect::<Vec<_>>(), [false, false, true]);
+    assert!(seen[2].text.starts_with("GET /path?query HTTP/1.1\r\nHost: localhost:"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn http2_goes_early_too() {
+    let manner = Manner { alpn: "h2", ..Manner::default() };
+    let (home, server) = (Home::new(), Server::start(manner).await);
+    for expected in ["none", "accepted"] {
+        let (report, body) = get(&home.client(|_| {}), &server).await;
+        assert_eq!((report.early_data(), body.as_str()), (expected, "hello"), "{report:?}");
+        assert_eq!(report.head.unwrap().version, http::Version::HTTP_2);
+    }
+    let early: Vec<bool> = server.seen().iter().map(|one| one.early).collect();
+    assert_eq!(early, [false, true]);
+}
+
+#[tokio::test]
+async fn rfc8446_4_2_10_refused_early_data_is_sent_again_once() {
+    type Change = fn(&mut Manner);
+    let ways: [(Change, EarlyDataReason); 2] = [
+        (|manner| manner.key = 2, EarlyDataReason::SessionNotResumed),
+        (|manner| manner.decline = true, EarlyDataReason::PeerDeclined),
+    ];
+    for (change, reason) in ways {
+        let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+        get(&home.client(|_| {}), &server).await;
+        server.seen();
+        server.behave(change);
+        let (report, body) = get(&home.client(|_| {}), &server).await;
+        assert_eq!((report.early_data(), body.as_str()), ("refused", "hello"), "{report:?}");
+        assert_eq!(report.facts.as_ref().unwrap().early_data_reason, reason);
+        assert!(report.early_bytes > 0);
+        let seen = server.seen();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        assert!(!seen[0].early);
+    }
+}
+
+#[tokio::test]
+async fn rfc8470_5_2_a_425_is_retried_once_on_the_same_connection() {
+    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    get(&home.client(|_| {}), &server).await;
+    server.seen();
+    server.behave(|manner| {
+        manner.answer = |_, early| Answer::Say(if early { TOO_EARLY } else { OK }, true);
+    });
+    let (report, body) = get(&home.client(|_| {}), &server).await;
+    assert_eq!((report.status(), report.retries, body.as_str()), (200, 1, "hello"), "{report:?}");
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2);
+    assert_eq!((seen[0].early, seen[1].early), (true, false));
+    assert_eq!(seen[0].connection, seen[1].connection);
+    assert_eq!(report.num_connects, 1);
+}
+
+#[tokio::test]
+async fn rfc8470_5_2_a_425_that_closes_is_retried_on_a_fresh_connection_not_early() {
+    const CLOSING: &str =
+        "HTTP/1.1 425 Too Early\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    type Rule = fn(usize, bool) -> Answer;
+    // One that says so, and one that just closes while the request is sent again.
+    let ways: [(Rule, u32); 2] = [
+        (|_, early| Answer::Say(if early { CLOSING } else { OK }, !early), 1),
+        (|_, early| Answer::Say(if early { TOO_EARLY } else { OK }, !early), 2),
+    ];
+    for (answer, most) in ways {
+        let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+        get(&home.client(|_| {}), &server).await;
+        server.seen();
+        server.behave(|manner| manner.answer = answer);
+        let (report, body) = get(&home.client(|_| {}), &server).await;
+        assert_eq!((report.status(), body.as_str()), (200, "hello"), "{report:?}");
+        assert!((1..=most).contains(&report.retries), "{report:?}");
+        let seen = server.seen();
+        assert_eq!((seen.len(), seen[0].early, seen[1].early), (2, true, false));
+        assert_ne!(seen[0].connection, seen[1].connection);
+        assert_eq!(report.num_connects, 2);
+    }
+}
+
+#[tokio::test]
+async fn rfc8470_5_2_a_425_to_what_was_not_early_and_a_second_one_are_answers() {
+    let manner = Manner { answer: |_, _| Answer::Say(TOO_EARLY, true), ..Manner::default() };
+    let (home, server) = (Home::new(), Server::start(manner).await);
+    let (report, _) = get(&home.client(|_| {}), &server).await;
+    assert_eq!((report.status(), report.retries, server.seen().len()), (425, 0, 1));
+    let (report, _) = get(&home.client(|_| {}), &server).await;
+    assert_eq!((report.status(), report.retries, server.seen().len()), (425, 1, 2));
+}
+
+#[tokio::test]
+async fn rfc9110_9_2_1_a_post_is_early_only_if_told_so() {
+    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    let mut post = Request::get(server.url("/"));
+    post.method = http::Method::POST;
+    post.body = "a=b".into();
+    get(&home.client(|_| {}), &server).await;
+    let (report, _) = send(&home.client(|_| {}), post.clone()).await;
+    assert_eq!((report.early_data(), report.status()), ("none", 200));
+    assert!(report.facts.unwrap().resumed);
+    let any = home.client(|config| config.early_data = EarlyPolicy::AnyMethod);
+    let (report, _) = send(&any, post).await;
+    assert_eq!((report.early_data(), report.size_upload), ("accepted", 3));
+    let seen = server.seen();
+    assert_eq!((seen[1].early, seen[2].early), (false, true));
+    assert!(seen[2].text.ends_with("\r\n\r\na=b"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn another_protocol_or_an_older_version_means_a_fresh_connection_without_early_data() {
+    type Change = fn(&mut Manner);
+    let ways: [Change; 2] = [
+        |manner| manner.alpn = "h2",
+        |manner| {
+            manner.max = Version::Tls12;
+            manner.key = 2;
+        },
+    ];
+    for change in ways {
+        let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+        get(&home.client(|_| {}), &server).await;
+        server.seen();
+        server.behave(change);
+        let (report, body) = get(&home.client(|_| {}), &server).await;
+        assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
+        assert_eq!((report.retries, report.num_connects), (1, 2), "{report:?}");
+        let seen = server.seen();
+        assert_eq!((seen.len(), seen[0].early), (1, false));
+    }
+}
+
+#[tokio::test]
+async fn sessions_of_unverified_servers_stay_with_unverified_runs() {
+    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    let loose = || home.client(|config| config.trust = Trust::Anyone);
+    assert_eq!(get(&loose(), &server).await.0.exit_code(), 0);
+    let (report, _) = get(&home.client(|_| {}), &server).await;
+    assert!(!report.facts.unwrap().resumed, "a verifying run must not take over -k's session");
+    assert!(get(&loose(), &server).await.0.facts.unwrap().resumed);
+    let strict = home.client(|config| config.trust = Trust::System);
+    assert_eq!(get(&strict, &server).await.0.exit_code(), 60);
+}
+
+#[tokio::test]
+async fn tls12_sessions_serve_again() {
+    let manner = Manner { max: Version::Tls12, ..Manner::default() };
+    let (home, server) = (Home::new(), Server::start(manner).await);
+    for resumed in [false, true, true, true] {
+        let (report, _) = get(&home.client(|_| {}), &server).await;
+        assert_eq!(report.facts.unwrap().resumed, resumed);
+    }
+    let newer = home.client(|config| config.versions = (Version::Tls13, Version::Tls13));
+    assert_eq!(get(&newer, &server).await.0.exit_code(), 35);
+    assert!(get(&home.client(|_| {}), &server).await.0.facts.unwrap().resumed);
+}
+
+#[tokio::test]
+async fn a_server_that_stops_in_the_middle_has_curls_code() {
+    type Rule = fn(usize, bool) -> Answer;
+    let cases: [(Rule, u8); 5] = [
+        (|_, _| Answer::Say("", false), 52),
+        (|_, _| Answer::Drop("HTTP/1.1 200 OK\r\nContent-"), 56),
+        (|_, _| Answer::Drop("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhell"), 56),
+        (|_, _| Answer::Say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhell", false), 18),
+        (|_, _| Answer::Say("\x01\x02 garbage\r\n\r\n", false), 8),
+    ];
+    for (answer, code) in cases {
+        let server = Server::start(Manner { answer, ..Manner::default() }).await;
+        let home = Home::new();
+        for turn in ["full", "early"] {
+            let (report, _) = get(&home.client(|_| {}), &server).await;
+            assert_eq!(report.exit_code(), code, "{turn}: {:?}", report.error);
+        }
+    }
+}
+
+#[tokio::test]
+async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
+    type Rule = fn(usize, bool) -> Answer;
+    let cases: [(Rule, u8); 3] =
+        [(|_, _| Answer::After(16), 0), (|_, _| Answer::After(17), 8), (|_, _| Answer::Endless, 8)];
+    for (answer, code) in cases {
+        let server = Server::start(Manner { answer, ..Manner::default() }).await;
+        let (report, body) = get(&Home::new().client(|_| {}), &server).await;
+        assert_eq!(report.exit_code(), code, "{:?}", report.error);
+        match report.error {
+            None => assert_eq!(body, "hello"),
+            Some(error) => {
+                let error = error.to_string();
+                assert!(error.contains("more than 16 informational heads"), "{error}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn limits_end_a_transfer_that_does_not() {
+    let manner = Manner { answer: |_, _| Answer::Hang, ..Manner::default() };
+    let (home, server) = (Home::new(), Server::start(manner).await);
+    let hasty = home.client(|config| config.max_time = Some(Duration::from_millis(300)));
+    let (report, _) = get(&hasty, &server).await;
+    assert_eq!(report.exit_code(), 28, "{report:?}");
+    assert!(report.timings().total >= 0.3 && report.timings().appconnect > 0.0);
+
+    // A listener that never accepts: TCP connects, TLS waits.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://127.0.0.1:{}/", silent.local_addr().unwrap().port());
+    let request = Request::get(firstflight_client::Target::parse(&url).unwrap());
+    let hasty = home.client(|config| config.connect_timeout = Some(Duration::from_millis(300)));
+    let (report, _) = send(&hasty, request).await;
+    assert_eq!(report.exit_code(), 28, "{report:?}");
+    assert!(report.error.unwrap().to_string().contains("connecting"));
+}
+
+#[tokio::test]
+async fn the_connect_timeout_also_ends_a_handshake_that_early_data_began() {
+    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    get(&home.client(|_| {}), &server).await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.address.port();
+    let hasty = home.client(|config| {
+        config.connect_timeout = Some(Duration::from_millis(300));
+        // The same name and port, so the same session, at an address where nobody answers.
+        config.resolver.fix(&format!("localhost:{port}:127.0.0.9")).unwrap();
+    });
+    let deaf = std::net::TcpListener::bind(("127.0.0.9", port)).unwrap();
+    let (report, _) = get(&hasty, &server).await;
+    assert_eq!(report.exit_code(), 28, "{report:?}");
+    assert!(report.early_bytes > 0, "{report:?}");
+    drop((silent, deaf));
+}
+
+#[tokio::test]
+async fn a_ticket_that_never_left_goes_back() {
+    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    get(&home.client(|_| {}), &server).await;
+    let before = home.jar().count().unwrap();
+    assert!(before > 0);
+    let port = server.address.port();
+    let nobody = home.client(|config| {
+        config.resolver.fix(&format!("localhost:{port}:127.0.0.10")).unwrap();
+    });
+    assert_eq!(get(&nobody, &server).await.0.exit_code(), 7);
+    assert_eq!(home.jar().count().unwrap(), before);
+    // Used, it is gone, and its successors are in.
+    let (report, _) = get(&home.client(|_| {}), &server).await;
+    assert_eq!(home.jar().count().unwrap(), before - 1 + report.sessions);
+}
+
+#[tokio::test]
+async fn fast_open_is_asked_for_and_does_no_harm() {
+    let (home, server) = (Home::new(), Server::start(Manner::default()).await);
+    for expected in ["none", "accepted", "accepted"] {
+        let (report, body) = get(&home.client(|config| config.fast_open = true), &server).await;
+        assert_eq!((body.as_str(), report.early_data()), ("hello", expected), "{report:?}");
+    }
+    let nobody = home.client(|config| {
+        config.fast_open = true;
+        config.resolver.fix(&format!("localhost:{}:127.0.0.11", server.address.port())).unwrap();
+    });
+    assert_eq!(get(&nobody, &server).await.0.exit_code(), 7);
+}
+
+#[tokio::test]
+async fn redirections_are_followed_as_far_as_allowed() {
+    const MOVED: &str = "HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 4\r\n\r\ngone";
+    let manner = Manner {
+        answer: |number, _| Answer::Say(if number < 2 { MOVED } else { OK }, true),
+        ..Manner::default()
+    };
+    let (home, server) = (Home::new(), Server::start(manner.clone()).await);
+    let (report, body) = get(&home.client(|_| {}), &server).await;
+    assert_eq!((report.status(), body.as_str()), (302, "gone"));
+    assert!(report.redirect_url.unwrap().ends_with("/next"));
+    server.seen();
+    let (report, body) = get(&home.client(|config| config.redirects = Some(2)), &server).await;
+    assert_eq!((report.status(), body.as_str(), report.num_redirects), (200, "hello", 2));
+    server.seen();
+    let (report, _) = get(&home.client(|config| config.redirects = Some(1)), &server).await;
+    assert_eq!(report.exit_code(), 47);
+}
+
+#[tokio::test]
+async fn an_error_status_is_an_error_where_asked() {
+    let manner = Manner {
+        answer: |_, _| Answer::Say("HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno", true),
+        ..Manner::default()
+    };
+    let (home, server) = (Home::new(), Server::start(manner).await);
+    let (report, body) = get(&home.client(|_| {}), &server).await;
+    assert_eq!((report.exit_code(), body.as_str()), (0, "no"));
+    let (report, body) = get(&home.client(|config| config.fail = true), &server).await;
+    assert_eq!((report.exit_code(), body.as_str(), report.status()), (22, "", 404));
+}
+
+/// The client waits for a ticket, and here comes the end instead.
+#[tokio::test]
+async fn a_server_that_closes_without_a_ticket_does_not_hold_the_client_up() {
+    let manner =
+        Manner { issues: false, answer: |_, _| Answer::Say(OK, false), ..Manner::default() };
+    let (home, server) = (Home::new(), Server::start(manner).await);
+    for _ in 0..2 {
+        let (report, body) = get(&home.client(|_| {}), &server).await;
+        assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
+        assert!(!report.facts.as_ref().unwrap().resumed);
+    }
+}

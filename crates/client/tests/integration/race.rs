@@ -1,0 +1,209 @@
+//! QUIC and TCP side by side (`--http3`): who wins, and that a request is run once.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use firstflight_client::{Client, ClientConfig, EarlyPolicy, HttpVersions, Report, Request};
+use http::{Method, Version};
+
+use crate::support::quic::{QuicManner, QuicServer, Relay, url};
+use crate::support::{Home, Manner, Server, send};
+
+/// A server that is reached over both on one port, over QUIC through a relay.
+struct Both {
+    home: Home,
+    tcp: Server,
+    quic: QuicServer,
+    relay: Relay,
+}
+
+impl Both {
+    async fn start() -> Self {
+        let quic = QuicServer::start(QuicManner::default()).await;
+        loop {
+            let tcp = Server::start(Manner { alpn: "h2", ..Manner::default() }).await;
+            // Somebody else's UDP port may have the number.
+            if let Some(relay) = Relay::start_on(tcp.address, quic.address).await {
+                return Self { home: Home::new(), tcp, quic, relay };
+            }
+        }
+    }
+
+    fn client(&self, change: impl FnOnce(&mut ClientConfig)) -> Client {
+        self.home.client(|config| {
+            config.http = HttpVersions::ThreeFirst;
+            change(config);
+        })
+    }
+
+    async fn get(&self) -> Report {
+        let target = url(self.tcp.address.port(), "/path");
+        let (report, body) = send(&self.client(|_| {}), Request::get(target)).await;
+        assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
+        report
+    }
+
+    async fn post_any(&self) -> Report {
+        let target = url(self.tcp.address.port(), "/path");
+        let request = Request { method: Method::POST, body: "a=b".into(), ..Request::get(target) };
+        let any = self.client(|config| config.early_data = EarlyPolicy::AnyMethod);
+        let (report, body) = send(&any, request).await;
+        assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
+        report
+    }
+
+    /// Requests that arrived over TCP, and over QUIC.
+    fn arrived(&self) -> (usize, usize) {
+        (self.tcp.seen().len(), self.quic.seen().len())
+    }
+
+    fn block(&self) {
+        self.relay.open.store(false, Ordering::Relaxed);
+    }
+}
+
+fn version(report: &Report) -> Version {
+    report.head.as_ref().unwrap().version
+}
+
+#[tokio::test]
+async fn quic_wins_where_it_is_there() {
+    let both = Both::start().await;
+    for early in ["none", "accepted"] {
+        let report = both.get().await;
+        assert_eq!((version(&report), report.early_data()), (Version::HTTP_3, early));
+        assert_eq!((both.arrived(), report.retries), ((0, 1), 0));
+    }
+}
+
+#[tokio::test]
+async fn tcp_wins_where_quic_is_silent_or_refused() {
+    let both = Both::start().await;
+    both.block();
+    let report = both.get().await;
+    assert_eq!((version(&report), both.arrived()), (Version::HTTP_2, (1, 0)));
+    assert!(report.timings().connect >= 0.2, "QUIC has a start: {:?}", report.timings());
+    assert_eq!((report.num_connects, report.retries), (1, 0));
+
+    let tcp = Server::start(Manner::default()).await;
+    let request = Request::get(tcp.url("/path"));
+    let (report, body) = send(&both.client(|_| {}), request).await;
+    assert_eq!((version(&report), body.as_str()), (Version::HTTP_11, "hello"), "{report:?}");
+}
+
+/// A client that waits for 200 ms where the kernel has said that nobody listens is not wrong, but
+/// slow; this is told from the order of events, not by the clock.
+#[tokio::test]
+async fn a_refusal_ends_the_start_of_quic() {
+    #[derive(Default)]
+    struct Why(Option<String>);
+    impl firstflight_client::Listener for Why {
+        fn event(&mut self, event: &firstflight_client::Event<'_>) {
+            if let firstflight_client::Event::TryingTcp(why) = event {
+                self.0 = Some((*why).to_owned());
+            }
+        }
+        fn body(&mut self, _: &[u8]) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let (home, tcp) = (Home::new(), Server::start(Manner::default()).await);
+    let client = home.client(|config| config.http = HttpVersions::ThreeFirst);
+    let mut why = Why::default();
+    let report = client.fetch(Request::get(tcp.url("/")), &mut why).await;
+    assert_eq!(report.exit_code(), 0, "{report:?}");
+    let why = why.0.unwrap();
+    assert!(why.contains("refused"), "{why}");
+}
+
+/// Each keeps its own sessions, and TCP uses early data of its own once it has won.
+#[tokio::test]
+async fn tcp_is_early_after_it_has_won() {
+    let both = Both::start().await;
+    both.block();
+    for early in ["none", "accepted"] {
+        let report = both.get().await;
+        assert_eq!((version(&report), report.early_data()), (Version::HTTP_2, early));
+    }
+    assert_eq!(both.arrived(), (2, 0));
+}
+
+#[tokio::test]
+async fn a_safe_request_that_was_early_over_quic_is_sent_again_where_tcp_wins() {
+    let both = Both::start().await;
+    both.get().await;
+    both.arrived();
+    both.block();
+    both.relay.datagrams();
+    let report = both.get().await;
+    assert_eq!((version(&report), both.arrived()), (Version::HTTP_2, (1, 0)));
+    assert_eq!((report.retries, report.num_connects), (1, 1), "{report:?}");
+    assert!(!both.relay.datagrams().is_empty());
+}
+
+#[tokio::test]
+async fn rfc9110_9_2_1_another_request_is_sent_by_the_winner_alone() {
+    let both = Both::start().await;
+    both.get().await;
+    both.arrived();
+    both.relay.datagrams();
+    // Where QUIC wins it was not early, and where TCP wins nothing of it was sent over QUIC.
+    let report = both.post_any().await;
+    assert_eq!((version(&report), report.early_data()), (Version::HTTP_3, "none"));
+    assert!(report.facts.as_ref().unwrap().resumed);
+    assert_eq!(both.arrived(), (0, 1));
+    both.block();
+    let report = both.post_any().await;
+    assert_eq!((version(&report), report.retries), (Version::HTTP_2, 0));
+    assert_eq!(both.arrived(), (1, 0));
+    let early = |datagram: &Vec<u8>| datagram[0] & 0xb0 == 0x90;
+    assert!(!both.relay.datagrams().iter().any(early), "a 0-RTT packet left");
+}
+
+#[tokio::test]
+async fn http3_alone_has_curls_code_where_udp_is_blocked_and_tcp_serves() {
+    let both = Both::start().await;
+    both.block();
+    let only = both.home.quic(|config| {
+        config.connect_timeout = Some(std::time::Duration::from_millis(400));
+    });
+    let target = url(both.tcp.address.port(), "/path");
+    let (report, _) = send(&only, Request::get(target)).await;
+    assert_eq!((report.exit_code(), both.arrived()), (28, (0, 0)), "{:?}", report.error);
+    // Refused, it is known at once.
+    let refused =
+        SocketAddr::from(([127, 0, 0, 1], Server::start(Manner::default()).await.address.port()));
+    let target = url(refused.port(), "/path");
+    let (report, _) = send(&both.home.quic(|_| {}), Request::get(target)).await;
+    assert_eq!(report.exit_code(), 7, "{:?}", report.error);
+}
+
+#[tokio::test]
+async fn quic_serves_where_tcp_refuses() {
+    let (home, server) = (Home::new(), QuicServer::start(QuicManner::default()).await);
+    let client = home.client(|config| config.http = HttpVersions::ThreeFirst);
+    let (report, body) = send(&client, Request::get(server.url("/"))).await;
+    assert_eq!((version(&report), body.as_str()), (Version::HTTP_3, "hello"), "{report:?}");
+}
+
+#[tokio::test]
+async fn where_nobody_listens_the_code_is_that_of_tcp() {
+    let home = Home::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let client = home.client(|config| config.http = HttpVersions::ThreeFirst);
+    let (report, _) = send(&client, Request::get(url(free, "/"))).await;
+    assert_eq!(report.exit_code(), 7, "{report:?}");
+}
+
+/// A session that was not used goes back: TCP's, where QUIC wins.
+#[tokio::test]
+async fn the_losers_ticket_stays_if_it_was_not_seen() {
+    let both = Both::start().await;
+    let slow = both.home.client(|_| {});
+    send(&slow, Request::get(both.tcp.url("/"))).await;
+    let of_tcp = both.home.jar().count().unwrap();
+    assert!(of_tcp > 0);
+    let report = both.get().await;
+    assert_eq!(version(&report), Version::HTTP_3);
+    assert_eq!(both.home.jar().count().unwrap(), of_tcp + report.sessions);
+}

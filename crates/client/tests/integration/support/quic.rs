@@ -1,0 +1,388 @@
+//! A server for tests over QUIC: quinn and h3 on our cryptography, that does as it is told and
+//! remembers what it saw; and a relay in front of it that looks at every datagram.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::{Buf, Bytes};
+use firstflight_client::{Client, ClientConfig, HttpVersions, Target};
+use firstflight_quic::{AddressTokens, ResetKey, ServerCrypto, SpentTokens};
+use firstflight_tickets::{Schedule, TicketKeys, UnixTime};
+use firstflight_tls::{AcceptorConfig, EarlyData, Handshake, Identity};
+use h3::error::Code;
+use quinn::{
+    ConnectionError, Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt,
+    WriteError,
+};
+use tokio::net::UdpSocket;
+
+use super::{Home, MarkSealer, pem};
+
+/// How the server is at the moment.
+#[derive(Clone)]
+pub(crate) struct QuicManner {
+    pub(crate) key: u8,
+    /// Whether early data is accepted.
+    pub(crate) accept: bool,
+    /// Tickets a connection.
+    pub(crate) tickets: usize,
+    /// NEW_TOKEN frames a connection.
+    pub(crate) tokens: u32,
+    /// Bytes that a connection may send: bound to the early data.
+    pub(crate) window: u32,
+    /// Answers a client without a token by Retry.
+    pub(crate) retry: bool,
+    pub(crate) alpn: &'static str,
+    pub(crate) answer: fn(usize, bool) -> QuicAnswer,
+    /// Speaks no HTTP/3, and floods one stream instead.
+    pub(crate) flood: Option<Flood>,
+}
+
+/// Bytes that come without end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flood {
+    /// Whether on a stream of its own, or on the request's.
+    pub(crate) one_way: bool,
+    /// What comes first.
+    pub(crate) start: &'static [u8],
+    /// What comes then, again and again.
+    pub(crate) more: &'static [u8],
+}
+
+/// What to do with a request, given its number from 0 on and whether it was early data.
+#[derive(Clone, Debug)]
+pub(crate) enum QuicAnswer {
+    /// This status and body.
+    Say(u16, &'static str),
+    /// Heads of these statuses, and an answer.
+    After(&'static [u16]),
+    /// A body of so many bytes, each in a frame of its own.
+    Crumbs(usize),
+    /// A redirection.
+    Move(&'static str),
+    /// A head that promises 9 bytes, and 4 of them.
+    Short,
+    /// Reset the stream with this code.
+    Reset(Code),
+    /// Close the connection with this code.
+    Close(Code),
+    /// Answer, with a GOAWAY after it.
+    Last(u16, &'static str),
+    /// Never answer.
+    Hang,
+}
+
+impl Default for QuicManner {
+    fn default() -> Self {
+        Self {
+            key: 1,
+            accept: true,
+            tickets: 2,
+            tokens: 1,
+            window: 1 << 20,
+            retry: false,
+            alpn: "h3",
+            answer: |_, _| QuicAnswer::Say(200, "hello"),
+            flood: None,
+        }
+    }
+}
+
+/// A request as the server saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QuicSeen {
+    /// Method, path and body.
+    pub(crate) text: String,
+    pub(crate) early: bool,
+    /// The number of its connection, from 0 on.
+    pub(crate) connection: usize,
+    /// Whether the client's address was validated by its first packet.
+    pub(crate) validated: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct QuicServer {
+    pub(crate) address: SocketAddr,
+    manner: Arc<Mutex<QuicManner>>,
+    seen: Arc<Mutex<Vec<QuicSeen>>>,
+    keys: Arc<TicketKeys>,
+    spent: Arc<SpentTokens>,
+    connections: Arc<AtomicUsize>,
+    endpoint: Endpoint,
+    /// Bytes that clients have made room for in floods, and the code that ended the last one.
+    pub(crate) flooded: Arc<(AtomicUsize, AtomicU64)>,
+}
+
+impl QuicServer {
+    pub(crate) async fn start(manner: QuicManner) -> Self {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let endpoint = Endpoint::new(
+            EndpointConfig::new(Arc::new(ResetKey::new([7; 32]))),
+            None,
+            socket,
+            Arc::new(TokioRuntime),
+        )
+        .unwrap();
+        let server = Self {
+            address: endpoint.local_addr().unwrap(),
+            manner: Arc::new(Mutex::new(manner)),
+            seen: Arc::default(),
+            keys: Arc::new(TicketKeys::in_process(Schedule::default(), clock())),
+            spent: Arc::new(SpentTokens::new(1 << 20, clock)),
+            connections: Arc::default(),
+            endpoint: endpoint.clone(),
+            flooded: Arc::default(),
+        };
+        endpoint.set_server_config(Some(server.config()));
+        let accepting = server.clone();
+        tokio::spawn(async move {
+            while let Some(incoming) = endpoint.accept().await {
+                tokio::spawn(accepting.clone().serve(incoming));
+            }
+        });
+        server
+    }
+
+    pub(crate) fn behave(&self, change: impl FnOnce(&mut QuicManner)) {
+        change(&mut self.manner.lock().unwrap());
+    }
+
+    /// What it saw since the last call.
+    pub(crate) fn seen(&self) -> Vec<QuicSeen> {
+        std::mem::take(&mut *self.seen.lock().unwrap())
+    }
+
+    pub(crate) fn url(&self, path: &str) -> Target {
+        url(self.address.port(), path)
+    }
+
+    /// No connection is open any more, within reason.
+    pub(crate) async fn is_idle(&self) -> bool {
+        tokio::time::timeout(Duration::from_secs(10), self.endpoint.wait_idle()).await.is_ok()
+    }
+
+    fn manner(&self) -> QuicManner {
+        self.manner.lock().unwrap().clone()
+    }
+
+    fn crypto(&self) -> Arc<ServerCrypto> {
+        let manner = self.manner();
+        let (cert, key) = pem();
+        let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes()).unwrap();
+        let mut config = AcceptorConfig::new(identity);
+        config.alpn = vec![manner.alpn.as_bytes().to_vec()];
+        config.early_data = true;
+        config.tickets = manner.tickets;
+        config.sealer = Some(Arc::new(MarkSealer(manner.key)));
+        ServerCrypto::new(config).unwrap()
+    }
+
+    fn config(&self) -> quinn::ServerConfig {
+        let manner = self.manner();
+        let judge = Box::new(move |_: &Handshake| manner.accept);
+        let crypto = self.crypto().for_connection(judge, None);
+        let tokens = AddressTokens::new(self.keys.clone(), clock);
+        let mut config = quinn::ServerConfig::new(crypto, Arc::new(tokens));
+        let mut transport = TransportConfig::default();
+        transport.receive_window(VarInt::from_u32(manner.window));
+        config.transport_config(Arc::new(transport));
+        let mut validation = quinn::ValidationTokenConfig::default();
+        validation.sent(manner.tokens).log(self.spent.clone()).lifetime(Duration::from_secs(3600));
+        config.validation_token_config(validation);
+        config
+    }
+
+    async fn flood(&self, quic: &quinn::Connection, flood: Flood) {
+        let (mut send, _recv) = match flood.one_way {
+            true => (quic.open_uni().await.unwrap(), None),
+            false => quic.accept_bi().await.map(|(send, recv)| (send, Some(recv))).unwrap(),
+        };
+        let mut next = flood.start;
+        let code = loop {
+            match send.write_all(next).await {
+                Ok(()) => self.flooded.0.fetch_add(next.len(), Ordering::Relaxed),
+                Err(WriteError::Stopped(code)) => break code,
+                Err(WriteError::ConnectionLost(ConnectionError::ApplicationClosed(close))) => {
+                    break close.error_code;
+                }
+                Err(other) => panic!("{other}"),
+            };
+            next = flood.more;
+        };
+        self.flooded.1.store(code.into_inner(), Ordering::Relaxed);
+        quic.closed().await;
+    }
+
+    async fn serve(self, incoming: Incoming) {
+        let manner = self.manner();
+        if manner.retry && !incoming.remote_address_validated() {
+            incoming.retry().unwrap();
+            return;
+        }
+        let connection = self.connections.fetch_add(1, Ordering::Relaxed);
+        let validated = incoming.remote_address_validated();
+        let Ok(connecting) = incoming.accept_with(Arc::new(self.config())) else { return };
+        let Ok((quic, complete)) = connecting.into_0rtt() else { return };
+        let complete = tokio::spawn(complete);
+        if let Some(flood) = manner.flood {
+            self.flood(&quic, flood).await;
+            return;
+        }
+        let Ok(mut http) =
+            h3::server::Connection::new(h3_quinn::Connection::new(quic.clone())).await
+        else {
+            return;
+        };
+        let mut first = true;
+        while let Ok(Some(resolver)) = http.accept().await {
+            let Ok((request, mut stream)) = resolver.resolve_request().await else { continue };
+            let mut body = Vec::new();
+            while let Ok(Some(mut bytes)) = stream.recv_data().await {
+                body.extend_from_slice(&bytes.copy_to_bytes(bytes.remaining()));
+            }
+            let facts = quic.handshake_data().unwrap().downcast::<Handshake>().unwrap();
+            // All that our client sends on such a connection before the first answer is early.
+            let early = std::mem::take(&mut first) && facts.early_data == EarlyData::Accepted;
+            let number = {
+                let text = format!(
+                    "{} {} {}",
+                    request.method(),
+                    request.uri().path(),
+                    String::from_utf8_lossy(&body)
+                );
+                let mut seen = self.seen.lock().unwrap();
+                seen.push(QuicSeen { text, early, connection, validated });
+                seen.len() - 1
+            };
+            let say = |status: u16| http::Response::builder().status(status);
+            let answer = (manner.answer)(number, early);
+            if let QuicAnswer::After(statuses) = answer {
+                for status in statuses {
+                    stream.send_response(say(*status).body(()).unwrap()).await.unwrap();
+                }
+            }
+            match answer {
+                QuicAnswer::After(_) => {
+                    // Whoever refuses one of the heads has turned away.
+                    let _ = stream.send_response(say(200).body(()).unwrap()).await;
+                    let _ = stream.send_data(Bytes::from_static(b"hello")).await;
+                    let _ = stream.finish().await;
+                }
+                QuicAnswer::Say(status, body) | QuicAnswer::Last(status, body) => {
+                    let head = say(status).header("content-length", body.len());
+                    stream.send_response(head.body(()).unwrap()).await.unwrap();
+                    stream.send_data(Bytes::from_static(body.as_bytes())).await.unwrap();
+                    stream.finish().await.unwrap();
+                    if let QuicAnswer::Last(..) = answer {
+                        let _ = http.shutdown(0).await;
+                    }
+                }
+                QuicAnswer::Crumbs(count) => {
+                    stream.send_response(say(200).body(()).unwrap()).await.unwrap();
+                    for _ in 0..count {
+                        stream.send_data(Bytes::from_static(b"x")).await.unwrap();
+                    }
+                    stream.finish().await.unwrap();
+                }
+                QuicAnswer::Move(to) => {
+                    let head = say(302).header("location", to).body(()).unwrap();
+                    stream.send_response(head).await.unwrap();
+                    stream.finish().await.unwrap();
+                }
+                QuicAnswer::Short => {
+                    let head = say(200).header("content-length", 9).body(()).unwrap();
+                    stream.send_response(head).await.unwrap();
+                    stream.send_data(Bytes::from_static(b"hell")).await.unwrap();
+                    stream.finish().await.unwrap();
+                }
+                QuicAnswer::Reset(code) => stream.stop_stream(code),
+                QuicAnswer::Close(code) => {
+                    quic.close(VarInt::from_u64(code.value()).unwrap(), b"told to");
+                }
+                QuicAnswer::Hang => std::future::pending::<()>().await,
+            }
+        }
+        let _ = complete.await;
+    }
+}
+
+pub(crate) fn clock() -> UnixTime {
+    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs())
+}
+
+pub(crate) fn url(port: u16, path: &str) -> Target {
+    Target::parse(&format!("https://localhost:{port}{path}")).unwrap()
+}
+
+impl Home {
+    /// A client that speaks HTTP/3 and nothing else.
+    pub(crate) fn quic(&self, change: impl FnOnce(&mut ClientConfig)) -> Client {
+        self.client(|config| {
+            config.http = HttpVersions::Three;
+            change(config);
+        })
+    }
+}
+
+async fn pass_back(back: Arc<UdpSocket>, front: Arc<UdpSocket>, client: SocketAddr) {
+    let mut datagram = [0; 2048];
+    while let Ok((length, _)) = back.recv_from(&mut datagram).await {
+        let _ = front.send_to(&datagram[..length], client).await;
+    }
+}
+
+/// Stands before a server, and passes datagrams on as it is told.
+#[derive(Clone)]
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    /// Whether datagrams of the client go through.
+    pub(crate) open: Arc<AtomicBool>,
+    seen: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Relay {
+    pub(crate) async fn start(server: SocketAddr) -> Self {
+        Self::start_on(([127, 0, 0, 1], 0).into(), server).await.expect("a free port")
+    }
+
+    /// `None` when the port is taken.
+    pub(crate) async fn start_on(address: SocketAddr, server: SocketAddr) -> Option<Self> {
+        let front = UdpSocket::bind(address).await.ok()?;
+        let relay = Self {
+            address: front.local_addr().unwrap(),
+            open: Arc::new(AtomicBool::new(true)),
+            seen: Arc::default(),
+        };
+        let own = relay.clone();
+        tokio::spawn(async move {
+            let front = Arc::new(front);
+            let mut backs: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+            let mut datagram = [0; 2048];
+            while let Ok((length, client)) = front.recv_from(&mut datagram).await {
+                own.seen.lock().unwrap().push(datagram[..length].to_vec());
+                if !own.open.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let back = match backs.entry(client) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+                        tokio::spawn(pass_back(back.clone(), front.clone(), client));
+                        new.insert(back)
+                    }
+                };
+                let _ = back.send_to(&datagram[..length], server).await;
+            }
+        });
+        Some(relay)
+    }
+
+    /// The client's datagrams since the last call.
+    pub(crate) fn datagrams(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.seen.lock().unwrap())
+    }
+}

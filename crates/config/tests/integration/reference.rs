@@ -1,0 +1,65 @@
+//! What is published about the file is what the code says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use firstflight_config::{ServerConfig, json_schema, reference};
+use firstflight_testkit::assert_committed;
+
+fn committed(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+#[test]
+fn the_published_reference_is_current() {
+    assert_committed("docs/configuration.md", &reference());
+    assert_committed("docs/configuration.schema.json", &json_schema());
+}
+
+#[test]
+fn every_key_is_described_with_a_reason_for_its_default() {
+    let text = reference();
+    for entry in text.split("\n### ").skip(1) {
+        let entry = entry.split("\n## ").next().unwrap();
+        let (key, rest) = entry.split_once('\n').unwrap();
+        assert!(rest.split_whitespace().count() > 5, "{key} says nothing: {rest}");
+        let has_default = rest.lines().any(|line| line.contains("; default `"));
+        let reason = ["By default", "The default ", " by default "];
+        let reason = reason.iter().any(|words| rest.contains(words));
+        assert!(reason || !has_default, "{key} has a default without a reason: {rest}");
+    }
+}
+
+/// All keys that a file with all defaults has, and each section, are on the page.
+#[test]
+fn every_key_of_a_file_is_in_the_reference() {
+    let page = reference();
+    let text = ServerConfig::default().to_toml();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        match line.split_once(" = ") {
+            Some((key, _)) if line.starts_with(|first: char| first.is_ascii_alphabetic()) => {
+                let known =
+                    page.contains(&format!("\n### {key}\n")) || ["listener", "site"].contains(&key);
+                assert!(known, "{key} is not in the reference");
+            }
+            _ => {
+                let section = line.split('.').next().unwrap().trim_end_matches(']');
+                assert!(page.contains(&format!("\n## {section}")), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_examples_are_good() {
+    for name in ["examples/firstflight.toml", "examples/cluster/serve.toml"] {
+        let text = fs::read_to_string(committed(name)).unwrap();
+        // Where password files would lie, there are none here.
+        let text: String = text
+            .lines()
+            .filter(|line| !line.starts_with("password_file") && !line.starts_with("username"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        ServerConfig::parse(&text, Path::new(name)).unwrap_or_else(|error| panic!("{error}"));
+    }
+}

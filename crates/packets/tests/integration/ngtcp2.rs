@@ -1,0 +1,225 @@
+//! Connections of another QUIC stack, with GnuTLS: what its programs do is what is read.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use firstflight_packets::{FirstResponse, FlowFacts, LabelKind, Observer, TokenOrigin, Unlabelled};
+use firstflight_testkit::skipped_without;
+use tempfile::TempDir;
+
+use crate::path::{Captured, feed};
+use crate::quic::{label, round_trips};
+use crate::relay::Relay;
+
+const PAGE: usize = 6_000;
+
+/// A server that ends with its owner.
+struct Server {
+    child: Child,
+    folder: TempDir,
+    address: SocketAddr,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    fn new(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        fs::write(at("key"), issued.signing_key.serialize_pem()).unwrap();
+        fs::write(at("cert"), issued.cert.pem()).unwrap();
+        fs::create_dir(at("www")).unwrap();
+        fs::write(at("www/page"), vec![b'y'; PAGE]).unwrap();
+        let address = free();
+        let child = quiet("gtlsserver", folder.path())
+            .args(["-q", "-d"])
+            .arg(at("www"))
+            .args(options)
+            .args([address.ip().to_string(), address.port().to_string()])
+            .args([at("key"), at("cert")])
+            .spawn()
+            .expect("gtlsserver is missing: run `scripts/install-deps test`");
+        let server = Self { child, folder, address };
+        let began = Instant::now();
+        // To try its port would keep it from it.
+        let listens = format!("0100007F:{:04X}", address.port());
+        while !fs::read_to_string("/proc/net/udp").unwrap().contains(&listens) {
+            assert!(began.elapsed() < Duration::from_secs(20), "gtlsserver does not listen");
+            sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    /// One client that gets the page, and what went over the wire.
+    fn visit(&self, options: &[&str]) -> Vec<Captured> {
+        let relay = Relay::new(self.address);
+        let mut client = quiet("gtlsclient", self.folder.path());
+        // Its tickets and tokens stay in the folder.
+        client.args(["-q", "--exit-on-all-streams-close", "--no-quic-dump", "--no-http-dump"]);
+        client.args(["--session-file=session", "--tp-file=parameters", "--token-file=token"]);
+        client.args(options).args(["127.0.0.1", &relay.port.to_string()]);
+        client.arg(format!("https://localhost:{}/page", relay.port));
+        let mut client = client.spawn().expect("gtlsclient is missing");
+        let began = Instant::now();
+        while client.try_wait().unwrap().is_none() {
+            if began.elapsed() > Duration::from_secs(30) {
+                let _ = client.kill();
+                let _ = client.wait();
+                panic!("gtlsclient does not end");
+            }
+            sleep(Duration::from_millis(5));
+        }
+        relay.capture()
+    }
+
+    fn facts(&self, options: &[&str]) -> FlowFacts {
+        let mut taken = self.all(options);
+        assert_eq!(taken.len(), 1, "{taken:#?}");
+        taken.remove(0)
+    }
+
+    fn all(&self, options: &[&str]) -> Vec<FlowFacts> {
+        let capture = self.visit(options);
+        let mut observer = Observer::new();
+        feed(&mut observer, &capture);
+        observer.add_secrets(&fs::read_to_string(self.folder.path().join("keys")).unwrap());
+        let taken = observer.finish();
+        let owned = |captured: &Captured| taken.iter().any(|facts| facts.owns(&captured.packet()));
+        assert!(capture.iter().all(owned));
+        taken
+    }
+}
+
+fn quiet(program: &str, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(folder).env("SSLKEYLOGFILE", folder.join("keys"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn free() -> SocketAddr {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.local_addr().unwrap()
+}
+
+/// What holds for each visit that got its page.
+fn check(facts: &FlowFacts, kind: LabelKind) {
+    assert_eq!(facts.label(), Ok(label(kind)), "{facts:#?}");
+    let quic = facts.quic().unwrap();
+    assert_eq!(quic.unopened, 0, "{quic:#?}");
+    assert!(facts.response_bytes.is_some_and(|bytes| bytes > PAGE as u64), "{facts:#?}");
+    // On loopback it is a bound from above.
+    let least = if kind == LabelKind::EarlyAccepted { 1 } else { 2 };
+    let (first, last) = round_trips(facts);
+    assert!(first >= least && last >= first);
+    let tls = facts.tls.as_ref().unwrap();
+    assert_eq!((tls.alpn.as_deref(), tls.client_finished), (Some("h3"), Some(true)));
+}
+
+#[test]
+fn ngtcp2_full_then_resumed_then_early_data() {
+    if skipped_without(&["gtlsserver", "gtlsclient"]) {
+        return;
+    }
+    let server = Server::new(&[]);
+    let facts = server.facts(&["--disable-early-data"]);
+    check(&facts, LabelKind::Full);
+    assert!(facts.quic().unwrap().new_tokens > 0);
+    let facts = server.facts(&["--disable-early-data"]);
+    check(&facts, LabelKind::Resumed);
+    let facts = server.facts(&[]);
+    check(&facts, LabelKind::EarlyAccepted);
+    let early = facts.tls.as_ref().unwrap().early;
+    assert!(early.records > 0 && early.plain_bytes > Some(10), "{early:?}");
+}
+
+#[test]
+fn ngtcp2_early_data_that_another_server_refuses() {
+    if skipped_without(&["gtlsserver", "gtlsclient"]) {
+        return;
+    }
+    let server = Server::new(&[]);
+    check(&server.facts(&[]), LabelKind::Full);
+    let other = Server::new(&[]);
+    for name in ["session", "parameters"] {
+        fs::copy(server.folder.path().join(name), other.folder.path().join(name)).unwrap();
+    }
+    check(&other.facts(&[]), LabelKind::EarlyRefused);
+}
+
+#[test]
+fn ngtcp2_retry() {
+    if skipped_without(&["gtlsserver", "gtlsclient"]) {
+        return;
+    }
+    let server = Server::new(&["-V"]);
+    let facts = server.facts(&[]);
+    check(&facts, LabelKind::Full);
+    let quic = facts.quic().unwrap();
+    assert_eq!((quic.retries, quic.token.unwrap().origin), (1, TokenOrigin::Retry));
+    assert!(round_trips(&facts).0 >= 3);
+}
+
+#[test]
+fn ngtcp2_every_cipher_suite() {
+    if skipped_without(&["gtlsserver", "gtlsclient"]) {
+        return;
+    }
+    let server = Server::new(&[]);
+    for (suite, number) in
+        [("AES-128-GCM", 0x1301), ("AES-256-GCM", 0x1302), ("CHACHA20-POLY1305", 0x1303)]
+    {
+        let only = format!("--ciphers=NORMAL:-VERS-ALL:+VERS-TLS1.3:-CIPHER-ALL:+{suite}");
+        let facts = server.facts(&[&only]);
+        check(&facts, LabelKind::Full);
+        assert_eq!(facts.tls.as_ref().unwrap().cipher_suite, Some(number));
+        check(&server.facts(&[&only]), LabelKind::EarlyAccepted);
+        fs::remove_file(server.folder.path().join("session")).unwrap();
+    }
+}
+
+#[test]
+fn ngtcp2_key_update_and_new_addresses() {
+    if skipped_without(&["gtlsserver", "gtlsclient"]) {
+        return;
+    }
+    let server = Server::new(&[]);
+    // The stream waits for both.
+    let wait = "--delay-stream=400ms";
+    let facts = server.facts(&["--disable-early-data", "--key-update=100ms", wait]);
+    check(&facts, LabelKind::Full);
+    assert!(facts.quic().unwrap().client_key_updates > 0);
+    for rebinding in [&["--nat-rebinding"][..], &[]] {
+        let mut options = vec!["--disable-early-data", "--change-local-addr=100ms", wait];
+        options.extend(rebinding);
+        let facts = server.facts(&options);
+        check(&facts, LabelKind::Resumed);
+        let quic = facts.quic().unwrap();
+        assert_eq!((quic.migrations, quic.client_addresses.len()), (1, 2), "{quic:#?}");
+    }
+}
+
+#[test]
+fn ngtcp2_version_negotiation() {
+    if skipped_without(&["gtlsserver", "gtlsclient"]) {
+        return;
+    }
+    let server = Server::new(&[]);
+    // Some releases begin again, from another port.
+    let taken = server.all(&["-v", "0x1a2a3a4a"]);
+    let (turned, again) = taken.split_first().unwrap();
+    assert_eq!(turned.quic().unwrap().version_negotiations, 1);
+    assert_eq!(turned.label(), Err(Unlabelled::NotTls));
+    assert_eq!(turned.first_response, FirstResponse::None);
+    again.iter().for_each(|facts| check(facts, LabelKind::Full));
+}

@@ -1,0 +1,187 @@
+//! What tshark makes of the captures that are written here.
+
+use std::process::Command;
+
+use firstflight_packets::pcapng::{About, Writer};
+use firstflight_packets::{Direction, KeyLog};
+use firstflight_testkit::skipped_without;
+
+use crate::path::{Captured, MS, Path, Tfo};
+use crate::peers::{Made, judge};
+use crate::quic_path::Way;
+use crate::quic_peers::QuicWorld;
+
+/// 2026-01-01 and a bit, in nanoseconds since 1970.
+const EPOCH: u64 = 1_767_225_600_000_000_000;
+
+/// A file with the packets of `capture` and all secrets of `key_log`.
+fn write(capture: &[Captured], key_log: &str) -> Vec<u8> {
+    let about = About {
+        application: "firstflight".into(),
+        os: "Linux".into(),
+        interface: "tap".into(),
+        description: "20 ms".into(),
+        ..About::default()
+    };
+    let mut writer = Writer::new(Vec::new(), &about).unwrap();
+    writer.secrets(key_log.lines()).unwrap();
+    for captured in capture {
+        let (time, length) = (EPOCH + captured.arrived, captured.frame.len() as u32);
+        let comment = if captured.delivered.is_none() { "dropped by the loss cell" } else { "" };
+        writer.packet(time, captured.direction, &captured.frame, length, comment).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+/// The fields of the frames that `filter` lets through, a line each, separated by `|`.
+fn tshark(file: &[u8], filter: &str, fields: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture.pcapng");
+    std::fs::write(&path, file).unwrap();
+    let mut command = Command::new("tshark");
+    // A configuration of its own: the user's may hold a key log.
+    command.env("HOME", folder.path()).env("XDG_CONFIG_HOME", folder.path());
+    command.args(["-n", "-Y", filter, "-T", "fields", "-E", "separator=|", "-r"]).arg(&path);
+    for field in fields {
+        command.args(["-e", field]);
+    }
+    let output = command.output().expect("tshark is missing: run `scripts/install-deps test`");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The requests and answers that tshark can read, with their frames' ClientHello if there is one.
+fn http(file: &[u8]) -> Vec<String> {
+    let fields = ["http.request.method", "http.response.code", "tls.handshake.type"];
+    tshark(file, "http", &fields)
+}
+
+#[test]
+fn a_full_handshake_opens_decrypted_and_only_by_its_secrets() {
+    if skipped_without(&["tshark"]) {
+        return;
+    }
+    let world = Made::default().world();
+    let capture = world.capture(&Path::new(20 * MS));
+    let file = write(&capture, &world.key_log());
+    // The request comes with Finished (20), the answer with two tickets (4).
+    assert_eq!(http(&file), ["GET||20", "|200|4,4"]);
+    assert_eq!(
+        tshark(&file, "tls.handshake.type == 11", &["tls.handshake.type"]),
+        ["2,8,11,15,20"]
+    );
+    assert!(http(&write(&capture, "")).is_empty());
+}
+
+#[test]
+fn rfc8446_2_3_early_data_opens_as_such() {
+    if skipped_without(&["tshark"]) {
+        return;
+    }
+    for tfo in [Tfo::Off, Tfo::Taken] {
+        let world = Made::default().world().meet();
+        let capture = world.capture(&Path::new(20 * MS).tfo(tfo));
+        let file = write(&capture, &world.key_log());
+        // The request is in the frame of the ClientHello (1).
+        assert_eq!(http(&file), ["GET||1", "|200|2,8,20"]);
+        let accepted = "tls.handshake.type == 8 && tls.handshake.extension.type == 42";
+        assert_eq!(tshark(&file, accepted, &["frame.number"]).len(), 1);
+        let in_syn = tshark(&file, "tcp.flags.syn == 1 && http.request", &["frame.number"]);
+        assert_eq!(in_syn.len(), usize::from(tfo == Tfo::Taken));
+    }
+}
+
+#[test]
+fn rfc5246_tls12_opens_by_its_master_secret() {
+    if skipped_without(&["tshark"]) {
+        return;
+    }
+    for world in [Made::tls12().world(), Made::tls12().world().meet()] {
+        let capture = world.capture(&Path::new(20 * MS));
+        let file = write(&capture, &world.key_log());
+        let fields = ["http.request.method", "http.response.code"];
+        assert_eq!(tshark(&file, "http", &fields), ["GET|", "|200"]);
+    }
+}
+
+#[test]
+fn rfc9001_quic_opens_by_its_secrets() {
+    if skipped_without(&["tshark"]) {
+        return;
+    }
+    let world = QuicWorld::ping_pong().meet();
+    let capture = world.capture(&Way { retry: true, ..Way::new(20 * MS) });
+    let file = write(&capture, &world.key_log());
+    // "PING" by early data before and after the Retry, and "PONG".
+    let early = tshark(&file, "quic.long.packet_type == 1", &["quic.stream_data"]);
+    assert_eq!(early, ["50494e47", "50494e47"]);
+    let answers = tshark(&file, "quic.stream_data == 50:4f:4e:47", &["udp.srcport"]);
+    assert_eq!(answers, ["443"]);
+    let accepted = "tls.handshake.type == 8 && tls.handshake.extension.type == 42";
+    assert_eq!(tshark(&file, accepted, &["frame.number"]).len(), 1);
+    assert_eq!(tshark(&file, "quic.retry_token", &["frame.number"]).len(), 1);
+    let closed = "quic.frame_type == 0x1d";
+    assert_eq!(tshark(&file, closed, &["quic.cc.error_code.app"]), ["256"]);
+    // Without them all but the Initial packets stays closed.
+    let file = write(&capture, "");
+    assert!(
+        tshark(&file, "quic.stream_data || tls.handshake.type == 8", &["udp.srcport"]).is_empty()
+    );
+    assert!(!tshark(&file, "tls.handshake.type == 1", &["udp.srcport"]).is_empty());
+}
+
+#[test]
+fn one_connection_of_many_is_written_with_its_own_secrets() {
+    if skipped_without(&["tshark"]) {
+        return;
+    }
+    let world = Made::default().world().meet();
+    let (first, mut second) = (Path::new(20 * MS), Path::new(20 * MS));
+    second.client.set_port(40_001);
+    let mut all = world.capture(&first);
+    let wanted = judge(&all, &world.key_log());
+    all.extend(world.capture(&second));
+    all.sort_by_key(|captured| captured.arrived);
+    let mut keys = KeyLog::new(16);
+    keys.add(&world.key_log());
+    let lines = keys.lines_for(&wanted.tls.as_ref().unwrap().client_random);
+    // The five secrets of a connection with early data.
+    assert_eq!(lines.len(), 5);
+    all.retain(|captured| wanted.owns(&captured.packet()));
+    let file = write(&all, &lines.join("\n"));
+    assert_eq!(http(&file), ["GET||1", "|200|2,8,20"]);
+    assert_eq!(tshark(&file, "tcp.port != 40000", &["frame.number"]), [""; 0]);
+}
+
+#[test]
+fn times_directions_lengths_and_comments_are_kept() {
+    if skipped_without(&["tshark"]) {
+        return;
+    }
+    let world = Made::default().world();
+    let path = Path { drop_to_server: vec![0], ..Path::new(20 * MS) };
+    let mut capture = world.capture(&path);
+    capture.truncate(6);
+    let file = write(&capture, "");
+    let fields = ["frame.time_epoch", "frame.packet_flags_direction", "frame.len", "frame.comment"];
+    let expected: Vec<_> = capture
+        .iter()
+        .map(|captured| {
+            let time = EPOCH + captured.arrived;
+            let direction = match captured.direction {
+                Direction::ToServer => "0x00000002",
+                Direction::ToClient => "0x00000001",
+            };
+            let comment = match captured.delivered {
+                Some(_) => "",
+                None => "dropped by the loss cell",
+            };
+            let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
+            format!("{seconds}.{rest:09}|{direction}|{}|{comment}", captured.frame.len())
+        })
+        .collect();
+    assert!(expected.iter().any(|line| line.ends_with("cell")));
+    assert_eq!(tshark(&file, "frame", &fields), expected);
+    let section = ["frame.interface_name", "frame.interface_description"];
+    assert_eq!(tshark(&file, "frame.number == 1", &section), ["tap|20 ms"]);
+}

@@ -1,0 +1,279 @@
+//! Early data over QUIC: accepted, refused, and what follows from it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use firstflight_quic::Remembered;
+use firstflight_tls::{EarlyData, EarlyDataReason, OpenedTicket, TlsError, Withheld};
+
+use crate::support::{Answer, Opens, Pair, Setup, facts, resuming};
+
+#[test]
+fn a_full_handshake_brings_its_tickets() {
+    let setup = Setup::default();
+    let mut pair = setup.pair();
+    let connected = pair.connect(Remembered::default());
+    let resumptions = connected.inbox.take_resumptions();
+    assert_eq!(resumptions.len(), 2);
+    assert!(resumptions.iter().all(|found| found.session.early_data_capable()));
+    assert!(resumptions.iter().all(|found| !found.transport_parameters.is_empty()));
+    let stream = pair.send(connected.client, b"hello");
+    pair.drive();
+    assert_eq!(pair.received(connected.server), [b"hello"]);
+    assert_eq!(stream.index(), 0);
+    let facts = facts(pair.server(connected.server));
+    assert_eq!(facts.alpn.as_deref(), Some(&b"test"[..]));
+    assert_eq!(facts.server_name.as_deref(), Some("localhost"));
+    assert!(facts.complete && !facts.resumed);
+}
+
+#[test]
+fn rfc9001_4_6_early_data_arrives_before_the_handshake_is_complete() {
+    let setup = Setup::default();
+    let mut pair = setup.pair();
+    let begun = pair.begin(setup.remembered());
+    assert!(pair.client(begun.client).has_0rtt());
+    pair.send(begun.client, b"early");
+    // One way: the ClientHello and the early data.
+    pair.exchange();
+    pair.now += crate::support::LATENCY;
+    pair.exchange();
+    let connected = pair.connected(begun);
+    assert!(pair.server(connected.server).is_handshaking());
+    assert_eq!(pair.received(connected.server), [b"early"]);
+    pair.drive();
+    assert!(pair.client(connected.client).accepted_0rtt());
+    let seen = facts(pair.client(connected.client));
+    assert_eq!(seen.early_data, EarlyData::Accepted);
+    assert!(seen.resumed && seen.complete);
+    assert_eq!(facts(pair.server(connected.server)).early_data, EarlyData::Accepted);
+    assert_eq!(connected.inbox.take_resumptions().len(), 2);
+}
+
+#[test]
+fn refused_by_the_judge_it_arrives_once_and_late() {
+    let setup = Setup::default();
+    let remembered = setup.remembered();
+    let mut pair = setup.pair();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (count, crypto, made) = (asked.clone(), pair.crypto.clone(), setup.clone());
+    pair.policy = Box::new(move |_| {
+        let count = count.clone();
+        let judged = crypto.for_connection(
+            Box::new(move |facts| {
+                assert_eq!(facts.early_data, EarlyData::Accepted);
+                assert!(facts.resumed && !facts.complete);
+                count.fetch_add(1, Ordering::Relaxed);
+                false
+            }),
+            None,
+        );
+        Answer::Accept(made.server_config(judged))
+    });
+    let begun = pair.begin(remembered);
+    pair.send(begun.client, b"early");
+    pair.exchange();
+    pair.now += crate::support::LATENCY;
+    pair.exchange();
+    let connected = pair.connected(begun);
+    assert!(pair.received(connected.server).is_empty());
+    pair.drive();
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert!(!pair.client(connected.client).accepted_0rtt());
+    assert_eq!(facts(pair.client(connected.client)).early_data, EarlyData::Refused);
+    let seen = facts(pair.server(connected.server));
+    assert_eq!(seen.early_data, EarlyData::Refused);
+    assert_eq!(seen.early_data_reason, EarlyDataReason::Disabled);
+    assert!(seen.resumed);
+    // quinn gives rejected streams back to the application, which sends again.
+    assert!(pair.received(connected.server).is_empty());
+    pair.send(connected.client, b"again");
+    pair.drive();
+    assert_eq!(pair.received(connected.server), [b"again"]);
+    // Its tickets allow early data next time.
+    let next = connected.inbox.take_resumptions().pop().unwrap();
+    pair.judge(true);
+    let next = pair.connect(resuming(next));
+    assert!(pair.client(next.client).accepted_0rtt());
+}
+
+/// Sends early data with what is remembered to a server of this setup, which must refuse it; gives
+/// the server's reason, and whether the session was resumed.
+fn refused_by(server: &Setup, client: &Setup, remembered: Remembered) -> (EarlyDataReason, bool) {
+    let mut pair = Pair::with_server(client.clone(), server.server());
+    let (crypto, made) = (pair.crypto.clone(), server.clone());
+    pair.policy = Box::new(move |_| {
+        let judged = crypto.for_connection(Box::new(|_| true), None);
+        Answer::Accept(made.server_config(judged))
+    });
+    let begun = pair.begin(remembered);
+    assert!(pair.client(begun.client).has_0rtt());
+    pair.send(begun.client, b"early");
+    pair.drive();
+    let connected = pair.connected(begun);
+    assert!(pair.client.said(connected.client, "Connected"), "{:?}", pair.client.lost);
+    assert!(!pair.client(connected.client).accepted_0rtt());
+    assert_eq!(facts(pair.client(connected.client)).early_data, EarlyData::Refused);
+    assert!(pair.received(connected.server).is_empty());
+    pair.send(connected.client, b"again");
+    pair.drive();
+    assert_eq!(pair.received(connected.server), [b"again"]);
+    // What it brings along allows early data again, as far as this server ever does.
+    let next = connected.inbox.take_resumptions().pop().expect("a ticket");
+    let may = matches!(server.opens, Opens::Plainly) && server.server_groups.is_none();
+    let next = pair.connect(resuming(next));
+    assert_eq!(pair.client(next.client).accepted_0rtt(), may);
+    let seen = facts(pair.server(connected.server));
+    (seen.early_data_reason, seen.resumed)
+}
+
+#[test]
+fn rfc9001_4_6_2_refused_and_yet_connected() {
+    let setup = Setup::default();
+    let refused = |server: &Setup| refused_by(server, &setup, setup.remembered());
+    let other_keys = Setup { sealer_key: 2, ..Setup::default() };
+    assert_eq!(refused(&other_keys), (EarlyDataReason::SessionNotResumed, false));
+    let withheld = Setup { opens: Opens::WithoutEarlyData, ..Setup::default() };
+    assert_eq!(refused(&withheld), (EarlyDataReason::Withheld(Withheld::Zone), true));
+    let elsewhere = Setup { opens: Opens::Elsewhere, ..Setup::default() };
+    assert_eq!(refused(&elsewhere), (EarlyDataReason::SessionNotResumed, false));
+    let groups = Setup { server_groups: Some("P-384".to_owned()), ..Setup::default() };
+    let other_group = refused_by(&groups, &setup, setup.remembered());
+    assert_eq!(other_group, (EarlyDataReason::HelloRetryRequest, true));
+}
+
+#[test]
+fn rfc8446_8_3_an_age_that_does_not_fit_is_refused() {
+    let setup = Setup::default();
+    let mut found = setup.resumption();
+    found.session = found.session.issued_earlier(100).unwrap();
+    let reason = refused_by(&setup, &setup, resuming(found));
+    assert_eq!(reason, (EarlyDataReason::TicketAgeSkew, true));
+}
+
+#[test]
+fn rfc9000_7_4_1_a_server_with_other_limits_refuses() {
+    let setup = Setup::default();
+    for streams in [99, 101] {
+        let changed = Setup { streams, ..Setup::default() };
+        let reason = refused_by(&changed, &setup, setup.remembered());
+        assert_eq!(reason, (EarlyDataReason::QuicParameters, true));
+    }
+}
+
+#[test]
+fn rfc8446_4_2_10_another_protocol_refuses() {
+    let alpn = || vec![b"test".to_vec(), b"other".to_vec()];
+    let client = Setup { client_alpn: alpn(), ..Setup::default() };
+    let server = Setup { server_alpn: vec![b"other".to_vec()], ..Setup::default() };
+    let reason = refused_by(&server, &client, client.remembered());
+    assert_eq!(reason, (EarlyDataReason::AlpnMismatch, true));
+}
+
+#[test]
+fn any_server_with_the_ring_accepts() {
+    let setup = Setup::default();
+    let remembered = setup.remembered();
+    // A pair has a ServerCrypto of its own.
+    let mut pair = setup.pair();
+    let connected = pair.connect(remembered);
+    assert!(pair.client(connected.client).accepted_0rtt());
+}
+
+#[test]
+fn without_a_judge_it_is_refused() {
+    let setup = Setup::default();
+    let remembered = setup.remembered();
+    let mut pair = setup.pair();
+    let config = setup.server_config(pair.crypto.clone());
+    pair.policy = Box::new(move |_| Answer::Accept(config.clone()));
+    let connected = pair.connect(remembered);
+    assert!(!pair.client(connected.client).accepted_0rtt());
+    let reason = facts(pair.server(connected.server)).early_data_reason;
+    assert_eq!(reason, EarlyDataReason::Disabled);
+}
+
+#[test]
+fn a_session_that_was_fetched_is_resumed_and_its_early_data_judged() {
+    // The ticket was sealed plainly, and a copy of its session kept.
+    let plain = Setup::default();
+    let setup = Setup { opens: Opens::Elsewhere, ..plain.clone() };
+    for answer in [true, false] {
+        let remembered = plain.remembered();
+        let sealed = plain.sealed.lock().unwrap().last().cloned().unwrap();
+        let mut pair = setup.pair();
+        let (crypto, made) = (pair.crypto.clone(), setup.clone());
+        pair.policy = Box::new(move |_| {
+            let session = Some(OpenedTicket::Session(sealed.clone()));
+            let judged = crypto.for_connection(Box::new(move |_| answer), session);
+            Answer::Accept(made.server_config(judged))
+        });
+        let connected = pair.connect(remembered);
+        assert_eq!(pair.client(connected.client).accepted_0rtt(), answer);
+        assert!(facts(pair.server(connected.server)).resumed);
+    }
+}
+
+#[test]
+fn early_data_is_offered_only_if_asked_for_and_a_ticket_once() {
+    let setup = Setup::default();
+    let mut remembered = setup.remembered();
+    remembered.early_data = false;
+    let mut pair = setup.pair();
+    let connected = pair.connect(remembered);
+    let seen = facts(pair.client(connected.client));
+    assert_eq!((seen.resumed, seen.early_data), (true, EarlyData::NotOffered));
+
+    let (config, _) = setup.client_config(setup.remembered());
+    let (first, second) = (pair.begin_with(config.clone()), pair.begin_with(config));
+    assert!(pair.client(first).has_0rtt() && !pair.client(second).has_0rtt());
+    pair.drive();
+    assert!(facts(pair.client(first)).resumed && !facts(pair.client(second)).resumed);
+}
+
+#[test]
+fn a_token_is_used_once_and_new_ones_are_kept() {
+    let token = Bytes::from_static(b"a token");
+    let remembered = Remembered { token: Some(token.clone()), ..Remembered::default() };
+    let (_, tokens, inbox) =
+        Setup::default().client().for_connection("localhost", remembered).unwrap();
+    assert_eq!(tokens.take("localhost"), Some(token.clone()));
+    assert_eq!(tokens.take("localhost"), None);
+    tokens.insert("localhost", token.clone());
+    assert_eq!(tokens.take("localhost"), None);
+    assert_eq!(inbox.take_tokens(), [token]);
+    assert!(inbox.take_tokens().is_empty());
+}
+
+#[test]
+fn of_the_tokens_that_a_server_sends_the_newest_4_are_kept() {
+    let setup = Setup::default();
+    let (_, tokens, inbox) =
+        setup.client().for_connection("localhost", Remembered::default()).unwrap();
+    for number in 0..100 {
+        tokens.insert("localhost", Bytes::from(vec![number]));
+    }
+    assert_eq!(inbox.take_tokens(), (96..100).map(|number| vec![number]).collect::<Vec<_>>());
+    assert!(!inbox.has_both());
+}
+
+#[test]
+fn damaged_transport_parameters_are_told_at_once() {
+    let setup = Setup::default();
+    let mut found = setup.resumption();
+    found.transport_parameters = Bytes::from_static(&[0x04, 0x09, 0x00]);
+    let made = setup.client().for_connection("localhost", resuming(found));
+    assert!(matches!(made, Err(TlsError::BadSession(_))));
+}
+
+#[test]
+fn a_session_of_tls_over_tcp_resumes_nothing_here() {
+    let setup = Setup::default();
+    let mut found = setup.resumption();
+    found.session = crate::support::tcp::session(&setup);
+    let mut pair = setup.pair();
+    let connected = pair.connect(resuming(found));
+    let seen = facts(pair.client(connected.client));
+    assert_eq!((seen.resumed, seen.early_data), (false, EarlyData::NotOffered));
+}

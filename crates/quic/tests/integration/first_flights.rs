@@ -1,0 +1,212 @@
+//! First flights read beside quinn: what is rehearsed is what TLS judges, and what is not is not
+//! accepted.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use firstflight_quic::foreign::{crypto_frame, initial_packet};
+use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits, Rehearsal, Remembered};
+use firstflight_tls::{CipherPolicy, EarlyData, OpenedTicket};
+use quinn_proto::ConnectionId;
+
+use crate::support::{Answer, Pair, Setup, facts};
+
+/// What a front door does: reads each datagram before quinn has it, and lets TLS accept the early
+/// data that it has rehearsed.
+struct Door {
+    flights: Arc<Mutex<FirstFlights>>,
+    /// The client randoms that were rehearsed, and the ones that TLS asked about.
+    rehearsed: Arc<Mutex<Vec<[u8; 32]>>>,
+    judged: Arc<Mutex<Vec<[u8; 32]>>>,
+}
+
+impl Door {
+    /// Before `pair`'s server, which sends a Retry first if it is to.
+    fn before(pair: &mut Pair, retry: bool) -> Self {
+        let flights = FirstFlights::new(FirstFlightsLimits::default());
+        let flights = Arc::new(Mutex::new(flights));
+        let (rehearsed, judged) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
+        let door = Self { flights, rehearsed, judged };
+        let (flights, client) = (door.flights.clone(), pair.client.address);
+        pair.losses = Box::new(move |from_client, datagram| {
+            if from_client {
+                flights.lock().unwrap().see(client, datagram, Duration::ZERO);
+            }
+            false
+        });
+        let (flights, rehearsed) = (door.flights.clone(), door.rehearsed.clone());
+        let (judged, crypto, setup) =
+            (door.judged.clone(), pair.crypto.clone(), pair.setup.clone());
+        pair.policy = Box::new(move |incoming| {
+            let mut flights = flights.lock().unwrap();
+            let remote = incoming.remote_address();
+            if retry && incoming.may_retry() {
+                flights.forget(remote, incoming.orig_dst_cid());
+                return Answer::Retry;
+            }
+            let id = match incoming.may_retry() {
+                true => *incoming.orig_dst_cid(),
+                false => flights.with_token(remote).expect("a flight with a token"),
+            };
+            let FirstFlight::Whole { client_hello, token } = flights.take(remote, &id) else {
+                let refusing = crypto.for_connection(Box::new(|_| false), None);
+                return Answer::Accept(setup.server_config(refusing));
+            };
+            assert_eq!(token.is_empty(), incoming.may_retry());
+            let mut session = None;
+            let mut rehearsal = crypto.rehearse(&client_hello, None).unwrap();
+            if let Rehearsal::NeedsSession(words) = &rehearsal {
+                // Where the words are the ticket: a byte, and the session.
+                session = Some(OpenedTicket::Session(words[1..].to_vec()));
+                rehearsal = crypto.rehearse(&client_hello, session.clone()).unwrap();
+            }
+            let expected = match rehearsal {
+                Rehearsal::EarlyData(facts) => Some(facts.client_random),
+                _ => None,
+            };
+            rehearsed.lock().unwrap().extend(expected);
+            let judged = judged.clone();
+            let judge = Box::new(move |facts: &firstflight_quic::Handshake| {
+                judged.lock().unwrap().push(facts.client_random);
+                expected == Some(facts.client_random)
+            });
+            Answer::Accept(setup.server_config(crypto.for_connection(judge, session)))
+        });
+        door
+    }
+
+    fn rehearsed(&self) -> Vec<[u8; 32]> {
+        self.rehearsed.lock().unwrap().clone()
+    }
+
+    fn judged(&self) -> Vec<[u8; 32]> {
+        self.judged.lock().unwrap().clone()
+    }
+}
+
+/// Whose ClientHello takes two datagrams, or one.
+fn setup(post_quantum: bool) -> Setup {
+    let mut setup = Setup::default();
+    if !post_quantum {
+        let groups = CipherPolicy { groups: Some("X25519".to_owned()), ..setup.ciphers };
+        setup.ciphers = groups;
+    }
+    setup
+}
+
+#[test]
+fn what_was_rehearsed_is_what_tls_judges() {
+    for opens in [crate::support::Opens::Plainly, crate::support::Opens::Elsewhere] {
+        for post_quantum in [true, false] {
+            for retry in [false, true] {
+                let setup = Setup { opens, ..setup(post_quantum) };
+                let mut plain = setup.clone();
+                plain.opens = crate::support::Opens::Plainly;
+                let remembered = plain.remembered();
+                let mut pair = setup.pair();
+                let door = Door::before(&mut pair, retry);
+                let begun = pair.begin(remembered);
+                pair.send(begun.client, b"early");
+                pair.drive();
+                let connected = pair.connected(begun);
+                assert_eq!(pair.received(connected.server), [b"early"]);
+                let seen = facts(pair.server(connected.server));
+                assert_eq!(seen.early_data, EarlyData::Accepted, "{opens:?} {retry}");
+                assert_eq!(door.rehearsed(), [seen.client_random]);
+                assert_eq!(door.judged(), [seen.client_random]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_handshake_needs_no_decision() {
+    let mut pair = setup(true).pair();
+    let door = Door::before(&mut pair, false);
+    pair.connect(Remembered::default());
+    assert!(door.rehearsed().is_empty() && door.judged().is_empty());
+}
+
+/// The ClientHello of a client's first flight, and its connection id.
+fn client_hello(pair: &mut Pair, remembered: Remembered) -> (Vec<u8>, ConnectionId) {
+    pair.begin(remembered);
+    pair.exchange();
+    let mut flights = FirstFlights::new(FirstFlightsLimits::default());
+    let remote = pair.client.address;
+    let sent = pair.wire.drain(..).collect::<Vec<_>>();
+    let id = sent.iter().find_map(|(_, datagram)| flights.see(remote, datagram, Duration::ZERO));
+    let id = id.expect("a whole ClientHello");
+    match flights.take(remote, &id) {
+        FirstFlight::Whole { client_hello, .. } => (client_hello, id),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn another_client_hello_than_quinn_reads_is_not_accepted() {
+    let setup = setup(false);
+    let (attacked, attackers) = (setup.remembered(), setup.remembered());
+    let (forged, _) = client_hello(&mut setup.pair(), attackers);
+    let mut pair = setup.pair();
+    let door = Door::before(&mut pair, false);
+    let begun = pair.begin(attacked);
+    pair.send(begun.client, b"early");
+    // The attacker's packet is ahead of the client's, and quinn loses it: it would be one of the
+    // wrong length or checksum for one of the two readers.
+    let (flights, client) = (door.flights.clone(), pair.client.address);
+    pair.losses = Box::new(move |from_client, datagram| {
+        if from_client && datagram[0] & 0xb0 == 0x80 {
+            let id = &datagram[6..6 + usize::from(datagram[5])];
+            let mut payload = crypto_frame(0, &forged);
+            payload.resize(1200, 0);
+            let mut flights = flights.lock().unwrap();
+            flights.see(client, &initial_packet(id, b"", 0, &payload), Duration::ZERO);
+            flights.see(client, datagram, Duration::ZERO);
+        }
+        false
+    });
+    pair.drive();
+    let connected = pair.connected(begun);
+    let seen = facts(pair.server(connected.server));
+    assert_eq!(door.rehearsed().len(), 1, "the attacker's was rehearsed");
+    assert_ne!(door.rehearsed()[0], seen.client_random);
+    assert_eq!(door.judged(), [seen.client_random]);
+    assert_eq!(seen.early_data, EarlyData::Refused);
+    assert!(pair.received(connected.server).is_empty());
+}
+
+#[test]
+fn what_both_readers_take_from_a_forged_packet_ends_without_early_data() {
+    let setup = setup(false);
+    let (forged, _) = client_hello(&mut setup.pair(), setup.remembered());
+    for cut in [4, 20, 38, 60, 200, forged.len()] {
+        let mut pair = setup.pair();
+        let door = Door::before(&mut pair, false);
+        let begun = pair.begin(setup.remembered());
+        pair.send(begun.client, b"early");
+        pair.exchange();
+        // The server gets the forged bytes before the client's, and the rest after them.
+        let id = pair.wire[0].1[6..][..usize::from(pair.wire[0].1[5])].to_vec();
+        let mut payload = crypto_frame(0, &forged[..cut]);
+        payload.resize(1200, 0);
+        let packet = initial_packet(&id, b"", 7, &payload);
+        let mut flights = FirstFlights::new(FirstFlightsLimits::default());
+        flights.see(pair.client.address, &packet, Duration::ZERO);
+        for (from_client, datagram) in &pair.wire {
+            assert!(from_client);
+            flights.see(pair.client.address, datagram, Duration::ZERO);
+        }
+        *door.flights.lock().unwrap() = flights;
+        let at = pair.server.inbound[0].0;
+        pair.server.inbound.push_front((at, packet));
+        pair.drive();
+        let server = *pair.accepted.last().expect("an accepted connection");
+        // Either TLS fails over the mixture, or it is the whole forged flight: then the early data
+        // of the other client does not open.
+        assert!(pair.received(server).is_empty(), "{cut} bytes");
+        for judged in door.judged() {
+            assert!(door.rehearsed().contains(&judged), "{cut} bytes");
+        }
+        assert!(!pair.client(begun.client).accepted_0rtt());
+    }
+}

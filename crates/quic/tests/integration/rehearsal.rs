@@ -1,0 +1,162 @@
+//! A rehearsal says what then happens.
+
+use std::sync::{Arc, Mutex};
+
+use firstflight_quic::{Handshake, Rehearsal, Remembered, ServerCrypto};
+use firstflight_tls::{EarlyData, KeyLogLines, OpenedTicket};
+use proptest::prelude::*;
+
+use crate::support::sessions::{Peers, client_hello, server};
+use crate::support::{Opens, Setup, resuming};
+
+fn early_data(rehearsal: Rehearsal) -> Option<Handshake> {
+    match rehearsal {
+        Rehearsal::EarlyData(facts) => Some(*facts),
+        Rehearsal::Nothing => None,
+        Rehearsal::NeedsSession(_) => panic!("the session is in the ticket"),
+    }
+}
+
+/// The facts that a judge is given when this ClientHello comes in; `None`: it is not asked.
+fn judged(crypto: &Arc<ServerCrypto>, hello: &[u8]) -> Option<Handshake> {
+    let seen = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&seen);
+    let judge = Box::new(move |facts: &Handshake| {
+        *keep.lock().unwrap() = Some(facts.clone());
+        true
+    });
+    let mut server = server(crypto.for_connection(judge, None));
+    let _ = server.read(hello);
+    seen.lock().unwrap().take()
+}
+
+fn remembered(setup: &Setup) -> Remembered {
+    let mut peers = Peers::new(setup, Remembered::default(), true);
+    peers.complete();
+    resuming(peers.inbox.take_resumptions().pop().expect("a ticket"))
+}
+
+#[test]
+fn the_facts_are_those_of_the_connection() {
+    let log = Arc::new(KeyLogLines::default());
+    let setup = Setup { server_log: Some(log.clone()), ..Setup::default() };
+    let mut remembered = remembered(&setup);
+    let resumption = remembered.resumption.as_mut().unwrap();
+    // A client says a second less than it reckons.
+    resumption.session = resumption.session.issued_earlier(11).unwrap();
+    let hello = client_hello(&setup, remembered);
+    // Before its first connection, and after it.
+    let crypto = setup.server();
+    log.take();
+    let before = early_data(crypto.rehearse(&hello, None).unwrap()).unwrap();
+    assert_eq!(log.take(), "");
+    let connection = judged(&crypto, &hello).unwrap();
+    let after = early_data(crypto.rehearse(&hello, None).unwrap()).unwrap();
+    for facts in [before, after] {
+        assert_eq!(facts.client_random, connection.client_random);
+        assert_eq!((facts.ticket_age_skew, connection.ticket_age_skew), (10, 10));
+        assert_eq!(facts.early_data, EarlyData::Accepted);
+        assert_eq!(facts.server_name.as_deref(), Some("localhost"));
+        assert_eq!(facts.alpn, connection.alpn);
+    }
+}
+
+#[test]
+fn nothing_to_decide() {
+    let setup = Setup::default();
+    let crypto = setup.server();
+    let nothing = |crypto: &ServerCrypto, hello: &[u8]| {
+        matches!(crypto.rehearse(hello, None), Ok(Rehearsal::Nothing))
+    };
+    assert!(nothing(&crypto, &client_hello(&setup, Remembered::default())));
+    let mut resumed = remembered(&setup);
+    resumed.early_data = false;
+    assert!(nothing(&crypto, &client_hello(&setup, resumed)));
+    let hello = client_hello(&setup, remembered(&setup));
+    assert!(!nothing(&crypto, &hello));
+    for other in [
+        Setup { sealer_key: 2, ..Setup::default() },
+        Setup { opens: Opens::WithoutEarlyData, ..Setup::default() },
+        Setup { early_data: false, ..Setup::default() },
+        Setup { server_alpn: vec![b"other".to_vec()], ..Setup::default() },
+        Setup { server_groups: Some("P-384".to_owned()), ..Setup::default() },
+    ] {
+        assert!(nothing(&other.server(), &hello));
+    }
+    let mut old = remembered(&setup);
+    let resumption = old.resumption.as_mut().unwrap();
+    resumption.session = resumption.session.issued_earlier(100).unwrap();
+    assert!(nothing(&crypto, &client_hello(&setup, old)));
+    assert!(nothing(&crypto, &[]));
+}
+
+#[test]
+fn other_limits_are_seen_once_a_connection_has_shown_ours() {
+    let setup = Setup::default();
+    let before = setup.remembered();
+    let hello = client_hello(&setup, before);
+    let changed = Setup { streams: 50, ..Setup::default() };
+    let mut pair = changed.pair();
+    assert!(early_data(pair.crypto.rehearse(&hello, None).unwrap()).is_some());
+    pair.connect(Remembered::default());
+    assert!(early_data(pair.crypto.rehearse(&hello, None).unwrap()).is_none());
+}
+
+#[test]
+fn a_session_that_lies_elsewhere_is_asked_for() {
+    let plain = Setup::default();
+    let elsewhere = Setup { opens: Opens::Elsewhere, ..plain.clone() };
+    let hello = client_hello(&plain, remembered(&plain));
+    let session = plain.sealed.lock().unwrap().last().cloned().unwrap();
+    let crypto = elsewhere.server();
+    let Rehearsal::NeedsSession(words) = crypto.rehearse(&hello, None).unwrap() else {
+        panic!("the session is not in the ticket");
+    };
+    assert_eq!(words, [&[1][..], &session].concat());
+    let found = Some(OpenedTicket::Session(session));
+    assert!(early_data(crypto.rehearse(&hello, found).unwrap()).is_some());
+    let gone = Some(OpenedTicket::Ignored);
+    assert!(early_data(crypto.rehearse(&hello, gone).unwrap()).is_none());
+}
+
+/// A ClientHello with early data, and the server for it; made once for all cases.
+fn case() -> &'static (Vec<u8>, Arc<ServerCrypto>) {
+    static CASE: std::sync::OnceLock<(Vec<u8>, Arc<ServerCrypto>)> = std::sync::OnceLock::new();
+    CASE.get_or_init(|| {
+        let setup = Setup::default();
+        (client_hello(&setup, remembered(&setup)), setup.server())
+    })
+}
+
+proptest! {
+    #[test]
+    fn it_agrees_with_the_connection_whatever_the_client_hello(
+        at: proptest::sample::Index,
+        flip in prop_oneof![1 => Just(0_u8), 5 => any::<u8>()],
+        cut in prop_oneof![5 => Just(None), 1 => any::<proptest::sample::Index>().prop_map(Some)],
+    ) {
+        let (hello, crypto) = case();
+        let mut hello = hello.clone();
+        let at = at.index(hello.len());
+        hello[at] ^= flip;
+        if let Some(cut) = cut {
+            hello.truncate(cut.index(hello.len()));
+        }
+        let rehearsed = early_data(crypto.rehearse(&hello, None).unwrap());
+        let judged = judged(crypto, &hello);
+        prop_assert_eq!(
+            rehearsed.as_ref().map(|facts| facts.client_random),
+            judged.as_ref().map(|facts| facts.client_random)
+        );
+        if let (Some(rehearsed), Some(judged)) = (rehearsed, judged) {
+            // A second may have passed between the two.
+            let between = rehearsed.ticket_age_skew - judged.ticket_age_skew;
+            prop_assert!((-1..=1).contains(&between), "{between}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_rehearsed(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        prop_assert!(case().1.rehearse(&bytes, None).is_ok());
+    }
+}

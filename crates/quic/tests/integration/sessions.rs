@@ -1,0 +1,286 @@
+//! Handshakes without packets: what TLS has to hold whatever the CRYPTO frames look like.
+
+use std::sync::Arc;
+
+use firstflight_quic::Remembered;
+use firstflight_tls::{CipherPolicy, EarlyData, KeyLogLines, Trust};
+use proptest::prelude::*;
+use quinn_proto::crypto::Session;
+
+use crate::support::sessions::{DATA, HANDSHAKE, INITIAL, Peer, Peers, client_hello, server};
+use crate::support::{Setup, resuming};
+
+/// The kinds of handshake there are.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Full,
+    Early,
+    Refused,
+    HelloRetryRequest,
+    EarlyThenHelloRetryRequest,
+}
+
+impl Kind {
+    fn peers(self) -> Peers {
+        let plain = Setup::default();
+        let other_group = Setup { server_groups: Some("P-384".to_owned()), ..Setup::default() };
+        match self {
+            Self::Full => Peers::new(&plain, Remembered::default(), true),
+            Self::Early => Peers::new(&plain, plain.session_remembered(), true),
+            Self::Refused => Peers::new(&plain, plain.session_remembered(), false),
+            Self::HelloRetryRequest => Peers::new(&other_group, Remembered::default(), true),
+            Self::EarlyThenHelloRetryRequest => {
+                Peers::new(&other_group, plain.session_remembered(), true)
+            }
+        }
+    }
+
+    fn early_data(self) -> EarlyData {
+        match self {
+            Self::Full | Self::HelloRetryRequest => EarlyData::NotOffered,
+            Self::Early => EarlyData::Accepted,
+            Self::Refused | Self::EarlyThenHelloRetryRequest => EarlyData::Refused,
+        }
+    }
+}
+
+const KINDS: [Kind; 5] = [
+    Kind::Full,
+    Kind::Early,
+    Kind::Refused,
+    Kind::HelloRetryRequest,
+    Kind::EarlyThenHelloRetryRequest,
+];
+
+impl Setup {
+    /// What a handshake without packets has left.
+    fn session_remembered(&self) -> Remembered {
+        let mut peers = Peers::new(self, Remembered::default(), true);
+        peers.complete();
+        resuming(peers.inbox.take_resumptions().pop().expect("a ticket"))
+    }
+}
+
+fn assert_done(kind: Kind, peers: &Peers) {
+    assert!(peers.client.complete() && peers.server.complete(), "{kind:?}");
+    assert_eq!(peers.client.facts().early_data, kind.early_data(), "{kind:?}");
+    assert_eq!(peers.inbox.take_resumptions().len(), 2, "{kind:?}");
+    let retried = matches!(kind, Kind::HelloRetryRequest | Kind::EarlyThenHelloRetryRequest);
+    assert_eq!(peers.server.facts().hello_retry_request, retried, "{kind:?}");
+    assert_eq!(exported(&*peers.client.session), exported(&*peers.server.session), "{kind:?}");
+    assert_eq!(peers.client.facts().client_random, peers.server.facts().client_random);
+}
+
+fn exported(session: &dyn Session) -> [u8; 40] {
+    let mut bytes = [0; 40];
+    session.export_keying_material(&mut bytes, b"EXPERIMENTAL label", b"context").unwrap();
+    bytes
+}
+
+#[test]
+fn all_kinds_of_handshakes_and_suites_come_to_an_end() {
+    for kind in KINDS {
+        let mut peers = kind.peers();
+        peers.complete();
+        assert_done(kind, &peers);
+    }
+    for suite in
+        ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
+    {
+        let ciphers =
+            CipherPolicy { tls13_ciphers: Some(suite.to_owned()), ..CipherPolicy::default() };
+        let setup = Setup { ciphers, ..Setup::default() };
+        let mut peers = Peers::new(&setup, setup.session_remembered(), true);
+        peers.complete();
+        assert_done(Kind::Early, &peers);
+        assert_eq!(peers.server.facts().cipher, Some(suite));
+    }
+}
+
+/// RFC 8446 section 4.6.1, in full length.
+fn new_session_ticket(number: u8) -> Vec<u8> {
+    let (lifetime, age_add, nonce) = (3600_u32.to_be_bytes(), [0; 4], [1, number]);
+    let fields = [&lifetime[..], &age_add, &nonce, &[0, 32], &[number; 32], &[0, 0]].concat();
+    [&[4, 0, 0, fields.len() as u8], &fields[..]].concat()
+}
+
+#[test]
+fn of_the_tickets_that_a_server_sends_the_newest_16_are_kept() {
+    let mut peers = Peers::new(&Setup::default(), Remembered::default(), true);
+    peers.complete();
+    for number in 0..200 {
+        peers.client.read(&new_session_ticket(number)).unwrap();
+    }
+    let kept = peers.inbox.take_resumptions();
+    assert_eq!(kept.len(), 16);
+    for (number, resumption) in (184..200).zip(kept) {
+        let bytes = resumption.session.to_bytes().unwrap();
+        assert!(bytes.windows(32).any(|ticket| ticket == [number; 32]), "{number}");
+    }
+    assert!(peers.inbox.take_resumptions().is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn rfc9001_4_1_3_crypto_frames_may_be_cut_anywhere(
+        kind in proptest::sample::select(&KINDS[..]),
+        sizes in proptest::collection::vec(1..400_usize, 1..20),
+    ) {
+        let mut peers = kind.peers();
+        let mut sizes = sizes.into_iter().cycle();
+        peers.exchange(&mut || sizes.next().unwrap()).unwrap();
+        assert_done(kind, &peers);
+    }
+
+    #[test]
+    fn a_changed_byte_of_any_flight_ends_the_handshake_without_harm(
+        kind in proptest::sample::select(&KINDS[..]),
+        flight in 0..5_usize,
+        at: proptest::sample::Index,
+        flip in 1..=255_u8,
+    ) {
+        let mut peers = kind.peers();
+        // The flights in order, as (from the client, space).
+        let order =
+            [(true, INITIAL), (false, INITIAL), (false, HANDSHAKE), (true, HANDSHAKE), (false, DATA)];
+        let mut failed = false;
+        for (number, (from_client, space)) in order.into_iter().enumerate() {
+            let (from, to) = match from_client {
+                true => (&mut peers.client, &mut peers.server),
+                false => (&mut peers.server, &mut peers.client),
+            };
+            let mut bytes = std::mem::take(&mut from.out[space]);
+            if bytes.is_empty() {
+                continue;
+            }
+            if number == flight {
+                let at = at.index(bytes.len());
+                bytes[at] ^= flip;
+            }
+            if let Err(error) = to.read(&bytes) {
+                let code = u64::from(error.code);
+                prop_assert!((0x100..0x200).contains(&code) && !error.reason.is_empty());
+                failed = true;
+                break;
+            }
+        }
+        // Tickets carry no proof; all else is in the transcript.
+        prop_assert!(failed || flight == 4 || !peers.client.complete() || !peers.server.complete());
+    }
+
+    #[test]
+    fn any_bytes_are_taken_or_refused(
+        kind in proptest::sample::select(&KINDS[..]),
+        steps in 0..4_usize,
+        to_server: bool,
+        bytes in proptest::collection::vec(any::<u8>(), 1..2000),
+    ) {
+        let mut peers = kind.peers();
+        for step in 0..steps {
+            let (from, to) = match step % 2 {
+                0 => (&mut peers.client, &mut peers.server),
+                _ => (&mut peers.server, &mut peers.client),
+            };
+            for space in INITIAL..=DATA {
+                let bytes = std::mem::take(&mut from.out[space]);
+                if !bytes.is_empty() {
+                    to.read(&bytes).unwrap();
+                }
+            }
+        }
+        let to = if to_server { &mut peers.server } else { &mut peers.client };
+        if to.read(&bytes).is_ok() {
+            let _ = to.read(&bytes);
+        }
+        let _ = to.session.transport_parameters();
+        let _ = to.session.early_crypto();
+    }
+}
+
+fn code(result: Result<bool, quinn_proto::TransportError>) -> u64 {
+    u64::from(result.expect_err("an alert").code)
+}
+
+#[test]
+fn rfc9001_6_a_key_update_message_is_an_error() {
+    for to_server in [true, false] {
+        let mut peers = Kind::Full.peers();
+        peers.complete();
+        let to = if to_server { &mut peers.server } else { &mut peers.client };
+        assert_eq!(code(to.read(&[24, 0, 0, 1, 0])), 0x010a);
+    }
+}
+
+#[test]
+fn rfc9001_4_1_3_bytes_at_a_level_that_has_ended_are_an_error() {
+    let mut peers = Kind::Full.peers();
+    let hello = std::mem::take(&mut peers.client.out[INITIAL]);
+    // One packet with two frames: quinn takes what the session writes only after it.
+    peers.server.session.read_handshake(&hello).unwrap();
+    let more = std::mem::take(&mut peers.client.out[HANDSHAKE]);
+    assert!(more.is_empty());
+    assert_eq!(code(peers.server.session.read_handshake(&[20, 0, 0, 32])), 0x010a);
+}
+
+#[test]
+fn rfc9001_8_1_without_a_common_protocol_there_is_no_connection() {
+    let nothing = Setup { server_alpn: Vec::new(), ..Setup::default() };
+    let other = Setup { server_alpn: vec![b"other".to_vec()], ..Setup::default() };
+    for setup in [nothing, other] {
+        let mut peers = Peers::new(&setup, Remembered::default(), true);
+        let hello = std::mem::take(&mut peers.client.out[INITIAL]);
+        assert_eq!(code(peers.server.read(&hello)), 0x0178);
+    }
+}
+
+#[test]
+fn a_certificate_of_nobody_known_is_refused_with_its_mend() {
+    let setup = Setup { trust: Trust::System, ..Setup::default() };
+    let mut peers = Peers::new(&setup, Remembered::default(), true);
+    let error = peers.exchange(&mut || usize::MAX).expect_err("a certificate error");
+    assert!((0x0100..0x0200).contains(&u64::from(error.code)));
+    assert!(error.reason.contains("--cacert"), "{}", error.reason);
+}
+
+#[test]
+fn only_the_handshake_that_counts_is_in_the_key_log() {
+    for (accepts, early_lines) in [(true, 1), (false, 0)] {
+        let (log, client_log) =
+            (Arc::new(KeyLogLines::default()), Arc::new(KeyLogLines::default()));
+        let setup = Setup {
+            server_log: Some(log.clone()),
+            client_log: Some(client_log.clone()),
+            ..Setup::default()
+        };
+        let remembered = setup.session_remembered();
+        let _ = (log.take(), client_log.take());
+        let mut peers = Peers::new(&setup, remembered, accepts);
+        peers.complete();
+        let (server, client) = (log.take(), client_log.take());
+        let early = |line: &&str| line.starts_with("CLIENT_EARLY_TRAFFIC_SECRET ");
+        assert_eq!(server.lines().filter(early).count(), early_lines);
+        for label in ["CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_TRAFFIC_SECRET_0"] {
+            let of = |log: &str| {
+                let mut found = log.lines().filter(|line| line.starts_with(label));
+                let line = found.next().map(str::to_owned);
+                assert_eq!(found.next(), None);
+                line.expect("a line")
+            };
+            assert_eq!(of(&server), of(&client));
+        }
+    }
+}
+
+#[test]
+fn a_flight_without_a_client_hello_makes_no_keys() {
+    let setup = Setup::default();
+    let mut server: Peer = server(setup.server());
+    let hello = client_hello(&setup, Remembered::default());
+    server.read(&hello[..hello.len() - 1]).unwrap();
+    assert_eq!(server.space, INITIAL);
+    assert!(server.session.handshake_data().is_none());
+    assert!(server.read(&hello[hello.len() - 1..]).unwrap());
+    assert_eq!(server.space, DATA);
+}

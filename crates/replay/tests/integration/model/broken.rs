@@ -1,0 +1,224 @@
+//! Without one of the rules: the explorer has to find what the rule is there for.
+
+use std::time::Duration;
+
+use firstflight_replay::SharedConfig;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use crate::model::setting::{Rule, Setting, TICK, Trouble};
+use crate::model::world::{Step, World};
+use crate::model::{NEEDED, ONCE};
+
+/// The explorer finds `property` violated when `rule` is left out.
+#[track_caller]
+fn breaks(property: &'static str, rule: Rule, setting: Setting) {
+    let setting = Setting { without: Some(rule), ..setting };
+    let checker = setting.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let Some(path) = checker.discovery(property) else {
+        panic!("without {rule:?} all is well in {} states", checker.unique_state_count());
+    };
+    let steps: Vec<_> = path.into_actions().iter().map(|step| format!("  {step:?}")).collect();
+    println!("without {rule:?}:\n{}", steps.join("\n"));
+}
+
+fn with(troubles: &[Trouble]) -> Setting {
+    let most_troubles = troubles.len() as u8;
+    Setting { troubles: troubles.to_vec(), most_troubles, ..Setting::single() }
+}
+
+fn sentinels_with(troubles: &[Trouble]) -> Setting {
+    Setting { stores: vec![0, 0], config: Setting::sentinels().config, ..with(troubles) }
+}
+
+/// Flights are fresh for a moment alone, and the window is as short as it can be: two ticks.
+fn sentinels_at_once(troubles: &[Trouble]) -> Setting {
+    let config = SharedConfig {
+        freshness: Duration::ZERO,
+        clock_margin: Duration::ZERO,
+        ..Setting::sentinels().config
+    };
+    Setting { config, zero_skew: 3, horizon: 3, ..sentinels_with(troubles) }
+}
+
+#[test]
+fn without_a_window_after_a_loss() {
+    breaks(ONCE, Rule::Window, with(&[Trouble::Flush]));
+}
+
+#[test]
+fn with_a_window_as_long_as_records_live() {
+    breaks(ONCE, Rule::WholeWindow, Setting::worst_failover());
+}
+
+#[test]
+fn with_an_epoch_of_any_life() {
+    breaks(ONCE, Rule::EpochOfThisLife, with(&[Trouble::RestartFromSnapshot]));
+}
+
+#[test]
+fn with_an_epoch_dated_by_its_writer() {
+    // One is written late, after the store was emptied once more.
+    let troubles = [Trouble::Flush, Trouble::LateEpoch, Trouble::Flush];
+    let setting = Setting { zero_skew: 8, horizon: 9, ..with(&troubles) };
+    breaks(ONCE, Rule::EpochDatedByStore, setting);
+}
+
+#[test]
+fn with_an_epoch_from_before_the_majority() {
+    let troubles = [Trouble::Failover, Trouble::Disconnect];
+    breaks(ONCE, Rule::EpochAfterMajority, sentinels_at_once(&troubles));
+}
+
+#[test]
+fn with_a_master_that_nobody_confirms() {
+    let troubles = [Trouble::Failover, Trouble::Deaf];
+    breaks(ONCE, Rule::Confirmation, sentinels_at_once(&troubles));
+}
+
+#[test]
+fn with_an_epoch_written_by_who_does_not_agree_with_the_clock() {
+    // A new node writes it on a new master whose clock is wrong, and is set right afterwards.
+    let troubles = [Trouble::Failover, Trouble::Kill, Trouble::StoreClock(8 * TICK)];
+    let setting =
+        Setting { nodes: vec![vec![0]], stores: vec![0, -8 * TICK], ..sentinels_with(&troubles) };
+    breaks(ONCE, Rule::EpochWithinMargin, setting);
+}
+
+#[test]
+fn with_records_that_go_too_soon() {
+    // As long as the flight is fresh where clocks are right: once freshness, once margin.
+    let life = Duration::from_millis(2 * TICK as u64);
+    let setting = Setting { nodes: vec![vec![-TICK], vec![TICK]], ..with(&[]) };
+    breaks(ONCE, Rule::RecordLife(life), setting);
+}
+
+#[test]
+fn with_clocks_that_disagree() {
+    let setting = Setting { nodes: vec![vec![-4 * TICK], vec![0]], ..with(&[]) };
+    breaks(ONCE, Rule::ClockMargin, setting);
+}
+
+#[test]
+fn with_what_is_unknown_executed() {
+    breaks(ONCE, Rule::RefuseUnknown, with(&[]));
+}
+
+#[test]
+fn with_stale_flights() {
+    breaks(ONCE, Rule::Freshness, with(&[]));
+}
+
+#[test]
+fn with_a_flight_timed_after_its_hello() {
+    breaks(ONCE, Rule::TimeBeforeHello, with(&[Trouble::Pause]));
+}
+
+#[test]
+fn without_what_heartbeats_remember() {
+    let there_and_back = [Trouble::StoreClock(6 * TICK), Trouble::StoreClock(-6 * TICK)];
+    breaks(ONCE, Rule::Memory, with(&there_and_back));
+}
+
+#[test]
+fn with_a_store_that_evicts() {
+    breaks(ONCE, Rule::Evictions, with(&[Trouble::Evict]));
+}
+
+#[test]
+fn with_a_filter_of_claims_under_way() {
+    breaks(NEEDED, Rule::FilterOfOutcomes, Setting { outcomes: true, honest: true, ..with(&[]) });
+}
+
+fn requests_with(troubles: &[Trouble]) -> Setting {
+    Setting { honest: true, horizon: 9, ..with(troubles) }
+}
+
+/// Fresh only a good while after the first connection may come.
+fn far_from_fresh(troubles: &[Trouble]) -> Setting {
+    Setting { zero_skew: 9, horizon: 12, ..requests_with(troubles) }
+}
+
+#[test]
+fn with_records_whose_end_does_not_follow_the_skew() {
+    breaks(ONCE, Rule::EndFollowsSkew, far_from_fresh(&[]));
+}
+
+#[test]
+fn with_records_whose_end_the_writers_clock_counts_off() {
+    // The writer's clock is far ahead; nobody there accepts anything, but records are written.
+    let nodes = vec![vec![25 * TICK], vec![0]];
+    breaks(ONCE, Rule::AbsoluteEnd, Setting { nodes, ..requests_with(&[]) });
+}
+
+#[test]
+fn without_spends() {
+    breaks(ONCE, Rule::Spends, requests_with(&[Trouble::Disconnect]));
+}
+
+#[test]
+fn without_waiting() {
+    breaks(ONCE, Rule::Waiting, requests_with(&[Trouble::CutOff]));
+}
+
+#[test]
+fn with_records_in_a_master_that_nobody_confirms() {
+    let troubles = [Trouble::Failover, Trouble::Deaf];
+    let setting =
+        Setting { honest: true, zero_skew: 6, horizon: 7, ..sentinels_at_once(&troubles) };
+    breaks(ONCE, Rule::ConfirmedRecord, setting);
+}
+
+/// The explorer finds a world that is excused, and in which a request is executed twice.
+#[track_caller]
+fn is_real(setting: Setting) {
+    let checker = Excused(setting).checker().finish_when(HasDiscoveries::All).spawn_bfs().join();
+    let path = checker.discovery(EXCUSED).expect("the exception comes up");
+    let steps: Vec<_> = path.into_actions().iter().map(|step| format!("  {step:?}")).collect();
+    println!("executed twice:\n{}", steps.join("\n"));
+}
+
+const EXCUSED: &str = "executed twice";
+
+/// The same model, asked for its exceptions.
+struct Excused(Setting);
+
+impl Model for Excused {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        self.0.init_states()
+    }
+
+    fn actions(&self, state: &World, actions: &mut Vec<Step>) {
+        self.0.actions(state, actions);
+    }
+
+    fn next_state(&self, last: &World, step: Step) -> Option<World> {
+        self.0.next_state(last, step)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::sometimes(EXCUSED, |_, world: &World| world.runs > 1)]
+    }
+}
+
+#[test]
+fn a_request_that_comes_after_the_record_of_a_copy() {
+    is_real(Setting { horizon: 8, ..requests_with(&[Trouble::Pause]) });
+}
+
+#[test]
+fn a_copys_record_lost_before_its_original_is_recorded() {
+    is_real(requests_with(&[Trouble::Flush]));
+}
+
+#[test]
+fn records_lost_before_the_flight_is_fresh() {
+    is_real(far_from_fresh(&[Trouble::Flush]));
+}
+
+#[test]
+fn a_copy_that_ran_before_its_originals_node_was_cut_off() {
+    is_real(requests_with(&[Trouble::CutOff]));
+}

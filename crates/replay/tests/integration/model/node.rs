@@ -1,0 +1,254 @@
+//! A node: its clock, what it knows of the store, its filter, and claims under way.
+
+use std::time::Duration;
+
+use firstflight_replay::{
+    ClaimKey, Confirmation, Continuity, Flight, Heartbeat, Offer, Orders, SharedGate,
+    SharedRefusal, Sighting, Slots, StoreAnswer, Unknown,
+};
+
+use crate::model::setting::{Rule, START, Setting};
+use crate::model::store::{Process, Read, Reply, replication_id, run_id};
+
+/// One node. The rules are the crate's; what is here is what a server would have around them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Node {
+    /// How far its clock is from the true time, in milliseconds.
+    pub(crate) offset: i64,
+    pub(crate) continuity: Continuity,
+    pub(crate) link: Option<Link>,
+    /// When a majority last named the store that it is connected to, on the monotonic clock.
+    pub(crate) confirmed: Option<Duration>,
+    /// How far the store's clock was from the true time at the last heartbeat. (The node knows
+    /// how far from its own; that comes to the same.)
+    pub(crate) store_offset: Option<i64>,
+    pub(crate) is_deaf: bool,
+    pub(crate) is_cut_off: bool,
+    pub(crate) is_paused: bool,
+    /// Whether the filter has the flight.
+    pub(crate) filter: bool,
+}
+
+/// A connection to a store process, and what its `INFO` said when it was last asked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Link {
+    pub(crate) store: usize,
+    pub(crate) run: u8,
+    pub(crate) line: u8,
+}
+
+/// A connection whose flight's claim is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Pending {
+    pub(crate) node: usize,
+    /// The honest client's own, not a copy.
+    pub(crate) original: bool,
+    /// As TLS computed it.
+    pub(crate) skew: i32,
+    /// By the node's clock, in milliseconds.
+    pub(crate) seen_at: i64,
+    /// The store's answer, which the node has not read yet.
+    pub(crate) answer: Option<Reply>,
+    /// Whether the record that the answer tells of is lost since, or will be.
+    pub(crate) is_forgotten: bool,
+}
+
+impl Node {
+    pub(crate) fn new(setting: &Setting, offset: i64) -> Self {
+        Self {
+            offset,
+            continuity: Continuity::new(setting.config),
+            link: None,
+            confirmed: None,
+            store_offset: None,
+            is_deaf: false,
+            is_cut_off: false,
+            is_paused: false,
+            filter: false,
+        }
+    }
+
+    pub(crate) fn clock(&self, now: i64) -> i64 {
+        now + self.offset
+    }
+
+    /// Its clock, corrected by what it last knew of the store's.
+    pub(crate) fn corrected_clock(&self, now: i64) -> i64 {
+        now + self.store_offset.unwrap_or(self.offset)
+    }
+
+    pub(crate) fn connect(&mut self, store: usize, process: &Process) {
+        self.disconnect();
+        self.link = Some(Link { store, run: process.run, line: process.line });
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        self.link = None;
+        self.confirmed = None;
+        self.continuity.disconnected();
+    }
+
+    /// Asks the process at the other end how it is, and takes it in.
+    pub(crate) fn beat(&mut self, setting: &Setting, process: &Process, now: i64) -> Orders {
+        let now_here = monotonic(now);
+        self.store_offset = Some(process.offset);
+        let seen = self.heartbeat(setting, process, now);
+        if setting.leaves_out(Rule::Memory) {
+            self.continuity = Continuity::new(setting.config);
+        }
+        // What is told to whom decides about writing alone, when that rule is left out.
+        let told = match setting.without {
+            Some(Rule::EpochAfterMajority) => {
+                Heartbeat { confirmation: Confirmation::NotNeeded, ..seen.clone() }
+            }
+            Some(Rule::EpochWithinMargin) => {
+                Heartbeat { node_time: seen.store_time, ..seen.clone() }
+            }
+            _ => return self.continuity.heartbeat(&seen, now_here),
+        };
+        let write = self.continuity.clone().heartbeat(&told, now_here).write;
+        Orders { write, ..self.continuity.heartbeat(&seen, now_here) }
+    }
+
+    fn heartbeat(&self, setting: &Setting, process: &Process, now: i64) -> Heartbeat {
+        let read = process.read(now);
+        let (run_id, replication_id) = ids(setting, process.run, process.line, &read);
+        Heartbeat {
+            run_id,
+            replication_id,
+            role: process.role,
+            replication_offset: 0,
+            maxmemory: u64::from(process.may_evict && !setting.leaves_out(Rule::Evictions)),
+            maxmemory_policy: "allkeys-lru".into(),
+            evicted_keys: 0,
+            slots: Slots::ALL,
+            epoch_age: age(setting, &read),
+            epoch: read.epoch,
+            store_time: read.store_time,
+            node_time: millis(self.clock(now)),
+            mark: None,
+            marked: None,
+            confirmation: match setting.stores.len() {
+                1 => Confirmation::NotNeeded,
+                _ if setting.leaves_out(Rule::Confirmation) => Confirmation::NotNeeded,
+                _ => Confirmation::Majority(self.confirmed),
+            },
+        }
+    }
+
+    /// Whether the record of a spend counts; then whether it is this connection's.
+    pub(crate) fn spent(
+        &self,
+        setting: &Setting,
+        link: &Link,
+        reply: &Reply,
+        now: i64,
+    ) -> Result<bool, Unknown> {
+        let Reply::Answer { won, seen } = reply else { return Err(Unknown::Refused) };
+        if !won {
+            return Ok(false);
+        }
+        let sighting = Sighting {
+            run_id: run_id(link.run),
+            replication_id: replication_id(link.line),
+            slots: Slots::ALL,
+            epoch: seen.epoch.clone(),
+            epoch_age: seen.age,
+            store_time: seen.store_time,
+            node_time: millis(self.clock(now)),
+        };
+        match self.continuity.judge_record(&sighting, monotonic(now)) {
+            Err(_) if setting.leaves_out(Rule::ConfirmedRecord) => Ok(true),
+            verdict => verdict.map(|()| true),
+        }
+    }
+
+    /// What the node makes of the answer to a claim.
+    pub(crate) fn answer(&self, setting: &Setting, reply: &Reply, now: i64) -> StoreAnswer {
+        let Reply::Answer { won, seen } = reply else {
+            return StoreAnswer::Unknown(Unknown::Refused);
+        };
+        let Some(link) = &self.link else {
+            return StoreAnswer::Unknown(Unknown::Absent);
+        };
+        let (run_id, replication_id) = ids(setting, link.run, link.line, seen);
+        let mut sighting = Sighting {
+            run_id,
+            replication_id,
+            slots: Slots::ALL,
+            epoch: seen.epoch.clone(),
+            epoch_age: age(setting, seen),
+            store_time: seen.store_time,
+            node_time: millis(self.clock(now)),
+        };
+        if setting.leaves_out(Rule::Window) {
+            sighting.epoch_age = setting.config.recording_window();
+        }
+        if setting.leaves_out(Rule::WholeWindow) {
+            sighting.epoch_age += 2 * setting.config.clock_margin + setting.config.confirmation;
+        }
+        if setting.leaves_out(Rule::ClockMargin) {
+            sighting.node_time = sighting.store_time;
+        }
+        match self.continuity.judge(&sighting, monotonic(now)) {
+            Err(why) => StoreAnswer::Unknown(why),
+            Ok(()) if *won => StoreAnswer::Won,
+            Ok(()) => StoreAnswer::Lost,
+        }
+    }
+
+    /// What becomes of a connection's early data.
+    pub(crate) fn settle(
+        &self,
+        setting: &Setting,
+        pending: &Pending,
+        answer: StoreAnswer,
+        now: i64,
+    ) -> Result<Flight, SharedRefusal> {
+        let answer = match answer {
+            StoreAnswer::Unknown(_) if setting.leaves_out(Rule::RefuseUnknown) => StoreAnswer::Won,
+            answer => answer,
+        };
+        let skew = if setting.leaves_out(Rule::Freshness) { 0 } else { pending.skew };
+        let offer = Offer::new(ClaimKey::of_flight(&[1; 32]), skew, millis(pending.seen_at), 0);
+        SharedGate::new(setting.config).settle(&offer, answer, millis(self.clock(now)))
+    }
+}
+
+impl Pending {
+    /// By the flight's own word; the same at each node.
+    pub(crate) fn exact_at(&self) -> i64 {
+        let offer = Offer::new(ClaimKey::of_flight(&[1; 32]), self.skew, millis(self.seen_at), 0);
+        offer.exact_at().as_millis() as i64
+    }
+}
+
+impl Link {
+    pub(crate) fn is_to(&self, process: &Process) -> bool {
+        self.run == process.run
+    }
+}
+
+/// The process's ids; or, without that rule, whatever the epoch record says they are.
+fn ids(setting: &Setting, run: u8, line: u8, read: &Read) -> (String, String) {
+    match (&read.epoch, setting.leaves_out(Rule::EpochOfThisLife)) {
+        (Some(epoch), true) => (epoch.run_id.clone(), epoch.replication_id.clone()),
+        _ => (run_id(run), replication_id(line)),
+    }
+}
+
+fn age(setting: &Setting, read: &Read) -> Duration {
+    match setting.leaves_out(Rule::EpochDatedByStore) {
+        true => read.age_by_writer,
+        false => read.age,
+    }
+}
+
+/// The nodes' monotonic clock: it goes evenly, whatever is set.
+pub(crate) fn monotonic(now: i64) -> Duration {
+    millis(now - START)
+}
+
+fn millis(time: i64) -> Duration {
+    Duration::from_millis(u64::try_from(time).unwrap_or(0))
+}

@@ -1,0 +1,387 @@
+//! What comes of each step.
+
+use firstflight_replay::{Role, StoreAnswer, Unknown};
+
+use crate::model::node::{Node, Pending, monotonic};
+use crate::model::setting::{AtClose, Rule, Setting, Trouble};
+use crate::model::store::Process;
+use crate::model::world::{Late, Message, Original, Step, Unseen, Waiting, World};
+
+impl World {
+    /// The world after `step`.
+    pub(crate) fn take(&mut self, setting: &Setting, step: Step) {
+        match step {
+            Step::Tick => self.tick(setting),
+            Step::Connect { node, store } => self.connect(setting, node, store),
+            Step::Beat { node } => self.beat(setting, node, false),
+            Step::Hello { node, original } => self.hello(setting, node, original),
+            Step::Ask { pending } => self.ask(setting, pending),
+            Step::Settle { pending } => self.settle(setting, pending),
+            Step::GiveUp { pending } => self.give_up(setting, pending),
+            Step::Spend => self.spend(setting),
+            Step::Spent => self.spent(setting),
+            Step::SpendLost => self.waiting.iter_mut().for_each(|waiting| waiting.answer = None),
+            Step::Close => self.close(setting),
+            Step::Reach { node } => self.nodes[node].is_cut_off = false,
+            Step::WakeUp { node } => self.nodes[node].is_paused = false,
+            Step::Arrive => self.arrive(setting),
+            Step::Name { store } => self.named = store,
+            Step::Demote { store } => {
+                self.lose_records(setting, store);
+                let master = self.stores[self.named].clone();
+                self.stores[store].follow(&master);
+            }
+            Step::WellAgain { store } => self.stores[store].may_evict = false,
+            Step::DropRecord { store } => {
+                self.lost = setting.honest;
+                self.lose_records(setting, store);
+                self.stores[store].drop_record();
+            }
+            Step::Wrong { trouble, at } => {
+                self.troubles += 1;
+                self.go_wrong(setting, trouble, at);
+            }
+        }
+        self.pending.sort_by_key(|p| (p.node, p.original, p.seen_at, p.answer.is_some()));
+    }
+
+    fn tick(&mut self, setting: &Setting) {
+        self.tick += 1;
+        let now = self.now();
+        self.stores.iter_mut().for_each(|store| store.expire_at(now));
+        for node in 0..self.nodes.len() {
+            if !self.nodes[node].is_paused {
+                self.beat(setting, node, false);
+            }
+        }
+    }
+
+    /// A new connection begins with a heartbeat.
+    pub(crate) fn connect(&mut self, setting: &Setting, node: usize, store: usize) {
+        let process = &self.stores[store];
+        self.nodes[node].connect(store, process);
+        self.beat(setting, node, false);
+    }
+
+    fn beat(&mut self, setting: &Setting, i: usize, late: bool) {
+        let now = self.now();
+        let Some(link) = self.nodes[i].link.clone() else { return };
+        let process = &mut self.stores[link.store];
+        let is_named = self.named == link.store;
+        let node = &mut self.nodes[i];
+        if !link.is_to(process) {
+            node.disconnect();
+            return;
+        }
+        if is_named && !node.is_deaf {
+            node.confirmed = Some(monotonic(now));
+        }
+        let orders = node.beat(setting, process, now);
+        self.unseen.by &= !(1 << i);
+        if let Some(write) = orders.write {
+            let stamp = now + process.offset;
+            match late {
+                false => process.write_epoch(&write, stamp, now),
+                true => {
+                    let message = Message::Epoch { write, stamp };
+                    self.late = Some(Late { store: link.store, run: link.run, message });
+                }
+            }
+        }
+        // Who hears the sentinels goes where they say.
+        let stays = orders.dropped.is_none() && (is_named || node.is_deaf);
+        match &mut node.link {
+            Some(link) if stays => link.line = process.line,
+            _ => node.disconnect(),
+        }
+    }
+
+    /// TLS processes a ClientHello, and would accept its early data.
+    fn hello(&mut self, setting: &Setting, node: usize, original: bool) {
+        let clock = self.nodes[node].clock(self.now());
+        let skew = self.skew(setting, node) as i32;
+        let pending =
+            Pending { node, original, skew, seen_at: clock, answer: None, is_forgotten: false };
+        if original {
+            self.original = Original::Asking;
+        }
+        if self.nodes[node].filter {
+            self.conclude(setting, &pending, StoreAnswer::Lost);
+            return;
+        }
+        if setting.leaves_out(Rule::FilterOfOutcomes) {
+            self.nodes[node].filter = true;
+        }
+        // A copy beside its like changes nothing that one of them would not.
+        if !self.pending.contains(&pending) {
+            self.pending.push(pending);
+        }
+    }
+
+    fn ask(&mut self, setting: &Setting, pending: usize) {
+        let now = self.now();
+        let asking = &mut self.pending[pending];
+        let node = &self.nodes[asking.node];
+        let Some(link) = &node.link else { return };
+        if setting.leaves_out(Rule::TimeBeforeHello) {
+            asking.seen_at = node.clock(now);
+        }
+        let store = &mut self.stores[link.store];
+        let until = setting.record_end(asking.exact_at(), node.clock(now), store.clock(now));
+        asking.answer = Some(store.claim(asking.original, until, now));
+        self.copy.claimed |= setting.honest && !asking.original;
+        let store = link.store;
+        self.pending[pending].is_forgotten = setting.honest && self.is_old_master(store);
+    }
+
+    fn settle(&mut self, setting: &Setting, pending: usize) {
+        let pending = self.pending.remove(pending);
+        let node = &self.nodes[pending.node];
+        let answer = match &pending.answer {
+            Some(reply) => node.answer(setting, reply, self.now()),
+            None => StoreAnswer::Unknown(Unknown::Slow),
+        };
+        self.conclude(setting, &pending, answer);
+    }
+
+    fn give_up(&mut self, setting: &Setting, pending: usize) {
+        let pending = self.pending.remove(pending);
+        self.conclude(setting, &pending, StoreAnswer::Unknown(Unknown::Slow));
+    }
+
+    /// What a node has asked of the store goes on its way, though nobody waits for it any more.
+    fn send_late(&mut self, pending: usize) {
+        let pending = &self.pending[pending];
+        if let (None, Some(link)) = (&pending.answer, &self.nodes[pending.node].link) {
+            let node_clock = self.nodes[pending.node].clock(self.now());
+            let (copy, exact_at) = (!pending.original, pending.exact_at());
+            let message = Message::Claim { copy, exact_at, node_clock };
+            self.late = Some(Late { store: link.store, run: link.run, message });
+        }
+    }
+
+    /// What the node does with a connection, now that its claim is won, lost or unknown.
+    fn conclude(&mut self, setting: &Setting, pending: &Pending, answer: StoreAnswer) {
+        let node = &self.nodes[pending.node];
+        let settled = node.settle(setting, pending, answer, self.now());
+        if !matches!(answer, StoreAnswer::Unknown(_)) {
+            self.nodes[pending.node].filter = true;
+        }
+        let runs = settled.is_ok_and(|flight| flight.won());
+        if runs {
+            self.runs += 1;
+        }
+        if !setting.honest {
+            return;
+        }
+        self.counted_again |= self.lost && answer == StoreAnswer::Won;
+        if pending.original {
+            self.original = match settled {
+                Ok(_) if runs => Original::RanEarly,
+                Ok(_) => Original::TooEarly,
+                Err(_) => Original::Waiting,
+            };
+            if self.original == Original::Waiting {
+                self.refused(setting, pending.node);
+            }
+        } else {
+            self.copy.ran |= runs;
+            if runs && pending.is_forgotten {
+                self.forgot_copy = true;
+                self.excused += u8::from(self.original == Original::RanLate);
+            }
+            self.copy.lost |= settled.is_ok() && !runs;
+            self.copy.refused |= settled.is_err();
+        }
+    }
+
+    /// The client sends its request again, once the handshake is complete.
+    fn refused(&mut self, setting: &Setting, node: usize) {
+        match setting.leaves_out(Rule::Spends) {
+            true => self.run_late(),
+            false => self.waiting = Some(Waiting { node, answer: None, is_late: false }),
+        }
+    }
+
+    fn run_late(&mut self) {
+        self.runs += 1;
+        self.original = Original::RanLate;
+        self.waiting = None;
+    }
+
+    fn spend(&mut self, setting: &Setting) {
+        let now = self.now();
+        let Some(waiting) = &mut self.waiting else { return };
+        let node = &self.nodes[waiting.node];
+        let Some(link) = &node.link else { return };
+        let store = &mut self.stores[link.store];
+        let clock = store.clock(now);
+        let until = setting.record_end(setting.exact_at(), node.clock(now), clock);
+        waiting.answer = Some((link.clone(), store.spend(until, now)));
+        waiting.is_late = clock >= until;
+    }
+
+    fn spent(&mut self, setting: &Setting) {
+        let Some(waiting) = &mut self.waiting else { return };
+        let Some((link, reply)) = waiting.answer.take() else { return };
+        let (at, is_late) = (waiting.node, waiting.is_late);
+        let node = &self.nodes[at];
+        match node.spent(setting, &link, &reply, self.now()) {
+            Ok(true) => {
+                let is_forgotten = is_late || self.forgot_copy;
+                self.excused += u8::from(self.copy.ran && is_forgotten);
+                let is_old = self.is_old_master(link.store);
+                let is_confirmed = self.is_confirmed(setting, at);
+                self.run_late();
+                if is_old && is_confirmed {
+                    self.lose_records(setting, link.store);
+                }
+            }
+            Ok(false) => {
+                self.original = Original::TooEarly;
+                self.waiting = None;
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn close(&mut self, setting: &Setting) {
+        match setting.at_close {
+            AtClose::Runs => {
+                // Whether one did before, the node does not know.
+                let is_in_time = !setting.leaves_out(Rule::Waiting);
+                self.excused += u8::from(self.copy.ran && is_in_time);
+                self.run_late();
+            }
+            AtClose::TooEarly => {
+                self.original = Original::Closed;
+                self.waiting = None;
+            }
+        }
+    }
+
+    /// A store loses records, or will. No window covers that of a flight that becomes fresh only
+    /// after it.
+    fn lose_records(&mut self, setting: &Setting, store: usize) {
+        self.forgot_copy |= self.copy.ran;
+        let answered = self.pending.iter_mut().filter(|pending| pending.answer.is_some());
+        answered.for_each(|pending| pending.is_forgotten |= setting.honest);
+        let bound = setting.config.freshness + setting.config.clock_margin;
+        let last = self.stores[store].clock(self.now()) + bound.as_millis() as i64;
+        let is_asked = self.waiting.as_ref().is_some_and(|waiting| waiting.answer.is_some());
+        let is_spent = is_asked || self.original == Original::RanLate;
+        if is_spent && setting.exact_at() > last {
+            self.excused = self.excused.max(1);
+        }
+    }
+
+    fn is_old_master(&self, store: usize) -> bool {
+        self.stores.iter().any(|other| other.line > self.stores[store].line)
+    }
+
+    fn is_confirmed(&self, setting: &Setting, node: usize) -> bool {
+        let last = self.nodes[node].confirmed;
+        last.is_some_and(|at| monotonic(self.now()) - at <= setting.config.confirmation)
+    }
+
+    fn arrive(&mut self, setting: &Setting) {
+        let now = self.now();
+        let Some(late) = self.late.take() else { return };
+        let process = &mut self.stores[late.store];
+        if process.run != late.run {
+            return;
+        }
+        match late.message {
+            Message::Claim { copy, exact_at, node_clock } => {
+                let until = setting.record_end(exact_at, node_clock, process.clock(now));
+                process.claim(!copy, until, now);
+                self.copy.claimed |= setting.honest && copy;
+            }
+            Message::Epoch { write, stamp } => process.write_epoch(&write, stamp, now),
+        }
+    }
+
+    fn go_wrong(&mut self, setting: &Setting, trouble: Trouble, at: usize) {
+        match trouble {
+            Trouble::Flush => {
+                self.lost = setting.honest;
+                self.lose_records(setting, at);
+                self.stores[at].flush();
+            }
+            Trouble::Restart => self.restart(setting, at, false),
+            Trouble::RestartFromSnapshot => self.restart(setting, at, true),
+            Trouble::Failover => self.promote(setting, at),
+            Trouble::StoreClock(step) => self.set_store_clock(setting, at, step),
+            Trouble::NodeClock(step) => self.nodes[at].offset += step,
+            Trouble::Kill => self.kill(setting, at),
+            Trouble::Deaf => self.nodes[at].is_deaf = true,
+            Trouble::CutOff => {
+                self.nodes[at].is_cut_off = true;
+                self.nodes[at].disconnect();
+            }
+            Trouble::Disconnect => self.nodes[at].disconnect(),
+            Trouble::LateEpoch => self.beat(setting, at, true),
+            Trouble::LateClaim => {
+                self.send_late(at);
+                self.give_up(setting, at);
+            }
+            Trouble::Pause => self.nodes[at].is_paused = true,
+            Trouble::Evict => self.stores[at].may_evict = true,
+        }
+    }
+
+    fn restart(&mut self, setting: &Setting, at: usize, from_snapshot: bool) {
+        self.lost = setting.honest;
+        self.lose_records(setting, at);
+        let (run, line) = (self.fresh_id(), self.fresh_id());
+        let old = &self.stores[at];
+        let mut new = Process::new(run, line, Role::Master, old.offset);
+        if from_snapshot {
+            new.take_epoch_of(old);
+        }
+        self.stores[at] = new;
+    }
+
+    /// A replica that lags becomes a master; the old one does not know yet.
+    fn promote(&mut self, setting: &Setting, at: usize) {
+        self.lost = setting.honest;
+        self.lose_records(setting, self.named);
+        let line = self.fresh_id();
+        let old = self.stores[self.named].clone();
+        let store = &mut self.stores[at];
+        store.take_epoch_of(&old);
+        store.role = Role::Master;
+        store.line = line;
+    }
+
+    fn set_store_clock(&mut self, setting: &Setting, at: usize, step: i64) {
+        let now = self.now();
+        self.lost = setting.honest;
+        self.lose_records(setting, at);
+        self.stores[at].offset += step;
+        self.stores[at].expire_at(now);
+        self.unseen = Unseen { by: self.linked_to(at), is_back: step < 0 };
+    }
+
+    fn kill(&mut self, setting: &Setting, at: usize) {
+        self.break_off(at);
+        self.nodes[at] = Node::new(setting, self.nodes[at].offset);
+    }
+
+    /// Connections of a node end before anything came of them.
+    fn break_off(&mut self, at: usize) {
+        let is_there = |pending: &Pending| pending.node == at;
+        if self.pending.iter().any(|pending| is_there(pending) && pending.original) {
+            self.original = Original::Broken;
+        }
+        self.pending.retain(|pending| !is_there(pending));
+        if self.waiting.take_if(|waiting| waiting.node == at).is_some() {
+            self.original = Original::Broken;
+        }
+    }
+
+    fn fresh_id(&mut self) -> u8 {
+        self.next_id += 1;
+        self.next_id
+    }
+}

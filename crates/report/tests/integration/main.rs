@@ -1,0 +1,8 @@
+//! Records on disk, and what is made of them.
+
+mod conditions;
+mod forms;
+mod records;
+mod synthetic;
+mod tables;
+mod visits;

@@ -1,0 +1,108 @@
+//! Records on disk: every form that is read, and what is refused.
+
+use std::path::{Path, PathBuf};
+
+use firstflight_report::{Cell, Record, SCHEMA, Sample, json_schema, parse, read, write};
+use firstflight_testkit::assert_committed;
+
+fn committed(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn record() -> Record {
+    Record {
+        schema: SCHEMA,
+        seed: 7,
+        cells: vec![Cell { server: "nginx".to_owned(), ..Cell::default() }],
+        samples: vec![Sample { time_ms: Some(40.625), ..Sample::default() }],
+        ..Record::default()
+    }
+}
+
+#[test]
+fn a_record_is_read_back_compressed_or_not() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["run.json", "run.json.gz"] {
+        let path = directory.path().join(name);
+        write(&record(), &path).unwrap();
+        let packed = std::fs::read(&path).unwrap().starts_with(&[0x1f, 0x8b]);
+        assert_eq!(packed, name.ends_with("gz"));
+        let again = read(&path).unwrap();
+        assert_eq!(serde_json::to_value(&again).unwrap(), serde_json::to_value(record()).unwrap());
+    }
+}
+
+#[test]
+fn a_compressed_record_is_known_by_its_bytes_not_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let (packed, renamed) = (directory.path().join("a.gz"), directory.path().join("a.json"));
+    write(&record(), &packed).unwrap();
+    std::fs::rename(&packed, &renamed).unwrap();
+    assert_eq!(read(&renamed).unwrap().seed, 7);
+}
+
+#[test]
+fn schema_1_is_converted() {
+    let record = read(&committed("results/2026-11-21-vm/schema-1.json.gz")).unwrap();
+    assert_eq!(record.schema, SCHEMA);
+    assert_eq!((record.cells.len(), record.samples.len()), (216, 21600));
+    let cell = &record.cells[0];
+    let summary = cell.summary.as_ref().unwrap();
+    assert_eq!((cell.profile.as_str(), cell.experiment.as_str()), ("200 ms", "ping-pong"));
+    assert_eq!((cell.response_bytes, summary.round_trips), (4, Some(4)));
+    let figures = &summary.first_byte;
+    assert!(figures.min_ms < figures.mean_ms && figures.mean_ms < figures.max_ms);
+    assert_eq!(record.samples.iter().map(|sample| sample.block).max(), Some(99));
+    assert_eq!(record.profiles.len(), 4);
+    assert_eq!(record.experiments.len(), 2);
+}
+
+#[test]
+fn schema_2_is_read_as_over_tcp() {
+    let record = read(&committed("results/2026-11-21-vm/lab.json.gz")).unwrap();
+    assert_eq!(record.schema, SCHEMA);
+    for cell in &record.cells {
+        assert_eq!((&*cell.client, &*cell.transport, cell.token), ("firstflight", "tcp", false));
+    }
+    assert!(!record.costs.is_empty() && record.costs.iter().all(|cost| cost.transport == "tcp"));
+    assert_eq!(record.replays[0].name(), record.replays[0].server);
+}
+
+#[test]
+fn what_is_no_record_is_refused_with_a_reason() {
+    let refusal = |json: &str| parse(json.as_bytes()).unwrap_err().to_string();
+    assert!(refusal("{").contains("EOF"));
+    assert!(refusal("{}").contains("missing field `schema`"));
+    assert_eq!(
+        refusal(r#"{"schema": 99}"#),
+        "it has schema 99, this program reads 1 to 3: read it with the version that wrote it"
+    );
+    let mut lost = record();
+    lost.samples[0].cell = 12;
+    assert_eq!(
+        refusal(&serde_json::to_string(&lost).unwrap()),
+        "its sample names cell 12, but there are 1: measure again, it is damaged"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("other.json");
+    std::fs::write(&path, "[1]").unwrap();
+    let error = read(&path).unwrap_err().to_string();
+    assert!(error.contains("other.json is no record of ours"), "{error}");
+    let error = read(&directory.path().join("none.json")).unwrap_err().to_string();
+    assert!(error.starts_with("cannot read the record"), "{error}");
+}
+
+#[test]
+fn the_published_schema_is_current() {
+    assert_committed("docs/record.schema.json", &json_schema());
+}
+
+#[test]
+fn the_schema_names_what_a_record_holds() {
+    let schema: serde_json::Value = serde_json::from_str(&json_schema()).unwrap();
+    let record = serde_json::to_value(record()).unwrap();
+    for field in record.as_object().unwrap().keys() {
+        assert!(schema["properties"][field].is_object(), "{field}");
+    }
+    assert!(!json_schema().contains("](crate"), "links of the source mean nothing in a schema");
+}

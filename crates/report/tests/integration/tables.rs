@@ -1,0 +1,143 @@
+//! The tables as people see them, of a small record made by hand.
+
+use firstflight_report::{
+    Cell, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary, summary,
+    verdict,
+};
+
+fn cell(tls: &str, kind: &str, tfo: bool, rtt_ms: f64, summary: Option<Summary>) -> Cell {
+    let (server, workload) = ("firstflight".to_owned(), "get".to_owned());
+    Cell {
+        server,
+        workload,
+        rtt_ms,
+        tls: tls.to_owned(),
+        kind: kind.to_owned(),
+        tfo,
+        summary,
+        ..Cell::default()
+    }
+}
+
+fn figures(p50_ms: f64, p95_ms: Option<f64>, round_trips: Option<u32>) -> Option<Summary> {
+    Some(Summary {
+        samples: 100,
+        first_byte: Figures {
+            min_ms: p50_ms - 0.1,
+            p50_ms,
+            p50_interval_ms: (p50_ms - 0.05, p50_ms + 0.05),
+            p95_ms,
+            max_ms: p50_ms + 9.0,
+            ..Figures::default()
+        },
+        wire_p50_ms: Some(p50_ms - 0.2),
+        round_trips,
+        ..Summary::default()
+    })
+}
+
+fn sample(cell: usize, fault: Option<Fault>) -> Sample {
+    Sample {
+        cell,
+        at_ms: 1.5,
+        time_ms: Some(40.5),
+        wire_ms: Some(40.25),
+        round_trips: Some(2),
+        label: Some("TLS 1.3, 0-RTT accepted".to_owned()),
+        lateness_us: 20.0,
+        fault,
+        ..Sample::default()
+    }
+}
+
+fn replay(server: &str, executed: usize) -> Replay {
+    Replay {
+        server: server.to_owned(),
+        transport: "tcp".to_owned(),
+        flights: 10,
+        tries: 1000,
+        executed,
+        bytes_per_try: 1720.5,
+        originals: 10,
+    }
+}
+
+fn record() -> Record {
+    Record {
+        schema: SCHEMA,
+        version: "0.1.0".to_owned(),
+        date: "2026-11-21T12:00:00Z".to_owned(),
+        seconds: 61.5,
+        seed: 7,
+        servers: vec![ServerFacts {
+            name: "firstflight".to_owned(),
+            version: "firstflight 0.1.0".to_owned(),
+            notes: Vec::new(),
+        }],
+        link: Some(LinkFacts {
+            congestion_control: "cubic".to_owned(),
+            initial_window: 10,
+            packets: 1234,
+            lateness_p50_us: 23.4,
+            lateness_p99_us: 53.6,
+            lateness_max_us: 900.0,
+            refused_settings: Vec::new(),
+            keep_awake: true,
+            ..LinkFacts::default()
+        }),
+        cells: vec![
+            cell("1.2", "full", false, 200.0, figures(800.64, Some(801.25), Some(4))),
+            cell("1.3", "full", false, 200.0, figures(600.55, Some(601.0), Some(3))),
+            cell("1.3", "0-RTT", false, 200.0, figures(400.5, Some(400.95), Some(2))),
+            cell("1.3", "0-RTT", true, 200.0, figures(200.4, Some(200.9), Some(1))),
+            cell("1.2", "full", false, 0.2, figures(2.125, None, Some(4))),
+            cell("1.3", "full", false, 0.2, figures(1.75, None, None)),
+            cell("1.3", "0-RTT", false, 0.2, None),
+            cell("1.3", "0-RTT", true, 0.2, figures(0.875, None, Some(1))),
+        ],
+        samples: vec![
+            sample(2, None),
+            sample(2, Some(Fault::Spoiled("link late by 1.5 ms".to_owned()))),
+            sample(3, Some(Fault::Mislabelled("TCP Fast Open fallen back".to_owned()))),
+            sample(6, Some(Fault::Failed("connection reset".to_owned()))),
+        ],
+        replays: vec![replay("firstflight", 0), replay("nginx", 1000)],
+        ..Record::default()
+    }
+}
+
+#[test]
+fn all_that_a_terminal_shows() {
+    insta::assert_snapshot!(summary(&record()));
+}
+
+#[test]
+fn no_line_is_wider_than_100_columns() {
+    for line in summary(&crate::synthetic::record(7)).lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
+fn names_of_servers_cannot_command_the_terminal() {
+    let mut record = record();
+    record.servers[0].version = "evil\u{1b}[2J".to_owned();
+    record.cells[0].server = "evil\u{1b}[2J".to_owned();
+    record.left_out = vec!["\u{9b}31m".to_owned()];
+    assert!(!summary(&record).contains(['\u{1b}', '\u{9b}']));
+}
+
+#[test]
+fn what_a_reader_has_to_know() {
+    insta::assert_snapshot!(verdict(&record()));
+}
+
+#[test]
+fn many_failures_are_named_by_their_number() {
+    let mut record = record();
+    let failed = || sample(6, Some(Fault::Failed("connection reset".to_owned())));
+    record.samples = (0..25).map(|_| failed()).collect();
+    let text = verdict(&record);
+    assert_eq!(text.matches("WRONG: ").count(), 10, "{text}");
+    assert!(text.ends_with("... and 15 more\n"), "{text}");
+}

@@ -1,0 +1,116 @@
+//! Certificates that an authority issues, beside others.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use firstflight_config::{
+    AcmeConfig, Action, CertificateSource, Content, FileSettings, Route, ServerConfig, Site, Sites,
+};
+use firstflight_server::Server;
+use firstflight_tls::{Connector, ConnectorConfig, Offer, Trust};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use crate::support::Client;
+
+/// A certificate that clients can be told to trust, and its key.
+fn made(name: &str) -> (String, String) {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    (made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+fn site(dir: &Path, name: &str, certificate: CertificateSource) -> Site {
+    let root = dir.join(name);
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("index.html"), format!("{name}\n")).unwrap();
+    Site {
+        names: vec![name.to_owned()],
+        certificate: Some(certificate),
+        ..Site::new(vec![Route::new("/", Action::Files(FileSettings::new(root)))])
+    }
+}
+
+/// `files.test` with a certificate of its own, and `issued.test`, for which an authority is asked.
+fn config(dir: &Path) -> ServerConfig {
+    let (cert, key) = (dir.join("files.pem"), dir.join("files.key"));
+    let (certificate, secret) = made("files.test");
+    fs::write(&cert, certificate).unwrap();
+    fs::write(&key, secret).unwrap();
+    let files = site(dir, "files.test", CertificateSource::Files { cert, key });
+    let issued = site(dir, "issued.test", CertificateSource::Acme);
+    let content = Content::Sites(Sites { sites: vec![files, issued], upstreams: BTreeMap::new() });
+    let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
+    config.acme = Some(AcmeConfig {
+        // Nobody is there.
+        directory: "https://127.0.0.1:1/directory".parse().unwrap(),
+        terms_agreed: true,
+        state: dir.join("acme"),
+        ..AcmeConfig::default()
+    });
+    config
+}
+
+/// What a client gets who asks for a name and trusts this certificate alone.
+async fn answer(server: SocketAddr, name: &str, trusted: &Path) -> String {
+    let trust = Trust::File(trusted.to_owned());
+    let connector = Connector::new(ConnectorConfig {
+        alpn: vec![b"http/1.1".to_vec()],
+        ..ConnectorConfig::new(trust)
+    });
+    let offer = Offer { host: name.to_owned(), ..Offer::default() };
+    let mut machine = connector.unwrap().machine(&offer).unwrap();
+    machine.handshake().unwrap();
+    let flight = machine.outgoing().to_vec();
+    machine.sent(flight.len());
+    let mut client = Client { machine, hello: flight.len(), flight };
+    let mut tcp = TcpStream::connect(server).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n").as_bytes());
+    client.finish(&mut tcp).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_sites_broken_files_keep_no_new_certificate_back() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path();
+    let config = config(dir);
+    let missing = |server: &Server| -> Vec<bool> {
+        server.handle().certificates().iter().map(|one| one.is_missing()).collect()
+    };
+    // This one makes the place for what is issued.
+    let before = Server::bind(config.clone()).await.unwrap();
+    before.restore_certificates().await.unwrap();
+    assert_eq!(missing(&before), [false, true]);
+    drop(before);
+
+    let server = Server::bind(config).await.unwrap();
+    let trusted = dir.join("trusted-for-files.pem");
+    fs::copy(dir.join("files.pem"), &trusted).unwrap();
+    for gone in ["files.pem", "files.key"] {
+        fs::remove_file(dir.join(gone)).unwrap();
+    }
+    fs::remove_dir_all(dir.join("files.test")).unwrap();
+    let (certificate, key) = made("issued.test");
+    let place = fs::read_dir(dir.join("acme")).unwrap().next().unwrap().unwrap().path();
+    fs::write(place.join("issued.pem"), format!("{key}{certificate}")).unwrap();
+    let issued = dir.join("trusted-for-issued.pem");
+    fs::write(&issued, certificate).unwrap();
+    server.restore_certificates().await.unwrap();
+    assert_eq!(missing(&server), [false, false]);
+
+    let address = server.local_addrs()[0];
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(server.run(async {
+        let _ = stopped.await;
+    }));
+    let page = answer(address, "issued.test", &issued).await;
+    assert!(page.starts_with("HTTP/1.1 200") && page.ends_with("issued.test\n"), "{page}");
+    // The other one's certificate is shown on; its pages are gone.
+    let page = answer(address, "files.test", &trusted).await;
+    assert!(page.starts_with("HTTP/1.1 404"), "{page}");
+    drop(stop);
+    tokio::time::timeout(Duration::from_secs(30), running).await.unwrap().unwrap();
+}

@@ -1,0 +1,331 @@
+//! Two servers that share a real store and their ticket keys: a flight is executed once over both,
+//! and without the store's word it is executed nowhere while its request still is.
+
+use firstflight_config::Content;
+use firstflight_testkit::skipped_without;
+use firstflight_tls::EarlyData;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+
+use crate::support::cluster::{Cluster, request};
+use crate::support::{Client, TEST_TIMEOUT, Upstream, executions, get, line, lines, replay};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
+    for alpn in ["http/1.1", "h2"] {
+        cluster.runs_early(&a, alpn).await;
+        cluster.runs_early(&b, alpn).await;
+        for round in 0..5 {
+            let target = format!("/once?{alpn}.{round}.");
+            let session = a.session(alpn).await;
+            let mut client = Client::prepare(alpn, Some(&session), &request(alpn, &target));
+            let mut tcp = TcpStream::connect(a.address).await.unwrap();
+            let flight = client.flight.clone();
+            client.handshake(&mut tcp).await;
+            assert_eq!(client.machine.facts().early_data, EarlyData::Accepted);
+            let mut open = Vec::new();
+            for node in [&b, &a, &b] {
+                open.push(replay(node.address, &flight).await);
+            }
+            upstream.wait_for(&target).await;
+            drop(open);
+        }
+    }
+    let (a, b) = (a.stop().await, b.stop().await);
+    for alpn in ["http/1.1", "h2"] {
+        for round in 0..5 {
+            let word = format!("/once?{alpn}.{round}.");
+            assert_eq!(upstream.seen(&word).len(), 1, "{word}");
+            assert_eq!((executions(&a, &word), executions(&b, &word)), (1, 0), "{word}");
+        }
+    }
+    let of_b: Vec<_> =
+        b.iter().filter(|l| l["target"].as_str().unwrap().contains("/once")).collect();
+    assert_eq!(of_b.len(), 2 * 2 * 5, "the copies got as far as the gate");
+    assert!(of_b.iter().all(|l| l["claim"] == "lost" && l["held"] == "replayed"), "{of_b:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answered_425() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    let session = a.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
+    let copy = replay(b.address, &client.flight).await;
+    upstream.wait_for("/overtaken").await;
+    let answer = client.run(a.address).await;
+    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    drop(copy);
+    let (a, b) = (a.stop().await, b.stop().await);
+    assert_eq!(upstream.seen("/overtaken").len(), 1);
+    assert_eq!((executions(&a, "/overtaken"), executions(&b, "/overtaken")), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    for round in 0..20 {
+        let word = format!("/race?{round}.");
+        let session = a.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), &get(&word));
+        let copies: Vec<_> = [b.address, a.address, b.address]
+            .map(|node| {
+                let flight = client.flight.clone();
+                tokio::spawn(async move { replay(node, &flight).await })
+            })
+            .into();
+        let answer = client.run(if round % 2 == 0 { a.address } else { b.address }).await;
+        let mut open = Vec::new();
+        for copy in copies {
+            open.push(copy.await.unwrap());
+        }
+        upstream.wait_for(&word).await;
+        drop(open);
+        let status = answer.get(9..12).unwrap_or_default();
+        assert!(["200", "425"].contains(&status), "the honest client is answered: {answer:?}");
+    }
+    a.stop().await;
+    b.stop().await;
+    for round in 0..20 {
+        assert_eq!(upstream.seen(&format!("/race?{round}.")).len(), 1, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let mut cluster = Cluster::new();
+    let node = cluster.node(&upstream).await;
+    for alpn in ["http/1.1", "h2"] {
+        cluster.runs_early(&node, alpn).await;
+    }
+    cluster.store.kill();
+    for alpn in ["http/1.1", "h2"] {
+        for round in 0..5 {
+            let target = format!("/absent?{alpn}.{round}.");
+            let session = node.session(alpn).await;
+            let mut client = Client::prepare(alpn, Some(&session), &request(alpn, &target));
+            let copy = replay(node.address, &client.flight).await;
+            let mut tcp = TcpStream::connect(node.address).await.unwrap();
+            client.handshake(&mut tcp).await;
+            assert_eq!(client.machine.facts().early_data, EarlyData::Refused);
+            assert!(client.machine.facts().resumed);
+            // What the client resends is answered 425.
+            let response = client.read_until(&mut tcp, |bytes| !bytes.is_empty()).await;
+            assert!(!response.is_empty());
+            drop(copy);
+        }
+    }
+    // It comes back empty: claims may be lost, so nothing counts for a window.
+    cluster.store.restart();
+    let end = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let session = node.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), &get("/window"));
+        let answer = client.run(node.address).await;
+        let status = answer.get(9..12).unwrap_or_default();
+        assert!(["200", "425"].contains(&status), "{answer}");
+        let log = lines(&node.dir.path().join("access.log"));
+        if log.iter().any(|line| line["early_data"] == "store_window") {
+            assert_eq!(status, "200", "the store has the record, though its word does not count");
+            break;
+        }
+        assert!(Instant::now() < end, "the node finds no way back to its store");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    cluster.runs_early(&node, "http/1.1").await;
+    let log = node.stop().await;
+    for alpn in ["http/1.1", "h2"] {
+        for round in 0..5 {
+            let word = format!("/absent?{alpn}.{round}.");
+            assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (0, 0), "{word}");
+            let line = line(&log, &word);
+            assert_eq!((&line["early"], &line["resumed"]), (&false.into(), &true.into()));
+            assert_eq!(line["early_data"], "store_down", "{line}");
+            assert_eq!((&line["status"], &line["executed"]), (&425.into(), &false.into()));
+        }
+    }
+    let windows = log.iter().filter(|line| line["target"] == "/window");
+    assert!({ windows }.all(|line| line["early"] == false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_store_is_slow_and_then_absent_and_nothing_runs_unrecorded() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new().budget(Duration::from_millis(100));
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    cluster.store.freeze();
+    for round in 0..10 {
+        let target = format!("/frozen?{round}.");
+        let session = node.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), &get(&target));
+        // Nobody knows about the copy, so nobody holds it against the original.
+        let copy = replay(node.address, &client.flight).await;
+        let answer = client.run(node.address).await;
+        assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+        drop(copy);
+    }
+    cluster.store.thaw();
+    cluster.runs_early(&node, "http/1.1").await;
+    let log = node.stop().await;
+    for round in 0..10 {
+        let word = format!("/frozen?{round}.");
+        assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (0, 0), "{word}");
+        let why = line(&log, &word)["early_data"].as_str().unwrap().to_owned();
+        assert!(["store_timeout", "store_down"].contains(&why.as_str()), "{word}: {why}");
+        assert!(round > 0 || why == "store_timeout", "{why}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let mut cluster = Cluster::new();
+    let content = Content::upstream(&upstream.url()).unwrap();
+    let node = cluster.start(content, |config| config.tickets.single_use = true).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let session = node.session("http/1.1").await;
+    cluster.store.kill();
+    let client = Client::prepare("http/1.1", Some(&session), &get("/single"));
+    let copy = replay(node.address, &client.flight).await;
+    let answer = client.run(node.address).await;
+    // Another node may reach the store, and the session there.
+    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    drop(copy);
+    let log = node.stop().await;
+    assert_eq!((upstream.seen("/single").len(), executions(&log, "/single")), (0, 0));
+    let line = line(&log, "/single");
+    assert_eq!((&line["resumed"], &line["early"]), (&false.into(), &false.into()), "{line}");
+    assert_eq!(line["early_data"], "store_down", "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_node_needs_no_window_of_its_own() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let first = cluster.node(&upstream).await;
+    cluster.runs_early(&first, "http/1.1").await;
+    let session = first.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/before"));
+    let flight = client.flight.clone();
+    assert!(client.run(first.address).await.starts_with("HTTP/1.1 200"));
+    first.stop().await;
+
+    let second = cluster.node(&upstream).await;
+    cluster.runs_early(&second, "http/1.1").await;
+    drop(replay(second.address, &flight).await);
+    let log = second.stop().await;
+    assert_eq!(upstream.seen("/before").len(), 1);
+    let copy = line(&log, "/before");
+    assert_eq!((&copy["claim"], &copy["executed"]), (&"lost".into(), &false.into()), "{copy}");
+    assert!(log.iter().all(|line| line["early_data"] != "ticket_epoch"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_claimed_all_the_same() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    let session = a.session("http/1.1").await.issued_earlier(30).unwrap();
+    let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
+    let flight = client.flight.clone();
+    let answer = client.run(a.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(replay(b.address, &flight).await);
+    let (a, b) = (a.stop().await, b.stop().await);
+    let honest = line(&a, "/stale");
+    assert_eq!((&honest["early_data"], &honest["early"]), (&"age".into(), &false.into()));
+    let copy = line(&b, "/stale");
+    assert_eq!((&copy["claim"], &copy["executed"]), (&"lost".into(), &false.into()), "{copy}");
+    assert_eq!(upstream.seen("/stale").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_policy_holds_runs_after_the_handshake() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let session = node.session("http/1.1").await;
+    let post = b"POST /pay HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx";
+    let client = Client::prepare("http/1.1", Some(&session), post);
+    let flight = client.flight.clone();
+    let answer = client.run(node.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(replay(node.address, &flight).await);
+    let log = node.stop().await;
+    let (held, copies): (Vec<_>, Vec<_>) =
+        log.iter().filter(|line| line["target"] == "/pay").partition(|l| l["executed"] == true);
+    assert_eq!((held.len(), copies.len(), upstream.seen("/pay").len()), (1, 1, 1));
+    assert_eq!((&held[0]["held"], &held[0]["claim"]), (&"policy".into(), &"won".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ping_pong_is_claimed_too() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let cluster = Cluster::new();
+    let a = cluster.start(Content::PingPong, |_| {}).await;
+    let b = cluster.start(Content::PingPong, |_| {}).await;
+    cluster.runs_early(&a, "ping-pong").await;
+    cluster.runs_early(&b, "ping-pong").await;
+    let session = a.session("ping-pong").await;
+    let mut client = Client::prepare("ping-pong", Some(&session), b"PING");
+    let mut tcp = TcpStream::connect(a.address).await.unwrap();
+    let flight = client.flight.clone();
+    client.handshake(&mut tcp).await;
+    let pong = client.read_until(&mut tcp, |answer| answer.len() >= 4).await;
+    assert_eq!(pong, b"PONG");
+    drop(replay(b.address, &flight).await);
+    let random = hex::encode(client.machine.facts().client_random);
+    drop((client, tcp));
+    let (a, b) = (a.stop().await, b.stop().await);
+    let of_flight = |log: &[serde_json::Value]| {
+        log.iter().filter(|line| line["client_random"] == *random).cloned().collect::<Vec<_>>()
+    };
+    let (ran, held) = (of_flight(&a), of_flight(&b));
+    assert_eq!((ran.len(), held.len()), (1, 1));
+    assert_eq!((&ran[0]["executed"], &ran[0]["claim"]), (&true.into(), &"won".into()));
+    assert_eq!((&held[0]["executed"], &held[0]["held"]), (&false.into(), &"replayed".into()));
+}

@@ -1,0 +1,70 @@
+//! Requests over HTTP/1.1 that end otherwise for some servers than for others, late and as early
+//! data.
+
+use crate::support::{Client, RunningServer, Upstream, full};
+
+const NEXT: &str = "GET /second HTTP/1.1\r\nHost: h\r\n\r\n\
+                    GET /third HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+
+/// Trailer sections of which a line ends with a bare LF.
+const BARE_LF: [&str; 4] = ["\n", "X: a\n\r\n", "X: a\n\n", "X: a\r\n\n"];
+
+fn chunked(method: &str, trailers: &str) -> String {
+    format!(
+        "{method} /first HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\n{trailers}{NEXT}"
+    )
+}
+
+async fn early(server: &RunningServer, requests: &str) -> String {
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), requests.as_bytes());
+    client.run(server.address).await
+}
+
+#[tokio::test]
+async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
+    let upstream = Upstream::start().await;
+    for server in
+        [RunningServer::proxy(&upstream, |_| ()).await, RunningServer::files(|_| ()).await]
+    {
+        for trailers in BARE_LF {
+            let requests = chunked("POST", trailers);
+            for answer in [full(server.address, &requests).await, early(&server, &requests).await] {
+                assert!(answer.starts_with("HTTP/1.1 400 "), "{requests:?}: {answer}");
+                assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{requests:?}: {answer}");
+            }
+        }
+        server.stop().await;
+    }
+    assert!(upstream.seen("second").is_empty() && upstream.seen("third").is_empty());
+}
+
+#[tokio::test]
+async fn rfc9112_7_1_2_requests_behind_a_trailer_section_have_their_own_responses() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| ()).await;
+    let requests = chunked("POST", "X: a\r\nY: b\r\n\r\n");
+    for answer in [full(server.address, &requests).await, early(&server, &requests).await] {
+        assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{answer}");
+    }
+    for word in ["first", "second", "third"] {
+        assert_eq!(upstream.seen(word).len(), 2, "{word}");
+    }
+}
+
+#[tokio::test]
+async fn rfc9112_6_1_a_get_keeps_its_body_of_unknown_length() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| ()).await;
+    for method in ["GET", "OPTIONS", "DELETE"] {
+        let requests = chunked(method, "\r\n");
+        for answer in [full(server.address, &requests).await, early(&server, &requests).await] {
+            assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{answer}");
+        }
+        let seen: Vec<_> =
+            upstream.seen("first").into_iter().filter(|seen| seen.method == method).collect();
+        assert_eq!(seen.len(), 2, "{method}");
+        assert!(seen.iter().all(|seen| seen.body == "hello"), "{method}: {seen:?}");
+    }
+}

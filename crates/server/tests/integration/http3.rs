@@ -1,0 +1,82 @@
+//! HTTP/3: what is served over QUIC as over TCP.
+
+use firstflight_quic::Remembered;
+use http::{Method, StatusCode};
+
+use crate::support::quic::{Quic, Wire, remembered, reply, request};
+use crate::support::{RunningServer, executions, line};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_served_as_over_tcp() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    let page = client.get("/").await;
+    assert_eq!((page.status, &page.body[..]), (StatusCode::OK, &b"hello\n"[..]));
+    assert_eq!(page.headers["content-length"], "6");
+    assert!(page.headers.contains_key("date") && !page.headers.contains_key("alt-svc"));
+    let head = client.ask(Method::HEAD, "/index.html").await.unwrap();
+    assert_eq!((head.status, head.body.len()), (StatusCode::OK, 0));
+    assert_eq!(head.headers["content-length"], "6");
+    let none = client.get("/none").await;
+    assert_eq!(none.status, StatusCode::NOT_FOUND);
+    let mut range = request(Method::GET, "/big");
+    range.headers_mut().insert("range", "bytes=10-19".parse().unwrap());
+    let range = reply(client.begin(range, true).await).await.unwrap();
+    assert_eq!((range.status, range.body.len()), (StatusCode::PARTIAL_CONTENT, 10));
+    let big = client.get("/big").await;
+    assert_eq!(big.body.len(), 1 << 20);
+    client.close().await;
+    let log = server.stop().await;
+    assert_eq!(log.len(), 5, "{log:?}");
+    for line in &log {
+        assert_eq!(
+            (&line["protocol"], &line["complete"]),
+            (&"HTTP/3".into(), &true.into()),
+            "{line}"
+        );
+        assert_eq!((&line["early"], &line["tls_version"]), (&false.into(), &"TLSv1.3".into()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_kilobytes_arrive_in_the_servers_first_flight() {
+    let server = RunningServer::files(|_| {}).await;
+    std::fs::write(server.dir.path().join("root/10k"), vec![b'x'; 10 * 1024]).unwrap();
+    let remembered = remembered(server.address).await;
+    let wire = Wire::to(server.address).await;
+    wire.hold_down();
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let stream = client.begin(request(Method::GET, "/10k"), true).await;
+    // All of it comes, with a ticket and a token for the next time, though the server hears no more
+    // of the client than its first flight. (That it leaves at once is tested with a clock of its
+    // own, in the crate quic.)
+    wire.until_down(10 * 1024 + 2500).await;
+    wire.lose_up(true);
+    wire.release_down().await;
+    assert_eq!(reply(stream).await.unwrap().body.len(), 10 * 1024);
+    client.remember().await;
+    let down = wire.down();
+    let bytes = down.iter().map(Vec::len).sum::<usize>();
+    assert!(bytes < 14_720 && down.iter().all(|datagram| datagram.len() <= 1200), "{bytes}");
+    wire.lose_up(false);
+    client.close().await;
+    let log = server.stop().await;
+    let line = line(&log, "/10k");
+    assert_eq!((&line["early"], &line["claim"]), (&true.into(), &"won".into()), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_arrives_although_the_handshakes_packets_are_lost() {
+    let server = RunningServer::files(|_| {}).await;
+    let remembered = remembered(server.address).await;
+    let wire = Wire::to(server.address).await;
+    wire.hold_down();
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let stream = client.begin(request(Method::GET, "/?lost"), true).await;
+    wire.until_down(2000).await;
+    wire.drop_kept();
+    assert_eq!(&reply(stream).await.unwrap().body[..], b"hello\n");
+    client.close().await;
+    let log = server.stop().await;
+    assert_eq!(executions(&log, "lost"), 1);
+}

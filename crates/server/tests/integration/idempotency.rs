@@ -1,0 +1,226 @@
+//! Requests that run once by their own word, whatever their client and an attacker send again.
+
+use std::time::Duration;
+
+use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, ServerConfig};
+use firstflight_testkit::skipped_without;
+use http::HeaderName;
+use tokio::net::TcpStream;
+
+use crate::support::cluster::Cluster;
+use crate::support::{Client, RunningServer, Upstream, executions, full, line, replay};
+
+/// Routes all to the upstream by these rules.
+fn by(rules: EarlyRules) -> impl FnOnce(&mut ServerConfig) {
+    move |config| {
+        let Content::Sites(sites) = &mut config.content else { panic!("sites") };
+        sites.sites[0].routes[0].early = rules;
+    }
+}
+
+fn keys() -> EarlyRules {
+    EarlyRules {
+        idempotency_key: Some(Duration::from_secs(3600)),
+        flight_header: Some(HeaderName::from_static("flight-id")),
+        ..EarlyRules::default()
+    }
+}
+
+fn post(target: &str, headers: &str) -> Vec<u8> {
+    format!(
+        "POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nConnection: close\r\n\
+         {headers}\r\n\r\nhi"
+    )
+    .into_bytes()
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
+}
+
+fn status(answer: &str) -> &str {
+    answer.get(9..12).unwrap_or(answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_post_with_a_key_runs_early_and_once() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, by(keys())).await;
+    let session = server.session("http/1.1").await;
+    let request = post("/pay", "Idempotency-Key: \"a\"\r\nFlight-Id: forged");
+    let mut client = Client::prepare("http/1.1", Some(&session), &request);
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut tcp, &client.flight).await.unwrap();
+    // Nothing of ours has been read: the handshake is not complete.
+    upstream.wait_for("/pay").await;
+    let copy = replay(server.address, &client.flight).await;
+    let answer = client.finish(&mut tcp).await;
+    assert_eq!(status(&answer), "200", "{answer}");
+    // The client has not got the answer, and asks again.
+    let answer = full(server.address, &text(request.clone())).await;
+    assert_eq!(status(&answer), "409", "{answer}");
+    assert!(answer.contains("application/problem+json"), "{answer}");
+    let session = server.session("http/1.1").await;
+    let answer = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
+    assert_eq!(status(&answer), "409", "{answer}");
+    drop(copy);
+    let seen = upstream.seen("/pay");
+    assert_eq!((seen.len(), seen[0].body.as_ref()), (1, &b"hi"[..]));
+    assert_eq!(seen[0].headers["early-data"], "1");
+    let id = &seen[0].headers["flight-id"];
+    assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+    // Another key is another request, and a late one has no flight.
+    let other = text(post("/pay", "Idempotency-Key: \"b\"\r\nFlight-Id: forged"));
+    assert_eq!(status(&full(server.address, &other).await), "200");
+    assert!(!upstream.seen("/pay")[1].headers.contains_key("flight-id"));
+    let log = server.stop().await;
+    assert_eq!(executions(&log, "/pay"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_post_without_a_key_or_whose_key_is_none_waits() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, by(keys())).await;
+    let long = format!("Idempotency-Key: {}", "k".repeat(256));
+    for (target, field, expected) in
+        [("/none", "X: y", "200"), ("/long", &long, "400"), ("/empty", "Idempotency-Key:", "400")]
+    {
+        let session = server.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), &post(target, field));
+        let answer = client.run(server.address).await;
+        assert_eq!(status(&answer), expected, "{target}: {answer}");
+    }
+    let log = server.stop().await;
+    for target in ["/none", "/long", "/empty"] {
+        assert_eq!(line(&log, target)["held"], "policy");
+    }
+    assert_eq!((upstream.seen("/none").len(), executions(&log, "/")), (1, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, by(keys())).await;
+    let session = server.session("http/1.1").await.issued_earlier(30).unwrap();
+    let request = post("/again", "Idempotency-Key: r");
+    let client = Client::prepare("http/1.1", Some(&session), &request);
+    let flight = client.flight.clone();
+    let answer = client.run(server.address).await;
+    assert_eq!(status(&answer), "200", "{answer}");
+    drop(replay(server.address, &flight).await);
+    assert_eq!(status(&full(server.address, &text(request)).await), "409");
+    let log = server.stop().await;
+    assert_eq!((upstream.seen("/again").len(), executions(&log, "/again")), (1, 1));
+    assert!(log.iter().any(|line| line["early_data"] == "age"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_whose_request_was_not_sent_is_good_again() {
+    // Nobody listens there.
+    let vacant = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let content = Content::upstream(&format!("http://{vacant}")).unwrap();
+    let server = RunningServer::start(dir, content, by(keys())).await;
+    let request = text(post("/pay", "Idempotency-Key: u"));
+    for _ in 0..2 {
+        let answer = full(server.address, &request).await;
+        assert!(["502", "503"].contains(&status(&answer)), "{answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nonce_is_good_once() {
+    let upstream = Upstream::start().await;
+    let nonce =
+        Nonce { header: HeaderName::from_static("x-nonce"), lifetime: Duration::from_secs(60) };
+    let rules = EarlyRules { nonce: Some(nonce), ..EarlyRules::default() };
+    let server = RunningServer::proxy(&upstream, by(rules)).await;
+    let get = |target: &str, field: &str| {
+        format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{field}\r\n\r\n")
+    };
+    let early = async |request: String| {
+        let session = server.session("http/1.1").await;
+        let client = Client::prepare("http/1.1", Some(&session), request.as_bytes());
+        status(&client.run(server.address).await).to_owned()
+    };
+    assert_eq!(early(get("/n?1", "X-Nonce: 1")).await, "200");
+    assert_eq!(early(get("/n?1", "X-Nonce: 1")).await, "425");
+    assert_eq!(status(&full(server.address, &get("/n?1", "X-Nonce: 1")).await), "409");
+    // Without one it may run, but not early.
+    assert_eq!(early(get("/n?2", "X: y")).await, "200");
+    assert_eq!(status(&full(server.address, &get("/n?3", "X: y")).await), "200");
+    let log = server.stop().await;
+    assert_eq!(line(&log, "?2")["held"], "policy");
+    assert_eq!((upstream.seen("?1").len(), executions(&log, "?1")), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_good_once_on_all_nodes_and_nowhere_without_the_store() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let content = || Content::upstream(&upstream.url()).unwrap();
+    let (a, b) =
+        (cluster.start(content(), by(keys())).await, cluster.start(content(), by(keys())).await);
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    let session = a.session("http/1.1").await;
+    let request = post("/pay", "Idempotency-Key: n");
+    let client = Client::prepare("http/1.1", Some(&session), &request);
+    let flight = client.flight.clone();
+    let answer = client.run(a.address).await;
+    assert_eq!(status(&answer), "200", "{answer}");
+    drop(replay(b.address, &flight).await);
+    assert_eq!(status(&full(b.address, &text(request)).await), "409");
+    let session = b.session("http/1.1").await;
+    let request = post("/pay", "Idempotency-Key: n");
+    let answer = Client::prepare("http/1.1", Some(&session), &request).run(b.address).await;
+    assert_eq!(status(&answer), "409", "{answer}");
+    cluster.store.freeze();
+    let answer = full(b.address, &text(post("/pay", "Idempotency-Key: m"))).await;
+    assert_eq!(status(&answer), "503", "{answer}");
+    assert!(answer.to_ascii_lowercase().contains("retry-after:"), "{answer}");
+    cluster.store.thaw();
+    let (a, b) = (a.stop().await, b.stop().await);
+    assert_eq!(upstream.seen("/pay").len(), 1);
+    assert_eq!(executions(&a, "/pay") + executions(&b, "/pay"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_run_nothing_across_a_reload_of_the_policy() {
+    let upstream = Upstream::start().await;
+    let mode = |mode| move |config: &mut ServerConfig| config.early_data.policy = Policy::new(mode);
+    // Held under one policy, its copy comes under the other; and the other way round.
+    for (before, after, word) in [
+        (Mode::Disabled, Mode::Unrestricted, "looser"),
+        (Mode::Unrestricted, Mode::Disabled, "stricter"),
+    ] {
+        let server = RunningServer::proxy(&upstream, mode(before)).await;
+        let session = server.session("http/1.1").await;
+        let client =
+            Client::prepare("http/1.1", Some(&session), &post(&format!("/{word}/1"), "X: y"));
+        let flight = client.flight.clone();
+        assert_eq!(status(&client.run(server.address).await), "200");
+        // This one is overtaken before the reload, and comes after it.
+        let session = server.session("http/1.1").await;
+        let late =
+            Client::prepare("http/1.1", Some(&session), &post(&format!("/{word}/2"), "X: y"));
+        let overtaking = replay(server.address, &late.flight).await;
+        server.reload(mode(after)).await.unwrap();
+        drop(replay(server.address, &flight).await);
+        let answer = late.run(server.address).await;
+        assert_eq!(status(&answer), "425", "{answer}");
+        if before == Mode::Unrestricted {
+            upstream.wait_for(&format!("/{word}/2")).await;
+        }
+        drop(overtaking);
+        let log = server.stop().await;
+        let runs = |n| upstream.seen(&format!("/{word}/{n}")).len();
+        let overtaken = usize::from(before == Mode::Unrestricted);
+        assert_eq!((runs(1), runs(2)), (1, overtaken), "{word}");
+        assert_eq!(executions(&log, &format!("/{word}/1")), 1);
+    }
+}

@@ -1,0 +1,327 @@
+//! Clients that are slow, greedy or broken, and servers that stop or cannot start.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use firstflight_config::{CertificateSource, Content, KeySource, Listener, ServerConfig};
+use firstflight_server::Server;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::support::{Client, RunningServer, TEST_TIMEOUT, Upstream, full, get, line};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+fn text(request: Vec<u8>) -> String {
+    String::from_utf8(request).unwrap()
+}
+
+/// Reads until the server closes, however it does.
+async fn closes(tcp: &mut TcpStream) {
+    let mut buffer = [0; 4096];
+    let closing = async { while !matches!(tcp.read(&mut buffer).await, Ok(0) | Err(_)) {} };
+    timeout(TEST_TIMEOUT, closing).await.expect("the server closes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_bytes_instead_of_a_client_hello_are_closed() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut state = 1_u32;
+    let garbage: Vec<u8> = (0..1 << 20)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect();
+    for start in [&b""[..], &[0x16, 3, 1, 0x40, 0], &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc]] {
+        let mut tcp = TcpStream::connect(server.address).await.unwrap();
+        let _ = tcp.write_all(&[start, &garbage].concat()).await;
+        closes(&mut tcp).await;
+    }
+    let answer = full(server.address, &text(get("/"))).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "it serves on: {answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_handshakes_heads_and_idle_connections_are_closed() {
+    let server = RunningServer::files(|config| {
+        config.limits.header_timeout = SHORT;
+        config.limits.idle_timeout = SHORT;
+    })
+    .await;
+    // Nothing at all, and half a ClientHello.
+    let hello = Client::prepare("http/1.1", None, b"").flight;
+    for part in [&b""[..], &hello[..hello.len() / 2]] {
+        let mut tcp = TcpStream::connect(server.address).await.unwrap();
+        tcp.write_all(part).await.unwrap();
+        closes(&mut tcp).await;
+    }
+    // No request, half a head, no second request, half a second head.
+    let kept = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    for request in [&b""[..], b"GET / HTTP/1.1\r\nHo", kept, &[&kept[..], b"GET"].concat()] {
+        let mut client = Client::prepare("http/1.1", None, b"");
+        let mut tcp = TcpStream::connect(server.address).await.unwrap();
+        client.handshake(&mut tcp).await;
+        client.write(request);
+        client.send(&mut tcp).await;
+        closes(&mut tcp).await;
+    }
+    // HTTP/2 without a request.
+    let mut client = Client::prepare("h2", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(crate::support::PREFACE);
+    client.send(&mut tcp).await;
+    closes(&mut tcp).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_whose_windows_open_slowly_is_not_cut_by_limits_on_heads_and_idleness() {
+    let server = RunningServer::files(|config| {
+        config.limits.header_timeout = SHORT;
+        config.limits.idle_timeout = SHORT;
+    })
+    .await;
+    // The library is given all of it at once, and its request is over then.
+    std::fs::write(server.dir.path().join("root/slow"), vec![b'x'; 60_000]).unwrap();
+    let mut client = Client::prepare("h2", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    let mut flight = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS_INITIAL_WINDOW_SIZE 4000.
+    flight.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0x0f, 0xa0]);
+    flight.extend(crate::support::http2_request(1, "GET", "/slow"));
+    client.write(&flight);
+    client.send(&mut tcp).await;
+    let mut answer = Vec::new();
+    for taken in (4000..60_000).step_by(4000) {
+        answer
+            .extend(client.read_until(&mut tcp, |more| data(&answer) + data(more) >= taken).await);
+        tokio::time::sleep(SHORT / 2).await;
+        // WINDOW_UPDATE of 4000.
+        client.write(&[0, 0, 4, 8, 0, 0, 0, 0, 1, 0, 0, 0x0f, 0xa0]);
+        client.send(&mut tcp).await;
+    }
+    answer.extend(client.read_until(&mut tcp, |more| data(&answer) + data(more) >= 60_000).await);
+    assert!(data(&answer) >= 60_000, "{}", data(&answer));
+    server.stop().await;
+}
+
+/// Bytes of the file in it, and perhaps a few like them of the heads.
+fn data(answer: &[u8]) -> usize {
+    answer.iter().filter(|byte| **byte == b'x').count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_with_the_servers_goodbye_is_answered_whole() {
+    let upstream = Upstream::start().await;
+    let server =
+        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    // Its head is late, and then its response takes longer than last words may.
+    client.write(b"POST /late HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n");
+    client.send(&mut tcp).await;
+    tokio::time::sleep(SHORT + SHORT / 2).await;
+    client.write(b"\r\n");
+    client.send(&mut tcp).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    client.write(b"x");
+    client.send(&mut tcp).await;
+    let answer = timeout(TEST_TIMEOUT, client.finish(&mut tcp)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_never_finishes_is_closed_in_time() {
+    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/?copy"));
+    let flight = client.flight.clone();
+    client.run(server.address).await;
+    let mut copy = crate::support::replay(server.address, &flight).await;
+    closes(&mut copy).await;
+    let log = server.stop().await;
+    let held = log.iter().find(|line| line["held"] == "replayed").expect("a line for the copy");
+    assert!(held["status"].is_null() && held["executed"] == false, "{held}");
+    assert!(held["held_ms"].is_null() || held["held_ms"].as_f64().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_is_too_large_is_answered_431() {
+    let server = RunningServer::files(|config| config.limits.header_size = 2048).await;
+    let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(3000));
+    let answer = full(server.address, &request).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn above_the_limit_connections_wait_until_a_place_is_free() {
+    let server = RunningServer::files(|config| {
+        config.limits.connections = 2;
+        config.limits.header_timeout = Duration::from_secs(1);
+    })
+    .await;
+    // Two that say nothing take both places, for a second.
+    let _first = TcpStream::connect(server.address).await.unwrap();
+    let _second = TcpStream::connect(server.address).await.unwrap();
+    let answer = timeout(TEST_TIMEOUT, full(server.address, &text(get("/")))).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_in_the_middle_is_logged() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(&get("/slow"));
+    client.send(&mut tcp).await;
+    upstream.wait_for("/slow").await;
+    drop(tcp);
+    let log = server.stop().await;
+    let left = line(&log, "/slow");
+    assert_eq!((&left["executed"], &left["complete"]), (&true.into(), &false.into()), "{left}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_finishes_running_requests_and_closes_idle_connections() {
+    let upstream = Upstream::start().await;
+    let mut server = RunningServer::proxy(&upstream, |_| {}).await;
+    let mut idle = Client::prepare("http/1.1", None, b"");
+    let mut idle_tcp = TcpStream::connect(server.address).await.unwrap();
+    idle.handshake(&mut idle_tcp).await;
+    idle.write(b"GET /first HTTP/1.1\r\nHost: h\r\n\r\n");
+    idle.read_until(&mut idle_tcp, |answer| answer.ends_with(b"upstream\n")).await;
+    let address = server.address;
+    let running = tokio::spawn(async move { full(address, &text(get("/slow"))).await });
+    upstream.wait_for("/slow").await;
+    server.start_stop();
+    closes(&mut idle_tcp).await;
+    drop(idle_tcp);
+    let answer = running.await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("upstream\n"), "{answer}");
+    let log = server.stop().await;
+    assert_eq!(line(&log, "/slow")["complete"], true);
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keep_alive_serves_many_requests_or_one() {
+    let two = "GET /?1 HTTP/1.1\r\nHost: h\r\n\r\nGET /?2 HTTP/1.1\r\nHost: h\r\n\
+               Connection: close\r\n\r\n";
+    let on = RunningServer::files(|_| {}).await;
+    assert_eq!(full(on.address, two).await.matches("HTTP/1.1 200").count(), 2);
+    on.stop().await;
+    let off = RunningServer::files(|config| config.limits.keep_alive = false).await;
+    let answer = full(off.address, two).await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{answer}");
+    assert!(answer.to_lowercase().contains("\r\nconnection: close\r\n"), "{answer}");
+    off.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_come_whole_in_ranges_and_from_nowhere_else() {
+    let server = RunningServer::files(|_| {}).await;
+    std::fs::write(server.dir.path().join("secret"), "secret").unwrap();
+    let answer = full(server.address, &text(get("/big"))).await;
+    assert!(answer.ends_with(&"x".repeat(1 << 20)), "{} bytes", answer.len());
+    let range = "GET /big HTTP/1.1\r\nHost: h\r\nRange: bytes=10-19\r\nConnection: close\r\n\r\n";
+    let answer = full(server.address, range).await;
+    assert!(answer.starts_with("HTTP/1.1 206") && answer.ends_with("\r\n\r\nxxxxxxxxxx"));
+    for path in ["/../secret", "/%2e%2e/secret", "/..%2fsecret", "/missing"] {
+        let answer = full(server.address, &text(get(path))).await;
+        assert!(!answer.contains("secret") && answer.starts_with("HTTP/1.1 404"), "{answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
+    let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = port.local_addr().unwrap();
+    let dir = || Arc::new(tempfile::tempdir().unwrap());
+    let content = Content::upstream(&format!("http://{address}")).unwrap();
+    let silent = RunningServer::start(dir(), content.clone(), |config| {
+        config.limits.upstream_timeout = SHORT
+    })
+    .await;
+    let answer = full(silent.address, &text(get("/"))).await;
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+    // An upload that goes on for longer than the limit is no standstill.
+    let upstream = Upstream::start().await;
+    let long =
+        RunningServer::proxy(&upstream, |config| config.limits.upstream_timeout = SHORT).await;
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(long.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(b"PUT /up HTTP/1.1\r\nHost: h\r\nContent-Length: 8\r\nConnection: close\r\n\r\n");
+    for _ in 0..8 {
+        client.write(b"x");
+        client.send(&mut tcp).await;
+        tokio::time::sleep(SHORT / 4).await;
+    }
+    let answer = client.finish(&mut tcp).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    long.stop().await;
+    drop(port);
+    let answer = full(silent.address, &text(get("/"))).await;
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+    silent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_start_says_why_in_one_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let other = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["b.test".to_owned()]).unwrap();
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
+    let server = RunningServer::files(|_| {}).await;
+    let files = || Content::files(dir.path().to_owned());
+    let any = "127.0.0.1:0".parse().unwrap();
+    let with = |content, change: &dyn Fn(&mut ServerConfig)| {
+        let mut config = ServerConfig::new(any, content);
+        config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
+        change(&mut config);
+        config
+    };
+    let certificate = |cert: &std::path::Path, key: &std::path::Path| CertificateSource::Files {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+    };
+    let cases = [
+        (with(files(), &|c| c.listeners = vec![Listener::new(server.address)]), "in use"),
+        (with(files(), &|c| c.certificate = certificate(&cert, &key)), "does not belong"),
+        (
+            with(files(), &|c| c.certificate = certificate(&dir.path().join("no"), &key)),
+            "cannot read",
+        ),
+        (with(Content::files(dir.path().join("no")), &|_| {}), "--root"),
+        (with(Content::files(cert.clone()), &|_| {}), "no directory"),
+        (
+            with(files(), &|c| c.tickets.keys = KeySource::File(dir.path().join("no"))),
+            "ticket keys",
+        ),
+        (
+            with(files(), &|c| c.listeners = vec![Listener::new("192.0.2.1:0".parse().unwrap())]),
+            "of this machine",
+        ),
+        (with(files(), &|c| c.tls.ciphers.groups = Some("X".to_owned())), "allowed are"),
+        (with(files(), &|c| c.limits.header_timeout = Duration::ZERO), "more than 0s"),
+    ];
+    for (config, words) in cases {
+        let error = Server::bind(config).await.err().expect(words).to_string();
+        assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
+    }
+    server.stop().await;
+}

@@ -1,0 +1,271 @@
+//! What the metrics say after something has happened.
+
+use std::time::{Duration, Instant};
+
+use firstflight_config::{ServerConfig, WhenNotAllowed};
+use firstflight_telemetry::metrics::Format;
+use firstflight_testkit::skipped_without;
+use http::Method;
+
+use crate::support::cluster::Cluster;
+use crate::support::quic::{Quic, Wire, remembered, reply, request};
+use crate::support::{Client, RunningServer, TEST_TIMEOUT, Upstream, full, get, replay};
+
+/// What a metric comes to, once it is `expected`: connections end a moment after their answers.
+async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], expected: f64) {
+    let end = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let found = server.handle.metrics().sum(name, labels);
+        if found == expected {
+            return;
+        }
+        assert!(
+            Instant::now() < end,
+            "{name} {labels:?} is {found}, not {expected}:\n{}",
+            server.handle.metrics().encode(Format::Prometheus)
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Several at once: `name label=value,label=value number` a line.
+async fn say(server: &RunningServer, lines: &str) {
+    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (metric, expected) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = metric.split_once(' ').unwrap_or((metric, ""));
+        let labels = labels.split(',').filter_map(|label| label.split_once('='));
+        let labels = labels.collect::<Vec<_>>();
+        let name = format!("firstflight_{name}");
+        comes_to(server, &name, &labels, expected.parse().unwrap()).await;
+    }
+}
+
+async fn early(server: &RunningServer, request: &[u8]) -> String {
+    let session = server.session("http/1.1").await;
+    Client::prepare("http/1.1", Some(&session), request).run(server.address).await
+}
+
+const POST: &[u8] =
+    b"POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_of_connection_and_request_is_counted_once() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    full(server.address, &String::from_utf8(get("/")).unwrap()).await;
+    early(&server, &get("/early")).await;
+    early(&server, POST).await;
+    // A session brings a full handshake and a request each.
+    say(
+        &server,
+        "connections_total transport=tcp 5
+         connections_active 0
+         handshakes_failed_total 0
+         handshake_seconds kind=full,version=1.3,transport=tcp 3
+         first_answer_seconds kind=full 3
+         first_answer_seconds kind=early 2
+         early_data_offered_total transport=tcp 2
+         early_data_accepted_total transport=tcp 2
+         early_data_refused_total 0
+         early_requests_held_total reason=policy 1
+         early_requests_held_total 1
+         early_requests_holding 0
+         hold_seconds ended=handshake 1
+         hold_seconds 1
+         requests_total protocol=http1.1,method=get,status=2xx,early=no 3
+         requests_total protocol=http1.1,method=get,status=2xx,early=ran 1
+         requests_total protocol=http1.1,method=post,status=2xx,early=held 1
+         requests_total 5
+         requests_active 0
+         request_seconds 5
+         claims_total register=local,result=won 2
+         claims_total 2
+         ticket_age_skew_seconds 2
+         tickets_opened_total key=current 2
+         too_early_total 0
+         early_data_open 1
+         config_generation 1
+         config_last_reload_successful 1",
+    )
+    .await;
+    let metrics = server.handle.metrics();
+    for name in ["received_bytes_total", "sent_bytes_total"] {
+        assert!(metrics.sum(&format!("firstflight_{name}"), &[]) > 1000.0, "{name}");
+    }
+    let expires = metrics.sum("firstflight_certificate_expiry_timestamp_seconds", &[]);
+    assert!(expires > 1.7e9, "{expires}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_is_a_lost_claim_a_refusal_and_a_hold_that_ends_with_its_connection() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/once"));
+    let flight = client.flight.clone();
+    client.run(server.address).await;
+    let copy = replay(server.address, &flight).await;
+    say(&server, "early_requests_holding 1\n requests_active protocol=http1.1 1").await;
+    drop(copy);
+    say(
+        &server,
+        "claims_total result=won 1
+         claims_total result=lost 1
+         early_data_offered_total 2
+         early_data_accepted_total 1
+         early_data_refused_total reason=replayed 1
+         early_data_refused_total 1
+         early_requests_held_total reason=replayed 1
+         early_requests_holding 0
+         hold_seconds ended=gone 1
+         hold_seconds 1
+         handshakes_failed_total reason=protocol 1
+         requests_total status=none,early=held 1",
+    )
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overtaken_original_is_answered_425_by_the_server() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
+    let copy = replay(server.address, &client.flight).await;
+    assert!(client.run(server.address).await.starts_with("HTTP/1.1 425"));
+    drop(copy);
+    say(
+        &server,
+        "too_early_total by=server 1
+         too_early_total 1
+         handshake_seconds kind=early,version=1.3,transport=tcp 1
+         hold_seconds ended=too_early 1
+         requests_total status=4xx,early=held 1",
+    )
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_425_at_once_is_no_hold() {
+    let server = RunningServer::files(|config| {
+        config.early_data.when_not_allowed = WhenNotAllowed::TooEarly;
+    })
+    .await;
+    assert!(early(&server, POST).await.starts_with("HTTP/1.1 425"));
+    say(&server, "too_early_total by=server 1\n hold_seconds 0\n early_requests_held_total 1")
+        .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_never_finishes_is_timed_out() {
+    let upstream = Upstream::start().await;
+    let hasty = |config: &mut ServerConfig| {
+        config.limits.header_timeout = Duration::from_millis(300);
+    };
+    let server = RunningServer::proxy(&upstream, hasty).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), POST);
+    let copy = replay(server.address, &client.flight).await;
+    say(
+        &server,
+        "hold_seconds ended=timeout 1
+         hold_seconds 1
+         handshakes_failed_total transport=tcp,reason=timeout 1",
+    )
+    .await;
+    drop(copy);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offer_that_is_refused_says_why() {
+    let off = |config: &mut ServerConfig| config.early_data.enabled = false;
+    let server = RunningServer::files(|_| {}).await;
+    let session = server.session("http/1.1").await;
+    let other = RunningServer::files(|_| {}).await;
+    Client::prepare("http/1.1", Some(&session), &get("/")).run(other.address).await;
+    say(
+        &other,
+        "early_data_offered_total 1
+         early_data_refused_total reason=session_not_resumed,transport=tcp 1
+         early_data_refused_total 1
+         tickets_refused_total reason=unknown_key 1
+         handshake_seconds kind=full 1",
+    )
+    .await;
+    other.stop().await;
+    server.stop().await;
+    let server = RunningServer::files(off).await;
+    say(&server, "early_data_open 0").await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quic_is_counted_as_tcp_is() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let remembered = remembered(server.address).await;
+    let wire = Wire::to(server.address).await;
+    wire.hold_down();
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let stream = client.begin(request(Method::GET, "/early"), true).await;
+    upstream.wait_for("early").await;
+    wire.release_down().await;
+    assert!(reply(stream).await.unwrap().status.is_success());
+    assert!(client.accepted().await);
+    // Answered after the handshake, so that the server has seen its end.
+    assert!(client.get("/late").await.status.is_success());
+    client.close().await;
+    say(
+        &server,
+        "connections_total transport=quic 2
+         connections_active 0
+         handshake_seconds kind=full,transport=quic 1
+         handshake_seconds kind=early,transport=quic 1
+         early_data_offered_total transport=quic 1
+         early_data_accepted_total transport=quic 1
+         requests_total protocol=http3,early=ran 1
+         quic_tokens_accepted_total 1
+         quic_turned_away_total 0
+         quic_handshakes_active 0
+         handshakes_failed_total 0",
+    )
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_goes_away_shows() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let mut cluster = Cluster::new();
+    let upstream = Upstream::start().await;
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let session = node.session("http/1.1").await;
+    say(&node, "store_up 1\n store_resting 0\n early_data_open 1").await;
+    let metrics = node.handle.metrics();
+    let won = metrics.sum("firstflight_claims_total", &[("register", "store"), ("result", "won")]);
+    let unknown = metrics.sum("firstflight_store_claims_unknown_total", &[]);
+    assert!(won > 0.0, "{won}");
+    assert_eq!(metrics.sum("firstflight_claim_seconds", &[]), won + unknown);
+    cluster.store.kill();
+    say(
+        &node,
+        "store_up 0
+         store_resting reason=store_down 1
+         store_resting 1
+         early_data_open 0",
+    )
+    .await;
+    let refused = [("reason", "store_down")];
+    let before = node.handle.metrics().sum("firstflight_early_data_refused_total", &refused);
+    Client::prepare("http/1.1", Some(&session), &get("/")).run(node.address).await;
+    comes_to(&node, "firstflight_early_data_refused_total", &refused, before + 1.0).await;
+    node.stop().await;
+}

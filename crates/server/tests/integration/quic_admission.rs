@@ -1,0 +1,178 @@
+//! Who is let in over QUIC: address tokens count once in a cluster, and a rush of strangers is asked
+//! for its addresses.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use firstflight_config::{Content, ServerConfig};
+use firstflight_quic::Remembered;
+use firstflight_testkit::skipped_without;
+use http::StatusCode;
+use tokio::net::UdpSocket;
+use tokio::time::{sleep, timeout};
+
+use crate::support::cluster::Cluster;
+use crate::support::flights::{bytes, first_flight};
+use crate::support::quic::{Quic, Wire, remembered};
+use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, line};
+
+/// What the server sends to a client's first flight that it hears nothing after: how much, and
+/// whether it begins with a Retry.
+async fn answered(server: SocketAddr, flight: &[Vec<u8>]) -> (usize, bool) {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    for datagram in flight {
+        socket.send_to(datagram, server).await.unwrap();
+    }
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 65_536]);
+    let mut limit = TEST_TIMEOUT;
+    while let Ok(count) = timeout(limit, socket.recv(&mut buffer)).await {
+        all.push(buffer[..count.unwrap()].to_vec());
+        limit = Duration::from_millis(300);
+    }
+    (bytes(&all), all[0][0] & 0xf0 == 0xf0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9000_8_1_4_an_address_token_counts_once_in_the_whole_cluster() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let cluster = Cluster::new();
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("big"), vec![b'x'; 1 << 20]).unwrap();
+    std::fs::write(root.path().join("index.html"), "hello\n").unwrap();
+    let files = || Content::files(root.path().to_owned());
+    let a = cluster.start(files(), |_| {}).await;
+    let b = cluster.start(files(), |_| {}).await;
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    let token = remembered(a.address).await.token;
+    let flight = async |token: Option<_>| {
+        let remembered = Remembered { token, ..remembered(a.address).await };
+        first_flight(a.address, remembered, "/big").await
+    };
+    // Without a token, a stranger is sent three times what he sent; the library fills the datagram
+    // that crosses the line.
+    let stranger = flight(None).await;
+    let (count, retry) = answered(b.address, &stranger).await;
+    let limit = |flight: &[Vec<u8>]| 3 * bytes(flight) + 1200;
+    assert!(count <= limit(&stranger) && !retry, "{count} of {}", bytes(&stranger));
+    // Issued by one node, accepted by another.
+    let first = flight(token.clone()).await;
+    let (count, retry) = answered(b.address, &first).await;
+    assert!(count > limit(&first) && !retry, "{count} of {}", bytes(&first));
+    // The node that has accepted it knows by itself.
+    let second = flight(token.clone()).await;
+    let (count, retry) = answered(b.address, &second).await;
+    assert!(count <= limit(&second) && !retry, "{count} of {}", bytes(&second));
+    // The other one asks the store, and then the client for its address.
+    let third = flight(token).await;
+    let (_, retry) = answered(a.address, &third).await;
+    assert!(retry, "spent elsewhere");
+    a.stop().await;
+    b.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
+    let shared = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
+    cluster.runs_early(&shared, "http/1.1").await;
+    let alone = RunningServer::proxy(&upstream, strict).await;
+    for (name, node) in [("shared", shared), ("alone", alone)] {
+        let known = remembered(node.address).await;
+        let stranger = Remembered { token: None, ..remembered(node.address).await };
+        for (word, remembered, retried) in [("known", known, false), ("stranger", stranger, true)] {
+            let target = format!("/{name}-{word}");
+            let wire = Wire::to(node.address).await;
+            let mut client = Quic::connect(wire.address, remembered).await;
+            assert_eq!(client.get(&target).await.status, StatusCode::OK);
+            assert!(client.accepted().await, "{target}");
+            // Each datagram of a ClientHello may be answered by one; the client takes the first.
+            let seen = wire.down().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
+            assert_eq!(seen, retried, "{target}");
+            client.close().await;
+        }
+        let log = node.stop().await;
+        for word in ["known", "stranger"] {
+            let target = format!("/{name}-{word}");
+            let line = line(&log, &target);
+            assert_eq!(
+                (&line["early_data"], &line["executed"]),
+                (&"accepted".into(), &true.into())
+            );
+            assert_eq!(upstream.seen(&target).len(), 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn above_its_bound_a_server_answers_no_more_strangers() {
+    let server = RunningServer::files(|config| config.http3.refuse_above = 1).await;
+    // A handshake that does not go on.
+    let stuck = Wire::to(server.address).await;
+    stuck.hold_down();
+    let address = stuck.address;
+    let first = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
+    while stuck.down().is_empty() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let ignored = Wire::to(server.address).await;
+    let address = ignored.address;
+    let second = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
+    // A flight, and another after the client has waited in vain.
+    while ignored.up().len() < 4 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(ignored.down().is_empty(), "not a word");
+    stuck.release_down().await;
+    for client in [first, second] {
+        let mut client = timeout(TEST_TIMEOUT, client).await.expect("there is room again").unwrap();
+        assert_eq!(client.get("/").await.status, StatusCode::OK);
+    }
+    server.stop().await;
+}
+
+/// ngtcp2's client: another stack's Initial packets, read, retried and claimed.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_stacks_client_is_asked_for_its_address_and_runs_early() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
+    let node = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let ask = async |target: &str| {
+        let mut client = std::process::Command::new("timeout");
+        client.args(["30", "gtlsclient", "--exit-on-all-streams-close", "--no-quic-dump"]);
+        // Of its tokens this version says that it cannot read the files it has written.
+        for flag in ["session-file", "tp-file"] {
+            client.arg(format!("--{flag}={}", file(flag)));
+        }
+        client.arg("127.0.0.1").arg(node.address.port().to_string());
+        client.arg(format!("https://localhost{target}"));
+        let output = tokio::task::spawn_blocking(move || client.output()).await.unwrap().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned()
+            + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let said = ask("/stranger").await;
+    assert!(said.contains("Retry"), "{said}");
+    let said = ask("/resumed").await;
+    assert!(said.contains("Retry"), "{said}");
+    let log = node.stop().await;
+    assert_eq!(line(&log, "/stranger")["early_data"], "no_session_offered");
+    let line = line(&log, "/resumed");
+    assert_eq!((&line["early_data"], &line["executed"]), (&"accepted".into(), &true.into()));
+    assert_eq!(upstream.seen("/resumed").len(), 1);
+}

@@ -1,0 +1,276 @@
+//! Two servers that share a real store and their ticket keys, over QUIC: a flight is executed once
+//! over both, and without the store's word it is executed nowhere while its request still is.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use firstflight_config::{Content, ServerConfig};
+use firstflight_quic::Remembered;
+use firstflight_quic::foreign::{crypto_frame, initial_packet};
+use firstflight_testkit::skipped_without;
+use http::{Method, StatusCode};
+use tokio::time::{sleep, timeout};
+
+use crate::support::cluster::Cluster;
+use crate::support::flights::{client_hello, first_flight, gathered, replay, send};
+use crate::support::quic::{Quic, Wire, remembered, reply, request};
+use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, executions, line};
+
+async fn two(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, RunningServer) {
+    let nodes = (cluster.node(upstream).await, cluster.node(upstream).await);
+    cluster.runs_early(&nodes.0, "http/1.1").await;
+    cluster.runs_early(&nodes.1, "http/1.1").await;
+    nodes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = two(&cluster, &upstream).await;
+    for round in 0..5 {
+        let target = format!("/once?{round}.");
+        let wire = Wire::to(a.address).await;
+        // With a token that was used, a copy would get no further than to a Retry.
+        let remembered = Remembered { token: None, ..remembered(a.address).await };
+        let mut client = Quic::connect(wire.address, remembered).await;
+        assert_eq!(client.get(&target).await.status, StatusCode::OK);
+        assert!(client.accepted().await, "round {round}");
+        let sent = wire.up();
+        let mut open = Vec::new();
+        open.push(replay(b.address, &sent).await);
+        open.push(send(a.address, &sent).await);
+        client.close().await;
+    }
+    let (a, b) = (a.stop().await, b.stop().await);
+    for round in 0..5 {
+        let word = format!("/once?{round}.");
+        assert_eq!(upstream.seen(&word).len(), 1, "{word}");
+        assert_eq!((executions(&a, &word), executions(&b, &word)), (1, 0), "{word}");
+    }
+    let copies = a.iter().chain(&b).filter(|l| l["target"].as_str().unwrap().contains("/once"));
+    let copies = copies.filter(|line| line["executed"] == false).collect::<Vec<_>>();
+    // A busy machine may have some refused before, for the store's budget.
+    assert!((1..=5).contains(&copies.len()), "copies got as far as the gate: {copies:?}");
+    assert!(copies.iter().all(|l| l["claim"] == "lost" && l["held"] == "replayed"), "{copies:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answered_425() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = two(&cluster, &upstream).await;
+    let wire = Wire::to(a.address).await;
+    wire.lose_up(true);
+    let mut client = Quic::connect(wire.address, remembered(a.address).await).await;
+    let stream = client.begin(request(Method::GET, "/overtaken"), true).await;
+    let copy = replay(b.address, &gathered(&wire).await).await;
+    upstream.wait_for("/overtaken").await;
+    wire.lose_up(false);
+    let answer = reply(stream).await.unwrap();
+    assert_eq!(answer.status, StatusCode::TOO_EARLY);
+    drop(copy);
+    let (a, b) = (a.stop().await, b.stop().await);
+    assert_eq!(upstream.seen("/overtaken").len(), 1);
+    assert_eq!((executions(&a, "/overtaken"), executions(&b, "/overtaken")), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = two(&cluster, &upstream).await;
+    let claims = |labels: &[(&str, &str)]| {
+        let count =
+            |node: &RunningServer| node.handle.metrics().sum("firstflight_claims_total", labels);
+        count(&a) + count(&b)
+    };
+    let (mut races, mut executed) = (Vec::new(), 0);
+    while executed < 10 {
+        let target = format!("/race?{}.", races.len());
+        let (won, all) = (claims(&[("result", "won")]), claims(&[]));
+        let flight = first_flight(a.address, remembered(a.address).await, &target).await;
+        let copies = [a.address, b.address].map(|node| {
+            let flight = flight.clone();
+            tokio::spawn(async move { (replay(node, &flight).await, send(node, &flight).await) })
+        });
+        let mut open = Vec::new();
+        for copy in copies {
+            open.push(copy.await.unwrap());
+        }
+        let decided = async {
+            while claims(&[("result", "won")]) == won && claims(&[]) < all + 2.0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, decided).await.expect("the claims are decided");
+        // On a busy machine a claim may come too late to run anywhere, and nobody here tries again.
+        if claims(&[("result", "won")]) > won {
+            upstream.wait_for(&target).await;
+            executed += 1;
+        }
+        races.push(target);
+        assert!(races.len() < 100, "nearly all claims come too late");
+    }
+    a.stop().await;
+    b.stop().await;
+    for target in &races {
+        assert!(upstream.seen(target).len() <= 1, "{target}");
+    }
+    let seen: usize = races.iter().map(|target| upstream.seen(target).len()).sum();
+    assert_eq!(seen, 10, "one execution for each claim that was won");
+}
+
+/// Sends a request in the first flight, which the server refuses, and again as the client has to.
+async fn refused(node: &RunningServer, remembered: Remembered, target: &str) -> StatusCode {
+    let mut client = Quic::refused(node.address, remembered, target).await;
+    let status = client.get(target).await.status;
+    client.close().await;
+    status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let mut cluster = Cluster::new();
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    cluster.store.kill();
+    for round in 0..3 {
+        let remembered = remembered(node.address).await;
+        let status = refused(&node, remembered, &format!("/absent?{round}.")).await;
+        assert_eq!(status, StatusCode::TOO_EARLY);
+    }
+    let log = node.stop().await;
+    for round in 0..3 {
+        let word = format!("/absent?{round}.");
+        assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (0, 0), "{word}");
+        let line = line(&log, &word);
+        assert_eq!((&line["early"], &line["resumed"]), (&false.into(), &true.into()));
+        assert_eq!(line["early_data"], "store_down", "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_store_is_slow_and_nothing_runs_unrecorded() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new().budget(Duration::from_millis(100));
+    let node = cluster.node(&upstream).await;
+    cluster.runs_early(&node, "http/1.1").await;
+    let remembered = remembered(node.address).await;
+    cluster.store.freeze();
+    let flight = Remembered { token: None, ..remembered };
+    assert_eq!(refused(&node, flight, "/frozen").await, StatusCode::TOO_EARLY);
+    let log = node.stop().await;
+    assert_eq!((upstream.seen("/frozen").len(), executions(&log, "/frozen")), (0, 0));
+    assert_eq!(line(&log, "/frozen")["early_data"], "store_timeout");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_use_ticket_is_used_once() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let single = |config: &mut ServerConfig| config.tickets.single_use = true;
+    let a = cluster.start(Content::upstream(&upstream.url()).unwrap(), single).await;
+    let b = cluster.start(Content::upstream(&upstream.url()).unwrap(), single).await;
+    cluster.runs_early(&a, "http/1.1").await;
+    cluster.runs_early(&b, "http/1.1").await;
+    let ticket = remembered(a.address).await;
+    let again = Remembered { token: None, ..ticket.clone() };
+    let mut client = Quic::connect(b.address, ticket).await;
+    assert_eq!(client.get("/single").await.status, StatusCode::OK);
+    assert!(client.accepted().await);
+    client.close().await;
+    assert_eq!(refused(&a, again, "/again").await, StatusCode::OK);
+    // Without early data it is still a resumption, once.
+    let late = Remembered { early_data: false, token: None, ..remembered(a.address).await };
+    for (round, resumed) in [(1, true), (2, false)] {
+        let mut client = Quic::connect(b.address, late.clone()).await;
+        assert_eq!(client.get(&format!("/late?{round}")).await.status, StatusCode::OK);
+        assert_eq!(client.handshake().resumed, resumed, "round {round}");
+        client.close().await;
+    }
+    let (a, b) = (a.stop().await, b.stop().await);
+    assert_eq!(executions(&b, "/single"), 1);
+    assert_eq!(line(&b, "/single")["early_data"], "accepted");
+    let again = line(&a, "/again");
+    assert_eq!((&again["resumed"], &again["executed"]), (&false.into(), &true.into()), "{again}");
+}
+
+/// A Retry's token from a server that asks everybody, for another port than it will be used from.
+async fn retry_token(server: SocketAddr, flight: &[Vec<u8>]) -> Vec<u8> {
+    let socket = send(server, &flight[..1]).await;
+    let mut retry = vec![0; 2000];
+    let count = timeout(TEST_TIMEOUT, socket.recv(&mut retry)).await.unwrap().unwrap();
+    let retry = &retry[..count];
+    assert_eq!(retry[0] & 0xf0, 0xf0, "a Retry");
+    let source = 6 + usize::from(retry[5]);
+    retry[source + 1 + usize::from(retry[source])..count - 16].to_vec()
+}
+
+/// The attacker has a ClientHello of his own read beside quinn, which drops its packet for the
+/// token of another port, and has quinn read a copy of the victim's. His own flight is fresh, so
+/// its claim is won.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = two(&cluster, &upstream).await;
+    let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
+    let c = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
+    for round in 0..3 {
+        let target = format!("/victim?{round}.");
+        let wire = Wire::to(b.address).await;
+        let victims = Remembered { token: None, ..remembered(b.address).await };
+        let mut victim = Quic::connect(wire.address, victims).await;
+        assert_eq!(victim.get(&target).await.status, StatusCode::OK);
+        assert!(victim.accepted().await);
+        let copy = wire.up();
+        victim.close().await;
+        let attackers = Remembered { token: None, ..remembered(a.address).await };
+        let own = first_flight(a.address, attackers, "/attacker").await;
+        let token = retry_token(c.address, &own).await;
+        let (id, _) = client_hello(&copy);
+        let (_, own) = client_hello(&own);
+        let mut payload = crypto_frame(0, &own);
+        payload.resize(payload.len().max(1200), 0);
+        let mut attack = vec![initial_packet(&id, &token, 0, &payload)];
+        attack.extend(copy);
+        let socket = send(a.address, &attack).await;
+        // First it closes what came with the token, then it begins a handshake with the copy.
+        let mut answer = vec![0; 2000];
+        let mut longest = 0;
+        while longest < 1200 {
+            let answered = timeout(TEST_TIMEOUT, socket.recv(&mut answer)).await;
+            longest = longest.max(answered.expect("the copy is answered").unwrap());
+        }
+    }
+    a.stop().await;
+    b.stop().await;
+    c.stop().await;
+    for round in 0..3 {
+        assert_eq!(upstream.seen(&format!("/victim?{round}.")).len(), 1, "round {round}");
+    }
+    assert!(upstream.seen("/attacker").is_empty());
+}

@@ -1,0 +1,259 @@
+//! Early requests over QUIC: run at once, held, refused, overtaken.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use firstflight_config::{Content, KeySource, ServerConfig};
+use firstflight_quic::Remembered;
+use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use http::{Method, StatusCode};
+use quinn::VarInt;
+use serde_json::Value;
+
+use crate::support::quic::{Quic, Wire, config, endpoint, remembered, reply, request};
+use crate::support::{RunningServer, Upstream, executions, line};
+
+/// Long enough for a handshake on a busy machine.
+const SHORT: Duration = Duration::from_secs(4);
+
+fn field(line: &Value, name: &str) -> String {
+    line[name].to_string().trim_matches('"').to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_early_get_runs_before_the_handshake_is_complete() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let remembered = remembered(server.address).await;
+    let wire = Wire::to(server.address).await;
+    wire.hold_down();
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let stream = client.begin(request(Method::GET, "/early"), true).await;
+    upstream.wait_for("early").await;
+    wire.release_down().await;
+    let answer = reply(stream).await.unwrap();
+    assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"upstream\n"[..]));
+    assert!(client.accepted().await);
+    assert_eq!(client.get("/late").await.status, StatusCode::OK);
+    client.close().await;
+    let (early, late) = (upstream.seen("early"), upstream.seen("late"));
+    assert_eq!(early[0].headers.get("early-data").map(String::as_str), Some("1"));
+    assert_eq!(early[0].headers["via"], "3.0 firstflight");
+    assert!(!late[0].headers.contains_key("early-data"));
+    let log = server.stop().await;
+    let early = line(&log, "/early");
+    for (name, value) in
+        [("early", "true"), ("claim", "won"), ("early_data", "accepted"), ("held", "null")]
+    {
+        assert_eq!(field(early, name), value, "{early}");
+    }
+    assert_eq!(field(line(&log, "/late"), "early"), "false");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_policy_does_not_let_run_early_waits_for_the_handshake() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let remembered = remembered(server.address).await;
+    let wire = Wire::to(server.address).await;
+    wire.hold_down();
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let mut post = client.begin(request(Method::POST, "/post"), false).await;
+    post.send_data(Bytes::from_static(b"body")).await.unwrap();
+    post.finish().await.unwrap();
+    let get = client.begin(request(Method::GET, "/get"), true).await;
+    upstream.wait_for("get").await;
+    assert!(upstream.seen("post").is_empty(), "it came first, and waits");
+    wire.release_down().await;
+    assert!(reply(get).await.unwrap().status.is_success());
+    assert!(reply(post).await.unwrap().status.is_success());
+    client.close().await;
+    let seen = upstream.seen("post");
+    assert_eq!((seen.len(), &seen[0].body[..]), (1, &b"body"[..]));
+    assert!(!seen[0].headers.contains_key("early-data"));
+    let log = server.stop().await;
+    let post = line(&log, "/post");
+    for (name, value) in [("early", "true"), ("held", "policy"), ("executed", "true")] {
+        assert_eq!(field(post, name), value, "{post}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replayed_datagrams_do_not_run() {
+    let upstream = Upstream::start().await;
+    // Copies never end their handshake, and stopping waits for them.
+    let server =
+        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
+    let remembered = remembered(server.address).await;
+    let wire = Wire::to(server.address).await;
+    wire.hold_down();
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let stream = client.begin(request(Method::GET, "/once"), true).await;
+    upstream.wait_for("once").await;
+    let flight = wire.up();
+    let copy = async || {
+        let copy = Wire::to(server.address).await;
+        for datagram in &flight {
+            copy.inject(datagram).await;
+        }
+        copy
+    };
+    // The original's connection takes them for its own, and drops them, until it is forgotten.
+    let _beside = (copy().await, copy().await);
+    wire.release_down().await;
+    assert!(reply(stream).await.unwrap().status.is_success());
+    client.close().await;
+    let answered = async { while copy().await.down_within_moments().await.is_empty() {} };
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, answered)
+        .await
+        .expect("a copy is taken for a connection");
+    let log = server.stop().await;
+    assert_eq!((upstream.seen("once").len(), executions(&log, "once")), (1, 1));
+    let held = log.iter().filter(|line| field(line, "held") == "replayed").collect::<Vec<_>>();
+    assert!(!held.is_empty(), "{log:?}");
+    assert!(held.iter().all(|line| field(line, "claim") == "lost" && line["status"].is_null()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_original_that_a_copy_overtook_is_answered_425_and_told_to_go() {
+    let upstream = Upstream::start().await;
+    // The copy never ends its handshake, and stopping waits for it.
+    let server =
+        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
+    let remembered = remembered(server.address).await;
+    let wire = Wire::to(server.address).await;
+    wire.lose_up(true);
+    let mut client = Quic::connect(wire.address, remembered).await;
+    let get = client.begin(request(Method::GET, "/once"), true).await;
+    let mut post = client.begin(request(Method::POST, "/post"), false).await;
+    post.send_data(Bytes::from_static(b"body")).await.unwrap();
+    post.finish().await.unwrap();
+    let copy = Wire::to(server.address).await;
+    let overtaking = async {
+        let mut sent = 0;
+        while upstream.seen("once").is_empty() {
+            for datagram in wire.up().split_off(sent) {
+                copy.inject(&datagram).await;
+                sent += 1;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, overtaking).await.expect("the copy runs");
+    wire.lose_up(false);
+    assert_eq!(reply(get).await.unwrap().status, StatusCode::TOO_EARLY);
+    // The policy holds it here. On the copy's connection another one may have let it run.
+    assert_eq!(reply(post).await.unwrap().status, StatusCode::TOO_EARLY);
+    let closed =
+        tokio::time::timeout(crate::support::TEST_TIMEOUT, client.driver).await.unwrap().unwrap();
+    assert!(closed.is_h3_no_error(), "{closed}");
+    let log = server.stop().await;
+    assert_eq!((upstream.seen("once").len(), upstream.seen("post").len()), (1, 0));
+    assert_eq!(executions(&log, "once"), 1);
+}
+
+/// Sends a request with a session that the server refuses early data to, and sends it again as a
+/// client does. Returns the log.
+async fn refused(server: RunningServer, upstream: &Upstream, remembered: Remembered) -> Vec<Value> {
+    let mut client = Quic::refused(server.address, remembered, "/again").await;
+    assert!(client.get("/again").await.status.is_success());
+    client.close().await;
+    let log = server.stop().await;
+    assert_eq!(upstream.seen("again").len(), 1);
+    let line = line(&log, "/again");
+    assert_eq!((field(line, "early"), field(line, "claim")), ("false".into(), "none".into()));
+    log
+}
+
+fn key_file(path: &Path) -> KeySource {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let file = KeyFile::new(path);
+    if !path.exists() {
+        file.write_new(Schedule::default(), UnixTime(now)).unwrap();
+    }
+    KeySource::File(path.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_early_data_is_sent_again_and_arrives_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys");
+    type Change = Box<dyn Fn(&mut ServerConfig)>;
+    let none = || -> Change { Box::new(|_| {}) };
+    let with_keys = |zone: &'static str| -> Change {
+        let keys = keys.clone();
+        Box::new(move |config| {
+            config.tickets.keys = key_file(&keys);
+            config.tickets.zone = Some(zone.to_owned());
+        })
+    };
+    let full: Change = Box::new(|config| config.early_data.register_capacity = 0);
+    for (before, after, why, resumed) in [
+        (none(), Some(none()), "session_not_resumed", false),
+        (with_keys("a"), Some(with_keys("a")), "ticket_epoch", true),
+        (with_keys("a"), Some(with_keys("b")), "zone", true),
+        (full, None, "register_full", true),
+    ] {
+        let upstream = Upstream::start().await;
+        let first = RunningServer::proxy(&upstream, |config| before(config)).await;
+        let remembered = remembered(first.address).await;
+        let server = match after {
+            Some(after) => {
+                first.stop().await;
+                RunningServer::proxy(&upstream, |config| after(config)).await
+            }
+            None => first,
+        };
+        let log = refused(server, &upstream, remembered).await;
+        let line = line(&log, "/again");
+        assert_eq!((field(line, "early_data").as_str(), &line["resumed"]), (why, &resumed.into()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pings_are_answered_early_and_once() {
+    let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let server = RunningServer::start(dir, Content::PingPong, |_| {}).await;
+    let ping = async |remembered: Remembered| {
+        let early = remembered.early_data;
+        let wire = Wire::to(server.address).await;
+        let (config, inbox) = config("firstflight-ping-pong", remembered);
+        let endpoint = endpoint();
+        let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+        let connection = match early {
+            true => {
+                wire.hold_down();
+                connecting.into_0rtt().unwrap_or_else(|_| panic!("early data")).0
+            }
+            false => connecting.await.unwrap(),
+        };
+        let (mut send, mut recv) = connection.open_bi().await.unwrap();
+        send.write_all(b"PING").await.unwrap();
+        send.finish().unwrap();
+        if early {
+            wire.until_down(1300).await;
+            // The ping is on its way since before that. Nothing of what comes down tells when it is
+            // read, and without the server's flight the client cannot end the handshake.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            wire.release_down().await;
+        }
+        assert_eq!(recv.read_to_end(10).await.unwrap(), b"PONG");
+        let remembered = loop {
+            if let Some(resumption) = inbox.take_resumptions().pop() {
+                break Remembered { resumption: Some(resumption), token: None, early_data: true };
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        connection.close(VarInt::from_u32(0), b"");
+        endpoint.wait_idle().await;
+        remembered
+    };
+    let remembered = ping(Remembered::default()).await;
+    ping(remembered).await;
+    let log = server.stop().await;
+    assert_eq!(log.len(), 2, "{log:?}");
+    assert_eq!((field(&log[0], "early"), field(&log[0], "claim")), ("false".into(), "none".into()));
+    assert_eq!((field(&log[1], "early"), field(&log[1], "claim")), ("true".into(), "won".into()));
+    assert_eq!(field(&log[1], "protocol"), "ping-pong");
+}

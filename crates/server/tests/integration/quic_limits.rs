@@ -1,0 +1,419 @@
+//! Clients over QUIC that are slow, greedy or broken, and a server that stops.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use firstflight_config::{Content, ServerConfig};
+use firstflight_quic::Remembered;
+use firstflight_server::Server;
+use h3::error::Code;
+use http::{Method, StatusCode};
+use tokio::time::timeout;
+
+use crate::support::quic::{Quic, Wire, config, endpoint, head, remembered, reply, request};
+use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, executions, line};
+
+const SHORT: Duration = Duration::from_millis(500);
+
+/// A connection on which the test writes its streams by hand.
+async fn bare(server: &RunningServer) -> (quinn::Endpoint, quinn::Connection) {
+    let endpoint = endpoint();
+    let (config, _) = config("h3", Remembered::default());
+    let connecting = endpoint.connect_with(config, server.address, "localhost").unwrap();
+    let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
+    (endpoint, connection)
+}
+
+/// The code of a reset of the answer's stream.
+async fn reset(recv: &mut quinn::RecvStream) -> u64 {
+    let read = timeout(TEST_TIMEOUT, recv.read_to_end(1 << 20)).await.expect("the server resets");
+    match read {
+        Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(code))) => code.into_inner(),
+        other => panic!("no reset but {other:?}"),
+    }
+}
+
+async fn closed(connection: &quinn::Connection) -> quinn::ConnectionError {
+    timeout(TEST_TIMEOUT, connection.closed()).await.expect("the server closes")
+}
+
+async fn close_code(connection: &quinn::Connection) -> u64 {
+    match closed(connection).await {
+        quinn::ConnectionError::ApplicationClosed(close) => close.error_code.into(),
+        other => panic!("not closed by the server but {other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_heads_and_idle_connections_are_closed() {
+    let server = RunningServer::files(|config| {
+        config.limits.header_timeout = SHORT;
+        config.limits.idle_timeout = SHORT;
+    })
+    .await;
+    // Without any request.
+    let (_endpoint, idle) = bare(&server).await;
+    closed(&idle).await;
+    // A request without an end of its head, beside one that is answered.
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(client.get("/").await.status, StatusCode::OK);
+    let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/slow")[..10]).await.unwrap();
+    assert_eq!(reset(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
+    // And then no further one: told to go, and closed.
+    let end = timeout(TEST_TIMEOUT, client.driver).await.unwrap().unwrap();
+    assert!(end.is_h3_no_error(), "{end}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_response_that_outlasts_the_limit_on_heads_does_not_end_the_connection() {
+    let upstream = Upstream::start().await;
+    let server =
+        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT / 2).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    // It takes as long as `SHORT`.
+    assert_eq!(client.get("/slow").await.status, StatusCode::OK);
+    let second = client.ask(Method::GET, "/second").await;
+    assert_eq!(second.expect("no GOAWAY").status, StatusCode::OK);
+    client.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_whose_client_is_silent_for_a_moment_is_not_cut_by_the_limit_on_heads() {
+    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
+    let wire = Wire::to(server.address).await;
+    let mut client = Quic::connect(wire.address, Remembered::default()).await;
+    let running = client.begin(request(Method::GET, "/big"), true).await;
+    wire.until_down(20_000).await;
+    // More than the limit, and than what a client has for the last words of a connection.
+    wire.lose_up(true);
+    tokio::time::sleep(SHORT + Duration::from_millis(1500)).await;
+    wire.lose_up(false);
+    assert_eq!(reply(running).await.unwrap().body.len(), 1 << 20);
+    client.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9114_5_2_a_client_that_says_goodbye_has_the_rest_of_its_response() {
+    let server = RunningServer::files(|_| {}).await;
+    let wire = Wire::to(server.address).await;
+    let endpoint = endpoint();
+    let (config, _) = config("h3", Remembered::default());
+    let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+    let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    wire.hold_down();
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/big")).await.unwrap();
+    send.finish().unwrap();
+    wire.until_down(20_000).await;
+    control.write_all(&[7, 1, 0]).await.unwrap();
+    // The server has handed all of the response on, and the client has none of it.
+    tokio::time::sleep(SHORT).await;
+    wire.release_down().await;
+    let response = timeout(TEST_TIMEOUT, recv.read_to_end(2 << 20)).await.unwrap();
+    assert!(response.expect("the whole response").len() > 1 << 20);
+    connection.close(0x100_u32.into(), b"");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_heads_are_refused_and_endless_ones_not_even_read() {
+    let server = RunningServer::files(|config| config.limits.header_size = 4096).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    let mut large = request(Method::GET, "/large");
+    large.headers_mut().insert("x-large", "x".repeat(5000).parse().unwrap());
+    if let Some(stream) = client.begin_unless_told(large).await {
+        let answer = reply(stream).await.unwrap();
+        assert_eq!(answer.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    }
+    let large = |length: usize| {
+        let mut block = head("GET", "/large").split_off(2);
+        block.extend([0x27, 0, b'x', 0x7f]);
+        block.extend([0x80 | ((length - 127) % 128) as u8, ((length - 127) / 128) as u8]);
+        block.extend(vec![b'x'; length]);
+        let mut frame = vec![1];
+        frame.extend((0x8000_0000 | u32::try_from(block.len()).unwrap()).to_be_bytes());
+        [frame, block].concat()
+    };
+    for endless in [
+        // Heads of 16 KiB and of 4 GB by their header, and trailers.
+        large(16_000),
+        vec![1, 0xc0, 0, 0, 1, 0, 0, 0, 0],
+        [head("GET", "/trailers"), vec![0, 1, b'x', 1, 0x80, 1, 0, 0]].concat(),
+    ] {
+        let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
+        send.write_all(&endless).await.unwrap();
+        let stopped = timeout(TEST_TIMEOUT, send.stopped()).await.unwrap().unwrap();
+        let _ = recv.read_to_end(1 << 20).await;
+        let code = stopped.expect("the server wants no more").into_inner();
+        let enough = [Code::H3_EXCESSIVE_LOAD.value(), Code::H3_NO_ERROR.value()];
+        assert!(enough.contains(&code), "{code:#x}");
+    }
+    assert_eq!(client.get("/").await.status, StatusCode::OK, "it serves on");
+    client.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9114_6_2_1_an_endless_control_frame_ends_the_connection() {
+    let server = RunningServer::files(|_| {}).await;
+    for kind in [&[0][..], &[0x40, 0], &[0xc0, 0, 0, 0, 0, 0, 0, 0]] {
+        let (_endpoint, connection) = bare(&server).await;
+        let mut control = connection.open_uni().await.unwrap();
+        control.write_all(kind).await.unwrap();
+        // SETTINGS of 64 KiB.
+        control.write_all(&[4, 0x80, 1, 0, 0]).await.unwrap();
+        assert_eq!(close_code(&connection).await, Code::H3_EXCESSIVE_LOAD.value());
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_streams_wait_and_those_that_are_given_up_end_the_connection() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |config| config.limits.streams = 3).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    let mut running = Vec::new();
+    for number in 0..3 {
+        running.push(client.begin(request(Method::GET, &format!("/slow{number}")), true).await);
+    }
+    let more = timeout(Duration::from_millis(100), client.connection.open_bi()).await;
+    assert!(more.is_err(), "no fourth at a time");
+    for stream in running {
+        assert_eq!(reply(stream).await.unwrap().status, StatusCode::OK);
+    }
+    let giving_up = async {
+        loop {
+            let Ok((mut send, mut recv)) = client.connection.open_bi().await else { break };
+            let _ = send.write_all(&head("GET", "/slow")).await;
+            let _ = (send.reset(0x10c_u32.into()), recv.stop(0x10c_u32.into()));
+        }
+    };
+    timeout(TEST_TIMEOUT, giving_up).await.expect("the server has enough of it");
+    assert_eq!(close_code(&client.connection).await, Code::H3_EXCESSIVE_LOAD.value());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_reach_the_upstream_whole_and_lengths_that_lie_do_not() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    let mut post = client.begin(request(Method::POST, "/upload"), false).await;
+    for _ in 0..300 {
+        post.send_data(Bytes::from(vec![b'x'; 10_000])).await.unwrap();
+    }
+    post.finish().await.unwrap();
+    assert_eq!(reply(post).await.unwrap().status, StatusCode::OK);
+    assert_eq!(upstream.seen("upload")[0].body.len(), 3_000_000);
+    // By the byte, so that they pile up.
+    let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
+    send.write_all(&head("PUT", "/bytes")).await.unwrap();
+    send.write_all(&[0, 1, b'x'].repeat(20_000)).await.unwrap();
+    send.finish().unwrap();
+    assert!(!timeout(TEST_TIMEOUT, recv.read_to_end(1 << 20)).await.unwrap().unwrap().is_empty());
+    assert_eq!(upstream.seen("bytes")[0].body.len(), 20_000);
+    for (length, sent) in [("3", "lying"), ("7", "lying")] {
+        let mut lying = request(Method::POST, "/lie");
+        lying.headers_mut().insert("content-length", length.parse().unwrap());
+        let mut post = client.begin(lying, false).await;
+        post.send_data(Bytes::from_static(sent.as_bytes())).await.unwrap();
+        let _ = post.finish().await;
+        let answer = reply(post).await;
+        assert!(!answer.is_ok_and(|answer| answer.status.is_success()), "{length}");
+    }
+    let tunnel = client.ask(Method::CONNECT, "/x").await.unwrap();
+    assert_eq!(tunnel.status, StatusCode::NOT_IMPLEMENTED);
+    client.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_moves_is_served_on() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(client.get("/").await.status, StatusCode::OK);
+    for _ in 0..3 {
+        let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        client.endpoint.rebind(socket).unwrap();
+        assert_eq!(client.get("/big").await.body.len(), 1 << 20);
+    }
+    client.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_finishes_what_is_running_and_loses_nothing() {
+    let upstream = Upstream::start().await;
+    let mut server = RunningServer::proxy(&upstream, |_| {}).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    let mut running = client.begin(request(Method::POST, "/upload"), false).await;
+    running.send_data(Bytes::from_static(b"the first half, ")).await.unwrap();
+    let page = client.begin(request(Method::GET, "/page"), true).await;
+    upstream.wait_for("page").await;
+    server.start_stop();
+    // Nobody is let in any more.
+    let refused = async {
+        loop {
+            let (config, _) = config("h3", Remembered::default());
+            let endpoint = endpoint();
+            let late = endpoint.connect_with(config, server.address, "localhost").unwrap();
+            if let Err(quinn::ConnectionError::ConnectionClosed(_)) = late.await {
+                break;
+            }
+        }
+    };
+    timeout(TEST_TIMEOUT, refused).await.expect("refused, and told so");
+    running.send_data(Bytes::from_static(b"the second")).await.unwrap();
+    running.finish().await.unwrap();
+    for stream in [running, page] {
+        let answer = reply(stream).await.unwrap();
+        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"upstream\n"[..]));
+    }
+    let end = timeout(TEST_TIMEOUT, client.driver).await.unwrap().unwrap();
+    assert!(end.is_h3_no_error(), "{end}");
+    let log = server.stop().await;
+    assert_eq!((executions(&log, "upload"), &line(&log, "upload")["complete"]), (1, &true.into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_answer_arrives_whole_though_the_server_stops() {
+    let mut server = RunningServer::files(|_| {}).await;
+    let wire = Wire::to(server.address).await;
+    let mut client = Quic::connect(wire.address, Remembered::default()).await;
+    assert_eq!(client.get("/").await.status, StatusCode::OK);
+    wire.hold_down();
+    let running = client.begin(request(Method::GET, "/big"), true).await;
+    wire.until_down(20_000).await;
+    // All of it is in the server's buffers, and most of it has not left.
+    server.start_stop();
+    wire.release_down().await;
+    assert_eq!(reply(running).await.unwrap().body.len(), 1 << 20);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_is_sent_though_the_congestion_window_is_full() {
+    let server = RunningServer::files(|_| {}).await;
+    let wire = Wire::to(server.address).await;
+    let mut client = Quic::connect(wire.address, Remembered::default()).await;
+    assert_eq!(client.get("/").await.status, StatusCode::OK);
+    wire.lose_up(true);
+    // The request, and nothing that acknowledges its response.
+    let before = wire.up().len();
+    let _running = client.begin(request(Method::GET, "/big"), true).await;
+    wire.inject_until_answered(before, 2_000).await;
+    wire.until_down(10_000).await;
+    server.handle.stop_now();
+    assert_eq!(close_code(&client.connection).await, Code::H3_NO_ERROR.value());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_over_tcp_say_where_http3_is() {
+    let get = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    let server = RunningServer::files(|_| {}).await;
+    let answer = crate::support::full(server.address, get).await;
+    let header = format!("alt-svc: h3=\":{}\"; ma=86400\r\n", server.address.port());
+    assert!(answer.contains(&header), "{answer}");
+    server.stop().await;
+    for change in [
+        (|config: &mut ServerConfig| config.http3.alt_svc = None) as fn(&mut ServerConfig),
+        |config| config.http3.enabled = false,
+        |config| config.tls.max_version = firstflight_tls::Version::Tls12,
+    ] {
+        let server = RunningServer::files(change).await;
+        let answer = crate::support::full(server.address, get).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("alt-svc"), "{answer}");
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_of_both_go_to_one_file() {
+    let server = RunningServer::files(|config| {
+        config.tls.key_log =
+            Some(std::env::temp_dir().join(format!("firstflight-keylog-{}", std::process::id())));
+    })
+    .await;
+    let file = std::env::temp_dir().join(format!("firstflight-keylog-{}", std::process::id()));
+    remembered(server.address).await;
+    crate::support::full(server.address, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        .await;
+    server.stop().await;
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("CLIENT_TRAFFIC_SECRET_0 "));
+    assert_eq!(lines.count(), 2, "a line a connection");
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_for_udp_is_named_with_the_mend() {
+    let taken = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    let address = taken.local_addr().unwrap();
+    let bind = async || {
+        let dir = tempfile::tempdir().unwrap();
+        let config = ServerConfig::new(address, Content::files(dir.path().to_owned()));
+        Server::bind(config).await.map(drop).unwrap_err().to_string()
+    };
+    let error = bind().await;
+    assert!(error.contains("for UDP") && error.contains("--no-http3"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_and_expectations_go_through() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let mut client = Quic::connect(server.address, Remembered::default()).await;
+    let mut head = request(Method::POST, "/trailers");
+    head.headers_mut().insert("expect", "100-continue".parse().unwrap());
+    head.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+    let mut post = client.begin(head, false).await;
+    assert_eq!(post.recv_response().await.unwrap().status(), StatusCode::CONTINUE);
+    post.send_data(Bytes::from_static(b"body")).await.unwrap();
+    let mut trailers = http::HeaderMap::new();
+    trailers.insert("x-sum", "4".parse().unwrap());
+    post.send_trailers(trailers).await.unwrap();
+    post.finish().await.unwrap();
+    assert_eq!(reply(post).await.unwrap().status, StatusCode::OK);
+    assert_eq!(&upstream.seen("trailers")[0].body[..], b"body");
+    client.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+    let server = RunningServer::files(|config| config.limits.idle_timeout = SHORT * 2).await;
+    let (endpoint, _) = (endpoint(), ());
+    let (mut small, _) = config("h3", Remembered::default());
+    let mut transport = quinn::TransportConfig::default();
+    transport.stream_receive_window(20_000_u32.into());
+    transport.keep_alive_interval(Some(Duration::from_millis(100)));
+    small.transport_config(std::sync::Arc::new(transport));
+    let connecting = endpoint.connect_with(small, server.address, "localhost").unwrap();
+    let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    // A megabyte at 400 kB a second takes longer than the limit, and goes on.
+    let (mut send, mut slow) = connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/big")).await.unwrap();
+    send.finish().unwrap();
+    let (mut taken, mut part) = (0, vec![0; 20_000]);
+    while let Some(count) = slow.read(&mut part).await.unwrap() {
+        taken += count;
+        tokio::time::sleep(Duration::from_millis(50 * count as u64 / 20_000)).await;
+    }
+    assert!(taken > 1 << 20);
+    let (mut send, mut never) = connection.open_bi().await.unwrap();
+    send.write_all(&head("GET", "/big")).await.unwrap();
+    send.finish().unwrap();
+    let given_up = timeout(TEST_TIMEOUT, never.received_reset()).await.expect("given up").unwrap();
+    assert_eq!(given_up.map(u64::from), Some(Code::H3_INTERNAL_ERROR.value()));
+    connection.close(0x100_u32.into(), b"");
+    server.stop().await;
+}

@@ -1,0 +1,77 @@
+//! Several workers on one port, each with its connections.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use firstflight_quic::{Remembered, Steering};
+use tokio::time::{sleep, timeout};
+
+use crate::support::quic::{Wire, config, endpoint, head};
+use crate::support::{RunningServer, TEST_TIMEOUT};
+
+/// Datagrams of several connections from one port come joined, and the kernel gives them all to
+/// the worker of the first. None may be lost, and above all none may be answered by a reset.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
+    let server = RunningServer::files(|_| {}).await;
+    let wire = Wire::to(server.address).await;
+    let endpoint = endpoint();
+    let mut connections = Vec::new();
+    for _ in 0..12 {
+        let (config, _inbox) = config("h3", Remembered::default());
+        let connecting = endpoint.connect_with(config, wire.address, "localhost").unwrap();
+        let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
+        let mut control = connection.open_uni().await.unwrap();
+        control.write_all(&[0, 4, 0]).await.unwrap();
+        connections.push((connection, control));
+    }
+    // Until all is said that belongs to the handshakes.
+    quiet(&wire).await;
+    wire.lose_up(true);
+    let before = wire.up().len();
+    let mut answers = Vec::new();
+    for (connection, _) in &connections {
+        let (mut send, receive) = connection.open_bi().await.unwrap();
+        send.write_all(&head("GET", "/")).await.unwrap();
+        send.finish().unwrap();
+        answers.push(receive);
+    }
+    while ids(&wire.up()[before..]) < connections.len() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let mut by_length = HashMap::<usize, Vec<Vec<u8>>>::new();
+    for datagram in wire.up().split_off(before) {
+        by_length.entry(datagram.len()).or_default().push(datagram);
+    }
+    let joined = by_length.into_values().max_by_key(Vec::len).expect("datagrams");
+    let mut workers = joined.iter().map(|sent| Steering::new(4).worker(sent)).collect::<Vec<_>>();
+    workers.sort_unstable();
+    workers.dedup();
+    assert!(workers.len() > 1, "requests for several workers");
+    wire.inject_joined(&joined);
+    wire.lose_up(false);
+    for mut receive in answers {
+        let answer = timeout(TEST_TIMEOUT, receive.read_to_end(10_000)).await.expect("an answer");
+        assert!(answer.expect("no reset").ends_with(b"hello\n"));
+    }
+    server.stop().await;
+}
+
+/// How many connections sent these, by the ids in their short headers.
+fn ids(datagrams: &[Vec<u8>]) -> usize {
+    let mut ids = datagrams.iter().map(|datagram| &datagram[1..9]).collect::<Vec<_>>();
+    ids.sort_unstable();
+    ids.dedup();
+    ids.len()
+}
+
+/// Waits until nobody has sent anything for a while.
+async fn quiet(wire: &Wire) {
+    loop {
+        let before = (wire.up().len(), wire.down().len());
+        sleep(Duration::from_millis(100)).await;
+        if (wire.up().len(), wire.down().len()) == before {
+            return;
+        }
+    }
+}

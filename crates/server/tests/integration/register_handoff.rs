@@ -1,0 +1,276 @@
+//! One process hands its strike register over to the next, under fire. Both are servers in this
+//! one, with the same ticket keys.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use firstflight_config::{Content, EarlyRules, KeySource, ServerConfig};
+use firstflight_server::HandOverError;
+use firstflight_store::{Address, StoreConfig, Topology};
+use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use crate::support::{Client, RunningServer, Upstream, executions, full, get, line, replay};
+
+/// Starts processes that share ticket keys, and take POSTs with a key early.
+struct Generations {
+    dir: Arc<tempfile::TempDir>,
+    upstream: Upstream,
+}
+
+impl Generations {
+    async fn new() -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let now = UnixTime::from(std::time::SystemTime::now());
+        KeyFile::new(dir.path().join("keys")).write_new(Schedule::default(), now).unwrap();
+        Self { dir, upstream: Upstream::start().await }
+    }
+
+    async fn start(&self) -> RunningServer {
+        let keys = self.dir.path().join("keys");
+        self.start_with(|config| config.tickets.keys = KeySource::File(keys)).await
+    }
+
+    async fn start_with(&self, change: impl FnOnce(&mut ServerConfig)) -> RunningServer {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let content = Content::upstream(&self.upstream.url()).unwrap();
+        RunningServer::start(dir, content, |config: &mut ServerConfig| {
+            change(config);
+            let Content::Sites(sites) = &mut config.content else { panic!("sites") };
+            sites.sites[0].routes[0].early = EarlyRules {
+                idempotency_key: Some(Duration::from_secs(3600)),
+                ..EarlyRules::default()
+            };
+        })
+        .await
+    }
+
+    /// The first one, which has taken over from another.
+    async fn first(&self) -> RunningServer {
+        let (before, server) = (self.start().await, self.start().await);
+        hand_over(&before, &server).await;
+        before.stop().await;
+        server
+    }
+}
+
+async fn hand_over(old: &RunningServer, new: &RunningServer) {
+    let (one, other) = UnixStream::pair().unwrap();
+    let (given, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
+    given.unwrap();
+    taken.unwrap();
+}
+
+fn post(target: &str, key: &str) -> Vec<u8> {
+    format!(
+        "POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\
+         Idempotency-Key: {key}\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+fn status(answer: &str) -> &str {
+    answer.get(9..12).unwrap_or(answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_2_the_next_process_knows_flights_and_keys_and_needs_no_window() {
+    let generations = Generations::new().await;
+    let (old, new) = (generations.first().await, generations.start().await);
+    let session = old.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &post("/once", "k"));
+    let flight = client.flight.clone();
+    assert_eq!(status(&client.run(old.address).await), "200");
+    hand_over(&old, &new).await;
+    drop(replay(new.address, &flight).await);
+    let again = String::from_utf8(post("/once", "k")).unwrap();
+    assert_eq!(status(&full(new.address, &again).await), "409");
+    // And back: what the old one still gets, it asks the new one about.
+    let session = old.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/late"));
+    let flight = client.flight.clone();
+    assert_eq!(status(&client.run(old.address).await), "200");
+    drop(replay(new.address, &flight).await);
+    let session = new.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/early"));
+    let flight = client.flight.clone();
+    assert_eq!(status(&client.run(new.address).await), "200");
+    drop(replay(old.address, &flight).await);
+    assert_eq!(status(&full(old.address, &again).await), "409");
+    let (old, new) = (old.stop().await, new.stop().await);
+    for target in ["/once", "/late", "/early"] {
+        assert_eq!(generations.upstream.seen(target).len(), 1, "{target}");
+        assert_eq!(executions(&old, target) + executions(&new, target), 1, "{target}");
+    }
+    let ran_early = |log: &[serde_json::Value], target: &str| {
+        log.iter().any(|line| {
+            line["target"] == target && line["early"] == true && line["executed"] == true
+        })
+    };
+    assert!(ran_early(&old, "/late") && ran_early(&new, "/early"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_register_that_nobody_takes_stays_where_it_was() {
+    let generations = Generations::new().await;
+    let old = generations.first().await;
+    let session = old.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/once"));
+    let flight = client.flight.clone();
+    assert_eq!(status(&client.run(old.address).await), "200");
+    let waiting = old.session("http/1.1").await;
+
+    let (stream, mut other) = UnixStream::pair().unwrap();
+    let handing = tokio::spawn({
+        let server = old.handle.clone();
+        async move { server.hand_over(stream).await }
+    });
+    // The next process reads all of it, and dies before it has said so.
+    let mut read = vec![0; 8 + 48];
+    other.read_exact(&mut read).await.unwrap();
+    // What comes meanwhile waits.
+    let client = Client::prepare("http/1.1", Some(&waiting), &get("/meanwhile"));
+    let meanwhile = tokio::spawn(client.run(old.address));
+    while generations.upstream.seen("/meanwhile").is_empty() && !meanwhile.is_finished() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if other.try_read(&mut read).is_ok() {
+            break;
+        }
+    }
+    drop(other);
+    let error = handing.await.unwrap().unwrap_err();
+    assert!(matches!(error, HandOverError::Broken(_)), "{error}");
+    assert_eq!(status(&meanwhile.await.unwrap()), "200");
+    drop(replay(old.address, &flight).await);
+    let session = old.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/after"));
+    assert_eq!(status(&client.run(old.address).await), "200");
+    let log = old.stop().await;
+    assert_eq!(generations.upstream.seen("/once").len(), 1);
+    for target in ["/meanwhile", "/after"] {
+        assert_eq!(line(&log, target)["claim"], "won", "{target}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_accepts_other_flights_takes_the_tickets_over() {
+    let generations = Generations::new().await;
+    let old = generations.first().await;
+    let keys = generations.dir.path().join("keys");
+    let change = |config: &mut ServerConfig| {
+        config.tickets.keys = KeySource::File(keys);
+        config.tls.http2 = false;
+    };
+    let new = generations.start_with(change).await;
+    let session = old.session("http/1.1").await;
+    hand_over(&old, &new).await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/early"));
+    assert_eq!(status(&client.run(new.address).await), "200");
+    let log = new.stop().await;
+    assert_eq!(line(&log, "/early")["claim"], "won");
+    old.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_register_is_handed_over_once() {
+    let generations = Generations::new().await;
+    let (old, new) = (generations.first().await, generations.start().await);
+    hand_over(&old, &new).await;
+    let third = generations.start().await;
+    let (one, other) = UnixStream::pair().unwrap();
+    let (given, taken) = tokio::join!(old.handle.hand_over(one), third.handle.take_over(other));
+    assert!(matches!(given, Err(HandOverError::NotOurs)), "{given:?}");
+    assert!(taken.is_err());
+    assert!(old.handle.estate().is_err(), "nor is anything else");
+    // Whose it is can hand it on.
+    hand_over(&new, &third).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_with_another_store_takes_nothing() {
+    let generations = Generations::new().await;
+    let (old, keys) = (generations.first().await, generations.dir.path().join("keys"));
+    let change = |config: &mut ServerConfig| {
+        config.tickets.keys = KeySource::File(keys);
+        let nobody = Address::Tcp("127.0.0.1".into(), 1);
+        config.store = Some(StoreConfig::new(Topology::Single(nobody)));
+    };
+    let new = generations.start_with(change).await;
+    let (one, other) = UnixStream::pair().unwrap();
+    let (given, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
+    assert!(given.is_err());
+    assert!(matches!(taken, Err(HandOverError::OtherStore)), "{taken:?}");
+    // The register is where it was.
+    let session = old.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/still"));
+    assert_eq!(status(&client.run(old.address).await), "200");
+    assert_eq!(line(&old.stop().await, "/still")["claim"], "won");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_hears_nonsense_takes_nothing() {
+    let generations = Generations::new().await;
+    let new = generations.start().await;
+    for bytes in [&b""[..], b"\0\0\0\0\0\0\0\x03abc", &[0xff; 64], &[0; 64]] {
+        let (mut other, stream) = UnixStream::pair().unwrap();
+        other.write_all(bytes).await.unwrap();
+        drop(other);
+        assert!(new.handle.take_over(stream).await.is_err());
+    }
+    let session = new.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/early"));
+    assert_eq!(status(&client.run(new.address).await), "200");
+    let log = new.stop().await;
+    assert_eq!(line(&log, "/early")["claim"], "won", "its own tickets are of its own epoch");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_runs_twice_while_the_register_is_handed_over() {
+    const FLIGHTS: usize = 120;
+    let generations = Generations::new().await;
+    let (old, new) = (generations.first().await, generations.start().await);
+    let session = Arc::new(old.session("http/1.1").await);
+    let (to_old, to_new) = (old.address, new.address);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let taken = Arc::new(tokio::sync::Notify::new());
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..FLIGHTS {
+        let (session, sent) = (session.clone(), sent.clone());
+        tasks.spawn(async move {
+            // One after the other, over the time that the hand-over takes.
+            tokio::time::sleep(Duration::from_millis(5 * n as u64)).await;
+            let request = post(&format!("/race/{n}."), &n.to_string());
+            let client = Client::prepare("http/1.1", Some(&session), &request);
+            let flight = client.flight.clone();
+            sent.fetch_add(1, Ordering::SeqCst);
+            let answer = client.run(to_old).await;
+            (n, flight, request, status(&answer).to_owned())
+        });
+    }
+    while sent.load(Ordering::SeqCst) < FLIGHTS / 4 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    hand_over(&old, &new).await;
+    taken.notify_waiters();
+    let mut early = 0;
+    while let Some(done) = tasks.join_next().await {
+        let (n, flight, request, status_of_first) = done.unwrap();
+        assert_eq!(status_of_first, "200", "{n}");
+        // The attacker at the new process, and the client itself.
+        drop(replay(to_new, &flight).await);
+        let again = full(to_new, &String::from_utf8(request).unwrap()).await;
+        assert_eq!(status(&again), "409", "{n}: {again}");
+        early += 1;
+    }
+    assert_eq!(early, FLIGHTS);
+    let (old, new) = (old.stop().await, new.stop().await);
+    for n in 0..FLIGHTS {
+        let word = format!("/race/{n}.");
+        assert_eq!(generations.upstream.seen(&word).len(), 1, "{word}");
+        assert_eq!(executions(&old, &word) + executions(&new, &word), 1, "{word}");
+    }
+    let accepted = old.iter().filter(|line| line["early"] == true).count();
+    assert!(accepted > FLIGHTS / 2, "most of them ran early: {accepted}");
+}

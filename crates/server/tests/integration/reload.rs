@@ -1,0 +1,221 @@
+//! Another configuration while the server runs: what changes, what stays, and what cannot be.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use firstflight_config::{CertificateSource, Content, Listener, Mode, Policy, ServerConfig};
+use firstflight_server::Server;
+use tokio::net::TcpStream;
+
+use crate::support::{
+    Client, RunningServer, TEST_TIMEOUT, Upstream, executions, full, get, line, replay,
+};
+
+/// An address of this machine that nobody listens on.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+type Change = Box<dyn Fn(&mut ServerConfig)>;
+
+fn page(target: &str) -> String {
+    String::from_utf8(get(target)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listeners_come_and_go_and_connections_stay() {
+    let server = RunningServer::files(|_| {}).await;
+    let (stays, comes) = (server.address, free());
+    // Kept open from before the first reload to after the last.
+    let mut kept = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(stays).await.unwrap();
+    kept.handshake(&mut tcp).await;
+
+    server.reload(|config| config.listeners.push(Listener::new(comes))).await.unwrap();
+    assert_eq!(server.handle.status().addresses, [stays, comes]);
+    assert!(full(comes, &page("/new")).await.starts_with("HTTP/1.1 404"));
+    assert!(full(stays, &page("/")).await.starts_with("HTTP/1.1 200"));
+
+    server.reload(|config| config.listeners = vec![Listener::new(comes)]).await.unwrap();
+    assert_eq!(server.handle.status().addresses, [comes]);
+    let refused = async {
+        while TcpStream::connect(stays).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, refused).await.expect("nobody listens there any more");
+    kept.write(&get("/?kept"));
+    assert!(kept.finish(&mut tcp).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(server.handle.status().generation, 3);
+    let log = server.stop().await;
+    assert_eq!(line(&log, "/?kept")["status"], 200);
+}
+
+#[tokio::test]
+async fn a_reload_that_comes_before_the_server_runs_waits_for_it() {
+    let content = Content::files(std::env::temp_dir());
+    let config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
+    let server = Server::bind(config.clone()).await.unwrap();
+    let (address, handle) = (server.local_addrs()[0], server.handle());
+    let reloading = {
+        let handle = handle.clone();
+        tokio::spawn(async move { handle.reload(config).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let running = tokio::spawn(server.run(std::future::pending()));
+    tokio::time::timeout(TEST_TIMEOUT, reloading).await.unwrap().unwrap().unwrap();
+    assert_eq!(handle.status().addresses, [address]);
+    handle.stop();
+    tokio::time::timeout(TEST_TIMEOUT, running).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_that_cannot_be_changes_nothing() {
+    let server = RunningServer::files(|_| {}).await;
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (used, other) = (taken.local_addr().unwrap(), free());
+    let no_file = |config: &mut ServerConfig| {
+        let nowhere = config.access_log.as_ref().unwrap().file.clone().unwrap().join("no");
+        config.certificate = CertificateSource::Files { cert: nowhere.clone(), key: nowhere };
+    };
+    let changes: [(&str, Change); 4] = [
+        (
+            "is in use already",
+            Box::new(move |config| {
+                config.listeners.extend([Listener::new(other), Listener::new(used)]);
+            }),
+        ),
+        ("cannot read", Box::new(no_file)),
+        ("0 connections", Box::new(|config| config.limits.connections = 0)),
+        (
+            "early_data.freshness cannot change",
+            Box::new(|config| {
+                config.early_data.freshness = Duration::from_secs(3);
+            }),
+        ),
+    ];
+    for (words, change) in changes {
+        let error = server.reload(|config| {
+            config.limits.keep_alive = false;
+            change(config);
+        });
+        let error = error.await.expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+        let status = server.handle.status();
+        assert_eq!((status.generation, status.ready), (1, true));
+        assert_eq!(status.last_reload.unwrap().error, Some(error));
+        assert_eq!(status.addresses, [server.address]);
+        assert!(TcpStream::connect(other).await.is_err());
+    }
+    // The old one is in use: connections are kept.
+    let answer = full(
+        server.address,
+        "GET / HTTP/1.1\r\nHost: h\r\n\r\nGET /2 HTTP/1.1\r\nHost: h\r\n\
+                                    Connection: close\r\n\r\n",
+    );
+    assert!(answer.await.contains("HTTP/1.1 404"));
+    server.reload(|_| {}).await.unwrap();
+    assert_eq!(server.handle.status().last_reload.unwrap().error, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_flights_are_remembered_across_reloads() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let (session, other) = (server.session("http/1.1").await, server.session("http/1.1").await);
+    let client = Client::prepare("http/1.1", Some(&session), &get("/flight=1"));
+    let flight = client.flight.clone();
+    assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
+    server.reload(|_| {}).await.unwrap();
+    drop(replay(server.address, &flight).await);
+    // A ticket of before the reload is good for early data after it.
+    let client = Client::prepare("http/1.1", Some(&other), &get("/flight=2"));
+    assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
+    let log = server.stop().await;
+    assert_eq!(executions(&log, "flight=1"), 1);
+    assert_eq!(upstream.seen("flight=1").len(), 1);
+    let line = line(&log, "flight=2");
+    assert_eq!((&line["early"], &line["early_data"]), (&true.into(), &"accepted".into()));
+}
+
+/// What the old policy held ran after its handshake; its copy must not run early by the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_a_wider_policy_lets_no_copy_run_that_was_held_before() {
+    let upstream = Upstream::start().await;
+    let strict = |config: &mut ServerConfig| {
+        config.early_data.policy = Policy::new(Mode::Disabled);
+    };
+    let server = RunningServer::proxy(&upstream, strict).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/flight=1"));
+    let flight = client.flight.clone();
+    assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
+    server
+        .reload(|config| config.early_data.policy = Policy::new(Mode::Unrestricted))
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        drop(replay(server.address, &flight).await);
+    }
+    let log = server.stop().await;
+    assert_eq!(executions(&log, "flight=1"), 1);
+    assert_eq!(upstream.seen("flight=1").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_smaller_limit_waits_until_connections_have_gone() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut tcp = TcpStream::connect(server.address).await.unwrap();
+        let mut client = Client::prepare("http/1.1", None, b"");
+        client.handshake(&mut tcp).await;
+        held.push((client, tcp));
+    }
+    server.reload(|config| config.limits.connections = 2).await.unwrap();
+    let waiting = tokio::spawn(full_owned(server.address));
+    // It is let in when fewer than two are left.
+    let last = held.pop();
+    for (mut client, mut tcp) in held {
+        assert!(!waiting.is_finished() && server.handle.status().connections <= 3);
+        client.write(&get("/"));
+        assert!(client.finish(&mut tcp).await.starts_with("HTTP/1.1 200"));
+    }
+    let answer = tokio::time::timeout(TEST_TIMEOUT, waiting).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(last);
+    server.stop().await;
+}
+
+async fn full_owned(address: SocketAddr) -> String {
+    full(address, &page("/")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_serves_who_was_in_the_queue() {
+    let mut server = RunningServer::files(|config| config.limits.connections = 1).await;
+    // The only place is taken, so the next connections stay in the kernel's queue.
+    let mut first = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    first.handshake(&mut tcp).await;
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let tcp = TcpStream::connect(server.address).await.unwrap();
+        waiting.push((Client::prepare("http/1.1", None, b""), tcp));
+    }
+    // A first connection may be served before the server has finished starting.
+    tokio::time::timeout(TEST_TIMEOUT, server.handle.serves()).await.unwrap();
+    assert!(server.handle.status().ready);
+    server.start_stop();
+    for (mut client, mut tcp) in waiting {
+        client.handshake(&mut tcp).await;
+        client.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let answer = client.finish(&mut tcp).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+    let status = server.handle.status();
+    assert_eq!((status.ready, status.not_ready_because.is_some()), (false, true));
+    drop((first, tcp));
+    server.stop().await;
+}

@@ -1,0 +1,160 @@
+//! First flights resent byte for byte: what they ask for is never executed twice.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use firstflight_config::{Content, KeySource, ServerConfig};
+use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use tokio::task::JoinSet;
+
+use crate::support::{Client, RunningServer, Upstream, executions, get, replay};
+
+/// Resends a flight `times` times, `at_once` connections at a time.
+async fn attack(address: std::net::SocketAddr, flight: &[u8], times: usize, at_once: usize) {
+    let flight: Arc<[u8]> = flight.into();
+    let mut running = JoinSet::new();
+    for _ in 0..times {
+        if running.len() == at_once {
+            running.join_next().await.unwrap().unwrap();
+        }
+        let flight = flight.clone();
+        running.spawn(async move { drop(replay(address, &flight).await) });
+    }
+    while let Some(done) = running.join_next().await {
+        done.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/pay?flight=1"));
+    let flight = client.flight.clone();
+    let answer = client.run(server.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    attack(server.address, &flight, 10_000, 50).await;
+    let log = server.stop().await;
+    assert_eq!(upstream.seen("flight=1").len(), 1);
+    assert_eq!(executions(&log, "flight=1"), 1);
+    let held = |line: &&serde_json::Value| line["held"] == "replayed" && line["claim"] == "lost";
+    let tries = log.iter().filter(held).count();
+    assert!(tries > 9_000, "the copies got as far as the gate: {tries}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_2_copies_that_race_the_original_execute_once_in_all() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    for round in 0..20 {
+        let session = server.session("http/1.1").await;
+        let word = format!("flight={round}.");
+        let target = format!("/race?{word}");
+        let client = Client::prepare("http/1.1", Some(&session), &get(&target));
+        let flight = client.flight.clone();
+        let address = server.address;
+        let copies: Vec<_> = (0..2)
+            .map(|_| {
+                let flight = flight.clone();
+                tokio::spawn(async move { replay(address, &flight).await })
+            })
+            .collect();
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        let answer = client.run(server.address).await;
+        let mut open = Vec::new();
+        for copy in copies {
+            open.push(copy.await.unwrap());
+        }
+        // Whoever won the claim is left alone until the upstream has seen the request.
+        upstream.wait_for(&word).await;
+        drop(open);
+        assert_eq!(upstream.seen(&word).len(), 1, "round {round}");
+        let status = answer.get(9..12).unwrap_or_default();
+        assert!(["200", "425"].contains(&status), "the honest client is answered: {answer:?}");
+    }
+    let log = server.stop().await;
+    for round in 0..20 {
+        let word = format!("flight={round}.");
+        assert_eq!((upstream.seen(&word).len(), executions(&log, &word)), (1, 1), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8470_5_2_whose_flight_a_copy_overtook_is_answered_425() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
+    let copy = replay(server.address, &client.flight).await;
+    let answer = client.run(server.address).await;
+    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    // A copy that leaves takes its request along if the upstream has not got it yet.
+    upstream.wait_for("/overtaken").await;
+    drop(copy);
+    let log = server.stop().await;
+    assert_eq!(upstream.seen("/overtaken").len(), 1);
+    assert_eq!(executions(&log, "/overtaken"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc8446_8_2_no_copy_executes_across_a_restart_with_a_shared_key_file() {
+    let upstream = Upstream::start().await;
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let keys = dir.path().join("keys");
+    let now = UnixTime::from(std::time::SystemTime::now());
+    KeyFile::new(&keys).write_new(Schedule::default(), now).unwrap();
+    let start = |keys: PathBuf| {
+        let (dir, url) = (dir.clone(), upstream.url());
+        RunningServer::start(
+            dir,
+            Content::upstream(&url).unwrap(),
+            move |config: &mut ServerConfig| {
+                config.tickets.keys = KeySource::File(keys);
+            },
+        )
+    };
+    let first = start(keys.clone()).await;
+    let session = first.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/restart"));
+    let flight = client.flight.clone();
+    assert!(client.run(first.address).await.starts_with("HTTP/1.1 200"));
+    first.stop().await;
+
+    let second = start(keys).await;
+    attack(second.address, &flight, 200, 20).await;
+    // The session is good there too, without early data at first.
+    let answer = Client::prepare("http/1.1", Some(&session), &get("/honest")).run(second.address);
+    let answer = answer.await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let log = second.stop().await;
+    assert_eq!(upstream.seen("/restart").len(), 1);
+    let honest = crate::support::line(&log, "/honest");
+    assert_eq!((&honest["resumed"], &honest["early"]), (&true.into(), &false.into()), "{honest}");
+    assert_eq!(honest["early_data"], "ticket_epoch");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_copy_executes_while_the_register_is_full() {
+    let upstream = Upstream::start().await;
+    for capacity in [0, 1, 2] {
+        let server = RunningServer::proxy(&upstream, |config| {
+            config.early_data.register_capacity = capacity;
+        })
+        .await;
+        for flight in 0..4 {
+            let session = server.session("http/1.1").await;
+            let word = format!("full={capacity}.{flight}.");
+            let request = get(&format!("/?{word}"));
+            let client = Client::prepare("http/1.1", Some(&session), &request);
+            let copy = client.flight.clone();
+            let answer = client.run(server.address).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            attack(server.address, &copy, 25, 5).await;
+            assert_eq!(upstream.seen(&word).len(), 1, "{word}");
+        }
+        server.stop().await;
+    }
+}

@@ -1,0 +1,259 @@
+//! Two servers whose ticket keys, and single-use tickets, lie in a real store.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use firstflight_config::{Content, KeySource, TicketSettings};
+use firstflight_store::ring::SharedRing;
+use firstflight_store::{Store, StoreConfig};
+use firstflight_testkit::{Listen, Process, skipped_without};
+use firstflight_tickets::{KeyEncryption, KeyState, Schedule};
+use firstflight_tls::{EarlyData, Handshake, Session, SteadyClock};
+use tokio::net::TcpStream;
+
+use crate::support::{
+    Client, RunningServer, TEST_TIMEOUT, Upstream, executions, get, line, patient, replay,
+};
+
+struct Cluster {
+    store: Process,
+    config: StoreConfig,
+    dir: Arc<tempfile::TempDir>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let store = Process::redis(Listen::Unix);
+        let config = patient(&store);
+        let cluster = Self { store, config, dir: Arc::new(tempfile::tempdir().unwrap()) };
+        std::fs::write(cluster.key_encryption(), "0123456789abcdef".repeat(4)).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(cluster.key_encryption(), mode).unwrap();
+        cluster
+    }
+
+    fn key_encryption(&self) -> PathBuf {
+        self.dir.path().join("kek")
+    }
+
+    /// Two nodes that issue single-use tickets, once early data is accepted between them.
+    async fn single_use_nodes(&self, upstream: &Upstream) -> (RunningServer, RunningServer) {
+        let single_use = |tickets: &mut TicketSettings| tickets.single_use = true;
+        let nodes = (self.node(upstream, single_use).await, self.node(upstream, single_use).await);
+        self.until(&nodes.0, &nodes.1, accepted).await;
+        nodes
+    }
+
+    async fn node(
+        &self,
+        upstream: &Upstream,
+        change: impl FnOnce(&mut TicketSettings),
+    ) -> RunningServer {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        RunningServer::start(dir, Content::upstream(&upstream.url()).unwrap(), |config| {
+            config.store = Some(self.config.clone());
+            config.tickets.keys = KeySource::Store {
+                key_encryption: self.key_encryption(),
+                schedule: Schedule::default(),
+            };
+            change(&mut config.tickets);
+        })
+        .await
+    }
+
+    /// Waits until a connection with a session of `from` comes out at `to` as it should.
+    async fn until(
+        &self,
+        from: &RunningServer,
+        to: &RunningServer,
+        wanted: impl Fn(&Handshake) -> bool,
+    ) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        loop {
+            self.age();
+            let session = from.session("http/1.1").await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let facts = facts(to, &session).await;
+            if wanted(&facts) {
+                return;
+            }
+            assert!(Instant::now() < end, "{facts:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// A session of `node`, once all single-use tickets of its connection are in the store.
+    async fn single_use_session(&self, node: &RunningServer) -> Session {
+        let stored = || self.store.ask(&["KEYS", "firstflight:ticket:*"]).lines().count();
+        let expected = stored() + node.config.tls.tickets;
+        let session = node.session("http/1.1").await;
+        let end = Instant::now() + TEST_TIMEOUT;
+        while stored() < expected {
+            assert!(Instant::now() < end, "{} of {expected} tickets", stored());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        session
+    }
+
+    /// How many flights are recorded in the store.
+    fn claims(&self) -> u64 {
+        let count = "return #redis.call('KEYS', 'firstflight:c:*')";
+        self.store.ask(&["EVAL", count, "0"]).trim().parse().unwrap()
+    }
+
+    /// Makes the store's epoch a day older, so that claims count at once.
+    fn age(&self) {
+        if let Ok(left) = self.store.ask(&["PTTL", EPOCH]).parse::<u64>() {
+            self.store.ask(&["PEXPIRE", EPOCH, &(left - 86_400_000).to_string()]);
+        }
+    }
+}
+
+async fn facts(node: &RunningServer, session: &Session) -> Handshake {
+    let mut client = Client::prepare("http/1.1", Some(session), &get("/probe"));
+    let mut tcp = TcpStream::connect(node.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.machine.facts()
+}
+
+fn accepted(facts: &Handshake) -> bool {
+    facts.early_data == EarlyData::Accepted
+}
+
+const EPOCH: &str = "firstflight:epoch";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_one_node_runs_early_on_another() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let a = cluster.node(&upstream, |tickets| tickets.node = Some("a".to_owned())).await;
+    let b = cluster.node(&upstream, |tickets| tickets.node = Some("b".to_owned())).await;
+    cluster.until(&a, &b, accepted).await;
+    cluster.until(&b, &a, accepted).await;
+
+    // What each says of itself, with the last use of its keys.
+    let store = Store::open(cluster.config.clone(), SteadyClock::unix_micros).unwrap();
+    let keys = KeyEncryption::open(cluster.key_encryption()).unwrap();
+    let ring = SharedRing::new(store, keys, Schedule::default());
+    let end = Instant::now() + TEST_TIMEOUT;
+    let nodes = loop {
+        let nodes = ring.nodes().await.unwrap_or_default();
+        let used = |key: &firstflight_tickets::KeyStatus| key.last_opened.is_some();
+        if nodes.iter().filter(|node| node.keys.iter().any(used)).count() == 2 {
+            break nodes;
+        }
+        assert!(Instant::now() < end, "{nodes:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(nodes[0].node, "a");
+    assert_eq!(nodes[1].node, "b");
+    let names = |at: usize| nodes[at].keys.iter().map(|key| &key.name).collect::<Vec<_>>();
+    assert_eq!(names(0), names(1));
+    assert!(nodes[0].keys.iter().any(|key| key.state == KeyState::Next));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn early_data_is_for_the_zone_that_issued_the_ticket() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let west = cluster.node(&upstream, |tickets| tickets.zone = Some("west".to_owned())).await;
+    let east = cluster.node(&upstream, |tickets| tickets.zone = Some("east".to_owned())).await;
+    cluster.until(&west, &west, accepted).await;
+    let session = west.session("http/1.1").await;
+    let mut client = Client::prepare("http/1.1", Some(&session), &get("/other"));
+    let mut tcp = TcpStream::connect(east.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    let facts = client.machine.facts();
+    assert!(facts.resumed && facts.early_data != EarlyData::Accepted, "{facts:?}");
+    client.write(&get("/other"));
+    client.send(&mut tcp).await;
+    client.finish(&mut tcp).await;
+    let lines = east.stop().await;
+    assert_eq!(line(&lines, "/other")["early_data"], "zone", "{lines:?}");
+    assert_eq!(upstream.seen("/other").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_use_ticket_is_good_for_one_connection_anywhere() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = cluster.single_use_nodes(&upstream).await;
+
+    let session = cluster.single_use_session(&a).await;
+    let claims = cluster.claims();
+    let mut client = Client::prepare("http/1.1", Some(&session), &get("/once"));
+    let flight = client.flight.clone();
+    let mut tcp = TcpStream::connect(b.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    assert!(accepted(&client.machine.facts()));
+    client.finish(&mut tcp).await;
+    // Copies find nothing to resume, and neither does the client.
+    for node in [&a, &b, &a] {
+        drop(replay(node.address, &flight).await);
+    }
+    let again = facts(&a, &session).await;
+    assert!(!again.resumed, "{again:?}");
+    let (a, b) = (a.stop().await, b.stop().await);
+    assert_eq!((executions(&a, "/once"), executions(&b, "/once")), (0, 1));
+    assert_eq!(upstream.seen("/once").len(), 1);
+    // Some may be of connections before it, when not all was in the store yet; they end by and by.
+    assert!(cluster.claims() <= claims, "no claim beside it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_a_single_use_flight_race_and_one_runs() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let cluster = Cluster::new();
+    let (a, b) = cluster.single_use_nodes(&upstream).await;
+    for round in 0..5 {
+        let target = format!("/race.{round}.");
+        let session = cluster.single_use_session(&a).await;
+        let flight = Client::prepare("http/1.1", Some(&session), &get(&target)).flight;
+        let open = tokio::join!(
+            replay(a.address, &flight),
+            replay(b.address, &flight),
+            replay(a.address, &flight),
+            replay(b.address, &flight),
+        );
+        upstream.wait_for(&target).await;
+        drop(open);
+    }
+    drop((a.stop().await, b.stop().await));
+    for round in 0..5 {
+        assert_eq!(upstream.seen(&format!("/race.{round}.")).len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_begin_without_the_store_come_to_its_keys() {
+    if skipped_without(&["redis-server"]) {
+        return;
+    }
+    let upstream = Upstream::start().await;
+    let mut cluster = Cluster::new();
+    cluster.store.kill();
+    let (a, b) = (cluster.node(&upstream, |_| {}).await, cluster.node(&upstream, |_| {}).await);
+    // Each serves, under keys of its own.
+    let own = a.session("http/1.1").await;
+    assert!(facts(&a, &own).await.resumed);
+    assert!(!facts(&b, &own).await.resumed);
+    cluster.store.restart();
+    cluster.until(&a, &b, |facts| facts.resumed).await;
+    cluster.until(&b, &a, accepted).await;
+    // What it has issued until then, it still opens.
+    assert!(facts(&a, &own).await.resumed);
+}

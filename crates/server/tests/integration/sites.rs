@@ -1,0 +1,191 @@
+//! Several sites on one address: whose certificate, whose ticket, whose rules.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use firstflight_config::{
+    Action, CertificateSource, Content, FileSettings, Mode, Route, ServerConfig, Site, Sites,
+};
+use firstflight_quic::Remembered;
+use http::{HeaderValue, Request, StatusCode, header};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use crate::support::quic::{Quic, reply};
+use crate::support::{Client, RunningServer, executions, line, replay};
+
+/// `one.test`, whose certificate covers `shared.two.test` too, and `*.two.test`, where `/pay` is
+/// never run early. Each serves files with its name.
+async fn two_sites() -> RunningServer {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let mut one = site(&dir, "one", &["one.test"], &["one.test", "shared.two.test"]);
+    let mut two = site(&dir, "two", &["*.two.test", "two.test"], &["two.test", "*.two.test"]);
+    one.headers = vec![(header::SERVER, HeaderValue::from_static("one"))];
+    let mut pay = two.routes[0].clone();
+    pay.path = "/pay".to_owned();
+    pay.early.mode = Some(Mode::Disabled);
+    two.routes.push(pay);
+    let content = Content::Sites(Sites { sites: vec![one, two], upstreams: BTreeMap::new() });
+    RunningServer::start(dir, content, |_: &mut ServerConfig| {}).await
+}
+
+fn site(dir: &TempDir, name: &str, names: &[&str], covered: &[&str]) -> Site {
+    let root = dir.path().join(name);
+    std::fs::create_dir(&root).unwrap();
+    for file in ["index.html", "pay"] {
+        std::fs::write(root.join(file), format!("{name}\n")).unwrap();
+    }
+    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    let made = rcgen::generate_simple_self_signed(owned(covered)).unwrap();
+    let (cert, key) = (root.with_extension("pem"), root.with_extension("key"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let files = Action::Files(FileSettings::new(root));
+    Site {
+        names: owned(names),
+        certificate: Some(CertificateSource::Files { cert, key }),
+        ..Site::new(vec![Route::new("/", files)])
+    }
+}
+
+fn get(host: &str, target: &str) -> Vec<u8> {
+    format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into_bytes()
+}
+
+/// A request after a full handshake.
+async fn full(server: &RunningServer, server_name: &str, request: &[u8]) -> String {
+    let mut client = Client::calling(server_name, "http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(request);
+    client.finish(&mut tcp).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_host_chooses_the_site_as_far_as_the_certificate_goes() {
+    let server = two_sites().await;
+    for (server_name, host, status, body) in [
+        ("one.test", "one.test", "200 OK", "one\n"),
+        ("two.test", "two.test", "200 OK", "two\n"),
+        ("a.two.test", "b.two.test:443", "200 OK", "two\n"),
+        ("one.test", "shared.two.test", "200 OK", "two\n"),
+        ("one.test", "two.test", "421 Misdirected Request", "421 Misdirected Request\n"),
+        ("two.test", "one.test", "421 Misdirected Request", "421 Misdirected Request\n"),
+        ("unknown.test", "unknown.test", "200 OK", "one\n"),
+        ("127.0.0.1", "127.0.0.1", "200 OK", "one\n"),
+        ("one.test", "one.test\r\nHost: one.test", "400 Bad Request", "400 Bad Request\n"),
+    ] {
+        let answer = full(&server, server_name, &get(host, "/")).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{host}: {answer}");
+        assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{host}: {answer}");
+        assert_eq!(answer.contains("server: one\r\n"), body == "one\n", "{host}: {answer}");
+    }
+    for head in
+        ["GET / HTTP/1.1\r\nConnection: close", "GET / HTTP/1.1\r\nHost:\r\nConnection: close"]
+    {
+        let answer = full(&server, "one.test", format!("{head}\r\n\r\n").as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{head}: {answer}");
+    }
+    let old = full(&server, "one.test", b"GET / HTTP/1.0\r\n\r\n").await;
+    assert!(old.ends_with("one\n"), "{old}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http3_has_the_same_sites() {
+    let server = two_sites().await;
+    for (server_name, host, status) in [
+        ("one.test", "one.test", StatusCode::OK),
+        ("one.test", "shared.two.test", StatusCode::OK),
+        ("one.test", "two.test", StatusCode::MISDIRECTED_REQUEST),
+    ] {
+        let mut client = Quic::connect_to(server_name, server.address, Remembered::default()).await;
+        let request = Request::builder().uri(format!("https://{host}/")).body(()).unwrap();
+        let answer = reply(client.begin(request, true).await).await.unwrap();
+        assert_eq!(answer.status, status, "{host}");
+        let body = if host == "one.test" { "one\n" } else { "two\n" };
+        assert!(status != StatusCode::OK || answer.body == body, "{host}: {:?}", answer.body);
+        client.close().await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_of_one_site_brings_no_early_data_to_another() {
+    let server = two_sites().await;
+    for (issued, asked) in [
+        ("one.test", "one.test"),
+        ("two.test", "a.two.test"),
+        ("one.test", "two.test"),
+        ("two.test", "one.test"),
+    ] {
+        let session = server.session_of(issued, "http/1.1").await;
+        let request = get(asked, &format!("/?{issued}-{asked}"));
+        let client = Client::calling(asked, "http/1.1", Some(&session), &request);
+        let answer = client.run(server.address).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{issued} {asked}: {answer}");
+    }
+    let log = server.stop().await;
+    for (word, early_data, early) in [
+        ("?one.test-one.test", "accepted", true),
+        ("?two.test-a.two.test", "accepted", true),
+        ("?one.test-two.test", "session_not_resumed", false),
+        ("?two.test-one.test", "session_not_resumed", false),
+    ] {
+        let line = line(&log, word);
+        assert_eq!((&line["early_data"], &line["early"]), (&early_data.into(), &early.into()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quic_ticket_of_one_site_brings_no_early_data_to_another() {
+    let server = two_sites().await;
+    let mut first = Quic::connect_to("two.test", server.address, Remembered::default()).await;
+    let request = |host: &str| Request::builder().uri(format!("https://{host}/")).body(()).unwrap();
+    let stream = first.begin(request("two.test"), true).await;
+    assert_eq!(reply(stream).await.unwrap().body, "two\n");
+    let remembered = first.remember().await;
+    first.close().await;
+    let mut own = Quic::connect_to("a.two.test", server.address, remembered.clone()).await;
+    let stream = own.begin(request("a.two.test"), true).await;
+    assert!(own.accepted().await);
+    assert_eq!(reply(stream).await.unwrap().body, "two\n");
+    own.close().await;
+    let other = Quic::refused_as("one.test", server.address, remembered, "/").await;
+    assert!(!other.handshake().resumed);
+    other.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_early_follows_from_the_host_whatever_the_connection_is() {
+    let server = two_sites().await;
+    for (host, target) in [("one.test", "/pay?one"), ("shared.two.test", "/pay?two")] {
+        let session = server.session_of("one.test", "http/1.1").await;
+        let client = Client::calling("one.test", "http/1.1", Some(&session), &get(host, target));
+        assert!(client.run(server.address).await.starts_with("HTTP/1.1 200 OK\r\n"), "{target}");
+    }
+    let log = server.stop().await;
+    assert!(line(&log, "/pay?one")["held"].is_null());
+    assert_eq!(line(&log, "/pay?two")["held"], "policy");
+}
+
+/// The refused flight left no record; by the names of a later configuration TLS would accept it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flight_that_was_refused_does_not_run_after_a_name_has_moved_to_its_tickets_site() {
+    let server = two_sites().await;
+    let session = server.session_of("one.test", "http/1.1").await;
+    let request = get("two.test", "/?moved");
+    let client = Client::calling("two.test", "http/1.1", Some(&session), &request);
+    let copy = client.flight.clone();
+    assert!(client.run(server.address).await.ends_with("two\n"));
+    let moved = server.reload(|config| {
+        let Content::Sites(content) = &mut config.content else { unreachable!() };
+        content.sites[1].names.retain(|name| name != "two.test");
+        content.sites[0].names.push("two.test".to_owned());
+    });
+    moved.await.unwrap();
+    drop(replay(server.address, &copy).await);
+    let log = server.stop().await;
+    assert_eq!(executions(&log, "?moved"), 1, "{log:#?}");
+}

@@ -1,0 +1,101 @@
+//! Nodes that share a real store and their ticket keys.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use firstflight_config::{Content, KeySource, ServerConfig};
+use firstflight_store::StoreConfig;
+use firstflight_testkit::{Listen, Process};
+use firstflight_tickets::{KeyFile, Schedule, UnixTime};
+use firstflight_tls::{EarlyData, Session};
+use tokio::net::TcpStream;
+
+use super::{Client, PREFACE, RunningServer, TEST_TIMEOUT, Upstream, get, http2_request, patient};
+
+/// A store, and what its nodes have in common.
+pub(crate) struct Cluster {
+    pub(crate) store: Process,
+    config: StoreConfig,
+    dir: Arc<tempfile::TempDir>,
+}
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        let store = Process::redis(Listen::Unix);
+        let config = patient(&store);
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let now = UnixTime::from(std::time::SystemTime::now());
+        KeyFile::new(dir.path().join("keys")).write_new(Schedule::default(), now).unwrap();
+        Self { store, config, dir }
+    }
+
+    pub(crate) fn budget(mut self, budget: Duration) -> Self {
+        self.config.budget = budget;
+        self
+    }
+
+    pub(crate) async fn node(&self, upstream: &Upstream) -> RunningServer {
+        self.start(Content::upstream(&upstream.url()).unwrap(), |_| {}).await
+    }
+
+    pub(crate) async fn start(
+        &self,
+        content: Content,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> RunningServer {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let keys = self.dir.path().join("keys");
+        RunningServer::start(dir, content, |config| {
+            config.store = Some(self.config.clone());
+            config.tickets.keys = KeySource::File(keys);
+            change(config);
+        })
+        .await
+    }
+
+    /// Waits until the node runs flights early, in a store that has recorded for a day.
+    pub(crate) async fn runs_early(&self, node: &RunningServer, alpn: &str) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        loop {
+            self.age();
+            let session = node.session(alpn).await;
+            if early_data(node, &session, alpn).await == EarlyData::Accepted {
+                return;
+            }
+            assert!(Instant::now() < end, "the node runs nothing early");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Makes the store's epoch a day older, if there is one: its age is read off the life that it
+    /// has left.
+    pub(crate) fn age(&self) {
+        if let Some(left) = self.epoch() {
+            self.store.ask(&["PEXPIRE", EPOCH, &(left - DAY.as_millis()).to_string()]);
+        }
+    }
+
+    /// How long the epoch's record still lives, in milliseconds.
+    pub(crate) fn epoch(&self) -> Option<u128> {
+        self.store.ask(&["PTTL", EPOCH]).parse().ok()
+    }
+}
+
+const EPOCH: &str = "firstflight:epoch";
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// What becomes of the early data of one request for `/probe`.
+pub(crate) async fn early_data(node: &RunningServer, session: &Session, alpn: &str) -> EarlyData {
+    let mut client = Client::prepare(alpn, Some(session), &request(alpn, "/probe"));
+    let mut tcp = TcpStream::connect(node.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.machine.facts().early_data
+}
+
+pub(crate) fn request(alpn: &str, target: &str) -> Vec<u8> {
+    match alpn {
+        "h2" => [PREFACE, &http2_request(1, "GET", target)].concat(),
+        "ping-pong" => b"PING".to_vec(),
+        _ => get(target),
+    }
+}

@@ -1,0 +1,81 @@
+//! First flights over QUIC, taken from an honest client and sent by somebody else.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits, Remembered};
+use http::Method;
+use tokio::net::UdpSocket;
+use tokio::time::{sleep, timeout};
+
+use super::TEST_TIMEOUT;
+use super::quic::{Quic, Wire, request};
+
+/// Sends datagrams from an address of its own.
+pub(crate) async fn send(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    for datagram in datagrams {
+        socket.send_to(datagram, server).await.unwrap();
+    }
+    socket
+}
+
+/// The same, and waits until the server answers: it has seen the flight then. To a server that has
+/// the connection already, it is the connection's, from a strange address, and nothing is answered.
+pub(crate) async fn replay(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
+    let socket = send(server, datagrams).await;
+    let mut answer = [0; 2000];
+    timeout(TEST_TIMEOUT, socket.recv(&mut answer)).await.expect("the server answers").unwrap();
+    socket
+}
+
+/// A client's first flight with this request, which reached nobody: what it sent until nothing came
+/// for a while.
+pub(crate) async fn first_flight(
+    server: SocketAddr,
+    remembered: Remembered,
+    target: &str,
+) -> Vec<Vec<u8>> {
+    let wire = Wire::to(server).await;
+    wire.lose_up(true);
+    let mut client = Quic::connect_small(wire.address, remembered).await;
+    let _stream = client.begin(request(Method::GET, target), true).await;
+    gathered(&wire).await
+}
+
+/// What the client has sent, once it waits for an answer.
+pub(crate) async fn gathered(wire: &Wire) -> Vec<Vec<u8>> {
+    // A long header of type 0-RTT.
+    while !wire.up().iter().any(|datagram| has_early(datagram)) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    loop {
+        let before = wire.up().len();
+        sleep(Duration::from_millis(20)).await;
+        let all = wire.up();
+        if all.len() == before {
+            return all;
+        }
+    }
+}
+
+pub(crate) fn has_early(datagram: &[u8]) -> bool {
+    // 0-RTT packets may follow an Initial packet in its datagram; that is at least 600 bytes long.
+    datagram[0] & 0xf0 == 0xd0 || datagram.len() > 600 && datagram[0] & 0xf0 != 0xc0
+}
+
+pub(crate) fn bytes(datagrams: &[Vec<u8>]) -> usize {
+    datagrams.iter().map(Vec::len).sum()
+}
+
+/// The connection id of a first flight, and its ClientHello.
+pub(crate) fn client_hello(datagrams: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
+    let mut flights = FirstFlights::new(FirstFlightsLimits::default());
+    let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    let id = datagrams.iter().find_map(|sent| flights.see(remote, sent, Duration::ZERO));
+    let id = id.expect("a whole ClientHello");
+    match flights.take(remote, &id) {
+        FirstFlight::Whole { client_hello, .. } => (id.to_vec(), client_hello),
+        other => panic!("{other:?}"),
+    }
+}

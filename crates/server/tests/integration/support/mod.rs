@@ -1,0 +1,413 @@
+//! What the tests share: a running server, an upstream that counts, honest and dishonest clients.
+
+pub(crate) mod cluster;
+pub(crate) mod flights;
+pub(crate) mod quic;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use firstflight_config::{AccessLogSettings, CertificateSource, Content, LogFormat, ServerConfig};
+use firstflight_server::{Server, ServerError, ServerHandle};
+use firstflight_tls::{Connector, ConnectorConfig, Machine, Offer, Progress, Session, Trust};
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Long enough never to matter on a loaded machine; whatever waits for it has failed.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A server on a port of its own, with a JSON access log.
+pub(crate) struct RunningServer {
+    pub(crate) address: SocketAddr,
+    pub(crate) dir: Arc<tempfile::TempDir>,
+    pub(crate) handle: ServerHandle,
+    /// As it was started.
+    pub(crate) config: ServerConfig,
+    stop: Option<oneshot::Sender<()>>,
+    running: Option<JoinHandle<()>>,
+    log: PathBuf,
+}
+
+impl RunningServer {
+    pub(crate) async fn files(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let root = dir.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join("index.html"), "hello\n").unwrap();
+        std::fs::write(root.join("big"), vec![b'x'; 1 << 20]).unwrap();
+        Self::start(dir, Content::files(root), change).await
+    }
+
+    pub(crate) async fn proxy(upstream: &Upstream, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Self::start(dir, Content::upstream(&upstream.url()).unwrap(), change).await
+    }
+
+    pub(crate) async fn start(
+        dir: Arc<tempfile::TempDir>,
+        content: Content,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Self {
+        let log = dir.path().join("access.log");
+        let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
+        config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
+        config.access_log =
+            Some(AccessLogSettings { file: Some(log.clone()), format: LogFormat::Json });
+        change(&mut config);
+        let server = Server::bind(config.clone()).await.unwrap();
+        let (address, handle) = (server.local_addrs()[0], server.handle());
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(server.run(async {
+            let _ = stopped.await;
+        }));
+        let (stop, running) = (Some(stop), Some(running));
+        Self { address, dir, handle, config, stop, running, log }
+    }
+
+    /// Reloads with the configuration as it was started, but for a change.
+    pub(crate) async fn reload(
+        &self,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Result<(), ServerError> {
+        let mut config = self.config.clone();
+        change(&mut config);
+        self.handle.reload(config).await
+    }
+
+    /// Asks the server to stop, without waiting.
+    pub(crate) fn start_stop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+    }
+
+    /// Stops the server and returns the log's lines.
+    pub(crate) async fn stop(mut self) -> Vec<serde_json::Value> {
+        if self.stop.is_some() {
+            self.start_stop();
+        }
+        self.running.take().unwrap().await.unwrap();
+        lines(&self.log)
+    }
+
+    /// A session from a full handshake, good for early data.
+    pub(crate) async fn session(&self, alpn: &str) -> Session {
+        self.session_of("localhost", alpn).await
+    }
+
+    /// The same under a name of its own.
+    pub(crate) async fn session_of(&self, host: &str, alpn: &str) -> Session {
+        let mut client = Client::calling(host, alpn, None, b"");
+        let mut tcp = TcpStream::connect(self.address).await.unwrap();
+        let request: &[u8] = match alpn {
+            "http/1.1" => b"GET /session HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+            "ping-pong" => b"PING",
+            _ => PREFACE,
+        };
+        client.handshake(&mut tcp).await;
+        client.write(request);
+        let sessions = client.until_session(&mut tcp).await;
+        sessions.into_iter().find(Session::early_data_capable).expect("a ticket for early data")
+    }
+}
+
+pub(crate) fn lines(log: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(log).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// How often requests whose target contains `word` were executed, by the access log.
+pub(crate) fn executions(lines: &[serde_json::Value], word: &str) -> usize {
+    lines.iter().filter(|line| is(line, word) && line["executed"] == true).count()
+}
+
+/// The only line whose target contains `word`.
+pub(crate) fn line<'a>(lines: &'a [serde_json::Value], word: &str) -> &'a serde_json::Value {
+    let mut found = lines.iter().filter(|line| is(line, word));
+    let line = found.next().unwrap_or_else(|| panic!("no line for {word}"));
+    assert!(found.next().is_none(), "two lines for {word}");
+    line
+}
+
+fn is(line: &serde_json::Value, word: &str) -> bool {
+    line["target"].as_str().unwrap().contains(word)
+}
+
+/// A client without a will of its own: it holds its first flight as bytes.
+pub(crate) struct Client {
+    pub(crate) machine: Machine,
+    /// ClientHello, and the request as early data if there is a session.
+    pub(crate) flight: Vec<u8>,
+    /// Where the early data begins in the flight.
+    pub(crate) hello: usize,
+}
+
+impl Client {
+    pub(crate) fn prepare(alpn: &str, session: Option<&Session>, request: &[u8]) -> Self {
+        Self::calling("localhost", alpn, session, request)
+    }
+
+    /// One that asks for this name (SNI).
+    pub(crate) fn calling(
+        host: &str,
+        alpn: &str,
+        session: Option<&Session>,
+        request: &[u8],
+    ) -> Self {
+        let connector = Connector::new(ConnectorConfig {
+            alpn: match alpn {
+                "ping-pong" => Vec::new(),
+                name => vec![name.as_bytes().to_vec()],
+            },
+            ..ConnectorConfig::new(Trust::Anyone)
+        })
+        .unwrap();
+        let offer = Offer {
+            host: host.to_owned(),
+            session: session.cloned(),
+            early_data: session.is_some(),
+        };
+        let mut machine = connector.machine(&offer).unwrap();
+        let progress = machine.handshake().unwrap();
+        let hello = machine.outgoing().len();
+        if session.is_some() {
+            assert_eq!(progress, Progress::Done(()), "the session allows early data");
+            let mut rest = request;
+            while !rest.is_empty() {
+                match machine.write(rest).unwrap() {
+                    Progress::Done(count) => rest = &rest[count..],
+                    other => panic!("early data is too long: {other:?}"),
+                }
+            }
+        }
+        let flight = machine.outgoing().to_vec();
+        machine.sent(flight.len());
+        Self { machine, flight, hello }
+    }
+
+    /// Sends the flight and sees the connection to its end; returns all that was answered.
+    pub(crate) async fn run(mut self, address: SocketAddr) -> String {
+        let mut tcp = TcpStream::connect(address).await.unwrap();
+        tcp.write_all(&self.flight).await.unwrap();
+        self.finish(&mut tcp).await
+    }
+
+    /// Reads to the end of the connection, completing the handshake on the way.
+    pub(crate) async fn finish(&mut self, tcp: &mut TcpStream) -> String {
+        String::from_utf8_lossy(&self.read_until(tcp, |_| false).await).into_owned()
+    }
+
+    /// Reads until `enough` or the end.
+    pub(crate) async fn read_until(
+        &mut self,
+        tcp: &mut TcpStream,
+        enough: impl Fn(&[u8]) -> bool,
+    ) -> Vec<u8> {
+        let mut answer = Vec::new();
+        let mut buffer = [0; 4096];
+        while !enough(&answer) {
+            match self.machine.read(&mut buffer) {
+                Ok(Progress::Done(count)) => answer.extend_from_slice(&buffer[..count]),
+                Ok(Progress::NeedsInput) => self.exchange(tcp).await,
+                Ok(Progress::Closed) | Err(_) => break,
+            }
+        }
+        self.send(tcp).await;
+        answer
+    }
+
+    /// Completes the handshake.
+    pub(crate) async fn handshake(&mut self, tcp: &mut TcpStream) {
+        tcp.write_all(&self.flight).await.unwrap();
+        while !self.machine.is_complete() {
+            match self.machine.handshake().unwrap() {
+                Progress::Done(()) => {}
+                Progress::NeedsInput => self.exchange(tcp).await,
+                Progress::Closed => panic!("closed in the handshake"),
+            }
+        }
+        self.send(tcp).await;
+    }
+
+    pub(crate) fn write(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            match self.machine.write(data).unwrap() {
+                Progress::Done(count) => data = &data[count..],
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub(crate) async fn send(&mut self, tcp: &mut TcpStream) {
+        let outgoing = self.machine.outgoing().to_vec();
+        self.machine.sent(outgoing.len());
+        // The server may have closed already.
+        let _ = tcp.write_all(&outgoing).await;
+    }
+
+    async fn until_session(&mut self, tcp: &mut TcpStream) -> Vec<Session> {
+        let mut buffer = [0; 4096];
+        loop {
+            let sessions = self.machine.take_sessions();
+            if !sessions.is_empty() {
+                return sessions;
+            }
+            match self.machine.read(&mut buffer) {
+                Ok(Progress::Done(_)) => {}
+                Ok(Progress::NeedsInput) => self.exchange(tcp).await,
+                other => panic!("no session: {other:?}"),
+            }
+        }
+    }
+
+    async fn exchange(&mut self, tcp: &mut TcpStream) {
+        self.send(tcp).await;
+        let mut buffer = [0; 16 * 1024];
+        let read = tokio::time::timeout(TEST_TIMEOUT, tcp.read(&mut buffer)).await;
+        match read.expect("the server answers") {
+            Ok(count) if count > 0 => self.machine.feed(&buffer[..count]),
+            _ => self.machine.feed_eof(),
+        }
+    }
+}
+
+/// A request over a full handshake, from its first byte to the connection's end.
+pub(crate) async fn full(address: SocketAddr, request: &str) -> String {
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(request.as_bytes());
+    client.finish(&mut tcp).await
+}
+
+/// Resends a flight byte for byte and waits until the server has begun to answer, so that it has
+/// surely seen the flight.
+pub(crate) async fn replay(address: SocketAddr, flight: &[u8]) -> TcpStream {
+    let mut tcp = TcpStream::connect(address).await.unwrap();
+    tcp.write_all(flight).await.unwrap();
+    let mut byte = [0; 1];
+    let read = tokio::time::timeout(TEST_TIMEOUT, tcp.read(&mut byte)).await;
+    let _ = read.expect("the server answers a replayed ClientHello");
+    tcp
+}
+
+pub(crate) fn get(target: &str) -> Vec<u8> {
+    format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").into_bytes()
+}
+
+/// What an upstream has seen of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: Bytes,
+}
+
+/// An HTTP upstream that remembers its requests. Targets that contain `refuse-early` are answered
+/// 425 as long as they are marked early; `slow` takes half a second.
+pub(crate) struct Upstream {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Upstream {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = seen.clone();
+        tokio::spawn(async move {
+            loop {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let log = log.clone();
+                let service = service_fn(move |request| answer(log.clone(), request));
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(tcp), service),
+                );
+            }
+        });
+        Self { address, seen }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Waits for a request whose target contains `word`.
+    pub(crate) async fn wait_for(&self, word: &str) {
+        let waiting = async {
+            while self.seen(word).is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(TEST_TIMEOUT, waiting).await.expect("the upstream is asked");
+    }
+
+    /// The requests so far whose target contains `word`.
+    pub(crate) fn seen(&self, word: &str) -> Vec<Seen> {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().filter(|seen| seen.target.contains(word)).cloned().collect()
+    }
+}
+
+async fn answer(
+    log: Arc<Mutex<Vec<Seen>>>,
+    request: Request<hyper::body::Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let headers = head.headers.iter();
+    let headers = headers.map(|(k, v)| (k.to_string(), v.to_str().unwrap().to_owned())).collect();
+    let target = head.uri.to_string();
+    let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let early = head.headers.contains_key("early-data");
+    log.lock().unwrap().push(Seen {
+        method: head.method.to_string(),
+        target: target.clone(),
+        headers,
+        body,
+    });
+    if target.contains("slow") {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let mut answer = Response::new(Full::from("upstream\n"));
+    if early && target.contains("refuse-early") {
+        *answer.status_mut() = http::StatusCode::TOO_EARLY;
+    }
+    Ok(answer)
+}
+
+/// HTTP/2 by hand, so that a test decides which bytes are early: the preface and empty SETTINGS.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// HEADERS with END_STREAM for a request without a body.
+pub(crate) fn http2_request(stream: u8, method: &str, path: &str) -> Vec<u8> {
+    // Literals without indexing (RFC 7541 section 6.2.2) of names in the static table.
+    let mut block = vec![0x87];
+    for (index, value) in [(2, method), (4, path), (1, "h")] {
+        block.extend([index, u8::try_from(value.len()).unwrap()]);
+        block.extend(value.as_bytes());
+    }
+    let mut frame = vec![0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, stream];
+    frame.extend(block);
+    frame
+}
+
+/// How nodes reach `store`. A claim has a second: a busy machine is not what these tests are about.
+pub(crate) fn patient(store: &firstflight_testkit::Process) -> firstflight_store::StoreConfig {
+    let url = firstflight_store::StoreUrl::parse(&store.url(), 6379).unwrap();
+    let topology = firstflight_store::Topology::Single(url.address);
+    let mut config = firstflight_store::StoreConfig::new(topology);
+    config.budget = Duration::from_secs(1);
+    config
+}

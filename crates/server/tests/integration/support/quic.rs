@@ -1,0 +1,432 @@
+//! A client of HTTP/3 that does one thing at a time, and a wire that remembers and holds back.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use firstflight_quic::{ClientCrypto, Remembered, ResetKey, ResumptionInbox};
+use firstflight_tls::{CipherPolicy, ConnectorConfig, Handshake, Trust};
+use h3::client::{RequestStream, SendRequest};
+use h3::error::StreamError;
+use h3_quinn::{BidiStream, OpenStreams};
+use http::{HeaderMap, Method, Request, StatusCode};
+use quinn::udp::{Transmit, UdpSockRef, UdpSocketState};
+use quinn::{ClientConfig, Endpoint, EndpointConfig, TransportConfig, ZeroRttAccepted};
+use tokio::net::UdpSocket;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::TEST_TIMEOUT;
+
+/// A connection with HTTP/3 on it.
+pub(crate) struct Quic {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) connection: quinn::Connection,
+    inbox: ResumptionInbox,
+    accepted: Option<ZeroRttAccepted>,
+    pub(crate) requests: SendRequest<OpenStreams, Bytes>,
+    /// Ends when the connection does.
+    pub(crate) driver: JoinHandle<h3::error::ConnectionError>,
+    /// Where it has one of its own.
+    _wire: Option<Wire>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+pub(crate) type Stream = RequestStream<BidiStream<Bytes>, Bytes>;
+
+/// A configuration for one connection, and where its tickets will be.
+pub(crate) fn config(alpn: &str, remembered: Remembered) -> (ClientConfig, ResumptionInbox) {
+    config_with("localhost", alpn, remembered, CipherPolicy::default())
+}
+
+fn config_with(
+    host: &str,
+    alpn: &str,
+    remembered: Remembered,
+    ciphers: CipherPolicy,
+) -> (ClientConfig, ResumptionInbox) {
+    let crypto = ClientCrypto::new(ConnectorConfig {
+        alpn: vec![alpn.as_bytes().to_vec()],
+        ciphers,
+        ..ConnectorConfig::new(Trust::Anyone)
+    });
+    let (crypto, tokens, inbox) = crypto.unwrap().for_connection(host, remembered).unwrap();
+    let mut config = ClientConfig::new(crypto);
+    let mut transport = TransportConfig::default();
+    // Where the kernel merges datagrams, nobody can count them.
+    transport.enable_segmentation_offload(false);
+    config.transport_config(Arc::new(transport)).token_store(tokens);
+    (config, inbox)
+}
+
+pub(crate) fn endpoint() -> Endpoint {
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let config = EndpointConfig::new(Arc::new(ResetKey::new([1; 32])));
+    Endpoint::new(config, None, socket, Arc::new(quinn::TokioRuntime)).unwrap()
+}
+
+async fn http(
+    connection: &quinn::Connection,
+) -> (JoinHandle<h3::error::ConnectionError>, SendRequest<OpenStreams, Bytes>) {
+    let quic = h3_quinn::Connection::new(connection.clone());
+    let (mut driver, requests) =
+        h3::client::builder().send_grease(false).build(quic).await.unwrap();
+    let closed = async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await };
+    (tokio::spawn(closed), requests)
+}
+
+impl Quic {
+    /// Connects, with early data if there is a session for it; the handshake may go on.
+    pub(crate) async fn connect(address: SocketAddr, remembered: Remembered) -> Self {
+        Self::connect_with(address, "localhost", remembered, CipherPolicy::default()).await
+    }
+
+    /// The same, asking for this name (SNI).
+    pub(crate) async fn connect_to(
+        host: &str,
+        address: SocketAddr,
+        remembered: Remembered,
+    ) -> Self {
+        Self::connect_with(address, host, remembered, CipherPolicy::default()).await
+    }
+
+    /// The same with a ClientHello that fits into one datagram, without post-quantum keys.
+    pub(crate) async fn connect_small(address: SocketAddr, remembered: Remembered) -> Self {
+        let groups = Some("X25519".to_owned());
+        let ciphers = CipherPolicy { groups, ..Default::default() };
+        Self::connect_with(address, "localhost", remembered, ciphers).await
+    }
+
+    async fn connect_with(
+        address: SocketAddr,
+        host: &str,
+        remembered: Remembered,
+        ciphers: CipherPolicy,
+    ) -> Self {
+        let early = remembered.early_data;
+        let (config, inbox) = config_with(host, "h3", remembered, ciphers);
+        let endpoint = endpoint();
+        let connecting = endpoint.connect_with(config, address, host).unwrap();
+        let (connection, accepted) = match early {
+            true => {
+                let (connection, accepted) =
+                    connecting.into_0rtt().unwrap_or_else(|_| panic!("early data is possible"));
+                (connection, Some(accepted))
+            }
+            false => (timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap(), None),
+        };
+        let (driver, requests) = http(&connection).await;
+        Self { endpoint, connection, inbox, accepted, requests, driver, _wire: None }
+    }
+
+    /// Sends a request early that the server refuses, and begins HTTP/3 when it knows.
+    pub(crate) async fn refused(address: SocketAddr, remembered: Remembered, target: &str) -> Self {
+        Self::refused_as("localhost", address, remembered, target).await
+    }
+
+    /// The same, asking for this name (SNI).
+    pub(crate) async fn refused_as(
+        host: &str,
+        address: SocketAddr,
+        remembered: Remembered,
+        target: &str,
+    ) -> Self {
+        let wire = Wire::to(address).await;
+        wire.hold_down();
+        let (config, inbox) = config_with(host, "h3", remembered, CipherPolicy::default());
+        let endpoint = endpoint();
+        let connecting = endpoint.connect_with(config, wire.address, host).unwrap();
+        let (connection, accepted) =
+            connecting.into_0rtt().unwrap_or_else(|_| panic!("early data is possible"));
+        // The library would close the connection along with what was refused.
+        let mut control = connection.open_uni().await.unwrap();
+        control.write_all(&[0, 4, 0]).await.unwrap();
+        let (mut send, _recv) = connection.open_bi().await.unwrap();
+        send.write_all(&head("GET", target)).await.unwrap();
+        send.finish().unwrap();
+        wire.until_down(1200).await;
+        wire.release_down().await;
+        assert!(!timeout(TEST_TIMEOUT, accepted).await.expect("the handshake ends"), "refused");
+        let (driver, requests) = http(&connection).await;
+        Self { endpoint, connection, inbox, accepted: None, requests, driver, _wire: Some(wire) }
+    }
+
+    /// Whether the server accepted early data, once the handshake is complete.
+    pub(crate) async fn accepted(&mut self) -> bool {
+        let accepted = self.accepted.take().expect("early data was sent, and not asked for yet");
+        timeout(TEST_TIMEOUT, accepted).await.expect("the handshake ends")
+    }
+
+    pub(crate) fn handshake(&self) -> Handshake {
+        *self.connection.handshake_data().unwrap().downcast::<Handshake>().unwrap()
+    }
+
+    /// What a later connection needs to send early data, and not to be doubted for its address.
+    pub(crate) async fn remember(&self) -> Remembered {
+        let waiting = async {
+            let (mut resumptions, mut tokens) = (Vec::new(), Vec::new());
+            while resumptions.is_empty() || tokens.is_empty() {
+                resumptions.extend(self.inbox.take_resumptions());
+                tokens.extend(self.inbox.take_tokens());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Remembered { resumption: resumptions.pop(), token: tokens.pop(), early_data: true }
+        };
+        timeout(TEST_TIMEOUT, waiting).await.expect("a ticket and a token come")
+    }
+
+    /// Sends a request's head and, without a body, its end.
+    pub(crate) async fn begin(&mut self, request: Request<()>, ends: bool) -> Stream {
+        let mut stream = self.requests.send_request(request).await.unwrap();
+        if ends {
+            stream.finish().await.unwrap();
+        }
+        stream
+    }
+
+    /// Sends a request without a body; `None`: the server's SETTINGS came first, and say that its
+    /// head is too large to be sent.
+    pub(crate) async fn begin_unless_told(&mut self, request: Request<()>) -> Option<Stream> {
+        match self.requests.send_request(request).await {
+            Err(StreamError::HeaderTooBig { .. }) => None,
+            sent => {
+                let mut stream = sent.unwrap();
+                stream.finish().await.unwrap();
+                Some(stream)
+            }
+        }
+    }
+
+    pub(crate) async fn ask(&mut self, method: Method, target: &str) -> Result<Reply, StreamError> {
+        let stream = self.begin(request(method, target), true).await;
+        reply(stream).await
+    }
+
+    pub(crate) async fn get(&mut self, target: &str) -> Reply {
+        self.ask(Method::GET, target).await.unwrap()
+    }
+
+    /// Ends the connection, and waits until the server has been told.
+    pub(crate) async fn close(self) {
+        self.connection.close(0x100_u32.into(), b"");
+        let _ = timeout(Duration::from_secs(2), self.endpoint.wait_idle()).await;
+    }
+}
+
+pub(crate) fn request(method: Method, target: &str) -> Request<()> {
+    let uri = format!("https://localhost{target}");
+    Request::builder().method(method).uri(uri).body(()).unwrap()
+}
+
+/// A HEADERS frame, with literals of names in QPACK's static table (RFC 9204 section 4.5.4).
+pub(crate) fn head(method: &str, target: &str) -> Vec<u8> {
+    let mut block = vec![0, 0, 0xd7];
+    for (name, value) in [(0x50, "localhost"), (0x51, target), (0x5f, method)] {
+        block.push(name);
+        if name == 0x5f {
+            block.push(0);
+        }
+        block.push(u8::try_from(value.len()).unwrap());
+        block.extend(value.as_bytes());
+    }
+    [vec![1, u8::try_from(block.len()).unwrap()], block].concat()
+}
+
+/// Reads an answer to its end.
+pub(crate) async fn reply(mut stream: Stream) -> Result<Reply, StreamError> {
+    let reading = async {
+        let (head, ()) = stream.recv_response().await?.into_parts();
+        let mut body = Vec::new();
+        while let Some(mut data) = stream.recv_data().await? {
+            body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        stream.recv_trailers().await?;
+        Ok(Reply { status: head.status, headers: head.headers, body: body.into() })
+    };
+    timeout(TEST_TIMEOUT, reading).await.expect("the server answers")
+}
+
+/// A session and a token from a full handshake.
+pub(crate) async fn remembered(address: SocketAddr) -> Remembered {
+    let mut client = Quic::connect(address, Remembered::default()).await;
+    assert!(client.get("/?session").await.status.is_success());
+    let remembered = client.remember().await;
+    client.close().await;
+    remembered
+}
+
+/// A wire between one client and the server.
+pub(crate) struct Wire {
+    pub(crate) address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    front: Arc<UdpSocket>,
+    back: Arc<UdpSocket>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+#[derive(Default)]
+struct State {
+    /// All that the client sent, and that the server sent.
+    up: Vec<Vec<u8>>,
+    down: Vec<Vec<u8>>,
+    /// Whether what comes is kept back.
+    hold_up: bool,
+    hold_down: bool,
+    /// What of the server's is kept back.
+    kept: Vec<Vec<u8>>,
+    client: Option<SocketAddr>,
+}
+
+impl Wire {
+    pub(crate) async fn to(server: SocketAddr) -> Self {
+        let front = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        let back = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        back.connect(server).await.unwrap();
+        let address = front.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State::default()));
+        let up = {
+            let (front, back, state) = (front.clone(), back.clone(), state.clone());
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 65_536];
+                while let Ok((count, from)) = front.recv_from(&mut buffer).await {
+                    let hold = {
+                        let mut state = state.lock().unwrap();
+                        state.client = Some(from);
+                        state.up.push(buffer[..count].to_vec());
+                        state.hold_up
+                    };
+                    if !hold {
+                        let _ = back.send(&buffer[..count]).await;
+                    }
+                }
+            })
+        };
+        let down = {
+            let (front, back, state) = (front.clone(), back.clone(), state.clone());
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 65_536];
+                loop {
+                    // An error is an ICMP message of a datagram before.
+                    let Ok(count) = back.recv(&mut buffer).await else { continue };
+                    let (hold, to) = {
+                        let mut state = state.lock().unwrap();
+                        state.down.push(buffer[..count].to_vec());
+                        if state.hold_down {
+                            state.kept.push(buffer[..count].to_vec());
+                        }
+                        (state.hold_down, state.client)
+                    };
+                    if let (false, Some(to)) = (hold, to) {
+                        let _ = front.send_to(&buffer[..count], to).await;
+                    }
+                }
+            })
+        };
+        Self { address, state, front, back, tasks: [up, down] }
+    }
+
+    /// Keeps back what the server sends from now on.
+    pub(crate) fn hold_down(&self) {
+        self.state.lock().unwrap().hold_down = true;
+    }
+
+    /// Loses what the client sends from now on, or not.
+    pub(crate) fn lose_up(&self, lose: bool) {
+        self.state.lock().unwrap().hold_up = lose;
+    }
+
+    /// Delivers what was kept back of the server's, and what comes.
+    pub(crate) async fn release_down(&self) {
+        let (kept, client) = {
+            let mut state = self.state.lock().unwrap();
+            state.hold_down = false;
+            (std::mem::take(&mut state.kept), state.client.unwrap())
+        };
+        for datagram in kept {
+            self.front.send_to(&datagram, client).await.unwrap();
+        }
+    }
+
+    /// Loses what was kept back, and delivers what comes.
+    pub(crate) fn drop_kept(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.kept.clear();
+        state.hold_down = false;
+    }
+
+    /// Waits until the server has sent so many bytes.
+    pub(crate) async fn until_down(&self, bytes: usize) {
+        let waiting = async {
+            while self.down().iter().map(Vec::len).sum::<usize>() < bytes {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, waiting).await.expect("the server sends so much");
+    }
+
+    /// Delivers what the client has sent from the `sent`th datagram on, though it is lost otherwise,
+    /// until the server has sent so many bytes more.
+    pub(crate) async fn inject_until_answered(&self, mut sent: usize, bytes: usize) {
+        let count = || self.down().iter().map(Vec::len).sum::<usize>();
+        let end = count() + bytes;
+        let injecting = async {
+            while count() < end {
+                for datagram in &self.up()[sent..] {
+                    self.inject(datagram).await;
+                    sent += 1;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, injecting).await.expect("the server responds");
+    }
+
+    /// What the client has sent so far.
+    pub(crate) fn up(&self) -> Vec<Vec<u8>> {
+        self.state.lock().unwrap().up.clone()
+    }
+
+    /// What the server has sent so far.
+    pub(crate) fn down(&self) -> Vec<Vec<u8>> {
+        self.state.lock().unwrap().down.clone()
+    }
+
+    /// What comes of the server for a short while; nothing may mean that it is slow.
+    pub(crate) async fn down_within_moments(&self) -> Vec<Vec<u8>> {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        self.down()
+    }
+
+    /// Sends to the server in the client's place.
+    pub(crate) async fn inject(&self, datagram: &[u8]) {
+        self.back.send(datagram).await.unwrap();
+    }
+
+    /// The same with several of one length, which the kernel carries as one (GSO) and, over
+    /// loopback, hands to the server so.
+    pub(crate) fn inject_joined(&self, datagrams: &[Vec<u8>]) {
+        let socket = UdpSockRef::from(&*self.back);
+        let joined = Transmit {
+            destination: self.back.peer_addr().unwrap(),
+            ecn: None,
+            contents: &datagrams.concat(),
+            segment_size: Some(datagrams[0].len()),
+            src_ip: None,
+        };
+        UdpSocketState::new(socket).unwrap().send(UdpSockRef::from(&*self.back), &joined).unwrap();
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}

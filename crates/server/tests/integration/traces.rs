@@ -1,0 +1,192 @@
+//! What a collector learns of requests, and the upstream and the access log with it.
+
+use firstflight_config::ServerConfig;
+use firstflight_otlp::{Endpoint, TelemetrySettings};
+use firstflight_testkit::{Collector, Span, attribute};
+use opentelemetry_proto::tonic::metrics::v1::NumberDataPoint;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
+
+use crate::support::{Client, RunningServer, Seen, Upstream, get, line, replay};
+
+const THEIR_TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const THEIR_SPAN: &str = "b7ad6b7169203331";
+
+fn traced(collector: &Collector) -> TelemetrySettings {
+    let otlp = Some(Endpoint::parse(&collector.endpoint()).unwrap());
+    TelemetrySettings { otlp, traces_sampled: 1.0, ..TelemetrySettings::default() }
+}
+
+fn with(settings: TelemetrySettings) -> impl FnOnce(&mut ServerConfig) {
+    move |config| config.telemetry = Some(settings)
+}
+
+/// The request's span, by its path.
+fn root<'a>(spans: &'a [Span], path: &str) -> Option<&'a Span> {
+    spans.iter().find(|span| attribute(span, "url.path").as_deref() == Some(path))
+}
+
+/// The parts of a request, by name.
+fn part<'a>(spans: &'a [Span], root: &Span, name: &str) -> Option<&'a Span> {
+    let ours = |span: &&Span| span.trace_id == root.trace_id && span.parent_span_id == root.span_id;
+    spans.iter().filter(ours).find(|span| span.name == name)
+}
+
+fn traceparent(seen: &Seen) -> &str {
+    seen.headers.get("traceparent").expect("a traceparent")
+}
+
+fn told(span: &Span, name: &str) -> String {
+    attribute(span, name).unwrap_or_else(|| panic!("no {name} in {span:#?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_early_request_is_told_whole_with_its_handshake_claim_and_upstream() {
+    let (collector, upstream) = (Collector::start(), Upstream::start().await);
+    let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/early?secret=1"));
+    let answer = client.run(server.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let log = server.stop().await;
+    let spans = collector.spans();
+    let whole = root(&spans, "/early").expect("a request");
+    for (name, value) in [
+        ("http.request.method", "GET"),
+        ("http.response.status_code", "200"),
+        ("server.address", "h"),
+        ("tls.resumed", "true"),
+        ("firstflight.early", "true"),
+        ("firstflight.early_data", "accepted"),
+        ("firstflight.claim", "won"),
+    ] {
+        assert_eq!(told(whole, name), value, "{name}");
+    }
+    assert_eq!(whole.name, "GET");
+    assert!(whole.parent_span_id.is_empty());
+    assert!(!format!("{spans:?}").contains("secret"), "the query is nobody's affair");
+    let handshake = part(&spans, whole, "tls.handshake").expect("a handshake");
+    let claim = part(&spans, whole, "early_data.claim").expect("a claim");
+    assert!(claim.start_time_unix_nano >= handshake.start_time_unix_nano);
+    assert!(claim.end_time_unix_nano <= handshake.end_time_unix_nano);
+    let asked = part(&spans, whole, "upstream").expect("an upstream");
+    assert_eq!(told(asked, "http.response.status_code"), "200");
+    assert!(part(&spans, whole, "early_data.hold").is_none(), "it was not held");
+    // The upstream goes on from our span, and the log names the trace.
+    let [seen] = &upstream.seen("/early")[..] else { panic!("not once") };
+    let field = traceparent(seen);
+    let (trace, span) = (hex::encode(&whole.trace_id), hex::encode(&asked.span_id));
+    assert_eq!(field, format!("00-{trace}-{span}-01"));
+    let line = line(&log, "/early");
+    assert_eq!(line["trace_id"], trace.as_str());
+    assert_eq!(line["span_id"], hex::encode(&whole.span_id).as_str());
+    assert!(line["upstream_ms"].as_f64().is_some() && line["upstream_status"] == 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_request_says_why_and_how_long_and_a_copy_that_it_lost() {
+    let (collector, upstream) = (Collector::start(), Upstream::start().await);
+    let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
+    let session = server.session("http/1.1").await;
+    let post =
+        b"POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
+    let client = Client::prepare("http/1.1", Some(&session), post);
+    let answer = client.run(server.address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/copied"));
+    let flight = client.flight.clone();
+    client.run(server.address).await;
+    drop(replay(server.address, &flight).await);
+    let log = server.stop().await;
+    let spans = collector.spans();
+    let whole = root(&spans, "/held").expect("a request");
+    assert_eq!(told(whole, "firstflight.held"), "policy");
+    let hold = part(&spans, whole, "early_data.hold").expect("a hold");
+    assert_eq!(told(hold, "firstflight.held"), "policy");
+    assert!(hold.end_time_unix_nano > hold.start_time_unix_nano);
+    let handshake = part(&spans, whole, "tls.handshake").expect("a handshake");
+    assert_eq!(told(handshake, "firstflight.handshake.complete"), "true");
+    assert_eq!(line(&log, "/held")["bytes_in"], 3);
+    let copies = spans.iter().filter(|span| {
+        attribute(span, "url.path").as_deref() == Some("/copied")
+            && attribute(span, "firstflight.claim").as_deref() == Some("lost")
+    });
+    let copies: Vec<_> = copies.collect();
+    let [copy] = &copies[..] else { panic!("{copies:?}") };
+    assert_eq!(told(copy, "firstflight.held"), "replayed");
+    let claim = part(&spans, copy, "early_data.claim").expect("a claim");
+    assert_eq!(told(claim, "firstflight.claim.won"), "false");
+    let handshake = part(&spans, copy, "tls.handshake").expect("a handshake");
+    assert_eq!(told(handshake, "firstflight.handshake.complete"), "false");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_first_request_of_a_connection_has_the_handshake() {
+    let collector = Collector::start();
+    let server = RunningServer::files(with(traced(&collector))).await;
+    let session = server.session("http/1.1").await;
+    let two = [&b"GET /?1 HTTP/1.1\r\nHost: h\r\n\r\n"[..], &get("/big")[..]].concat();
+    Client::prepare("http/1.1", Some(&session), &two).run(server.address).await;
+    server.stop().await;
+    let spans = collector.spans();
+    let whole = root(&spans, "/big").expect("a request");
+    assert!(part(&spans, whole, "tls.handshake").is_none());
+    assert!(part(&spans, root(&spans, "/").expect("a request"), "tls.handshake").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clients_trace_is_gone_on_with_only_where_clients_are_believed() {
+    let collector = Collector::start();
+    let parent = format!("00-{THEIR_TRACE}-{THEIR_SPAN}-01");
+    for believed in [false, true] {
+        let upstream = Upstream::start().await;
+        let settings = TelemetrySettings {
+            trust_traceparent: believed,
+            traces_sampled: 0.0,
+            ..traced(&collector)
+        };
+        let server = RunningServer::proxy(&upstream, with(settings)).await;
+        let session = server.session("http/1.1").await;
+        let request = format!(
+            "GET /theirs HTTP/1.1\r\nHost: h\r\nTraceparent: {parent}\r\nTracestate: a=1\r\n\
+             Connection: close\r\n\r\n"
+        );
+        let client = Client::prepare("http/1.1", Some(&session), request.as_bytes());
+        client.run(server.address).await;
+        let log = server.stop().await;
+        let [seen] = &upstream.seen("/theirs")[..] else { panic!("not once") };
+        let field = traceparent(seen);
+        assert_eq!(field.contains(THEIR_TRACE), believed, "{field}");
+        assert_eq!(line(&log, "/theirs")["trace_id"] == THEIR_TRACE, believed);
+        assert_eq!(seen.headers.contains_key("tracestate"), believed);
+        let spans = collector.spans();
+        let whole = root(&spans, "/theirs");
+        assert_eq!(whole.is_some(), believed, "unsampled is unsent");
+        if let Some(whole) = whole {
+            assert_eq!(hex::encode(&whole.parent_span_id), THEIR_SPAN);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_go_to_the_collector_by_the_names_that_are_scraped() {
+    let collector = Collector::start();
+    let server = RunningServer::files(with(traced(&collector))).await;
+    let session = server.session("http/1.1").await;
+    Client::prepare("http/1.1", Some(&session), &get("/")).run(server.address).await;
+    // The last of both leave at the end.
+    server.stop().await;
+    let metrics = collector.metrics();
+    let names: Vec<_> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+    for name in ["firstflight_requests", "firstflight_handshake_seconds", "firstflight_spans"] {
+        assert!(names.contains(&name), "no {name} in {names:?}");
+    }
+    let requests = metrics.iter().find(|metric| metric.name == "firstflight_requests").unwrap();
+    let Some(Data::Sum(sum)) = &requests.data else { panic!("no counter: {requests:?}") };
+    let count = |point: &NumberDataPoint| match point.value {
+        Some(Value::AsDouble(value)) => value,
+        _ => panic!("no number: {point:?}"),
+    };
+    assert_eq!(sum.data_points.iter().map(count).sum::<f64>(), 2.0);
+}

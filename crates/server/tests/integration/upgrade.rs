@@ -1,0 +1,341 @@
+//! One process takes another one's place, on the same sockets and under fire. Both are servers in
+//! this one.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use firstflight_config::ServerConfig;
+use firstflight_quic::Remembered;
+use firstflight_replay::{Answer, Question};
+use firstflight_server::{Estate, Server, ServerHandle};
+use http::StatusCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::support::quic::{Quic, remembered};
+use crate::support::{
+    Client, RunningServer, TEST_TIMEOUT, Upstream, executions, full, get, line, lines, replay,
+};
+
+/// The server that replaced another one.
+struct Successor {
+    handle: ServerHandle,
+    running: JoinHandle<()>,
+    /// Outlives the old server.
+    dir: Arc<tempfile::TempDir>,
+    log: std::path::PathBuf,
+}
+
+impl Successor {
+    /// Binds with what the old process leaves, which goes through bytes and descriptors as it does
+    /// between processes, and takes its register.
+    async fn prepare(old: &RunningServer) -> (Server, std::path::PathBuf) {
+        let estate = old.handle.estate().unwrap();
+        let (bytes, descriptors) = estate.parts();
+        let mut descriptors: Vec<OwnedFd> =
+            descriptors.iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
+        let arrived = Estate::from_parts(&bytes, &mut descriptors).unwrap();
+        drop(estate);
+        let mut config: ServerConfig = old.config.clone();
+        let log = old.dir.path().join("access.successor.log");
+        config.access_log.as_mut().unwrap().file = Some(log.clone());
+        let server = Server::bind_with(config, arrived).await.unwrap();
+        assert_eq!(server.local_addrs(), [old.address]);
+        let (one, other) = UnixStream::pair().unwrap();
+        let (given, taken) = tokio::join!(old.handle.hand_over(one), server.take_over(other));
+        given.unwrap();
+        taken.unwrap();
+        old.handle.leave_udp();
+        (server, log)
+    }
+
+    /// Replaces it at once.
+    async fn of(old: &RunningServer) -> Self {
+        let successor = Self::beside(old).await;
+        old.handle.leave();
+        successor
+    }
+
+    /// Serves beside the old one, which has not left yet.
+    async fn beside(old: &RunningServer) -> Self {
+        let (server, log) = Self::prepare(old).await;
+        let handle = server.handle();
+        let running = tokio::spawn(server.run(std::future::pending()));
+        handle.serves().await;
+        Self { handle, running, dir: old.dir.clone(), log }
+    }
+
+    async fn stop(self) -> Vec<serde_json::Value> {
+        self.handle.stop();
+        timeout(TEST_TIMEOUT, self.running).await.expect("it stops").unwrap();
+        let lines = lines(&self.log);
+        drop(self.dir);
+        lines
+    }
+}
+
+fn page(target: &str) -> String {
+    String::from_utf8(get(target)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tickets_and_flights_are_known_to_the_successor() {
+    let upstream = Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let (session, other) = (server.session("http/1.1").await, server.session("http/1.1").await);
+    let client = Client::prepare("http/1.1", Some(&session), &get("/flight=1"));
+    let flight = client.flight.clone();
+    assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
+    let successor = Successor::of(&server).await;
+    assert!(!server.handle.status().ready && successor.handle.status().ready);
+    let address = server.address;
+    // The old one is gone before anything comes to the new one.
+    let old = server.stop().await;
+    for _ in 0..3 {
+        drop(replay(address, &flight).await);
+    }
+    let client = Client::prepare("http/1.1", Some(&other), &get("/flight=2"));
+    assert!(client.run(address).await.starts_with("HTTP/1.1 200"));
+    let new = successor.stop().await;
+    assert_eq!((executions(&old, "flight=1"), executions(&new, "flight=1")), (1, 0));
+    assert_eq!(upstream.seen("flight=1").len(), 1);
+    // At once, without a start-up window.
+    assert_eq!(line(&new, "flight=2")["early_data"], "accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_connection_has_its_next_answer_as_its_last() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut kept = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    kept.handshake(&mut tcp).await;
+    kept.write(b"GET /?first HTTP/1.1\r\nHost: h\r\n\r\n");
+    let first = kept.read_until(&mut tcp, |answer| answer.ends_with(b"hello\n")).await;
+    assert!(!String::from_utf8_lossy(&first).contains("connection: close"));
+    let successor = Successor::of(&server).await;
+    // What comes in the moment of leaving may still be the old one's.
+    let mut came = 0;
+    while std::fs::metadata(&successor.log).unwrap().len() == 0 {
+        assert!(full(server.address, &page("/?new")).await.starts_with("HTTP/1.1 200"));
+        came += 1;
+    }
+    kept.write(b"GET /?last HTTP/1.1\r\nHost: h\r\n\r\n");
+    let last = kept.finish(&mut tcp).await;
+    assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
+    let (old, new) = (server.stop().await, successor.stop().await);
+    let targets: Vec<_> = old.iter().map(|line| line["target"].as_str().unwrap()).collect();
+    assert!(targets.starts_with(&["/?first"]) && targets.ends_with(&["/?last"]), "{targets:?}");
+    assert_eq!(old.len() + new.len(), 2 + came, "{old:?} {new:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc9000_connections_of_the_old_process_go_on_and_new_ones_are_the_new_ones() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut old = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(old.get("/?1").await.status, StatusCode::OK);
+    let early = remembered(server.address).await;
+    let successor = Successor::beside(&server).await;
+    // Its packets come in at the new process.
+    for target in ["/?2", "/?3", "/big"] {
+        assert_eq!(old.get(target).await.status, StatusCode::OK);
+    }
+    // Address tokens and tickets are good there.
+    let mut new = Quic::connect(server.address, early).await;
+    assert_eq!(new.get("/?new").await.status, StatusCode::OK);
+    assert!(new.accepted().await);
+    // The old one says goodbye (RFC 9114 section 5.2), and goes when it has been heard.
+    server.handle.leave();
+    timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
+    assert_eq!(new.get("/?newer").await.status, StatusCode::OK);
+    new.close().await;
+    let (old, new) = (server.stop().await, successor.stop().await);
+    let targets = |lines: &[serde_json::Value]| {
+        let mut targets: Vec<_> =
+            lines.iter().map(|line| line["target"].as_str().unwrap().to_owned()).collect();
+        targets.retain(|target| !target.contains("session"));
+        targets
+    };
+    assert!(targets(&old).iter().filter(|target| target.contains("new")).count() == 0);
+    assert!(["/?1", "/?2", "/?3", "/big"].iter().all(|one| targets(&old).contains(&(*one).into())));
+    assert_eq!(targets(&new), ["/?new", "/?newer"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_for_a_process_that_is_gone_end_their_connections() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut lost = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(lost.get("/?1").await.status, StatusCode::OK);
+    let connection = lost.connection.clone();
+    let successor = Successor::of(&server).await;
+    let address = server.address;
+    server.stop().await;
+    timeout(TEST_TIMEOUT, connection.closed()).await.expect("the client hears of it");
+    let mut new = Quic::connect(address, Remembered::default()).await;
+    assert_eq!(new.get("/?2").await.status, StatusCode::OK);
+    new.close().await;
+    successor.stop().await;
+}
+
+/// The attack of docs/lifecycle.md: originals and copies all the time, to whichever process takes
+/// them, while the place changes hands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
+    let upstream = Arc::new(Upstream::start().await);
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    let mut clients = Vec::new();
+    for number in 0..60 {
+        let session = server.session("http/1.1").await;
+        let target = get(&format!("/race?flight={number}."));
+        clients.push(Client::prepare("http/1.1", Some(&session), &target));
+    }
+    let address = server.address;
+    let attack = tokio::spawn(async move {
+        let mut running = tokio::task::JoinSet::new();
+        for (number, client) in clients.into_iter().enumerate() {
+            let flight = client.flight.clone();
+            running.spawn(async move {
+                // Before the original, beside it, or after it.
+                let early = (number % 3 == 0).then(|| flight.clone());
+                let copy = async |flight: Vec<u8>| drop(replay(address, &flight).await);
+                if let Some(flight) = early {
+                    copy(flight).await;
+                }
+                let (answer, ()) = tokio::join!(client.run(address), copy(flight.clone()));
+                copy(flight).await;
+                answer
+            });
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        running.join_all().await
+    });
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let successor = Successor::beside(&server).await;
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    server.handle.leave();
+    let answers = timeout(TEST_TIMEOUT, attack).await.unwrap().unwrap();
+    let (old, new) = (server.stop().await, successor.stop().await);
+    for number in 0..60 {
+        let word = format!("flight={number}.");
+        assert!(upstream.seen(&word).len() <= 1, "{number}: {:?}", upstream.seen(&word));
+    }
+    // An original that a copy has overtaken is told so; no other is lost.
+    let status = |answer: &String| answer.get(9..12).unwrap_or_default().to_owned();
+    let lost: Vec<_> =
+        answers.iter().filter(|answer| !["200", "425"].contains(&&*status(answer))).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+    let early = |log: &[serde_json::Value]| log.iter().any(|line| line["early"] == true);
+    assert!(early(&old) && early(&new), "both have run early data");
+}
+
+/// How far the new process has come when it dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Dies {
+    /// It has read nothing of the register.
+    BeforeRegister,
+    /// It has read a part of the register.
+    WithinRegister,
+    /// It has read the register and has not confirmed that.
+    Unconfirmed,
+    /// It has the register, and dies before the old process leaves the UDP sockets.
+    WithRegister,
+    /// It has the register, and the old process has left the UDP sockets.
+    WithSockets,
+    /// The same, after it has settled the claim of a flight.
+    WithClaims,
+}
+
+/// Reads the register as far as `dies` says. Returns the stream if the process has the register.
+async fn take_register(mut stream: UnixStream, dies: Dies) -> Option<UnixStream> {
+    if dies == Dies::BeforeRegister {
+        return None;
+    }
+    // Digest of where the store is.
+    stream.read_exact(&mut [0; 32]).await.unwrap();
+    let length = stream.read_u64().await.unwrap();
+    if dies == Dies::WithinRegister {
+        return None;
+    }
+    let mut register = vec![0; length as usize];
+    stream.read_exact(&mut register).await.unwrap();
+    if dies == Dies::Unconfirmed {
+        return None;
+    }
+    stream.write_u8(1).await.unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), 2);
+    Some(stream)
+}
+
+/// Tries to hand the place over to a process that dies. `early`: for [`Dies::WithClaims`].
+async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Client>) {
+    let estate = server.handle.estate().unwrap();
+    let (one, other) = UnixStream::pair().unwrap();
+    let (result, stream) = tokio::join!(server.handle.hand_over(one), take_register(other, dies));
+    assert_eq!(result.is_ok(), dies >= Dies::WithRegister, "{dies:?}: {result:?}");
+    let Some(mut stream) = stream else { return };
+    if dies >= Dies::WithSockets {
+        server.handle.leave_udp();
+    }
+    if dies == Dies::WithClaims {
+        let client = tokio::spawn(early.unwrap().run(server.address));
+        stream.read_exact(&mut [0; Question::LENGTH]).await.unwrap();
+        stream.write_u8(Answer::Flight(Ok(true)).to_byte()).await.unwrap();
+        assert!(client.await.unwrap().starts_with("HTTP/1.1 200"));
+    }
+    drop((estate, stream));
+    if dies < Dies::WithSockets {
+        server.handle.leave_udp();
+    }
+}
+
+/// No other connection has to come first, and no early data: nobody sends any here before HTTP/3
+/// is served again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_that_dies_at_any_step_leaves_everything_where_it_was() {
+    let server = RunningServer::files(|_| {}).await;
+    let mut kept = Quic::connect(server.address, Remembered::default()).await;
+    let flight = async |target: &str| {
+        let session = server.session("http/1.1").await;
+        Client::prepare("http/1.1", Some(&session), &get(target))
+    };
+    // The old process executes one while the new one has the register. Only the new one may have
+    // executed the other.
+    let (early, unknown) = (flight("/?early").await, flight("/?unknown").await);
+    let copies = [early.flight.clone(), unknown.flight.clone()];
+    let mut early = Some(early);
+    for dies in [
+        Dies::WithClaims,
+        Dies::BeforeRegister,
+        Dies::WithinRegister,
+        Dies::Unconfirmed,
+        Dies::WithRegister,
+        Dies::WithSockets,
+    ] {
+        fail_to_hand_over(&server, dies, early.take()).await;
+        let connecting = Quic::connect(server.address, Remembered::default());
+        let mut quic = timeout(SOON, connecting).await.unwrap_or_else(|_| panic!("{dies:?}"));
+        assert_eq!(quic.get("/?new").await.status, StatusCode::OK, "{dies:?}");
+        quic.close().await;
+        timeout(SOON, server.handle.take_back()).await.unwrap();
+        assert_eq!(kept.get("/?kept").await.status, StatusCode::OK, "{dies:?}");
+        assert!(full(server.address, &page("/?tcp")).await.starts_with("HTTP/1.1 200"), "{dies:?}");
+        for copy in &copies {
+            drop(replay(server.address, copy).await);
+        }
+        assert!(server.handle.status().ready, "{dies:?}");
+    }
+    kept.close().await;
+    // The next attempt succeeds.
+    let successor = Successor::of(&server).await;
+    let mut quic = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(quic.get("/?successor").await.status, StatusCode::OK);
+    quic.close().await;
+    let (old, new) = (server.stop().await, successor.stop().await);
+    assert_eq!((executions(&old, "/?early"), executions(&old, "/?unknown")), (1, 0));
+    assert_eq!((executions(&old, "/?new"), executions(&new, "/?successor")), (6, 1));
+}
+
+/// Far more than it takes, and far less than a client's patience.
+const SOON: Duration = Duration::from_secs(5);

@@ -1,0 +1,272 @@
+//! WebSockets through the server, between a client and an upstream of another make.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use firstflight_config::{Content, ServerConfig};
+use firstflight_tls::{Connector, ConnectorConfig, Offer, TlsStream, Trust};
+use futures_util::{SinkExt, StreamExt};
+use http::{Request, StatusCode};
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::ext::Protocol;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::server::{
+    ErrorResponse, Request as Asked, Response,
+};
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use crate::support::{Client, RunningServer, TEST_TIMEOUT, line};
+
+/// A server that says back what it is told, and remembers how it was asked.
+#[derive(Clone, Default)]
+struct Echo {
+    seen: Arc<Mutex<Vec<HashMap<String, String>>>>,
+}
+
+impl Echo {
+    async fn start() -> (Self, String) {
+        let echo = Self::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = echo.clone();
+        tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                tokio::spawn(serving.clone().serve(tcp));
+            }
+        });
+        (echo, url)
+    }
+
+    // The error is the library's.
+    #[allow(clippy::result_large_err)]
+    async fn serve(self, tcp: TcpStream) {
+        let seen = self.seen;
+        let remember = |asked: &Asked, answer: Response| {
+            if asked.uri().path() == "/forbidden" {
+                let mut refusal = ErrorResponse::new(None);
+                *refusal.status_mut() = StatusCode::FORBIDDEN;
+                return Err(refusal);
+            }
+            let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+                (name.to_string(), value.to_str().unwrap().to_owned())
+            };
+            seen.lock().unwrap().push(asked.headers().iter().map(field).collect());
+            Ok(answer)
+        };
+        let Ok(mut socket) = tokio_tungstenite::accept_hdr_async(tcp, remember).await else {
+            return;
+        };
+        while let Some(Ok(message)) = socket.next().await {
+            if (message.is_text() || message.is_binary()) && socket.send(message).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn proxy(url: &str, change: impl FnOnce(&mut ServerConfig)) -> RunningServer {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    RunningServer::start(dir, Content::upstream(url).unwrap(), change).await
+}
+
+async fn tls(address: SocketAddr, alpn: &str) -> TlsStream<TcpStream> {
+    let config = ConnectorConfig {
+        alpn: vec![alpn.as_bytes().to_vec()],
+        ..ConnectorConfig::new(Trust::Anyone)
+    };
+    let offer = Offer { host: "localhost".to_owned(), ..Offer::default() };
+    let tcp = TcpStream::connect(address).await.unwrap();
+    TlsStream::connect(&Connector::new(config).unwrap(), tcp, &offer).await.unwrap()
+}
+
+type Io = Box<dyn Stream>;
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// RFC 6455: the client is the library's.
+async fn over_http1(address: SocketAddr, path: &str) -> Result<WebSocketStream<Io>, Error> {
+    let io: Io = Box::new(tls(address, "http/1.1").await);
+    let url = format!("ws://localhost{path}");
+    tokio_tungstenite::client_async(url, io).await.map(|(socket, _)| socket)
+}
+
+/// RFC 8441: HTTP/2's part is hyper's.
+async fn over_http2(address: SocketAddr, path: &str) -> Result<WebSocketStream<Io>, StatusCode> {
+    let io = TokioIo::new(tls(address, "h2").await);
+    let (mut sender, mut connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let allowed = Arc::<AtomicBool>::default();
+    let tell = allowed.clone();
+    tokio::spawn(async move {
+        while timeout(Duration::from_millis(1), &mut connection).await.is_err() {
+            tell.store(connection.is_extended_connect_protocol_enabled(), Ordering::Relaxed);
+        }
+    });
+    let mut request = Request::connect(format!("https://localhost{path}"))
+        .header("sec-websocket-version", "13")
+        .body(Empty::<Bytes>::new())
+        .unwrap();
+    request.extensions_mut().insert(Protocol::from_static("websocket"));
+    // The server's settings have to be there before it may be asked for this.
+    timeout(TEST_TIMEOUT, async {
+        while !allowed.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .expect("the server allows it");
+    let answer = sender.send_request(request).await.unwrap();
+    if answer.status() != StatusCode::OK {
+        return Err(answer.status());
+    }
+    let io: Io = Box::new(TokioIo::new(hyper::upgrade::on(answer).await.unwrap()));
+    Ok(WebSocketStream::from_raw_socket(io, Role::Client, None).await)
+}
+
+async fn both(address: SocketAddr, path: &str) -> [WebSocketStream<Io>; 2] {
+    [over_http1(address, path).await.unwrap(), over_http2(address, path).await.unwrap()]
+}
+
+async fn say(socket: &mut WebSocketStream<Io>, message: Message) {
+    timeout(TEST_TIMEOUT, socket.send(message)).await.unwrap().unwrap();
+}
+
+async fn hear(socket: &mut WebSocketStream<Io>) -> Option<Result<Message, Error>> {
+    timeout(TEST_TIMEOUT, socket.next()).await.expect("something comes")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc6455_rfc8441_what_is_said_comes_back_and_the_close_too() {
+    let (echo, url) = Echo::start().await;
+    let server = proxy(&url, |_| {}).await;
+    for (at, mut socket) in both(server.address, "/echo").await.into_iter().enumerate() {
+        for text in ["one", "two"] {
+            say(&mut socket, Message::text(text)).await;
+            assert_eq!(hear(&mut socket).await.unwrap().unwrap(), Message::text(text));
+        }
+        // More than all buffers on the way.
+        let much = Message::binary(vec![7; 4 << 20]);
+        let (mut sink, mut stream) = socket.split();
+        let sending = tokio::spawn(async move {
+            sink.send(much).await.unwrap();
+            sink
+        });
+        let heard = timeout(TEST_TIMEOUT, stream.next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(heard.len(), 4 << 20);
+        let mut socket = stream.reunite(sending.await.unwrap()).unwrap();
+        timeout(TEST_TIMEOUT, socket.close(None)).await.unwrap().unwrap();
+        assert!(matches!(hear(&mut socket).await, Some(Ok(Message::Close(_)))));
+        assert!(hear(&mut socket).await.is_none(), "the connection ends, {at}");
+    }
+    let seen = echo.seen.lock().unwrap().clone();
+    for fields in &seen {
+        assert_eq!(fields["host"], "localhost");
+        assert_eq!((&*fields["x-forwarded-for"], &*fields["upgrade"]), ("127.0.0.1", "websocket"));
+        assert!(!fields.contains_key("early-data"));
+    }
+    let log = server.stop().await;
+    let facts = |line: &serde_json::Value| {
+        (
+            line["status"].as_u64(),
+            line["complete"].as_bool(),
+            line["bytes"].as_u64().unwrap() > 4 << 20,
+        )
+    };
+    let facts: Vec<_> = log.iter().map(facts).collect();
+    assert_eq!(facts, [(Some(101), Some(true), true), (Some(200), Some(true), true)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_passed_on() {
+    let (_, url) = Echo::start().await;
+    let server = proxy(&url, |_| {}).await;
+    let refusal = over_http1(server.address, "/forbidden").await.err().unwrap();
+    assert!(matches!(&refusal, Error::Http(answer) if answer.status() == 403), "{refusal:?}");
+    assert_eq!(over_http2(server.address, "/forbidden").await.err(), Some(StatusCode::FORBIDDEN));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_websocket_is_no_tunnel() {
+    let upstream = crate::support::Upstream::start().await;
+    let server = RunningServer::proxy(&upstream, |_| {}).await;
+    // An ordinary answer to a CONNECT would look like a tunnel.
+    assert_eq!(over_http2(server.address, "/plain").await.err(), Some(StatusCode::BAD_GATEWAY));
+    let ask =
+        "GET /plain HTTP/1.1\r\nHost: h\r\nConnection: upgrade, close\r\nUpgrade: h2c\r\n\r\n";
+    assert!(crate::support::full(server.address, ask).await.starts_with("HTTP/1.1 200"));
+    let headers = &upstream.seen("/plain")[1].headers;
+    assert!(!headers.contains_key("upgrade"), "{headers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_early_one_waits_for_the_handshake() {
+    let (echo, url) = Echo::start().await;
+    let server = proxy(&url, |_| {}).await;
+    let session = server.session("http/1.1").await;
+    let ask = b"GET /early HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+                Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    let mut client = Client::prepare("http/1.1", Some(&session), ask);
+    // Who never finishes his handshake has no tunnel.
+    let copy = crate::support::replay(server.address, &client.flight).await;
+    drop(copy);
+    assert!(echo.seen.lock().unwrap().iter().all(|fields| fields["host"] != "h"));
+    let session = server.session("http/1.1").await;
+    client = Client::prepare("http/1.1", Some(&session), ask);
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    tcp.write_all(&client.flight).await.unwrap();
+    let answer = client.read_until(&mut tcp, |bytes| bytes.ends_with(b"\r\n\r\n")).await;
+    assert!(answer.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&answer));
+    // A text of one byte, unmasked by a key of zeros.
+    client.write(&[0x81, 0x81, 0, 0, 0, 0, b'x']);
+    client.send(&mut tcp).await;
+    let heard = client.read_until(&mut tcp, |bytes| bytes.len() >= 3).await;
+    assert_eq!(heard, [0x81, 1, b'x']);
+    drop(tcp);
+    let log = server.stop().await;
+    let ran: Vec<_> = log.iter().filter(|line| line["executed"] == true).collect();
+    let tunnel = ran.iter().find(|line| line["target"] == "/early").unwrap();
+    assert_eq!((&tunnel["early"], &tunnel["held"]), (&true.into(), &"policy".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_and_a_stop_end_a_tunnel() {
+    let (_, url) = Echo::start().await;
+    let silent = proxy(&url, |config| {
+        let Content::Sites(sites) = &mut config.content else { unreachable!() };
+        let pool = sites.upstreams.values_mut().next().unwrap();
+        pool.tunnel_timeout = Duration::from_millis(200);
+    })
+    .await;
+    for mut socket in both(silent.address, "/silent").await {
+        assert!(!matches!(hear(&mut socket).await, Some(Ok(_))));
+    }
+    let log = silent.stop().await;
+    assert!(log.iter().all(|line| line["complete"] == false), "{log:#?}");
+
+    let drain = Duration::from_millis(500);
+    let mut stopped = proxy(&url, |config| config.limits.drain_timeout = drain).await;
+    let mut sockets = both(stopped.address, "/stopped").await;
+    stopped.start_stop();
+    for socket in &mut sockets {
+        // It goes on while the others finish.
+        say(socket, Message::text("still")).await;
+        assert_eq!(hear(socket).await.unwrap().unwrap(), Message::text("still"));
+    }
+    for socket in &mut sockets {
+        assert!(!matches!(hear(socket).await, Some(Ok(_))));
+    }
+    let log = stopped.stop().await;
+    assert_eq!(log.len(), 2);
+    assert_eq!(line(&log[..1], "/stopped")["complete"], false);
+}

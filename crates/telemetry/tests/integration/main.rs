@@ -1,0 +1,4 @@
+//! The metrics as scrapers, readers and the examples' alerts meet them.
+
+mod examples;
+mod metrics;

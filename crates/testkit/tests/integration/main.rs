@@ -1,0 +1,4 @@
+//! What tests start: store processes and fresh machines.
+
+mod machine;
+mod processes;

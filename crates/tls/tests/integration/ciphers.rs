@@ -1,0 +1,86 @@
+//! Ciphers of TLS 1.2: which are accepted, whose order counts, and what HTTP/2 may be spoken under.
+
+use firstflight_tls::{CipherPolicy, CipherPreference, Progress, Version};
+
+use crate::support::{Pair, Setup};
+
+const GCM: &str = "ECDHE-ECDSA-AES128-GCM-SHA256";
+const CBC: &str = "ECDHE-ECDSA-AES128-SHA";
+
+fn tls12() -> Setup {
+    Setup { min: Version::Tls12, max: Version::Tls12, ..Setup::default() }
+}
+
+fn with(setup: &Setup, ciphers: &str) -> Setup {
+    let ciphers = CipherPolicy { ciphers: Some(ciphers.to_owned()), ..CipherPolicy::default() };
+    Setup { ciphers, ..setup.clone() }
+}
+
+/// What a client that offers these ends up with.
+fn chosen(server: &Setup, ciphers: &str) -> (&'static str, Option<Vec<u8>>) {
+    let mut pair = Pair::between(&with(server, ciphers), server, None, false);
+    pair.complete();
+    let facts = pair.server.facts();
+    (facts.cipher.unwrap(), facts.alpn)
+}
+
+#[test]
+fn by_default_there_is_forward_secrecy_and_aead() {
+    let server = Setup { max: Version::Tls13, ..tls12() };
+    for good in [GCM, "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305"] {
+        let client = Setup { max: Version::Tls12, ..server.clone() };
+        let mut pair = Pair::between(&with(&client, good), &server, None, false);
+        pair.complete();
+        assert_eq!(pair.server.facts().version, Some(Version::Tls12), "{good}");
+    }
+    for old in [CBC, "ECDHE-ECDSA-AES256-SHA"] {
+        let client = with(&Setup { max: Version::Tls12, ..server.clone() }, old);
+        let mut pair = Pair::between(&client, &server, None, false);
+        assert_eq!(pair.client.handshake().unwrap(), Progress::NeedsInput);
+        pair.client_to_server();
+        assert!(pair.server.handshake().is_err(), "{old}");
+    }
+}
+
+#[test]
+fn older_ones_come_with_a_list_or_an_older_version() {
+    assert!(chosen(&with(&tls12(), &format!("{GCM}:{CBC}")), CBC).0.contains("CBC"));
+    let server = Setup { min: Version::Tls10, ..tls12() };
+    assert!(chosen(&server, CBC).0.contains("CBC"));
+    assert!(chosen(&server, &format!("{CBC}:{GCM}")).0.contains("GCM"), "but come last");
+}
+
+#[test]
+fn the_servers_order_counts_unless_it_is_told_otherwise() {
+    let server = with(&tls12(), &format!("{GCM}:{CBC}"));
+    let offer = format!("{CBC}:{GCM}");
+    assert!(chosen(&server, &offer).0.contains("GCM"));
+    let server = Setup { preference: CipherPreference::Client, ..server };
+    assert!(chosen(&server, &offer).0.contains("CBC"));
+}
+
+#[test]
+fn the_clients_order_of_groups_counts_in_tls13() {
+    let server = Setup { min: Version::Tls13, ..Setup::default() };
+    let groups = |list: &str| CipherPolicy { groups: Some(list.to_owned()), ..Default::default() };
+    let client = Setup { ciphers: groups("P-256:X25519"), ..server.clone() };
+    let mut pair = Pair::between(&client, &server, None, false);
+    pair.complete();
+    assert_eq!(pair.server.facts().group, Some("P-256"), "no second round trip");
+}
+
+#[test]
+fn rfc9113_appendix_a_http2_is_not_spoken_under_what_it_prohibits() {
+    let alpn = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let server = with(&Setup { alpn, ..tls12() }, &format!("{GCM}:{CBC}"));
+    assert_eq!(chosen(&server, GCM).1.as_deref(), Some(&b"h2"[..]));
+    assert_eq!(chosen(&server, CBC).1.as_deref(), Some(&b"http/1.1"[..]));
+    let server = Setup { max: Version::Tls13, ..server };
+    assert_eq!(chosen(&server, CBC).1.as_deref(), Some(&b"h2"[..]), "that is TLS 1.3");
+    // Nothing else is offered.
+    let only = Setup { alpn: vec![b"h2".to_vec()], max: Version::Tls12, ..server.clone() };
+    let mut pair = Pair::between(&with(&only, CBC), &server, None, false);
+    assert_eq!(pair.client.handshake().unwrap(), Progress::NeedsInput);
+    pair.client_to_server();
+    assert!(pair.server.handshake().is_err());
+}

@@ -1,0 +1,165 @@
+//! Certificates by name, what a ticket of one name is worth under another, and whose ciphers count.
+
+use std::path::Path;
+
+use firstflight_tls::{
+    CipherPolicy, CipherPreference, EarlyData, EarlyDataReason, Entry, Identities, Identity,
+    Progress, TlsError, Trust, Version,
+};
+
+use crate::support::{Pair, Setup, server_read};
+
+/// A server with a certificate for each of these sets of names, each saved as `N.pem`.
+fn sites(directory: &Path, sites: &[&[&str]]) -> Setup {
+    let mut entries = Vec::new();
+    for (number, names) in sites.iter().enumerate() {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names.clone()).unwrap();
+        let pem = made.cert.pem();
+        std::fs::write(directory.join(format!("{number}.pem")), &pem).unwrap();
+        let key = made.signing_key.serialize_pem();
+        let identity = Identity::from_pem(pem.as_bytes(), key.as_bytes()).unwrap();
+        entries.push(Entry { names, identity });
+    }
+    let first = entries.remove(0);
+    Setup { identities: Identities::new(first, entries).unwrap(), ..Setup::default() }
+}
+
+fn calling(setup: &Setup, host: &str) -> Setup {
+    Setup { host: host.to_owned(), ..setup.clone() }
+}
+
+#[test]
+fn rfc6066_3_the_certificate_is_that_of_the_name_asked_for_in_every_version() {
+    let directory = tempfile::tempdir().unwrap();
+    let sites = sites(directory.path(), &[&["one.test"], &["two.test", "*.two.test"]]);
+    for version in Version::ALL {
+        for (host, file) in [("one.test", 0), ("Two.test", 1), ("a.two.test", 1)] {
+            let trust = |number: u8| Trust::File(directory.path().join(format!("{number}.pem")));
+            let setup = |number| Setup {
+                min: version,
+                max: version,
+                trust: trust(number),
+                ..calling(&sites, host)
+            };
+            Pair::new(&setup(file), None, false).complete();
+            let error = Pair::new(&setup(1 - file), None, false).fails_on_client();
+            assert!(matches!(error, TlsError::Certificate(_)), "{version} {host}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_name_and_none_get_the_first_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);
+    let first = Trust::File(directory.path().join("0.pem"));
+    for host in ["three.test", "192.0.2.1", "a.two.test"] {
+        let setup = Setup { trust: first.clone(), ..calling(&sites, host) };
+        let error = Pair::new(&setup, None, false).fails_on_client();
+        // Trusted, and for another name: that it is the first's.
+        let said = error.to_string().to_lowercase();
+        assert!(said.contains("hostname mismatch") || said.contains("ip address"), "{said}");
+    }
+    assert!(sites.identities.of(None).covers("one.test"));
+    assert!(sites.identities.of(Some("TWO.test.")).covers("two.test"));
+    assert!(!sites.identities.of(Some("two.test")).covers("one.test"));
+}
+
+#[test]
+fn rfc8446_4_6_1_a_ticket_is_good_for_the_names_of_its_certificate_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let sites = sites(directory.path(), &[&["one.test", "www.one.test"], &["two.test"]]);
+    for version in [Version::Tls12, Version::Tls13] {
+        let setup = Setup { min: version, max: version, ..calling(&sites, "one.test") };
+        for (host, resumed) in [("www.one.test", true), ("unknown.test", true), ("two.test", false)]
+        {
+            let mut pair = Pair::new(&calling(&setup, host), Some(setup.session()), false);
+            pair.complete();
+            assert_eq!(pair.server.facts().resumed, resumed, "{version} {host}");
+        }
+        let session = calling(&setup, "two.test").session();
+        let mut back = Pair::new(&setup, Some(session), false);
+        back.complete();
+        assert!(!back.server.facts().resumed, "{version}: from the second to the first");
+    }
+}
+
+#[test]
+fn early_data_under_another_sites_ticket_is_refused_and_comes_after_the_handshake() {
+    let directory = tempfile::tempdir().unwrap();
+    let sites = sites(directory.path(), &[&["one.test", "www.one.test"], &["two.test"]]);
+    let session = || calling(&sites, "one.test").session();
+    for (host, early_data) in
+        [("www.one.test", EarlyData::Accepted), ("two.test", EarlyData::Refused)]
+    {
+        let mut pair = Pair::new(&calling(&sites, host), Some(session()), true);
+        pair.client.handshake().unwrap();
+        assert_eq!(pair.client.write(b"GET").unwrap(), Progress::Done(3));
+        pair.client_to_server();
+        let _ = pair.server.handshake().unwrap();
+        let refused = early_data == EarlyData::Refused;
+        assert_eq!(pair.server.in_early_data(), !refused, "{host}");
+        if refused {
+            assert_eq!(
+                pair.server.facts().early_data_reason,
+                EarlyDataReason::SessionNotResumed,
+                "{host}"
+            );
+            pair.complete();
+            assert_eq!(server_read(&mut pair.server).unwrap(), b"GET", "once, after it");
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_declines_early_data_does_so_under_each_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);
+    let setup = Setup { decline: true, ..calling(&sites, "two.test") };
+    let mut pair = Pair::new(&setup, Some(setup.session()), true);
+    pair.complete();
+    assert!(pair.server.facts().resumed);
+    assert_eq!(pair.server.facts().early_data_reason, EarlyDataReason::Disabled);
+}
+
+#[test]
+fn names_that_two_sites_claim_or_that_cannot_be_are_named() {
+    let entry =
+        |name: &str| Entry { names: vec![name.to_owned()], identity: crate::support::identity() };
+    for (first, second) in [("one.test", "ONE.test"), ("one.test", "bad name")] {
+        let error = Identities::new(entry(first), vec![entry(second)]).err().unwrap();
+        assert!(error.to_string().contains(second), "{error}");
+    }
+}
+
+#[test]
+fn the_clients_order_of_ciphers_counts_among_equals() {
+    let chosen = |preference, version, ciphers: &str| {
+        let policy = CipherPolicy {
+            ciphers: (version == Version::Tls12).then(|| ciphers.to_owned()),
+            tls13_ciphers: (version == Version::Tls13).then(|| ciphers.to_owned()),
+            groups: None,
+        };
+        let server = Setup { preference, min: version, max: version, ..Setup::default() };
+        let client = Setup { ciphers: policy, ..server.clone() };
+        let mut pair = Pair::between(&client, &server, None, false);
+        pair.complete();
+        pair.server.facts().cipher.unwrap()
+    };
+    let aes = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
+    let chacha = "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
+    let aes_1_2 = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-CHACHA20-POLY1305";
+    let chacha_1_2 = "ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-ECDSA-AES128-GCM-SHA256";
+    let with_aes = cfg!(target_arch = "x86_64") && std::is_x86_feature_detected!("aes");
+    for preference in [CipherPreference::Client, CipherPreference::Hardware] {
+        // Without AES instructions ChaCha20 comes first for everybody.
+        let theirs = preference == CipherPreference::Client || with_aes;
+        for (version, aes, chacha) in
+            [(Version::Tls13, aes, chacha), (Version::Tls12, aes_1_2, chacha_1_2)]
+        {
+            assert!(chosen(preference, version, chacha).contains("CHACHA20"), "{version}");
+            assert_eq!(chosen(preference, version, aes).contains("AES_128"), theirs, "{version}");
+        }
+    }
+}

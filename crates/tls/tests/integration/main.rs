@@ -1,0 +1,9 @@
+//! Both roles of TLS, joined in memory.
+
+mod accepting;
+mod challenge;
+mod ciphers;
+mod identities;
+mod pair;
+mod stream;
+mod support;

@@ -1,0 +1,247 @@
+//! The stream on an in-memory socket: what leaves together, what the reader is told, how it ends.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use firstflight_tls::{EarlyData, Offer, TlsError, TlsStream, share};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
+};
+
+use crate::support::Setup;
+
+/// Counts the writes that reach the socket.
+struct Counting(DuplexStream, Arc<AtomicUsize>);
+
+impl AsyncRead for Counting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Counting {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        Pin::new(&mut self.0).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+fn counted() -> (Counting, Counting, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let (a, b) = duplex(1 << 20);
+    let (of_a, of_b) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    (Counting(a, of_a.clone()), Counting(b, of_b.clone()), of_a, of_b)
+}
+
+fn early_offer(setup: &Setup) -> Offer {
+    Offer { host: "localhost".into(), session: Some(setup.session()), early_data: true }
+}
+
+#[tokio::test]
+async fn hello_and_request_leave_as_one_and_so_do_flight_and_answer() {
+    let setup = Setup::default();
+    let (client_io, server_io, client_writes, server_writes) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    assert_eq!(client_writes.load(Ordering::SeqCst), 0);
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    assert_eq!(client_writes.load(Ordering::SeqCst), 1);
+
+    let mut server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
+    let mut ping = [0; 4];
+    server.read_exact(&mut ping).await.unwrap();
+    assert!(server.reading_early() && !server.is_complete());
+    server.write_all(b"PONG").await.unwrap();
+    server.flush().await.unwrap();
+    assert_eq!(server_writes.load(Ordering::SeqCst), 1);
+
+    let mut pong = [0; 4];
+    client.read_exact(&mut pong).await.unwrap();
+    assert_eq!(&pong, b"PONG");
+    assert_eq!(client.facts().early_data, EarlyData::Accepted);
+    assert!(!client.take_sessions().is_empty(), "the next ticket came with the answer");
+}
+
+#[tokio::test]
+async fn a_library_that_looks_for_more_before_it_answers_does_not_send_the_flight_alone() {
+    let setup = Setup::default();
+    let (client_io, server_io, _, server_writes) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    let (mut io, driver) = share(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
+    let mut ping = [0; 4];
+    io.read_exact(&mut ping).await.unwrap();
+    std::future::poll_fn(|cx| {
+        let mut more = [0; 16];
+        let mut more = ReadBuf::new(&mut more);
+        assert!(Pin::new(&mut io).poll_read(cx, &mut more).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    assert_eq!(server_writes.load(Ordering::SeqCst), 0, "the flight waits for its answer");
+    io.write_all(b"PONG").await.unwrap();
+    io.flush().await.unwrap();
+    assert_eq!(server_writes.load(Ordering::SeqCst), 1);
+    let mut pong = [0; 4];
+    client.read_exact(&mut pong).await.unwrap();
+    client.flush().await.unwrap();
+    let peer = async {
+        std::future::poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
+        client.flush().await.unwrap();
+    };
+    let (done, ()) = tokio::join!(std::future::poll_fn(|cx| driver.poll_complete(cx)), peer);
+    done.unwrap();
+}
+
+#[tokio::test]
+async fn early_and_later_bytes_are_never_mixed_and_the_reader_is_asked_to_come_again_between() {
+    let setup = Setup::default();
+    let (client_io, server_io, ..) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    client.write_all(b"early").await.unwrap();
+    client.flush().await.unwrap();
+    let mut server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
+    server.flush().await.unwrap();
+    std::future::poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
+    client.write_all(b"later").await.unwrap();
+    client.flush().await.unwrap();
+    // The server completes the handshake before anybody reads; the early bytes wait.
+    std::future::poll_fn(|cx| server.poll_complete(cx)).await.unwrap();
+    assert!(server.is_complete() && server.reading_early());
+    let mut buffer = [0; 64];
+    assert_eq!(server.read(&mut buffer).await.unwrap(), 5);
+    assert_eq!(&buffer[..5], b"early");
+    assert!(server.reading_early(), "a request parsed now was early, though Finished is here");
+    let mut gave_way = false;
+    let count = std::future::poll_fn(|cx| {
+        let mut read = ReadBuf::new(&mut buffer);
+        let poll = pin!(&mut server).poll_read(cx, &mut read);
+        gave_way |= poll.is_pending();
+        poll.map(|done| done.map(|()| read.filled().len()))
+    })
+    .await
+    .unwrap();
+    assert!(gave_way);
+    assert_eq!(&buffer[..count], b"later");
+    assert!(!server.reading_early());
+}
+
+#[tokio::test]
+async fn the_driver_completes_the_handshake_while_nobody_reads_or_writes() {
+    let setup = Setup::default();
+    let (client_io, server_io, ..) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    client.write_all(&[1; 10_000]).await.unwrap();
+    client.flush().await.unwrap();
+    let server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
+    let (mut io, driver) = share(server);
+    let peer = async {
+        std::future::poll_fn(|cx| client.poll_complete(cx)).await.unwrap();
+        client.flush().await.unwrap();
+    };
+    let (completed, ()) = tokio::join!(std::future::poll_fn(|cx| driver.poll_complete(cx)), peer);
+    completed.unwrap();
+    assert!(driver.is_complete() && driver.reading_early());
+    let mut got = vec![0; 10_000];
+    io.read_exact(&mut got).await.unwrap();
+    assert!(got.iter().all(|byte| *byte == 1));
+}
+
+#[tokio::test]
+async fn gathered_flushes_leave_in_one_write_when_the_driver_sends() {
+    let setup = Setup::default();
+    let (client_io, server_io, _, server_writes) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    let (mut io, driver) = share(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
+    driver.gather();
+    let mut ping = [0; 4];
+    io.read_exact(&mut ping).await.unwrap();
+    for part in [&b"PO"[..], b"NG"] {
+        io.write_all(part).await.unwrap();
+        io.flush().await.unwrap();
+    }
+    assert_eq!(server_writes.load(Ordering::SeqCst), 0, "a flush sends nothing");
+    std::future::poll_fn(|cx| driver.poll_send(cx)).await.unwrap();
+    assert_eq!(server_writes.load(Ordering::SeqCst), 1);
+    let mut pong = [0; 4];
+    client.read_exact(&mut pong).await.unwrap();
+    assert_eq!(&pong, b"PONG");
+}
+
+#[tokio::test]
+async fn closing_after_an_early_answer_drains_to_finished_and_says_goodbye() {
+    let setup = Setup::default();
+    let (client_io, server_io, ..) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    let server = async {
+        let mut server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
+        server.write_all(b"PONG").await.unwrap();
+        server.shutdown().await.unwrap();
+        assert!(server.is_complete());
+    };
+    let reader = async {
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, b"PONG", "close_notify ends it, no reset");
+    };
+    tokio::join!(server, reader);
+}
+
+#[tokio::test]
+async fn a_cut_connection_is_no_clean_end() {
+    let setup = Setup::default();
+    let (client_io, server_io, ..) = counted();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let offer = Offer { host: "localhost".into(), ..Offer::default() };
+    let client = async {
+        let mut client = TlsStream::connect(&connector, client_io, &offer).await.unwrap();
+        client.flush().await.unwrap();
+        client.read(&mut [0; 8]).await.unwrap_err()
+    };
+    let server = async {
+        drop(TlsStream::accept(&acceptor, server_io, true).await.unwrap());
+    };
+    let (error, ()) = tokio::join!(client, server);
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn a_megabyte_of_noise_is_one_clear_sentence_and_an_alert() {
+    let (mut noisy, server_io, _, server_writes) = counted();
+    let acceptor = Setup::default().acceptor();
+    let noise: Vec<u8> =
+        (0..1_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    noisy.write_all(&noise).await.unwrap();
+    let error = TlsStream::accept(&acceptor, server_io, true).await.err().expect("no TLS");
+    assert!(matches!(error, TlsError::Handshake(_)), "{error}");
+    assert_eq!(server_writes.load(Ordering::SeqCst), 1, "the alert");
+}

@@ -1,0 +1,214 @@
+//! Contexts for tests: a self-signed server, a sealer with one key, and two machines side by side.
+
+use std::sync::{Arc, OnceLock};
+
+use firstflight_tls::{
+    Acceptor, AcceptorConfig, ChallengeCertificates, CipherPolicy, CipherPreference, Connector,
+    ConnectorConfig, Identities, Identity, KeyLog, Machine, Offer, OpenedTicket, Progress, Session,
+    TicketSealer, TlsError, Trust, Version, Withheld,
+};
+
+/// Marks tickets with its key and hides nothing: enough to be the same or another key.
+pub(crate) struct MarkSealer {
+    pub(crate) key: u8,
+    pub(crate) opens: Opens,
+}
+
+/// What the sealer says of a ticket that is its own.
+#[derive(Clone, Copy)]
+pub(crate) enum Opens {
+    Plainly,
+    WithoutEarlyData,
+    /// The session stays in the ticket, and the words to fetch it by are the ticket itself.
+    Elsewhere,
+}
+
+impl TicketSealer for MarkSealer {
+    fn max_overhead(&self) -> usize {
+        1
+    }
+
+    fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
+        Some([&[self.key], session].concat())
+    }
+
+    fn open(&self, ticket: &[u8]) -> OpenedTicket {
+        match ticket.split_first() {
+            Some((key, session)) if *key == self.key => match self.opens {
+                Opens::Plainly => OpenedTicket::Session(session.to_vec()),
+                Opens::WithoutEarlyData => {
+                    OpenedTicket::WithoutEarlyData(session.to_vec(), Withheld::Zone)
+                }
+                Opens::Elsewhere => OpenedTicket::Elsewhere(ticket.to_vec()),
+            },
+            _ => OpenedTicket::Ignored,
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) min: Version,
+    pub(crate) max: Version,
+    pub(crate) ciphers: CipherPolicy,
+    pub(crate) alpn: Vec<Vec<u8>>,
+    pub(crate) sealer_key: u8,
+    pub(crate) opens: Opens,
+    pub(crate) decline: bool,
+    pub(crate) trust: Trust,
+    pub(crate) key_log: Option<Arc<dyn KeyLog>>,
+    pub(crate) preference: CipherPreference,
+    pub(crate) identities: Identities,
+    pub(crate) challenges: Option<Arc<dyn ChallengeCertificates>>,
+    /// Whom the client calls.
+    pub(crate) host: String,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            min: Version::Tls10,
+            max: Version::Tls13,
+            ciphers: CipherPolicy::default(),
+            alpn: Vec::new(),
+            sealer_key: 1,
+            opens: Opens::Plainly,
+            decline: false,
+            trust: Trust::Anyone,
+            key_log: None,
+            preference: CipherPreference::default(),
+            identities: identity().into(),
+            challenges: None,
+            host: "localhost".to_owned(),
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn acceptor(&self) -> Acceptor {
+        let mut config = AcceptorConfig::new(self.identities.clone());
+        config.cipher_preference = self.preference;
+        config.min_version = self.min;
+        config.max_version = self.max;
+        config.ciphers = self.ciphers.clone();
+        config.alpn = self.alpn.clone();
+        config.challenges = self.challenges.clone();
+        config.early_data = true;
+        config.sealer = Some(Arc::new(MarkSealer { key: self.sealer_key, opens: self.opens }));
+        Acceptor::new(config).unwrap()
+    }
+
+    pub(crate) fn connector(&self) -> Connector {
+        let mut config = ConnectorConfig::new(self.trust.clone());
+        config.min_version = self.min;
+        config.max_version = self.max;
+        config.ciphers = self.ciphers.clone();
+        config.alpn = self.alpn.clone();
+        config.key_log = self.key_log.clone();
+        Connector::new(config).unwrap()
+    }
+
+    /// A session from a full handshake.
+    pub(crate) fn session(&self) -> Session {
+        let mut pair = Pair::new(self, None, false);
+        pair.complete();
+        pair.sessions().pop().expect("a ticket")
+    }
+}
+
+pub(crate) struct Pair {
+    pub(crate) client: Machine,
+    pub(crate) server: Machine,
+}
+
+impl Pair {
+    pub(crate) fn new(setup: &Setup, session: Option<Session>, early_data: bool) -> Self {
+        Self::between(setup, setup, session, early_data)
+    }
+
+    pub(crate) fn between(
+        client: &Setup,
+        server: &Setup,
+        session: Option<Session>,
+        early_data: bool,
+    ) -> Self {
+        let offer = Offer { host: client.host.clone(), session, early_data };
+        Self {
+            client: client.connector().machine(&offer).unwrap(),
+            server: server.acceptor().machine(!server.decline).unwrap(),
+        }
+    }
+
+    pub(crate) fn client_to_server(&mut self) {
+        hand_over(&mut self.client, &mut self.server);
+    }
+
+    pub(crate) fn server_to_client(&mut self) {
+        hand_over(&mut self.server, &mut self.client);
+    }
+
+    pub(crate) fn exchange(&mut self) {
+        self.client_to_server();
+        let _ = self.server.handshake();
+        self.server_to_client();
+    }
+
+    pub(crate) fn complete(&mut self) {
+        for _ in 0..6 {
+            self.client.handshake().unwrap();
+            self.client_to_server();
+            self.server.handshake().unwrap();
+            if self.server.in_early_data() {
+                assert_eq!(server_read(&mut self.server), None);
+            }
+            self.server_to_client();
+        }
+        assert!(self.client.is_complete() && self.server.is_complete());
+    }
+
+    /// The tickets that the client has now.
+    pub(crate) fn sessions(&mut self) -> Vec<Session> {
+        // The library sends TLS 1.3 tickets with the server's next write, not before.
+        assert_eq!(self.server.write(b"x").unwrap(), Progress::Done(1));
+        self.server_to_client();
+        assert_eq!(self.client.read(&mut [0; 16]).unwrap(), Progress::Done(1));
+        self.client.take_sessions()
+    }
+
+    pub(crate) fn fails_on_client(&mut self) -> TlsError {
+        for _ in 0..6 {
+            if let Err(error) = self.client.handshake() {
+                return error;
+            }
+            self.exchange();
+        }
+        panic!("the handshake should have failed");
+    }
+}
+
+/// What the server can read now; `None` when it has to wait.
+pub(crate) fn server_read(server: &mut Machine) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 20_000];
+    match server.read(&mut buffer).unwrap() {
+        Progress::Done(count) => Some(buffer[..count].to_vec()),
+        Progress::NeedsInput | Progress::Closed => None,
+    }
+}
+
+/// One certificate for all tests: making a key takes longer than using it.
+pub(crate) fn identity() -> Identity {
+    static PEM: OnceLock<(String, String)> = OnceLock::new();
+    let (cert, key) = PEM.get_or_init(|| {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    });
+    Identity::from_pem(cert.as_bytes(), key.as_bytes()).unwrap()
+}
+
+fn hand_over(from: &mut Machine, to: &mut Machine) {
+    let bytes = from.outgoing().to_vec();
+    from.sent(bytes.len());
+    if !bytes.is_empty() {
+        to.feed(&bytes);
+    }
+}

@@ -1,0 +1,4 @@
+//! Pools of HTTP servers, against peers that behave as each test says.
+
+mod peer;
+mod pool;

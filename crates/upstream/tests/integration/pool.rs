@@ -1,0 +1,410 @@
+//! Pools against servers on real sockets.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use firstflight_upstream::{
+    Attempt, Body, BodyError, HealthCheck, Observer, Pool, PoolConfig, Protocol, ProxyVersion,
+    SendError, ServerAddress, Standing, Terms,
+};
+use futures_util::{StreamExt, stream};
+use http::{Request, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::sleep;
+
+use crate::peer::{Peer, ok};
+
+fn pool(peers: &[&Peer], change: impl FnOnce(&mut PoolConfig)) -> Pool {
+    let mut config = PoolConfig::new(peers.iter().map(|peer| peer.address.clone()).collect());
+    change(&mut config);
+    let pool = Pool::new("test", config).unwrap();
+    pool.begin();
+    pool
+}
+
+fn request(method: &str, body: &'static str) -> Request<Body> {
+    let body = match body {
+        "" => Empty::new().map_err(|never| match never {}).boxed_unsync(),
+        text => Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync(),
+    };
+    Request::builder().method(method).uri("/path?q").header("host", "a.test").body(body).unwrap()
+}
+
+async fn send(pool: &Pool, method: &str, body: &'static str) -> Result<String, SendError> {
+    send_for(pool, method, body, 1).await
+}
+
+async fn send_for(
+    pool: &Pool,
+    method: &str,
+    body: &'static str,
+    client: u16,
+) -> Result<String, SendError> {
+    let client = ([192, 0, 2, 1], client).into();
+    let terms = Terms { client, local: ([192, 0, 2, 9], 443).into(), observer: &() };
+    let answer = pool.send(request(method, body), &terms).await?;
+    let status = answer.status();
+    let body = answer.into_body().collect().await;
+    let body = body.map_or_else(|error| format!("broken: {error}"), text);
+    Ok(if status == StatusCode::OK { body } else { status.to_string() })
+}
+
+fn text(body: http_body_util::Collected<Bytes>) -> String {
+    String::from_utf8(body.to_bytes().to_vec()).unwrap()
+}
+
+/// Answers are all there a moment before the pool has taken note.
+async fn settled(pool: &Pool) {
+    while pool.status().servers.iter().any(|server| server.in_flight > 0) {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn connections_are_kept() {
+    let peer = Peer::http1(|head| ok(&head[0])).await;
+    let pool = pool(&[&peer], |_| ());
+    for _ in 0..5 {
+        assert_eq!(send(&pool, "GET", "").await.unwrap(), "GET /path?q HTTP/1.1");
+        settled(&pool).await;
+    }
+    assert_eq!(send(&pool, "POST", "text").await.unwrap(), "POST /path?q HTTP/1.1");
+    let status = pool.status().servers.remove(0);
+    assert_eq!((status.connections, status.totals.answers), (1, [0, 6, 0, 0, 0]));
+}
+
+#[tokio::test]
+async fn rfc9112_9_3_1_a_stale_connection_costs_no_safe_request() {
+    // Answers once, and closes the connection on the next request.
+    let peer = Peer::raw(|mut stream| async move {
+        crate::peer::head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+        crate::peer::head(&mut stream).await;
+    })
+    .await;
+    let pool = pool(&[&peer], |_| ());
+    for _ in 0..5 {
+        assert_eq!(send(&pool, "GET", "").await.unwrap(), "ok");
+    }
+    // The server has seen it, and may have executed it.
+    assert!(matches!(send(&pool, "POST", "text").await, Err(SendError::Broken(_))));
+    let status = pool.status();
+    let server = &status.servers[0];
+    assert_eq!((server.totals.stale, status.retries, server.standing), (5, 4, Standing::Up));
+}
+
+#[tokio::test]
+async fn any_request_of_which_nothing_was_sent_goes_elsewhere() {
+    let (dead, peer) = (Peer::dead().await, Peer::http1(|_| ok("alive")).await);
+    let pool = pool(&[&dead, &peer], |_| ());
+    for _ in 0..20 {
+        assert_eq!(send(&pool, "POST", "text").await.unwrap(), "alive");
+    }
+    let status = pool.status();
+    assert_eq!(status.servers[0].standing, Standing::Aside);
+    assert_eq!((status.servers[0].totals.connect_failed, status.retries), (3, 3));
+}
+
+#[tokio::test]
+async fn the_only_server_is_asked_even_when_it_is_set_aside() {
+    let dead = Peer::dead().await;
+    let pool = pool(&[&dead], |_| ());
+    for _ in 0..5 {
+        assert!(matches!(send(&pool, "GET", "").await, Err(SendError::Connect(_))));
+    }
+    let status = pool.status().servers.remove(0);
+    assert_eq!((status.standing, status.totals.connect_failed), (Standing::Aside, 5));
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_tried_elsewhere_if_it_is_safe() {
+    let mad = Peer::raw(|mut stream| async move {
+        crate::peer::head(&mut stream).await;
+        stream.write_all(b"SSH-2.0-what\r\n\r\n").await.unwrap();
+    })
+    .await;
+    let peer = Peer::http1(|_| ok("sane")).await;
+    let pool = pool(&[&mad, &peer], |_| ());
+    for _ in 0..4 {
+        assert_eq!(send(&pool, "GET", "").await.unwrap(), "sane");
+    }
+    assert!(pool.status().servers[0].totals.broken > 0);
+}
+
+#[tokio::test]
+async fn rfc9112_7_a_response_with_another_coding_than_chunked_is_none() {
+    for (coding, readable) in [
+        ("chunked", true),
+        ("Chunked", true),
+        ("gzip, chunked", false),
+        ("gzip\r\nTransfer-Encoding: chunked", false),
+        ("chunked\r\nTransfer-Encoding: chunked", false),
+        ("gzip", false),
+    ] {
+        let peer = Peer::raw(move |mut stream| async move {
+            crate::peer::head(&mut stream).await;
+            let head = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: {coding}\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let _ = stream.write_all(b"2\r\nok\r\n0\r\n\r\n").await;
+        })
+        .await;
+        let pool = pool(&[&peer], |_| ());
+        let answer = send(&pool, "GET", "").await;
+        match readable {
+            true => assert_eq!(answer.unwrap(), "ok", "{coding}"),
+            false => assert!(matches!(answer, Err(SendError::Coding)), "{coding}: {answer:?}"),
+        }
+        if !readable {
+            assert_eq!(pool.status().servers[0].kept, 0, "{coding}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_come_is_not_waited_for_twice() {
+    let peer = Peer::raw(|mut stream| async move {
+        crate::peer::head(&mut stream).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let pool =
+        pool(&[&peer, &peer], |config| config.answer_timeout = Some(Duration::from_millis(100)));
+    assert!(matches!(send(&pool, "GET", "").await, Err(SendError::Timeout(_))));
+    assert_eq!(pool.status().retries, 0);
+}
+
+#[tokio::test]
+async fn a_body_that_stands_still_is_broken_off() {
+    let peer = Peer::raw(|mut stream| async move {
+        crate::peer::head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await.unwrap();
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let pool = pool(&[&peer], |config| config.body_timeout = Duration::from_millis(100));
+    let answer = send(&pool, "GET", "").await.unwrap();
+    assert!(answer.contains("did not go on"), "{answer}");
+    let status = pool.status().servers.remove(0);
+    assert_eq!((status.totals.bodies_stalled, status.in_flight, status.kept), (1, 0, 0));
+}
+
+#[tokio::test]
+async fn requests_above_the_room_wait_or_are_turned_away() {
+    let peer = Peer::http1(|head| {
+        std::thread::sleep(Duration::from_millis(50));
+        ok(&head[0])
+    })
+    .await;
+    let hanging = Peer::raw(|stream| async move {
+        let _open = stream;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let busy = |config: &mut PoolConfig| {
+        config.requests = 1;
+        config.queue_timeout = Duration::from_secs(10);
+    };
+    let waits = pool(&[&peer], busy);
+    let both = tokio::join!(send(&waits, "GET", ""), send(&waits, "GET", ""));
+    assert!(both.0.is_ok() && both.1.is_ok());
+    let turns_away = pool(&[&hanging], |config| {
+        busy(config);
+        config.queue_timeout = Duration::from_millis(50);
+        config.answer_timeout = Some(Duration::from_millis(500));
+    });
+    let (first, second) = tokio::join!(send(&turns_away, "GET", ""), send(&turns_away, "GET", ""));
+    assert!(matches!(first, Err(SendError::Timeout(_))), "{first:?}");
+    assert!(matches!(second, Err(SendError::Busy(_))), "{second:?}");
+    assert_eq!(turns_away.status().turned_away, 1);
+}
+
+#[tokio::test]
+async fn checks_take_a_server_out_and_bring_it_back() {
+    let well = Arc::new(Mutex::new(true));
+    let word = well.clone();
+    let peer = Peer::http1(move |head| match (head[0].as_str(), *word.lock().unwrap()) {
+        ("GET /health HTTP/1.1", false) => crate::peer::answer("503 Service Unavailable", ""),
+        _ => ok("served"),
+    })
+    .await;
+    let pool = pool(&[&peer], |config| {
+        let check = HealthCheck::new("/health".parse().unwrap());
+        config.check = Some(HealthCheck { interval: Duration::from_millis(10), ..check });
+    });
+    for standing in [Standing::Up, Standing::Down, Standing::Up] {
+        *well.lock().unwrap() = standing == Standing::Up;
+        while pool.status().servers[0].standing != standing {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let answer = send(&pool, "GET", "").await;
+        match standing {
+            Standing::Up => assert_eq!(answer.unwrap(), "served"),
+            _ => assert!(matches!(answer, Err(SendError::NoServer)), "{answer:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn rfc9113_3_3_many_requests_on_one_connection() {
+    let peer = Peer::http2().await;
+    let pool = pool(&[&peer], |config| config.protocol = Protocol::Http2);
+    let all = (0..50).map(|_| {
+        let pool = pool.clone();
+        tokio::spawn(async move { send(&pool, "POST", "text").await.unwrap() })
+    });
+    for answer in all.collect::<Vec<_>>() {
+        assert_eq!(answer.await.unwrap(), "POST http://a.test/path?q text");
+    }
+    settled(&pool).await;
+    assert_eq!(pool.status().servers[0].connections, 1);
+    let mut upgrade = request("GET", "");
+    upgrade.headers_mut().insert("upgrade", "websocket".parse().unwrap());
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = Terms { client: local, local, observer: &() };
+    assert!(matches!(pool.send(upgrade, &terms).await, Err(SendError::NoUpgrade)));
+}
+
+#[tokio::test]
+async fn a_connection_for_each_client_where_servers_are_told_who_it_is() {
+    for (version, first) in [
+        (ProxyVersion::V1, "PROXY TCP4 192.0.2.1 192.0.2.9 1 443\r\n"),
+        (ProxyVersion::V2, "\r\n\r\n\0\r\nQUIT\n"),
+    ] {
+        let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let memory = seen.clone();
+        let length = if version == ProxyVersion::V1 { first.len() } else { 28 };
+        let peer = Peer::raw(move |mut stream| {
+            let memory = memory.clone();
+            async move {
+                let mut header = vec![0; length];
+                stream.read_exact(&mut header).await.unwrap();
+                memory.lock().unwrap().push(header);
+                loop {
+                    let Some(head) = crate::peer::head(&mut stream).await else { return };
+                    stream.write_all(&ok(&head[0])).await.unwrap();
+                }
+            }
+        })
+        .await;
+        let pool = pool(&[&peer], |config| config.proxy_protocol = Some(version));
+        for client in [1, 1, 2, 1, 2] {
+            let answer = send_for(&pool, "GET", "", client).await.unwrap();
+            assert_eq!(answer, "GET /path?q HTTP/1.1");
+            settled(&pool).await;
+        }
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 2);
+        assert!(seen[0].starts_with(first.as_bytes()), "{seen:?}");
+        assert_ne!(seen[0], seen[1]);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
+    let peer = Peer::raw(|mut stream| async move {
+        crate::peer::head(&mut stream).await;
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+    })
+    .await;
+    let pool = pool(&[&peer], |config| {
+        config.answer_timeout = Some(Duration::from_millis(100));
+    });
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = Terms { client: local, local, observer: &() };
+    for silent in [true, false] {
+        for _ in 0..3 {
+            let half = stream::once(async { Ok(Frame::data(Bytes::from("half"))) });
+            let rest = async move {
+                match silent {
+                    true => std::future::pending().await,
+                    false => Err::<Frame<Bytes>, BodyError>("gone".into()),
+                }
+            };
+            let body = StreamBody::new(half.chain(stream::once(rest))).boxed_unsync();
+            let request = Request::post("/").header("host", "a.test").body(body).unwrap();
+            let error = pool.send(request, &terms).await.unwrap_err();
+            let expected = if silent { "client_stalled" } else { "client_gone" };
+            assert_eq!(error.name(), expected, "{error:?}");
+        }
+    }
+    let server = pool.status().servers.remove(0);
+    assert_eq!((server.standing, server.totals.abandoned), (Standing::Up, 6));
+}
+
+#[tokio::test]
+async fn rfc9112_6_1_a_body_of_unknown_length_goes_with_every_method() {
+    let seen = Arc::<Mutex<Vec<String>>>::default();
+    let memory = seen.clone();
+    let peer = Peer::raw(move |mut stream| {
+        let memory = memory.clone();
+        async move {
+            while let Some(head) = crate::peer::head(&mut stream).await {
+                let mut body = Vec::new();
+                while !body.ends_with(b"0\r\n\r\n") {
+                    body.push(stream.read_u8().await.unwrap());
+                }
+                let coding = head.contains(&"transfer-encoding: chunked".to_owned());
+                let body = String::from_utf8(body).unwrap();
+                memory.lock().unwrap().push(format!("{} {coding} {body}", head[0]));
+                stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+            }
+        }
+    })
+    .await;
+    let pool = pool(&[&peer], |config| config.answer_timeout = Some(Duration::from_secs(5)));
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = Terms { client: local, local, observer: &() };
+    for method in ["GET", "HEAD", "OPTIONS", "TRACE", "DELETE", "POST"] {
+        let body = stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from("hello"))) });
+        let body = StreamBody::new(body).boxed_unsync();
+        let request = Request::builder().method(method).uri("/").header("host", "a.test");
+        let answer = pool.send(request.body(body).unwrap(), &terms).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::NO_CONTENT, "{method}");
+        let seen = seen.lock().unwrap().pop().unwrap();
+        assert_eq!(seen, format!("{method} / HTTP/1.1 true 5\r\nhello\r\n0\r\n\r\n"));
+    }
+}
+
+#[tokio::test]
+async fn servers_on_unix_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("app.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        while let Some(head) = crate::peer::head(&mut stream).await {
+            stream.write_all(&ok(&head[0])).await.unwrap();
+        }
+    });
+    let pool = Pool::new("unix", PoolConfig::new(vec![ServerAddress::Unix(path)])).unwrap();
+    assert_eq!(send(&pool, "GET", "").await.unwrap(), "GET /path?q HTTP/1.1");
+}
+
+#[tokio::test]
+async fn observers_are_told_of_each_try() {
+    struct Memory(Mutex<Vec<String>>);
+    impl Observer for Memory {
+        fn attempt(&self, attempt: &Attempt<'_>) {
+            let result = attempt.result.map_or_else(str::to_owned, |status| status.to_string());
+            let how = if attempt.connected.is_some() { "new" } else { "kept" };
+            self.0.lock().unwrap().push(format!("{} {how} {result}", attempt.pool));
+        }
+    }
+    let (dead, peer) = (Peer::dead().await, Peer::http1(|_| ok("")).await);
+    let pool = pool(&[&dead, &peer], |_| ());
+    let memory = Memory(Mutex::default());
+    let local = ([192, 0, 2, 9], 443).into();
+    let terms = Terms { client: local, local, observer: &memory };
+    for _ in 0..2 {
+        pool.send(request("GET", ""), &terms).await.unwrap().collect().await.unwrap();
+        settled(&pool).await;
+    }
+    let told = memory.0.lock().unwrap().clone();
+    // Which of the two is asked first may change with the turn.
+    assert_eq!(told[..2], ["test kept connect", "test new 200 OK"]);
+    assert_eq!(told.last().unwrap(), "test kept 200 OK");
+}
