@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_authority::{Authority, directory};
+use firstflight_certificates::authority::{Authority, directory};
 use firstflight_config::{CertificateSource, Content, ServerConfig};
 use firstflight_server::{Server, ServerError, ServerHandle};
 use firstflight_tls::Trust;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use firstflight_authority::stores::{self, Around, Kind, Place, Plan, StepError};
-use firstflight_authority::{Authority, DOMAINS, NETWORKS, directory, remove};
+use firstflight_certificates::authority::stores::{self, Around, Kind, Place, Plan, StepError};
+use firstflight_certificates::authority::{Authority, DOMAINS, NETWORKS, directory, remove};
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Whom `fetch` and `bench` believe: the machine's authorities, and the development authority of
 //! this user.
 
-use firstflight_authority::{believed, directory};
+use firstflight_certificates::authority::{believed, directory};
 use firstflight_tls::Trust;
 
 /// The machine's authorities, and this user's unless it is `left_out` or there is none. One that is

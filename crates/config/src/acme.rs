@@ -5,7 +5,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use firstflight_acme::{AcmeConfig, AcmeError, ChallengeKind, certificate_names};
+use firstflight_certificates::acme::{AcmeConfig, AcmeError, ChallengeKind, certificate_names};
 use nix::unistd::{AccessFlags, User, access};
 
 use crate::look::authorities;

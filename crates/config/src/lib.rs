@@ -50,7 +50,9 @@ mod tls;
 pub use admin::{AdminAddress, AdminSettings, BadAdminAddress};
 pub use early_data::EarlyDataSettings;
 pub use error::{ConfigError, Wrong};
-pub use firstflight_acme::{AcmeConfig, ChallengeKind, Directory, ExternalAccount, KeyKind};
+pub use firstflight_certificates::acme::{
+    AcmeConfig, ChallengeKind, Directory, ExternalAccount, KeyKind,
+};
 pub use firstflight_units::{parse_duration, print_duration};
 pub use http3::Http3Settings;
 pub use limits::Limits;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use firstflight_acme::AcmeConfig;
+use firstflight_certificates::acme::AcmeConfig;
 use firstflight_otlp::TelemetrySettings;
 use firstflight_store::StoreConfig;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use firstflight_authority::self_signed;
+use firstflight_certificates::authority::self_signed;
 use firstflight_config::CertificateSource;
 use firstflight_tls::{Identity, TlsError};
 use tracing::{info, warn};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use firstflight_acme::{CertificateState, Issued};
+use firstflight_certificates::acme::{CertificateState, Issued};
 use firstflight_config::{CertificateSource as Configured, Content, ServerConfig, Site};
 use firstflight_telemetry::metrics::CertificateOrigin;
 use firstflight_tls::{Entry, Identities};

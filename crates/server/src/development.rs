@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
-use firstflight_authority::{Authority, directory, may_vouch_for, renew_at, self_signed};
+use firstflight_certificates::authority::{
+    Authority, directory, may_vouch_for, renew_at, self_signed,
+};
 use firstflight_tls::Identity;
 use jiff::Timestamp;
 use tracing::{info, warn};

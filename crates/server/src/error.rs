@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use firstflight_acme::AcmeError;
-use firstflight_authority::AuthorityError;
+use firstflight_certificates::acme::AcmeError;
+use firstflight_certificates::authority::AuthorityError;
 use firstflight_config::ConfigError;
 use firstflight_store::StoreError;
 use firstflight_tickets::{FileError, KeyEncryptionError};

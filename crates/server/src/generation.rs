@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use firstflight_acme::CertificateState;
+use firstflight_certificates::acme::CertificateState;
 use firstflight_config::{
     CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, WhenNotAllowed,
 };

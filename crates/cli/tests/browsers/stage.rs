@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use firstflight_authority::Authority;
 use firstflight_browser::{Browser, Installed, Settings};
+use firstflight_certificates::authority::Authority;
 use firstflight_emulator::{Direction as Way, Network, NetworkConfig, PathConfig, Process};
 use firstflight_lab::InNamespace;
 use firstflight_packets::{Direction, Observer, Packet};

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use firstflight_acme::{AcmeConfig, ExternalAccount};
+use firstflight_certificates::acme::{AcmeConfig, ExternalAccount};
 use firstflight_otlp::TelemetrySettings;
 use firstflight_upstream::PoolConfig;
 use schemars::JsonSchema;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use firstflight_acme::{AcmeConfig, ExternalAccount};
+use firstflight_certificates::acme::{AcmeConfig, ExternalAccount};
 use firstflight_otlp::TelemetrySettings;
 use firstflight_upstream::{AsideRule, HealthCheck, PoolConfig, RetryRule};
 use schemars::JsonSchema;

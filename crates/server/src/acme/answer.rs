@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use firstflight_acme::Answers;
+use firstflight_certificates::acme::Answers;
 use firstflight_telemetry::metrics::{AcmeChallenge, Metrics};
 use firstflight_tls::{ChallengeCertificates, Identity, TlsStream};
 use http::{HeaderValue, Method, Request, Response, header};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_acme::CertificateState;
+use firstflight_certificates::acme::CertificateState;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;

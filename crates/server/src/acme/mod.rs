@@ -13,7 +13,7 @@ mod shelf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use firstflight_acme::{AcmeConfig, Answers, CertificateState, Issued, Manager};
+use firstflight_certificates::acme::{AcmeConfig, Answers, CertificateState, Issued, Manager};
 use firstflight_config::ServerConfig;
 use firstflight_store::Store;
 use firstflight_telemetry::metrics::Metrics;

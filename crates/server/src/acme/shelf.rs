@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use firstflight_acme::{Shelf, ShelfError};
+use firstflight_certificates::acme::{Shelf, ShelfError};
 use firstflight_config::KeySource;
 use firstflight_store::{Store, StoreError};
 use firstflight_tickets::KeyEncryption;
