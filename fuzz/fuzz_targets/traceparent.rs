@@ -1,7 +1,7 @@
 //! A field from a client, as a place in a trace: what is read can be written and read again.
 #![no_main]
 
-use firstflight_otlp::TraceContext;
+use firstflight_telemetry::otlp::TraceContext;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|field: &str| {

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use firstflight_certificates::acme::AcmeConfig;
-use firstflight_otlp::TelemetrySettings;
 use firstflight_store::StoreConfig;
+use firstflight_telemetry::otlp::TelemetrySettings;
 
 use crate::{
     AccessLogSettings, AdminSettings, CertificateSource, Content, EarlyDataSettings, Http3Settings,

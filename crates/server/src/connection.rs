@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use firstflight_config::{ListenerProtocol, WhenNotAllowed};
-use firstflight_otlp::Span;
 use firstflight_proxy_protocol::Addresses;
 use firstflight_replay::{Decision, Flight, HoldReason, Release, Spent};
 use firstflight_telemetry::metrics::{
     BarredReason, HeldReason, RefusedReason, TooEarlyBy, Transport,
 };
+use firstflight_telemetry::otlp::Span;
 use firstflight_tls::{ACME_TLS_ALPN, Handshake, Version, share};
 use http::HeaderValue;
 use tokio::net::TcpStream;

@@ -3,7 +3,7 @@
 use firstflight_replay::RegisterStatistics;
 use firstflight_store::{CLAIM_TIME_BOUNDS, StoreStatistics};
 use firstflight_telemetry::metrics::{
-    AcmeReading, CertificateReading, ClaimTimes, Format, ProcessReading, Readings, RegisterReading,
+    AcmeReading, CertificateReading, ClaimTimes, ProcessReading, Readings, RegisterReading,
     Snapshot, StoreReading,
 };
 
@@ -19,14 +19,14 @@ use crate::upstreams;
 impl ServerHandle {
     /// All metrics at this moment.
     pub fn metrics(&self) -> Snapshot {
-        self.0.metrics.snapshot(&self.0.readings())
+        self.0.snapshot()
     }
 }
 
 impl Shared {
-    /// The same as text, as collectors get them.
-    pub(crate) fn exposition(&self) -> String {
-        self.metrics.snapshot(&self.readings()).encode(Format::OpenMetrics)
+    /// All metrics at this moment.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.metrics.snapshot(&self.readings())
     }
 
     fn readings(&self) -> Readings {

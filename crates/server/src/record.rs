@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use firstflight_otlp::{Span, SpanStatus};
 use firstflight_telemetry::metrics::HeldReason;
+use firstflight_telemetry::otlp::{Span, SpanStatus};
 use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use firstflight_config::{CertificateSource, ConfigError, Listener, ServerConfig, TicketSettings};
-use firstflight_otlp::{Exporter, TelemetrySettings};
 use firstflight_replay::{EpochScope, SharedConfig, TicketEpochs};
 use firstflight_store::{Store, StoreTls};
-use firstflight_telemetry::metrics::Metrics;
+use firstflight_telemetry::metrics::{Metrics, Snapshot};
+use firstflight_telemetry::otlp::{Exporter, TelemetrySettings};
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
@@ -337,13 +337,13 @@ fn tracer(
     config: &ServerConfig,
     server: Arc<OnceLock<Weak<Shared>>>,
 ) -> Tracer {
-    let exposition = move || {
+    let snapshot = move || {
         let server = server.get().and_then(Weak::upgrade);
-        server.map_or_else(String::new, |server| server.exposition())
+        server.map_or_else(Snapshot::default, |server| server.snapshot())
     };
     let exporter = settings.otlp.clone().map(|endpoint| {
         let node = config.tickets.node.clone().unwrap_or_else(name_of_this_node);
-        Exporter::start(endpoint, settings, &node, Box::new(exposition)).0
+        Exporter::start(endpoint, settings, &node, Box::new(snapshot)).0
     });
     Tracer::new(settings.clone(), exporter)
 }

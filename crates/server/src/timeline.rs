@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use firstflight_otlp::TraceContext;
+use firstflight_telemetry::otlp::TraceContext;
 
 /// The moments of one connection's beginning, and the trace of its first request, which they are
 /// part of.

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use firstflight_otlp::{
+use firstflight_telemetry::metrics::SpanReading;
+use firstflight_telemetry::otlp::{
     Exporter, ExporterStatistics, Span, SpanId, SpanKind, SpanStatus, TelemetrySettings,
     TraceContext,
 };
-use firstflight_telemetry::metrics::SpanReading;
 use firstflight_upstream::{Attempt, Observer};
 use http::{HeaderMap, HeaderName, HeaderValue};
 

@@ -21,7 +21,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use firstflight_certificates::acme::{AcmeConfig, ExternalAccount};
-use firstflight_otlp::TelemetrySettings;
+use firstflight_telemetry::otlp::TelemetrySettings;
 use firstflight_upstream::PoolConfig;
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use firstflight_certificates::acme::{AcmeConfig, ExternalAccount};
-use firstflight_otlp::TelemetrySettings;
+use firstflight_telemetry::otlp::TelemetrySettings;
 use firstflight_upstream::{AsideRule, HealthCheck, PoolConfig, RetryRule};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;

@@ -9,8 +9,8 @@ use firstflight_config::{
     LogSettings, Mode, Nonce, Policy, ProcessSettings, Redirect, Route, ServerConfig, Site, Sites,
     TicketSettings, Timestamp, TlsSettings, WhenNotAllowed,
 };
-use firstflight_otlp::TelemetrySettings;
 use firstflight_store::{Address, StoreConfig, StoreTls, Topology};
+use firstflight_telemetry::otlp::TelemetrySettings;
 use firstflight_tickets::Schedule;
 use firstflight_tls::{CipherPreference, Version};
 use firstflight_upstream::{AsideRule, Balance, HealthCheck, PoolConfig, Protocol};

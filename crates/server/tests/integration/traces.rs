@@ -1,7 +1,7 @@
 //! What a collector learns of requests, and the upstream and the access log with it.
 
 use firstflight_config::ServerConfig;
-use firstflight_otlp::{Endpoint, TelemetrySettings};
+use firstflight_telemetry::otlp::{Endpoint, TelemetrySettings};
 use firstflight_testkit::{Collector, Span, attribute};
 use opentelemetry_proto::tonic::metrics::v1::NumberDataPoint;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;

@@ -10,9 +10,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval_at, sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::backoff::Backoff;
-use crate::sender::{Refusal, Sender};
-use crate::{Endpoint, Span, TelemetrySettings, messages, parse_exposition};
+use crate::metrics::Snapshot;
+use crate::otlp::backoff::Backoff;
+use crate::otlp::sender::{Refusal, Sender};
+use crate::otlp::{Endpoint, Span, TelemetrySettings, messages};
 
 /// Sends spans, and metrics now and then, from a task of its own. Cheap to clone.
 #[derive(Clone)]
@@ -30,8 +31,8 @@ pub struct ExporterStatistics {
     pub dropped: u64,
 }
 
-/// The text exposition of this process's metrics.
-pub type Metrics = Box<dyn Fn() -> String + Send>;
+/// Reads this process's metrics.
+pub type SnapshotSource = Box<dyn Fn() -> Snapshot + Send>;
 
 enum Message {
     Span(Box<Span>),
@@ -51,7 +52,7 @@ impl Exporter {
         endpoint: Endpoint,
         settings: &TelemetrySettings,
         instance: &str,
-        metrics: Metrics,
+        metrics: SnapshotSource,
     ) -> (Self, JoinHandle<()>) {
         let (spans, incoming) = mpsc::channel(settings.queue.max(1));
         let counts = Arc::new(Counts::default());
@@ -106,7 +107,7 @@ struct Task {
     sender: Sender,
     resource: Vec<(String, String)>,
     counts: Arc<Counts>,
-    metrics: Metrics,
+    metrics: SnapshotSource,
     began: SystemTime,
     /// Whether the collector was out of reach the last time, so that it is said once.
     failing: bool,
@@ -167,12 +168,8 @@ impl Task {
 
     /// Metrics are sent once: what was not taken is in the next ones.
     async fn send_metrics(&mut self) {
-        let families = match parse_exposition(&(self.metrics)()) {
-            Ok(families) => families,
-            Err(error) => return warn!("metrics cannot be sent: {error}"),
-        };
         let times = (self.began, SystemTime::now());
-        let message = messages::metrics(&self.resource, &families, times);
+        let message = messages::metrics(&self.resource, &(self.metrics)(), times);
         let sent = self.sender.post(&self.endpoint.signal("metrics"), &message).await;
         self.note(sent.err());
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::SystemTime;
 
-use crate::{SpanId, TraceContext, TraceId};
+use crate::otlp::{SpanId, TraceContext, TraceId};
 
 /// A finished span.
 #[derive(Clone, Debug)]

@@ -1,6 +1,5 @@
 //! Spans and metrics as OTLP's messages.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -16,8 +15,8 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind as ProtoKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as ProtoSpan, Status};
 
-use crate::exposition::{Family, FamilyKind, Sample};
-use crate::{Span, SpanKind, SpanStatus, Value};
+use crate::metrics::{self, Family, HistogramValue, Kind, Series, Snapshot};
+use crate::otlp::{Span, SpanKind, SpanStatus, Value};
 
 /// Spans of the service with these attributes.
 pub(crate) fn traces(resource: &[(String, String)], spans: &[Span]) -> ExportTraceServiceRequest {
@@ -34,11 +33,11 @@ pub(crate) fn traces(resource: &[(String, String)], spans: &[Span]) -> ExportTra
 /// Metrics of the service, counted since `began`.
 pub(crate) fn metrics(
     resource: &[(String, String)],
-    families: &[Family],
+    snapshot: &Snapshot,
     (began, now): (SystemTime, SystemTime),
 ) -> ExportMetricsServiceRequest {
     let times = (nanos(began), nanos(now));
-    let metrics = families.iter().map(|family| metric(family, times)).collect();
+    let metrics = snapshot.families.iter().map(|family| metric(family, times)).collect();
     ExportMetricsServiceRequest {
         resource_metrics: vec![ResourceMetrics {
             resource: Some(resource_message(resource)),
@@ -112,90 +111,62 @@ fn key_value(name: &str, value: ProtoValue) -> KeyValue {
 }
 
 fn metric(family: &Family, times: (u64, u64)) -> Metric {
-    let points = |suffixes: &[&str]| -> Vec<NumberDataPoint> {
-        let ours = |sample: &&Sample| suffixes.contains(&sample.suffix.as_str());
-        family.samples.iter().filter(ours).map(|sample| point(sample, times)).collect()
-    };
+    let points = || family.series.iter().map(|series| point(series, times)).collect();
     let cumulative = AggregationTemporality::Cumulative.into();
-    let data = match family.kind {
-        FamilyKind::Counter => metric::Data::Sum(Sum {
-            data_points: points(&["_total", ""]),
+    let data = match family.description.kind {
+        Kind::Counter => metric::Data::Sum(Sum {
+            data_points: points(),
             aggregation_temporality: cumulative,
             is_monotonic: true,
         }),
-        FamilyKind::Histogram => metric::Data::Histogram(Histogram {
-            data_points: histogram(&family.samples, times),
+        Kind::Histogram => metric::Data::Histogram(Histogram {
+            data_points: family.series.iter().filter_map(|one| histogram(one, times)).collect(),
             aggregation_temporality: cumulative,
         }),
-        FamilyKind::Gauge | FamilyKind::Other => {
-            metric::Data::Gauge(Gauge { data_points: points(&["", "_info"]) })
-        }
+        Kind::Gauge => metric::Data::Gauge(Gauge { data_points: points() }),
     };
     Metric {
-        name: family.name.clone(),
-        description: family.help.clone(),
+        // As scrapers of OpenMetrics name it.
+        name: family.description.family().to_owned(),
+        description: family.description.help.to_owned(),
         data: Some(data),
         ..Metric::default()
     }
 }
 
-fn point(sample: &Sample, (began, now): (u64, u64)) -> NumberDataPoint {
+fn point(series: &Series, (began, now): (u64, u64)) -> NumberDataPoint {
     NumberDataPoint {
-        attributes: labels(&sample.labels),
+        attributes: labels(series),
         start_time_unix_nano: began,
         time_unix_nano: now,
-        value: Some(number_data_point::Value::AsDouble(sample.value)),
+        value: Some(number_data_point::Value::AsDouble(series.value.number())),
         ..NumberDataPoint::default()
     }
 }
 
-/// A point for each set of labels. The text's buckets count all that is no greater; OTLP's count
-/// what lies between two bounds.
-fn histogram(samples: &[Sample], (began, now): (u64, u64)) -> Vec<HistogramDataPoint> {
-    #[derive(Default)]
-    struct Parts {
-        buckets: Vec<(f64, u64)>,
-        sum: f64,
-        count: u64,
-    }
-    let mut all: BTreeMap<BTreeMap<String, String>, Parts> = BTreeMap::new();
-    for sample in samples {
-        let mut labels = sample.labels.clone();
-        let bound = labels.remove("le").and_then(|bound| bound.parse().ok());
-        let parts = all.entry(labels).or_default();
-        match (sample.suffix.as_str(), bound) {
-            ("_bucket", Some(bound)) => parts.buckets.push((bound, sample.value as u64)),
-            ("_sum", _) => parts.sum = sample.value,
-            ("_count", _) => parts.count = sample.value as u64,
-            _ => {}
-        }
-    }
-    let points = all.into_iter().map(|(attributes, mut parts)| {
-        parts.buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let counts = parts.buckets.iter().scan(0, |before, (_, count)| {
-            let between = count.saturating_sub(*before);
-            *before = *count;
-            Some(between)
-        });
-        let bucket_counts = counts.collect();
-        // The last bucket is bounded by nothing.
-        let bounds = parts.buckets.iter().map(|(bound, _)| *bound).filter(|b| b.is_finite());
-        HistogramDataPoint {
-            attributes: labels(&attributes),
-            start_time_unix_nano: began,
-            time_unix_nano: now,
-            count: parts.count,
-            sum: Some(parts.sum),
-            bucket_counts,
-            explicit_bounds: bounds.collect(),
-            ..HistogramDataPoint::default()
-        }
-    });
-    points.collect()
+fn histogram(series: &Series, (began, now): (u64, u64)) -> Option<HistogramDataPoint> {
+    let metrics::Value::Histogram(value) = &series.value else { return None };
+    Some(HistogramDataPoint {
+        attributes: labels(series),
+        start_time_unix_nano: began,
+        time_unix_nano: now,
+        count: value.count(),
+        sum: monotonic_sum(value),
+        bucket_counts: value.classes.clone(),
+        explicit_bounds: value.bounds.to_vec(),
+        ..HistogramDataPoint::default()
+    })
 }
 
-fn labels(labels: &BTreeMap<String, String>) -> Vec<KeyValue> {
-    labels.iter().map(|(name, value)| text(name, value)).collect()
+/// The sum of observations. OTLP allows none where observations may be negative, because the sum
+/// could fall.
+fn monotonic_sum(value: &HistogramValue) -> Option<f64> {
+    let falls = value.bounds.first().is_some_and(|bound| *bound < 0.0);
+    (!falls).then_some(value.sum)
+}
+
+fn labels(series: &Series) -> Vec<KeyValue> {
+    series.labels.iter().map(|(name, value)| text(name, value)).collect()
 }
 
 fn nanos(time: SystemTime) -> u64 {
@@ -205,29 +176,51 @@ fn nanos(time: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::parse_exposition;
+    use std::borrow::Cow;
 
-    #[test]
-    fn cumulative_buckets_become_counts_between_bounds() {
-        let text = "# TYPE h histogram\nh_bucket{k=\"a\",le=\"0.1\"} 2\nh_bucket{k=\"a\",le=\"1\"} 5\n\
-            h_bucket{k=\"a\",le=\"+Inf\"} 6\nh_sum{k=\"a\"} 9.5\nh_count{k=\"a\"} 6\n\
-            h_bucket{k=\"b\",le=\"+Inf\"} 0\nh_sum{k=\"b\"} 0\nh_count{k=\"b\"} 0\n";
-        let families = parse_exposition(text).unwrap();
-        let points = histogram(&families[0].samples, (1, 2));
-        assert_eq!(points.len(), 2);
-        assert_eq!(points[0].bucket_counts, [2, 3, 1]);
-        assert_eq!(points[0].explicit_bounds, [0.1, 1.0]);
-        assert_eq!((points[0].count, points[0].sum), (6, Some(9.5)));
+    use super::*;
+    use crate::metrics::Description;
+
+    static TIMES: Description = Description::histogram("times_seconds", "Times.", "");
+    static EVENTS: Description = Description::counter("events_total", "Events.", "");
+
+    fn times(bounds: &'static [f64], classes: &[u64]) -> Metric {
+        let bounds = Cow::Borrowed(bounds);
+        let value = HistogramValue { bounds, classes: classes.to_vec(), sum: 9.5 };
+        let labels = vec![("k", Cow::Borrowed("a"))];
+        let series = vec![Series { labels, value: metrics::Value::Histogram(value) }];
+        metric(&Family { description: &TIMES, labels: Vec::new(), series }, (1, 2))
+    }
+
+    fn points(metric: Metric) -> Vec<HistogramDataPoint> {
+        let Some(metric::Data::Histogram(histogram)) = metric.data else { panic!("no histogram") };
+        histogram.data_points
     }
 
     #[test]
-    fn a_counter_is_a_monotonic_sum_without_the_time_of_its_creation() {
-        let text = "# TYPE c counter\nc_total 4\nc_created 1.7e9\n";
-        let families = parse_exposition(text).unwrap();
-        let Some(metric::Data::Sum(sum)) = metric(&families[0], (1, 2)).data else {
-            panic!("no sum")
-        };
+    fn buckets_hold_counts_between_bounds() {
+        let points = points(times(&[0.1, 1.0], &[2, 3, 1]));
+        assert_eq!(points.len(), 1);
+        assert_eq!(points[0].bucket_counts, [2, 3, 1]);
+        assert_eq!(points[0].explicit_bounds, [0.1, 1.0]);
+        assert_eq!((points[0].count, points[0].sum), (6, Some(9.5)));
+        assert_eq!(points[0].attributes, [text("k", "a")]);
+    }
+
+    #[test]
+    fn a_histogram_of_negative_values_has_a_count_and_no_sum() {
+        let points = points(times(&[-1.0, 1.0], &[2, 3, 1]));
+        assert_eq!((points[0].count, points[0].sum), (6, None));
+    }
+
+    #[test]
+    fn a_counter_is_a_monotonic_sum_under_its_family_name() {
+        let series = vec![Series { labels: Vec::new(), value: metrics::Value::Count(4) }];
+        let metric = metric(&Family { description: &EVENTS, labels: Vec::new(), series }, (1, 2));
+        assert_eq!(metric.name, "events");
+        let Some(metric::Data::Sum(sum)) = metric.data else { panic!("no sum") };
         assert!(sum.is_monotonic && sum.data_points.len() == 1);
+        let value = number_data_point::Value::AsDouble(4.0);
+        assert_eq!(sum.data_points[0].value, Some(value));
     }
 }

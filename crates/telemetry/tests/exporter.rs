@@ -2,18 +2,24 @@
 
 use std::time::{Duration, SystemTime};
 
-use firstflight_otlp::{
+use firstflight_telemetry::metrics::{Description, Family, Series, Snapshot, Value};
+use firstflight_telemetry::otlp::{
     Endpoint, Exporter, ExporterStatistics, Span, SpanKind, SpanStatus, TelemetrySettings,
     TraceContext,
 };
 use firstflight_testkit::{Collector, attribute};
 
-const EXPOSITION: &str = "# TYPE firstflight_x counter\nfirstflight_x_total 3\n";
+static EVENTS: Description = Description::counter("firstflight_x_total", "Events.", "");
+
+fn snapshot() -> Snapshot {
+    let series = vec![Series { labels: Vec::new(), value: Value::Count(3) }];
+    Snapshot { families: vec![Family { description: &EVENTS, labels: Vec::new(), series }] }
+}
 
 fn start(collector: &Collector, queue: usize) -> Exporter {
     let endpoint = Endpoint::parse(&collector.endpoint()).unwrap();
     let settings = TelemetrySettings { queue, ..TelemetrySettings::default() };
-    Exporter::start(endpoint, &settings, "node-1", Box::new(|| EXPOSITION.to_owned())).0
+    Exporter::start(endpoint, &settings, "node-1", Box::new(snapshot)).0
 }
 
 fn span() -> Span {
