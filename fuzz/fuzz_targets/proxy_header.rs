@@ -2,7 +2,7 @@
 //! was waited for to its last byte, and reads alike when it is written again.
 #![no_main]
 
-use firstflight_proxy_protocol::{Header, MAX_HEADER, Version, read, write};
+use firstflight_upstream::proxy_protocol::{Header, MAX_HEADER, Version, read, write};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use firstflight_config::{ListenerProtocol, WhenNotAllowed};
-use firstflight_proxy_protocol::Addresses;
 use firstflight_replay::{Decision, Flight, HoldReason, Release, Spent};
 use firstflight_telemetry::metrics::{
     BarredReason, HeldReason, RefusedReason, TooEarlyBy, Transport,
 };
 use firstflight_telemetry::otlp::Span;
 use firstflight_tls::{ACME_TLS_ALPN, Handshake, Version, share};
+use firstflight_upstream::proxy_protocol::Addresses;
 use http::HeaderValue;
 use tokio::net::TcpStream;
 use tokio::sync::{OnceCell, watch};

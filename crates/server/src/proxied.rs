@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use firstflight_config::Listener;
-use firstflight_proxy_protocol::{self as proxy_protocol, Addresses, Header, MAX_HEADER};
+use firstflight_upstream::proxy_protocol::{self, Addresses, Header, MAX_HEADER};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
@@ -57,7 +57,7 @@ mod tests {
     use std::time::Duration;
 
     use firstflight_config::IpNetwork;
-    use firstflight_proxy_protocol::{Version, write};
+    use firstflight_upstream::proxy_protocol::{Version, write};
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
     use tokio::time::sleep;

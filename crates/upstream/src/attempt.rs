@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use firstflight_proxy_protocol::Addresses;
+use crate::proxy_protocol::Addresses;
 use http::{HeaderMap, Request, Response, StatusCode, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use firstflight_proxy_protocol as proxy_protocol;
+use crate::proxy_protocol;
 use firstflight_units::{Length, OptionalLength, OrOff, Text, TextList};
 use http::uri::PathAndQuery;
 use schemars::JsonSchema;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use firstflight_proxy_protocol::{self as proxy_protocol, Header};
+use crate::proxy_protocol::{self, Header};
 use firstflight_tls::{Connector, ConnectorConfig, Offer, TlsStream, Trust};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};

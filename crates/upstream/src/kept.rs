@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use firstflight_proxy_protocol::Addresses;
+use crate::proxy_protocol::Addresses;
 use hyper::client::conn::{http1, http2};
 
 use crate::progress::Upload;

@@ -1,9 +1,23 @@
-//! Pools of HTTP servers: which of them a request goes to, whether it may go to another when that
-//! fails, and the connections that are kept.
+//! Pools of HTTP servers: which server a request goes to, whether it may go to another one after a
+//! failure, and the connections that are kept. [`proxy_protocol`] tells a server whom a connection
+//! is for.
 //!
 //! The decisions are sans-IO, with the time as an argument: `balance` chooses, `health` judges a
 //! server, `budget` and `retry` decide what is sent again, and `roster` joins them. [`Pool`] puts
 //! them on sockets; HTTP is hyper's.
+//!
+//! ```no_run
+//! use firstflight_upstream::{Pool, PoolConfig};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let servers = vec!["http://127.0.0.1:3000".parse()?, "unix:/run/app.sock".parse()?];
+//! let pool = Pool::new("app", PoolConfig::new(servers))?;
+//! // Starts the health checks.
+//! pool.begin();
+//! println!("{:?}", pool.status());
+//! # Ok(())
+//! # }
+//! ```
 
 mod address;
 mod answer;
@@ -20,6 +34,7 @@ mod kept;
 mod observer;
 mod pool;
 mod progress;
+pub mod proxy_protocol;
 mod retry;
 mod roster;
 mod sender;
@@ -31,7 +46,6 @@ use bytes::Bytes;
 pub use address::{BadAddress, ServerAddress};
 pub use config::{AsideRule, Balance, HealthCheck, PoolConfig, Protocol, RetryRule};
 pub use error::{PoolError, SendError};
-pub use firstflight_proxy_protocol::Version as ProxyVersion;
 pub use health::Standing;
 pub use observer::{Attempt, Observer};
 pub use pool::{Pool, Terms};

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use firstflight_proxy_protocol::{Header, Version};
+use crate::proxy_protocol::{Header, Version};
 use firstflight_tls::Connector;
 use tokio::sync::Mutex;
 use tokio::time::timeout;

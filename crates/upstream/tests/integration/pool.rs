@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use firstflight_upstream::{
-    Attempt, Body, BodyError, HealthCheck, Observer, Pool, PoolConfig, Protocol, ProxyVersion,
-    SendError, ServerAddress, Standing, Terms,
+    Attempt, Body, BodyError, HealthCheck, Observer, Pool, PoolConfig, Protocol, SendError,
+    ServerAddress, Standing, Terms, proxy_protocol,
 };
 use futures_util::{StreamExt, stream};
 use http::{Request, StatusCode};
@@ -270,12 +270,12 @@ async fn rfc9113_3_3_many_requests_on_one_connection() {
 #[tokio::test]
 async fn a_connection_for_each_client_where_servers_are_told_who_it_is() {
     for (version, first) in [
-        (ProxyVersion::V1, "PROXY TCP4 192.0.2.1 192.0.2.9 1 443\r\n"),
-        (ProxyVersion::V2, "\r\n\r\n\0\r\nQUIT\n"),
+        (proxy_protocol::Version::V1, "PROXY TCP4 192.0.2.1 192.0.2.9 1 443\r\n"),
+        (proxy_protocol::Version::V2, "\r\n\r\n\0\r\nQUIT\n"),
     ] {
         let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let memory = seen.clone();
-        let length = if version == ProxyVersion::V1 { first.len() } else { 28 };
+        let length = if version == proxy_protocol::Version::V1 { first.len() } else { 28 };
         let peer = Peer::raw(move |mut stream| {
             let memory = memory.clone();
             async move {

@@ -1,7 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use crate::{Addresses, Header, SIGNATURE};
+use crate::proxy_protocol::{Addresses, Header, SIGNATURE};
 
 /// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -146,7 +146,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Version, write};
+    use crate::proxy_protocol::{Version, write};
 
     fn proxied(source: &str, destination: &str) -> Header {
         let [source, destination] = [source, destination].map(|text| text.parse().unwrap());

@@ -1,7 +1,17 @@
-//! The PROXY protocol's header, versions 1 and 2: who a connection comes from when the peer is a
-//! load balancer. Read and written as bytes; no sockets here.
+//! The PROXY protocol's header, versions 1 and 2: a load balancer names the client that it speaks
+//! for. Read and written as bytes; no sockets here.
 //!
 //! Source: HAProxy's `doc/proxy-protocol.txt`; sections are named beside the code.
+//!
+//! ```
+//! use firstflight_upstream::proxy_protocol::{Header, read};
+//!
+//! let bytes = b"PROXY TCP4 192.0.2.7 198.51.100.1 50000 443\r\nGET / HTTP/1.1\r\n";
+//! let Some((Header::Proxied(addresses), length)) = read(bytes)? else { panic!("no client") };
+//! assert_eq!(addresses.source, "192.0.2.7:50000".parse()?);
+//! assert_eq!(&bytes[length..], b"GET / HTTP/1.1\r\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod read;
 mod write;

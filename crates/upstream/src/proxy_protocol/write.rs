@@ -1,6 +1,6 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::{Addresses, Header, SIGNATURE, Version};
+use crate::proxy_protocol::{Addresses, Header, SIGNATURE, Version};
 
 /// A header as bytes.
 pub fn write(version: Version, header: &Header) -> Vec<u8> {
