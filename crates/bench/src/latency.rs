@@ -1,4 +1,4 @@
-use firstflight_statistics::samples_needed;
+use firstflight_report::statistics::samples_needed;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 

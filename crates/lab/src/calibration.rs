@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use firstflight_emulator::Network;
 use firstflight_report::Calibration;
-use firstflight_statistics::{ascending, percentile, samples_needed};
+use firstflight_report::statistics::{ascending, percentile, samples_needed};
 
 use crate::BenchError;
 use crate::paths::{Family, PlannedPath};

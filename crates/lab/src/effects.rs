@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use firstflight_report::statistics::{self, allowed_by_chance, paired_difference_of_medians};
 use firstflight_report::{Cell, Control, ControlPair, Effect, Interval, Sample};
-use firstflight_statistics::{self as statistics, allowed_by_chance, paired_difference_of_medians};
 
 /// The effects between cells that differ in one respect, as far as there are samples for an
 /// interval. Cells of an A/A control's second arm stay out.

@@ -1,9 +1,9 @@
 //! Cells with their figures, from the samples of a run (sans-IO).
 
-use firstflight_report::{Cell, Cost, Figures, Residual, Sample, Summary};
-use firstflight_statistics::{
+use firstflight_report::statistics::{
     ascending, mean, median_interval, percentile, percentile_interval, reported_percentile,
 };
+use firstflight_report::{Cell, Cost, Figures, Residual, Sample, Summary};
 
 use crate::judge::Bytes;
 use crate::paths::PlannedPath;

@@ -5,6 +5,8 @@
 //! - [`summary`] for a terminal, [`html::render`], [`markdown::render`], [`csv`];
 //! - [`conditions`] that must not be, [`compare`] with an earlier record, and their [`Verdict`]s as
 //!   text ([`verdict_lines`]), Markdown or [`junit`].
+//!
+//! The figures in it are made by [`statistics`].
 
 pub mod axes;
 mod comparison;
@@ -21,6 +23,7 @@ mod published;
 mod record;
 mod schema;
 mod sheets;
+pub mod statistics;
 mod tables;
 mod verdict;
 mod visits;

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use firstflight_browser::Installed;
+use firstflight_report::statistics::{self, paired_difference_of_medians};
 use firstflight_report::{
     BrowserTimings, Interval, Visit, VisitCell, VisitEffect, VisitPackets, VisitSummary,
 };
-use firstflight_statistics::{self as statistics, paired_difference_of_medians};
 
 use super::axes::Visiting;
 use super::judge::{browser_tls, browser_total};

@@ -3,7 +3,7 @@
 mod shown;
 mod visits;
 
-use firstflight_statistics::{allowed_by_chance, difference_of_medians};
+use crate::statistics::{allowed_by_chance, difference_of_medians};
 
 use crate::axes::{name, same_but_for};
 use crate::{Figures, Interval, Record};

@@ -42,8 +42,8 @@ pub(crate) fn page(record: &Record) -> Option<Sheet> {
         let mut row =
             vec![cell.profile.clone(), cell.client.clone(), cell.server.clone(), kind(cell)];
         row.extend([&first, &last].into_iter().flat_map(|times| {
-            let percentile = |p| firstflight_statistics::reported_percentile(times, p);
-            let p50 = firstflight_statistics::percentile(times, 0.5);
+            let percentile = |p| crate::statistics::reported_percentile(times, p);
+            let p50 = crate::statistics::percentile(times, 0.5);
             [p50, percentile(0.95)].map(|ms| ms.map_or("-".to_owned(), bare))
         }));
         row.push(trips.map(|trips| trips.map_or("?".to_owned(), |n| n.to_string())).join(", "));
@@ -59,7 +59,7 @@ fn is_page(cell: &Cell) -> bool {
 }
 
 fn times(samples: &[&Sample], of: fn(&Sample) -> Option<f64>) -> Vec<f64> {
-    firstflight_statistics::ascending(samples.iter().filter_map(|sample| of(sample)))
+    crate::statistics::ascending(samples.iter().filter_map(|sample| of(sample)))
 }
 
 /// What computing and waking may take beside the network.

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use firstflight_statistics::samples_needed;
+use firstflight_report::statistics::samples_needed;
 use firstflight_store::Store;
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use firstflight_statistics::{
+use firstflight_report::statistics::{
     Interval, ascending, paired_difference_of_medians, percentile, percentile_interval,
     reported_percentile,
 };

@@ -1,11 +1,11 @@
 //! A record with every section filled, drawn from a seed: what a run could have found.
 
+use firstflight_report::statistics;
 use firstflight_report::{
     Calibration, Capture, Cell, Control, ControlPair, Effect, Experiment, Fault, Figures, Interval,
     LinkFacts, MachineFacts, ProfileFacts, Record, Residual, SCHEMA, Sample, ServerFacts, Summary,
     Witness,
 };
-use firstflight_statistics as statistics;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

@@ -1,6 +1,6 @@
 //! The intervals hold what they promise, on simulated times of connections: skewed, with stalls.
 
-use firstflight_statistics::{
+use firstflight_report::statistics::{
     Interval, allowed_by_chance, ascending, difference_of_medians, paired_difference_of_medians,
     percentile_interval,
 };

@@ -1,6 +1,6 @@
 //! Percentiles by nearest rank and their intervals by order statistics.
 
-use crate::binomial::cumulative;
+use crate::statistics::binomial::cumulative;
 
 /// Ascending order for measured values; none of them is NaN.
 pub fn ascending(values: impl IntoIterator<Item = f64>) -> Vec<f64> {

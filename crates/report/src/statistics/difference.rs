@@ -4,9 +4,9 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::ascending;
-use crate::binomial::cumulative;
-use crate::percentile::nearest_rank;
+use crate::statistics::ascending;
+use crate::statistics::binomial::cumulative;
+use crate::statistics::percentile::nearest_rank;
 
 /// An estimate and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,7 +115,7 @@ fn weighted_quantile(ascending: &[(f64, f64)], weight: f64) -> f64 {
 }
 
 fn median(ascending: &[f64]) -> Option<f64> {
-    crate::percentile(ascending, 0.5)
+    crate::statistics::percentile(ascending, 0.5)
 }
 
 /// Values in ascending order, each with its block: the median of any resample of blocks is then
