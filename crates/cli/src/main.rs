@@ -23,7 +23,7 @@ mod trust;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use firstflight_lifecycle::close_memory;
+use firstflight::lifecycle::close_memory;
 use firstflight_units::printable_lines;
 
 /// TLS 1.3 0-RTT that people dare to switch on: serves it, fetches by it, measures it.

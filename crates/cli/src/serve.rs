@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use firstflight::lifecycle::{Way, raise_file_limit};
 use firstflight_config::{LogFormat, LogSettings};
-use firstflight_lifecycle::{Way, raise_file_limit};
 use firstflight_server::ServerError;
 use tracing::warn;
 use tracing_subscriber::EnvFilter;
@@ -27,7 +27,7 @@ use self::process::Source;
 use self::settings::{complete, settings};
 
 /// Serves until it is told to stop. An error means that it could not start; the caller prints it
-/// and exits with 2. `memory`: what came of [closing](firstflight_lifecycle::close_memory) this
+/// and exits with 2. `memory`: what came of [closing](firstflight::lifecycle::close_memory) this
 /// process's memory, which will have private keys in it, ticket keys, and what its clients said.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use firstflight_lifecycle::{Notice, Notifier};
+use firstflight::lifecycle::{Notice, Notifier};
 use firstflight_server::ServerHandle;
 
 use super::signals::Signals;

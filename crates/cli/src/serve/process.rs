@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
-use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
-use firstflight_lifecycle::{
+use firstflight::lifecycle::{
     Activated, Files, Notice, Notifier, User, Way, activated, forbid_dumps, forbid_new_privileges,
 };
+use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
 use firstflight_server::{Estate, Server, ServerHandle};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};

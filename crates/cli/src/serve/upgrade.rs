@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use firstflight_lifecycle::{Notice, Notifier, Way};
+use firstflight::lifecycle::{Notice, Notifier, Way};
 use firstflight_server::{Estate, Server, ServerHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use firstflight_lifecycle::Files;
+use firstflight::lifecycle::Files;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Files that are looked at now and then, on threads of their own.

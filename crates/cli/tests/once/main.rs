@@ -29,7 +29,7 @@ mod upstream;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use firstflight_lifecycle::raise_file_limit;
+use firstflight::lifecycle::raise_file_limit;
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use attacker::Attacker;
 use deeds::Deeds;
-use firstflight_lifecycle::raise_file_limit;
+use firstflight::lifecycle::raise_file_limit;
 use load::Loads;
 use server::Server;
 use upstream::Upstream;

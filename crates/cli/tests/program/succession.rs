@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight_lifecycle::Way;
+use firstflight::lifecycle::Way;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

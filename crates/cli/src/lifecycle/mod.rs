@@ -1,7 +1,7 @@
 //! A server as a process among others: which of its files have changed, what the service manager
 //! is told and has to give, privileges, and the way to a successor.
 //!
-//! It knows nothing of servers: signals, configuration and connections are other rooms' business.
+//! It knows nothing of servers: signals, configuration and connections are left to `serve`.
 
 mod activation;
 mod files;

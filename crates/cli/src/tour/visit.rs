@@ -9,8 +9,8 @@ use firstflight_client::{
 use firstflight_tls::{Trust, Version};
 use tokio::time::timeout;
 
-use crate::relay::{self, Passage, Relay};
-use crate::{Copy, Story, TourError, Visit};
+use crate::tour::relay::{self, Passage, Relay};
+use crate::tour::{Copy, Story, TourError, Visit};
 
 /// Where a tour goes.
 pub struct Tour<'a> {
