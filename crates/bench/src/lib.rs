@@ -25,6 +25,7 @@ mod latency;
 mod ledger;
 mod memory;
 mod quic;
+pub mod remote;
 mod result;
 mod run;
 mod schedule;

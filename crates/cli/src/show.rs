@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use firstflight_bench::remote;
 use firstflight_lab::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -35,6 +36,14 @@ impl Show {
             Progress::Replaying { done, total, server } => {
                 self.step("replaying at ", server.name(), done, total);
             }
+        }
+    }
+
+    /// Of a server elsewhere.
+    pub(crate) fn remote(&self, progress: remote::Progress) {
+        match progress {
+            remote::Progress::Starting => self.stage("trying the server"),
+            remote::Progress::Measuring { done, total } => self.step("measuring", "", done, total),
         }
     }
 

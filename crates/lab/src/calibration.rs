@@ -12,7 +12,7 @@ use firstflight_emulator::Network;
 use firstflight_report::Calibration;
 use firstflight_report::statistics::{ascending, percentile, samples_needed};
 
-use crate::BenchError;
+use crate::LabError;
 use crate::paths::{Family, PlannedPath};
 
 /// Answers echoes in the server's namespace until it is dropped.
@@ -22,8 +22,8 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    pub(crate) fn start(network: &Network) -> Result<Self, BenchError> {
-        let failed = |source| BenchError::System { what: "answer echoes", source };
+    pub(crate) fn start(network: &Network) -> Result<Self, LabError> {
+        let failed = |source| LabError::System { what: "answer echoes", source };
         let socket = network.server().run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
         let socket = socket.map_err(failed)?;
         socket.set_read_timeout(Some(LOOK_UP)).map_err(failed)?;
@@ -58,8 +58,8 @@ fn answer(socket: &UdpSocket, ended: &AtomicBool) {
 pub(crate) fn calibrate(
     paths: &[(PlannedPath, Ipv4Addr)],
     before: bool,
-) -> Result<Vec<Calibration>, BenchError> {
-    let failed = |source| BenchError::System { what: "send echoes", source };
+) -> Result<Vec<Calibration>, LabError> {
+    let failed = |source| LabError::System { what: "send echoes", source };
     let (short, long): (Vec<_>, Vec<_>) =
         paths.iter().partition(|(path, _)| path.family == Family::Short);
     // Paths of which most is waiting do not disturb each other.

@@ -1,22 +1,22 @@
 //! Captures beside the record, and the packets of typical samples.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::fs::File;
+use std::io::BufWriter;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use firstflight_emulator::{Batch, CapturedPacket, Direction as Way, unix_offset_ns};
-use firstflight_packets::pcapng::{About, Writer};
+use firstflight_emulator::{Batch, CapturedPacket};
+use firstflight_packets::pcapng::Writer;
 use firstflight_packets::{Direction, FirstResponse, KeyLog, LastResponse, Trace};
 use firstflight_report::{Capture, Cell, Sample, Waterfall, WaterfallPacket};
+use firstflight_samples::{
+    Flow, Flows, Scene, Taken, append, begin, file_for, version_number, wire_packet,
+};
 use firstflight_tls::Version;
 
-use crate::figures::version;
-use crate::judge::{Flow, Judge, wire_packet};
 use crate::plan::Plan;
-use crate::sampler::Taken;
-use crate::{BenchError, Client, Http, Kind, Transport, Workload};
+use crate::{Client, Http, Kind, LabError, Transport, Workload};
 
 /// Which samples' packets are written to files, their secrets with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,12 +83,12 @@ impl<'a> Album<'a> {
     pub(crate) fn add(
         &mut self,
         batch: &Batch,
-        judge: &Judge,
+        flows: &Flows,
         keys: &KeyLog,
         taken: &Taken,
         sample: &Sample,
-    ) -> Result<(), BenchError> {
-        let Some(flow) = judge.flow(taken) else { return Ok(()) };
+    ) -> Result<(), LabError> {
+        let Some(flow) = flows.flow(taken) else { return Ok(()) };
         let (cell, good) = (taken.slot.cell, sample.fault.is_none());
         let shown = good && self.typical.contains(&cell);
         let first = good && !self.written.contains_key(&cell) && !self.typical.contains(&cell);
@@ -101,7 +101,7 @@ impl<'a> Album<'a> {
             return Ok(());
         }
         let packets: Vec<&CapturedPacket> =
-            judge.packets(batch, flow).filter(|p| flow.facts.owns(&wire_packet(p))).collect();
+            flows.packets(batch, flow).filter(|p| flow.facts.owns(&wire_packet(p))).collect();
         let secrets =
             flow.facts.tls.as_ref().map_or_else(Vec::new, |tls| keys.lines_for(&tls.client_random));
         if write {
@@ -121,7 +121,7 @@ impl<'a> Album<'a> {
     pub(crate) fn finish(
         mut self,
         cells: &[Cell],
-    ) -> Result<(Vec<Waterfall>, Vec<Capture>), BenchError> {
+    ) -> Result<(Vec<Waterfall>, Vec<Capture>), LabError> {
         let mut waterfalls = Vec::new();
         for cell in self.typical.clone() {
             let Some(summary) = &cells[cell].summary else { continue };
@@ -157,11 +157,11 @@ impl<'a> Album<'a> {
         cell: usize,
         packets: &[&CapturedPacket],
         secrets: &[String],
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), LabError> {
         let Some(output) = self.output else { return Ok(()) };
         let name = file_name(self.plan, cell);
         let path = output.join(&name);
-        let failed = |source| BenchError::File { verb: "write", path: path.clone(), source };
+        let failed = |source| LabError::File { verb: "write", path: path.clone(), source };
         if !self.open.contains_key(&cell) {
             let what = in_words(self.plan, cell);
             let comment = "times are those at the link, before its delay";
@@ -175,9 +175,9 @@ impl<'a> Album<'a> {
         append(&mut open.writer, packets, secrets).map_err(failed)
     }
 
-    fn close(&mut self, cell: usize) -> Result<(), BenchError> {
+    fn close(&mut self, cell: usize) -> Result<(), LabError> {
         let Some(Open { writer, capture }) = self.open.remove(&cell) else { return Ok(()) };
-        writer.finish().map_err(|source| BenchError::File {
+        writer.finish().map_err(|source| LabError::File {
             verb: "write",
             path: PathBuf::from(&capture.file),
             source,
@@ -279,18 +279,6 @@ fn file_name(plan: &Plan, cell: usize) -> String {
     file_for(&words(plan, cell).join("-"))
 }
 
-/// The file for packets that are called so, relative to the record.
-pub(crate) fn file_for(name: &str) -> String {
-    let kept = |c: char| match c.is_ascii_alphanumeric() || c == '.' {
-        true => c.to_ascii_lowercase(),
-        false => '-',
-    };
-    let name: String = name.chars().map(kept).collect();
-    format!("{DIRECTORY}/{name}.pcapng")
-}
-
-const DIRECTORY: &str = "captures";
-
 /// A cell in words, what goes without saying left out.
 fn words(plan: &Plan, cell: usize) -> Vec<String> {
     let planned = &plan.cells[cell];
@@ -301,7 +289,7 @@ fn words(plan: &Plan, cell: usize) -> Vec<String> {
         asked.workload.name().to_owned(),
         plan.paths[planned.path].name().to_owned(),
         match asked.transport {
-            Transport::Tcp => format!("TLS {}", version(asked.version)),
+            Transport::Tcp => format!("TLS {}", version_number(asked.version)),
             Transport::Quic => "QUIC".to_owned(),
         },
         asked.kind.name().to_owned(),
@@ -324,68 +312,4 @@ fn words(plan: &Plan, cell: usize) -> Vec<String> {
 
 fn in_words(plan: &Plan, cell: usize) -> String {
     words(plan, cell)[1..].join(", ")
-}
-
-/// Where packets were seen, for the head of their file.
-pub(crate) struct Scene<'a> {
-    pub interface: &'static str,
-    pub comment: &'static str,
-    /// Whose they are, in words.
-    pub what: &'a str,
-}
-
-/// Writes one connection to a file of its own.
-pub(crate) fn write_one(
-    path: &Path,
-    scene: &Scene<'_>,
-    packets: &[&CapturedPacket],
-    secrets: &[String],
-) -> Result<(), BenchError> {
-    let write = || {
-        let mut writer = begin(path, scene)?;
-        append(&mut writer, packets, secrets)?;
-        writer.finish().map(drop)
-    };
-    write().map_err(|source| BenchError::File { verb: "write", path: path.to_owned(), source })
-}
-
-/// Begins a file.
-pub(crate) fn begin(path: &Path, scene: &Scene<'_>) -> io::Result<Writer<BufWriter<File>>> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let about = About {
-        application: concat!("firstflight ", env!("CARGO_PKG_VERSION")).to_owned(),
-        interface: scene.interface.to_owned(),
-        description: scene.what.to_owned(),
-        comment: scene.comment.to_owned(),
-        ..About::default()
-    };
-    Writer::new(BufWriter::new(File::create(path)?), &about)
-}
-
-/// Adds the packets of one connection to a file, behind the secrets that open them.
-pub(crate) fn append(
-    writer: &mut Writer<BufWriter<File>>,
-    packets: &[&CapturedPacket],
-    secrets: &[String],
-) -> io::Result<()> {
-    writer.secrets(secrets)?;
-    let offset = unix_offset_ns();
-    let mut packets = packets.to_vec();
-    packets.sort_by_key(|packet| packet.arrival_ns);
-    for packet in packets {
-        let direction = match packet.direction {
-            Way::Up => Direction::ToServer,
-            Way::Down => Direction::ToClient,
-        };
-        let comment = match (packet.dropped_by, &packet.altered) {
-            (Some(cell), _) => format!("dropped by {cell}"),
-            (None, Some(altered)) => format!("altered by {}", altered.by),
-            (None, None) => String::new(),
-        };
-        let at = packet.arrival_ns.saturating_add_signed(offset);
-        writer.packet(at, direction, &packet.frame, packet.length as u32, &comment)?;
-    }
-    Ok(())
 }

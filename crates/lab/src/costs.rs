@@ -7,12 +7,13 @@ use std::time::Duration;
 use firstflight_report::Cost;
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::counters::{Counted, Counters};
-use crate::figures::version;
-use crate::plan::{Plan, Slot};
+use firstflight_samples::counters::{Counted, Counters};
+use firstflight_samples::{Asked, Slot, version_number};
+
+use crate::plan::Plan;
 use crate::sampler::{Job, LONGEST, Sampler};
-use crate::servers::{Asked, Running};
-use crate::{BenchError, Client, Kind, ServerKind};
+use crate::servers::Running;
+use crate::{Client, Kind, LabError, ServerKind};
 
 /// Connections that are counted together.
 const CONNECTIONS: usize = 50;
@@ -26,7 +27,7 @@ pub(crate) async fn count(
     servers: &[Running],
     sampler: &Sampler<'_>,
     shortest: IpAddr,
-) -> Result<Vec<Cost>, BenchError> {
+) -> Result<Vec<Cost>, LabError> {
     let mut rows: Vec<(ServerKind, Asked)> = Vec::new();
     let counted = |cell: &&crate::PlannedCell| {
         cell.asked.kind != Kind::Refused && cell.client == Client::Firstflight
@@ -61,7 +62,7 @@ async fn row(
     asked: &Asked,
     sampler: &Sampler<'_>,
     address: IpAddr,
-) -> Result<Option<Cost>, BenchError> {
+) -> Result<Option<Cost>, LabError> {
     // A ticket to begin with; each connection brings the next one's.
     sampler.warm_up(server.kind, asked, address).await?;
     tokio::time::sleep(SETTLE).await;
@@ -93,7 +94,7 @@ async fn row(
         server: server.kind.name().to_owned(),
         workload: asked.workload.name().to_owned(),
         transport: asked.transport.name().to_owned(),
-        tls: version(asked.version).to_owned(),
+        tls: version_number(asked.version).to_owned(),
         kind: asked.kind.name().to_owned(),
         group: asked.group.name().to_owned(),
         certificate: asked.certificate.name().to_owned(),

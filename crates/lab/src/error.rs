@@ -6,12 +6,10 @@ use firstflight_client::ClientError;
 use firstflight_emulator::LinkError;
 use firstflight_tls::TlsError;
 
-use crate::{SERVERS, ServerKind, VisitPage};
-
 /// Why a run could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BenchError {
+pub enum LabError {
     /// The network could not be built.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -27,11 +25,21 @@ pub enum BenchError {
         source: ClientError,
     },
     /// A word that names no server under test.
-    #[error("unknown server {0:?}; allowed are {known} and all", known = SERVERS.map(ServerKind::name).join(", "))]
-    UnknownServer(String),
+    #[error("unknown server {name:?}; allowed are {known} and all")]
+    UnknownServer {
+        /// The word.
+        name: String,
+        /// The servers that there are.
+        known: String,
+    },
     /// A word that names no page for browsers.
-    #[error("unknown page {0:?}; allowed are {known}", known = VisitPage::ALL.map(VisitPage::name).join(", "))]
-    UnknownPage(String),
+    #[error("unknown page {name:?}; allowed are {known}")]
+    UnknownPage {
+        /// The word.
+        name: String,
+        /// The pages that there are.
+        known: String,
+    },
     /// A browser could not be started or driven, outside the visits.
     #[error(transparent)]
     Browser(#[from] BrowserError),
@@ -68,14 +76,6 @@ pub enum BenchError {
         path: PathBuf,
         /// Why not.
         source: io::Error,
-    },
-    /// A server elsewhere that cannot be measured.
-    #[error("{url} cannot be measured: {reason}")]
-    Url {
-        /// As it was given.
-        url: String,
-        /// Why not.
-        reason: String,
     },
     /// The plan has no cell.
     #[error("{0}")]

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use firstflight_emulator::{CellSpec, LossSpec, Profile, ReorderSpec};
+use firstflight_samples::ConnectionAxes;
 use firstflight_tls::Version;
 
-use crate::axes::names;
 use crate::{
-    BenchError, Certificate, Client, Group, Http, Kind, ServerKind, Size, Transport, Workload,
+    Certificate, Client, Group, Http, Kind, LabError, ServerKind, Size, Transport, Workload,
 };
 
 /// The values of each axis; a cell is one of each.
@@ -41,6 +41,23 @@ pub struct Axes {
 }
 
 impl Axes {
+    /// Those of a connection.
+    pub(crate) fn connections(&self) -> ConnectionAxes {
+        let axes = self.clone();
+        ConnectionAxes {
+            workloads: axes.workloads,
+            transports: axes.transports,
+            versions: axes.versions,
+            kinds: axes.kinds,
+            tfo: axes.tfo,
+            tokens: axes.tokens,
+            http: axes.http,
+            groups: axes.groups,
+            certificates: axes.certificates,
+            sizes: axes.sizes,
+        }
+    }
+
     /// One cell of ours: a full handshake of TLS 1.3 and a GET of 1 KiB over HTTP/1.1 at our server, with
     /// X25519 and an ECDSA certificate, without TCP Fast Open.
     pub fn one() -> Self {
@@ -100,7 +117,7 @@ pub enum BuiltIn {
     ThirdParty,
 }
 
-names!(
+firstflight_samples::names!(
     BuiltIn,
     "experiment",
     [
@@ -124,12 +141,12 @@ impl BuiltIn {
     /// another is given.
     ///
     /// # Errors
-    /// [`BenchError::Link`] if a profile is unknown, which does not happen.
+    /// [`LabError::Link`] if a profile is unknown, which does not happen.
     pub fn experiment(
         self,
         servers: &[ServerKind],
         samples: Option<usize>,
-    ) -> Result<Experiment, BenchError> {
+    ) -> Result<Experiment, LabError> {
         let profiles = match self {
             Self::Loss => lossy(),
             _ => {
@@ -261,3 +278,20 @@ fn lossy() -> Vec<Profile> {
 }
 
 const LOSSY_RTT: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use firstflight_samples::{Asked, combinations};
+
+    use super::*;
+
+    #[test]
+    fn every_built_in_experiment_has_cells_over_quic() {
+        for built_in in BuiltIn::ALL {
+            let experiment = built_in.experiment(&[ServerKind::Firstflight], Some(1)).unwrap();
+            let found = combinations(&experiment.axes.connections());
+            assert!(found.iter().any(Asked::over_quic), "{built_in}");
+            assert!(found.iter().all(|asked| asked.over_quic() || asked.http != Http::Three));
+        }
+    }
+}

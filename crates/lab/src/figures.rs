@@ -1,13 +1,11 @@
 //! Cells with their figures, from the samples of a run (sans-IO).
 
-use firstflight_report::statistics::{
-    ascending, mean, median_interval, percentile, percentile_interval, reported_percentile,
-};
-use firstflight_report::{Cell, Cost, Figures, Residual, Sample, Summary};
+use firstflight_report::statistics::{ascending, percentile};
+use firstflight_report::{Cell, Cost, Residual, Sample, Summary, figures, usual};
+use firstflight_samples::{Bytes, round_trips, version_number};
 
-use crate::judge::Bytes;
 use crate::paths::PlannedPath;
-use crate::plan::{Plan, PlannedCell, round_trips};
+use crate::plan::{Plan, PlannedCell};
 use crate::{Client, Experiment, Workload};
 
 /// A sample and what its packets weigh.
@@ -50,7 +48,7 @@ fn named(planned: &PlannedCell, path: &PlannedPath, experiment: &str) -> Cell {
         profile: path.name().to_owned(),
         rtt_ms: path.rtt_ms(),
         transport: asked.transport.name().to_owned(),
-        tls: version(asked.version).to_owned(),
+        tls: version_number(asked.version).to_owned(),
         kind: asked.kind.name().to_owned(),
         tfo: asked.tfo,
         token: asked.token,
@@ -71,34 +69,6 @@ fn named(planned: &PlannedCell, path: &PlannedPath, experiment: &str) -> Cell {
 /// Length of PONG.
 const PONG: u64 = 4;
 
-/// A TLS version as tables have it: `1.0` to `1.3`.
-pub(crate) fn version(version: firstflight_tls::Version) -> &'static str {
-    version.name().trim_start_matches("TLSv")
-}
-
-/// The figures of a distribution of milliseconds; `None` if there is nothing in it.
-pub(crate) fn figures(values: impl IntoIterator<Item = f64>) -> Option<Figures> {
-    let values = ascending(values);
-    let interval = |p, reported: Option<f64>| reported.and(percentile_interval(&values, p));
-    let high = |p| {
-        let reported = reported_percentile(&values, p);
-        (reported, interval(p, reported))
-    };
-    let ((p95_ms, p95_interval_ms), (p99_ms, p99_interval_ms)) = (high(0.95), high(0.99));
-    Some(Figures {
-        min_ms: *values.first()?,
-        p50_ms: percentile(&values, 0.5)?,
-        p50_interval_ms: median_interval(&values)?,
-        p95_ms,
-        p95_interval_ms,
-        p99_ms,
-        p99_interval_ms,
-        p999_ms: reported_percentile(&values, 0.999),
-        max_ms: *values.last()?,
-        mean_ms: mean(&values)?,
-    })
-}
-
 fn summary(good: &[&Weighed]) -> Option<Summary> {
     let of = |value: fn(&Sample) -> Option<f64>| {
         good.iter().filter_map(move |weighed| value(&weighed.sample))
@@ -114,17 +84,6 @@ fn summary(good: &[&Weighed]) -> Option<Summary> {
         total_round_trips: usual(good.iter().map(|weighed| weighed.sample.total_round_trips)),
         residual: None,
     })
-}
-
-/// What all but one in twenty samples took, if they agree so far. A packet that a busy machine
-/// sends late can take a round trip more without being wrong; [`Sample::round_trips`] has each.
-pub(crate) fn usual(counts: impl ExactSizeIterator<Item = Option<u32>>) -> Option<u32> {
-    let all = counts.len();
-    let mut counts: Vec<u32> = counts.flatten().collect();
-    counts.sort_unstable();
-    let median = *counts.get(counts.len() / 2)?;
-    let agree = counts.iter().filter(|count| **count == median).count();
-    (agree * 20 >= all * 19).then_some(median)
 }
 
 /// What the model leaves open whatever the path: clocks, schedulers, the kernel's own work that
@@ -180,7 +139,7 @@ fn cost(planned: &PlannedCell, costs: &[Cost]) -> Option<f64> {
         row.server == planned.server.name()
             && row.workload == asked.workload.name()
             && row.transport == asked.transport.name()
-            && row.tls == version(asked.version)
+            && row.tls == version_number(asked.version)
             && row.kind == kind.name()
             && row.group == asked.group.name()
             && row.certificate == asked.certificate.name()
@@ -211,19 +170,6 @@ mod tests {
     }
 
     #[test]
-    fn figures_have_what_the_samples_bear() {
-        let few = figures((1..=58).map(f64::from)).unwrap();
-        assert_eq!((few.min_ms, few.p50_ms, few.max_ms, few.mean_ms), (1.0, 29.0, 58.0, 29.5));
-        assert_eq!((few.p95_ms, few.p95_interval_ms), (None, None));
-        let many = figures((1..=3_000).map(f64::from)).unwrap();
-        assert_eq!((many.p95_ms, many.p99_ms), (Some(2_850.0), Some(2_970.0)));
-        assert_eq!(many.p999_ms, Some(2_997.0));
-        let (low, high) = many.p99_interval_ms.unwrap();
-        assert!(low < 2_970.0 && 2_970.0 < high);
-        assert!(figures([]).is_none());
-    }
-
-    #[test]
     fn a_residual_beyond_what_the_model_leaves_open_is_flagged() {
         let judged = |ms: f64, path: &PlannedPath| {
             let samples = [weighed(ms, 3)];
@@ -238,17 +184,5 @@ mod tests {
         // 700 bytes up at 1 Mbit/s take 5.6 ms, 1,500 down at 5 take 2.4.
         let cable = judged(100.0, &path("cable"));
         assert!((cable.model_ms - (3.0 * 28.0 + 5.6 + 2.4 + 0.4)).abs() < 1e-9, "{cable:?}");
-    }
-
-    #[test]
-    fn round_trips_are_what_nearly_all_agree_on() {
-        let counts = |odd: usize| {
-            let mut counts = vec![Some(3); 20 - odd];
-            counts.resize(20, Some(4));
-            usual(counts.into_iter())
-        };
-        assert_eq!(counts(1), Some(3));
-        assert_eq!(counts(2), None);
-        assert_eq!(usual([].into_iter()), None);
     }
 }

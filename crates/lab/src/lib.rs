@@ -4,14 +4,11 @@
 //! [`run`] does all of it and returns the record. What a sample is called comes from its packets
 //! ([`judge`](crate) by the `packets` crate), never from what client or server say of themselves.
 
-mod axes;
 mod calibration;
 mod captures;
-mod combinations;
-mod connectors;
+mod config;
+mod connection;
 mod costs;
-mod counters;
-mod effects;
 mod error;
 mod exchange;
 mod experiment;
@@ -23,9 +20,10 @@ mod machine;
 mod measure;
 mod middlebox;
 mod over_quic;
+mod over_tcp;
 mod paths;
 mod plan;
-pub mod remote;
+mod progress;
 mod replay;
 mod sampler;
 mod servers;
@@ -33,20 +31,21 @@ mod third_party;
 mod tickets;
 mod visits;
 
-pub use axes::{Certificate, Client, Group, Http, Kind, Size, Transport, Workload};
 pub use captures::Captures;
-pub use error::BenchError;
+pub use config::LabConfig;
+pub use error::LabError;
 pub use experiment::{Axes, BuiltIn, Experiment};
 pub use explore::{
     Exploration, ExploreConfig, Handshake, LAB_VARIABLES, Seen, Sketch, SketchedNetwork,
     SketchedServer,
 };
 pub use firstflight_packets::TlsVersion;
-pub use lab::{LabConfig, Progress, run};
-pub use machine::blank_record;
-pub use middlebox::MiddleboxConfig;
-pub use plan::{Plan, PlannedCell, Slot};
-pub use servers::{
-    Abilities, Ability, Asked, CommandServer, Lack, SERVERS, ServerKind, Surveyed, survey,
+pub use firstflight_samples::{
+    Asked, Certificate, Client, Group, Http, Kind, Size, Slot, Transport, Workload,
 };
+pub use lab::run;
+pub use middlebox::MiddleboxConfig;
+pub use plan::{Plan, PlannedCell};
+pub use progress::Progress;
+pub use servers::{Abilities, Ability, CommandServer, Lack, SERVERS, ServerKind, Surveyed, survey};
 pub use visits::{InNamespace, VisitPage, VisitSet, VisitsConfig, visit};

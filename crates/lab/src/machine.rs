@@ -3,9 +3,7 @@ use std::thread;
 use std::time::Duration;
 
 use firstflight_emulator::{Backend, Network, NetworkConfig};
-use firstflight_report::{LinkFacts, MachineFacts, Record, SCHEMA};
-
-use crate::counters;
+use firstflight_report::LinkFacts;
 
 /// How the link kept its times so far, and what it is made of.
 pub(crate) fn link_facts(network: &Network, keep_awake: bool) -> LinkFacts {
@@ -25,37 +23,6 @@ pub(crate) fn link_facts(network: &Network, keep_awake: bool) -> LinkFacts {
         refused_settings: network.refused_settings().to_vec(),
         keep_awake,
         calibrations: Vec::new(),
-    }
-}
-
-/// What is worth knowing about the machine when figures are compared.
-pub(crate) fn facts(no_counters: Option<String>) -> MachineFacts {
-    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = processor
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or("unknown", |(_, name)| name);
-    MachineFacts {
-        kernel: nix::sys::utsname::uname()
-            .map(|name| format!("Linux {}", name.release().to_string_lossy()))
-            .unwrap_or_default(),
-        processor: processor.to_owned(),
-        processors: std::thread::available_parallelism().map_or(1, Into::into),
-        no_counters,
-    }
-}
-
-/// A record of a run that begins now on this machine, without anything measured yet; `command` is
-/// how to make it again.
-pub fn blank_record(command: Vec<String>, seed: u64) -> Record {
-    Record {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        date: crate::lab::now(),
-        command,
-        seed,
-        machine: facts(counters::why_none()),
-        ..Record::default()
     }
 }
 

@@ -9,21 +9,22 @@ use std::time::Duration;
 use firstflight_emulator::{Network, monotonic_ns};
 use firstflight_packets::KeyLog;
 use firstflight_report::{Calibration, Cost, LinkFacts, MiddleboxOutcome};
+use firstflight_samples::{Bytes, Flows, Slot, Taken};
 use firstflight_tls::KeyLogLines;
 use tokio::runtime::Runtime;
 
 use crate::calibration::{Echo, calibrate};
 use crate::captures::Album;
+use crate::config::LabConfig;
 use crate::figures::Weighed;
-use crate::judge::{Bytes, Judge};
-use crate::lab::{LabConfig, Progress};
 use crate::middlebox::Trials;
 use crate::paths::{Family, PlannedPath};
-use crate::plan::{Plan, Slot};
-use crate::sampler::{Job, LONGEST, Pace, Sampler, Taken};
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::sampler::{Job, LONGEST, Pace, Sampler};
 use crate::servers::{Ability, Running, Site};
 use crate::third_party::ThirdParty;
-use crate::{BenchError, Client, ServerKind, Transport, costs, machine, replay};
+use crate::{Client, LabError, ServerKind, Transport, costs, judge, machine, replay};
 
 /// A run in progress.
 pub(crate) struct Bench<'a> {
@@ -62,11 +63,11 @@ impl<'a> Bench<'a> {
     pub(crate) fn measure(
         &self,
         progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<Measured<'a>, BenchError> {
+    ) -> Result<Measured<'a>, LabError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|source| BenchError::System { what: "start the client", source })?;
+            .map_err(|source| LabError::System { what: "start the client", source })?;
         let key_log = Arc::new(KeyLogLines::default());
         let shortest = self.shortest()?;
         let others = ThirdParty {
@@ -113,7 +114,7 @@ impl<'a> Bench<'a> {
         sampler: &Sampler<'_>,
         key_log: &KeyLogLines,
         progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<(Vec<Weighed>, Album<'a>), BenchError> {
+    ) -> Result<(Vec<Weighed>, Album<'a>), LabError> {
         self.network.tap().reset_lateness();
         let origin = monotonic_ns();
         let (done, total) = (AtomicUsize::new(0), self.plan.samples());
@@ -144,15 +145,15 @@ impl<'a> Bench<'a> {
         origin: u64,
         album: &mut Album<'_>,
         samples: &mut Vec<Weighed>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), LabError> {
         let batch = self.network.tap().take();
-        let judge = Judge::new(&batch, key_log, &album.traced(taken));
+        let flows = Flows::new(&batch, key_log, &album.traced(taken));
         let mut keys = KeyLog::new(taken.len() * 2);
         keys.add(key_log);
         for taken in taken {
-            let sample = judge.sample(taken, self.plan, origin);
-            album.add(&batch, &judge, &keys, taken, &sample)?;
-            let bytes = judge.flow(taken).map_or(Bytes::default(), |flow| flow.bytes);
+            let sample = judge::sample(&flows, taken, self.plan, origin);
+            album.add(&batch, &flows, &keys, taken, &sample)?;
+            let bytes = flows.flow(taken).map_or(Bytes::default(), |flow| flow.bytes);
             samples.push(Weighed { sample, bytes });
         }
         Ok(())
@@ -160,7 +161,7 @@ impl<'a> Bench<'a> {
 
     /// Which paths are measured together, and how their samples follow each other. Long stretches
     /// are cut, so that the tap can hold them.
-    fn stretches(&self) -> Result<Vec<Stretch>, BenchError> {
+    fn stretches(&self) -> Result<Vec<Stretch>, LabError> {
         let (short, together): (Vec<usize>, Vec<usize>) = (0..self.plan.paths.len())
             .partition(|path| self.plan.paths[*path].family == Family::Short);
         let mut stretches = Vec::new();
@@ -191,7 +192,7 @@ impl<'a> Bench<'a> {
 
     /// The samples of a path in their order: those at servers that serve one connection at a time
     /// and those of other makes' clients, a queue for each, and all others.
-    fn jobs(&self, path: usize) -> Result<(Vec<Vec<Job>>, Vec<Job>), BenchError> {
+    fn jobs(&self, path: usize) -> Result<(Vec<Vec<Job>>, Vec<Job>), LabError> {
         let address = self.address(path)?;
         let mut alone: Vec<((Client, ServerKind), Vec<Job>)> = Vec::new();
         let mut others = Vec::new();
@@ -222,7 +223,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Fetches the first tickets and, on every path, the TCP Fast Open cookie.
-    async fn warm_up(&self, sampler: &Sampler<'_>) -> Result<(), BenchError> {
+    async fn warm_up(&self, sampler: &Sampler<'_>) -> Result<(), LabError> {
         let shortest = self.shortest()?;
         let mut listeners = Vec::new();
         for cell in &self.plan.cells {
@@ -245,11 +246,11 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn calibrate(&self, before: bool) -> Result<Vec<Calibration>, BenchError> {
+    fn calibrate(&self, before: bool) -> Result<Vec<Calibration>, LabError> {
         let paths = self.plan.paths.iter().enumerate();
         let paths = paths
             .map(|(index, path)| Ok((path.clone(), self.network.path(index)?.server)))
-            .collect::<Result<Vec<(PlannedPath, Ipv4Addr)>, BenchError>>()?;
+            .collect::<Result<Vec<(PlannedPath, Ipv4Addr)>, LabError>>()?;
         calibrate(&paths, before)
     }
 
@@ -259,7 +260,7 @@ impl<'a> Bench<'a> {
         sampler: &Sampler<'_>,
         key_log: &KeyLogLines,
         progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<Vec<MiddleboxOutcome>, BenchError> {
+    ) -> Result<Vec<MiddleboxOutcome>, LabError> {
         let Some(config) = &self.config.middleboxes else { return Ok(Vec::new()) };
         progress(Progress::Middleboxes);
         let trials = Trials {
@@ -273,13 +274,13 @@ impl<'a> Bench<'a> {
         runtime.block_on(trials.run())
     }
 
-    fn address(&self, path: usize) -> Result<IpAddr, BenchError> {
+    fn address(&self, path: usize) -> Result<IpAddr, LabError> {
         Ok(self.network.path(path)?.server.into())
     }
 
     /// The server's address on the shortest path, or on the middleboxes' plain one if there is no
     /// other.
-    fn shortest(&self) -> Result<IpAddr, BenchError> {
+    fn shortest(&self) -> Result<IpAddr, LabError> {
         self.address(self.plan.paths.len().saturating_sub(1))
     }
 }

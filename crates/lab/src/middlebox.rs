@@ -6,16 +6,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use firstflight_emulator::{Batch, CellSpec, Middlebox, Network, Profile};
-use firstflight_report::MiddleboxOutcome;
+use firstflight_report::{MiddleboxOutcome, figures};
+use firstflight_samples::{Asked, Flows, Slot, Taken, client_port, described};
 use firstflight_tls::{KeyLogLines, Version};
 
-use crate::figures::figures;
-use crate::judge::{Judge, client_port, described};
-use crate::plan::Slot;
-use crate::sampler::{Job, Pace, Sampler, Taken};
-use crate::servers::{Asked, Running};
+use crate::sampler::{Job, Pace, Sampler};
+use crate::servers::Running;
 use crate::{
-    BenchError, Certificate, Client, Group, Http, Kind, ServerKind, Size, Transport, Workload,
+    Certificate, Client, Group, Http, Kind, LabError, ServerKind, Size, Transport, Workload,
 };
 
 /// Which middleboxes are tried, and how.
@@ -100,7 +98,7 @@ const EVERY: Duration = Duration::from_micros(4500);
 
 impl Trials<'_> {
     /// Makes all connections and says what became of each kind at each middlebox.
-    pub(crate) async fn run(&self) -> Result<Vec<MiddleboxOutcome>, BenchError> {
+    pub(crate) async fn run(&self) -> Result<Vec<MiddleboxOutcome>, LabError> {
         let rows = self.rows();
         self.fetch_cookies().await?;
         self.network.tap().take();
@@ -121,8 +119,8 @@ impl Trials<'_> {
         // Many hang for seconds, so none waits for another.
         let taken = self.sampler.take(jobs, Pace::Every(EVERY), &|| {}).await;
         let batch = self.network.tap().take();
-        let judge = Judge::new(&batch, &self.key_log.take(), &HashSet::new());
-        Ok(outcomes(self.config, &rows, &taken, &judge, &batch))
+        let flows = Flows::new(&batch, &self.key_log.take(), &HashSet::new());
+        Ok(outcomes(self.config, &rows, &taken, &flows, &batch))
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -142,7 +140,7 @@ impl Trials<'_> {
     }
 
     /// One connection on each path, which brings the cookie where the middlebox lets it through.
-    async fn fetch_cookies(&self) -> Result<(), BenchError> {
+    async fn fetch_cookies(&self) -> Result<(), LabError> {
         for running in self.servers.iter().filter(|s| self.config.servers.contains(&s.kind)) {
             for place in 0..self.config.profiles().len() {
                 let address = self.address(self.first_path + place)?;
@@ -152,7 +150,7 @@ impl Trials<'_> {
         Ok(())
     }
 
-    fn address(&self, path: usize) -> Result<IpAddr, BenchError> {
+    fn address(&self, path: usize) -> Result<IpAddr, LabError> {
         Ok(self.network.path(path)?.server.into())
     }
 }
@@ -169,7 +167,7 @@ fn outcomes(
     config: &MiddleboxConfig,
     rows: &[Row],
     taken: &[Taken],
-    judge: &Judge,
+    flows: &Flows,
     batch: &Batch,
 ) -> Vec<MiddleboxOutcome> {
     let mut outcomes: Vec<MiddleboxOutcome> = Vec::new();
@@ -178,7 +176,7 @@ fn outcomes(
         let mut labels: BTreeMap<String, usize> = BTreeMap::new();
         let (mut times, mut failures, mut hit) = (Vec::new(), Vec::new(), 0);
         for taken in &mine {
-            let flow = judge.flow(taken);
+            let flow = flows.flow(taken);
             let sample = described(taken, flow, 0);
             let late = sample.lateness_us > 1e3;
             let label = match (&taken.outcome, sample.label, flow) {

@@ -11,19 +11,20 @@ use firstflight_tls::Handshake;
 use quinn::Connection;
 
 use crate::Workload;
-use crate::exchange::{Brought, LARGEST, Talked, Times};
-use crate::servers::{Asked, HOST};
-use crate::tickets::Ticket;
+use firstflight_samples::{Asked, Ticket, Times};
+
+use crate::connection::{ConnectionOffer, Exchanged, MAX_RESPONSE_BYTES};
+use crate::servers::HOST;
 
 /// Makes the connection; `local` is set as soon as there is a socket.
 pub(crate) async fn talk(
     crypto: &Arc<ClientCrypto>,
-    brought: Brought,
+    brought: ConnectionOffer,
     address: SocketAddr,
     asked: &Asked,
     target: &str,
     local: &mut Option<SocketAddr>,
-) -> Result<Talked, ClientError> {
+) -> Result<Exchanged, ClientError> {
     let remembered = Remembered {
         resumption: match brought.ticket {
             Some(Ticket::Quic(resumption)) => Some(resumption),
@@ -40,7 +41,7 @@ pub(crate) async fn talk(
     }
 }
 
-async fn ping(connected: QuicConnected) -> Result<Talked, ClientError> {
+async fn ping(connected: QuicConnected) -> Result<Exchanged, ClientError> {
     let QuicConnected { mut link, marks } = connected;
     let no_connection = || ClientError::Receive("the connection is gone".to_owned());
     let connection = link.connection().cloned().ok_or_else(no_connection)?;
@@ -81,9 +82,9 @@ async fn ask(connection: &Connection) -> Result<(Instant, Instant), String> {
     Ok((first_byte, Instant::now()))
 }
 
-async fn get(connected: QuicConnected, target: &str) -> Result<Talked, ClientError> {
+async fn get(connected: QuicConnected, target: &str) -> Result<Exchanged, ClientError> {
     let request = Request::get(Target::parse(&format!("https://{HOST}{target}"))?);
-    let answer = http3_get(connected, &request, LARGEST).await?;
+    let answer = http3_get(connected, &request, MAX_RESPONSE_BYTES).await?;
     if !answer.head.status.is_success() {
         return Err(ClientError::WeirdReply(format!("status {}", answer.head.status)));
     }
@@ -101,9 +102,9 @@ fn talked(
     times: Times,
     facts: Option<Handshake>,
     (resumptions, tokens): (Vec<Resumption>, Vec<Bytes>),
-) -> Talked {
+) -> Exchanged {
     let tickets = resumptions.into_iter().map(Ticket::Quic).collect();
-    Talked { times, facts, tickets, tokens }
+    Exchanged { times, facts, tickets, tokens }
 }
 
 /// How long a connection waits, after its answer, for what later connections need: by early data

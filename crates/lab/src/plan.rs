@@ -1,14 +1,10 @@
 //! The plan of a run: its networks, its cells, and the order of their samples.
 
-use firstflight_tls::Version;
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
+use firstflight_samples::{Asked, LEAST_FOR_CONTROL, Slot, blocks, combinations, impossible};
 
-use crate::combinations::{combinations, impossible};
 use crate::paths::{Family, PlannedPath};
-use crate::servers::Asked;
-use crate::{Client, Experiment, Group, Kind, ServerKind};
+use crate::third_party::cannot;
+use crate::{Client, Experiment, Kind, ServerKind};
 
 /// One cell of the plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,25 +25,6 @@ pub struct PlannedCell {
     pub twin_of: Option<usize>,
 }
 
-/// Round trips until the first byte of the answer that the protocols need, connection set-up
-/// included (RFC 8446 section 2, RFC 5246 section 7.3, RFC 7413 section 2, RFC 9001 section 4).
-pub(crate) fn round_trips(asked: &Asked) -> u32 {
-    if asked.over_quic() {
-        // The ClientHello is in the first packet: there is nothing to set up before it.
-        return if asked.kind == Kind::ZeroRtt { 1 } else { 2 };
-    }
-    let handshake = match (asked.version, asked.kind) {
-        (Version::Tls13, Kind::ZeroRtt) => 0,
-        (Version::Tls13, _) | (_, Kind::Resumed) => 1,
-        (_, _) => 2,
-    };
-    // With a post-quantum share the ClientHello of a full handshake just fits into a SYN; with a
-    // ticket it does not, and its rest comes a round trip later (RFC 7413 section 4.2).
-    let fits = asked.group != Group::X25519MlKem768 || asked.kind == Kind::Full;
-    let saved = asked.tfo && fits;
-    1 + u32::from(!saved) + handshake
-}
-
 /// Which cells, on which paths, in which order.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -58,15 +35,6 @@ pub struct Plan {
     pub seed: u64,
     /// Combinations that cannot be, and why, a sentence each.
     pub left_out: Vec<String>,
-}
-
-/// One sample to take: a cell and its block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// The cell, by its place in the plan.
-    pub cell: usize,
-    /// In each block every cell of a path comes once.
-    pub block: usize,
 }
 
 /// The networks of all experiments, longest first.
@@ -82,17 +50,17 @@ pub(crate) fn paths(experiments: &[Experiment]) -> Vec<PlannedPath> {
 }
 
 impl Plan {
-    /// Every combination of the experiments' axes that can be; `cannot` says why a server cannot
+    /// Every combination of the experiments' axes that can be; `server_cannot` says why a server cannot
     /// do what a cell asks.
     pub(crate) fn new(
         experiments: &[Experiment],
-        cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
+        server_cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
         seed: u64,
     ) -> Self {
         let mut plan =
             Self { paths: paths(experiments), cells: Vec::new(), seed, left_out: Vec::new() };
         for (index, experiment) in experiments.iter().enumerate() {
-            plan.add(index, experiment, cannot);
+            plan.add(index, experiment, server_cannot);
         }
         for (index, experiment) in experiments.iter().enumerate() {
             if experiment.control && experiment.samples >= LEAST_FOR_CONTROL {
@@ -120,17 +88,17 @@ impl Plan {
         &mut self,
         index: usize,
         experiment: &Experiment,
-        cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
+        server_cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
     ) {
         let axes = &experiment.axes;
         let clients =
             axes.clients.iter().flat_map(|client| axes.servers.iter().map(move |s| (client, s)));
         for (&client, &server) in clients {
-            for asked in combinations(axes) {
+            for asked in combinations(&axes.connections()) {
                 let why = impossible(&asked)
                     .map(str::to_owned)
-                    .or_else(|| client.cannot(&asked).map(|why| format!("{client} {why}")))
-                    .or_else(|| cannot(server, &asked).map(|why| format!("{server} {why}")));
+                    .or_else(|| cannot(client, &asked).map(|why| format!("{client} {why}")))
+                    .or_else(|| server_cannot(server, &asked).map(|why| format!("{server} {why}")));
                 match why {
                     Some(why) if self.left_out.contains(&why) => {}
                     Some(why) => self.left_out.push(why),
@@ -190,30 +158,14 @@ impl Plan {
     }
 }
 
-/// Fewer samples have no interval.
-pub(crate) const LEAST_FOR_CONTROL: usize = 6;
-
-/// Blocks in which each of these cells comes once, as long as it has samples, each block in an order
-/// of its own.
-pub(crate) fn blocks(cells: &[usize], samples: &dyn Fn(usize) -> usize, seed: u64) -> Vec<Slot> {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let most = cells.iter().map(|cell| samples(*cell)).max().unwrap_or(0);
-    let mut order = Vec::new();
-    for block in 0..most {
-        let present = cells.iter().filter(|cell| samples(**cell) > block);
-        let mut slots: Vec<Slot> = present.map(|&cell| Slot { cell, block }).collect();
-        slots.shuffle(&mut rng);
-        order.append(&mut slots);
-    }
-    order
-}
-
 #[cfg(test)]
 mod tests {
     use firstflight_emulator::Profile;
+    use firstflight_samples::round_trips;
+    use firstflight_tls::Version;
 
     use super::*;
-    use crate::{Axes, BuiltIn, Certificate, Http, Size, Transport, Workload};
+    use crate::{Axes, BuiltIn, Certificate, Group, Http, Size, Transport, Workload};
 
     fn can(_: ServerKind, _: &Asked) -> Option<String> {
         None
@@ -290,7 +242,7 @@ mod tests {
         };
         let over_quic = |kind| {
             let experiment = Axes { kinds: vec![kind], http: vec![Http::Three], ..Axes::one() };
-            round_trips(&combinations(&experiment)[0])
+            round_trips(&combinations(&experiment.connections())[0])
         };
         for old in [Version::Tls10, Version::Tls11, Version::Tls12] {
             assert_eq!(expected(old, Kind::Full, false), 4);

@@ -8,14 +8,15 @@ use std::time::Duration;
 use firstflight_emulator::{Attempt, Network, Resend, ResendDatagrams};
 use firstflight_packets::{EarlyData, FirstFlight, FlowFacts};
 use firstflight_report::Replay;
+use firstflight_samples::{Asked, Flows};
 use firstflight_tls::{KeyLogLines, Version};
 
 use crate::Workload;
-use crate::judge::Judge;
-use crate::lab::{LabConfig, Progress};
+use crate::config::LabConfig;
+use crate::progress::Progress;
 use crate::sampler::Sampler;
-use crate::servers::{Ability, Asked, Running};
-use crate::{BenchError, Certificate, Group, Http, Kind, ServerKind, Size, Transport};
+use crate::servers::{Ability, Running};
+use crate::{Certificate, Group, Http, Kind, LabError, ServerKind, Size, Transport};
 
 /// What the attack is tried on: the smallest GET by early data.
 fn asked(transport: Transport) -> Asked {
@@ -86,7 +87,7 @@ pub(crate) async fn attack(
     key_log: &KeyLogLines,
     config: &LabConfig,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Vec<Quarry>, BenchError> {
+) -> Result<Vec<Quarry>, LabError> {
     let mut quarries = Vec::new();
     if why_not(server, transport).is_some() {
         return Ok(quarries);
@@ -128,7 +129,7 @@ fn resend(
     server: SocketAddr,
     facts: &FlowFacts,
     tries: usize,
-) -> Result<Vec<Attempt>, BenchError> {
+) -> Result<Vec<Attempt>, LabError> {
     let (concurrent, quiet) = (AT_ONCE, QUIET);
     let attacker = network.attacker();
     Ok(match &facts.first_flight {
@@ -147,21 +148,14 @@ fn resend(
 
 /// The replays at each server that was attacked, over TCP and over QUIC. Call it when the servers
 /// have ended, so that their logs are whole.
-pub(crate) fn count_all(
-    servers: &[Running],
-    quarries: &[Quarry],
-) -> Result<Vec<Replay>, BenchError> {
+pub(crate) fn count_all(servers: &[Running], quarries: &[Quarry]) -> Result<Vec<Replay>, LabError> {
     let all = servers.iter().flat_map(|server| Transport::ALL.map(|over| (server, over)));
     let attacked =
         all.filter(|(server, over)| quarries.iter().any(|q| q.is_of(server.kind, *over)));
     attacked.map(|(server, over)| count(server, over, quarries)).collect()
 }
 
-fn count(
-    server: &Running,
-    transport: Transport,
-    quarries: &[Quarry],
-) -> Result<Replay, BenchError> {
+fn count(server: &Running, transport: Transport, quarries: &[Quarry]) -> Result<Replay, LabError> {
     let mut replay = Replay {
         server: server.kind.name().to_owned(),
         transport: transport.name().to_owned(),
@@ -176,7 +170,7 @@ fn count(
         let executions = server.executions(&quarry.mark)?.unwrap_or_default();
         // Without the original in the log, a 0 would mean nothing.
         let Some(again) = executions.checked_sub(1) else {
-            return Err(BenchError::Uncountable {
+            return Err(LabError::Uncountable {
                 server: server.kind.name().to_owned(),
                 flight: quarry.mark.clone(),
                 count: executions,
@@ -210,14 +204,14 @@ async fn capture(
     network: &Network,
     key_log: &KeyLogLines,
     mark: &str,
-) -> Result<FlowFacts, BenchError> {
+) -> Result<FlowFacts, LabError> {
     let failed =
-        |reason: String| BenchError::NoFlight { server: server.kind.name().to_owned(), reason };
+        |reason: String| LabError::NoFlight { server: server.kind.name().to_owned(), reason };
     network.tap().take();
     let taken =
         sampler.early_get(server.kind, asked, &format!("{}?{mark}", asked.size.path())).await?;
-    let judge = Judge::new(&network.tap().take(), &key_log.take(), &HashSet::new());
-    let flow = judge.flow(&taken).ok_or_else(|| failed("no packets".to_owned()))?;
+    let flows = Flows::new(&network.tap().take(), &key_log.take(), &HashSet::new());
+    let flow = flows.flow(&taken).ok_or_else(|| failed("no packets".to_owned()))?;
     let facts = flow.facts.clone();
     let verdict = facts.tls.as_ref().map(|tls| tls.early.verdict);
     match verdict {

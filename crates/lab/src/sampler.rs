@@ -13,27 +13,14 @@ use firstflight_emulator::monotonic_ns;
 use firstflight_tls::{KeyLogLines, Trust};
 use futures_util::StreamExt;
 
-use crate::connectors::Connectors;
-use crate::exchange::{Brought, Times, talk};
-use crate::plan::Slot;
-use crate::servers::{Asked, HOST};
-use crate::third_party::ThirdParty;
-use crate::tickets::{Issuer, Stock, TicketPool};
-use crate::{BenchError, Client, Kind, ServerKind, Workload};
+use firstflight_samples::{Asked, Connectors, Slot, Stock, TOO_OLD_S, Taken, TicketPool, Times};
 
-/// A connection as the client saw it; what it was is for the packets to say.
-pub(crate) struct Taken {
-    pub slot: Slot,
-    /// Just before the connect call, on the link's clock.
-    pub began_ns: u64,
-    /// The client's end, which finds the packets.
-    pub local: Option<SocketAddr>,
-    /// What finds the packets of a client of another make: its client random. Such a client's times
-    /// are the packets', and those of `outcome` say nothing.
-    pub client_random: Option<Vec<u8>>,
-    pub server: SocketAddr,
-    pub outcome: Result<Times, String>,
-}
+use crate::connection::ConnectionOffer;
+use crate::exchange::talk;
+use crate::servers::HOST;
+use crate::third_party::ThirdParty;
+use crate::tickets::Issuer;
+use crate::{Client, Kind, LabError, ServerKind, Workload};
 
 /// How the samples of one queue follow each other.
 #[derive(Clone, Copy, Debug)]
@@ -113,10 +100,10 @@ impl<'a> Sampler<'a> {
         server: ServerKind,
         asked: &Asked,
         address: IpAddr,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), LabError> {
         let asked = Asked { kind: Kind::Full, tfo: !asked.over_quic(), token: false, ..*asked };
         let address = SocketAddr::from((address, server.port(asked.workload, asked.certificate)));
-        let brought = Brought { host: HOST.to_owned(), ..Brought::default() };
+        let brought = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
         let asked = (server, &asked);
         let (result, _) = self.connect(asked, brought, address, target(asked.1), LONGEST).await;
         result.map(drop).map_err(|source| failed(server, source))
@@ -128,7 +115,7 @@ impl<'a> Sampler<'a> {
         server: ServerKind,
         asked: &Asked,
         target: &str,
-    ) -> Result<Taken, BenchError> {
+    ) -> Result<Taken, LabError> {
         let offer = self.offer(server, asked, self.shortest).await?;
         let port = server.port(Workload::Get, asked.certificate);
         let address = SocketAddr::from((self.shortest, port));
@@ -190,8 +177,8 @@ impl<'a> Sampler<'a> {
         server: ServerKind,
         asked: &Asked,
         address: IpAddr,
-    ) -> Result<Brought, BenchError> {
-        let mut brought = Brought { host: HOST.to_owned(), ..Brought::default() };
+    ) -> Result<ConnectionOffer, LabError> {
+        let mut brought = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
         if asked.kind == Kind::Full {
             return Ok(brought);
         }
@@ -223,7 +210,7 @@ impl<'a> Sampler<'a> {
     async fn connect(
         &self,
         (server, asked): (ServerKind, &Asked),
-        brought: Brought,
+        brought: ConnectionOffer,
         address: SocketAddr,
         target: &str,
         limit: Duration,
@@ -244,15 +231,12 @@ impl<'a> Sampler<'a> {
     }
 }
 
-fn failed(server: ServerKind, source: ClientError) -> BenchError {
-    BenchError::WarmUp { server: server.name().to_owned(), source }
+fn failed(server: ServerKind, source: ClientError) -> LabError {
+    LabError::WarmUp { server: server.name().to_owned(), source }
 }
 
 /// Longer than any handshake of a plan takes, and an end to one that hangs.
 pub(crate) const LONGEST: Duration = Duration::from_secs(15);
-
-/// Servers that check freshness allow 10 s (RFC 8446 section 8.3), BoringSSL 60 s.
-pub(crate) const TOO_OLD_S: u32 = 100;
 
 /// What a connection asks for.
 fn target(asked: &Asked) -> &'static str {

@@ -6,13 +6,15 @@
 //! - [`conditions`] that must not be, [`compare`] with an earlier record, and their [`Verdict`]s as
 //!   text ([`verdict_lines`]), Markdown or [`junit`].
 //!
-//! The figures in it are made by [`statistics`].
+//! [`figures`], [`effects`] and [`control`] make its figures from the samples, by [`statistics`].
 
 pub mod axes;
 mod comparison;
 pub mod conditions;
 pub mod csv;
+mod distribution;
 mod drawing;
+mod effects;
 mod figure;
 mod headline;
 pub mod html;
@@ -29,6 +31,8 @@ mod verdict;
 mod visits;
 
 pub use comparison::{Change, Comparison, compare};
+pub use distribution::{figures, usual};
+pub use effects::{control, effects};
 pub use pictures::Pictures;
 pub use record::{
     BrowserFacts, BrowserTimings, Calibration, Capture, Cell, Control, ControlPair, Cost, Effect,

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use firstflight_bench::remote::{self, RemoteConfig, Testimony};
 use firstflight_client::{Resolver, Scheme, Target};
-use firstflight_lab::remote::{self, RemoteConfig, Testimony};
-use firstflight_lab::{Http, Kind, blank_record};
 use firstflight_report::{Record, Witness};
+use firstflight_samples::{Http, Kind, blank_record};
 use firstflight_tls::{Trust, Version};
 
 use crate::axes::{AxesArgs, command_line, seed_from_clock};
@@ -175,7 +175,7 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
         ..RemoteConfig::new(&args.url)
     };
     let show = Show::new();
-    let record = remote::run(&config, &|progress| show.progress(progress));
+    let record = remote::run(&config, &|progress| show.remote(progress));
     show.end();
     Ok(record?)
 }

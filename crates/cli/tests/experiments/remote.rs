@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use firstflight_bench::remote::{self, RemoteConfig, Testimony};
 use firstflight_emulator::{Network, NetworkConfig, PathConfig};
 use firstflight_lab::Kind;
-use firstflight_lab::remote::{self, RemoteConfig, Testimony};
 use firstflight_report::{Fault, Record, Witness};
 use firstflight_tls::Trust;
 

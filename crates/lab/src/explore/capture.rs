@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use firstflight_emulator::CapturedPacket;
 use firstflight_packets::pcapng::Writer;
 
-use crate::BenchError;
-use crate::captures::{Scene, append, begin};
+use crate::LabError;
+use firstflight_samples::{Scene, append, begin};
 
 /// A file that grows while the lab is up, up to a limit.
 pub(super) struct CaptureFile {
@@ -23,7 +23,7 @@ impl CaptureFile {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn begin(path: &Path) -> Result<Self, BenchError> {
+    pub(super) fn begin(path: &Path) -> Result<Self, LabError> {
         let scene = Scene {
             interface: "link",
             comment: "times are those at the link, before its delay; connections follow each other \
@@ -44,7 +44,7 @@ impl CaptureFile {
         &mut self,
         packets: &[CapturedPacket],
         secrets: &[String],
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), LabError> {
         let bytes: usize = packets.iter().map(|packet| packet.frame.len()).sum();
         if packets.is_empty() || self.room == 0 {
             return Ok(());
@@ -63,13 +63,13 @@ impl CaptureFile {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn flush(&mut self) -> Result<(), BenchError> {
+    pub(super) fn flush(&mut self) -> Result<(), LabError> {
         self.writer.flush().map_err(|source| failed(&self.path, source))
     }
 }
 
-fn failed(path: &Path, source: io::Error) -> BenchError {
-    BenchError::File { verb: "write", path: path.to_owned(), source }
+fn failed(path: &Path, source: io::Error) -> LabError {
+    LabError::File { verb: "write", path: path.to_owned(), source }
 }
 
 /// What a disk can spare, and Wireshark can open.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use firstflight_emulator::{Backend, Door, Network, NetworkConfig, PathConfig, Profile};
 
 use crate::servers::{HOST, Running, Site, Wanted, page};
-use crate::{BenchError, Certificate, ServerKind, Size, Workload};
+use crate::{Certificate, LabError, ServerKind, Size, Workload};
 use capture::CaptureFile;
 pub use seen::{Handshake, Seen};
 pub use sketch::{Sketch, SketchedNetwork, SketchedServer};
@@ -57,11 +57,11 @@ impl Exploration {
     /// privilege that `firstflight_emulator::enter_user_namespace` gives.
     ///
     /// # Errors
-    /// [`BenchError`] where a part of it cannot be made; nothing of it remains then.
-    pub fn begin(config: &ExploreConfig) -> Result<Self, BenchError> {
+    /// [`LabError`] where a part of it cannot be made; nothing of it remains then.
+    pub fn begin(config: &ExploreConfig) -> Result<Self, LabError> {
         if config.profiles.is_empty() || config.servers.is_empty() {
             let why = "nothing to serve: name a server and a network";
-            return Err(BenchError::EmptyPlan(why.to_owned()));
+            return Err(LabError::EmptyPlan(why.to_owned()));
         }
         let mut site = Site::for_browsers(&config.directory, &config.program, &pages())?;
         let key_log = config.directory.join("secrets");
@@ -114,7 +114,7 @@ impl Exploration {
     ///
     /// # Errors
     /// If the capture cannot be written, or the log of secrets not be read.
-    pub fn look(&mut self) -> Result<Vec<Seen>, BenchError> {
+    pub fn look(&mut self) -> Result<Vec<Seen>, LabError> {
         self.witness.look(self.network.tap().take())
     }
 
@@ -122,7 +122,7 @@ impl Exploration {
     ///
     /// # Errors
     /// Those of [`Exploration::look`].
-    pub fn end(mut self) -> Result<Vec<Seen>, BenchError> {
+    pub fn end(mut self) -> Result<Vec<Seen>, LabError> {
         self.servers.iter().for_each(Running::stop);
         let mut seen = self.look()?;
         seen.extend(self.witness.end()?);
@@ -165,8 +165,8 @@ fn environment(directory: &Path, site: &Site, key_log: &Path) -> Vec<(OsString, 
 pub const LAB_VARIABLES: [&str; 4] =
     ["FIRSTFLIGHT_LAB", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "SSLKEYLOGFILE"];
 
-fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    fs::write(path, text).map_err(|source| BenchError::File {
+fn write(path: &Path, text: &str) -> Result<(), LabError> {
+    fs::write(path, text).map_err(|source| LabError::File {
         verb: "write",
         path: path.to_owned(),
         source,

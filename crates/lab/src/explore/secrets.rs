@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use firstflight_packets::KeyLog;
 
-use crate::BenchError;
+use crate::LabError;
 
 /// The log of secrets, which servers and everybody inside append to.
 pub(super) struct Secrets {
@@ -30,8 +30,8 @@ impl Secrets {
     ///
     /// # Errors
     /// If the file is there and cannot be read.
-    pub(super) fn read(&mut self) -> Result<(), BenchError> {
-        let failed = |source| BenchError::File { verb: "read", path: self.path.clone(), source };
+    pub(super) fn read(&mut self) -> Result<(), LabError> {
+        let failed = |source| LabError::File { verb: "read", path: self.path.clone(), source };
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
             // Somebody inside removed it, and whoever logs next makes it anew.

@@ -12,8 +12,8 @@ use firstflight_packets::{FirstResponse, FlowFacts, KeyLog, Observer, TransportF
 use super::capture::CaptureFile;
 use super::secrets::Secrets;
 use super::{Seen, Sketch};
-use crate::BenchError;
-use crate::judge::wire_packet;
+use crate::LabError;
+use firstflight_samples::wire_packet;
 
 /// Who watches the tap.
 pub(super) struct Witness {
@@ -64,7 +64,7 @@ impl Witness {
     }
 
     /// Takes packets in, and says what shows.
-    pub(super) fn look(&mut self, batch: Batch) -> Result<Vec<Seen>, BenchError> {
+    pub(super) fn look(&mut self, batch: Batch) -> Result<Vec<Seen>, LabError> {
         if batch.missed > 0 {
             tracing::warn!(packets = batch.missed, "the tap was full and missed packets");
         }
@@ -74,14 +74,14 @@ impl Witness {
     }
 
     /// Says what is left, as far as it went.
-    pub(super) fn end(mut self) -> Result<Vec<Seen>, BenchError> {
+    pub(super) fn end(mut self) -> Result<Vec<Seen>, LabError> {
         self.secrets.read()?;
         self.tell(monotonic_ns(), true)
     }
 
     /// Gives each connection its packets. Those of connections that were told already are written
     /// at once.
-    fn take(&mut self, packets: Vec<CapturedPacket>) -> Result<(), BenchError> {
+    fn take(&mut self, packets: Vec<CapturedPacket>) -> Result<(), LabError> {
         let mut rest = Vec::new();
         let mut held: usize = self.open.values().map(|connection| connection.bytes).sum();
         for packet in packets {
@@ -112,7 +112,7 @@ impl Witness {
     }
 
     /// Says what has shown by now; of `all` connections where nothing more will come.
-    fn tell(&mut self, now_ns: u64, all: bool) -> Result<Vec<Seen>, BenchError> {
+    fn tell(&mut self, now_ns: u64, all: bool) -> Result<Vec<Seen>, LabError> {
         let (networks, secrets) = (&self.networks, self.secrets.keys());
         let mut ripe: Vec<(Ends, Connection, FlowFacts)> = Vec::new();
         let mut lost: Vec<Connection> = Vec::new();

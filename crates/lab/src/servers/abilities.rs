@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstflight_tls::Version;
 
-use crate::{Certificate, Group, Http, Kind, Size, Transport, Workload};
+use crate::{Asked, Certificate, Group, Http, Kind, Size, Transport, Workload};
 
 /// One thing that a server can or cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,69 +68,37 @@ impl fmt::Display for Ability {
     }
 }
 
-/// What a connection of some cell asks of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
-    /// PING or GET.
-    pub workload: Workload,
-    /// What TLS runs over.
-    pub transport: Transport,
-    /// TLS version.
-    pub version: Version,
-    /// Full, resumed or 0-RTT.
-    pub kind: Kind,
-    /// With TCP Fast Open.
-    pub tfo: bool,
-    /// With an address token from an earlier connection; QUIC only.
-    pub token: bool,
-    /// HTTP version; bears on a GET alone.
-    pub http: Http,
-    /// How much; bears on a GET alone.
-    pub size: Size,
-    /// The group of the key exchange.
-    pub group: Group,
-    /// The kind of the server's certificate.
-    pub certificate: Certificate,
-}
-
-impl Asked {
-    /// The abilities that it takes.
-    pub fn needs(&self) -> Vec<Ability> {
-        let mut needs = vec![Ability::Exchanges(self.group), Ability::Presents(self.certificate)];
-        match self.workload {
-            Workload::PingPong => {
-                needs.push(Ability::PingPong);
-                needs.extend(self.over_quic().then_some(Ability::Http3));
-            }
-            Workload::Get => {
-                needs.push(Ability::Serves(self.size));
-                needs.extend(match self.http {
-                    Http::One => None,
-                    Http::Two => Some(Ability::Http2),
-                    Http::Three => Some(Ability::Http3),
-                });
-            }
+/// The abilities that a connection takes.
+pub(crate) fn needs(asked: &Asked) -> Vec<Ability> {
+    let mut needs = vec![Ability::Exchanges(asked.group), Ability::Presents(asked.certificate)];
+    match asked.workload {
+        Workload::PingPong => {
+            needs.push(Ability::PingPong);
+            needs.extend(asked.over_quic().then_some(Ability::Http3));
         }
-        let (resumes, early) = match self.transport {
-            Transport::Tcp => {
-                needs.insert(0, Ability::Speaks(self.version));
-                (Ability::Resumes(self.version), Ability::EarlyData)
-            }
-            Transport::Quic => (Ability::ResumesQuic, Ability::EarlyDataQuic),
-        };
-        needs.extend((self.kind != Kind::Full).then_some(resumes));
-        needs.extend(self.kind.is_early().then_some(early));
-        let refused = self.kind == Kind::Refused && self.over_quic();
-        needs.extend(refused.then_some(Ability::FreshnessQuic));
-        needs.extend(self.tfo.then_some(Ability::FastOpen));
-        needs.extend(self.token.then_some(Ability::AddressTokens));
-        needs
+        Workload::Get => {
+            needs.push(Ability::Serves(asked.size));
+            needs.extend(match asked.http {
+                Http::One => None,
+                Http::Two => Some(Ability::Http2),
+                Http::Three => Some(Ability::Http3),
+            });
+        }
     }
-
-    /// Whether it runs over QUIC.
-    pub fn over_quic(&self) -> bool {
-        self.transport == Transport::Quic
-    }
+    let (resumes, early) = match asked.transport {
+        Transport::Tcp => {
+            needs.insert(0, Ability::Speaks(asked.version));
+            (Ability::Resumes(asked.version), Ability::EarlyData)
+        }
+        Transport::Quic => (Ability::ResumesQuic, Ability::EarlyDataQuic),
+    };
+    needs.extend((asked.kind != Kind::Full).then_some(resumes));
+    needs.extend(asked.kind.is_early().then_some(early));
+    let refused = asked.kind == Kind::Refused && asked.over_quic();
+    needs.extend(refused.then_some(Ability::FreshnessQuic));
+    needs.extend(asked.tfo.then_some(Ability::FastOpen));
+    needs.extend(asked.token.then_some(Ability::AddressTokens));
+    needs
 }
 
 /// An ability that is missing, and why.
@@ -165,7 +133,7 @@ impl Abilities {
 
     /// The first thing that a cell asks and it cannot do.
     pub fn lack(&self, asked: &Asked) -> Option<Lack> {
-        asked.needs().into_iter().find_map(|need| Some((need, self.why_not(need)?)))
+        needs(asked).into_iter().find_map(|need| Some((need, self.why_not(need)?)))
     }
 
     /// All that is missing, with the reasons.
@@ -212,10 +180,10 @@ mod tests {
     #[test]
     fn each_need_of_a_cell_can_be_missing() {
         assert_eq!(Abilities::default().cannot(&ASKED), None);
-        for need in ASKED.needs() {
+        for need in needs(&ASKED) {
             assert_eq!(Abilities::without(&[(need, "because")]).cannot(&ASKED), Some("because"));
         }
-        assert_eq!(ASKED.needs().len(), 8);
+        assert_eq!(needs(&ASKED).len(), 8);
         let over_quic = Asked {
             transport: Transport::Quic,
             tfo: false,
@@ -224,16 +192,16 @@ mod tests {
             ..ASKED
         };
         let tcp_only = [Ability::EarlyData, Ability::Resumes(Version::Tls13), Ability::FastOpen];
-        assert!(tcp_only.iter().all(|need| !over_quic.needs().contains(need)));
-        for need in over_quic.needs() {
+        assert!(tcp_only.iter().all(|need| !needs(&over_quic).contains(need)));
+        for need in needs(&over_quic) {
             assert_eq!(
                 Abilities::without(&[(need, "because")]).cannot(&over_quic),
                 Some("because")
             );
         }
-        assert_eq!(over_quic.needs().len(), 7);
+        assert_eq!(needs(&over_quic).len(), 7);
         let refused = Asked { kind: Kind::Refused, ..over_quic };
-        assert!(refused.needs().contains(&Ability::FreshnessQuic));
+        assert!(needs(&refused).contains(&Ability::FreshnessQuic));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use firstflight_tls::Version;
 use serde_json::json;
 
 use super::{Ability, Found, HOST, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Http};
+use crate::{Http, LabError};
 
 /// Caddy with its files, one processor. Its TLS is Go's.
 pub(super) struct Caddy;
@@ -33,7 +33,7 @@ impl Server for Caddy {
         ]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
         let config = post.write("caddy.json", &config(post).to_string())?;
         let mut command = post.start(&found.program)?;
         command

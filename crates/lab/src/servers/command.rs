@@ -3,7 +3,7 @@ use std::process::Command;
 
 use super::program::find;
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, SERVERS, Server};
-use crate::BenchError;
+use crate::LabError;
 
 /// A server of which nothing is known but the command line that starts it. What it can do is found
 /// by a trial.
@@ -34,7 +34,7 @@ impl CommandServer {
     }
 
     /// See [`super::ServerKind::commands`].
-    pub(super) fn parse_all(arguments: &[String]) -> Result<Vec<Self>, BenchError> {
+    pub(super) fn parse_all(arguments: &[String]) -> Result<Vec<Self>, LabError> {
         let mut servers: Vec<Self> = Vec::new();
         if arguments.len() > Self::MOST {
             let reason = format!(
@@ -42,11 +42,11 @@ impl CommandServer {
                 arguments.len(),
                 Self::MOST
             );
-            return Err(BenchError::BadCommand { command: arguments[Self::MOST].clone(), reason });
+            return Err(LabError::BadCommand { command: arguments[Self::MOST].clone(), reason });
         }
         for (index, argument) in arguments.iter().enumerate() {
             let (name, command) = split(argument, index);
-            let bad = |reason: String| BenchError::BadCommand { command: argument.clone(), reason };
+            let bad = |reason: String| LabError::BadCommand { command: argument.clone(), reason };
             let taken = SERVERS.iter().any(|server| server.name() == name)
                 || servers.iter().any(|server| server.name == name);
             if taken {
@@ -86,7 +86,7 @@ impl Server for CommandServer {
         lacks
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
         let mut text = self.command.clone();
         for (placeholder, value) in [
             ("{port}", post.port.to_string()),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::program::{find, is_program};
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Certificate, Http, Size};
+use crate::{Certificate, Http, LabError, Size};
 
 /// Envoy, one worker, with TCP Fast Open. It answers by itself, without an origin behind it.
 pub(super) struct Envoy;
@@ -34,7 +34,7 @@ impl Server for Envoy {
         ]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
         let config = post.write("envoy.json", &config(post).to_string())?;
         let mut command = post.start(&found.program)?;
         command

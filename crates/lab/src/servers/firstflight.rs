@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::{Found, Lack, Manner, Post, Server};
-use crate::{BenchError, Http, Workload};
+use crate::{Http, LabError, Workload};
 
 /// Our own server, with ticket keys of its own in each process.
 pub(super) struct Firstflight;
@@ -25,7 +25,7 @@ impl Server for Firstflight {
         Vec::new()
     }
 
-    fn command(&self, _: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+    fn command(&self, _: &Found, post: &Post<'_>) -> Result<Command, LabError> {
         let mut command = post.start(&post.site.program)?;
         command
             .arg("serve")

@@ -3,7 +3,7 @@ use std::process::Command;
 
 use super::program::{find, library};
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Certificate, Http};
+use crate::{Certificate, Http, LabError};
 
 /// h2o, one thread, with TCP Fast Open.
 pub(super) struct H2o;
@@ -36,7 +36,7 @@ impl Server for H2o {
         http != Http::One
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
         let confined = is_confined();
         let user = if confined { "" } else { "user: root\n" };
         let config = post.write("h2o.conf", &config(post, user))?;

@@ -3,7 +3,7 @@ use std::process::Command;
 
 use super::program::library;
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Http};
+use crate::{Http, LabError};
 
 /// HAProxy with `allow-0rtt` and TCP Fast Open, one thread. It answers by itself, without an
 /// origin behind it.
@@ -33,10 +33,10 @@ impl Server for Haproxy {
         vec![NO_PING_PONG, (Ability::Http3, "Debian builds HAProxy without QUIC")]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
         let pem = join(post)?;
         let config = post.write("haproxy.cfg", &config(found, post, &pem))?;
-        let log = File::create(&post.log).map_err(|source| BenchError::File {
+        let log = File::create(&post.log).map_err(|source| LabError::File {
             verb: "write",
             path: post.log.clone(),
             source,
@@ -51,10 +51,10 @@ impl Server for Haproxy {
 const USUAL_BUFFER: usize = 15 << 10;
 
 /// Certificate and key in one file, as it wants them.
-fn join(post: &Post<'_>) -> Result<String, BenchError> {
+fn join(post: &Post<'_>) -> Result<String, LabError> {
     let mut pem = String::new();
     for path in [&post.identity.cert, &post.identity.key] {
-        let part = fs::read_to_string(path).map_err(|source| BenchError::File {
+        let part = fs::read_to_string(path).map_err(|source| LabError::File {
             verb: "read",
             path: path.clone(),
             source,

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use super::command::CommandServer;
 use super::{Abilities, Ability, Server};
 use super::{caddy, envoy, firstflight, h2o, haproxy, nginx, openssl};
-use crate::{BenchError, Certificate, Http, Workload};
+use crate::{Certificate, Http, LabError, Workload};
 
 /// A server that the lab knows to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,9 +48,9 @@ impl ServerKind {
     /// To be called once a process: the commands are kept until it ends.
     ///
     /// # Errors
-    /// [`BenchError::BadCommand`] for a command without `{port}`, an unknown placeholder or a
+    /// [`LabError::BadCommand`] for a command without `{port}`, an unknown placeholder or a
     /// name that is taken.
-    pub fn commands(arguments: &[String]) -> Result<Vec<Self>, BenchError> {
+    pub fn commands(arguments: &[String]) -> Result<Vec<Self>, LabError> {
         let commands = CommandServer::parse_all(arguments)?;
         Ok(commands.into_iter().map(|one| Self::Command(Box::leak(Box::new(one)))).collect())
     }
@@ -143,13 +143,15 @@ impl fmt::Display for ServerKind {
 }
 
 impl FromStr for ServerKind {
-    type Err = BenchError;
+    type Err = LabError;
 
-    fn from_str(text: &str) -> Result<Self, BenchError> {
-        SERVERS
-            .into_iter()
-            .find(|server| server.name() == text)
-            .ok_or_else(|| BenchError::UnknownServer(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, LabError> {
+        SERVERS.into_iter().find(|server| server.name() == text).ok_or_else(|| {
+            LabError::UnknownServer {
+                name: text.to_owned(),
+                known: SERVERS.map(ServerKind::name).join(", "),
+            }
+        })
     }
 }
 

@@ -24,7 +24,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-pub use abilities::{Abilities, Ability, Asked, Lack};
+pub use abilities::{Abilities, Ability, Lack};
 pub use command::CommandServer;
 pub use kind::{SERVERS, ServerKind};
 pub(crate) use program::find;
@@ -33,7 +33,7 @@ pub(crate) use site::{HOST, Site, page};
 pub use survey::{Surveyed, survey};
 pub(crate) use visited::{Visited, VisitedPage};
 
-use crate::{BenchError, Http, Size, Workload};
+use crate::{Http, LabError, Size, Workload};
 use program::Found;
 use site::Identity;
 
@@ -54,7 +54,7 @@ trait Server: Sync {
     }
 
     /// Writes its configuration and returns what starts it, in the foreground.
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError>;
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError>;
 
     /// Whether a line of its log says that its request was executed.
     fn executed(&self, _line: &str) -> bool {
@@ -120,12 +120,12 @@ impl Manner {
 
 impl Post<'_> {
     /// A command whose words go to [`Post::said`].
-    fn start(&self, program: &Path) -> Result<Command, BenchError> {
+    fn start(&self, program: &Path) -> Result<Command, LabError> {
         let path = self.said();
         let said = File::options().append(true).create(true).open(&path);
         let both = said.and_then(|said| Ok((said.try_clone()?, said)));
         let (stdout, stderr) =
-            both.map_err(|source| BenchError::File { verb: "write", path, source })?;
+            both.map_err(|source| LabError::File { verb: "write", path, source })?;
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         if let Some(key_log) = &self.site.key_log {
@@ -140,11 +140,11 @@ impl Post<'_> {
     }
 
     /// Writes a file into the directory and returns its path.
-    fn write(&self, name: &str, content: &str) -> Result<PathBuf, BenchError> {
+    fn write(&self, name: &str, content: &str) -> Result<PathBuf, LabError> {
         let path = self.directory.join(name);
         match fs::write(&path, content) {
             Ok(()) => Ok(path),
-            Err(source) => Err(BenchError::File { verb: "write", path, source }),
+            Err(source) => Err(LabError::File { verb: "write", path, source }),
         }
     }
 }

@@ -2,7 +2,7 @@ use std::process::Command;
 
 use super::program::library;
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::{BenchError, Http};
+use crate::{Http, LabError};
 
 /// nginx as Debian or anybody else has built it, with 0-RTT and TCP Fast Open on. One process and
 /// no other user than root, because an unprivileged namespace has no other.
@@ -28,7 +28,7 @@ impl Server for Nginx {
         vec![NO_PING_PONG, (Ability::Http3, "nginx speaks HTTP/3 since 1.25")]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
         let path = post.write("nginx.conf", &config(found, post))?;
         let mut command = post.start(&found.program)?;
         command.arg("-p").arg(&post.directory).arg("-c").arg(path).args(["-e", "stderr"]);

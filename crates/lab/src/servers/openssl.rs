@@ -2,7 +2,7 @@ use std::process::Command;
 
 use super::program::library;
 use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
-use crate::BenchError;
+use crate::LabError;
 
 /// `openssl s_server`, which serves files from where it stands, one connection at a time.
 pub(super) struct Openssl;
@@ -35,7 +35,7 @@ impl Server for Openssl {
         ]
     }
 
-    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, BenchError> {
+    fn command(&self, found: &Found, post: &Post<'_>) -> Result<Command, LabError> {
         let mut command = post.start(&found.program)?;
         command
             .current_dir(&post.site.root)

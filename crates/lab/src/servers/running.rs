@@ -12,7 +12,7 @@ use super::process_tree::{processor_time, tree};
 use super::program::Found;
 use super::trial::Trial;
 use super::{Abilities, Ability, Manner, Page, Post, ServerKind, Site};
-use crate::{BenchError, Certificate, Size, Workload};
+use crate::{Certificate, LabError, Size, Workload};
 
 /// What a run wants of each server.
 #[derive(Clone, Copy, Debug)]
@@ -46,16 +46,16 @@ impl Running {
     /// Starts a server, waits until it listens, and finds by a trial what it can do.
     ///
     /// # Errors
-    /// [`BenchError::NotInstalled`], [`BenchError::Start`] with its last words, or what the
+    /// [`LabError::NotInstalled`], [`LabError::Start`] with its last words, or what the
     /// machine refused.
     pub(crate) fn start(
         kind: ServerKind,
         wanted: &Wanted<'_>,
         network: &Network,
         site: &Site,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, LabError> {
         let server = kind.server();
-        let missing = BenchError::NotInstalled { server: kind.name(), mend: server.mend() };
+        let missing = LabError::NotInstalled { server: kind.name(), mend: server.mend() };
         let found = server.find().ok_or(missing)?;
         let known = kind.abilities();
         let mut running = Self {
@@ -82,14 +82,14 @@ impl Running {
     ///
     /// # Errors
     /// If the log cannot be read.
-    pub(crate) fn executions(&self, mark: &str) -> Result<Option<usize>, BenchError> {
+    pub(crate) fn executions(&self, mark: &str) -> Result<Option<usize>, LabError> {
         if !self.abilities.can(Ability::Counts) {
             return Ok(None);
         }
         let mut count = 0;
         // Nothing is logged where nothing was asked.
         for Manned { log, .. } in self.processes.iter().filter(|process| process.log.exists()) {
-            let bytes = fs::read(log).map_err(|source| BenchError::File {
+            let bytes = fs::read(log).map_err(|source| LabError::File {
                 verb: "read",
                 path: log.clone(),
                 source,
@@ -133,9 +133,9 @@ impl Running {
         wanted: &Wanted<'_>,
         network: &Network,
         site: &Site,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), LabError> {
         let directory = site.directory.join(format!("{}-{workload}-{certificate}", self.kind));
-        fs::create_dir_all(&directory).map_err(|source| BenchError::File {
+        fs::create_dir_all(&directory).map_err(|source| LabError::File {
             verb: "make",
             path: directory.clone(),
             source,
@@ -160,13 +160,13 @@ impl Running {
 
     /// Waits until all listen. A server that ends over a certificate besides the first of the run
     /// cannot present it, and does without.
-    fn gather(&mut self, network: &Network) -> Result<(), BenchError> {
+    fn gather(&mut self, network: &Network) -> Result<(), LabError> {
         let first = self.processes.first().map(|manned| manned.certificate);
         let mut gathered = Vec::new();
         for manned in std::mem::take(&mut self.processes) {
             match self.wait_for(&manned, network) {
                 Ok(()) => gathered.push(manned),
-                Err(BenchError::Start { reason, .. }) if Some(manned.certificate) != first => {
+                Err(LabError::Start { reason, .. }) if Some(manned.certificate) != first => {
                     tracing::info!(server = %self.kind, certificate = %manned.certificate, reason);
                     let lack = Ability::Presents(manned.certificate);
                     self.abilities.settle(lack, false, &self.kind.abilities());
@@ -178,7 +178,7 @@ impl Running {
         Ok(())
     }
 
-    fn wait_for(&self, manned: &Manned, network: &Network) -> Result<(), BenchError> {
+    fn wait_for(&self, manned: &Manned, network: &Network) -> Result<(), LabError> {
         let address = self.address(manned, network)?;
         listens(self.kind, &manned.process, &manned.said, address, network)
     }
@@ -189,7 +189,7 @@ impl Running {
         wanted: &Wanted<'_>,
         network: &Network,
         site: &Site,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), LabError> {
         let known = self.kind.abilities();
         let mut settled: Vec<(Ability, bool)> = Vec::new();
         let listeners = self.processes.iter().filter(|one| one.workload == Workload::Get);
@@ -214,25 +214,25 @@ impl Running {
         Ok(())
     }
 
-    fn address(&self, manned: &Manned, network: &Network) -> Result<SocketAddr, BenchError> {
+    fn address(&self, manned: &Manned, network: &Network) -> Result<SocketAddr, LabError> {
         let port = self.kind.port(manned.workload, manned.certificate);
         Ok(SocketAddr::from((network.path(0)?.server, port)))
     }
 
-    fn failed(&self, manned: &Manned, what: &str) -> BenchError {
+    fn failed(&self, manned: &Manned, what: &str) -> LabError {
         failed(self.kind, &manned.said, what)
     }
 }
 
 /// What became of a server that did not start, with its last words from the file `said`.
-pub(super) fn failed(kind: ServerKind, said: &Path, what: &str) -> BenchError {
+pub(super) fn failed(kind: ServerKind, said: &Path, what: &str) -> LabError {
     let said = fs::read_to_string(said).unwrap_or_default();
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = match lines.len() {
         0 => "it said nothing".to_owned(),
         count => lines[count.saturating_sub(LAST_WORDS)..].join(" / "),
     };
-    BenchError::Start { server: kind.name(), reason: format!("{what}: {last}") }
+    LabError::Start { server: kind.name(), reason: format!("{what}: {last}") }
 }
 
 /// Waits until a process listens, as seen from the attacker's side.
@@ -242,7 +242,7 @@ pub(super) fn listens(
     said: &Path,
     address: SocketAddr,
     network: &Network,
-) -> Result<(), BenchError> {
+) -> Result<(), LabError> {
     let began = Instant::now();
     loop {
         let connected = network

@@ -11,7 +11,7 @@ use rcgen::{
     KeyUsagePurpose, PKCS_ED25519, PKCS_RSA_SHA256,
 };
 
-use crate::{BenchError, Certificate, Size};
+use crate::{Certificate, LabError, Size};
 
 /// The name on the servers' certificates.
 pub(crate) const HOST: &str = "lab.test";
@@ -44,7 +44,7 @@ impl Site {
         directory: &Path,
         program: &Path,
         certificates: &[Certificate],
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, LabError> {
         let mut site = Self {
             directory: directory.to_owned(),
             root: directory.join("root"),
@@ -53,7 +53,7 @@ impl Site {
             key_log: None,
             identities: Vec::new(),
         };
-        fs::create_dir_all(&site.root).map_err(|source| BenchError::File {
+        fs::create_dir_all(&site.root).map_err(|source| LabError::File {
             verb: "make",
             path: site.root.clone(),
             source,
@@ -85,9 +85,9 @@ impl Site {
         directory: &Path,
         program: &Path,
         pages: &[(String, Vec<u8>)],
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, LabError> {
         let root = directory.join("pages");
-        fs::create_dir_all(&root).map_err(|source| BenchError::File {
+        fs::create_dir_all(&root).map_err(|source| LabError::File {
             verb: "make",
             path: root.clone(),
             source,
@@ -122,10 +122,10 @@ impl Site {
     }
 }
 
-fn write(path: PathBuf, content: &[u8]) -> Result<(), BenchError> {
+fn write(path: PathBuf, content: &[u8]) -> Result<(), LabError> {
     match fs::write(&path, content) {
         Ok(()) => Ok(()),
-        Err(source) => Err(BenchError::File { verb: "write", path, source }),
+        Err(source) => Err(LabError::File { verb: "write", path, source }),
     }
 }
 
@@ -159,7 +159,7 @@ const ED25519_PREFIX: [u8; 16] =
     [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// Certificate and key, PEM.
-fn self_signed(certificate: Certificate) -> Result<(String, String), BenchError> {
+fn self_signed(certificate: Certificate) -> Result<(String, String), LabError> {
     let (key, pem) = match certificate {
         Certificate::EcdsaP256 => {
             let key = KeyPair::generate().expect("a key of the library's default kind");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use firstflight_emulator::{Network, NetworkConfig, PathConfig};
 
 use super::{Abilities, Running, ServerKind, Site, Wanted};
-use crate::{BenchError, Certificate, Size, Workload};
+use crate::{Certificate, LabError, Size, Workload};
 
 /// A server as a trial has found it.
 #[derive(Clone, Debug)]
@@ -26,12 +26,8 @@ pub struct Surveyed {
 /// gives.
 ///
 /// # Errors
-/// [`BenchError`] if the server is not installed or does not start, or the network cannot be built.
-pub fn survey(
-    server: ServerKind,
-    directory: &Path,
-    program: &Path,
-) -> Result<Surveyed, BenchError> {
+/// [`LabError`] if the server is not installed or does not start, or the network cannot be built.
+pub fn survey(server: ServerKind, directory: &Path, program: &Path) -> Result<Surveyed, LabError> {
     let site = Site::make(directory, program, &Certificate::ALL)?;
     let path = PathConfig::symmetric("beside", Duration::ZERO);
     let network = Network::build(NetworkConfig::new(vec![path]))?;

@@ -10,8 +10,9 @@ use firstflight_tls::{
 };
 use tokio::net::TcpStream;
 
-use super::{Ability, HOST, trial_quic};
-use crate::{BenchError, Group, Http, Size};
+use super::trial_quic::{self, TRIAL_TIMEOUT};
+use super::{Ability, HOST};
+use crate::{Group, Http, LabError, Size};
 
 /// A listener under trial. Its functions block, and are to be called in a namespace from which the
 /// listener is reached.
@@ -55,7 +56,7 @@ impl Trial {
     }
 
     /// Whether a plain GET is answered under the certificate of this listener; if not, why not.
-    pub(super) fn presents(&self) -> Result<Result<(), String>, BenchError> {
+    pub(super) fn presents(&self) -> Result<Result<(), String>, LabError> {
         runtime()?.block_on(async {
             let mut why = String::new();
             for version in [Version::Tls13, Version::Tls12] {
@@ -69,7 +70,7 @@ impl Trial {
     }
 
     /// Tries everything else, with these sizes.
-    pub(super) fn all(&self, sizes: &[Size]) -> Result<Vec<(Ability, bool)>, BenchError> {
+    pub(super) fn all(&self, sizes: &[Size]) -> Result<Vec<(Ability, bool)>, LabError> {
         runtime()?.block_on(async {
             let mut found = Vec::new();
             for version in Version::ALL {
@@ -166,8 +167,9 @@ impl Trial {
             let connected = connect_tls(&connector, &offer, self.address, what.fast_open).await?;
             http_get(connected, &request, 2 * Size::OneMib.bytes()).await
         };
-        let timeout = ClientError::Timeout { phase: "a connection of the trial", after: LONGEST };
-        let answer = tokio::time::timeout(LONGEST, whole).await.unwrap_or(Err(timeout))?;
+        let timeout =
+            ClientError::Timeout { phase: "a connection of the trial", after: TRIAL_TIMEOUT };
+        let answer = tokio::time::timeout(TRIAL_TIMEOUT, whole).await.unwrap_or(Err(timeout))?;
         match answer.head.status.is_success() {
             true => Ok(answer),
             false => Err(ClientError::WeirdReply(format!("status {}", answer.head.status))),
@@ -183,15 +185,12 @@ async fn sessions(mut answer: Answer) -> Vec<Session> {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
+fn runtime() -> Result<tokio::runtime::Runtime, LabError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| BenchError::System { what: "start the client of the trial", source })
+        .map_err(|source| LabError::System { what: "start the client of the trial", source })
 }
-
-/// How long a connection of the trial may take: there is no delay.
-pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
 /// How soon a server answers that serves several connections at a time.
 const SOON: Duration = Duration::from_secs(1);

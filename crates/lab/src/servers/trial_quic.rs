@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use firstflight_client::ClientError;
 use firstflight_tls::{EarlyData, Trust, Version};
 
-use super::trial::LONGEST;
-use super::{Ability, Asked, HOST};
-use crate::connectors::Connectors;
-use crate::exchange::{Brought, Talked, talk};
-use crate::sampler::TOO_OLD_S;
-use crate::tickets::Ticket;
+use firstflight_samples::{Asked, Connectors, TOO_OLD_S, Ticket};
+
+use super::{Ability, HOST};
+use crate::connection::{ConnectionOffer, Exchanged};
+use crate::exchange::talk;
 use crate::{Certificate, Group, Http, Kind, Size, Transport, Workload};
 
 /// A GET of the smallest page.
@@ -35,7 +35,7 @@ pub(super) async fn all(address: SocketAddr, trust: &Path) -> Vec<(Ability, bool
     let key_log = Arc::default();
     let connectors = Connectors::new(Trust::File(trust.to_owned()), &key_log);
     let get = |ticket: Option<Ticket>, early_data| {
-        let brought = Brought { host: HOST.to_owned(), ticket, early_data, token: None };
+        let brought = ConnectionOffer { host: HOST.to_owned(), ticket, early_data, token: None };
         get(&connectors, brought, address)
     };
     let first = match get(None, false).await {
@@ -74,11 +74,14 @@ pub(super) async fn all(address: SocketAddr, trust: &Path) -> Vec<(Ability, bool
 
 async fn get(
     connectors: &Connectors,
-    brought: Brought,
+    brought: ConnectionOffer,
     address: SocketAddr,
-) -> Result<Talked, ClientError> {
+) -> Result<Exchanged, ClientError> {
     let mut local = None;
     let whole = talk(connectors, brought, address, &ASKED, ASKED.size.path(), &mut local);
-    let timeout = ClientError::Timeout { phase: "a connection of the trial", after: LONGEST };
-    tokio::time::timeout(LONGEST, whole).await.unwrap_or(Err(timeout))
+    let timeout = ClientError::Timeout { phase: "a connection of the trial", after: TRIAL_TIMEOUT };
+    tokio::time::timeout(TRIAL_TIMEOUT, whole).await.unwrap_or(Err(timeout))
 }
+
+/// How long a connection of the trial may take: there is no delay.
+pub(super) const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);

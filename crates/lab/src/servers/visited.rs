@@ -8,7 +8,7 @@ use firstflight_emulator::{Network, Process};
 
 use super::running::{failed, listens};
 use super::{Manner, Page, Post, ServerKind, Site};
-use crate::{BenchError, Certificate, Http, Workload};
+use crate::{Certificate, Http, LabError, Workload};
 
 /// A server that browsers visit over one version of HTTP.
 pub(crate) struct Visited {
@@ -34,7 +34,7 @@ impl Visited {
     /// Starts a server and waits until it listens.
     ///
     /// # Errors
-    /// [`BenchError::NotInstalled`], [`BenchError::Start`] with its last words, or what the
+    /// [`LabError::NotInstalled`], [`LabError::Start`] with its last words, or what the
     /// machine refused.
     pub(crate) fn start(
         kind: ServerKind,
@@ -43,12 +43,12 @@ impl Visited {
         site: &Site,
         pages: &[VisitedPage],
         network: &Network,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, LabError> {
         let server = kind.server();
-        let missing = BenchError::NotInstalled { server: kind.name(), mend: server.mend() };
+        let missing = LabError::NotInstalled { server: kind.name(), mend: server.mend() };
         let found = server.find().ok_or(missing)?;
         let directory = site.directory.join(format!("{kind}-visited-{}", http.name()));
-        fs::create_dir_all(&directory).map_err(|source| BenchError::File {
+        fs::create_dir_all(&directory).map_err(|source| LabError::File {
             verb: "make",
             path: directory.clone(),
             source,
@@ -82,7 +82,7 @@ impl Visited {
     ///
     /// # Errors
     /// If it has ended, with its last words.
-    pub(crate) fn look(&self) -> Result<(), BenchError> {
+    pub(crate) fn look(&self) -> Result<(), LabError> {
         match self.process.try_wait() {
             Ok(Some(status)) => {
                 Err(failed(self.kind, &self.said, &format!("it ended with {status}")))

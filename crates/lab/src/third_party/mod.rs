@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use firstflight_emulator::{Namespace, Process};
 use firstflight_tls::{KeyLog, KeyLogLines};
 
-use crate::servers::{Asked, HOST, find};
+use firstflight_samples::Asked;
+
+use crate::servers::{HOST, find};
 use crate::{Client, Http, Kind, Workload};
 
 /// The clients of a run, and what they keep from one connection for the next.
@@ -41,33 +43,31 @@ struct Call<'a> {
     fetches: bool,
 }
 
-impl Client {
-    /// Why it cannot connect so; `None`: it can.
-    pub(crate) fn cannot(self, asked: &Asked) -> Option<&'static str> {
-        if self == Self::Firstflight {
-            return None;
+/// Why a client cannot connect so; `None`: it can.
+pub(crate) fn cannot(client: Client, asked: &Asked) -> Option<&'static str> {
+    if client == Client::Firstflight {
+        return None;
+    }
+    if asked.http != Http::Three || asked.workload != Workload::Get {
+        return Some("without anything but HTTP/3: it is a client of HTTP/3 alone");
+    }
+    if asked.kind == Kind::Refused {
+        return Some("without refused: its sessions cannot be made to claim another age");
+    }
+    if asked.group != crate::Group::X25519 {
+        return Some("with X25519 alone: its list of groups stays as it is");
+    }
+    match client {
+        Client::Ngtcp2 if find("gtlsclient").is_none() => {
+            Some("not at all: install it (apt-get install ngtcp2-client)")
         }
-        if asked.http != Http::Three || asked.workload != Workload::Get {
-            return Some("without anything but HTTP/3: it is a client of HTTP/3 alone");
+        Client::Ngtcp2 if asked.token => {
+            Some("without address tokens: version 0.12 takes its token file for empty")
         }
-        if asked.kind == Kind::Refused {
-            return Some("without refused: its sessions cannot be made to claim another age");
+        Client::Aioquic if aioquic().is_none() => {
+            Some("not at all: install it (scripts/install-deps test)")
         }
-        if asked.group != crate::Group::X25519 {
-            return Some("with X25519 alone: its list of groups stays as it is");
-        }
-        match self {
-            Self::Ngtcp2 if find("gtlsclient").is_none() => {
-                Some("not at all: install it (apt-get install ngtcp2-client)")
-            }
-            Self::Ngtcp2 if asked.token => {
-                Some("without address tokens: version 0.12 takes its token file for empty")
-            }
-            Self::Aioquic if aioquic().is_none() => {
-                Some("not at all: install it (scripts/install-deps test)")
-            }
-            _ => None,
-        }
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::BenchError;
+use crate::LabError;
 
 /// What is visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,11 +37,14 @@ impl fmt::Display for VisitPage {
 }
 
 impl FromStr for VisitPage {
-    type Err = BenchError;
+    type Err = LabError;
 
-    fn from_str(text: &str) -> Result<Self, BenchError> {
+    fn from_str(text: &str) -> Result<Self, LabError> {
         let found = Self::ALL.into_iter().find(|page| page.name() == text);
-        found.ok_or_else(|| BenchError::UnknownPage(text.to_owned()))
+        found.ok_or_else(|| LabError::UnknownPage {
+            name: text.to_owned(),
+            known: VisitPage::ALL.map(VisitPage::name).join(", "),
+        })
     }
 }
 

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use firstflight_browser::Installed;
 use firstflight_report::statistics::{self, paired_difference_of_medians};
 use firstflight_report::{
-    BrowserTimings, Interval, Visit, VisitCell, VisitEffect, VisitPackets, VisitSummary,
+    BrowserTimings, Interval, Visit, VisitCell, VisitEffect, VisitPackets, VisitSummary, figures,
+    usual,
 };
 
 use super::axes::Visiting;
 use super::judge::{browser_tls, browser_total};
 use super::pages;
 use super::plan::{Cell, Plan};
-use crate::figures::{figures, usual};
 use crate::{Http, VisitPage};
 
 /// The cells of the record, in the plan's order.

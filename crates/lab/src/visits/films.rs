@@ -9,7 +9,7 @@ use firstflight_report::{Filmstrip, Frame};
 
 use super::lane::{Lane, Tour};
 use super::plan::{Block, Plan};
-use crate::{BenchError, Http, VisitPage};
+use crate::{Http, LabError, VisitPage};
 
 /// The blocks of one stop each that are filmed: each browser, off and on, the page with the most
 /// to see on the first network that has it.
@@ -53,7 +53,7 @@ pub(crate) fn film(
     scene: &Block,
     (index, name): (usize, &str),
     output: &Path,
-) -> Result<Option<Filmstrip>, BenchError> {
+) -> Result<Option<Filmstrip>, LabError> {
     let mut tour = Tour::new(lane, &format!("f{index}"), scene);
     for _ in 0..TRIES {
         let first = tour.arrive(0, Browser::navigate)?;
@@ -82,10 +82,10 @@ pub(crate) fn clear(output: &Path) {
 }
 
 /// Writes pictures that differ from the one before.
-fn write(pictures: &[Picture], name: &str, output: &Path) -> Result<Vec<Frame>, BenchError> {
+fn write(pictures: &[Picture], name: &str, output: &Path) -> Result<Vec<Frame>, LabError> {
     let refused = |path: &Path| {
         let path = path.to_owned();
-        move |source| BenchError::File { verb: "write", path, source }
+        move |source| LabError::File { verb: "write", path, source }
     };
     let directory = output.join(DIRECTORY);
     fs::create_dir_all(&directory).map_err(refused(&directory))?;

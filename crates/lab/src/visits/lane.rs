@@ -17,7 +17,7 @@ use super::pages;
 use super::place::InNamespace;
 use super::plan::{Block, Plan, Stop};
 use crate::servers::{HOST, Site, Visited};
-use crate::{BenchError, Http};
+use crate::{Http, LabError};
 
 /// What all lanes share.
 pub(crate) struct Ground<'a> {
@@ -70,7 +70,7 @@ impl<'a> Lane<'a> {
         index: usize,
         block: &Block,
         step: &dyn Fn(),
-    ) -> Result<Vec<Visit>, BenchError> {
+    ) -> Result<Vec<Visit>, LabError> {
         let mut tour = Tour::new(self, &format!("b{index}"), block);
         let mut visits = Vec::new();
         let rounds = block.stops.iter().map(|stop| stop.returns).max().unwrap_or_default();
@@ -124,7 +124,7 @@ impl<'a> Tour<'a> {
     }
 
     /// One visit as it goes into the record.
-    fn recorded(&mut self, place: usize, visiting: Visiting) -> Result<Visit, BenchError> {
+    fn recorded(&mut self, place: usize, visiting: Visiting) -> Result<Visit, LabError> {
         let stop = self.block.stops[place];
         let asked = AskedVisit {
             visiting,
@@ -163,7 +163,7 @@ impl<'a> Tour<'a> {
         &mut self,
         place: usize,
         go: impl FnOnce(&mut Browser, &str, Duration) -> Result<T, BrowserError>,
-    ) -> Result<Arrival<T>, BenchError> {
+    ) -> Result<Arrival<T>, LabError> {
         let stop = self.block.stops[place];
         let ground = self.lane.ground;
         let path = self.path(&stop);
@@ -179,7 +179,7 @@ impl<'a> Tour<'a> {
         let alive = &ground.seen_alive[self.block.browser];
         let browser = match self.start() {
             Ok(browser) => browser,
-            Err(BenchError::Browser(error)) if alive.load(Ordering::Relaxed) => {
+            Err(LabError::Browser(error)) if alive.load(Ordering::Relaxed) => {
                 tracing::debug!(%error, "a browser did not start");
                 return Ok(Arrival { at_ns: monotonic_ns(), outcome: Err(error), seen: None });
             }
@@ -237,7 +237,7 @@ impl<'a> Tour<'a> {
     }
 
     /// Starts the browser if it does not run, with a profile that nobody has used.
-    fn start(&mut self) -> Result<&mut Browser, BenchError> {
+    fn start(&mut self) -> Result<&mut Browser, LabError> {
         let browser = match self.browser.take() {
             Some(browser) => browser,
             // A machine that is busy may be too slow once.
@@ -249,10 +249,10 @@ impl<'a> Tour<'a> {
         Ok(self.browser.insert(browser))
     }
 
-    fn open(&mut self) -> Result<Browser, BenchError> {
+    fn open(&mut self) -> Result<Browser, LabError> {
         self.starts += 1;
         let profile = self.profile.join(self.starts.to_string());
-        fs::create_dir_all(&profile).map_err(|source| BenchError::File {
+        fs::create_dir_all(&profile).map_err(|source| LabError::File {
             verb: "make",
             path: profile.clone(),
             source,
@@ -263,7 +263,7 @@ impl<'a> Tour<'a> {
         Ok(Browser::open(installed, &place, &profile, &self.settings()?)?)
     }
 
-    fn settings(&self) -> Result<Settings, BenchError> {
+    fn settings(&self) -> Result<Settings, LabError> {
         let ground = self.lane.ground;
         let mut hosts = Vec::new();
         let mut origins = Vec::new();

@@ -27,9 +27,11 @@ pub use axes::VisitPage;
 pub use place::InNamespace;
 pub use plan::VisitSet;
 
+use firstflight_samples::{machine_facts, now};
+
 use crate::paths::PlannedPath;
 use crate::servers::{Manner, Site, Visited};
-use crate::{BenchError, Http, Progress, ServerKind, counters, lab, machine};
+use crate::{Http, LabError, Progress, ServerKind, machine};
 use lane::{Ground, Lane};
 use packets::Sorter;
 use plan::Plan;
@@ -61,18 +63,18 @@ pub struct VisitsConfig {
 /// process needs the privilege that `firstflight_emulator::enter_user_namespace` gives.
 ///
 /// # Errors
-/// [`BenchError`] when the run cannot be made; a visit that fails is in the record instead.
+/// [`LabError`] when the run cannot be made; a visit that fails is in the record instead.
 pub fn visit(
     config: &VisitsConfig,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Record, BenchError> {
+) -> Result<Record, LabError> {
     let began = Instant::now();
-    let date = lab::now();
+    let date = now();
     progress(Progress::Starting);
     let plan = Plan::new(&config.browsers, &config.sets, config.seed);
     if plan.blocks.is_empty() {
         let reasons = plan.left_out.join("; ");
-        return Err(BenchError::EmptyPlan(format!("nothing is left to visit: {reasons}")));
+        return Err(LabError::EmptyPlan(format!("nothing is left to visit: {reasons}")));
     }
     let files = pages::files();
     let site = Site::for_browsers(&config.directory, &config.program, &files)?;
@@ -100,7 +102,7 @@ pub fn visit(
         command: config.command.clone(),
         date,
         seed: config.seed,
-        machine: machine::facts(counters::why_none()),
+        machine: machine_facts(),
         servers: server_facts(&servers),
         link: Some(link),
         profiles: plan.networks.iter().map(PlannedPath::facts).collect(),
@@ -116,7 +118,7 @@ pub fn visit(
 }
 
 /// All networks of the plan, once for each lane.
-fn network(config: &VisitsConfig, plan: &Plan) -> Result<Network, BenchError> {
+fn network(config: &VisitsConfig, plan: &Plan) -> Result<Network, LabError> {
     let lanes = (0..config.lanes).flat_map(|_| &plan.networks);
     let paths = lanes.map(|path| PathConfig::from(&path.profile)).collect();
     Ok(Network::build(NetworkConfig {
@@ -131,7 +133,7 @@ fn servers(
     site: &Site,
     pages: &[crate::servers::VisitedPage],
     network: &Network,
-) -> Result<Vec<Visited>, BenchError> {
+) -> Result<Vec<Visited>, LabError> {
     let mut wanted: Vec<(ServerKind, Http)> = Vec::new();
     for cell in &plan.cells {
         if !wanted.contains(&(cell.server, cell.http)) {
@@ -150,7 +152,7 @@ fn all_visits(
     config: &VisitsConfig,
     ground: &Ground<'_>,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Vec<Visit>, BenchError> {
+) -> Result<Vec<Visit>, LabError> {
     let (done, total) = (AtomicUsize::new(0), ground.plan.visits());
     progress(Progress::Visiting { done: 0, total });
     let step = || {
@@ -164,7 +166,7 @@ fn all_visits(
 }
 
 /// One filmstrip of each scene that succeeds.
-fn filmstrips(config: &VisitsConfig, ground: &Ground<'_>) -> Result<Vec<Filmstrip>, BenchError> {
+fn filmstrips(config: &VisitsConfig, ground: &Ground<'_>) -> Result<Vec<Filmstrip>, LabError> {
     let Some(output) = &config.output else { return Ok(Vec::new()) };
     films::clear(output);
     let names = figures::names(&config.browsers);
@@ -184,10 +186,10 @@ fn shared_out<T: Send>(
     lanes: usize,
     ground: &Ground<'_>,
     jobs: &[usize],
-    work: &(dyn Fn(&Lane<'_>, usize) -> Result<T, BenchError> + Sync),
-) -> Result<Vec<T>, BenchError> {
+    work: &(dyn Fn(&Lane<'_>, usize) -> Result<T, LabError> + Sync),
+) -> Result<Vec<T>, LabError> {
     let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Result<T, BenchError>>> = Mutex::new(Vec::new());
+    let results: Mutex<Vec<Result<T, LabError>>> = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for number in 0..lanes {
             let (next, results) = (&next, &results);

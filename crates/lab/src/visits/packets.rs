@@ -10,7 +10,7 @@ use firstflight_packets::{
 };
 use firstflight_report::VisitPackets;
 
-use crate::judge::wire_packet;
+use firstflight_samples::wire_packet;
 
 /// The packets of the tap, for those who watch a path each.
 pub(crate) struct Sorter<'a> {

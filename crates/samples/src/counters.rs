@@ -6,23 +6,25 @@ use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
 /// Counters of some threads, in user space.
-pub(crate) struct Counters(Vec<[Counter; 2]>);
+pub struct Counters(Vec<[Counter; 2]>);
 
 /// What counters have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Counted {
+pub struct Counted {
+    /// Processor cycles.
     pub cycles: f64,
+    /// Instructions.
     pub instructions: f64,
 }
 
 impl Counters {
     /// Counters of the calling thread.
-    pub(crate) fn of_this_thread() -> Option<Self> {
+    pub fn of_this_thread() -> Option<Self> {
         Some(Self(vec![open(None).ok()?]))
     }
 
     /// Counters of all threads of these processes; `None` if one of them cannot be counted.
-    pub(crate) fn of(pids: &[u32]) -> Option<Self> {
+    pub fn of(pids: &[u32]) -> Option<Self> {
         let mut counters = Vec::new();
         for pid in pids {
             for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
@@ -34,7 +36,7 @@ impl Counters {
     }
 
     /// What they have counted so far.
-    pub(crate) fn read(&mut self) -> Option<Counted> {
+    pub fn read(&mut self) -> Option<Counted> {
         let mut counted = Counted::default();
         for [cycles, instructions] in &mut self.0 {
             counted.cycles += cycles.read().ok()? as f64;
@@ -45,7 +47,7 @@ impl Counters {
 }
 
 /// Why this machine has no counters for us; `None`: it has.
-pub(crate) fn why_none() -> Option<String> {
+pub fn why_none() -> Option<String> {
     let error = open(None).err()?;
     let why = match error.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {

@@ -6,6 +6,7 @@
 //! RTT, which is an upper bound, for the server's own time is in it.
 
 mod connection;
+mod error;
 mod figures;
 mod packets;
 
@@ -18,19 +19,17 @@ use std::time::{Duration, Instant};
 use firstflight_client::{Resolver, Target, connect_tcp};
 use firstflight_emulator::monotonic_ns;
 use firstflight_report::{Fault, Record, Sample};
+use firstflight_samples::{
+    Asked, ConnectionAxes, Connectors, Group, Http, Kind, LEAST_FOR_CONTROL, Slot, Taken, Workload,
+    blocks, combinations, described, impossible, now,
+};
 use firstflight_tls::{KeyLogLines, Trust, Version};
 use futures_util::StreamExt;
 
-use crate::combinations::{combinations, impossible};
-use crate::connectors::Connectors;
-use crate::judge::described;
-use crate::lab::Progress;
-use crate::plan::{LEAST_FOR_CONTROL, Slot, blocks};
-use crate::sampler::Taken;
-use crate::servers::Asked;
-use crate::{Axes, BenchError, Group, Http, Kind, Workload};
 use connection::{Caller, Got};
 use packets::Packets;
+
+pub use error::RemoteError;
 
 /// Who is to say what each connection was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,7 +108,7 @@ impl RemoteConfig {
     }
 
     fn asked(&self) -> Vec<Asked> {
-        combinations(&Axes {
+        combinations(&ConnectionAxes {
             workloads: vec![Workload::Get],
             versions: self.versions.clone(),
             kinds: self.kinds.clone(),
@@ -117,9 +116,23 @@ impl RemoteConfig {
             tokens: self.tokens.clone(),
             http: self.http.clone(),
             groups: self.groups.clone(),
-            ..Axes::one()
+            ..ConnectionAxes::one()
         })
     }
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The server is being tried.
+    Starting,
+    /// Samples are being taken.
+    Measuring {
+        /// Samples taken.
+        done: usize,
+        /// Samples in all.
+        total: usize,
+    },
 }
 
 /// A cell of a remote run.
@@ -134,19 +147,19 @@ pub(crate) struct Cell {
 /// reason.
 ///
 /// # Errors
-/// [`BenchError`] when the URL is not usable, the server cannot be reached, nothing is left to
+/// [`RemoteError`] when the URL is not usable, the server cannot be reached, nothing is left to
 /// measure, or packets were demanded and may not be captured. A sample that fails is in the record instead.
 pub fn run(
     config: &RemoteConfig,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Record, BenchError> {
+) -> Result<Record, RemoteError> {
     let began = Instant::now();
-    let date = crate::lab::now();
+    let date = now();
     progress(Progress::Starting);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| BenchError::System { what: "start the client", source })?;
+        .map_err(|source| RemoteError::System { what: "start the client", source })?;
     let mut record = runtime.block_on(measure(config, progress))?;
     record.date = date;
     record.seconds = began.elapsed().as_secs_f64();
@@ -156,7 +169,7 @@ pub fn run(
 async fn measure(
     config: &RemoteConfig,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Record, BenchError> {
+) -> Result<Record, RemoteError> {
     let (target, address) = resolve(config).await?;
     let key_log = Arc::new(KeyLogLines::default());
     let (mut packets, why_none) = witness(config, address, &key_log)?;
@@ -221,7 +234,7 @@ fn witness(
     config: &RemoteConfig,
     address: SocketAddr,
     key_log: &Arc<KeyLogLines>,
-) -> Result<(Option<Packets>, Option<String>), BenchError> {
+) -> Result<(Option<Packets>, Option<String>), RemoteError> {
     if config.witness == Testimony::Kernel {
         return Ok((None, None));
     }
@@ -238,8 +251,8 @@ fn stretch(answer_bytes: usize) -> usize {
     (packets::LIMIT / 4 / (answer_bytes + (1 << 16))).clamp(1, 256)
 }
 
-async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), BenchError> {
-    let unusable = |reason: String| BenchError::Url { url: config.url.clone(), reason };
+async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), RemoteError> {
+    let unusable = |reason: String| RemoteError::Url { url: config.url.clone(), reason };
     let target = Target::parse(&config.url).map_err(|error| unusable(error.to_string()))?;
     if target.scheme() != firstflight_client::Scheme::Https {
         return Err(unusable("what is measured is TLS, so it must begin with https://".to_owned()));
@@ -267,7 +280,7 @@ async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), BenchErr
 async fn trial(
     config: &RemoteConfig,
     caller: &Caller,
-) -> Result<(Vec<Cell>, Vec<String>, Got), BenchError> {
+) -> Result<(Vec<Cell>, Vec<String>, Got), RemoteError> {
     let (mut cells, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
     for asked in config.asked() {
         let why = match impossible(&asked) {
@@ -289,7 +302,7 @@ async fn trial(
     }
     let Some(first) = first else {
         let reasons = left_out.join("; ");
-        return Err(BenchError::EmptyPlan(format!("nothing is left to measure: {reasons}")));
+        return Err(RemoteError::EmptyPlan(format!("nothing is left to measure: {reasons}")));
     };
     if config.control && config.samples >= LEAST_FOR_CONTROL {
         let early = cells.iter().position(|cell| cell.asked.kind == Kind::ZeroRtt);

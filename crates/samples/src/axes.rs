@@ -134,6 +134,7 @@ impl Size {
 }
 
 /// Gives an axis its values with their names.
+#[macro_export]
 macro_rules! names {
     ($axis:ident, $what:literal, [$($value:ident = $name:literal),+]) => {
         impl $axis {
@@ -184,8 +185,6 @@ names!(
     [EcdsaP256 = "ecdsa-p256", Rsa2048 = "rsa-2048", Ed25519 = "ed25519"]
 );
 names!(Size, "response size", [OneKib = "1k", TenKib = "10k", OneMib = "1m"]);
-
-pub(crate) use names;
 
 #[cfg(test)]
 mod tests {

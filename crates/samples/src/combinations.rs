@@ -2,12 +2,56 @@
 
 use firstflight_tls::Version;
 
-use crate::servers::Asked;
-use crate::{Axes, Group, Http, Kind, Transport, Workload};
+use crate::{Asked, Certificate, Group, Http, Kind, Size, Transport, Workload};
 
-/// Every combination of an experiment's axes but for client and server. What bears on a GET alone
+/// The values of each axis of a connection; a cell has one of each.
+#[derive(Clone, Debug)]
+pub struct ConnectionAxes {
+    /// What is asked of them.
+    pub workloads: Vec<Workload>,
+    /// What TLS runs over. A GET's follows from its HTTP version, and is left out if it is not
+    /// among these.
+    pub transports: Vec<Transport>,
+    /// TLS versions.
+    pub versions: Vec<Version>,
+    /// Handshake kinds.
+    pub kinds: Vec<Kind>,
+    /// Without and with TCP Fast Open.
+    pub tfo: Vec<bool>,
+    /// Without and with an address token. Over TCP, and on a first visit, there is none.
+    pub tokens: Vec<bool>,
+    /// HTTP versions of a GET.
+    pub http: Vec<Http>,
+    /// Key-share groups.
+    pub groups: Vec<Group>,
+    /// Certificates of the servers.
+    pub certificates: Vec<Certificate>,
+    /// Sizes of a GET's answer.
+    pub sizes: Vec<Size>,
+}
+
+impl ConnectionAxes {
+    /// One cell: a full handshake of TLS 1.3 and a GET of 1 KiB over HTTP/1.1, with X25519 and an
+    /// ECDSA certificate, without TCP Fast Open.
+    pub fn one() -> Self {
+        Self {
+            workloads: vec![Workload::Get],
+            transports: Transport::ALL.to_vec(),
+            versions: vec![Version::Tls13],
+            kinds: vec![Kind::Full],
+            tfo: vec![false],
+            tokens: vec![false],
+            http: vec![Http::One],
+            groups: vec![Group::X25519],
+            certificates: vec![Certificate::EcdsaP256],
+            sizes: vec![Size::OneKib],
+        }
+    }
+}
+
+/// Every combination of the axes. What bears on a GET alone
 /// is not varied for ping-pong, nor what bears on one transport alone for the other.
-pub(crate) fn combinations(axes: &Axes) -> Vec<Asked> {
+pub fn combinations(axes: &ConnectionAxes) -> Vec<Asked> {
     let mut all: Vec<Asked> = Vec::new();
     let first = (axes.http.first(), axes.sizes.first());
     let (Some(&http), Some(&size)) = first else { return all };
@@ -66,7 +110,7 @@ fn vary<T: Copy>(some: &mut Vec<Asked>, values: &[T], set: fn(&mut Asked, T)) {
 }
 
 /// Why the protocols have no such connection.
-pub(crate) fn impossible(asked: &Asked) -> Option<&'static str> {
+pub fn impossible(asked: &Asked) -> Option<&'static str> {
     let old = asked.version != Version::Tls13;
     if old && asked.over_quic() {
         return Some("QUIC before TLS 1.3: QUIC has TLS 1.3 inside (RFC 9001 section 4.2)");
@@ -87,17 +131,16 @@ pub(crate) fn impossible(asked: &Asked) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BuiltIn, ServerKind};
 
     #[test]
     fn what_bears_on_one_transport_alone_does_not_multiply_the_other() {
-        let axes = Axes {
+        let axes = ConnectionAxes {
             versions: vec![Version::Tls13],
             kinds: vec![Kind::Full, Kind::ZeroRtt],
             tfo: vec![false, true],
             tokens: vec![false, true],
             http: vec![Http::Two, Http::Three],
-            ..Axes::one()
+            ..ConnectionAxes::one()
         };
         let of = |transport| {
             let mut found = combinations(&axes);
@@ -119,17 +162,7 @@ mod tests {
             of(Transport::Quic),
             [(full, false, false), (early, false, false), (early, false, true)]
         );
-        let fast_open_only = Axes { tfo: vec![true], http: vec![Http::Three], ..axes };
+        let fast_open_only = ConnectionAxes { tfo: vec![true], http: vec![Http::Three], ..axes };
         assert_eq!(combinations(&fast_open_only), [], "QUIC has no TCP Fast Open");
-    }
-
-    #[test]
-    fn every_built_in_experiment_has_cells_over_quic() {
-        for built_in in BuiltIn::ALL {
-            let experiment = built_in.experiment(&[ServerKind::Firstflight], Some(1)).unwrap();
-            let found = combinations(&experiment.axes);
-            assert!(found.iter().any(Asked::over_quic), "{built_in}");
-            assert!(found.iter().all(|asked| asked.over_quic() || asked.http != Http::Three));
-        }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use firstflight_report::statistics::{self, allowed_by_chance, paired_difference_of_medians};
-use firstflight_report::{Cell, Control, ControlPair, Effect, Interval, Sample};
+use crate::statistics::{self, allowed_by_chance, paired_difference_of_medians};
+use crate::{Cell, Control, ControlPair, Effect, Interval, Sample};
 
 /// The effects between cells that differ in one respect, as far as there are samples for an
 /// interval. Cells of an A/A control's second arm stay out.
-pub(crate) fn effects(cells: &[Cell], samples: &[Sample], seed: u64) -> Vec<Effect> {
+pub fn effects(cells: &[Cell], samples: &[Sample], seed: u64) -> Vec<Effect> {
     let times = Times::new(cells.len(), samples);
     let mut effects = Vec::new();
     for (from, to, what) in pairs(cells) {
@@ -26,7 +26,7 @@ pub(crate) fn effects(cells: &[Cell], samples: &[Sample], seed: u64) -> Vec<Effe
 }
 
 /// The A/A control: each twin against its cell. `None` if the plan has no twins.
-pub(crate) fn control(
+pub fn control(
     twins: impl IntoIterator<Item = (usize, usize)>,
     cells: usize,
     samples: &[Sample],
@@ -199,7 +199,7 @@ const KINDS: [&str; 4] = ["full", "resumed", "0-RTT", "refused"];
 
 #[cfg(test)]
 mod tests {
-    use firstflight_report::Fault;
+    use crate::Fault;
 
     use super::*;
 

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use firstflight_quic::ClientCrypto;
-use firstflight_tls::{CipherPolicy, Connector, ConnectorConfig, KeyLogLines, Trust, Version};
+use firstflight_tls::{
+    CipherPolicy, Connector, ConnectorConfig, KeyLogLines, TlsError, Trust, Version,
+};
 
-use crate::servers::Asked;
-use crate::{BenchError, Certificate, Group, Http, Workload};
+use crate::{Asked, Certificate, Group, Http, Workload};
 
 /// What contexts differ in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,7 +23,7 @@ struct Key {
 }
 
 /// Contexts, each made when it is first needed.
-pub(crate) struct Connectors {
+pub struct Connectors {
     trust: Trust,
     key_log: Arc<KeyLogLines>,
     made: RefCell<HashMap<Key, Connector>>,
@@ -31,13 +32,16 @@ pub(crate) struct Connectors {
 
 impl Connectors {
     /// Contexts that believe these certificates and log their secrets there.
-    pub(crate) fn new(trust: Trust, key_log: &Arc<KeyLogLines>) -> Self {
+    pub fn new(trust: Trust, key_log: &Arc<KeyLogLines>) -> Self {
         let (made, made_for_quic) = (RefCell::default(), RefCell::default());
         Self { trust, key_log: key_log.clone(), made, made_for_quic }
     }
 
     /// The context for such a connection over TCP.
-    pub(crate) fn get(&self, asked: &Asked) -> Result<Connector, BenchError> {
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn get(&self, asked: &Asked) -> Result<Connector, TlsError> {
         let key = Key::of(asked);
         if let Some(connector) = self.made.borrow().get(&key) {
             return Ok(connector.clone());
@@ -50,7 +54,10 @@ impl Connectors {
     }
 
     /// The context for such a connection over QUIC.
-    pub(crate) fn quic(&self, asked: &Asked) -> Result<Arc<ClientCrypto>, BenchError> {
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn quic(&self, asked: &Asked) -> Result<Arc<ClientCrypto>, TlsError> {
         let key = Key::of(asked);
         if let Some(crypto) = self.made_for_quic.borrow().get(&key) {
             return Ok(crypto.clone());

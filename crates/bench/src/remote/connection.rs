@@ -6,15 +6,10 @@ use std::time::{Duration, Instant};
 
 use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
 use firstflight_packets::{FastOpen, Label, LabelKind, LabelTransport};
+use firstflight_samples::{
+    Asked, Connectors, Http, Kind, TOO_OLD_S, Ticket, TicketPool, Times, tls_version, wanted,
+};
 use firstflight_tls::{EarlyData, Offer, Version};
-
-use crate::connectors::Connectors;
-use crate::exchange::Times;
-use crate::judge::{tls_version, wanted};
-use crate::sampler::TOO_OLD_S;
-use crate::servers::Asked;
-use crate::tickets::{Ticket, TicketPool};
-use crate::{Http, Kind};
 
 /// Calls one address of one server.
 pub(super) struct Caller {

@@ -3,16 +3,14 @@
 use firstflight_report::axes::ELSEWHERE;
 use firstflight_report::{
     Cell as RecordCell, Experiment, ProfileFacts, Record, SCHEMA, Sample, ServerFacts, Summary,
-    Witness,
+    Witness, control, effects, figures, usual,
 };
+
+use firstflight_samples::{Client, machine_facts, round_trips, version_number};
 
 use super::connection::{Caller, Got};
 use super::packets::Packets;
 use super::{Cell, RemoteConfig, Seen};
-use crate::effects::{control, effects};
-use crate::figures::{figures, usual, version};
-use crate::plan::round_trips;
-use crate::{Client, counters, machine};
 
 /// Puts together what a run has found.
 pub(super) fn record(
@@ -59,7 +57,7 @@ pub(super) fn record(
         profile: PATH.to_owned(),
         rtt_ms,
         transport: cell.asked.transport.name().to_owned(),
-        tls: version(cell.asked.version).to_owned(),
+        tls: version_number(cell.asked.version).to_owned(),
         kind: cell.asked.kind.name().to_owned(),
         tfo: cell.asked.tfo,
         token: cell.asked.token,
@@ -79,7 +77,7 @@ pub(super) fn record(
         command: config.command.clone(),
         seed: config.seed,
         witness,
-        machine: machine::facts(counters::why_none()),
+        machine: machine_facts(),
         servers: vec![ServerFacts {
             name: host.clone(),
             version: match first.server.as_str() {

@@ -9,15 +9,13 @@ use std::time::Duration;
 use firstflight_emulator::{Batch, CapturedPacket, Direction, Sniffer};
 use firstflight_packets::KeyLog;
 use firstflight_report::{Capture, Fault, Sample};
+use firstflight_samples::{
+    Asked, Flow, Flows, Http, Scene, Taken, described, file_for, wire_packet, write_one, wrong,
+};
 use firstflight_tls::KeyLogLines;
 
 use super::connection::in_words;
-use super::{Cell, Shot};
-use crate::captures::{Scene, file_for, write_one};
-use crate::judge::{Flow, Judge, described, wire_packet, wrong};
-use crate::sampler::Taken;
-use crate::servers::Asked;
-use crate::{BenchError, Http};
+use super::{Cell, RemoteError, Shot};
 
 /// What captures the run's connections, and what it has found so far.
 pub(super) struct Packets {
@@ -50,7 +48,7 @@ impl Packets {
     /// Takes from connections outside the figures how long the path is, and forgets them.
     pub(super) fn warm_up(&mut self) {
         let (batch, _) = (self.sniffer.take(), self.key_log.take());
-        self.learn(&Judge::new(&batch, "", &HashSet::new()));
+        self.learn(&Flows::new(&batch, "", &HashSet::new()));
     }
 
     /// Judges connections by their packets, which are all there once their answers are.
@@ -60,17 +58,17 @@ impl Packets {
         cells: &[Cell],
         origin_ns: u64,
         output: Option<&Path>,
-    ) -> Result<Vec<Sample>, BenchError> {
+    ) -> Result<Vec<Sample>, RemoteError> {
         let (mut batch, secrets) = (self.sniffer.take(), self.key_log.take());
         self.missed += batch.missed;
         hold(&mut batch, self.least_rtt_ns.unwrap_or(0) / 2);
-        let judge = Judge::new(&batch, &secrets, &HashSet::new());
-        self.learn(&judge);
+        let flows = Flows::new(&batch, &secrets, &HashSet::new());
+        self.learn(&flows);
         let mut keys = KeyLog::new(2 * shots.len() + MOST_TICKETS);
         keys.add(&secrets);
         let mut samples = Vec::with_capacity(shots.len());
         for Shot { taken, .. } in shots {
-            let (flow, cell) = (judge.flow(taken), taken.slot.cell);
+            let (flow, cell) = (flows.flow(taken), taken.slot.cell);
             let mut sample = described(taken, flow, origin_ns);
             sample.fault = fault(taken, flow, &cells[cell].asked, batch.missed);
             if let Some(flow) = flow {
@@ -78,7 +76,7 @@ impl Packets {
                 self.lost = (self.lost.0 + lost, self.lost.1 + usize::from(lost > 0));
                 let first = sample.fault.is_none() && !self.captures.contains_key(&cell);
                 if let Some(output) = output.filter(|_| first) {
-                    let capture = keep(&judge, &batch, flow, &keys, output, cell, &cells[cell])?;
+                    let capture = keep(&flows, &batch, flow, &keys, output, cell, &cells[cell])?;
                     self.captures.insert(cell, capture);
                 }
             }
@@ -116,12 +114,12 @@ impl Packets {
         captures.into_iter().map(|(_, capture)| capture).collect()
     }
 
-    fn learn(&mut self, judge: &Judge) {
+    fn learn(&mut self, flows: &Flows) {
         let at_once = |flow: &&Flow| match flow.facts.tcp() {
             Some(tcp) => tcp.syn_retransmissions == 0,
             None => flow.facts.transport.sent_again() == 0,
         };
-        let rtts = judge.flows().filter(at_once);
+        let rtts = flows.flows().filter(at_once);
         let rtts = rtts.filter_map(|flow| flow.facts.connected?.checked_sub(flow.facts.started));
         self.least_rtt_ns = rtts.filter(|rtt| *rtt > 0).chain(self.least_rtt_ns).min();
     }
@@ -165,16 +163,16 @@ fn lost(flow: &Flow) -> u32 {
 
 /// Writes a connection's packets and secrets beside the record.
 fn keep(
-    judge: &Judge,
+    flows: &Flows,
     batch: &Batch,
     flow: &Flow,
     keys: &KeyLog,
     output: &Path,
     index: usize,
     cell: &Cell,
-) -> Result<Capture, BenchError> {
+) -> Result<Capture, RemoteError> {
     let packets: Vec<&CapturedPacket> =
-        judge.packets(batch, flow).filter(|packet| flow.facts.owns(&wire_packet(packet))).collect();
+        flows.packets(batch, flow).filter(|packet| flow.facts.owns(&wire_packet(packet))).collect();
     let random = flow.facts.tls.as_ref().map(|tls| tls.client_random);
     let secrets = random.map_or_else(Vec::new, |random| keys.lines_for(&random));
     let control = if cell.twin_of.is_some() { ", control" } else { "" };
@@ -189,7 +187,9 @@ fn keep(
         comment: "times are those at the client's end",
         what: &capture.what,
     };
-    write_one(&output.join(&capture.file), &scene, &packets, &secrets)?;
+    let path = output.join(&capture.file);
+    write_one(&path, &scene, &packets, &secrets)
+        .map_err(|source| RemoteError::File { path, source })?;
     Ok(capture)
 }
 
@@ -231,13 +231,13 @@ mod tests {
     #[test]
     fn a_sample_without_packets_is_wrong_unless_the_capture_was_full() {
         let asked = super::super::RemoteConfig::new("https://lab.test/").asked()[0];
-        let times = crate::exchange::Times {
+        let times = firstflight_samples::Times {
             setup: None,
             first_byte: Duration::from_millis(1),
             total: Duration::from_millis(1),
         };
         let mut taken = Taken {
-            slot: crate::Slot { cell: 0, block: 0 },
+            slot: firstflight_samples::Slot { cell: 0, block: 0 },
             began_ns: monotonic_ns(),
             client_random: None,
             local: None,
