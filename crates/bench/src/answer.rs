@@ -1,3 +1,4 @@
+use crate::failure::BadAnswer;
 use crate::quic::Frames;
 use crate::{Exchange, Transport};
 
@@ -8,10 +9,6 @@ pub struct Answer {
     form: Form,
     bytes: u64,
 }
-
-/// Bytes that are no answer to what was asked.
-#[derive(Debug, PartialEq, Eq)]
-pub struct BadAnswer(pub &'static str);
 
 /// What a whole answer said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@ use std::io;
 use firstflight_tls::TlsError;
 
 use crate::ErrorKind;
-use crate::answer::BadAnswer;
 
 /// Why a connection failed, and as what it counts.
 #[derive(Debug)]
@@ -66,6 +65,10 @@ impl From<TlsError> for Failure {
         }
     }
 }
+
+/// Bytes that are no answer to what was asked.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BadAnswer(pub &'static str);
 
 impl From<BadAnswer> for Failure {
     fn from(bad: BadAnswer) -> Self {

@@ -34,9 +34,10 @@ mod tally;
 mod tickets;
 mod worker;
 
-pub use answer::{Answer, Answered, BadAnswer};
+pub use answer::{Answer, Answered};
 pub use config::{Exchange, Kind, Limit, LoadConfig, Model, Transport};
 pub use error::LoadError;
+pub use failure::BadAnswer;
 pub use flood::{Flood, FloodConfig, FloodPart, FloodResult, FloodTrial, Forgery};
 pub use latency::Latency;
 pub use result::LoadResult;

@@ -1,5 +1,5 @@
 use crate::Exchange;
-use crate::answer::BadAnswer;
+use crate::failure::BadAnswer;
 
 /// What opens a client's control stream: its type and SETTINGS that change nothing (RFC 9114
 /// section 6.2.1), so that no dynamic table is used (RFC 9204 section 3.2.3).

@@ -1,5 +1,7 @@
 //! The record of a remote run (sans-IO).
 
+use std::time::Duration;
+
 use firstflight_report::axes::ELSEWHERE;
 use firstflight_report::{
     Cell as RecordCell, Experiment, ProfileFacts, Record, SCHEMA, Sample, ServerFacts, Summary,
@@ -8,9 +10,20 @@ use firstflight_report::{
 
 use firstflight_samples::{Client, machine_facts, round_trips, version_number};
 
+use super::config::RemoteConfig;
 use super::connection::{Caller, Got};
 use super::packets::Packets;
-use super::{Cell, RemoteConfig, Seen};
+use super::shot::Cell;
+
+/// What a run has seen.
+pub(super) struct Seen {
+    pub samples: Vec<Sample>,
+    /// The kernel's least RTT.
+    pub least_rtt: Option<Duration>,
+    pub packets: Option<Packets>,
+    /// Why no packets were captured, where they were wanted.
+    pub why_none: Option<String>,
+}
 
 /// Puts together what a run has found.
 pub(super) fn record(

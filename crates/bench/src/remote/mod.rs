@@ -5,121 +5,31 @@
 //! the handshake negotiated and from `TCP_INFO`, and round trips are times in units of the least
 //! RTT, which is an upper bound, for the server's own time is in it.
 
+mod config;
 mod connection;
 mod error;
 mod figures;
 mod packets;
+mod shot;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use firstflight_client::{Resolver, Target, connect_tcp};
 use firstflight_emulator::monotonic_ns;
-use firstflight_report::{Fault, Record, Sample};
-use firstflight_samples::{
-    Asked, ConnectionAxes, Connectors, Group, Http, Kind, LEAST_FOR_CONTROL, Slot, Taken, Workload,
-    blocks, combinations, described, impossible, now,
-};
-use firstflight_tls::{KeyLogLines, Trust, Version};
+use firstflight_report::Record;
+use firstflight_samples::{Connectors, Kind, LEAST_FOR_CONTROL, blocks, impossible, now};
+use firstflight_tls::KeyLogLines;
 use futures_util::StreamExt;
 
+pub use config::{RemoteConfig, Testimony};
 use connection::{Caller, Got};
-use packets::Packets;
-
 pub use error::RemoteError;
-
-/// Who is to say what each connection was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Testimony {
-    /// The packets where this process may capture them, else the kernel and TLS.
-    #[default]
-    Auto,
-    /// The packets; where they may not be captured, the run fails and says how to mend it.
-    Packets,
-    /// The kernel's `TCP_INFO` and the TLS state.
-    Kernel,
-}
-
-/// What to measure at a server elsewhere.
-#[derive(Clone, Debug)]
-pub struct RemoteConfig {
-    /// What is asked for; `https` only.
-    pub url: String,
-    /// Whom to believe.
-    pub trust: Trust,
-    /// Addresses for names, as curl's `--resolve` has them: `HOST:PORT:ADDRESS`.
-    pub resolve: Vec<String>,
-    /// TLS versions.
-    pub versions: Vec<Version>,
-    /// Handshake kinds; [`Kind::Refused`] makes the server refuse by a ticket that claims to be
-    /// older.
-    pub kinds: Vec<Kind>,
-    /// Without and with TCP Fast Open.
-    pub tfo: Vec<bool>,
-    /// Without and with an address token; HTTP/3 only.
-    pub tokens: Vec<bool>,
-    /// HTTP versions.
-    pub http: Vec<Http>,
-    /// Key-share groups.
-    pub groups: Vec<Group>,
-    /// Samples a cell.
-    pub samples: usize,
-    /// Connections at a time. One disturbs least; more are quicker where the way is long.
-    pub at_a_time: usize,
-    /// When a connection has hung.
-    pub limit: Duration,
-    /// Whether one cell is measured twice, as A/A control.
-    pub control: bool,
-    /// Orders the samples, and draws the bootstrap's resamples.
-    pub seed: u64,
-    /// Who says what each connection was.
-    pub witness: Testimony,
-    /// Where the record will lie, for captures beside it; `None`: no captures.
-    pub output: Option<PathBuf>,
-    /// The command that makes this run again, for the record.
-    pub command: Vec<String>,
-}
-
-impl RemoteConfig {
-    /// TLS 1.3 over HTTP/1.1 with X25519, full, resumed and 0-RTT, 100 samples each, one at a time.
-    pub fn new(url: impl Into<String>) -> Self {
-        Self {
-            url: url.into(),
-            trust: Trust::System,
-            resolve: Vec::new(),
-            versions: vec![Version::Tls13],
-            kinds: vec![Kind::Full, Kind::Resumed, Kind::ZeroRtt],
-            tfo: vec![false],
-            tokens: vec![false],
-            http: vec![Http::One],
-            groups: vec![Group::X25519],
-            samples: 100,
-            at_a_time: 1,
-            limit: Duration::from_secs(15),
-            control: true,
-            seed: 0,
-            witness: Testimony::Auto,
-            output: None,
-            command: Vec::new(),
-        }
-    }
-
-    fn asked(&self) -> Vec<Asked> {
-        combinations(&ConnectionAxes {
-            workloads: vec![Workload::Get],
-            versions: self.versions.clone(),
-            kinds: self.kinds.clone(),
-            tfo: self.tfo.clone(),
-            tokens: self.tokens.clone(),
-            http: self.http.clone(),
-            groups: self.groups.clone(),
-            ..ConnectionAxes::one()
-        })
-    }
-}
+use figures::Seen;
+use packets::Packets;
+use shot::{Cell, Shot, shoot};
 
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,13 +43,6 @@ pub enum Progress {
         /// Samples in all.
         total: usize,
     },
-}
-
-/// A cell of a remote run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cell {
-    pub asked: Asked,
-    pub twin_of: Option<usize>,
 }
 
 /// Measures and returns what was found; [`Record::witness`] is what was possible and wanted. A
@@ -217,16 +120,6 @@ async fn measure(
     samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
     let seen = Seen { samples, least_rtt, packets, why_none };
     Ok(figures::record(config, &caller, &cells, seen, left_out, &first))
-}
-
-/// What a run has seen.
-struct Seen {
-    samples: Vec<Sample>,
-    /// The kernel's least RTT.
-    least_rtt: Option<Duration>,
-    packets: Option<Packets>,
-    /// Why no packets were captured, where they were wanted.
-    why_none: Option<String>,
 }
 
 /// The packets' witness, or why there is none.
@@ -316,42 +209,3 @@ async fn trial(
 /// one ends.
 const NO_QUIC: &str = "HTTP/3: datagrams cannot be told apart in a capture on a real path; \
                        measure it in the lab, or under load (--rate, --connections)";
-
-/// A connection as the client saw it.
-struct Shot {
-    taken: Taken,
-    got: Option<Got>,
-}
-
-async fn shoot(caller: &Caller, slot: Slot, asked: &Asked) -> Shot {
-    let offer = caller.offer(asked).await;
-    let (began_ns, mut local) = (monotonic_ns(), None);
-    let got = match offer {
-        Ok(offer) => caller.call(asked, &offer, &mut local).await,
-        Err(why) => Err(why),
-    };
-    let outcome = got.as_ref().map(|got| got.times).map_err(String::clone);
-    let server = caller.address;
-    let taken = Taken { slot, began_ns, local, client_random: None, server, outcome };
-    Shot { taken, got: got.ok() }
-}
-
-impl Shot {
-    /// The sample by what the kernel and TLS say.
-    fn by_kernel(&self, cells: &[Cell], origin_ns: u64) -> Sample {
-        let mut sample = described(&self.taken, None, origin_ns);
-        sample.label = self.got.as_ref().map(|got| got.label.to_string());
-        sample.fault = match (&self.taken.outcome, &self.got) {
-            (Err(why), _) => Some(Fault::Failed(why.clone())),
-            (Ok(_), got) => {
-                let wrong = got.as_ref().and_then(|got| got.wrong(&cells[sample.cell].asked));
-                wrong.map(Fault::Mislabelled)
-            }
-        };
-        sample
-    }
-
-    fn min_rtt(&self) -> Option<Duration> {
-        self.got.as_ref()?.min_rtt
-    }
-}

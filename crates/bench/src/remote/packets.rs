@@ -15,7 +15,8 @@ use firstflight_samples::{
 use firstflight_tls::KeyLogLines;
 
 use super::connection::in_words;
-use super::{Cell, RemoteError, Shot};
+use super::error::RemoteError;
+use super::shot::{Cell, Shot};
 
 /// What captures the run's connections, and what it has found so far.
 pub(super) struct Packets {
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_sample_without_packets_is_wrong_unless_the_capture_was_full() {
-        let asked = super::super::RemoteConfig::new("https://lab.test/").asked()[0];
+        let asked = super::super::config::RemoteConfig::new("https://lab.test/").asked()[0];
         let times = firstflight_samples::Times {
             setup: None,
             first_byte: Duration::from_millis(1),

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::program::find;
-use super::{Ability, Found, Lack, NO_PING_PONG, Post, SERVERS, Server};
+use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
 use crate::LabError;
 
 /// A server of which nothing is known but the command line that starts it. What it can do is found
@@ -33,8 +33,11 @@ impl CommandServer {
         self.index
     }
 
-    /// See [`super::ServerKind::commands`].
-    pub(super) fn parse_all(arguments: &[String]) -> Result<Vec<Self>, LabError> {
+    /// See [`super::ServerKind::commands`]. Names of `built_in` servers are taken.
+    pub(super) fn parse_all(
+        arguments: &[String],
+        built_in: &[&str],
+    ) -> Result<Vec<Self>, LabError> {
         let mut servers: Vec<Self> = Vec::new();
         if arguments.len() > Self::MOST {
             let reason = format!(
@@ -47,7 +50,7 @@ impl CommandServer {
         for (index, argument) in arguments.iter().enumerate() {
             let (name, command) = split(argument, index);
             let bad = |reason: String| LabError::BadCommand { command: argument.clone(), reason };
-            let taken = SERVERS.iter().any(|server| server.name() == name)
+            let taken = built_in.contains(&name.as_str())
                 || servers.iter().any(|server| server.name == name);
             if taken {
                 return Err(bad(format!("the name {name:?} is taken; choose another")));
@@ -143,7 +146,7 @@ mod tests {
 
     fn parse(arguments: &[&str]) -> Result<Vec<CommandServer>, String> {
         let arguments: Vec<String> = arguments.iter().map(|one| (*one).to_owned()).collect();
-        CommandServer::parse_all(&arguments).map_err(|error| error.to_string())
+        CommandServer::parse_all(&arguments, &["nginx"]).map_err(|error| error.to_string())
     }
 
     #[test]

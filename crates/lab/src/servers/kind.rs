@@ -51,7 +51,7 @@ impl ServerKind {
     /// [`LabError::BadCommand`] for a command without `{port}`, an unknown placeholder or a
     /// name that is taken.
     pub fn commands(arguments: &[String]) -> Result<Vec<Self>, LabError> {
-        let commands = CommandServer::parse_all(arguments)?;
+        let commands = CommandServer::parse_all(arguments, &SERVERS.map(Self::name))?;
         Ok(commands.into_iter().map(|one| Self::Command(Box::leak(Box::new(one)))).collect())
     }
 

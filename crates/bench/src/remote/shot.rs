@@ -1,0 +1,55 @@
+//! One sample: a connection of a cell.
+
+use std::time::Duration;
+
+use firstflight_emulator::monotonic_ns;
+use firstflight_report::{Fault, Sample};
+use firstflight_samples::{Asked, Slot, Taken, described};
+
+use super::connection::{Caller, Got};
+
+/// A cell of a remote run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub asked: Asked,
+    pub twin_of: Option<usize>,
+}
+
+/// A connection as the client saw it.
+pub(super) struct Shot {
+    pub(super) taken: Taken,
+    got: Option<Got>,
+}
+
+pub(super) async fn shoot(caller: &Caller, slot: Slot, asked: &Asked) -> Shot {
+    let offer = caller.offer(asked).await;
+    let (began_ns, mut local) = (monotonic_ns(), None);
+    let got = match offer {
+        Ok(offer) => caller.call(asked, &offer, &mut local).await,
+        Err(why) => Err(why),
+    };
+    let outcome = got.as_ref().map(|got| got.times).map_err(String::clone);
+    let server = caller.address;
+    let taken = Taken { slot, began_ns, local, client_random: None, server, outcome };
+    Shot { taken, got: got.ok() }
+}
+
+impl Shot {
+    /// The sample by what the kernel and TLS say.
+    pub(super) fn by_kernel(&self, cells: &[Cell], origin_ns: u64) -> Sample {
+        let mut sample = described(&self.taken, None, origin_ns);
+        sample.label = self.got.as_ref().map(|got| got.label.to_string());
+        sample.fault = match (&self.taken.outcome, &self.got) {
+            (Err(why), _) => Some(Fault::Failed(why.clone())),
+            (Ok(_), got) => {
+                let wrong = got.as_ref().and_then(|got| got.wrong(&cells[sample.cell].asked));
+                wrong.map(Fault::Mislabelled)
+            }
+        };
+        sample
+    }
+
+    pub(super) fn min_rtt(&self) -> Option<Duration> {
+        self.got.as_ref()?.min_rtt
+    }
+}
