@@ -326,9 +326,9 @@ fn jar(session: &Session) -> Outcome<Vec<u8>> {
     let bytes = STANDARD_NO_PAD.encode(session.to_bytes()?);
     // The first byte: to be sealed. It must not have expired when it is used in some years.
     Ok(format!(
-        "\u{1}{{\"version\":1,\"sessions\":[{{\"scheme\":\"https\",\"host\":\"a\",\"port\":443,\
+        "\u{1}{{\"version\":2,\"sessions\":[{{\"scheme\":\"https\",\"host\":\"a\",\"port\":443,\
          \"trust\":\"system\",\"alpn\":\"h2\",\"version\":\"{version}\",\"early_data\":true,\
-         \"issued\":9999999999,\"expires\":19999999999,\"session\":\"{bytes}\"}}]}}"
+         \"issued\":9999999999,\"expires\":19999999999,\"session\":\"{bytes}\"}}],\"tokens\":[]}}"
     )
     .into_bytes())
 }

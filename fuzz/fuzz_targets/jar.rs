@@ -3,12 +3,11 @@
 #![no_main]
 
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use firstflight_client::{Jar, JarKey, Origin, TrustId, Wanted};
+use firstflight_tickets::KeyEncryption;
 use firstflight_tls::{Trust, Version};
 use libfuzzer_sys::fuzz_target;
 use tempfile::TempDir;
@@ -52,7 +51,7 @@ fn use_it(jar: &Jar) {
 struct Place {
     folder: TempDir,
     key: PathBuf,
-    recipient: age::x25519::Recipient,
+    keys: KeyEncryption,
 }
 
 static PLACE: LazyLock<Place> = LazyLock::new(|| {
@@ -60,24 +59,19 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let folder = folder.expect("a folder");
     let key = folder.path().join("key");
-    let identity = age::x25519::Identity::generate();
-    write_key(&key, &identity);
-    Place { folder, key, recipient: identity.to_public() }
+    KeyEncryption::write_new(&key).expect("a key file");
+    let keys = KeyEncryption::open(&key).expect("the key file");
+    let place = Place { folder, key, keys };
+    // If the jar's format changes, the target must follow, or it would try nothing but the header.
+    let path = place.folder.path().join("empty");
+    fs::write(&path, place.seal(br#"{"version":2,"sessions":[],"tokens":[]}"#)).expect("a file");
+    Jar::open(&path, JarKey::File(place.key.clone())).expect("a jar as the client seals it");
+    place
 });
-
-fn write_key(path: &Path, identity: &age::x25519::Identity) {
-    use age::secrecy::ExposeSecret as _;
-    fs::write(path, identity.to_string().expose_secret()).expect("a file");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its mode");
-}
 
 impl Place {
     fn seal(&self, plain: &[u8]) -> Vec<u8> {
-        let recipient: &dyn age::Recipient = &self.recipient;
-        let sealing = age::Encryptor::with_recipients(std::iter::once(recipient));
-        let mut writer =
-            sealing.expect("a recipient").wrap_output(Vec::new()).expect("memory to write to");
-        writer.write_all(plain).expect("memory to write to");
-        writer.finish().expect("memory to write to")
+        let record = self.keys.seal(plain, "session jar");
+        [b"firstflight session jar 1, key file\n", &record[..]].concat()
     }
 }

@@ -28,7 +28,8 @@
 //! - [`Schedule`]: how long a key is current, how long a ticket lives.
 //! - [`KeyFile`]: a ring in a file that several processes share.
 //! - [`SharedKeys`]: a ring that nodes share through a store, and [`KeyEncryption`], under which
-//!   its keys are sealed there.
+//!   its keys are sealed there. Session jars of the client are sealed in the same way, under
+//!   such a file or, derived from a passphrase, a [`SealingKey`].
 //! - [`Zone`] and [`Origin`]: where and when a ticket was issued.
 //! - [`export`]: a ring in the formats of other servers.
 //! - [`TicketKeys`]: the handle for the TLS side, safe to share between threads.
@@ -59,7 +60,8 @@ pub use file::{FileError, KeyFile};
 pub use handle::{Apart, Refreshed, TicketKeys};
 pub use key::{Opened, RING_OVERHEAD, SessionId, TicketKey};
 pub use key_encryption::{
-    KeyEncryption, KeyEncryptionError, KeyId, UnsealError, Unsealed, check_key_encryption_text,
+    KeyEncryption, KeyEncryptionError, KeyId, SealingKey, UnsealError, Unsealed,
+    check_key_encryption_text,
 };
 pub use ring::{DatedKey, Ring, RingError, Warning};
 pub use schedule::{Schedule, ScheduleError, UnixTime};

@@ -183,6 +183,8 @@ fn session_jars() {
     with(&garbled, &[], &damaged);
     with(b"these are no sessions\n", &[], &damaged);
     with(&[0xff; 4096], &[], &damaged);
+    let by_age = b"age-encryption.org/v1\n-> X25519 CJM36AHmTbdHSuOQL\n";
+    with(by_age, &[], &["jar was sealed with age", "rm jar", "one full handshake"]);
     // Restored, it is as good as before.
     fs::write(&jar, &good).unwrap();
     let again = fetch(dir, &server.cert, &url, &["--tls-earlydata"]);

@@ -1,21 +1,22 @@
 use std::env;
-use std::fs;
-use std::io::{self, Read, Write};
-use std::iter;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use age::secrecy::{ExposeSecret, SecretString};
-use age::{DecryptError, Decryptor, Encryptor, scrypt, x25519};
+use argon2::{Algorithm, Argon2, Block, Params};
+use firstflight_tickets::{KeyEncryption, KeyEncryptionError, SealingKey, UnsealError};
+use zeroize::Zeroizing;
 
 use super::{JarError, file_error};
 
 /// Where the key of a jar comes from.
 #[derive(Clone)]
 pub enum JarKey {
-    /// A file with an age identity (X25519), made with mode 0600 if it does not exist.
+    /// A file of key-encryption keys, made with mode 0600 if it does not exist.
     File(PathBuf),
-    /// A passphrase, stretched by scrypt.
+    /// A passphrase, stretched by Argon2id.
     Passphrase(String),
 }
 
@@ -37,130 +38,163 @@ impl JarKey {
         matches!(self, Self::File(path) if !path.exists())
     }
 
-    pub(super) fn load(self) -> Result<Keeper, JarError> {
+    /// The file, if it holds a key of age: earlier versions sealed jars by that.
+    pub(super) fn age_file(&self) -> Option<&Path> {
         match self {
-            Self::Passphrase(phrase) => Ok(Keeper::Passphrase(phrase.into())),
+            Self::File(path) if holds_age_key(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    pub(super) fn load(self) -> Result<Sealer, JarError> {
+        match self {
+            Self::Passphrase(phrase) => {
+                Ok(Sealer::Passphrase { phrase: Zeroizing::new(phrase), derived: Mutex::new(None) })
+            }
             Self::File(path) => {
                 if !path.exists() {
                     make_key(&path)?;
                 }
-                read_key(&path).map(Box::new).map(Keeper::Identity)
+                KeyEncryption::open(&path).map(Sealer::File).map_err(key_error)
             }
         }
     }
 }
 
 /// Seals and opens the jar.
-pub(super) enum Keeper {
-    Identity(Box<x25519::Identity>),
-    Passphrase(SecretString),
+///
+/// A jar is a header line that says where its key comes from, for a passphrase 16 bytes of salt,
+/// and the record that [`firstflight_tickets`] seals.
+pub(super) enum Sealer {
+    File(KeyEncryption),
+    Passphrase {
+        phrase: Zeroizing<String>,
+        /// The last key derived, and its salt: to derive one takes long, and each use of the jar
+        /// needs it several times.
+        derived: Mutex<Option<(Salt, SealingKey)>>,
+    },
 }
 
 /// Why sealed bytes could not be opened.
 #[derive(Debug)]
-pub(super) enum Unopened {
+pub(super) enum OpenError {
     OtherKey,
-    Damaged(String),
+    Damaged(&'static str),
 }
 
-/// scrypt's log2 of N: about a tenth of a second. Passphrases guard a file of short-lived tickets,
-/// and each use of the jar pays twice.
-const WORK_FACTOR: u8 = 15;
-
-/// What a jar may ask for at most: a foreign one must not hang the client.
-const MAX_WORK_FACTOR: u8 = 18;
-
-impl Keeper {
-    pub(super) fn seal(&self, plain: &[u8]) -> io::Result<Vec<u8>> {
-        let recipient: Box<dyn age::Recipient> = match self {
-            Self::Identity(identity) => Box::new(identity.to_public()),
-            Self::Passphrase(phrase) => {
-                let mut recipient = scrypt::Recipient::new(phrase.clone());
-                recipient.set_work_factor(WORK_FACTOR);
-                Box::new(recipient)
+impl Sealer {
+    pub(super) fn seal(&self, plain: &[u8]) -> Vec<u8> {
+        match self {
+            Self::File(keys) => [FILE_HEADER, &keys.seal(plain, PLACE)].concat(),
+            Self::Passphrase { phrase, derived } => {
+                let last = derived.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let (salt, key) = last.unwrap_or_else(|| {
+                    let mut salt = Salt::default();
+                    getrandom::fill(&mut salt).expect("the system has random bytes");
+                    (salt, derive(phrase, &salt))
+                });
+                [PASSPHRASE_HEADER, &salt, &key.seal(plain, PLACE)].concat()
             }
-        };
-        let mut sealed = Vec::with_capacity(plain.len() + 512);
-        let mut writer = Encryptor::with_recipients(iter::once(recipient.as_ref()))
-            .map_err(io::Error::other)?
-            .wrap_output(&mut sealed)?;
-        writer.write_all(plain)?;
-        writer.finish()?;
-        Ok(sealed)
-    }
-
-    pub(super) fn open(&self, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
-        let damaged = |error: &dyn ToString| Unopened::Damaged(error.to_string());
-        if sealed.is_empty() {
-            return Err(Unopened::Damaged("it is empty".to_owned()));
         }
-        let decryptor = Decryptor::new(sealed).map_err(|error| match error {
-            DecryptError::Io(_) => Unopened::Damaged("it is cut short".to_owned()),
-            _ => Unopened::Damaged("it is no age file".to_owned()),
-        })?;
-        let identity: Box<dyn age::Identity> = match self {
-            Self::Identity(identity) => Box::new(identity.as_ref().clone()),
-            Self::Passphrase(phrase) => {
-                let mut identity = scrypt::Identity::new(phrase.clone());
-                identity.set_max_work_factor(MAX_WORK_FACTOR);
-                Box::new(identity)
-            }
+    }
+
+    pub(super) fn open(&self, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        if let Some(record) = sealed.strip_prefix(FILE_HEADER) {
+            let Self::File(keys) = self else { return Err(OpenError::OtherKey) };
+            return Ok(keys.unseal(record, PLACE)?.content);
+        }
+        let Some(rest) = sealed.strip_prefix(PASSPHRASE_HEADER) else {
+            return Err(OpenError::Damaged("it does not begin as a session jar does"));
         };
-        let mut reader =
-            decryptor.decrypt(iter::once(identity.as_ref())).map_err(|error| match error {
-                DecryptError::NoMatchingKeys
-                | DecryptError::KeyDecryptionFailed
-                | DecryptError::DecryptionFailed => Unopened::OtherKey,
-                DecryptError::ExcessiveWork { .. } => {
-                    Unopened::Damaged("it asks for far more work than we put in".to_owned())
-                }
-                DecryptError::InvalidMac => Unopened::Damaged("its head was changed".to_owned()),
-                DecryptError::Io(_) => Unopened::Damaged("it is cut short".to_owned()),
-                other => damaged(&other),
-            })?;
-        let mut plain = Vec::new();
-        reader
-            .read_to_end(&mut plain)
-            .map_err(|_| Unopened::Damaged("it is cut short or was changed".to_owned()))?;
-        Ok(plain)
+        let Self::Passphrase { phrase, derived } = self else { return Err(OpenError::OtherKey) };
+        let (salt, record) =
+            rest.split_first_chunk::<SALT>().ok_or(OpenError::Damaged("it is cut short"))?;
+        let mut derived = derived.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, key) = match derived.take().filter(|(last, _)| last == salt) {
+            Some(last) => derived.insert(last),
+            None => derived.insert((*salt, derive(phrase, salt))),
+        };
+        key.unseal(record, PLACE)?.ok_or(OpenError::OtherKey)
     }
 }
 
-/// Makes a key file whole or not at all; another process may be doing the same.
+impl From<UnsealError> for OpenError {
+    fn from(error: UnsealError) -> Self {
+        match error {
+            UnsealError::UnknownKey { .. } => Self::OtherKey,
+            UnsealError::Forged => Self::Damaged("it was changed or cut short"),
+            UnsealError::Foreign => Self::Damaged("it is cut short"),
+        }
+    }
+}
+
+/// Whether a jar was sealed by an earlier version.
+pub(super) fn is_sealed_by_age(sealed: &[u8]) -> bool {
+    sealed.starts_with(b"age-encryption.org/")
+}
+
+/// Makes a key file whole or not at all.
 fn make_key(path: &Path) -> Result<(), JarError> {
-    let failed = file_error("make the session key", path);
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(&failed)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(&failed)?;
-    let identity = x25519::Identity::generate();
-    let secret = identity.to_string();
-    writeln!(file, "# firstflight: opens the session jar; keep it to yourself").map_err(&failed)?;
-    writeln!(file, "{}", secret.expose_secret()).map_err(&failed)?;
-    file.as_file().sync_all().map_err(&failed)?;
-    match file.persist_noclobber(path) {
-        Ok(_) => Ok(()),
-        // The other process was first: its key counts.
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(failed(error.error)),
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(file_error("make the session key", path))?;
+    }
+    match KeyEncryption::write_new(path) {
+        // Another process was first: its key counts.
+        Ok(_) | Err(KeyEncryptionError::Exists { .. }) => Ok(()),
+        Err(error) => Err(key_error(error)),
     }
 }
 
-fn read_key(path: &Path) -> Result<x25519::Identity, JarError> {
-    let failed = file_error("read the session key", path);
-    let metadata = fs::metadata(path).map_err(&failed)?;
-    if metadata.mode() & 0o077 != 0 {
-        return Err(JarError::KeyIsOpen(path.to_owned()));
+fn key_error(error: KeyEncryptionError) -> JarError {
+    match error {
+        KeyEncryptionError::ReadableByOthers { path, .. } => JarError::KeyIsOpen(path),
+        KeyEncryptionError::Content { path, .. } if holds_age_key(&path) => JarError::AgeKey(path),
+        KeyEncryptionError::Content { path, line, problem } => {
+            JarError::BadKey { path, line, problem }
+        }
+        KeyEncryptionError::Read { path, reason } => {
+            file_error("read the session key", &path)(std::io::Error::other(reason))
+        }
+        KeyEncryptionError::Exists { path } => {
+            file_error("make the session key", &path)(std::io::ErrorKind::AlreadyExists.into())
+        }
+        KeyEncryptionError::Write { path, reason } => {
+            file_error("make the session key", &path)(std::io::Error::other(reason))
+        }
     }
-    let mut text = String::new();
-    let bad = || JarError::BadKey(path.to_owned());
-    let file = fs::File::open(path).map_err(&failed)?;
-    file.take(64 * 1024).read_to_string(&mut text).map_err(|_| bad())?;
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .find_map(|line| line.parse().ok())
-        .ok_or_else(bad)
 }
+
+fn holds_age_key(path: &Path) -> bool {
+    let mut text = Zeroizing::new(String::new());
+    let read = File::open(path).and_then(|file| file.take(64 * 1024).read_to_string(&mut text));
+    read.is_ok() && text.lines().any(|line| line.trim().starts_with("AGE-SECRET-KEY-1"))
+}
+
+fn derive(phrase: &str, salt: &Salt) -> SealingKey {
+    let params = Params::new(MEMORY_KIB, PASSES, 1, None).expect("within Argon2's bounds");
+    let mut memory = vec![Block::new(); params.block_count()];
+    let mut secret = Zeroizing::new([0; 32]);
+    Argon2::new(Algorithm::Argon2id, argon2::Version::V0x13, params)
+        .hash_password_into_with_memory(phrase.as_bytes(), salt, secret.as_mut(), &mut memory)
+        .expect("a passphrase from the environment is shorter than 4 GiB");
+    SealingKey::new(secret)
+}
+
+const SALT: usize = 16;
+type Salt = [u8; SALT];
+
+const FILE_HEADER: &[u8] = b"firstflight session jar 1, key file\n";
+const PASSPHRASE_HEADER: &[u8] = b"firstflight session jar 1, passphrase\n";
+
+/// What the record is, in its associated data.
+const PLACE: &str = "session jar";
+
+/// What OWASP advises at least for Argon2id; RFC 9106's 64 MiB would be felt at each fetch, and
+/// what is guarded are short-lived tickets. They are no part of the jar: an untrusted one must not
+/// make the client work for long.
+const MEMORY_KIB: u32 = 19 * 1024;
+const PASSES: u32 = 2;

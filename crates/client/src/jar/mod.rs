@@ -3,7 +3,7 @@ mod kinds;
 mod store;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nix::fcntl::{Flock, FlockArg};
 
 pub use key::JarKey;
-use key::Keeper;
+use key::{OpenError, Sealer, is_sealed_by_age};
 use kinds::Carrier;
 pub use kinds::{Found, Origin, Ticket, Token, TrustId, Wanted};
 use store::{Contents, Entry, TokenEntry};
@@ -46,12 +46,35 @@ pub enum JarError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The key file holds no key.
+    /// Sealed by an earlier version, with age.
     #[error(
-        "{} holds no session key (one line AGE-SECRET-KEY-1...); remove it to have one made",
-        .0.display()
+        "the session jar {} was sealed with age, by an earlier version; remove it to begin anew \
+         (rm {}{}), which costs one full handshake with each server",
+        path.display(), path.display(), and_key(key.as_deref())
     )]
-    BadKey(PathBuf),
+    AgeJar {
+        /// The jar.
+        path: PathBuf,
+        /// Its key file, which is of no use any more.
+        key: Option<PathBuf>,
+    },
+    /// The key file was made by an earlier version, for age.
+    #[error(
+        "{path} holds a key of age, which earlier versions made; remove it to have a new one made \
+         (rm {path})",
+        path = .0.display()
+    )]
+    AgeKey(PathBuf),
+    /// The key file holds no key.
+    #[error("{} line {line}: {problem}; remove it to have one made", path.display())]
+    BadKey {
+        /// The key file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        problem: String,
+    },
     /// Others can read the key.
     #[error("the key file {path} can be read by others; run: chmod 600 {path}", path = .0.display())]
     KeyIsOpen(PathBuf),
@@ -64,7 +87,7 @@ pub enum JarError {
 /// ticket is handed out once (RFC 8446 appendix C.4), under a lock.
 pub struct Jar {
     path: PathBuf,
-    keeper: Keeper,
+    sealer: Sealer,
 }
 
 impl std::fmt::Debug for Jar {
@@ -81,11 +104,16 @@ impl Jar {
     /// # Errors
     /// [`JarError`], also when the jar exists and cannot be opened with this key.
     pub fn open(path: &Path, key: JarKey) -> Result<Self, JarError> {
+        // The key of such a jar is not ours either: better to name both than one after the other.
+        if sealed_by_age(path) {
+            let key = key.age_file().map(Path::to_owned);
+            return Err(JarError::AgeJar { path: path.to_owned(), key });
+        }
         // Where there is a jar, there was a key: a new one could not open it.
         if path.exists() && key.is_missing() {
             return Err(JarError::OtherKey(path.to_owned()));
         }
-        let jar = Self { path: path.to_owned(), keeper: key.load()? };
+        let jar = Self { path: path.to_owned(), sealer: key.load()? };
         let _lock = jar.lock()?;
         jar.read()?;
         Ok(jar)
@@ -212,16 +240,16 @@ impl Jar {
             }
             _ => fs::read(&self.path).map_err(file_error("read", &self.path))?,
         };
-        let plain = self.keeper.open(&sealed).map_err(|error| match error {
-            key::Unopened::OtherKey => JarError::OtherKey(self.path.clone()),
-            key::Unopened::Damaged(reason) => self.damaged(reason),
+        let plain = self.sealer.open(&sealed).map_err(|error| match error {
+            OpenError::OtherKey => JarError::OtherKey(self.path.clone()),
+            OpenError::Damaged(reason) => self.damaged(reason.to_owned()),
         })?;
         Contents::from_bytes(&plain).map_err(|reason| self.damaged(reason))
     }
 
     fn write(&self, contents: &Contents) -> Result<(), JarError> {
         let failed = |source| file_error("write", &self.path)(source);
-        let sealed = self.keeper.seal(&contents.to_bytes()).map_err(failed)?;
+        let sealed = self.sealer.seal(&contents.to_bytes());
         let folder = match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -237,6 +265,17 @@ impl Jar {
     fn damaged(&self, reason: String) -> JarError {
         JarError::Damaged { path: self.path.clone(), reason }
     }
+}
+
+fn sealed_by_age(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut head));
+    read.is_ok() && is_sealed_by_age(&head)
+}
+
+/// A key file, to be removed with its jar.
+fn and_key(key: Option<&Path>) -> String {
+    key.map_or_else(String::new, |key| format!(" {}", key.display()))
 }
 
 /// No jar that we wrote is larger.

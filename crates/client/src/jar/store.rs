@@ -47,13 +47,12 @@ pub(super) struct TokenEntry {
     token: String,
 }
 
-/// The file's form: a version, so that a later one is recognised, and entries, each read for
-/// itself. The first form had neither tokens nor sessions for QUIC.
+/// The file's form: a version, so that another one is recognised, and entries, each read for
+/// itself.
 #[derive(Serialize, Deserialize)]
 struct Form<S, T> {
     version: u32,
     sessions: Vec<S>,
-    #[serde(default = "Vec::new")]
     tokens: Vec<T>,
 }
 
@@ -85,8 +84,8 @@ impl Contents {
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let form: Form<Json, Json> =
             serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if !(1..=VERSION).contains(&form.version) {
-            return Err(format!("it is of form {}, and {VERSION} is the last known", form.version));
+        if form.version != VERSION {
+            return Err(format!("it is of form {}, and {VERSION} is the known one", form.version));
         }
         let all = form.sessions.len() + form.tokens.len();
         let entries: Vec<Entry> = readable(form.sessions);

@@ -17,7 +17,7 @@ fn a_jar_is_closed_to_others_and_names_nobody() {
     let home = filled(4);
     let bytes = fs::read(home.path("jar")).unwrap();
     let text = String::from_utf8_lossy(&bytes);
-    assert!(text.starts_with("age-encryption.org/v1"), "any age program can open it");
+    assert!(text.starts_with("firstflight session jar 1, key file\n"), "{text}");
     assert!(!text.contains("jar.test"));
     for name in ["jar", "key", "jar.lock"] {
         assert_eq!(fs::metadata(home.path(name)).unwrap().mode() & 0o777, 0o600, "{name}");
@@ -86,6 +86,50 @@ fn a_passphrase_opens_what_it_closed() {
     with("secret").unwrap().put(&tickets(1), &[], &mut Vec::new()).unwrap();
     assert_eq!(with("secret").unwrap().count().unwrap(), 1);
     assert!(matches!(with("guess").unwrap_err(), JarError::OtherKey(_)));
+    with("secret").unwrap().put(&tickets(2), &[], &mut Vec::new()).unwrap();
+    assert_eq!(with("secret").unwrap().count().unwrap(), 2);
+    let error = open(&home, JarKey::File(home.path("key"))).unwrap_err();
+    assert!(matches!(error, JarError::OtherKey(_)), "{error}");
+}
+
+#[test]
+fn a_jar_removed_and_made_again_has_another_salt() {
+    let home = Home::new();
+    let open = || open(&home, JarKey::Passphrase("secret".into())).unwrap();
+    let (one, two) = (open(), open());
+    one.put(&tickets(1), &[], &mut Vec::new()).unwrap();
+    assert_eq!(two.count().unwrap(), 1);
+    fs::remove_file(home.path("jar")).unwrap();
+    open().put(&tickets(2), &[], &mut Vec::new()).unwrap();
+    assert_eq!((one.count().unwrap(), two.count().unwrap()), (2, 2));
+}
+
+/// Earlier versions sealed by age: what to do is said at once for jar and key, and both are kept.
+#[test]
+fn what_earlier_versions_left_is_refused_and_kept() {
+    let home = Home::new();
+    let jar = b"age-encryption.org/v1\n-> X25519 CJM36AHmTbdHSuOQL+NESqyVQE75f2e610iRdLPEN20\n";
+    let key = "# firstflight: opens the session jar; keep it to yourself\nAGE-SECRET-KEY-1QQPQ\n";
+    fs::write(home.path("key"), key).unwrap();
+    fs::set_permissions(home.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    let error = open(&home, JarKey::File(home.path("key"))).unwrap_err();
+    assert!(matches!(error, JarError::AgeKey(_)), "{error}");
+    assert!(error.to_string().contains("(rm "), "{error}");
+    fs::write(home.path("jar"), jar).unwrap();
+    let both = format!("(rm {} {})", home.path("jar").display(), home.path("key").display());
+    let only = format!("(rm {})", home.path("jar").display());
+    for (key, remove) in [
+        (JarKey::File(home.path("key")), &both),
+        (JarKey::File(home.path("none")), &only),
+        (JarKey::Passphrase("secret".into()), &only),
+    ] {
+        let error = open(&home, key).unwrap_err();
+        assert!(matches!(error, JarError::AgeJar { .. }), "{error}");
+        assert!(error.to_string().contains(remove.as_str()), "{error}");
+    }
+    assert_eq!(fs::read(home.path("jar")).unwrap(), jar);
+    assert_eq!(fs::read_to_string(home.path("key")).unwrap(), key);
+    assert!(!home.path("none").exists());
 }
 
 #[test]
@@ -97,7 +141,7 @@ fn a_key_that_others_can_read_is_refused() {
     fs::set_permissions(home.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(home.path("key"), "not a key").unwrap();
     let error = open(&home, JarKey::File(home.path("key"))).unwrap_err();
-    assert!(matches!(error, JarError::BadKey(_)), "{error}");
+    assert!(matches!(error, JarError::BadKey { line: 1, .. }), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Key-encryption keys: what ticket keys are sealed under where others can read them.
+//! Key-encryption keys: what ticket keys, and sessions on disk, are sealed under.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ mod sealing;
 mod text;
 mod writing;
 
-pub use sealing::KeyId;
-use sealing::{Envelope, Key};
+use sealing::Envelope;
+pub use sealing::{KeyId, SealingKey};
 
 /// The key-encryption keys in a file: one or more, a line each, 32 bytes as 64 hexadecimal digits
 /// or as base64 (either alphabet, padded or not). Blank lines and lines that begin with `#` count
@@ -231,24 +231,24 @@ impl KeyEncryption {
 #[derive(Debug, Clone)]
 struct Keys {
     /// Those in the file; never empty.
-    listed: Vec<Key>,
+    listed: Vec<SealingKey>,
     /// Those that were in the file, and until when they open.
-    leaving: Vec<(Key, UnixTime)>,
+    leaving: Vec<(SealingKey, UnixTime)>,
 }
 
 impl Keys {
-    fn first(&self) -> &Key {
+    fn first(&self) -> &SealingKey {
         &self.listed[0]
     }
 
-    fn all(&self) -> impl Iterator<Item = &Key> {
+    fn all(&self) -> impl Iterator<Item = &SealingKey> {
         self.listed.iter().chain(self.leaving.iter().map(|(key, _)| key))
     }
 
-    fn replaced_by(&self, listed: Vec<Key>, until: UnixTime) -> Self {
+    fn replaced_by(&self, listed: Vec<SealingKey>, until: UnixTime) -> Self {
         let removed = self.listed.iter().map(|key| (key.clone(), until));
         let leaving = self.leaving.iter().cloned().chain(removed);
-        let is_listed = |key: &Key| listed.iter().any(|other| other.id() == key.id());
+        let is_listed = |key: &SealingKey| listed.iter().any(|other| other.id() == key.id());
         let leaving = leaving.filter(|(key, _)| !is_listed(key)).collect();
         Self { listed, leaving }
     }
@@ -282,7 +282,7 @@ fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), KeyEncryptionError
     }
 }
 
-fn parse(path: &Path, text: &str) -> Result<Vec<Key>, KeyEncryptionError> {
+fn parse(path: &Path, text: &str) -> Result<Vec<SealingKey>, KeyEncryptionError> {
     text::parse(text).map_err(|(line, problem)| KeyEncryptionError::Content {
         path: path.to_owned(),
         line,

@@ -7,14 +7,15 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize as _, Zeroizing};
 
+use super::UnsealError;
 use crate::key::fill_random;
 
-/// A key-encryption key. Wiped when dropped, and not shown by `Debug`.
+/// A key under which records are sealed. Wiped when dropped, and not shown by `Debug`.
 ///
 /// A record is `version (1) | key id (8) | nonce (24) | ciphertext | tag (16)`, sealed by
 /// XChaCha20-Poly1305. The associated data are the 33 bytes before the ciphertext and the place.
 #[derive(Clone)]
-pub(super) struct Key {
+pub struct SealingKey {
     id: KeyId,
     secret: Zeroizing<[u8; SECRET]>,
 }
@@ -57,8 +58,9 @@ impl<'a> Envelope<'a> {
     }
 }
 
-impl Key {
-    pub(super) fn new(secret: Zeroizing<[u8; SECRET]>) -> Self {
+impl SealingKey {
+    /// The key with this secret: 32 bytes that nobody can guess.
+    pub fn new(secret: Zeroizing<[u8; SECRET]>) -> Self {
         let mut digest = Sha256::new();
         digest.update(b"firstflight key-encryption key id");
         digest.update(secret.as_ref());
@@ -67,16 +69,8 @@ impl Key {
         Self { id: KeyId(id), secret }
     }
 
-    /// For writing it to a file.
-    pub(super) fn secret(&self) -> &[u8; SECRET] {
-        &self.secret
-    }
-
-    pub(super) fn id(&self) -> KeyId {
-        self.id
-    }
-
-    pub(super) fn seal(&self, content: &[u8], place: &str) -> Vec<u8> {
+    /// Seals `content` for `place`, which says what the record is and where it lies.
+    pub fn seal(&self, content: &[u8], place: &str) -> Vec<u8> {
         let mut nonce = [0; NONCE];
         fill_random(&mut nonce);
         let mut record = Vec::with_capacity(HEADER + content.len() + TAG);
@@ -90,6 +84,31 @@ impl Key {
             .expect("a record is shorter than the cipher's limit of 256 GiB");
         record.extend_from_slice(&sealed);
         record
+    }
+
+    /// Opens a record that was sealed for `place`. `None`: it is sealed under another key.
+    ///
+    /// # Errors
+    /// [`UnsealError::Forged`] or [`UnsealError::Foreign`].
+    pub fn unseal(
+        &self,
+        record: &[u8],
+        place: &str,
+    ) -> Result<Option<Zeroizing<Vec<u8>>>, UnsealError> {
+        let envelope = Envelope::read(record).ok_or(UnsealError::Foreign)?;
+        if envelope.id != self.id {
+            return Ok(None);
+        }
+        self.open(&envelope, place).map(Some).ok_or(UnsealError::Forged)
+    }
+
+    /// For writing it to a file.
+    pub(super) fn secret(&self) -> &[u8; SECRET] {
+        &self.secret
+    }
+
+    pub(super) fn id(&self) -> KeyId {
+        self.id
     }
 
     /// `None`: changed, or sealed for another place.
@@ -108,9 +127,9 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SealingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("SealingKey").field("id", &self.id).finish_non_exhaustive()
     }
 }
 

@@ -5,14 +5,14 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use zeroize::Zeroizing;
 
-use super::sealing::{Key, SECRET};
+use super::sealing::{SECRET, SealingKey};
 
 /// The keys in a text, in its order, each once.
 ///
 /// # Errors
 /// The line, from 1, and what is wrong with it. Never what stands there.
-pub(super) fn parse(text: &str) -> Result<Vec<Key>, (usize, String)> {
-    let mut keys: Vec<Key> = Vec::new();
+pub(super) fn parse(text: &str) -> Result<Vec<SealingKey>, (usize, String)> {
+    let mut keys: Vec<SealingKey> = Vec::new();
     // An editor on another system may have put a byte order mark in front.
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
@@ -26,7 +26,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Key>, (usize, String)> {
         if secret.iter().all(|byte| *byte == secret[0]) {
             return Err(problem("the same byte 32 times is no secret".to_owned()));
         }
-        let key = Key::new(secret);
+        let key = SealingKey::new(secret);
         if keys.iter().all(|other| other.id() != key.id()) {
             keys.push(key);
         }

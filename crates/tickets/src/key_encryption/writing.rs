@@ -5,7 +5,7 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use super::sealing::{Key, SECRET};
+use super::sealing::{SECRET, SealingKey};
 use super::{KeyEncryption, KeyEncryptionError, KeyId, parse, read};
 use crate::key::fill_random;
 use crate::whole_file;
@@ -45,18 +45,19 @@ impl KeyEncryption {
     }
 }
 
-fn fresh() -> Key {
+fn fresh() -> SealingKey {
     let mut secret = Zeroizing::new([0; SECRET]);
     fill_random(secret.as_mut());
-    Key::new(secret)
+    SealingKey::new(secret)
 }
 
-fn text_of(keys: &[&Key]) -> Zeroizing<String> {
+fn text_of(keys: &[&SealingKey]) -> Zeroizing<String> {
     // Room for all of it from the start: growing would leave copies of secrets behind.
     let mut text = Zeroizing::new(String::with_capacity(512 + keys.len() * 128));
     text.push_str(
-        "# Key-encryption keys of firstflight: the first seals ticket keys in the store, all open\n\
-         # them. Whoever has one and the store can read early data: keep this file at mode 600.\n",
+        "# Key-encryption keys of firstflight: the first seals, all open. Whoever has one can read\n\
+         # what is sealed (ticket keys in the store, session jars), and early data by it: keep this\n\
+         # file at mode 600.\n",
     );
     for key in keys {
         text.push_str(&Zeroizing::new(hex::encode(key.secret())));
