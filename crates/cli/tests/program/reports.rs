@@ -1,4 +1,4 @@
-//! `firstflight report` on a record that the repository holds, one of the first schema.
+//! `firstflight report` on a record that the repository holds, the first lab's.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use firstflight_report::{
 use crate::running::{Ended, firstflight, run, site};
 
 const RECORD: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/schema-1.json.gz");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/first-lab.json.gz");
 
 fn report(dir: &Path, arguments: &[&str]) -> Ended {
     run(firstflight(dir).current_dir(dir).arg("report").args(arguments))

@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use serde::Deserialize;
 
-use super::{Record, SCHEMA, old};
+use super::{Record, SCHEMA};
 
 /// A record that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ pub enum ParseError {
     Json(#[from] serde_json::Error),
     /// Another version of the record's form.
     #[error(
-        "it has schema {0}, this program reads 1 to {SCHEMA}: read it with the version that wrote it"
+        "it has schema {0}, this program reads 2 and {SCHEMA}: read it with the version that wrote it"
     )]
     Schema(u32),
     /// A place that is not there.
@@ -74,8 +74,8 @@ pub fn write(record: &Record, path: &Path) -> Result<(), RecordError> {
     }
 }
 
-/// Reads a record back, compressed or not, whatever its name says. Records of schema 1 and
-/// 2 are converted.
+/// Reads a record back, compressed or not, whatever its name says. Records of schema 2 are
+/// converted.
 ///
 /// # Errors
 /// [`RecordError`] with the file.
@@ -102,7 +102,6 @@ pub fn read(path: &Path) -> Result<Record, RecordError> {
 pub fn parse(json: &[u8]) -> Result<Record, ParseError> {
     let Version { schema } = serde_json::from_slice(json)?;
     let record = match schema {
-        1 => old::convert(serde_json::from_slice(json)?),
         // It had TCP alone, and said nothing of what goes without saying there.
         2 => Record { schema: SCHEMA, ..serde_json::from_slice(json)? },
         SCHEMA => serde_json::from_slice(json)?,

@@ -3,7 +3,6 @@
 mod cell;
 mod extra;
 mod file;
-mod old;
 mod sample;
 mod setting;
 mod visits;

@@ -173,8 +173,9 @@ fn figures_without_bounds_are_drawn_too() {
 }
 
 #[test]
-fn an_old_record_has_its_report_too() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/schema-1.json.gz");
+fn the_first_labs_record_has_its_report_too() {
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/first-lab.json.gz");
     let record = read(path.as_ref()).unwrap();
     let page = page_of(&record);
     assert!(page.contains("<section id=\"latency\"") && page.contains("<section id=\"published\""));
