@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use firstflight_tls::MAX_TICKET_AGE_SKEW;
 use firstflight_upstream::PoolError;
 
 use crate::nearest::nearest;
@@ -40,7 +41,7 @@ impl ServerConfig {
             note(Misfit::new("min_version", reason), "tls");
         }
         let freshness = self.early_data.freshness;
-        if self.store.is_some() && freshness > MAX_FRESHNESS {
+        if self.store.is_some() && freshness > MAX_TICKET_AGE_SKEW {
             let reason = "with a store, freshness may be more than 0s and up to 60s";
             note(Misfit::new("freshness", reason), "early_data");
         }
@@ -205,9 +206,6 @@ fn is_host_name(name: &str) -> bool {
     };
     name.len() <= 253 && name.split('.').all(label)
 }
-
-/// TLS itself refuses early data whose ticket's age is further off.
-const MAX_FRESHNESS: Duration = Duration::from_secs(60);
 
 /// As long as a ticket lives at most: an early copy of a request cannot come later.
 const LONGEST_MEMORY: Duration = Duration::from_secs(7 * 24 * 3600);

@@ -1,7 +1,6 @@
 //! The whole network: built, changed at run time, and gone when dropped.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use crate::awake::Awake;
 use crate::chain::Chains;
@@ -171,16 +170,6 @@ impl Network {
         self.lock_paths().clone()
     }
 
-    /// Gives a path these delays and nothing else, for packets that arrive from now on. Packets
-    /// under way keep their times and are not overtaken.
-    ///
-    /// # Errors
-    /// If there is no such path or a delay is longer than a minute.
-    pub fn set_delay(&self, index: usize, up: Duration, down: Duration) -> Result<(), LinkError> {
-        let PathConfig { up, down, .. } = PathConfig::delays("", up, down);
-        self.set_cells(index, up, down)
-    }
-
     /// Replaces the cells of a path, for packets that arrive from now on. Packets under way keep
     /// their times and are not overtaken. Cells begin anew: a queue is empty, a middlebox knows no
     /// connection, random numbers start from the network's seed.
@@ -289,6 +278,8 @@ fn check_cells(up: &[CellSpec], down: &[CellSpec]) -> Result<(), LinkError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -208,11 +208,6 @@ impl Gate {
         self.register.statistics()
     }
 
-    /// The counters of the register of names.
-    pub fn name_statistics(&self) -> RegisterStatistics {
-        self.names.statistics()
-    }
-
     /// The settings in force.
     pub fn config(&self) -> &GateConfig {
         &self.config

@@ -50,13 +50,13 @@ impl TicketKeys {
     /// Keys of this process alone, random, rotated by `schedule`. They die with the process, so
     /// that no ticket outlives it.
     pub fn in_process(schedule: Schedule, now: UnixTime) -> Self {
-        Self::of(Ring::fresh(schedule, now), Source::InProcess { inherited: false })
+        Self::of(Ring::fresh(schedule, now), Source::InProcess)
     }
 
     /// Keys of this process alone, which it has from the one whose place it takes
     /// ([`Ring::to_text`]). They are rotated as that one's were.
     pub fn inherited(ring: Ring) -> Self {
-        Self::of(ring, Source::InProcess { inherited: true })
+        Self::of(ring, Source::InProcess)
     }
 
     /// Keys from a file, which other processes may use too.
@@ -174,7 +174,7 @@ impl TicketKeys {
     /// only once as long as it lasts.
     pub fn refresh(&self, now: UnixTime) -> Result<Refreshed, FileError> {
         match &self.source {
-            Source::InProcess { .. } => Ok(self.keep_up(now)),
+            Source::InProcess => Ok(self.keep_up(now)),
             Source::Given => Ok(Refreshed::Unchanged),
             Source::File { file, seen } => {
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,12 +206,6 @@ impl TicketKeys {
             Source::Given => Vec::new(),
             _ => self.ring().warnings(now),
         }
-    }
-
-    /// Whether a ticket may come that another process, or an earlier one, has issued: if so, the
-    /// strike register has to begin with a recording window (RFC 8446 section 8.2).
-    pub fn may_predate_start(&self) -> bool {
-        !matches!(self.source, Source::InProcess { inherited: false })
     }
 
     fn of(ring: Ring, source: Source) -> Self {
@@ -327,7 +321,7 @@ impl Active {
 
 #[derive(Debug)]
 enum Source {
-    InProcess { inherited: bool },
+    InProcess,
     Given,
     File { file: KeyFile, seen: Mutex<Seen> },
 }

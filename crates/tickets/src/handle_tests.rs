@@ -28,7 +28,6 @@ fn two_on_one_file() -> (TempDir, KeyFile, TicketKeys, TicketKeys) {
 #[test]
 fn in_process_keys_turn_by_the_clock() {
     let keys = TicketKeys::in_process(Schedule::default(), NOW);
-    assert!(!keys.may_predate_start());
     let ticket = keys.seal(b"session", 0, hours(11));
     assert_eq!(keys.refresh(hours(11)).unwrap(), Refreshed::Unchanged);
     assert_eq!(keys.refresh(hours(12)).unwrap(), Refreshed::Rotated);
@@ -42,7 +41,6 @@ fn in_process_keys_turn_by_the_clock() {
 #[test]
 fn two_processes_on_one_file_agree_about_the_current_key_without_talking() {
     let (_directory, _file, one, other) = two_on_one_file();
-    assert!(one.may_predate_start());
     for hour in [0, 5, 12, 13, 23, 40] {
         let ticket = one.seal(b"session", 0, hours(hour));
         assert_eq!(other.open(&ticket, hours(hour)), opened());
@@ -161,7 +159,6 @@ fn a_ticket_carries_its_zone() {
     assert_eq!(east.open(&apart.ticket, NOW), reference);
     assert_eq!(east.open_kept(&apart.record, &apart.id, NOW), expected);
     assert_eq!(east.open_kept(&apart.record, &[0; 16], NOW), Opened::Forged);
-    assert!(east.may_predate_start());
 }
 
 #[test]

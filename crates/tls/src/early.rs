@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::Duration;
 
 use boring_sys as ffi;
 
@@ -8,8 +9,8 @@ use crate::Withheld;
 /// BoringSSL, sent as `max_early_data_size` in each ticket, RFC 8446 section 4.6.1).
 pub const MAX_EARLY_DATA: usize = 14_336;
 
-/// The ticket-age skew beyond which BoringSSL refuses early data, in seconds either way.
-pub const MAX_TICKET_AGE_SKEW: i32 = 60;
+/// The ticket-age skew beyond which BoringSSL refuses early data, either way.
+pub const MAX_TICKET_AGE_SKEW: Duration = Duration::from_secs(60);
 
 /// What became of early data on a connection, as seen by either role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -154,13 +154,6 @@ impl Http3 {
     }
 }
 
-impl Receiving {
-    /// Tells the server that the rest of the answer is not wanted.
-    pub fn cancel(&mut self) {
-        self.stream.stop_sending(Code::H3_REQUEST_CANCELLED);
-    }
-}
-
 /// RFC 9114 section 4.1.2: a body of another length than the head says is no answer.
 fn body_length(method: &Method, status: u16, headers: &HeaderMap) -> Option<u64> {
     if *method == Method::HEAD || matches!(status, 100..=199 | 204 | 304) {

@@ -114,12 +114,6 @@ impl NamedGroup {
     pub const X25519_MLKEM768: Self = Self(0x11ec);
     /// P-256 with ML-KEM-768.
     pub const P256_MLKEM768: Self = Self(0x11eb);
-
-    /// Whether it withstands quantum computers, by one of its halves.
-    pub fn is_post_quantum(self) -> bool {
-        // ML-KEM alone and in hybrids, and the draft's Kyber.
-        matches!(self.0, 0x0200..=0x0202 | 0x11eb..=0x11ed | 0x6399)
-    }
 }
 
 impl fmt::Display for NamedGroup {
