@@ -1,12 +1,13 @@
 //! CPU time: of this thread by the kernel's word, of another process by `/proc`.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use procfs::ProcError;
+use procfs::process::Process;
 
 /// CPU time of the calling thread so far, kernel included.
 pub(crate) fn of_this_thread() -> Duration {
@@ -43,39 +44,24 @@ impl Watched {
     }
 }
 
-/// Nanoseconds on a processor by process and thread (`/proc/PID/task/TID/schedstat`).
+/// Nanoseconds on a processor by process and thread.
 fn look(pids: &[u32]) -> Result<HashMap<(u32, u32), u64>, (u32, io::Error)> {
     let mut found = HashMap::new();
     for &pid in pids {
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| (pid, error))?;
-        for thread in threads {
-            let thread = thread.map_err(|error| (pid, error))?;
-            let Some(tid) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
-            match fs::read_to_string(thread.path().join("schedstat")) {
-                Ok(text) => {
-                    let nanos = on_cpu(&text)
-                        .ok_or_else(|| (pid, io::Error::other("its schedstat is no number")))?;
-                    found.insert((pid, tid), nanos);
+        let failed = |error: ProcError| (pid, io::Error::other(error));
+        let process = Process::new(pid as i32).map_err(failed)?;
+        for thread in process.tasks().map_err(failed)? {
+            match thread.and_then(|thread| Ok((thread.tid as u32, thread.schedstat()?))) {
+                Ok((tid, schedule)) => {
+                    found.insert((pid, tid), schedule.sum_exec_runtime);
                 }
                 // The thread ended between the two looks.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && found_any(pid) => {}
-                Err(error) => return Err((pid, error)),
+                Err(ProcError::NotFound(_)) if process.schedstat().is_ok() => {}
+                Err(error) => return Err(failed(error)),
             }
         }
     }
     Ok(found)
-}
-
-/// Whether the kernel keeps such figures at all.
-fn found_any(pid: u32) -> bool {
-    fs::exists(format!("/proc/{pid}/schedstat")).unwrap_or(false)
-}
-
-/// The first of the three fields: time on a processor.
-fn on_cpu(schedstat: &str) -> Option<u64> {
-    schedstat.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -101,7 +87,5 @@ mod tests {
         // Process ids end at 2^22.
         assert_eq!(Watched::begin(&[1 << 23]).err().unwrap().0, 1 << 23);
         assert_eq!(Watched::begin(&[]).unwrap().spent(), None);
-        assert_eq!(on_cpu("12 34 5\n"), Some(12));
-        assert_eq!(on_cpu(""), None);
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use firstflight_units::TextList;
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -49,12 +50,7 @@ pub enum ListenerProtocol {
 
 /// A range of addresses, such as `10.0.0.0/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IpNetwork {
-    /// The address; bits beyond the prefix are 0.
-    pub address: IpAddr,
-    /// How many leading bits count.
-    pub prefix: u8,
-}
+pub struct IpNetwork(IpNet);
 
 /// Text that is no network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,14 +75,7 @@ impl Listener {
 impl IpNetwork {
     /// Whether an address lies in it. IPv4 addresses in IPv6's clothes count as what they are.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let differ = match (self.address, address.to_canonical()) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                u128::from(ours.to_bits() ^ theirs.to_bits()) << 96
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => ours.to_bits() ^ theirs.to_bits(),
-            _ => return false,
-        };
-        differ.leading_zeros() >= self.prefix.into()
+        self.0.contains(&address.to_canonical())
     }
 }
 
@@ -94,28 +83,16 @@ impl FromStr for IpNetwork {
     type Err = BadNetwork;
 
     fn from_str(text: &str) -> Result<Self, BadNetwork> {
-        let bad = || BadNetwork(text.to_owned());
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
-            None => (text, None),
-        };
-        let address = address.parse::<IpAddr>().map_err(|_| bad())?;
-        let (bits, width) = match address {
-            IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
-            IpAddr::V6(address) => (address.to_bits(), 128),
-        };
-        let prefix = prefix.unwrap_or(width);
-        let beyond = bits.checked_shl(prefix.into()).unwrap_or(0);
-        match prefix <= width && beyond == 0 {
-            true => Ok(Self { address, prefix }),
-            false => Err(bad()),
-        }
+        let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        // No bit is set beyond the prefix.
+        let network = network.ok().filter(|network| network.addr() == network.network());
+        network.map(Self).ok_or_else(|| BadNetwork(text.to_owned()))
     }
 }
 
 impl fmt::Display for IpNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
+        self.0.fmt(f)
     }
 }
 

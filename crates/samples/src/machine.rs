@@ -1,23 +1,18 @@
 //! The machine that measures.
 
-use std::fs;
-
 use firstflight_report::{MachineFacts, Record, SCHEMA};
+use procfs::{CpuInfo, Current as _};
 
 use crate::counters;
 
 /// What is worth knowing about the machine when figures are compared.
 pub fn machine_facts() -> MachineFacts {
-    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = processor
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or("unknown", |(_, name)| name);
+    let processor = CpuInfo::current().ok().and_then(|all| Some(all.model_name(0)?.to_owned()));
     MachineFacts {
         kernel: nix::sys::utsname::uname()
             .map(|name| format!("Linux {}", name.release().to_string_lossy()))
             .unwrap_or_default(),
-        processor: processor.to_owned(),
+        processor: processor.unwrap_or_else(|| "unknown".to_owned()),
         processors: std::thread::available_parallelism().map_or(1, Into::into),
         no_counters: counters::why_none(),
     }

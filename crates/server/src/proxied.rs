@@ -72,7 +72,7 @@ mod tests {
     }
 
     fn from(address: &str) -> Listener {
-        let network = IpNetwork { address: address.parse().unwrap(), prefix: 8 };
+        let network = format!("{address}/8").parse::<IpNetwork>().unwrap();
         let proxy_protocol_from = vec![network];
         Listener { proxy_protocol_from, ..Listener::new("127.0.0.1:0".parse().unwrap()) }
     }

@@ -2,32 +2,28 @@
 //! time of all.
 
 use std::collections::HashSet;
-use std::fs;
 use std::time::Duration;
 
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
+use procfs::process::{Stat, all_processes};
 
 /// `roots` and all their living descendants, as seen from this process. A descendant whose parent
 /// has ended is found by its process group.
 pub(super) fn tree(roots: &[u32]) -> Vec<u32> {
-    let others: Vec<Stat> = fs::read_dir("/proc")
+    let others: Vec<Stat> = all_processes()
         .into_iter()
         .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid: u32| {
-            Stat::parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-        })
+        .filter_map(|process| process.ok()?.stat().ok())
         .collect();
     let mut found = roots.to_vec();
     let mut known: HashSet<u32> = roots.iter().copied().collect();
     loop {
         let before = found.len();
         for other in &others {
-            let ours = known.contains(&other.parent) || roots.contains(&other.group);
-            if ours && known.insert(other.pid) {
-                found.push(other.pid);
+            let [pid, parent, group] = [other.pid, other.ppid, other.pgrp].map(|id| id as u32);
+            if (known.contains(&parent) || roots.contains(&group)) && known.insert(pid) {
+                found.push(pid);
             }
         }
         if found.len() == before {
@@ -46,36 +42,11 @@ pub(super) fn processor_time(pids: &[u32]) -> Duration {
     pids.iter().filter_map(time).sum()
 }
 
-/// What places a process in a tree (proc_pid_stat(5)).
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    pid: u32,
-    parent: u32,
-    group: u32,
-}
-
-impl Stat {
-    fn parse(pid: u32, line: &str) -> Option<Self> {
-        // The name stands in parentheses and may hold any of them.
-        let (_, rest) = line.rsplit_once(')')?;
-        let mut fields = rest.split_whitespace().skip(1);
-        let mut number = || fields.next()?.parse().ok();
-        Some(Self { pid, parent: number()?, group: number()? })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-
-    #[test]
-    fn a_name_may_hold_parentheses_and_spaces() {
-        let stat = Stat::parse(7, "7 (a) b (c)) S 3 5 5 0 -1");
-        assert_eq!(stat, Some(Stat { pid: 7, parent: 3, group: 5 }));
-        assert_eq!(Stat::parse(7, "7 nonsense"), None);
-    }
 
     #[test]
     fn children_of_children_are_found_and_their_time_is_counted() {

@@ -11,7 +11,7 @@ use crate::support::{Client, RunningServer, Upstream, get, line};
 const HEADER: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 5 443\r\n";
 
 fn from_loopback(config: &mut ServerConfig) {
-    let network = IpNetwork { address: "127.0.0.0".parse().unwrap(), prefix: 8 };
+    let network = "127.0.0.0/8".parse::<IpNetwork>().unwrap();
     config.listeners[0].proxy_protocol_from = vec![network];
 }
 

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use procfs::process::{LimitValue, Process};
+
 use super::label::LabelInfo;
 use super::{Description, Snapshot};
 
@@ -31,19 +33,22 @@ pub struct ProcessReading {
 impl ProcessReading {
     /// This process, from /proc. What is not to be had is 0.
     pub fn of_this_process(version: &'static str, log_lines_lost: u64) -> Self {
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
         let mut reading = Self { version, log_lines_lost, ..Self::default() };
-        let ticks = sysconf(nix::unistd::SysconfVar::CLK_TCK) as f64;
-        let page = sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
-        if let Some(stat) = Stat::parse(&read("/proc/self/stat")) {
-            reading.cpu_seconds = stat.cpu_ticks as f64 / ticks;
-            reading.start_time = booted(&read("/proc/stat")) + stat.start_ticks as f64 / ticks;
-            reading.resident_bytes = stat.resident_pages * page;
-            reading.virtual_bytes = stat.virtual_bytes;
-            reading.threads = stat.threads;
-        }
+        // Before the process is opened, which takes a descriptor more.
         reading.open_fds = fs::read_dir("/proc/self/fd").map_or(0, |fds| fds.count() as u64);
-        reading.max_fds = max_fds(&read("/proc/self/limits"));
+        let Ok(process) = Process::myself() else { return reading };
+        if let (Ok(stat), Ok(booted)) = (process.stat(), procfs::boot_time_secs()) {
+            let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
+            reading.cpu_seconds = seconds(stat.utime + stat.stime);
+            reading.start_time = booted as f64 + seconds(stat.starttime);
+            reading.resident_bytes = stat.rss * procfs::page_size();
+            reading.virtual_bytes = stat.vsize;
+            reading.threads = stat.num_threads.unsigned_abs();
+        }
+        let limit = process.limits().map(|limits| limits.max_open_files.soft_limit);
+        if let Ok(LimitValue::Value(limit)) = limit {
+            reading.max_fds = limit;
+        }
         reading
     }
 
@@ -59,49 +64,6 @@ impl ProcessReading {
         snapshot.number(&OPEN_FDS, self.open_fds as f64);
         snapshot.number(&MAX_FDS, self.max_fds as f64);
     }
-}
-
-fn sysconf(what: nix::unistd::SysconfVar) -> u64 {
-    let value = nix::unistd::sysconf(what).ok().flatten();
-    value.and_then(|value| u64::try_from(value).ok()).unwrap_or(1).max(1)
-}
-
-/// What proc(5) has in /proc/PID/stat.
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    cpu_ticks: u64,
-    threads: u64,
-    start_ticks: u64,
-    virtual_bytes: u64,
-    resident_pages: u64,
-}
-
-impl Stat {
-    fn parse(text: &str) -> Option<Self> {
-        // The program's name comes second, in brackets, and may have anything in it.
-        let (_, rest) = text.rsplit_once(')')?;
-        let fields = rest.split_ascii_whitespace().collect::<Vec<_>>();
-        // Counted from 1 in proc(5); two lie before the bracket's end.
-        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(Self {
-            cpu_ticks: field(14)? + field(15)?,
-            threads: field(20)?,
-            start_ticks: field(22)?,
-            virtual_bytes: field(23)?,
-            resident_pages: field(24)?,
-        })
-    }
-}
-
-/// When the machine was booted, from /proc/stat.
-fn booted(stat: &str) -> f64 {
-    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
-    line.and_then(|seconds| seconds.trim().parse().ok()).unwrap_or(0.0)
-}
-
-fn max_fds(limits: &str) -> u64 {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 const VERSION: LabelInfo = LabelInfo::configured("version", "the program's version");
@@ -149,22 +111,6 @@ static MAX_FDS: Description = Description::gauge(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_name_may_have_anything_in_it() {
-        let stat =
-            "7 (a ) b (c) S 1 7 7 0 -1 4194304 10 0 0 0 25 17 0 0 20 0 9 0 12345 4096000 250 0";
-        let expected = Stat {
-            cpu_ticks: 42,
-            threads: 9,
-            start_ticks: 12345,
-            virtual_bytes: 4_096_000,
-            resident_pages: 250,
-        };
-        assert_eq!(Stat::parse(stat), Some(expected));
-        assert_eq!(Stat::parse("7 (a) S 1"), None);
-        assert_eq!(Stat::parse(""), None);
-    }
 
     #[test]
     fn this_process_has_figures() {
