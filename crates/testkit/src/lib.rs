@@ -9,6 +9,7 @@
 //!
 //! For tests only: whatever goes wrong is a panic that says what. All calls block.
 
+mod child;
 mod cluster;
 mod collector;
 mod committed;
@@ -20,6 +21,7 @@ mod process;
 mod programs;
 mod sentinels;
 
+pub use child::{Running, TEST_TIMEOUT, text, until, within};
 pub use cluster::Cluster;
 pub use collector::{Collector, Span, attribute};
 pub use committed::assert_committed;
@@ -27,5 +29,5 @@ pub use machine::{Machine, Root, Shell, can_boot, skipped_without_root};
 pub use pebble::{Pebble, PebblePlan};
 pub use ports::free_port;
 pub use process::{Kind, Listen, Plan, Process};
-pub use programs::{find_program, skipped_without};
+pub use programs::{find_program, program_path, skipped_without};
 pub use sentinels::{MASTER_NAME, Sentinels};

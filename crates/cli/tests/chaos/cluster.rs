@@ -11,9 +11,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::kind::{Kind, Settings};
-use crate::process::{Process, free_port, text, until};
 use crate::run::Run;
 use crate::world::World;
+use firstflight_testkit::{Running, free_port, text, until};
 
 /// How many nodes a cluster has.
 pub(crate) const NODES: usize = 3;
@@ -35,7 +35,7 @@ struct Node {
     settings: Settings,
     /// How far its clock is off, as faketime has it.
     clock: Option<&'static str>,
-    process: Option<Process>,
+    process: Option<Running>,
     /// Whether it was killed, so that its log may lack its last lines.
     killed: bool,
 }
@@ -88,7 +88,7 @@ impl Cluster {
             command.env("FAKETIME_TIMESTAMP_FILE", node.dir.join("clock"));
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
         }
-        let mut process = Process::start(&mut command);
+        let mut process = Running::start(&mut command);
         let mut address = None;
         let ours = self.kind.is_ours();
         until(|| {
@@ -137,7 +137,7 @@ impl Cluster {
         let mut whole = self.kind.is_ours();
         let mut log = Vec::new();
         for node in &mut self.nodes {
-            let ended = node.process.take().is_some_and(Process::terminate);
+            let ended = node.process.take().is_some_and(Running::terminate);
             let said = text(&node.dir.join("said"));
             assert!(!said.contains("panicked"), "{said}");
             whole &= ended && !node.killed && !said.contains("lines lost");

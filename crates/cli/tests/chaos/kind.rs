@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use firstflight_tickets::SharedKeys;
 
-use crate::process::found;
+use firstflight_testkit::program_path;
 
 /// What runs on the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ fn nginx(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Command 
         shared = shared.display(),
     );
     fs::write(own.join("nginx.conf"), config).unwrap();
-    let mut command = Command::new(found("nginx"));
+    let mut command = Command::new(program_path("nginx"));
     command.args(["-e", "stderr", "-p", ".", "-c"]).arg(own.join("nginx.conf"));
     command
 }
@@ -212,7 +212,7 @@ fn haproxy(shared: &Path, own: &Path, port: u16, upstream: SocketAddr) -> Comman
         shared = shared.display(),
     );
     fs::write(own.join("haproxy.cfg"), config).unwrap();
-    let mut command = Command::new(found("haproxy"));
+    let mut command = Command::new(program_path("haproxy"));
     command.arg("-db").arg("-f").arg(own.join("haproxy.cfg"));
     command
 }

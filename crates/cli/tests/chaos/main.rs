@@ -10,7 +10,6 @@ mod cluster;
 mod kind;
 mod pipe;
 mod plan;
-mod process;
 mod recorder;
 mod run;
 mod scenarios;

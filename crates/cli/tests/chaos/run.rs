@@ -12,9 +12,9 @@ use tokio::time::sleep;
 
 use crate::attacker::{Resent, resend};
 use crate::cluster::{ALL, NODES};
-use crate::process::PATIENCE;
 use crate::runtime;
 use crate::world::{Http, World};
+use firstflight_testkit::TEST_TIMEOUT;
 
 /// A scenario under way. Cheap to clone; clones count together.
 #[derive(Clone)]
@@ -157,7 +157,7 @@ impl Run {
     /// # Panics
     /// If it is not taken for so long that the scenario would say nothing.
     pub(crate) fn flights(&self, count: usize, nodes: &[usize]) {
-        self.flights_within(PATIENCE, count, nodes).unwrap();
+        self.flights_within(TEST_TIMEOUT, count, nodes).unwrap();
     }
 
     /// The same, with a patience of its own: register and epochs may have a window to wait for.

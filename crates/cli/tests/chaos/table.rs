@@ -6,9 +6,9 @@ use std::process::Command;
 
 use crate::kind::PROGRAM;
 use crate::plan::Plan;
-use crate::process::found;
 use crate::scenarios::ROWS;
 use crate::verdict::Row;
+use firstflight_testkit::program_path;
 
 const LEGEND: &str = "\
 flights: captured first flights with early data; copies: resent byte for byte, and taken by a node
@@ -42,7 +42,7 @@ pub(crate) fn publish(plan: &Plan) {
 /// When and by which programs.
 fn about() -> Vec<String> {
     let said = |program: &str, arguments: &[&str]| {
-        let output = Command::new(found(program)).args(arguments).output().ok()?;
+        let output = Command::new(program_path(program)).args(arguments).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
         // Names and numbers; how it was built says little here.

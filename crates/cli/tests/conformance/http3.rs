@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::http2::{Field, integer};
-use crate::running::{PATIENCE, Serve};
+use crate::running::{Serve, TEST_TIMEOUT};
 
 pub(crate) const DATA: u64 = 0;
 pub(crate) const HEADERS: u64 = 1;
@@ -138,7 +138,7 @@ impl Client {
     }
 
     pub(crate) fn wait<T>(&self, what: impl Future<Output = T>) -> T {
-        self.runtime.block_on(async { timeout(PATIENCE, what).await.expect("it hangs") })
+        self.runtime.block_on(async { timeout(TEST_TIMEOUT, what).await.expect("it hangs") })
     }
 }
 

@@ -12,7 +12,7 @@ mod http2;
 mod http3;
 mod idle;
 mod others;
-#[path = "../program/running.rs"]
+#[path = "../integration/running.rs"]
 #[allow(dead_code)]
 mod running;
 mod secrets;

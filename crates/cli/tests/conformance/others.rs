@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use firstflight_testkit::free_port;
+use firstflight_testkit::{free_port, program_path};
 
 use crate::running::{Running, text, until};
 
@@ -39,7 +39,7 @@ impl Nginx {
              }}\n"
         );
         fs::write(dir.join("nginx.conf"), config).unwrap();
-        let mut command = Command::new(server("nginx"));
+        let mut command = Command::new(program_path("nginx"));
         command.args(["-p", dir.to_str().unwrap(), "-c", "nginx.conf", "-e", "nginx.err"]);
         let running = Running::start(quiet(&mut command, dir));
         answers(port);
@@ -64,7 +64,7 @@ impl Haproxy {
             socket.display()
         );
         fs::write(dir.join("haproxy.cfg"), config).unwrap();
-        let mut command = Command::new(server("haproxy"));
+        let mut command = Command::new(program_path("haproxy"));
         command.args(["-db", "-f", "haproxy.cfg"]);
         let running = Running::start(quiet(&mut command, dir));
         answers(port);
@@ -88,12 +88,6 @@ impl Haproxy {
         }
         self.seen.load(Ordering::Relaxed)
     }
-}
-
-/// Servers live there, and an ordinary user's PATH may not have it.
-fn server(name: &str) -> PathBuf {
-    let path = Path::new("/usr/sbin").join(name);
-    if path.exists() { path } else { name.into() }
 }
 
 fn quiet<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::http2::{self, DATA, END_STREAM, HEADERS, PING, WINDOW_UPDATE, frame, get, hello};
 use crate::http3;
-use crate::running::{PATIENCE, Serve, site};
+use crate::running::{Serve, TEST_TIMEOUT, site};
 use crate::table::{self, Attack, seconds};
 use crate::wire::{Dialer, State, Wire};
 use crate::witness::{Witness, usage};
@@ -63,7 +63,7 @@ pub(crate) fn all() {
 
 fn half_hello(server: &Serve) {
     let mut tcp = TcpStream::connect(server.address).unwrap();
-    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+    tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     // A record of a handshake whose rest never comes.
     tcp.write_all(&[22, 3, 1, 1, 0, 1, 0, 0]).unwrap();
     let mut all = Vec::new();
@@ -157,7 +157,7 @@ fn until_closed(server: &Serve, first: &[u8], then: &[u8]) {
     let mut wire = Dialer::new(server, "h2").connect().unwrap();
     wire.send(first).unwrap();
     let mut came = Vec::new();
-    let closed = crate::running::within(PATIENCE, Duration::from_millis(100), || {
+    let closed = crate::running::within(TEST_TIMEOUT, Duration::from_millis(100), || {
         wire.take(&mut came) == State::Closed || wire.send(then).is_err()
     });
     assert!(closed, "the server keeps the connection");

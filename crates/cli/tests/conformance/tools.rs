@@ -1,8 +1,9 @@
 //! Tools that others have made to try servers: h2spec, and h2load.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+
+use firstflight_testkit::program_path;
 
 use crate::running::{Serve, run, site};
 use crate::table;
@@ -18,7 +19,7 @@ pub(crate) fn h2spec() {
         [("files", ["--root", root.to_str().unwrap()]), ("proxy", ["--upstream", &upstream.url])]
     {
         let server = Serve::start(site.path(), &content);
-        let mut command = Command::new(tool("h2spec-2.2.1", "h2spec"));
+        let mut command = Command::new(program_path("h2spec"));
         command.args(["--host", "127.0.0.1", "--port", &server.port(), "--tls", "--insecure"]);
         let ended = run(command.args(["--timeout", "10"]));
         // 145 tests, 145 passed, 0 skipped, 0 failed
@@ -69,13 +70,4 @@ pub(crate) fn h2load() {
             format!("{requests} requests, 0 failed, {rate}"),
         );
     }
-}
-
-/// A program in the tools' directory, where `scripts/install-deps test` puts it, or in PATH.
-fn tool(package: &str, name: &str) -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
-    let kept = cache.map(|cache| cache.join("firstflight/tools").join(package).join(name));
-    kept.filter(|path| path.exists()).unwrap_or_else(|| name.into())
 }

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::http2;
-use crate::running::{PATIENCE, Serve};
+use crate::running::{Serve, TEST_TIMEOUT};
 
 /// Makes connections to one server. Cheap to clone.
 #[derive(Clone)]
@@ -107,7 +107,7 @@ impl Dialer {
     fn open(&self) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
         let tcp = TcpStream::connect(self.address)?;
         tcp.set_nodelay(true)?;
-        tcp.set_read_timeout(Some(PATIENCE))?;
+        tcp.set_read_timeout(Some(TEST_TIMEOUT))?;
         tcp.set_write_timeout(Some(Duration::from_secs(2)))?;
         let name = ServerName::try_from("localhost").unwrap();
         let tls = ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)?;
@@ -135,11 +135,11 @@ impl Wire {
                 Ok(count) => all.extend_from_slice(&chunk[..count]),
                 // An end without close_notify, or a reset, ends it as well.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    panic!("nothing within {PATIENCE:?}: {}", String::from_utf8_lossy(&all))
+                    panic!("nothing within {TEST_TIMEOUT:?}: {}", String::from_utf8_lossy(&all))
                 }
                 Err(_) => break,
             }
-            assert!(began.elapsed() < 2 * PATIENCE, "the server goes on and on");
+            assert!(began.elapsed() < 2 * TEST_TIMEOUT, "the server goes on and on");
         }
         all
     }

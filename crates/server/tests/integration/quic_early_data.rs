@@ -12,7 +12,7 @@ use quinn::VarInt;
 use serde_json::Value;
 
 use crate::support::quic::{Quic, Wire, config, endpoint, remembered, reply, request};
-use crate::support::{RunningServer, Upstream, executions, line};
+use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, executions, line};
 
 /// Long enough for a handshake on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
@@ -215,6 +215,7 @@ async fn refused_early_data_is_sent_again_and_arrives_once() {
 async fn pings_are_answered_early_and_once() {
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let server = RunningServer::start(dir, Content::PingPong, |_| {}).await;
+    let log = server.dir.path().join("access.log");
     let ping = async |remembered: Remembered| {
         let early = remembered.early_data;
         let wire = Wire::to(server.address).await;
@@ -233,9 +234,14 @@ async fn pings_are_answered_early_and_once() {
         send.finish().unwrap();
         if early {
             wire.until_down(1300).await;
-            // The ping is on its way since before that. Nothing of what comes down tells when it is
-            // read, and without the server's flight the client cannot end the handshake.
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            // Nothing of what comes down tells when the ping is read, but its line in the log does.
+            // Without the server's flight the client cannot end the handshake before.
+            let logged = async {
+                while std::fs::read_to_string(&log).unwrap().lines().count() < 2 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(TEST_TIMEOUT, logged).await.expect("the ping is read early");
             wire.release_down().await;
         }
         assert_eq!(recv.read_to_end(10).await.unwrap(), b"PONG");

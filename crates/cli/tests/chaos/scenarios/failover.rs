@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use firstflight_testkit::{Process, Sentinels};
+use firstflight_testkit::{Process, Sentinels, until};
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
 use crate::pipe::Pipe;
-use crate::process::until;
 use crate::stage::{Stage, Store, WINDOW, tell_sentinels};
 
 /// The master dies.

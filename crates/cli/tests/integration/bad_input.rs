@@ -1,0 +1,306 @@
+//! Bad input: one sentence that names the mend, and nothing lost.
+
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::thread;
+
+use crate::peers::certificate;
+use crate::running::{PAGE, Serve, TEST_TIMEOUT, fetch, firstflight, run, site, text};
+
+/// Has the program fail with this exit code and one sentence that has all these words in it.
+fn refused(dir: &Path, arguments: &[&str], code: i32, words: &[&str]) {
+    let ended = run(firstflight(dir).current_dir(dir).args(arguments));
+    assert_eq!((ended.code, &*ended.out), (Some(code), ""), "{arguments:?}: {ended:?}");
+    // The parser of flags says in two further lines where its help is.
+    let sentence = match ended.err.strip_suffix("\n\nFor more information, try '--help'.\n") {
+        Some(sentence) => sentence.strip_prefix("error: "),
+        None => ended.err.trim_end().strip_prefix("firstflight: "),
+    };
+    let sentence = sentence.unwrap_or_else(|| panic!("{arguments:?}: {ended:?}"));
+    assert!(!sentence.contains('\n'), "one sentence: {sentence}");
+    for debris in ["panicked", "backtrace", " { ", "Some(", "Os {"] {
+        assert!(!sentence.contains(debris), "{sentence}");
+    }
+    for word in words {
+        assert!(sentence.contains(word), "{word:?} is not in {sentence:?}");
+    }
+}
+
+#[test]
+fn certificates_and_keys() {
+    let site = site();
+    let dir = site.path();
+    certificate(dir);
+    fs::rename(dir.join("key.pem"), dir.join("other-key.pem")).unwrap();
+    certificate(dir);
+    let cut = &text(&dir.join("cert.pem"))[..300];
+    fs::write(dir.join("cut.pem"), cut).unwrap();
+    let serve = |cert, key, words: &[&str]| {
+        let listen = ["serve", "--listen", "127.0.0.1:0", "--root", "root"];
+        refused(dir, &[&listen[..], &["--cert", cert, "--key", key]].concat(), 2, words);
+    };
+    serve("none.pem", "key.pem", &["certificate none.pem", "No such file", "give a file"]);
+    serve("cert.pem", "none.pem", &["private key none.pem", "No such file", "give a file"]);
+    serve("root", "key.pem", &["certificate root", "give a file"]);
+    serve("root/index.html", "key.pem", &["root/index.html", "no certificate in PEM form"]);
+    serve("cut.pem", "key.pem", &["cut.pem", "PEM"]);
+    serve("cert.pem", "root/index.html", &["root/index.html", "no private key in PEM form"]);
+    let mend = "give the key that the certificate was issued for";
+    serve("cert.pem", "other-key.pem", &["other-key.pem", "cert.pem", mend]);
+}
+
+#[test]
+fn addresses_and_content() {
+    let site = site();
+    let dir = site.path();
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let serve = |listen, root, words: &[&str]| {
+        refused(dir, &["serve", "--listen", listen, "--root", root], 2, words);
+    };
+    serve(&address, "root", &[&address, "in use", "choose another port with --listen"]);
+    serve("127.0.0.1", "root", &["127.0.0.1", "give an address such as"]);
+    serve("192.0.2.1:0", "root", &["192.0.2.1:0", "give an address of this machine"]);
+    serve("127.0.0.1:0", "none", &["none", "give a readable directory"]);
+    refused(dir, &["serve", "--listen", "127.0.0.1:0"], 2, &["give --root DIR", "[[site]]"]);
+    let upstream = ["serve", "--listen", "127.0.0.1:0", "--upstream", "ftp://h"];
+    refused(dir, &upstream, 2, &["ftp://h", "http://HOST:PORT"]);
+}
+
+#[test]
+fn configurations() {
+    let site = site();
+    let dir = site.path();
+    for (content, words) in [
+        ("\n[early_data]\ndefault = \"lax\"\n", ["line 3", "`permissive`"]),
+        ("[early_data]\nwhen_not_allowed = \"503\"\n", ["line 2", "`hold` or `425`"]),
+        ("[limits]\nheader_size = 1\n", ["line 2", "1024 to 1048576"]),
+        ("[early-data]\n", ["line 1", "`early_data`"]),
+        ("[store]\nurl = \"http://h\"\n", ["line 2", "rediss://HOST:PORT"]),
+        ("[tickets]\nkeys = \"store\"\n", ["line 2", "[store]"]),
+    ] {
+        fs::write(dir.join("bad.toml"), content).unwrap();
+        let words = [&["bad.toml"], &words[..]].concat();
+        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &words);
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--root", "root", "--config", "bad.toml"];
+        refused(dir, &serve, 2, &words);
+    }
+    let missing = ["serve", "--check", "--config", "none.toml"];
+    refused(dir, &missing, 2, &["none.toml", "No such file", "--config"]);
+    let store = "[store]\nurl = \"rediss://127.0.0.1\"\n";
+    fs::write(dir.join("ca.pem"), "no PEM").unwrap();
+    for (content, words) in [
+        (format!("{store}ca_file = \"ca.pem\"\n"), ["ca.pem", "PEM"]),
+        ("[tickets]\nkeys = \"file\"\nfile = \"none\"\n".to_owned(), ["none", "keys new"]),
+    ] {
+        fs::write(dir.join("bad.toml"), content).unwrap();
+        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &words);
+    }
+    fs::write(dir.join("good.toml"), format!("{store}[early_data]\ndefault = \"strict\"\n"))
+        .unwrap();
+    let good =
+        run(firstflight(dir).current_dir(dir).args(["serve", "--check", "--config", "good.toml"]));
+    assert_eq!((good.code, &*good.out, &*good.err), (Some(0), "good.toml: OK\n", ""));
+}
+
+#[test]
+fn a_lab_that_stays_up() {
+    let site = site();
+    let dir = site.path();
+    let lab = |arguments: &[&str], words: &[&str]| {
+        refused(dir, &[&["lab"], arguments].concat(), 2, words);
+    };
+    lab(&["--serve", "--samples", "3"], &["--serve", "measures nothing", "leave out --samples"]);
+    let axes = ["--serve", "--kind", "full", "--no-costs", "--fail-if", "p50(full) > 1s"];
+    lab(&axes, &["leave out the axes, --no-costs, --fail-if"]);
+    lab(&["--serve", "--browser", "firefox"], &["leave out --browser", "--enter"]);
+    let visits = ["--enter", "1", "--browser", "firefox", "--visits", "3"];
+    lab(&visits, &["leave out --page, --visits"]);
+    let two = ["--enter", "1", "--browser", "firefox,chromium"];
+    lab(&two, &["one browser inside"]);
+    lab(&["--enter", "1", "--captures", "none", "-o", "x"], &["--output, --captures"]);
+    lab(&["--serve", "--enter", "1"], &["--serve", "--enter", "leave one out"]);
+    lab(&["--serve", "--server", "apache"], &["unknown server \"apache\"", "firstflight"]);
+    lab(&["--serve", "--profile", "5g-to-mars"], &["5g-to-mars", "round-trip time"]);
+    lab(&["--enter", "1", "--rtt", "3"], &["--enter enters a lab that runs", "the networks"]);
+    lab(&["--enter", "1"], &["process 1 is no door into a lab", "firstflight lab --serve"]);
+    lab(&["--enter", "one"], &["one", "--enter"]);
+}
+
+#[test]
+fn ticket_keys() {
+    let site = site();
+    let dir = site.path();
+    let new = ["keys", "new", "keys"];
+    let made = run(firstflight(dir).current_dir(dir).args(new));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let file = dir.join("keys");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let before = fs::read(&file).unwrap();
+    refused(dir, &new, 2, &["keys exists already", "choose another name"]);
+    assert_eq!(fs::read(&file).unwrap(), before, "untouched");
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--root", "root", "--ticket-keys", "keys"];
+    for mode in [0o640, 0o604] {
+        fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        refused(dir, &serve, 2, &["keys can be read by others", "`chmod 600 keys`"]);
+    }
+    refused(dir, &["keys", "rotate", "keys"], 2, &["chmod 600"]);
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    fs::write(&file, &before[..before.len() / 2]).unwrap();
+    refused(dir, &serve, 2, &["keys line ", "[[key]]"]);
+    fs::remove_file(&file).unwrap();
+    refused(dir, &serve, 2, &["keys", "No such file", "`firstflight keys new`"]);
+}
+
+/// The jar is not for this call, or not whole: it says so and leaves the jar as it is.
+#[test]
+fn session_jars() {
+    let site = site();
+    let dir = site.path();
+    let server = Serve::files(dir, &[]);
+    let url = format!("https://localhost:{}/index.html", server.port());
+    let filled = fetch(dir, &server.cert, &url, &[]);
+    assert_eq!(filled.ended.out, PAGE, "{:?}", filled.ended);
+    let jar = dir.join("jar");
+    let good = fs::read(&jar).unwrap();
+    let with = |content: &[u8], flags: &[&str], words: &[&str]| {
+        fs::write(&jar, content).unwrap();
+        let fetch = ["fetch", "--cacert", "cert.pem", "--ssl-sessions", "jar", &url];
+        refused(dir, &[&fetch[..], flags].concat(), 2, words);
+        assert_eq!(fs::read(&jar).unwrap(), content, "byte for byte as it was");
+    };
+    let other = ["--ssl-sessions-key", "other-key"];
+    with(&good, &other, &["jar was made with another key", "--ssl-sessions-key FILE"]);
+    let damaged = ["jar is damaged", "remove it to begin anew"];
+    for length in [1, 20, good.len() / 2, good.len() - 1] {
+        with(&good[..length], &[], &damaged);
+    }
+    let mut garbled = good.clone();
+    *garbled.last_mut().unwrap() ^= 1;
+    with(&garbled, &[], &damaged);
+    with(b"these are no sessions\n", &[], &damaged);
+    with(&[0xff; 4096], &[], &damaged);
+    let by_age = b"age-encryption.org/v1\n-> X25519 CJM36AHmTbdHSuOQL\n";
+    with(by_age, &[], &["jar was sealed with age", "rm jar", "one full handshake"]);
+    // Restored, it is as good as before.
+    fs::write(&jar, &good).unwrap();
+    let again = fetch(dir, &server.cert, &url, &["--tls-earlydata"]);
+    assert_eq!(again.facts["early_data"], "accepted");
+    assert_eq!(server.stop().len(), 2, "the refused calls sent nothing");
+}
+
+/// A server that reads what comes first, answers with these bytes, and closes.
+fn closes_after(answer: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(answer);
+            let _ = client.shutdown(Shutdown::Write);
+            // Read out, so that the answer isn't lost to a reset.
+            let _ = std::io::copy(&mut client, &mut std::io::sink());
+        }
+    });
+    port
+}
+
+#[test]
+fn servers_that_close_in_the_middle() {
+    let site = site();
+    let dir = site.path();
+    let https = |answer: &'static [u8]| format!("https://127.0.0.1:{}/", closes_after(answer));
+    let http = |answer: &'static [u8]| format!("http://127.0.0.1:{}/", closes_after(answer));
+    refused(dir, &["fetch", "-k", &https(b"")], 35, &["closed the connection", "handshake"]);
+    // A record that announces more than comes.
+    refused(dir, &["fetch", "-k", &https(b"\x16\x03\x03\x00\x7a\x02\x00")], 35, &["handshake"]);
+    refused(dir, &["fetch", "-k", &https(b"HTTP/1.1 400 No\r\n\r\n")], 35, &["TLS"]);
+    refused(dir, &["fetch", &http(b"")], 52, &["closed the connection without an answer"]);
+    let short = http(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
+    refused(dir, &["fetch", &short], 18, &["closed the connection", "body"]);
+}
+
+#[test]
+fn a_server_that_closes_in_the_middle_costs_the_jar_nothing_else() {
+    let site = site();
+    let dir = site.path();
+    let server = Serve::files(dir, &[]);
+    let url = format!("https://localhost:{}/index.html", server.port());
+    assert_eq!(fetch(dir, &server.cert, &url, &[]).ended.out, PAGE);
+    let broken = format!("https://localhost:{}/", closes_after(b""));
+    assert_eq!(fetch(dir, &server.cert, &broken, &[]).ended.code, Some(35));
+    let again = fetch(dir, &server.cert, &url, &["--tls-earlydata"]);
+    assert_eq!(again.facts["early_data"], "accepted", "{:?}", again.ended);
+}
+
+/// Bytes that look random and are the same in each run.
+fn noise(seed: u32) -> impl Iterator<Item = u8> {
+    let mut state = seed;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    })
+}
+
+#[test]
+fn a_megabyte_of_noise_as_client_hello() {
+    let site = site();
+    let dir = site.path();
+    let server = Serve::files(dir, &[]);
+    for seed in 1..=20 {
+        let mut bytes: Vec<u8> = noise(seed).take(1 << 20).collect();
+        if seed % 2 == 0 {
+            // As far as a record's and a ClientHello's own heads it is well-formed.
+            bytes[..9].copy_from_slice(&[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc]);
+        }
+        let mut tcp = TcpStream::connect(server.address).unwrap();
+        tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        tcp.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
+        // The server may close before it has all of it.
+        let _ = tcp.write_all(&bytes);
+        let _ = tcp.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let end = tcp.read_to_end(&mut answer).map_err(|error| error.kind());
+        let reset = Err(std::io::ErrorKind::ConnectionReset);
+        assert!(end.is_ok() || end == reset, "closed, not left hanging: {end:?}");
+        assert!(answer.len() < 100, "an alert at most: {answer:?}");
+    }
+    let url = format!("https://localhost:{}/index.html", server.port());
+    assert_eq!(fetch(dir, &server.cert, &url, &[]).ended.out, PAGE);
+    let said = text(&server.said);
+    assert!(said.lines().count() < 10, "strangers do not fill the log: {said}");
+    assert_eq!(server.stop().len(), 1);
+}
+
+#[test]
+fn plans_for_the_lab() {
+    let site = site();
+    let dir = site.path();
+    let lab = |flags: &[&str], words: &[&str]| refused(dir, &[&["lab"], flags].concat(), 2, words);
+    lab(&["--server", "apache"], &["apache", "allowed are firstflight, nginx, haproxy"]);
+    lab(&["--rtt", "0"], &["--rtt", "0.01 to 10000 milliseconds"]);
+    lab(&["--rtt", "20,fast"], &["fast", "0.01 to 10000 milliseconds"]);
+    lab(&["--rtt=-1"], &["-1", "0.01 to 10000 milliseconds"]);
+    lab(&["--tls", "1.4"], &["1.4", "allowed are 1.0, 1.1, 1.2 or 1.3"]);
+    lab(&["--kind", "half"], &["half", "full", "resumed", "0-RTT"]);
+    lab(&["--workload", "post"], &["post", "ping-pong", "get"]);
+    lab(&["--tfo", "maybe"], &["maybe", "off and on"]);
+    lab(&["--samples", "0"], &["--samples", "1..=100000"]);
+    lab(&["--http", "4"], &["4", "allowed are 1.1, 2, 3"]);
+    lab(&["--group", "X448"], &["X448", "X25519MLKEM768"]);
+    lab(&["--certificate", "dsa"], &["dsa", "ecdsa-p256"]);
+    lab(&["--size", "2k"], &["2k", "10k"]);
+    lab(&["--profile", "5g"], &["5g", "cable"]);
+    lab(&["--experiment", "best"], &["best", "ping-pong", "middlebox"]);
+    lab(&["--experiment", "get", "--tls", "1.3"], &["leave it out to choose them by hand"]);
+    lab(&["--server-cmd", "app"], &["{port}"]);
+    lab(&["--fail-if", "p50(0rtt) > 1.1*old"], &["firstflight report --compare"]);
+    fs::write(dir.join("own.toml"), "[profile.x]\nrtt = 5\n").unwrap();
+    lab(&["--profile", "own.toml"], &["own.toml", "line 2", "rtt_ms"]);
+    lab(&["-o", "root/index.html/x"], &["root/index.html/x", "choose one with --output"]);
+}

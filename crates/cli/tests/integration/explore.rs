@@ -1,0 +1,230 @@
+//! `firstflight lab --serve`: entered as it says, by root and by a user who is nobody.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::running::{Ended, PROGRAM, Running, TEST_TIMEOUT, fields, run, until};
+
+/// A lab that is up, ended with its guard.
+struct Lab {
+    running: Running,
+    lines: Receiver<Value>,
+    up: Value,
+    /// Who started it, and whose home it has.
+    user: User,
+}
+
+/// Somebody who runs the program, with a directory of his own.
+#[derive(Clone)]
+struct User {
+    program: PathBuf,
+    dir: PathBuf,
+    nobody: bool,
+}
+
+impl User {
+    /// Who runs the tests.
+    fn this(dir: &Path) -> Self {
+        Self { program: PROGRAM.into(), dir: dir.to_owned(), nobody: false }
+    }
+
+    /// An ordinary one; who runs the tests, if that is not root.
+    fn ordinary(dir: &Path) -> Self {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+        let program = dir.join("firstflight");
+        fs::copy(PROGRAM, &program).unwrap();
+        // As packages install it.
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o711)).unwrap();
+        Self { program, dir: dir.to_owned(), nobody: nix::unistd::geteuid().is_root() }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(if self.nobody { "setpriv" } else { "env" });
+        if self.nobody {
+            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        }
+        let search = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{search}:/usr/sbin:/sbin")).env("HOME", &self.dir);
+        for foreign in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "SSLKEYLOGFILE", "RUST_LOG"] {
+            command.env_remove(foreign);
+        }
+        command.current_dir(&self.dir).arg(&self.program);
+        command
+    }
+}
+
+impl Lab {
+    fn start(user: &User, arguments: &[&str]) -> Self {
+        let mut command = user.command();
+        command.args(["lab", "--serve", "--json"]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut running = Running::start(&mut command);
+        let said = BufReader::new(running.0.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).expect("a line is JSON");
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let up = Value::Null;
+        let mut lab = Self { running, lines, up, user: user.clone() };
+        lab.up = lab.next();
+        assert_eq!(lab.up["event"], "up", "{}", lab.up);
+        lab
+    }
+
+    /// What it says next.
+    fn next(&self) -> Value {
+        self.lines.recv_timeout(TEST_TIMEOUT).expect("the lab says something")
+    }
+
+    /// A command inside, by the way that it names.
+    fn inside(&self) -> Command {
+        let mut command = self.user.command();
+        command.args(["lab", "--enter", &self.up["pid"].to_string(), "--"]);
+        command
+    }
+
+    /// Fetches a page with early data, if there is a session; the connection as the lab saw it.
+    fn fetch(&self, network: usize, arguments: &[&str]) -> Value {
+        let host = self.up["networks"][network]["host"].as_str().unwrap();
+        let url = format!("https://{host}:{}/1k", self.up["servers"][0]["port"]);
+        let mut command = self.inside();
+        command.arg(&self.user.program).args(["fetch", "--tls-earlydata", "--ssl-sessions", "jar"]);
+        let ended = run(command.args(arguments).arg(url));
+        assert_eq!((ended.code, ended.out.len()), (Some(0), 1024), "{ended:?}");
+        let line = self.next();
+        assert_eq!(line["event"], "connection", "{line}");
+        line
+    }
+
+    /// The network namespace behind its door.
+    fn namespace(&self) -> PathBuf {
+        fs::read_link(format!("/proc/{}/ns/net", self.up["pid"])).unwrap()
+    }
+
+    /// Ends it; nothing may be left.
+    fn end(mut self, signal: Signal) {
+        let namespace = self.namespace();
+        assert!(!inhabitants(&namespace).is_empty());
+        self.running.signal(signal);
+        let status = self.running.wait().expect("it ends");
+        assert!(status.success(), "{status}");
+        // Connections that had not shown what they are come first.
+        while self.next()["event"] != "end" {}
+        assert!(until(|| inhabitants(&namespace).is_empty()), "{:?}", inhabitants(&namespace));
+        let directory = self.up["directory"].as_str().unwrap();
+        assert!(!Path::new(directory).exists(), "{directory}");
+    }
+}
+
+/// The processes in a network namespace.
+fn inhabitants(namespace: &Path) -> Vec<String> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let inside = all.filter(|entry| {
+        fs::read_link(entry.path().join("ns/net")).is_ok_and(|net| net == namespace)
+    });
+    inside.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+const CONNECTION: &str = "network server transport handshake round_trips";
+
+/// Looks around as a person would. The networks are long: a busy machine that pauses for a round
+/// trip would seem to need one more.
+fn look_around(user: &User) {
+    let lab = Lab::start(user, &["--rtt", "200,150", "--server", "firstflight", "-o", "results"]);
+    let first = lab.fetch(0, &[]);
+    assert_eq!(fields(&first, CONNECTION), "200 ms firstflight tcp full 3", "{first}");
+    let second = lab.fetch(0, &[]);
+    assert_eq!(fields(&second, CONNECTION), "200 ms firstflight tcp 0-RTT accepted 2", "{second}");
+    assert!(second["early_bytes"].as_u64().unwrap() > 20, "{second}");
+    let other = lab.fetch(1, &["--http3-only"]);
+    assert_eq!(fields(&other, CONNECTION), "150 ms firstflight quic full 2", "{other}");
+    let other = lab.fetch(1, &["--http3-only"]);
+    assert_eq!(fields(&other, CONNECTION), "150 ms firstflight quic 0-RTT accepted 1", "{other}");
+
+    let failed = run(lab.inside().args(["sh", "-c", "exit 7"]));
+    assert_eq!(failed.code, Some(7), "{failed:?}");
+    let missing = run(lab.inside().arg("no-such-program"));
+    assert_eq!(missing.code, Some(2), "{missing:?}");
+    assert!(missing.err.contains("cannot start no-such-program in the lab"), "{missing:?}");
+
+    // Who is still inside when the lab ends, ends with it.
+    let mut resident = Running::start(lab.inside().args(["sleep", "4711"]));
+    let namespace = lab.namespace();
+    let sleeps = |id: &String| {
+        fs::read(format!("/proc/{id}/cmdline")).is_ok_and(|line| line == b"sleep\x004711\0")
+    };
+    assert!(until(|| inhabitants(&namespace).iter().any(sleeps)));
+    lab.end(Signal::SIGINT);
+    assert_eq!(resident.wait().expect("it ends").code(), Some(128 + Signal::SIGKILL as i32));
+    opens_decrypted(&user.dir.join("results/explored.pcapng"));
+}
+
+/// A capture in which a reader without further secrets sees the requests, early ones too.
+fn opens_decrypted(capture: &Path) {
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(capture).args(["-Y", "http.request or http2.headers.method"]);
+    let Ended { code, out, err } = run(&mut tshark);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.lines().count() >= 2, "{out}");
+}
+
+#[test]
+fn a_lab_stays_up_and_can_be_entered() {
+    let dir = tempfile::tempdir().unwrap();
+    look_around(&User::this(dir.path()));
+}
+
+/// Where the tests run as a user anyway, the test above has said it already.
+#[test]
+fn it_is_entered_without_root() {
+    if nix::unistd::geteuid().is_root() {
+        let dir = tempfile::tempdir().unwrap();
+        look_around(&User::ordinary(dir.path()));
+    }
+}
+
+#[test]
+fn a_browser_is_started_inside() {
+    let dir = tempfile::tempdir().unwrap();
+    let user = User::this(dir.path());
+    let lab = Lab::start(&user, &["--server", "firstflight", "--captures", "none", "--rtt", "20"]);
+    let host = lab.up["networks"][0]["host"].as_str().unwrap();
+    let url = format!("https://{host}:{}/", lab.up["servers"][0]["port"]);
+    let mut command = user.command();
+    command.args(["lab", "--enter", &lab.up["pid"].to_string(), "--browser", "chromium", "--"]);
+    let ended = run(command.args(["--headless", "--dump-dom"]).arg(url));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("<h1>It flies.</h1>"), "{ended:?}");
+    let seen = lab.next();
+    assert_eq!(fields(&seen, "server_name alpn handshake"), format!("{host} h2 full"), "{seen}");
+    lab.end(Signal::SIGINT);
+}
+
+#[test]
+fn a_lab_ends_by_itself_and_by_sigterm() {
+    let dir = tempfile::tempdir().unwrap();
+    let user = User::this(dir.path());
+    let mut command = user.command();
+    command.args(["lab", "--serve", "--for", "1", "--server", "firstflight", "--captures", "none"]);
+    let ended = run(&mut command);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for words in ["lab --enter ", "https://112ms.lab.test:", "0 connections"] {
+        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "no capture, no results");
+    let lab = Lab::start(&user, &["--server", "firstflight", "--captures", "none"]);
+    lab.end(Signal::SIGTERM);
+}

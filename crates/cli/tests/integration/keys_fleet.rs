@@ -1,0 +1,223 @@
+//! One ring for a fleet of nginx, HAProxy or Envoy: sessions go on at any node while it is rotated.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Stdio;
+
+use firstflight_testkit::{program_path, skipped_without};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::openssl::{Session, connect};
+use crate::peers::{Peer, certificate};
+use crate::running::{Running, firstflight, run, text, until};
+use crate::setups::{haproxy, nginx};
+
+/// Two nodes with the keys of one ring, and one with keys of its own.
+struct Fleet {
+    make: &'static Make,
+    dir: TempDir,
+    a: Peer,
+    b: Peer,
+    stranger: Peer,
+}
+
+/// A server under test.
+struct Make {
+    format: &'static str,
+    start: fn(dir: &Path) -> Peer,
+    /// How `sh` has it read its keys again; `{}` is its process id. Nothing if it looks itself.
+    reload: Option<&'static str>,
+    /// What its TLS 1.3 tickets say, in seconds.
+    lifetime: u64,
+}
+
+impl Fleet {
+    fn start(make: &'static Make) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        certificate(dir.path());
+        for (name, keys) in [("a", "ring"), ("b", "ring"), ("stranger", "other")] {
+            let node = dir.path().join(name);
+            fs::create_dir(&node).unwrap();
+            for file in ["cert.pem", "key.pem", "both.pem"] {
+                fs::copy(dir.path().join(file), node.join(file)).unwrap();
+            }
+            if name != "b" {
+                keys_do(dir.path(), &["new", keys]);
+            }
+            let to = format!("{name}/tickets");
+            keys_do(dir.path(), &["export", "--format", make.format, "--to", &to, keys]);
+        }
+        let node = |name: &str| (make.start)(&dir.path().join(name));
+        let (a, b, stranger) = (node("a"), node("b"), node("stranger"));
+        Self { make, dir, a, b, stranger }
+    }
+
+    fn rotate(&self) {
+        keys_do(self.dir.path(), &["rotate", "ring"]);
+    }
+
+    /// Has a node follow the ring from now on.
+    fn watch(&self, name: &str, node: &Peer) -> Running {
+        let mut command = firstflight(self.dir.path());
+        command.current_dir(self.dir.path()).args(["keys", "watch", "ring", "--format"]);
+        command.args([self.make.format, "--to"]).arg(format!("{name}/tickets"));
+        if let Some(reload) = self.make.reload {
+            command.arg("--exec").arg(reload.replace("{}", &node.pid().to_string()));
+        }
+        let said = File::create(self.dir.path().join(format!("{name}.watch"))).unwrap();
+        Running::start(command.stdin(Stdio::null()).stderr(said))
+    }
+
+    fn connect(&self, node: &Peer, session: Option<&Session>) -> Session {
+        connect(self.dir.path(), node.port, session)
+    }
+
+    /// A session of either node goes on at the other.
+    fn resumes_at_both(&self, when: &str) {
+        for (from, to) in [(&self.a, &self.b), (&self.b, &self.a)] {
+            let session = self.connect(from, None);
+            assert!(!session.reused, "{when}: nothing was offered");
+            let resumed = self.connect(to, Some(&session));
+            assert!(resumed.reused, "{when}: {session:?} at the other node: {resumed:?}");
+        }
+    }
+
+    /// Waits until a node seals under another key than this.
+    fn turned(&self, node: &Peer, name: &str, from: &str) -> String {
+        let mut key = String::new();
+        let turned = until(|| {
+            key = self.connect(node, None).key;
+            key != from
+        });
+        let said = text(&self.dir.path().join(format!("{name}.watch")));
+        assert!(turned, "{name} seals under {from} still: {said}");
+        key
+    }
+}
+
+/// Runs `firstflight keys`.
+fn keys_do(dir: &Path, arguments: &[&str]) {
+    let ended = run(firstflight(dir).current_dir(dir).arg("keys").args(arguments));
+    assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
+}
+
+/// The whole story: before a rotation, while one node has it, and after.
+fn goes_on(make: &'static Make) {
+    let fleet = Fleet::start(make);
+    let dir = fleet.dir.path();
+    let before = fleet.connect(&fleet.a, None);
+    assert_eq!(before.lifetime, make.lifetime, "as docs/keys.md has it");
+    fleet.resumes_at_both("before");
+    assert!(!fleet.connect(&fleet.stranger, Some(&before)).reused, "that node has other keys");
+
+    let _a = fleet.watch("a", &fleet.a);
+    fleet.rotate();
+    let key = fleet.turned(&fleet.a, "a", &before.key);
+    assert_eq!(fleet.connect(&fleet.b, None).key, before.key, "b has the old ring");
+    fleet.resumes_at_both("a has the new ring, b the old one");
+    for node in [&fleet.a, &fleet.b] {
+        assert!(fleet.connect(node, Some(&before)).reused, "from before the rotation");
+    }
+
+    let _b = fleet.watch("b", &fleet.b);
+    assert_eq!(fleet.turned(&fleet.b, "b", &before.key), key, "both seal under the same");
+    fleet.resumes_at_both("after");
+    for node in [&fleet.a, &fleet.b] {
+        assert!(fleet.connect(node, Some(&before)).reused, "from before the rotation");
+    }
+    let said = text(&dir.join("a.watch"));
+    assert!(!said.contains("WARN"), "{said}");
+}
+
+/// By the example. Nobody is behind it: this is about handshakes.
+const NGINX: Make = Make {
+    format: "nginx",
+    start: |dir| nginx::start(dir, "127.0.0.1:9"),
+    reload: Some("kill -HUP {}"),
+    lifetime: 43_200,
+};
+
+const HAPROXY: Make = Make {
+    format: "haproxy",
+    start: |dir| {
+        // It would try for seconds to reach somebody.
+        let answer = "    http-request return status 200\n    default_backend";
+        haproxy::start(dir, "127.0.0.1:9", |config| config.replace("    default_backend", answer))
+    },
+    reload: Some("kill -USR2 {}"),
+    lifetime: 43_200,
+};
+
+const ENVOY: Make = Make { format: "envoy", start: envoy, reload: None, lifetime: 172_800 };
+
+fn envoy(dir: &Path) -> Peer {
+    let config = |port| {
+        json!({ "node": { "id": "node", "cluster": "test" }, "static_resources": { "listeners": [{
+            "name": "test",
+            "address": { "socket_address": { "address": "127.0.0.1", "port_value": port } },
+            "filter_chains": [{
+                "transport_socket": { "name": "tls", "typed_config": {
+                    "@type": format!("{TYPES}.transport_sockets.tls.v3.DownstreamTlsContext"),
+                    "common_tls_context": {
+                        "tls_params": { "tls_maximum_protocol_version": "TLSv1_3" },
+                        "tls_certificates": [{
+                            "certificate_chain": { "filename": "cert.pem" },
+                            "private_key": { "filename": "key.pem" },
+                        }],
+                    },
+                    "session_ticket_keys_sds_secret_config": {
+                        "name": "firstflight_tickets",
+                        "sds_config": {
+                            "path_config_source": { "path": dir.join("tickets") },
+                            "resource_api_version": "V3",
+                        },
+                    },
+                } },
+                "filters": [{ "name": "http", "typed_config": {
+                    "@type": format!(
+                        "{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"
+                    ),
+                    "stat_prefix": "test",
+                    "http_filters": [{ "name": "router", "typed_config": {
+                        "@type": format!("{TYPES}.filters.http.router.v3.Router"),
+                    } }],
+                    "route_config": { "virtual_hosts": [{ "name": "test", "domains": ["*"],
+                        "routes": [{
+                            "match": { "prefix": "/" }, "direct_response": { "status": 200 },
+                        }],
+                    }] },
+                } }],
+            }],
+        }] } })
+        .to_string()
+    };
+    let arguments = ["--concurrency", "1", "--disable-hot-restart", "-l", "warn"];
+    Peer::start(dir, program_path("envoy").to_str().unwrap(), &arguments, config)
+}
+
+const TYPES: &str = "type.googleapis.com/envoy.extensions";
+
+#[test]
+fn nginx_goes_on_through_a_rotation() {
+    if skipped_without(&["nginx"]) {
+        return;
+    }
+    goes_on(&NGINX);
+}
+
+#[test]
+fn haproxy_goes_on_through_a_rotation() {
+    if skipped_without(&["haproxy"]) {
+        return;
+    }
+    goes_on(&HAPROXY);
+}
+
+#[test]
+fn envoy_goes_on_through_a_rotation() {
+    if skipped_without(&["envoy"]) {
+        return;
+    }
+    goes_on(&ENVOY);
+}

@@ -1,0 +1,363 @@
+//! The process as its operators meet it: reloads, systemd's side, upgrades.
+
+use std::fs::{self, File};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::running::{PAGE, PROGRAM, Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until};
+
+/// A service manager, as far as it listens.
+pub(crate) struct Manager {
+    socket: UnixDatagram,
+    pub(crate) path: String,
+}
+
+impl Manager {
+    pub(crate) fn new(dir: &Path) -> Self {
+        let path = dir.join("notify").to_str().unwrap().to_owned();
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        Self { socket, path }
+    }
+
+    /// The next message that has something to do with this.
+    pub(crate) fn hears(&self, word: &str) -> String {
+        let mut buffer = [0; 2000];
+        loop {
+            let count = self.socket.recv(&mut buffer).unwrap_or_else(|error| {
+                panic!("the service manager never hears {word}: {error}");
+            });
+            let said = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            if said.contains(word) {
+                return said;
+            }
+        }
+    }
+}
+
+/// A certificate for localhost in the directory.
+pub(crate) fn certify(dir: &Path) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let cert = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    for (name, text) in [("key.pem", key.serialize_pem()), ("cert.pem", cert.pem())] {
+        // Whole or not at all.
+        let new = dir.join(format!("{name}.new"));
+        fs::write(&new, text).unwrap();
+        fs::rename(new, dir.join(name)).unwrap();
+    }
+}
+
+/// Writes the configuration: a page, and this.
+pub(crate) fn configure(dir: &Path, more: &str) -> String {
+    let path = dir.join("firstflight.toml");
+    let root = dir.join("root");
+    fs::write(&path, format!("[[site]]\n[[site.route]]\npath = \"/\"\nroot = {root:?}\n{more}\n"))
+        .unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn served(dir: &TempDir, serve: &Serve) -> bool {
+    let url = format!("https://127.0.0.1:{}/", serve.port());
+    let fetched = fetch(dir.path(), &serve.cert, &url, &[]);
+    fetched.ended.code == Some(0) && fetched.ended.out == PAGE
+}
+
+fn start(dir: &TempDir, manager: &Manager, config: &str) -> Serve {
+    let environment = [("NOTIFY_SOCKET", &*manager.path), ("WATCHDOG_USEC", "2000000")];
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let arguments = ["--config", config, "--cert", cert, "--key", key];
+    Serve::start_in(dir.path(), &arguments, &environment)
+}
+
+#[test]
+fn reloads_say_what_became_of_them() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "");
+    let serve = start(&dir, &manager, &config);
+    assert!(manager.hears("READY=1").contains("STATUS=serving on 127.0.0.1:"));
+    assert!(manager.hears("WATCHDOG=1").contains("WATCHDOG=1"));
+    assert!(served(&dir, &serve));
+
+    // By signal, with a time that says which reload it is.
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
+    assert!(manager.hears("RELOADING=1").contains("\nMONOTONIC_USEC="));
+    assert!(manager.hears("READY=1").contains("by configuration 2"));
+
+    // By itself: a new certificate, which clients have to see.
+    certify(dir.path());
+    assert!(manager.hears("READY=1").contains("by configuration 3"));
+    assert!(served(&dir, &serve), "{}", text(&serve.said));
+
+    // A broken file names its line, and changes nothing.
+    configure(dir.path(), "[limits]\nconections = 5");
+    let said = manager.hears("not reloaded");
+    assert!(said.contains("READY=1") && said.contains("conections"), "{said}");
+    assert!(served(&dir, &serve));
+    configure(dir.path(), "[store]\nurl = \"redis://127.0.0.1:1\"");
+    assert!(manager.hears("not reloaded").contains("[store] cannot change"));
+    assert!(served(&dir, &serve));
+    configure(dir.path(), "");
+    assert!(manager.hears("READY=1").contains("by configuration 4"));
+    let serve_said = serve.said.clone();
+    serve.stop();
+    manager.hears("STOPPING=1");
+    assert!(text(&serve_said).contains("the configuration in use stays"));
+}
+
+#[test]
+fn sockets_of_the_service_manager_are_used() {
+    let dir = site();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (said, cert) = (dir.path().join("said"), dir.path().join("cert.pem"));
+    // The shell gives the socket, its standard input, the number that systemd gives.
+    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
+    let mut command = std::process::Command::new("sh");
+    command
+        .env("HOME", dir.path())
+        .args(["-c", script, PROGRAM, "serve", "--listen", &address.to_string()])
+        .args(["--root", dir.path().join("root").to_str().unwrap()])
+        .args(["--save-cert", cert.to_str().unwrap()])
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
+        .stdout(Stdio::null())
+        .stderr(File::create(&said).unwrap());
+    let mut running = Running::start(&mut command);
+    assert!(until(|| text(&said).contains("serving on")), "{}", text(&said));
+    let url = format!("https://{address}/");
+    let fetched = fetch(dir.path(), &cert, &url, &[]);
+    assert_eq!(fetched.ended.out, PAGE);
+    running.signal(Signal::SIGTERM);
+    assert!(running.wait().unwrap().success());
+}
+
+/// What `MAINPID=` names, which is not ours to wait for, and gone at the end all the same.
+pub(crate) struct Stranger(pub(crate) Pid);
+
+impl Stranger {
+    pub(crate) fn ends(&self) -> bool {
+        until(|| kill(self.0, None).is_err() || is_zombie(self.0))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL);
+    }
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+pub(crate) fn main_process(said: &str) -> Stranger {
+    let pid = said.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
+    Stranger(Pid::from_raw(pid.parse().unwrap()))
+}
+
+#[test]
+fn an_upgrade_takes_the_place_and_keeps_tickets_and_flights() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "");
+    let mut serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    assert!(served(&dir, &serve));
+    let url = format!("https://127.0.0.1:{}/", serve.port());
+
+    // A program that cannot start changes nothing.
+    fs::write(&config, "listener = 5").unwrap();
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+    let said = manager.hears("not upgraded");
+    assert!(said.contains("the new process cannot start"), "{said}");
+    assert!(served(&dir, &serve));
+    configure(dir.path(), "");
+
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+    let successor = main_process(&manager.hears("MAINPID="));
+    manager.hears("READY=1");
+    // The old one has nothing to wait for.
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    // A ticket of the old process, early, and at once.
+    let fetched = fetch(dir.path(), &serve.cert, &url, &["--tls-earlydata"]);
+    assert_eq!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
+    for http in ["--http1.1", "--http3"] {
+        let fetched = fetch(dir.path(), &serve.cert, &url, &[http]);
+        assert_eq!((fetched.ended.code, &*fetched.ended.out), (Some(0), PAGE), "{http}");
+    }
+    kill(successor.0, Signal::SIGTERM).unwrap();
+    assert!(successor.ends());
+    assert!(serve.log().iter().all(|line| line["status"] == 200));
+}
+
+#[test]
+fn a_console_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let place = dir.path().join("place");
+    let socket = place.join("admin.sock");
+    fs::create_dir(&place).unwrap();
+    let admin = format!("[admin]\naddress = \"unix:{}\"", socket.display());
+    let config = configure(dir.path(), &format!("{admin}\n[process]\nwatch = false"));
+    let mut serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    UnixStream::connect(&socket).unwrap();
+
+    fs::rename(&place, dir.path().join("elsewhere")).unwrap();
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+    let successor = main_process(&manager.hears("MAINPID="));
+    manager.hears("READY=1");
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+
+    // There is no place for it yet, which is no reason to refuse the rest.
+    kill(successor.0, Signal::SIGHUP).unwrap();
+    assert!(manager.hears("READY=1").contains("by configuration 2"));
+    fs::create_dir(&place).unwrap();
+    kill(successor.0, Signal::SIGHUP).unwrap();
+    assert!(manager.hears("READY=1").contains("by configuration 3"));
+    UnixStream::connect(&socket).unwrap();
+    kill(successor.0, Signal::SIGTERM).unwrap();
+    assert!(successor.ends());
+}
+
+/// The process that this one has started.
+fn child(pid: u32) -> Option<Pid> {
+    // Each thread has its own.
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    threads.flatten().find_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("children")).ok()?;
+        Some(Pid::from_raw(text.split_whitespace().next()?.parse().ok()?))
+    })
+}
+
+#[test]
+fn a_stop_ends_an_upgrade_that_takes_its_time() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "[process]\nwatch = false");
+    let mut serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    // The new process reads its configuration for ever.
+    fs::remove_file(&config).unwrap();
+    nix::unistd::mkfifo(&*config, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let pid = Pid::from_raw(serve.pid() as i32);
+    kill(pid, Signal::SIGUSR2).unwrap();
+    manager.hears("a new process is started");
+    assert!(until(|| child(serve.pid()).is_some()));
+    let successor = Stranger(child(serve.pid()).unwrap());
+    for _ in 0..3 {
+        manager.hears("WATCHDOG=1");
+    }
+    assert!(kill(successor.0, None).is_ok());
+    kill(pid, Signal::SIGTERM).unwrap();
+    manager.hears("STOPPING=1");
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    assert!(successor.ends());
+}
+
+#[test]
+fn the_end_of_the_new_process_ends_the_old_one_as_failed() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "[limits]\nheader_timeout = \"30s\"");
+    let mut serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    // The old process waits for this one, which is in its handshake.
+    let _waiting = TcpStream::connect(format!("127.0.0.1:{}", serve.port())).unwrap();
+    assert!(served(&dir, &serve));
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
+    let successor = main_process(&manager.hears("MAINPID="));
+    manager.hears("READY=1");
+    assert!(until(|| text(&serve.said).contains("has taken over")));
+    kill(successor.0, Signal::SIGKILL).unwrap();
+    assert_eq!(serve.ends_by_itself().code(), Some(1), "{}", text(&serve.said));
+    assert!(text(&serve.said).contains("nobody serves"));
+}
+
+/// What `/proc` says of a process, such as `Uid` or `NoNewPrivs`.
+fn status(pid: u32, field: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+/// Needs root, as the server does for this.
+#[test]
+fn privileges_are_gone_once_it_serves() {
+    let dir = site();
+    certify(dir.path());
+    let manager = Manager::new(dir.path());
+    let config = configure(dir.path(), "");
+    let serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    // For whoever it is: nobody looks into it, and nothing that it starts gets more rights.
+    assert_eq!(status(serve.pid(), "NoNewPrivs"), "1");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", serve.pid())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+    serve.stop();
+    if !nix::unistd::getuid().is_root() {
+        return;
+    }
+
+    let config = configure(dir.path(), "[process]\nuser = \"nobody\"");
+    for name in ["cert.pem", "key.pem", "firstflight.toml", "notify", "."] {
+        let mode = if name == "notify" { 0o777 } else { 0o755 };
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    // It opens its log as that user.
+    std::os::unix::fs::chown(dir.path().join("log"), Some(nobody.uid.as_raw()), None).unwrap();
+    let serve = start(&dir, &manager, &config);
+    manager.hears("READY=1");
+    let everywhere = |id: u32| [id; 4].map(|id| id.to_string()).join("\t");
+    assert_eq!(status(serve.pid(), "Uid"), everywhere(nobody.uid.as_raw()));
+    assert_eq!(status(serve.pid(), "Gid"), everywhere(nobody.gid.as_raw()));
+    assert_eq!(status(serve.pid(), "CapEff"), "0000000000000000");
+    assert!(served(&dir, &serve));
+    // It reads as that user from now on.
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
+    assert!(manager.hears("READY=1").contains("by configuration 2"));
+    fs::set_permissions(dir.path().join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+    kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
+    assert!(manager.hears("not reloaded").contains("key.pem"));
+    assert!(served(&dir, &serve));
+    serve.stop();
+}
+
+/// The units are taken by systemd as they are, and give the process little to do.
+#[test]
+fn units_are_sound_and_narrow() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["firstflight.service", "firstflight.socket"] {
+        let text = fs::read_to_string(units.join(name)).unwrap();
+        // Where the program will be there is none yet.
+        fs::write(dir.path().join(name), text.replace("/usr/bin/firstflight", PROGRAM)).unwrap();
+    }
+    let analyze = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("systemd-analyze");
+        command.args(arguments).current_dir(dir.path());
+        run(command.env("LC_ALL", "C").arg("./firstflight.service"))
+    };
+    let verified = analyze(&["verify", "./firstflight.socket"]);
+    assert_eq!((verified.code, &*verified.err), (Some(0), ""), "{verified:?}");
+    // From 0 to 10, in tenths.
+    let secure = analyze(&["security", "--offline=true", "--threshold=20"]);
+    assert_eq!(secure.code, Some(0), "{secure:?}");
+}

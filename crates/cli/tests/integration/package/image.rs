@@ -1,0 +1,200 @@
+//! The image's root, entered without a container engine: nothing else in it, read-only, a network
+//! and processes of its own, as its user and without a way to more rights.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use firstflight_testkit::skipped_without_root;
+use tempfile::TempDir;
+
+use crate::package::{package, said};
+
+/// How a certificate of a bundle ends.
+const END: &str = "-----END CERTIFICATE-----";
+
+#[test]
+fn it_serves_with_nothing_else_about() {
+    if skipped_without_root() {
+        return;
+    }
+    let (dir, tar) = package("image", "0.1.0");
+    let root = dir.path().join("root");
+    fs::create_dir(&root).unwrap();
+    said(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&root));
+    as_its_dockerfile_says(&root);
+    believes_mozilla_alone(&root);
+
+    let mut container = Container::start(&root);
+    let health = "for _ in {1..600}; do $firstflight health && break; sleep 0.1; done";
+    let answers = container.ask(health);
+    assert_eq!(answers.lines().last(), Some("ok"), "{answers}");
+    let fetch = "$firstflight fetch --insecure --silent --show-error --tls-earlydata --ssl-sessions \
+                 /tmp/jar --output /tmp/page --write-out '%{http_code} %{tls_earlydata}\\n'";
+    // By /etc/hosts, and by DNS.
+    for name in ["by-file.test", "by-dns.test"] {
+        assert_eq!(container.ask(&format!("{fetch} https://{name}:8443/")), "200 0\n");
+        let second = container.ask(&format!("{fetch} https://{name}:8443/"));
+        let early = second.trim().strip_prefix("200 ").and_then(|bytes| bytes.parse::<i64>().ok());
+        assert!(early.is_some_and(|bytes| bytes > 0), "early data is accepted: {second}");
+    }
+    assert!(container.ask("cat \"$root/tmp/page\"").contains("firstflight works"));
+    // One file with all authorities is all that there is, and it is found.
+    let trusting = "$firstflight fetch --no-authority --silent --show-error --output /tmp/own \
+                    --write-out '%{http_code}\\n' https://localhost:8443/";
+    let stranger = container.ask(trusting);
+    assert!(stranger.ends_with("failed: 60\n"), "{stranger}");
+    container.ask(BELIEVE);
+    assert_eq!(container.ask(trusting), "200\n");
+    let status = container.ask("cat /proc/$server/status");
+    for line in ["Uid:\t65532\t65532\t65532\t65532", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"]
+    {
+        assert!(status.contains(line), "{line} in {status}");
+    }
+    let refused = container.ask("touch \"$root/etc/new\"");
+    assert!(refused.contains("Read-only file system"), "{refused}");
+    // A server that stops is not ready, and says nothing in its image's favour.
+    let gone = container.ask("kill $server; wait $server; echo $?; $firstflight health");
+    assert!(gone.starts_with("0\nno answer from 127.0.0.1:9090"), "{gone}");
+    assert!(gone.ends_with("failed: 1\n"), "{gone}");
+}
+
+/// What the Dockerfile names is in the root.
+fn as_its_dockerfile_says(root: &Path) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/image/Dockerfile");
+    let text = fs::read_to_string(file).unwrap();
+    for line in [
+        "ENV FIRSTFLIGHT_CONFIG=/etc/firstflight/firstflight.toml",
+        "    XDG_DATA_HOME=/var/lib",
+        "USER 65532:65532",
+        "ENTRYPOINT [\"/usr/bin/firstflight\"]",
+        "CMD [\"serve\"]",
+        "CMD [\"/usr/bin/firstflight\", \"health\"]",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    let mode = fs::metadata(root.join("usr/bin/firstflight")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o711, "its user may not read the program");
+    for path in ["usr/bin/firstflight", "etc/firstflight/firstflight.toml", "srv/www/index.html"] {
+        assert!(root.join(path).exists(), "{path}");
+    }
+}
+
+/// Nobody is believed in the image because the machine on which it was made believes them.
+fn believes_mozilla_alone(root: &Path) {
+    let bundle = fs::read_to_string(root.join("etc/ssl/certs/ca-certificates.crt")).unwrap();
+    let of_debian = fs::read_dir("/usr/share/ca-certificates/mozilla").unwrap();
+    let mut of_debian: Vec<_> = of_debian
+        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap().trim().to_owned())
+        .collect();
+    let mut believed: Vec<_> =
+        bundle.split_inclusive(END).map(|certificate| certificate.trim().to_owned()).collect();
+    assert_eq!(believed.pop().as_deref(), Some(""), "nothing is behind the last");
+    of_debian.sort_unstable();
+    believed.sort_unstable();
+    assert!(believed.len() > 50 && believed == of_debian, "{} authorities", believed.len());
+}
+
+/// Does what a container engine does, ROOT and STATE given: starts the image's entry, then runs the
+/// lines that it reads.
+const ENTER: &str = r#"set -eu
+root=$1 state=$2
+ip link set lo up
+mount --bind "$root" "$root"
+printf '127.0.0.1 localhost\n127.0.0.1 by-file.test\n' >"$state/hosts"
+echo 'nameserver 127.0.0.1' >"$state/resolv.conf"
+for file in hosts resolv.conf; do
+    touch "$root/etc/$file"
+    mount --bind "$state/$file" "$root/etc/$file"
+done
+mount -o remount,bind,ro "$root"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mount -t proc proc /proc
+python3 -c "$3" "$state/names" &
+until [[ -e $state/names ]]; do sleep 0.05; done
+export FIRSTFLIGHT_CONFIG=/etc/firstflight/firstflight.toml XDG_DATA_HOME=/var/lib
+firstflight="setpriv --no-new-privs chroot --userspec=65532:65532 $root /usr/bin/firstflight"
+$firstflight serve 2>"$state/log" &
+server=$!
+# Clients keep their sessions somewhere.
+export HOME=/tmp
+set +e
+while read -r command; do
+    eval "$command" </dev/null 2>&1 || echo "failed: $?"
+    echo 'end of command'
+done
+"#;
+
+/// Adds the server's certificate, which is signed by itself, to the authorities in the root.
+const BELIEVE: &str = "openssl s_client -connect localhost:8443 -servername localhost 2>&1 | \
+    openssl x509 >\"$state/own\"; believed=$root/etc/ssl/certs/ca-certificates.crt; \
+    cat \"$believed\" \"$state/own\" >\"$state/believed\"; \
+    mount --bind \"$state/believed\" \"$believed\"";
+
+/// A DNS server that has every name on this machine (A records; of other types there are none).
+const NAMES: &str = r#"
+import socket, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+open(sys.argv[1], "w").close()
+while True:
+    query, peer = server.recvfrom(512)
+    end = query.index(b"\0", 12) + 5
+    a = query[end - 4:end - 2] == b"\0\1"
+    record = b"\xc0\x0c\0\1\0\1\0\0\0\1\0\4\x7f\0\0\1" if a else b""
+    head = query[:2] + b"\x81\x80\0\1" + bytes([0, int(a)]) + b"\0\0\0\0"
+    server.sendto(head + query[12:end] + record, peer)
+"#;
+
+/// Processes in namespaces of their own, which end with it.
+struct Container {
+    child: Child,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+    state: TempDir,
+}
+
+impl Container {
+    fn start(root: &Path) -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ENTER, "-"])
+            .args([root, state.path()])
+            .arg(NAMES)
+            // As an engine does it: where this machine's authorities are is not the image's affair.
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let to = child.stdin.take();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        Self { child, to, from, state }
+    }
+
+    /// What a line of bash says, on both its outputs.
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.to.as_mut().unwrap(), "{command}").unwrap();
+        let mut said = String::new();
+        loop {
+            let before = said.len();
+            let read = self.from.read_line(&mut said).unwrap();
+            let log = || fs::read_to_string(self.state.path().join("log"));
+            assert!(read > 0, "{command}: the container has ended: {said}{:?}", log());
+            if &said[before..] == "end of command\n" {
+                said.truncate(before);
+                return said;
+            }
+        }
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        drop(self.to.take());
+        let _ = self.child.wait();
+    }
+}

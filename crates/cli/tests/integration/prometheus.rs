@@ -1,0 +1,243 @@
+//! A real Prometheus that scrapes a real server: the page is good, a replay makes its alert fire,
+//! and whatever the dashboard asks for has data.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use firstflight_testkit::{Listen, Process, skipped_without};
+use serde_json::Value;
+
+use crate::proxy::Upstream;
+use crate::recorder::{Recorder, resend};
+use crate::running::{Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until, within};
+
+#[test]
+fn a_replay_makes_its_alert_fire_and_nothing_else_does() {
+    if skipped_without(&["promtool", "prometheus"]) {
+        return;
+    }
+    let site = site();
+    let config = site.path().join("config.toml");
+    fs::write(&config, "[admin]\naddress = \"127.0.0.1:0\"\n").unwrap();
+    let server = Serve::files(site.path(), &["--config", config.to_str().unwrap()]);
+    check_page(&server);
+    let prometheus = Prometheus::start(site.path(), server.console());
+    let recorder = Recorder::start(server.address);
+    let accepted = until(|| {
+        let url = recorder.url("/index.html");
+        let fetched = fetch(site.path(), &server.cert, &url, &["--tls-earlydata", "--http1.1"]);
+        fetched.facts["early_data"] == "accepted"
+    });
+    assert!(accepted, "no early data: {:#?}", server.log().last());
+    let flight = recorder.flight();
+    // One sample says nothing about a rise. And rules have been looked at.
+    prometheus.comes("count_over_time(firstflight:replays:increase5m[1m]) > 2");
+    prometheus.comes("firstflight_early_data_accepted_total{transport=\"tcp\"} > 0");
+    assert_eq!(prometheus.ask("ALERTS"), Vec::<Value>::new());
+
+    assert_eq!(resend(server.address, &flight, 4, 1), 4);
+    let alert = "ALERTS{alertname=\"FirstflightReplaysSeen\",alertstate=\"firing\"}";
+    prometheus.comes(alert);
+    assert_eq!(prometheus.ask("ALERTS").len(), 1, "{:#?}", prometheus.ask("ALERTS"));
+    check_page(&server);
+    server.stop();
+}
+
+#[test]
+fn whatever_the_dashboard_asks_for_has_data() {
+    if skipped_without(&["promtool", "prometheus"]) {
+        return;
+    }
+    let site = site();
+    let dir = site.path();
+    let store = Process::redis(Listen::Unix);
+    let upstream = Upstream::start();
+    fs::create_dir(dir.join("root/strict")).unwrap();
+    fs::copy(dir.join("root/index.html"), dir.join("root/strict/index.html")).unwrap();
+    let config = dir.join("config.toml");
+    let root = dir.join("root");
+    let root = root.display();
+    let settings = format!(
+        "[admin]\naddress = \"127.0.0.1:0\"\n\
+         [store]\nurl = \"{}\"\nbudget = \"1s\"\n\
+         [[site]]\n[[site.route]]\npath = \"/\"\nroot = \"{root}\"\n\
+         [[site.route]]\npath = \"/strict\"\nroot = \"{root}/strict\"\nearly_data = \"strict\"\n\
+         [[site.route]]\npath = \"/app\"\nupstream = \"app\"\n\
+         [[site]]\nnames = [\"acme.test\"]\nacme = true\n\
+         [[site.route]]\nroot = \"{root}\"\n\
+         [acme]\ndirectory = \"https://127.0.0.1:1/\"\nterms_agreed = true\nstate = \"acme\"\n\
+         [upstream.app]\nservers = [\"{}\"]\n",
+        store.url(),
+        upstream.url
+    );
+    fs::write(&config, settings).unwrap();
+    let server = Serve::start(dir, &["--config", config.to_str().unwrap()]);
+    let prometheus = Prometheus::start(dir, server.console());
+    let recorder = Recorder::start(server.address);
+    let mut missing = dashboard();
+    // Rates need traffic between two looks, so it goes on.
+    let all = within(TEST_TIMEOUT * 3, Duration::ZERO, || {
+        age(|words| store.ask(words));
+        traffic(dir, &server, &recorder);
+        missing.retain(|expression| !prometheus.ask(expression).iter().any(has_a_number));
+        missing.is_empty()
+    });
+    assert!(all, "no data for {missing:#?}\n{}", page(&server));
+    check_page(&server);
+    server.stop();
+}
+
+/// A little of every kind.
+fn traffic(dir: &Path, server: &Serve, recorder: &Recorder) {
+    let direct = |target: &str| format!("https://127.0.0.1:{}{target}", server.address.port());
+    let tcp = ["--tls-earlydata", "--http1.1"];
+    fetch(dir, &server.cert, &recorder.url("/index.html"), &tcp);
+    let flight = recorder.flight();
+    resend(server.address, &flight, 1, 1);
+    for target in ["/strict/index.html?held", "/app"] {
+        fetch(dir, &server.cert, &direct(target), &tcp);
+    }
+    fetch(dir, &server.cert, &direct("/index.html"), &["--tls-earlydata", "--http3-only"]);
+    // Without a session.
+    let fresh = tempfile::tempdir_in(dir).unwrap();
+    fetch(fresh.path(), &server.cert, &direct("/index.html"), &["--http2"]);
+}
+
+/// Makes the store look as if it had recorded for a day, so that it is believed.
+pub(crate) fn age(ask: impl Fn(&[&str]) -> String) {
+    let epoch = "firstflight:epoch";
+    if let Ok(left) = ask(&["PTTL", epoch]).parse::<u64>()
+        && left > DAY
+    {
+        ask(&["PEXPIRE", epoch, &(left - DAY).to_string()]);
+    }
+}
+
+/// All that the dashboard asks for, with its variables filled in.
+fn dashboard() -> Vec<String> {
+    let dashboard: Value =
+        serde_json::from_str(&text(&example("grafana/firstflight.json"))).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let expressions = targets.map(|target| {
+        let expression = target["expr"].as_str().unwrap();
+        let expression = expression.replace("$__rate_interval", "1m");
+        expression.replace("$job", ".+").replace("$instance", ".+")
+    });
+    let expressions = expressions.collect::<Vec<_>>();
+    assert!(expressions.len() > 40, "{}", expressions.len());
+    expressions
+}
+
+fn has_a_number(series: &Value) -> bool {
+    let value = series["value"][1].as_str().unwrap();
+    value.parse::<f64>().unwrap().is_finite()
+}
+
+fn example(path: &str) -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path))
+        .unwrap()
+}
+
+fn page(server: &Serve) -> String {
+    let url = format!("http://{}/metrics", server.console());
+    run(Command::new("curl").args(["--silent", "--fail", &url])).out
+}
+
+/// promtool finds nothing against the page.
+fn check_page(server: &Serve) {
+    let page = page(server);
+    assert!(page.contains("\nfirstflight_build_info{"), "{page}");
+    let dir = tempfile::tempdir().unwrap();
+    let said = dir.path().join("said");
+    let mut promtool = Running::start(
+        Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(File::create(&said).unwrap())
+            .stderr(File::options().append(true).open(&said).unwrap()),
+    );
+    promtool.0.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let status = promtool.wait().expect("promtool ends");
+    assert!(status.success() && text(&said).is_empty(), "{}\n{page}", text(&said));
+}
+
+/// A running Prometheus.
+pub(crate) struct Prometheus {
+    _running: Running,
+    address: SocketAddr,
+}
+
+impl Prometheus {
+    /// With the rules of the examples, looking each second.
+    fn start(dir: &Path, target: SocketAddr) -> Self {
+        let [recording, alerts] = ["recording", "alerts"]
+            .map(|name| example(&format!("prometheus/{name}.yml")).display().to_string());
+        let settings = format!(
+            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\n\
+             rule_files: [{recording:?}, {alerts:?}]\n\
+             scrape_configs:\n  - job_name: firstflight\n    static_configs: \
+             [{{ targets: [\"{target}\"] }}]\n"
+        );
+        Self::configured(dir, &settings)
+    }
+
+    /// By this configuration, once it has found its target.
+    pub(crate) fn configured(dir: &Path, settings: &str) -> Self {
+        let config = dir.join("prometheus.yml");
+        fs::write(&config, settings).unwrap();
+        let said = dir.join("prometheus.log");
+        let log = File::create(&said).unwrap();
+        let running = Running::start(
+            Command::new("prometheus")
+                .arg("--config.file")
+                .arg(&config)
+                .arg("--storage.tsdb.path")
+                .arg(dir.join("tsdb"))
+                .args(["--web.listen-address", "127.0.0.1:0"])
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().unwrap())
+                .stderr(log),
+        );
+        let mut address = None;
+        until(|| {
+            let said = text(&said);
+            let line = said.lines().find(|line| line.contains("msg=\"Listening on\""));
+            address = line.and_then(|line| line.rsplit_once("address=")?.1.trim().parse().ok());
+            address.is_some()
+        });
+        let address = address.unwrap_or_else(|| panic!("no Prometheus: {}", text(&said)));
+        let prometheus = Self { _running: running, address };
+        prometheus.comes("up == 1");
+        prometheus
+    }
+
+    /// The series that an expression has now.
+    pub(crate) fn ask(&self, expression: &str) -> Vec<Value> {
+        let url = format!("http://{}/api/v1/query", self.address);
+        let query = format!("query={expression}");
+        let asked =
+            run(Command::new("curl").args(["--silent", "--get", "--data-urlencode", &query, &url]));
+        let answer: Value = serde_json::from_str(&asked.out).unwrap_or_default();
+        match answer["data"]["result"].as_array() {
+            Some(result) => result.clone(),
+            // It may not be ready yet.
+            None => {
+                assert_ne!(answer["errorType"], "bad_data", "{expression}: {answer}");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Waits until an expression has a series.
+    pub(crate) fn comes(&self, expression: &str) {
+        assert!(until(|| !self.ask(expression).is_empty()), "it never comes: {expression}");
+    }
+}
+
+/// In milliseconds.
+const DAY: u64 = 86_400_000;

@@ -1,0 +1,99 @@
+//! Who has recorded first flights and sends them again.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use super::initial::{FULL, header};
+use crate::running::TEST_TIMEOUT;
+
+/// A port of the attacker's.
+pub(crate) struct Attacker {
+    socket: UdpSocket,
+}
+
+impl Attacker {
+    /// A new port towards a server.
+    pub(crate) fn new(server: SocketAddr) -> Self {
+        Self::from(Ipv4Addr::LOCALHOST.octets(), server)
+    }
+
+    /// The same, at this address.
+    pub(crate) fn from(address: [u8; 4], server: SocketAddr) -> Self {
+        let socket = UdpSocket::bind(SocketAddr::from((address, 0))).unwrap();
+        socket.connect(server).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        Self { socket }
+    }
+
+    pub(crate) fn send(&self, datagram: &[u8]) {
+        self.socket.send(datagram).unwrap();
+    }
+
+    /// The next datagram; `None` if nothing comes for 200 ms.
+    pub(crate) fn receive(&self) -> Option<Vec<u8>> {
+        let mut buffer = [0; 65_536];
+        let count = self.socket.recv(&mut buffer).ok()?;
+        Some(buffer[..count].to_vec())
+    }
+
+    /// Waits until the server has read all that this port has sent to the worker of that
+    /// connection id, and gives what came meanwhile. A server answers a version that it does not
+    /// know at once, and reads in order.
+    pub(crate) fn settle(&self, destination: &[u8]) -> Vec<Vec<u8>> {
+        let mut question = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, destination.len() as u8];
+        question.extend_from_slice(destination);
+        question.extend_from_slice(b"\x08question");
+        question.resize(FULL, 0);
+        let mut came = Vec::new();
+        for _ in 0..TEST_TIMEOUT.as_millis() / 200 {
+            // It may be lost: sockets overflow.
+            self.send(&question);
+            while let Some(datagram) = self.receive() {
+                if header(&datagram).is_some_and(|header| header.kind.is_none()) {
+                    return came;
+                }
+                came.push(datagram);
+            }
+        }
+        panic!("the server does not answer any more");
+    }
+
+    /// The same, and waits for answers that the server does not give at once, until none has come
+    /// for 200 ms.
+    pub(crate) fn settle_slowly(&self, destination: &[u8]) -> Vec<Vec<u8>> {
+        let mut came = self.settle(destination);
+        while let Some(datagram) = self.receive() {
+            came.push(datagram);
+        }
+        came
+    }
+}
+
+/// Sends each flight so often, all from new ports, by so many threads, and goes on when the server
+/// has read it. How many copies were answered with anything.
+pub(crate) fn resend(server: SocketAddr, flights: &[Vec<Vec<u8>>], times: usize) -> usize {
+    let copies = || flights.iter().cycle().take(flights.len() * times);
+    thread::scope(|scope| {
+        let attackers: Vec<_> = (0..THREADS)
+            .map(|mine| {
+                let copies = copies().skip(mine).step_by(THREADS);
+                scope.spawn(move || copies.filter(|flight| resend_once(server, flight)).count())
+            })
+            .collect();
+        attackers.into_iter().map(|attacker| attacker.join().unwrap()).sum()
+    })
+}
+
+/// Sends a flight from a new port; whether anything came back before the server had read it all.
+pub(crate) fn resend_once(server: SocketAddr, flight: &[Vec<u8>]) -> bool {
+    let attacker = Attacker::new(server);
+    for datagram in flight {
+        attacker.send(datagram);
+    }
+    let destination = header(&flight[0]).unwrap().destination;
+    !attacker.settle(&destination).is_empty()
+}
+
+/// Few enough that a server's socket holds what they have under way.
+const THREADS: usize = 8;

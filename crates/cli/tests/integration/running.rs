@@ -1,0 +1,238 @@
+//! Processes of a test: started, waited for by what they show, and gone when the test ends.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+pub(crate) use firstflight_testkit::{Running, TEST_TIMEOUT, text, until, within};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The binary under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
+
+/// What a command that has ended left behind.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a command to its end, without input.
+pub(crate) fn run(command: &mut Command) -> Ended {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, err) = (dir.path().join("out"), dir.path().join("err"));
+    command
+        .stdin(Stdio::null())
+        .stdout(File::create(&out).unwrap())
+        .stderr(File::create(&err).unwrap());
+    let mut running = Running::start(command);
+    let status = running.wait();
+    let ended =
+        Ended { code: status.and_then(|status| status.code()), out: text(&out), err: text(&err) };
+    assert!(status.is_some(), "{command:?} does not end: {ended:?}");
+    ended
+}
+
+/// The program with a home of its own, so that no test sees the files of a user.
+pub(crate) fn firstflight(home: &Path) -> Command {
+    firstflight_at(Path::new(PROGRAM), home)
+}
+
+fn firstflight_at(program: &Path, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("SSLKEYLOGFILE");
+    // The development authority lies in a home of its own.
+    command.env_remove("XDG_DATA_HOME");
+    command.env_remove("RUST_LOG").env_remove("FIRSTFLIGHT_SESSIONS_PASSPHRASE");
+    command
+}
+
+/// A directory with a page in it, and nothing else yet.
+pub(crate) fn site() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("root")).unwrap();
+    fs::write(dir.path().join("root/index.html"), PAGE).unwrap();
+    dir
+}
+
+/// What the page says.
+pub(crate) const PAGE: &str = "the page of the test\n";
+
+/// A running `firstflight serve`, listening on a port of its own and logging as JSON.
+pub(crate) struct Serve {
+    running: Running,
+    pub(crate) address: SocketAddr,
+    pub(crate) cert: PathBuf,
+    pub(crate) said: PathBuf,
+    pub(crate) log: PathBuf,
+}
+
+impl Serve {
+    /// Serves a site's files.
+    pub(crate) fn files(dir: &Path, arguments: &[&str]) -> Self {
+        let root = dir.join("root");
+        Self::start(dir, &[&["--root", root.to_str().unwrap()], arguments].concat())
+    }
+
+    /// Starts and waits until it says that it serves. Its certificate is cert.pem in `dir`: one of
+    /// its own making unless the arguments name one.
+    pub(crate) fn start(dir: &Path, arguments: &[&str]) -> Self {
+        Self::start_in(dir, arguments, &[])
+    }
+
+    /// The same, with these in its environment.
+    pub(crate) fn start_in(dir: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_from(Path::new(PROGRAM), dir, arguments, environment)
+    }
+
+    /// The same, with the program at this path.
+    pub(crate) fn start_from(
+        program: &Path,
+        dir: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let (log, cert) = (dir.join("log"), dir.join("cert.pem"));
+        let mut command = firstflight_at(program, dir);
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
+            .arg("--access-log")
+            .arg(&log)
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(dir.join("said")).unwrap());
+        if !arguments.contains(&"--cert") {
+            command.arg("--save-cert").arg(&cert);
+        }
+        Self::ready(dir, command)
+    }
+
+    /// Serves what `config.toml` in `dir` says, in that directory; the address is its first
+    /// listener's.
+    pub(crate) fn configured(dir: &Path) -> Self {
+        Self::configured_with(dir, &[], &[])
+    }
+
+    /// The same, with these arguments and these in its environment.
+    pub(crate) fn configured_with(
+        dir: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let mut command = firstflight(dir);
+        command
+            .current_dir(dir)
+            .args(["serve", "--config", "config.toml", "--log-format", "json"])
+            .args(["--access-log", "log"])
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(dir.join("said")).unwrap());
+        Self::ready(dir, command)
+    }
+
+    fn ready(dir: &Path, mut command: Command) -> Self {
+        let (log, cert, said) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
+        let running = Running::start(&mut command);
+        let mut address = None;
+        until(|| {
+            address = text(&said).lines().find_map(|line| {
+                line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
+            });
+            address.is_some()
+        });
+        let address = address.unwrap_or_else(|| panic!("it does not serve: {}", text(&said)));
+        Self { running, address, cert, said, log }
+    }
+
+    pub(crate) fn port(&self) -> String {
+        self.address.port().to_string()
+    }
+
+    /// Where its operators' side listens, once it says so.
+    pub(crate) fn console(&self) -> SocketAddr {
+        let mut console = None;
+        until(|| {
+            console = text(&self.said).lines().find_map(|line| {
+                line.split_once("the console is on ").and_then(|(_, rest)| rest.trim().parse().ok())
+            });
+            console.is_some()
+        });
+        console.unwrap_or_else(|| panic!("no console: {}", text(&self.said)))
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.0.id()
+    }
+
+    /// How it ends when nobody tells it to any more.
+    pub(crate) fn ends_by_itself(&mut self) -> ExitStatus {
+        self.running.wait().expect("it ends")
+    }
+
+    /// The log so far, without a line that is only half there.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        text(&self.log)
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// The log once it has so many lines.
+    pub(crate) fn lines(&self, count: usize) -> Vec<Value> {
+        until(|| self.log().len() >= count);
+        let log = self.log();
+        assert_eq!(log.len(), count, "{log:#?}");
+        log
+    }
+
+    /// Has it end by SIGTERM, which has to be a clean end; the whole log.
+    pub(crate) fn stop(mut self) -> Vec<Value> {
+        self.end();
+        self.log()
+    }
+
+    /// The same, where it is still needed for its address and its files.
+    pub(crate) fn end(&mut self) {
+        self.running.signal(Signal::SIGTERM);
+        let status = self.running.wait().expect("SIGTERM ends it");
+        let said = text(&self.said);
+        assert!(status.success(), "{status}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+/// How a call of `fetch` ended, by its own `-w`.
+pub(crate) struct Fetched {
+    pub(crate) ended: Ended,
+    pub(crate) facts: Value,
+}
+
+/// Fetches with a session jar that stays in `dir`; the facts are those of `%{json}`.
+pub(crate) fn fetch(dir: &Path, cert: &Path, url: &str, arguments: &[&str]) -> Fetched {
+    let mut command = firstflight(dir);
+    command.args(["fetch", "-w", "%{stderr}\n%{json}"]).arg("--cacert").arg(cert);
+    command.arg("--ssl-sessions").arg(dir.join("jar"));
+    let ended = run(command.args(arguments).arg(url));
+    let last = ended.err.lines().last().unwrap_or_default();
+    let facts = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
+    Fetched { ended, facts }
+}
+
+/// Those fields of an entry in one string, so that a failed assertion shows them all.
+pub(crate) fn fields(entry: &Value, names: &str) -> String {
+    let field = |name| match &entry[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    names.split(' ').map(field).collect::<Vec<_>>().join(" ")
+}

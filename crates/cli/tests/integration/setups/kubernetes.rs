@@ -1,0 +1,286 @@
+//! The Kubernetes manifests: checked against Kubernetes' schemas, and their nodes run as processes, by
+//! the configuration, the secrets and the store's arguments that the manifests hold.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use firstflight_testkit::{Kind, Listen, Plan, Process, program_path, skipped_without};
+use saphyr::{LoadableYamlNode, Yaml};
+use serde_json::Value;
+
+use super::{example, placed};
+use crate::peers::certificate;
+use crate::prometheus::age;
+use crate::recorder::{Recorder, resend};
+use crate::running::{Ended, Serve, fetch, firstflight, run, site, text, until, within};
+
+/// All that the kustomization makes.
+fn manifests(dir: &Path) -> Ended {
+    run(Command::new("kubectl").args(["kustomize"]).arg(dir))
+}
+
+/// Whether Kubernetes of this version takes them.
+fn validated(version: &str, manifests: &Path) -> Ended {
+    let module = program_path("kubernetes-validate");
+    let library = module.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+    let mut command = Command::new("python3");
+    command.env("PYTHONPATH", library).args(["-m", "kubernetes_validate", "--strict"]);
+    run(command.args(["--kubernetes-version", version]).arg(manifests))
+}
+
+/// The one of this kind and name.
+fn find<'a>(all: &'a [Yaml<'a>], kind: &str, name: &str) -> &'a Yaml<'a> {
+    let is = |one: &&Yaml<'_>| {
+        one["kind"].as_str() == Some(kind) && one["metadata"]["name"].as_str() == Some(name)
+    };
+    all.iter().find(is).unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+fn words(list: &Yaml<'_>) -> Vec<String> {
+    list.as_vec().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+}
+
+fn pod<'a>(all: &'a [Yaml<'a>], name: &str) -> &'a Yaml<'a> {
+    &find(all, "Deployment", name)["spec"]["template"]["spec"]
+}
+
+#[test]
+fn kubernetes_takes_the_manifests() {
+    if skipped_without(&["kubectl"]) {
+        return;
+    }
+    let made = manifests(&example("kubernetes"));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("all.yaml");
+    fs::write(&file, &made.out).unwrap();
+    // The oldest that is still in use anywhere, and the newest that is known.
+    for version in ["1.27", "1.37"] {
+        let ended = validated(version, &file);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    fs::write(&file, made.out.replace("maxUnavailable", "maxUnavailible")).unwrap();
+    assert_ne!(validated("1.37", &file).code, Some(0), "it finds mistakes");
+
+    let all = Yaml::load_from_str(&made.out).unwrap();
+    let spec = pod(&all, "firstflight");
+    for name in ["firstflight", "store"] {
+        let spec = pod(&all, name);
+        assert_eq!(spec["securityContext"]["runAsNonRoot"].as_bool(), Some(true), "{name}");
+        let context = &spec["containers"][0]["securityContext"];
+        assert_eq!(context["readOnlyRootFilesystem"].as_bool(), Some(true), "{name}");
+        assert_eq!(context["allowPrivilegeEscalation"].as_bool(), Some(false), "{name}");
+        assert_eq!(words(&context["capabilities"]["drop"]), ["ALL"], "{name}");
+        let image = spec["containers"][0]["image"].as_str().unwrap();
+        assert!(image.rsplit_once(':').unwrap().1.contains('.'), "{image} moves");
+        // 0400 in Kubernetes' YAML, which is 1.1.
+        let volumes = spec["volumes"].as_vec().unwrap();
+        let secrets = volumes.iter().filter_map(|volume| volume.as_mapping_get("secret"));
+        assert!(secrets.clone().count() > 0, "{name}");
+        for secret in secrets {
+            assert_eq!(secret["defaultMode"].as_integer(), Some(0o400), "{name}");
+        }
+    }
+    // A pod is given the time that its configuration takes.
+    let config = text(&example("kubernetes/firstflight.toml"));
+    let seconds = |key: &str| -> i64 {
+        let line = config.lines().find_map(|line| line.strip_prefix(key)).expect(key);
+        line.trim_matches([' ', '=', '"', 's']).parse().unwrap()
+    };
+    let grace = spec["terminationGracePeriodSeconds"].as_integer().unwrap();
+    assert!(grace > seconds("drain_delay") + seconds("drain_timeout"));
+    let monitor = text(&example("kubernetes/service-monitor.yaml"));
+    let monitor = Yaml::load_from_str(&monitor).unwrap().remove(0);
+    let wanted = &monitor["spec"]["selector"]["matchLabels"];
+    let service = find(&all, "Service", "firstflight-admin");
+    assert_eq!(&service["metadata"]["labels"], wanted);
+    let port = monitor["spec"]["endpoints"][0]["port"].as_str();
+    assert_eq!(service["spec"]["ports"][0]["name"].as_str(), port);
+}
+
+/// Three nodes and their store, as processes.
+struct Nodes {
+    store: Process,
+    dir: tempfile::TempDir,
+    all: Vec<Serve>,
+}
+
+impl Nodes {
+    fn start() -> Self {
+        let dir = site();
+        certificate(dir.path());
+        let secret = dir.path().join("secret");
+        fs::create_dir(&secret).unwrap();
+        make_secrets(&secret);
+        let store = store(&secret);
+        let mut nodes = Self { store, dir, all: Vec::new() };
+        for name in ["a", "b", "c"] {
+            let node = nodes.node(name);
+            nodes.all.push(node);
+        }
+        nodes
+    }
+
+    /// A node by the ConfigMap's file and the pod's arguments.
+    fn node(&self, name: &str) -> Serve {
+        let dir = self.dir.path().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        let at = |name: &str| self.dir.path().join(name).display().to_string();
+        let places = [
+            ("0.0.0.0:443", "127.0.0.1:0".to_owned()),
+            ("0.0.0.0:9090", "127.0.0.1:0".to_owned()),
+            ("www.example.test", "localhost".to_owned()),
+            ("/etc/firstflight/tls/tls.crt", at("cert.pem")),
+            ("/etc/firstflight/tls/tls.key", at("key.pem")),
+            ("/etc/firstflight/secret/store-password", at("secret/store-password")),
+            ("/etc/firstflight/secret/kek", at("secret/kek")),
+            ("/etc/firstflight/secret/token", at("secret/token")),
+            ("redis://store:6379", self.store.url()),
+            // Nothing here is about the application: files stand in for it.
+            ("upstream = \"app\"", format!("root = {:?}", at("root"))),
+            ("drain_delay = \"10s\"", "drain_delay = \"100ms\"".to_owned()),
+        ];
+        let config = placed("kubernetes/firstflight.toml", &places);
+        fs::write(dir.join("config.toml"), config).unwrap();
+        fs::copy(self.dir.path().join("cert.pem"), dir.join("cert.pem")).unwrap();
+        let checked = run(firstflight(&dir).current_dir(&dir).args([
+            "serve",
+            "--check",
+            "--config",
+            "config.toml",
+        ]));
+        assert!(checked.code == Some(0) && checked.out.contains("OK"), "{checked:?}");
+        Serve::configured(&dir)
+    }
+
+    /// Has the nodes believe a store that has recorded for hardly a second.
+    fn age(&self) {
+        let password = text(&self.dir.path().join("secret/store-password"));
+        age(|words| self.store.ask_as(Some(("firstflight", password.trim())), words));
+    }
+
+    /// Asks early by way of the attacker until it is accepted, which a claim that takes longer than
+    /// its budget delays; the target that was.
+    fn early(&self, path: &Recorder, node: usize, when: &str, before: impl Fn()) -> String {
+        path.turn_to(self.all[node].address);
+        let mut round = 0;
+        let mut target = String::new();
+        let accepted = within(PATIENCE_BELOW_A_WINDOW, Duration::from_millis(50), || {
+            before();
+            round += 1;
+            target = format!("/index.html?{when}&node={node}&round={round}.");
+            let flags = ["--tls-earlydata", "--http1.1"];
+            let fetched = fetch(self.dir.path(), &self.all[node].cert, &path.url(&target), &flags);
+            fetched.facts["early_data"] == "accepted"
+        });
+        assert!(accepted, "no early data at node {node}: {:#?}", self.all[node].log().last());
+        target
+    }
+
+    /// As the pods' probes ask, who have no token; and nothing else is told without one.
+    fn probes_are_answered(&self, node: &Serve) {
+        let made = manifests(&example("kubernetes"));
+        let all = Yaml::load_from_str(&made.out).unwrap();
+        let container = &pod(&all, "firstflight")["containers"][0];
+        let probes = ["readinessProbe", "livenessProbe"].map(|probe| &container[probe]["httpGet"]);
+        let status = |path: &str| {
+            let url = format!("http://{}{path}", node.console());
+            let print = ["--silent", "--output", "/dev/null", "--write-out", "%{http_code}"];
+            run(Command::new("curl").args(print).arg(url)).out
+        };
+        for probe in probes {
+            assert_eq!(probe["port"].as_str(), Some("admin"));
+            assert_eq!(status(probe["path"].as_str().unwrap()), "200", "{probe:?}");
+        }
+        assert_eq!(status("/metrics"), "401");
+    }
+
+    /// How often a target was executed, at all nodes together.
+    fn executed(&self, target: &str) -> usize {
+        let log = self.all.iter().flat_map(Serve::log);
+        log.filter(|line: &Value| line["target"] == target && line["executed"] == true).count()
+    }
+}
+
+/// By the README's own commands.
+fn make_secrets(dir: &Path) {
+    let readme = text(&example("kubernetes/README.md"));
+    let block = readme.split("```sh\n").find(|block| block.starts_with("umask")).unwrap();
+    let commands = block.split("```").next().unwrap();
+    let path = PathBuf::from(crate::running::PROGRAM);
+    let search = std::env::var("PATH").unwrap_or_default();
+    let ended = run(Command::new("bash")
+        .args(["-e", "-c", commands])
+        .current_dir(dir)
+        .env("HOME", dir)
+        .env("PATH", format!("{}:{search}", path.parent().unwrap().display())));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    // What would make the secret of them.
+    let create = "create secret generic firstflight --dry-run=client --output=yaml \
+                  --from-file=kek --from-file=token --from-file=store-password \
+                  --from-file=users.acl";
+    assert!(
+        readme.split_whitespace().collect::<Vec<_>>().join(" ").contains("--from-file=users.acl")
+    );
+    let made = run(Command::new("kubectl").args(create.split_whitespace()).current_dir(dir));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    fs::write(dir.join("secret.yaml"), made.out).unwrap();
+    let ended = validated("1.37", &dir.join("secret.yaml"));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+/// Valkey by the manifest's arguments.
+fn store(secret: &Path) -> Process {
+    let made = manifests(&example("kubernetes"));
+    let all = Yaml::load_from_str(&made.out).unwrap();
+    let arguments = words(&pod(&all, "store")["containers"][0]["args"]);
+    assert_eq!(arguments[..2], ["--port", "6379"]);
+    let users = secret.join("users.acl").display().to_string();
+    let mut plan = Plan::new(Kind::Valkey, Listen::Tcp);
+    for pair in arguments[2..].chunks(2) {
+        let [name, value] = pair else { panic!("{pair:?}") };
+        let value = value.replace("/etc/valkey/users.acl", &users);
+        plan = plan.set(name.trim_start_matches("--"), value);
+    }
+    Process::start(plan)
+}
+
+#[test]
+fn rfc8446_8_three_nodes_execute_a_flight_once_and_one_starts_anew() {
+    let mut nodes = Nodes::start();
+    // Nobody else gets in.
+    assert!(nodes.store.ask(&["GET", "firstflight:epoch"]).contains("NOAUTH"));
+    let path = Recorder::start(nodes.all[0].address);
+    let mut targets = Vec::new();
+    for node in [0, 1, 2] {
+        let target = nodes.early(&path, node, "first", || nodes.age());
+        for at in &nodes.all {
+            assert_eq!(resend(at.address, &path.flight(), 10, 1), 10);
+        }
+        targets.push(target);
+    }
+    nodes.probes_are_answered(&nodes.all[0]);
+    // A rolling update: a node ends and another one starts, which needs no window.
+    let log = nodes.all.remove(0).stop();
+    let line = |line: &&Value, target: &str| line["target"] == target && line["executed"] == true;
+    let gone = targets.iter().map(|target| log.iter().filter(|l| line(l, target)).count());
+    let gone: Vec<usize> = gone.collect();
+    let another = nodes.node("another");
+    nodes.all.insert(0, another);
+    let late = nodes.early(&path, 0, "later", || {});
+    resend(nodes.all[1].address, &path.flight(), 10, 1);
+    // A line is written when its request has ended.
+    assert!(until(|| nodes.executed(&late) > 0));
+    for (target, gone) in targets.iter().zip(gone) {
+        assert_eq!(nodes.executed(target) + gone, 1, "{target}");
+    }
+    assert_eq!(nodes.executed(&late), 1);
+    for node in nodes.all {
+        node.stop();
+    }
+}
+
+/// A new store is not believed for 47 s, so who is accepted within this has met no window.
+const PATIENCE_BELOW_A_WINDOW: Duration = Duration::from_secs(40);

@@ -1,0 +1,242 @@
+//! nginx and HAProxy by their examples, two nodes each with the keys of one ring: which requests run
+//! early, what the application is told, and what becomes of copies. That sessions go on through
+//! rotations is tried in `keys_fleet`, with the same examples.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use firstflight_testkit::skipped_without;
+use tempfile::TempDir;
+
+use super::{haproxy, nginx};
+use crate::peers::{Peer, certificate};
+use crate::proxy::Upstream;
+use crate::recorder::Recorder;
+use crate::running::{Fetched, TEST_TIMEOUT, fetch, fields, firstflight, run, text, until, within};
+
+/// Two nodes in front of one application, and an attacker on the path to the first.
+struct Fleet {
+    dir: TempDir,
+    application: Upstream,
+    nodes: [Peer; 2],
+    path: Recorder,
+    /// So many lines the first node's log has to have before what follows a first flight may pass.
+    wanted: Arc<AtomicUsize>,
+    http: &'static str,
+    log: &'static str,
+}
+
+impl Fleet {
+    fn start(
+        http: &'static str,
+        format: &str,
+        log: &'static str,
+        node: impl Fn(&Path, &str) -> Peer,
+    ) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        certificate(dir.path());
+        keys(dir.path(), &["new", "ring"]);
+        let application = Upstream::start();
+        let address = application.url.strip_prefix("http://").unwrap();
+        let nodes = ["a", "b"].map(|name| {
+            let home = dir.path().join(name);
+            fs::create_dir(&home).unwrap();
+            for file in ["cert.pem", "key.pem", "both.pem"] {
+                fs::copy(dir.path().join(file), home.join(file)).unwrap();
+            }
+            keys(
+                dir.path(),
+                &["export", "--format", format, "--to", &format!("{name}/tickets"), "ring"],
+            );
+            node(&home, address)
+        });
+        let wanted = Arc::<AtomicUsize>::default();
+        let (wants, file) = (wanted.clone(), dir.path().join("a").join(log));
+        let opens = move || text(&file).lines().count() >= wants.load(Ordering::Relaxed);
+        let path = Recorder::holding(address_of(&nodes[0]), opens);
+        Self { dir, application, nodes, path, wanted, http, log }
+    }
+
+    /// Asks the first node. Where it is `early`, the client's Finished is held back until the node has
+    /// answered.
+    fn ask(&self, target: &str, early: bool, flags: &[&str]) -> Fetched {
+        let lines = if early { self.lines().len() + 1 } else { 0 };
+        self.wanted.store(lines, Ordering::Relaxed);
+        let arguments = [flags, &[self.http, "--include"]].concat();
+        let fetched =
+            fetch(self.dir.path(), &self.nodes[0].cert, &self.path.url(target), &arguments);
+        self.wanted.store(0, Ordering::Relaxed);
+        assert!(fetched.ended.out.ends_with("up\n"), "{target}: {:?}", fetched.ended);
+        assert!(fetched.ended.out.to_lowercase().contains("strict-transport-security: max-age"));
+        fetched
+    }
+
+    /// The first node's log.
+    fn lines(&self) -> Vec<String> {
+        text(&self.dir.path().join("a").join(self.log)).lines().map(str::to_owned).collect()
+    }
+
+    /// What the first node answers on a socket of its own.
+    fn curl(&self, socket: &str) -> String {
+        let mut command = Command::new("curl");
+        command.arg("--unix-socket").arg(self.dir.path().join("a").join(socket));
+        run(command.args(["--silent", "--include", "http://localhost/metrics"])).out
+    }
+
+    fn redirects(&self) {
+        let moved = self.curl("plain").to_lowercase();
+        let there = moved.contains("location: https://localhost/metrics");
+        assert!(there && moved.contains(" 308 "), "{moved}");
+    }
+
+    /// How often the application was asked for this, by whatever method.
+    fn asked(&self, target: &str) -> usize {
+        self.application.seen().iter().filter(|seen| seen.contains(target)).count()
+    }
+
+    /// Sends the latest first flight so often again to each node, and waits for its first answer,
+    /// which is the handshake's. The connections stay open as long as what is returned: a server may
+    /// leave off a request whose client has gone.
+    fn copies(&self, times: usize) -> Vec<TcpStream> {
+        let flight = self.path.flight();
+        let copy = |node: &Peer| {
+            let mut tcp = TcpStream::connect(address_of(node)).unwrap();
+            tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+            tcp.write_all(&flight).unwrap();
+            assert!(tcp.read(&mut [0; 1024]).unwrap() > 0, "a copy is answered");
+            tcp
+        };
+        self.nodes.iter().flat_map(|node| (0..times).map(|_| copy(node))).collect()
+    }
+}
+
+fn address_of(node: &Peer) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, node.port).into()
+}
+
+fn keys(dir: &Path, arguments: &[&str]) {
+    let ended = run(firstflight(dir).current_dir(dir).arg("keys").args(arguments));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+const OFTEN: Duration = Duration::from_millis(10);
+const EARLY: [&str; 1] = ["--tls-earlydata"];
+const ORDER: [&str; 4] = ["--tls-earlydata", "--early-data-any-method", "-d", "book=1"];
+
+#[test]
+fn rfc8470_nginx_runs_safe_requests_early_and_answers_others_425() {
+    if skipped_without(&["nginx"]) {
+        return;
+    }
+    for http in ["--http1.1", "--http2"] {
+        let fleet = Fleet::start(http, "nginx", "early-data.log", nginx::start);
+        let verdict = |fetched: Fetched| fields(&fetched.facts, "early_data num_retries http_code");
+        assert_eq!(verdict(fleet.ask("/full", false, &EARLY)), "none 0 200");
+        assert_eq!(verdict(fleet.ask("/early", true, &EARLY)), "accepted 0 200");
+        assert_eq!(verdict(fleet.ask("/late", false, &[])), "none 0 200");
+        // The 425 is the answer for which the client's Finished waits.
+        assert_eq!(verdict(fleet.ask("/order", true, &ORDER)), "accepted 1 200");
+        let _copies = fleet.copies(3);
+        let of = |words: &str| {
+            let lines = fleet.lines();
+            lines.into_iter().filter(|line| line.contains(words)).collect::<Vec<_>>()
+        };
+        // They come as far as the rule.
+        assert!(until(|| of("POST /order").len() == 2 + 3), "{:#?}", fleet.lines());
+        // The mark of a proxy in front of this one stays.
+        assert_eq!(verdict(fleet.ask("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
+        let seen = ["GET /full - ", "GET /early 1 ", "GET /late - ", "POST /order - book=1"];
+        assert_eq!(fleet.application.seen(), [&seen[..], &["GET /marked 1 "]].concat());
+        let [early, late] = ["GET /early", "GET /late"].map(|words| of(words).remove(0));
+        assert!(early.ends_with("tls=TLSv1.3 resumed=r early=1"), "{early}");
+        assert!(late.ends_with("resumed=r early=-"), "{late}");
+        let orders = of("POST /order");
+        assert!(orders[0].contains("\" 425 ") && orders[0].ends_with("early=1"), "{orders:#?}");
+        assert!(orders[1].contains("\" 200 ") && orders[1].ends_with("early=-"), "{orders:#?}");
+        assert!(orders[2..].iter().all(|copy| copy.contains("\" 425 ")), "{orders:#?}");
+    }
+}
+
+/// As examples/nginx/README.md says. This is why its rule is as narrow as it is.
+#[test]
+fn nginx_executes_each_copy_at_each_node() {
+    if skipped_without(&["nginx"]) {
+        return;
+    }
+    let fleet = Fleet::start("--http1.1", "nginx", "early-data.log", nginx::start);
+    let (mut round, mut target) = (0, String::new());
+    let mut sent = Instant::now();
+    // A copy counts for ten seconds, which a busy machine may need for other things.
+    let executed = until(|| {
+        round += 1;
+        target = format!("/copied/{round}/");
+        sent = Instant::now();
+        fleet.ask("/full", false, &EARLY);
+        assert_eq!(fleet.ask(&target, true, &EARLY).facts["early_data"], "accepted");
+        let _copies = fleet.copies(3);
+        within(Duration::from_secs(5), OFTEN, || fleet.asked(&target) == 1 + 2 * 3)
+    });
+    assert!(executed, "{:#?}", fleet.application.seen());
+    fleet.redirects();
+    // OpenSSL believes a ticket's age to ten seconds, and a second more where both are rounded.
+    thread::sleep(Duration::from_secs(12).saturating_sub(sent.elapsed()));
+    let _stale = fleet.copies(3);
+    fleet.ask("/full", false, &[]);
+    assert_eq!(fleet.asked(&target), 1 + 2 * 3, "stale copies are executed");
+}
+
+#[test]
+fn haproxy_takes_early_data_waits_and_executes_no_copy() {
+    if skipped_without(&["haproxy"]) {
+        return;
+    }
+    for http in ["--http1.1", "--http2"] {
+        let fleet = Fleet::start(http, "haproxy", "peer.said", |dir, to| {
+            haproxy::start(dir, to, |config| config)
+        });
+        let verdict = |fetched: Fetched| fields(&fetched.facts, "early_data num_retries http_code");
+        assert_eq!(verdict(fleet.ask("/full", false, &EARLY)), "none 0 200");
+        // Held back, the client's Finished would be waited for by both sides.
+        assert_eq!(verdict(fleet.ask("/early", false, &EARLY)), "accepted 0 200");
+        let _copies = fleet.copies(3);
+        assert_eq!(verdict(fleet.ask("/order", false, &ORDER)), "accepted 0 200");
+        let _more = fleet.copies(3);
+        assert_eq!(verdict(fleet.ask("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
+        let seen = ["GET /full - ", "GET /early - ", "POST /order - book=1"];
+        assert_eq!(fleet.application.seen(), [&seen[..], &["GET /marked 1 "]].concat());
+        let lines = fleet.lines();
+        let early = lines.iter().find(|line| line.contains("/early")).unwrap();
+        assert!(early.ends_with("resumed=1 early=0"), "{lines:#?}");
+    }
+}
+
+/// 2.6 never says that a request is early, so its rule is tried by another property.
+#[test]
+fn haproxy_answers_425_by_its_rule() {
+    if skipped_without(&["haproxy"]) {
+        return;
+    }
+    let fleet = Fleet::start("--http1.1", "haproxy", "peer.said", |dir, to| {
+        haproxy::start(dir, to, |config| {
+            config.replace("if { ssl_fc_has_early }", "if { ssl_fc_is_resumed }")
+        })
+    });
+    fleet.ask("/full", false, &[]);
+    fleet.ask("/resumed", false, &[]);
+    let url = fleet.path.url("/order");
+    let refused = fetch(fleet.dir.path(), &fleet.nodes[0].cert, &url, &["--http1.1", "-d", "x=1"]);
+    assert_eq!(fields(&refused.facts, "tls_resumed http_code"), "1 425");
+    assert_eq!(fleet.application.seen(), ["GET /full - ", "GET /resumed - "]);
+
+    let answered = "haproxy_frontend_http_responses_total{proxy=\"web\",code=\"4xx\"} 1";
+    let page = fleet.curl("metrics");
+    assert!(page.lines().any(|line| line == answered), "{page}");
+    fleet.redirects();
+}
