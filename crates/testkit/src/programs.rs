@@ -59,3 +59,18 @@ pub(crate) fn announce_skip(reason: &str) {
     let test = thread.name().unwrap_or("a test");
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_skips_a_test_but_never_in_ci() {
+        assert!(!skipped_without(&["sh"]));
+        let outcome = std::panic::catch_unwind(|| skipped_without(&["no-such-program"]));
+        match std::env::var_os("CI") {
+            Some(_) => assert!(outcome.is_err()),
+            None => assert!(matches!(outcome, Ok(true))),
+        }
+    }
+}
