@@ -1,5 +1,11 @@
 //! A server from its configuration to its last answer.
 
+pub(crate) mod certificates;
+pub(crate) mod handle;
+pub(crate) mod inside;
+pub(crate) mod key_log;
+pub(crate) mod readings;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,26 +23,28 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
-use crate::access_log::AccessLog;
-use crate::acme::Acme;
-use crate::budget::Budget;
-use crate::connection::stopped;
-use crate::development::now;
-use crate::estate::Estate;
-use crate::exposed_keys::exposed_keys;
-use crate::gatekeeper::Gatekeeper;
-use crate::generation::{Foundation, Generation};
-use crate::handle::ServerHandle;
-use crate::keys::{TicketRing, name_of_this_node};
-use crate::listener::Port;
-use crate::listeners::{self, Listeners};
-use crate::places::Places;
-use crate::quic::Front;
-use crate::replays::Replays;
-use crate::status::History;
-use crate::trace::Tracer;
-use crate::upstreams::Pools;
-use crate::{ServerError, certificate};
+use crate::ServerError;
+use crate::certificates::acme::Acme;
+use crate::certificates::development::now;
+use crate::certificates::exposed_keys::exposed_keys;
+use crate::certificates::self_signed;
+use crate::context::memory::Budget;
+use crate::gate::Gatekeeper;
+use crate::handler::upstreams::Pools;
+use crate::handoff::state::Estate;
+use crate::handshake::quic_config::Front;
+use crate::handshake::tickets::TicketRing;
+use crate::handshake::tickets::name_of_this_node;
+use crate::http::connection::stopped;
+use crate::listen::listeners::{self, Listeners};
+use crate::listen::permits::Places;
+use crate::listen::tcp_socket::Port;
+use crate::observe::access_log::AccessLog;
+use crate::observe::replays::Replays;
+use crate::observe::status::History;
+use crate::observe::trace::Tracer;
+use crate::route::snapshot::{Foundation, Generation};
+use crate::server::handle::ServerHandle;
 
 /// A server that listens. Connections are accepted once it runs.
 pub struct Server {
@@ -123,7 +131,7 @@ impl Server {
         // What an authority has issued is read later, by the user that the process becomes.
         let generation = Generation::build(1, &config, &foundation, &Pools::new(), &[])?;
         generation.begin();
-        certificate::announce(&config.certificate);
+        self_signed::announce(&config.certificate);
         if let Some(development) = foundation.development_in_use() {
             development.announce();
         }

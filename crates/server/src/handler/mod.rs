@@ -1,0 +1,9 @@
+pub(crate) mod acme_challenge;
+pub(crate) mod files;
+pub(crate) mod forwarded;
+pub(crate) mod prompt_files;
+pub(crate) mod proxy;
+pub(crate) mod response;
+pub(crate) mod tunnel;
+pub(crate) mod upstreams;
+pub(crate) mod websocket;

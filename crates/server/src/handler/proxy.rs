@@ -1,0 +1,400 @@
+//! The reverse proxy: requests to a pool of HTTP servers, marked while they are early.
+
+use bytes::Bytes;
+use firstflight_telemetry::metrics::TooEarlyBy;
+use firstflight_upstream::{Pool, SendError, Terms};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Body;
+use http_body_util::BodyExt;
+use tracing::warn;
+
+use crate::handler::forwarded::{self, Forwarded};
+use crate::handler::response::{AnswerBody, BodyError, empty, plain};
+use crate::handler::upstreams::Watch;
+use crate::handler::websocket::{self, Asked, Carried};
+use crate::http::connection::Connection;
+use crate::observe::request::Record;
+use crate::route::early::Entry;
+use crate::route::early::NotSent;
+
+/// Forwards requests to a pool.
+///
+/// - `Host` stays what the client asked for, as applications build links and pick sites by it.
+/// - `X-Forwarded-For` and `X-Forwarded-Proto` are set, and what else a client says about itself is
+///   removed ([`forwarded`]).
+/// - Hop-by-hop fields are removed both ways (RFC 9110 section 7.6.1), upgrades with them.
+#[derive(Clone)]
+pub(crate) struct Proxy {
+    pool: Pool,
+}
+
+/// On whose behalf a request is forwarded, and when.
+pub(crate) struct Forwarding<'a> {
+    pub(crate) connection: &'a Connection,
+    /// Whether the request came early and its connection's handshake is incomplete now.
+    pub(crate) before_completion: bool,
+    /// What it has claimed.
+    pub(crate) entry: &'a Entry,
+    /// Where the upstream's work is noted, and what the request holds.
+    pub(crate) record: &'a Record,
+    /// The field by which the upstream goes on with the request's trace.
+    pub(crate) traceparent: Option<String>,
+}
+
+/// The header of RFC 8470 section 5.1.
+const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
+
+impl Proxy {
+    /// Forwards to this pool.
+    pub(crate) fn new(pool: Pool) -> Self {
+        Self { pool }
+    }
+
+    /// Forwards a request. `None`: the client went away in the middle.
+    pub(crate) async fn forward<B>(
+        &self,
+        request: Request<B>,
+        forwarding: Forwarding<'_>,
+    ) -> Option<Response<AnswerBody>>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BodyError>,
+    {
+        if !forwarding.record.may_be_forwarded() {
+            let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE);
+            answer.extensions_mut().insert(NotSent);
+            return Some(answer);
+        }
+        if let Some(asked) = websocket::asked(&request) {
+            return Some(self.open_tunnel(request, asked, &forwarding).await);
+        }
+        let mut request = request;
+        if let Some(status) = end_of_the_way(&mut request) {
+            return Some(plain(status));
+        }
+        let connection = forwarding.connection;
+        let had_early_data = request.headers().contains_key(EARLY_DATA);
+        let early = forwarding.before_completion;
+        let Some((mut parts, body)) = translate(request, &forwarding) else {
+            return Some(plain(StatusCode::BAD_REQUEST));
+        };
+        pass_trace_on(&mut parts.headers, &forwarding);
+        forwarding.entry.mark(&mut parts.headers);
+        // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
+        // removed, and one field of value 1 whatever the client made of it.
+        if early || had_early_data {
+            parts.headers.insert(EARLY_DATA, HeaderValue::from_static("1"));
+        }
+        let replayable = body.is_end_stream();
+        let again = (early && !had_early_data && replayable).then(|| parts.clone());
+        let answer = self.send(Request::from_parts(parts, body), &forwarding).await;
+        match again {
+            // RFC 8470 section 5.2: a 425 to a request that only we marked may be retried, after
+            // the handshake.
+            Some(mut parts) if answer.status() == StatusCode::TOO_EARLY => {
+                if !connection.handshake_completes().await {
+                    return None;
+                }
+                parts.headers.remove(EARLY_DATA);
+                Some(self.send(Request::from_parts(parts, empty()), &forwarding).await)
+            }
+            _ => Some(answer),
+        }
+    }
+
+    /// Asks the upstream for a WebSocket.
+    async fn open_tunnel<B>(
+        &self,
+        mut request: Request<B>,
+        asked: Asked,
+        forwarding: &Forwarding<'_>,
+    ) -> Response<AnswerBody>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BodyError>,
+    {
+        let client = hyper::upgrade::on(&mut request);
+        let Some((mut head, body)) = translate(request, forwarding) else {
+            return plain(StatusCode::BAD_REQUEST);
+        };
+        if !body.is_end_stream() {
+            // Which of its bytes were the tunnel's, not all servers would agree about.
+            return plain(StatusCode::BAD_REQUEST);
+        }
+        pass_trace_on(&mut head.headers, forwarding);
+        forwarding.entry.mark(&mut head.headers);
+        let expected = websocket::ask(&mut head, asked);
+        let answer = match self.ask(Request::from_parts(head, empty()), forwarding).await {
+            Ok(answer) => answer,
+            Err(answer) => return answer,
+        };
+        let (mut answer, tunnel) = websocket::answer(answer, asked, client, expected.as_ref());
+        match tunnel {
+            Some(tunnel) => {
+                let tunnel = tunnel.ending_after(self.pool.config().tunnel_timeout);
+                answer.extensions_mut().insert(Carried::new(tunnel));
+            }
+            None => tidy(&mut answer),
+        }
+        answer
+    }
+
+    async fn send(
+        &self,
+        request: Request<AnswerBody>,
+        forwarding: &Forwarding<'_>,
+    ) -> Response<AnswerBody> {
+        match self.ask(request, forwarding).await {
+            Ok(mut answer) => {
+                if answer.status() == StatusCode::TOO_EARLY {
+                    forwarding
+                        .connection
+                        .server
+                        .metrics
+                        .early_data
+                        .too_early
+                        .count(TooEarlyBy::Upstream);
+                }
+                tidy(&mut answer);
+                answer
+            }
+            Err(answer) => answer,
+        }
+    }
+
+    async fn ask(
+        &self,
+        request: Request<AnswerBody>,
+        forwarding: &Forwarding<'_>,
+    ) -> Result<Response<AnswerBody>, Response<AnswerBody>> {
+        let Forwarding { connection, record, .. } = forwarding;
+        let (client, local) = (connection.client, connection.local);
+        let observer = &Watch { notes: &record.upstream(), metrics: &connection.server.metrics };
+        let terms = Terms { client, local, observer };
+        self.pool.send(request, &terms).await.map_err(|error| {
+            warn!("upstream {}: {error}", self.pool.name());
+            let mut answer = plain(status(&error));
+            if is_unsent(&error) {
+                answer.extensions_mut().insert(NotSent);
+            }
+            answer
+        })
+    }
+}
+
+/// Whether certainly no byte of a request was sent that may not be repeated. (Of one that may be,
+/// an earlier try may have been.)
+fn is_unsent(error: &SendError) -> bool {
+    matches!(
+        error,
+        SendError::NoServer
+            | SendError::Busy(_)
+            | SendError::Connect(_)
+            | SendError::BadHost
+            | SendError::NoUpgrade
+    )
+}
+
+/// What a client is told of a failure.
+fn status(error: &SendError) -> StatusCode {
+    match error {
+        SendError::NoServer | SendError::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
+        SendError::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+        SendError::ClientStalled(_) => StatusCode::REQUEST_TIMEOUT,
+        SendError::ClientGone | SendError::BadHost => StatusCode::BAD_REQUEST,
+        SendError::NoUpgrade => StatusCode::NOT_IMPLEMENTED,
+        _ => StatusCode::BAD_GATEWAY,
+    }
+}
+
+/// The request as the upstream is to see it. `None`: it names a host that is none.
+fn translate<B>(
+    request: Request<B>,
+    forwarding: &Forwarding<'_>,
+) -> Option<(http::request::Parts, AnswerBody)>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BodyError>,
+{
+    let (mut parts, body) = request.into_parts();
+    if let Some(authority) = parts.uri.authority() {
+        let host = HeaderValue::from_str(authority.as_str()).ok()?;
+        parts.headers.insert(header::HOST, host);
+    }
+    let via = via(parts.version);
+    let target = parts.uri.path_and_query().cloned();
+    parts.uri = target.unwrap_or(PathAndQuery::from_static("/")).into();
+    let trailers = takes_trailers(&parts.headers);
+    remove_hop_by_hop(&mut parts.headers);
+    if trailers {
+        parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    // Our side answers 100 (Continue) by itself when the upstream reads the body.
+    parts.headers.remove(header::EXPECT);
+    match body.size_hint().exact() {
+        // Then the body goes in chunks, and one length is enough (RFC 9112 section 6.2).
+        None => {
+            parts.headers.remove(header::CONTENT_LENGTH);
+        }
+        // Once, and without the leading zeros that some take for an octal number.
+        Some(length) if parts.headers.contains_key(header::CONTENT_LENGTH) => {
+            parts.headers.insert(header::CONTENT_LENGTH, length.into());
+        }
+        Some(_) => {}
+    }
+    join_cookies(&mut parts.headers);
+    parts.headers.append(header::VIA, via);
+    forwarded::set(&mut parts.headers, forwarding.connection.client);
+    // For this connection's library alone.
+    parts.extensions = http::Extensions::new();
+    let body = Forwarded::new(body, forwarding.entry.flight_field().cloned());
+    Some((parts, body.map_err(Into::into).boxed_unsync()))
+}
+
+/// With what a request is answered here that must not go on. One that may has a hop less to go
+/// (RFC 9110 section 7.6.2).
+fn end_of_the_way<B>(request: &mut Request<B>) -> Option<StatusCode> {
+    match *request.method() {
+        // It would say back what is only meant for the upstream, and what scripts must not see.
+        Method::TRACE => Some(StatusCode::NOT_IMPLEMENTED),
+        Method::OPTIONS => {
+            let left = request.headers_mut().get_mut(header::MAX_FORWARDS)?;
+            match left.to_str().ok()?.parse::<u32>().ok()?.checked_sub(1) {
+                Some(rest) => *left = rest.into(),
+                None => return Some(StatusCode::NO_CONTENT),
+            }
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Tells the upstream the request's trace.
+fn pass_trace_on(headers: &mut HeaderMap, forwarding: &Forwarding<'_>) {
+    if let (Some(tracer), Some(traceparent)) =
+        (&forwarding.connection.server.tracer, &forwarding.traceparent)
+    {
+        tracer.pass_on(traceparent, headers);
+    }
+}
+
+/// Takes out of an answer what concerns the upstream's connection.
+fn tidy(answer: &mut Response<AnswerBody>) {
+    let chunked = answer.headers().contains_key(header::TRANSFER_ENCODING);
+    remove_hop_by_hop(answer.headers_mut());
+    if chunked {
+        // RFC 9112 section 6.3: the length was not what counted.
+        answer.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+}
+
+/// Whether the client takes fields behind the body (RFC 9110 section 6.5.1).
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    let members = headers.get_all(header::TE).iter().filter_map(|value| value.to_str().ok());
+    members.flat_map(|value| value.split(',')).any(|member| {
+        member.split(';').next().is_some_and(|name| name.trim().eq_ignore_ascii_case("trailers"))
+    })
+}
+
+/// Removes what concerns one connection only (RFC 9110 section 7.6.1).
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        // RFC 8470 section 5.1: never among the connection's options. And nobody may have the
+        // fields removed by which the upstream tells requests and sites apart.
+        .filter(|name| *name != EARLY_DATA && *name != header::HOST)
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in
+        ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"]
+    {
+        headers.remove(name);
+    }
+}
+
+/// HTTP/2 clients may split cookies over several fields; HTTP/1.1 wants one (RFC 9113 section
+/// 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies: Vec<_> = headers.get_all(header::COOKIE).iter().map(|c| c.as_bytes()).collect();
+    if cookies.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+/// RFC 9110 section 7.6.3.
+fn via(version: http::Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        http::Version::HTTP_10 => "1.0 firstflight",
+        http::Version::HTTP_2 => "2.0 firstflight",
+        http::Version::HTTP_3 => "3.0 firstflight",
+        _ => "1.1 firstflight",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc9110_7_6_1_connection_options_are_removed_but_not_all_that_a_client_names() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, x-hop"),
+            ("connection", "early-data, host"),
+            ("x-hop", "1"),
+            ("te", "trailers"),
+            ("early-data", "1"),
+            ("host", "h"),
+            ("accept", "*/*"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        remove_hop_by_hop(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["accept", "early-data", "host"]);
+    }
+
+    #[test]
+    fn rfc9110_7_6_2_a_request_goes_no_further_than_it_says() {
+        for (method, hops, answered, left) in [
+            ("OPTIONS", Some("0"), Some(204), Some("0")),
+            ("OPTIONS", Some("1"), None, Some("0")),
+            ("OPTIONS", Some("010"), None, Some("9")),
+            ("OPTIONS", Some("-1"), None, Some("-1")),
+            ("OPTIONS", None, None, None),
+            ("GET", Some("0"), None, Some("0")),
+            ("TRACE", Some("0"), Some(501), Some("0")),
+            ("TRACE", None, Some(501), None),
+        ] {
+            let mut request = Request::builder().method(method).uri("/");
+            if let Some(hops) = hops {
+                request = request.header(header::MAX_FORWARDS, hops);
+            }
+            let mut request = request.body(()).unwrap();
+            let status = end_of_the_way(&mut request).map(|status| status.as_u16());
+            assert_eq!(status, answered, "{method} {hops:?}");
+            let now =
+                request.headers().get(header::MAX_FORWARDS).map(|left| left.to_str().unwrap());
+            assert_eq!(now, left, "{method} {hops:?}");
+        }
+    }
+
+    #[test]
+    fn rfc9113_8_2_3_cookies_are_joined() {
+        let mut headers = HeaderMap::new();
+        headers.append(header::COOKIE, HeaderValue::from_static("a=1"));
+        headers.append(header::COOKIE, HeaderValue::from_static("b=2"));
+        join_cookies(&mut headers);
+        assert_eq!(headers.get_all(header::COOKIE).iter().collect::<Vec<_>>(), ["a=1; b=2"]);
+    }
+}

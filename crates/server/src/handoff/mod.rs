@@ -1,0 +1,3 @@
+pub(crate) mod register;
+pub(crate) mod relay;
+pub(crate) mod state;

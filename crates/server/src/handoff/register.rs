@@ -1,0 +1,258 @@
+//! The strike register on its way from one process to the next, over a stream between the two.
+//!
+//! The old process sends a digest of where its store is and `length, inheritance`, the new one answers [`TAKEN`], and the old one says
+//! [`YOURS`]. Only then the register is the new one's; whatever breaks off before leaves it where it
+//! was. After that the old process asks, [`Question`] by [`Question`], and the new one answers each
+//! with a byte, until the old one has gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use firstflight_config::ServerConfig;
+use firstflight_replay::{Answer, BadInheritance, ClaimKey, Inheritance, Question};
+use nix::time::{ClockId, clock_gettime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use crate::ServerHandle;
+use crate::gate::Gatekeeper;
+use crate::server::{Server, Shared, Stop};
+
+/// Why a register stayed where it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandOverError {
+    /// The stream broke.
+    #[error("the strike register was not handed over, the other process has gone: {0}")]
+    Broken(#[from] std::io::Error),
+    /// The other process did not say what was expected.
+    #[error("the strike register was not handed over: {0}")]
+    Bad(#[from] BadInheritance),
+    /// This process has handed it over before, or stops.
+    #[error("the strike register is another process's already, or this one is stopping")]
+    NotOurs,
+    /// The processes claim flights in different places, and neither would know of the other's.
+    #[error(
+        "the strike register was not handed over: [store] is another one; stop the old process \
+         and start the new one instead"
+    )]
+    OtherStore,
+    /// The other process is too slow.
+    #[error("the strike register was not handed over within {PATIENCE:?}")]
+    Slow,
+}
+
+/// The way to the process that has the register now.
+#[derive(Clone)]
+pub(crate) struct Heir(mpsc::UnboundedSender<Ask>);
+
+struct Ask {
+    question: Question,
+    /// Gone, if nobody waits for the answer.
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Heir {
+    /// What the other process says. `None`: it has gone, or the register is ours again.
+    pub(crate) async fn ask(&self, question: Question) -> Option<Answer> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Ask { question, answer }).ok()?;
+        answered.await.ok()
+    }
+
+    /// Waits until the register is ours again.
+    pub(crate) async fn gone(&self) {
+        self.0.closed().await;
+    }
+}
+
+impl ServerHandle {
+    /// Hands the strike register over to the process at the other end, which calls
+    /// [`ServerHandle::take_over`]. Flights that come here while that lasts wait for it. From then
+    /// on this process asks the other one about each, over the same stream: it may go on to serve,
+    /// and to accept, until it has drained.
+    ///
+    /// # Errors
+    /// [`HandOverError`]: the register is this process's still, and it goes on as before.
+    pub async fn hand_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+        hand_over(&self.0, stream).await
+    }
+
+    /// Takes the strike register over from the process at the other end, which calls
+    /// [`ServerHandle::hand_over`]; and answers that one's questions from then on. Call it between
+    /// [`Server::bind`] and [`Server::run`]: before it, flights that the other process has
+    /// run are not known here.
+    ///
+    /// # Errors
+    /// [`HandOverError`]: the other process has the register still, and goes on to serve. This one
+    /// must not.
+    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+        take_over(&self.0, stream).await
+    }
+
+    /// Waits until the strike register and the UDP sockets are this process's again, after the
+    /// process at the other end has died. If they were not handed over, returns at once.
+    pub async fn take_back(&self) {
+        self.0.gatekeeper.without_heir().await;
+        self.0.front.has_sockets().await;
+    }
+}
+
+impl Server {
+    /// See [`ServerHandle::take_over`].
+    ///
+    /// # Errors
+    /// [`HandOverError`]
+    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+        self.handle().take_over(stream).await
+    }
+}
+
+async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
+    let (asks, mut asked) = mpsc::unbounded_channel();
+    // No reload meanwhile.
+    let config = server.config.lock().await;
+    if *server.stopping().borrow() != Stop::No {
+        return Err(HandOverError::NotOurs);
+    }
+    let closed = server.gatekeeper.close(Heir(asks));
+    let inheritance = closed.ok_or(HandOverError::NotOurs)?;
+    let given = timeout(PATIENCE, give(&mut stream, &inheritance, &store(&config))).await;
+    if let Err(error) = given.unwrap_or(Err(HandOverError::Slow)) {
+        server.gatekeeper.reopen();
+        // What came meanwhile.
+        while let Ok(ask) = asked.try_recv() {
+            let _ = ask.answer.send(server.gatekeeper.answer(&ask.question));
+        }
+        return Err(error);
+    }
+    let (flights, names) = inheritance.len();
+    info!("the strike register is handed over: {flights} flights, {names} names");
+    let server = server.clone();
+    tokio::spawn(async move {
+        if let Err(error) = ask_all(&mut stream, &mut asked).await {
+            // What it has claimed nobody knows.
+            if *server.stopping().borrow() == Stop::No {
+                warn!(
+                    "the process that has the strike register is gone: {error}; tickets issued \
+                     before bring no early data"
+                );
+            }
+            server.gatekeeper.start_epoch();
+            server.gatekeeper.reopen();
+        }
+        // Tells [`Heir::gone`], once the register is open.
+        drop(asked);
+    });
+    Ok(())
+}
+
+async fn give(
+    stream: &mut UnixStream,
+    inheritance: &Inheritance,
+    store: &str,
+) -> Result<(), HandOverError> {
+    stream.write_all(store.as_bytes()).await?;
+    let bytes = inheritance.to_bytes();
+    stream.write_u64(bytes.len() as u64).await?;
+    stream.write_all(&bytes).await?;
+    if stream.read_u8().await? != TAKEN {
+        return Err(BadInheritance.into());
+    }
+    // The last that can fail. A byte for a process that is there arrives.
+    Ok(stream.write_u8(YOURS).await?)
+}
+
+/// Asks the other process what comes up here, as long as anybody can. Returns an error at once if
+/// the other process dies, also if there is nothing to ask.
+async fn ask_all(
+    stream: &mut UnixStream,
+    asked: &mut mpsc::UnboundedReceiver<Ask>,
+) -> std::io::Result<()> {
+    loop {
+        let ask = tokio::select! {
+            ask = asked.recv() => ask,
+            // The other process sends nothing unasked, so this is the end of the stream.
+            read = stream.read_u8() => {
+                return read.and_then(|_| Err(std::io::ErrorKind::InvalidData.into()));
+            }
+        };
+        let Some(ask) = ask else { return Ok(()) };
+        stream.write_all(&ask.question.to_bytes()).await?;
+        match Answer::parse(stream.read_u8().await?) {
+            Some(answer) => drop(ask.answer.send(answer)),
+            None => debug!("no answer to {:?}", ask.question),
+        }
+    }
+}
+
+async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
+    let store = store(&*server.config.lock().await);
+    let taking = timeout(PATIENCE, take(&mut stream, &store));
+    let inheritance = taking.await.unwrap_or(Err(HandOverError::Slow))?;
+    server.gatekeeper.take_over(&inheritance);
+    let (flights, names) = inheritance.len();
+    info!("the strike register is taken over: {flights} flights, {names} names");
+    let server = server.clone();
+    tokio::spawn(async move {
+        let error = answer_all(&server.gatekeeper, stream).await;
+        debug!("the process before this one has gone: {error}");
+    });
+    Ok(())
+}
+
+async fn take(stream: &mut UnixStream, store: &str) -> Result<Inheritance, HandOverError> {
+    let mut theirs = vec![0; store.len()];
+    stream.read_exact(&mut theirs).await?;
+    if theirs != store.as_bytes() {
+        return Err(HandOverError::OtherStore);
+    }
+    let length = stream.read_u64().await?;
+    let mut bytes = Vec::new();
+    // Memory is taken as the bytes come.
+    (&mut *stream).take(length).read_to_end(&mut bytes).await?;
+    let inheritance = Inheritance::parse(&bytes)?;
+    stream.write_u8(TAKEN).await?;
+    match stream.read_u8().await? {
+        YOURS => Ok(inheritance),
+        _ => Err(BadInheritance.into()),
+    }
+}
+
+/// Answers questions until the stream ends, and says why it did.
+async fn answer_all(gatekeeper: &Gatekeeper, mut stream: UnixStream) -> std::io::Error {
+    let mut bytes = [0; Question::LENGTH];
+    loop {
+        if let Err(error) = stream.read_exact(&mut bytes).await {
+            return error;
+        }
+        let answer = Question::parse(&bytes);
+        let answer = answer.map_or(0, |question| gatekeeper.answer(&question).to_byte());
+        if let Err(error) = stream.write_u8(answer).await {
+            return error;
+        }
+    }
+}
+
+/// Where flights are claimed: the same text for the same store, always as long.
+fn store(config: &ServerConfig) -> String {
+    let store = config.store.as_ref().map(|store| (&store.topology, &store.prefix, store.database));
+    ClaimKey::from_name(&[format!("{store:?}").as_bytes()]).to_string()
+}
+
+/// A clock that all processes of a machine read alike, and that is never set.
+pub(crate) fn common() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+/// For a register of a million records and a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The new process has read all.
+const TAKEN: u8 = 1;
+
+/// The old process has read that.
+const YOURS: u8 = 2;

@@ -1,0 +1,172 @@
+//! Packets between a process and its successor: the sockets are read by the newer one, and the
+//! older one's connections go on until they have ended.
+//!
+//! The newer one knows the older one's connection ids by their mark, and passes their packets on
+//! over a stream. Answers leave from the older one's own handles on the same sockets.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
+
+use firstflight_quic::IdMark;
+use quinn::udp::{EcnCodepoint, RecvMeta};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tracing::debug;
+
+/// The process before this one, as long as it is there.
+pub(crate) struct Predecessor {
+    mark: IdMark,
+    to: mpsc::Sender<Vec<u8>>,
+}
+
+/// A packet for a connection of the older process.
+pub(crate) struct Passed {
+    /// Which port it came to.
+    pub(crate) port: SocketAddr,
+    pub(crate) meta: RecvMeta,
+    pub(crate) datagram: Vec<u8>,
+}
+
+impl Predecessor {
+    /// At the other end of a stream; its connection ids bear `mark`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn new(stream: StdUnixStream, mark: IdMark) -> io::Result<Arc<Self>> {
+        stream.set_nonblocking(true)?;
+        let stream = UnixStream::from_std(stream)?;
+        let (to, from) = mpsc::channel(QUEUE);
+        tokio::spawn(write(stream, from));
+        Ok(Arc::new(Self { mark, to }))
+    }
+
+    /// Whether a datagram is for one of its connections. Once it has gone, none is: then ours is
+    /// the word that the connection is lost (RFC 9000 section 10.3).
+    pub(crate) fn has(&self, datagram: &[u8]) -> bool {
+        !self.to.is_closed() && self.mark.is_on(datagram)
+    }
+
+    /// Whether it has gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.to.is_closed()
+    }
+
+    /// Passes a datagram on. One more than it can take is lost, as at a socket.
+    pub(crate) fn pass(&self, port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) {
+        let _ = self.to.try_send(frame(port, meta, datagram));
+    }
+}
+
+/// Writes until the other end has gone. It never says anything, so its end is seen by reading.
+async fn write(stream: UnixStream, mut from: mpsc::Receiver<Vec<u8>>) {
+    let (mut reader, mut writer) = stream.into_split();
+    let writing = async {
+        while let Some(frame) = from.recv().await {
+            writer.write_all(&frame).await?;
+        }
+        io::Result::Ok(())
+    };
+    let mut nothing = [0];
+    tokio::select! {
+        written = writing => debug!("passing packets on: {written:?}"),
+        _ = reader.read(&mut nothing) => debug!("the process before this one has gone"),
+    }
+}
+
+/// Receives what the newer process passes on, until it has gone.
+pub(crate) async fn receive(stream: UnixStream, deliver: impl Fn(Passed)) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let length = stream.read_u32().await?;
+        if length > MAX_FRAME {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut frame = vec![0; length as usize];
+        stream.read_exact(&mut frame).await?;
+        match parse(&frame) {
+            Some(passed) => deliver(passed),
+            None => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Length, ECN bits, then port, client and our address as text, each with its length, and the
+/// datagram.
+fn frame(port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 4];
+    frame.push(meta.ecn.map_or(0, |ecn| ecn as u8));
+    let ours = meta.dst_ip.map_or_else(String::new, |ip| ip.to_string());
+    for text in [port.to_string(), meta.addr.to_string(), ours] {
+        // An address is never longer than 60.
+        frame.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
+        frame.extend_from_slice(text.as_bytes());
+    }
+    frame.extend_from_slice(datagram);
+    let length = u32::try_from(frame.len() - 4).unwrap_or(u32::MAX);
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    frame
+}
+
+fn parse(frame: &[u8]) -> Option<Passed> {
+    let (ecn, mut rest) = frame.split_first()?;
+    let mut text = || {
+        let (length, after) = rest.split_first()?;
+        let (text, after) = after.split_at_checked(usize::from(*length))?;
+        rest = after;
+        std::str::from_utf8(text).ok()
+    };
+    let (port, client, ours) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
+    let dst_ip = match ours {
+        "" => None,
+        ip => Some(ip.parse::<IpAddr>().ok()?),
+    };
+    let datagram = rest.to_vec();
+    let mut meta = RecvMeta::default();
+    (meta.addr, meta.dst_ip, meta.ecn) = (client, dst_ip, EcnCodepoint::from_bits(*ecn));
+    (meta.len, meta.stride) = (datagram.len(), datagram.len());
+    Some(Passed { port, meta, datagram })
+}
+
+/// Some bursts.
+const QUEUE: usize = 1024;
+
+/// A datagram's longest, and the addresses.
+const MAX_FRAME: u32 = 65_535 + 256;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_framed_is_parsed(
+            ecn in 0u8..4,
+            client in any::<(IpAddr, u16)>(),
+            ours in any::<Option<IpAddr>>(),
+            datagram in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let client = SocketAddr::from(client);
+            let mut meta = RecvMeta::default();
+            (meta.addr, meta.dst_ip, meta.ecn) = (client, ours, EcnCodepoint::from_bits(ecn));
+            let port = "[::]:443".parse().unwrap();
+            let framed = frame(port, &meta, &datagram);
+            let length = u32::from_be_bytes(*framed.first_chunk().unwrap());
+            prop_assert_eq!(length as usize, framed.len() - 4);
+            let passed = parse(&framed[4..]).unwrap();
+            prop_assert_eq!((passed.port, passed.meta.addr), (port, client));
+            prop_assert_eq!((passed.meta.dst_ip, passed.meta.ecn), (ours, meta.ecn));
+            prop_assert_eq!(&passed.datagram, &datagram);
+            prop_assert_eq!((passed.meta.len, passed.meta.stride), (datagram.len(), datagram.len()));
+        }
+
+        #[test]
+        fn any_bytes_are_a_frame_or_none(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = parse(&bytes);
+        }
+    }
+}

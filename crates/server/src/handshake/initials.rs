@@ -1,0 +1,100 @@
+//! A second reader of the first packets that come in on a socket: a flight is claimed in the store
+//! before quinn reads its ClientHello.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits};
+use quinn::{ConnectionId, Incoming};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// A ClientHello that came, and the address token that came with it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    pub(crate) client_hello: Vec<u8>,
+    pub(crate) token: Vec<u8>,
+}
+
+/// First flights as they come in on one socket.
+pub(crate) struct Arrivals {
+    state: Mutex<State>,
+    began: Instant,
+}
+
+struct State {
+    flights: FirstFlights,
+    /// Who waits for the rest of a ClientHello.
+    waiting: HashMap<(SocketAddr, ConnectionId), oneshot::Sender<()>>,
+}
+
+impl Arrivals {
+    pub(crate) fn new() -> Arc<Self> {
+        let flights = FirstFlights::new(FirstFlightsLimits::default());
+        let state = Mutex::new(State { flights, waiting: HashMap::new() });
+        Arc::new(Self { state, began: Instant::now() })
+    }
+
+    /// The ClientHello of a connection that begins. One that takes several datagrams is waited for
+    /// a moment. `None`: it is not to be had.
+    pub(crate) async fn of(&self, incoming: &Incoming) -> Option<Arrived> {
+        let remote = incoming.remote_address();
+        let (id, rest) = {
+            let mut state = self.state();
+            // After a Retry the client goes on with an id that only the Retry's token tells.
+            let after_retry = incoming.remote_address_validated() && !incoming.may_retry();
+            let id = match after_retry {
+                true => state.flights.with_token(remote)?,
+                false => incoming.orig_dst_cid(),
+            };
+            match state.flights.take(remote, &id) {
+                FirstFlight::Whole { client_hello, token } => {
+                    return Some(Arrived { client_hello, token });
+                }
+                FirstFlight::Unknown => return None,
+                FirstFlight::Partial => {}
+            }
+            let (whole, rest) = oneshot::channel();
+            state.waiting.insert((remote, id), whole);
+            (id, rest)
+        };
+        let _ = timeout(PATIENCE, rest).await;
+        let mut state = self.state();
+        state.waiting.remove(&(remote, id));
+        match state.flights.take(remote, &id) {
+            FirstFlight::Whole { client_hello, token } => Some(Arrived { client_hello, token }),
+            FirstFlight::Partial | FirstFlight::Unknown => {
+                state.flights.forget(remote, &id);
+                None
+            }
+        }
+    }
+
+    /// Forgets a connection that does not begin.
+    pub(crate) fn forget(&self, incoming: &Incoming) {
+        self.state().flights.forget(incoming.remote_address(), &incoming.orig_dst_cid());
+    }
+
+    /// Looks at a datagram that comes in.
+    pub(crate) fn see(&self, remote: SocketAddr, datagram: &[u8]) {
+        if !FirstFlights::may_begin(datagram) {
+            return;
+        }
+        let mut state = self.state();
+        if let Some(id) = state.flights.see(remote, datagram, self.began.elapsed())
+            && let Some(waiting) = state.waiting.remove(&(remote, id))
+        {
+            let _ = waiting.send(());
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For the rest of a ClientHello. Datagrams of one flight come together; one that was lost comes
+/// again after a second only (RFC 9002 section 6.2.2), and is then not worth waiting for.
+const PATIENCE: Duration = Duration::from_millis(50);

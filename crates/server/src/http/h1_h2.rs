@@ -1,0 +1,416 @@
+//! HTTP/1.1 or HTTP/2 on one connection: one task for the library, its streams, the handshake and
+//! the time limits.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use firstflight_tls::{HandshakeDriver, SharedStream};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+use tracing::debug;
+
+use crate::http::connection::{Completion, Connection, stopped};
+use crate::http::framed_stream::{FramedStream, Requests};
+use crate::http::request::HttpService;
+use crate::http::socket::Socket;
+use crate::http::stream::{Pass, PassStream, Stream, Streams};
+use crate::server::Stop;
+
+/// Serves HTTP until the connection ends. Returns whether it ended as both sides meant it to.
+pub(crate) async fn serve(
+    connection: &Arc<Connection>,
+    stream: SharedStream<Socket>,
+    driver: HandshakeDriver<Socket>,
+    socket: Socket,
+    completion: Completion,
+    accepted_at: Instant,
+    stop: watch::Receiver<Stop>,
+) -> bool {
+    let pass = Pass::default();
+    let spawned = Streams::default();
+    let http2 = connection.facts.alpn.as_deref() == Some(b"h2");
+    let io = PassStream::new(stream, driver.clone(), socket.clone(), pass.clone(), http2);
+    let library = Library::new(connection, driver.clone(), io, spawned.clone());
+    let http2 = library.is_http2();
+    Drive {
+        clock: Clock::new(connection.clone(), pass.clone(), accepted_at),
+        connection: connection.clone(),
+        library,
+        spawned,
+        streams: FuturesUnordered::new(),
+        tunnels: Vec::new(),
+        driver,
+        socket,
+        ended: None,
+        completion,
+        pass,
+        // HTTP/1.1 has no word for a request that comes too late: a kept connection ends with
+        // its next answer, if another process has taken over.
+        stopping: Box::pin(next_stop(
+            Stop::No,
+            stop,
+            if http2 { Stop::Leave } else { Stop::Finish },
+        )),
+    }
+    .await
+}
+
+/// The HTTP library's side, by the protocol that was negotiated (ALPN, RFC 7301).
+enum Library {
+    Http1(Pin<Box<Http1>>),
+    Http2(Pin<Box<http2::Connection<TokioIo<PassStream>, HttpService, Streams>>>),
+}
+
+type Http1 = http1::UpgradeableConnection<TokioIo<FramedStream<PassStream>>, HttpService>;
+
+impl Library {
+    fn new(
+        connection: &Arc<Connection>,
+        driver: HandshakeDriver<Socket>,
+        io: PassStream,
+        spawned: Streams,
+    ) -> Self {
+        let limits = &connection.generation.limits;
+        if connection.facts.alpn.as_deref() == Some(b"h2") {
+            let service = HttpService::new(connection.clone(), driver, None);
+            // Rapid resets (CVE-2023-44487) meet the library's own limits.
+            let connection = http2::Builder::new(spawned)
+                .timer(TokioTimer::new())
+                .enable_connect_protocol()
+                .max_concurrent_streams(limits.streams)
+                .max_header_list_size(u32::try_from(limits.header_size).unwrap_or(u32::MAX))
+                .serve_connection(TokioIo::new(io), service);
+            return Self::Http2(Box::pin(connection));
+        }
+        let requests = Requests::default();
+        let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
+        // The clock below times heads and idle connections, of both protocols alike.
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(None)
+            .keep_alive(connection.generation.keep_alive)
+            .max_header_size(limits.header_size)
+            .serve_connection(TokioIo::new(FramedStream::new(io, requests)), service)
+            .with_upgrades();
+        Self::Http1(Box::pin(connection))
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        match self {
+            Self::Http1(connection) => connection.as_mut().poll(cx),
+            Self::Http2(connection) => connection.as_mut().poll(cx),
+        }
+    }
+
+    /// Ends the connection after the requests that are running.
+    fn finish(&mut self) {
+        match self {
+            Self::Http1(connection) => connection.as_mut().graceful_shutdown(),
+            Self::Http2(connection) => connection.as_mut().graceful_shutdown(),
+        }
+    }
+
+    fn is_http2(&self) -> bool {
+        matches!(self, Self::Http2(_))
+    }
+}
+
+struct Drive {
+    connection: Arc<Connection>,
+    library: Library,
+    spawned: Streams,
+    streams: FuturesUnordered<Stream>,
+    tunnels: Vec<Stream>,
+    driver: HandshakeDriver<Socket>,
+    socket: Socket,
+    /// Once the library has ended: whether well. Its last words may still have to be sent.
+    ended: Option<bool>,
+    completion: Completion,
+    pass: Pass,
+    clock: Clock,
+    stopping: Pin<Box<dyn Future<Output = (Stop, watch::Receiver<Stop>)> + Send>>,
+}
+
+impl Future for Drive {
+    type Output = bool;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        let this = self.get_mut();
+        if this.poll_stop(cx) == Some(Stop::Now) {
+            return Poll::Ready(false);
+        }
+        if this.ended.is_none()
+            && let Poll::Ready(ended_well) = this.poll_protocol(cx)
+        {
+            this.ended = Some(ended_well);
+        }
+        this.poll_tunnels(cx);
+        match (this.ended, this.poll_send(cx)) {
+            (Some(ended_well), Poll::Ready(_)) if this.tunnels.is_empty() => {
+                return Poll::Ready(ended_well);
+            }
+            (_, Poll::Ready(Some(ended_well))) => return Poll::Ready(ended_well),
+            _ => {}
+        }
+        // Over HTTP/1.1 the response says so.
+        let is_last = !this.connection.generation.keep_alive || this.connection.is_overtaken();
+        if is_last && this.library.is_http2() && this.connection.seen.load(Ordering::Relaxed) > 0 {
+            this.finish(cx);
+        }
+        loop {
+            match this.clock.poll(cx, this.library.is_http2()) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Expired::Cut) => return Poll::Ready(false),
+                Poll::Ready(Expired::Finish) => this.finish(cx),
+            }
+        }
+    }
+}
+
+impl Drive {
+    /// The library first, the handshake after it: an answer that is there at once then leaves
+    /// in one write with the server's flight.
+    fn poll_protocol(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let ended = self.poll_library(cx);
+        if ended.is_ready() || self.connection.is_complete() {
+            return ended;
+        }
+        match self.driver.poll_complete(cx) {
+            Poll::Ready(Ok(())) => {
+                self.completion.reached(&self.connection);
+            }
+            Poll::Ready(Err(error)) => {
+                debug!("{}: {error}", self.connection.client);
+                return Poll::Ready(false);
+            }
+            Poll::Pending => {}
+        }
+        // Held requests may run now, and early data may have come in on the way.
+        self.poll_library(cx)
+    }
+
+    /// Sends what the pass has written: once, so that it leaves in as few segments as it fills.
+    /// `Some`: the socket has failed, and the connection ends as this says.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Option<bool>> {
+        let sent = self.driver.poll_send(cx);
+        self.pass.note_write(sent, self.socket.written()).map(|sent| match sent {
+            Ok(()) => None,
+            Err(error) => {
+                debug!("{}: {error}", self.connection.client);
+                Some(self.connection.is_complete())
+            }
+        })
+    }
+
+    fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        self.pass.begin();
+        if let Poll::Ready(result) = self.library.poll(cx) {
+            return Poll::Ready(self.note(result));
+        }
+        self.streams.extend(self.spawned.take());
+        if self.streams.is_empty() {
+            return Poll::Pending;
+        }
+        while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
+        // In the same pass: it sends what the streams answered, and reads no further.
+        let result = self.library.poll(cx).map(|result| self.note(result));
+        self.streams.extend(self.spawned.take());
+        if !self.streams.is_empty() && result.is_pending() {
+            // New ones have to be polled once to leave their waker.
+            while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
+        }
+        result
+    }
+
+    /// After the library: over HTTP/1.1 it gives the stream away when a tunnel begins. Each is polled
+    /// in each pass, because the stream wakes the task only.
+    fn poll_tunnels(&mut self, cx: &mut Context<'_>) {
+        self.tunnels.extend(self.connection.tunnels.take());
+        if self.ended.is_some() {
+            self.pass.begin();
+        }
+        self.tunnels.retain_mut(|tunnel| tunnel.as_mut().poll(cx).is_pending());
+    }
+
+    fn poll_stop(&mut self, cx: &mut Context<'_>) -> Option<Stop> {
+        let Poll::Ready((stage, receiver)) = self.stopping.as_mut().poll(cx) else {
+            return None;
+        };
+        let first = if self.library.is_http2() { Stop::Leave } else { Stop::Finish };
+        self.stopping = Box::pin(next_stop(stage, receiver, first));
+        // Registers for the next stage.
+        if let Poll::Ready((stage, _)) = self.stopping.as_mut().poll(cx) {
+            return Some(stage);
+        }
+        if self.library.is_http2() || self.connection.seen.load(Ordering::Relaxed) > 0 {
+            self.clock.stopping = Some(Instant::now());
+            self.library.finish();
+        }
+        // Else its first request is on its way, and its answer says that it is the last
+        // (`service.rs`): HTTP/1.1 has no word for a request that nobody has executed.
+        Some(stage)
+    }
+
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        if !self.clock.finishing {
+            self.clock.finishing = true;
+            self.library.finish();
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn note(&self, result: hyper::Result<()>) -> bool {
+        if let Err(error) = &result {
+            debug!("{}: {error}", self.connection.client);
+        }
+        // A head that was too large has been answered; the peer is to read that.
+        result.is_ok() || self.connection.is_complete()
+    }
+}
+
+/// The stage of stopping after `stage`, of which there are two: from `first` on requests are
+/// finished, then all is dropped.
+async fn next_stop(
+    stage: Stop,
+    mut receiver: watch::Receiver<Stop>,
+    first: Stop,
+) -> (Stop, watch::Receiver<Stop>) {
+    match stage {
+        Stop::No | Stop::Announced => stopped(&mut receiver, first).await,
+        Stop::Leave | Stop::Finish => stopped(&mut receiver, Stop::Now).await,
+        Stop::Now => std::future::pending().await,
+    }
+    let now = *receiver.borrow();
+    (now, receiver)
+}
+
+/// What to do when a limit is reached.
+enum Expired {
+    /// Say goodbye first.
+    Finish,
+    /// Drop the connection.
+    Cut,
+}
+
+/// The time limits of one connection.
+struct Clock {
+    connection: Arc<Connection>,
+    pass: Pass,
+    accepted_at: Instant,
+    /// Since when an HTTP/2 client has let go nothing of its answers, and how much it had before.
+    untaken: Option<(Instant, u64)>,
+    /// Since when no request has been running and none of a response has been left to send.
+    idle: Option<Idle>,
+    stopping: Option<Instant>,
+    /// Whether the library was told to end the connection, and since when because of a limit.
+    finishing: bool,
+    expired: Option<Instant>,
+    sleep: Pin<Box<Sleep>>,
+}
+
+#[derive(Clone, Copy)]
+struct Idle {
+    since: Instant,
+    bytes_read: u64,
+    /// Bytes of responses that HTTP/2 had written by then.
+    data: u64,
+    /// When the first byte of the next request's head came.
+    head: Option<Instant>,
+}
+
+impl Clock {
+    fn new(connection: Arc<Connection>, pass: Pass, accepted_at: Instant) -> Self {
+        let first = accepted_at + connection.generation.limits.header_timeout;
+        Self {
+            connection,
+            pass,
+            accepted_at,
+            untaken: None,
+            idle: None,
+            stopping: None,
+            finishing: false,
+            expired: None,
+            sleep: Box::pin(tokio::time::sleep_until(first.into())),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Expired> {
+        self.look(http2);
+        let deadline = self.deadline();
+        if let Some(deadline) = deadline {
+            if self.sleep.deadline() != deadline.into() {
+                self.sleep.as_mut().reset(deadline.into());
+            }
+            if self.sleep.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(self.expire());
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Takes note of what has changed since the last poll.
+    fn look(&mut self, http2: bool) {
+        let data = self.pass.data_written();
+        let offers = http2 && self.connection.offered.load(Ordering::Relaxed) > 0;
+        if !offers || self.untaken.is_none_or(|(_, before)| before != data) {
+            self.untaken = offers.then(|| (Instant::now(), data));
+        }
+        // A request is over when the library has all of its response, which may be long before the
+        // client has.
+        if self.connection.is_busy() || self.pass.blocked_since().is_some() {
+            self.idle = None;
+            return;
+        }
+        let (now, bytes_read) = (Instant::now(), self.pass.bytes_read());
+        let idle = self.idle.get_or_insert(Idle { since: now, bytes_read, data, head: None });
+        if idle.data != data {
+            (idle.since, idle.data) = (now, data);
+        }
+        // In HTTP/2 bytes without a request can be anything; such a connection is merely idle.
+        if !http2 && bytes_read != idle.bytes_read {
+            idle.head.get_or_insert(now);
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let limits = &self.connection.generation.limits;
+        if let (Some(expired), Some(idle)) = (self.expired, self.idle) {
+            return Some(expired.max(idle.since) + FAREWELL);
+        }
+        let first =
+            !self.connection.is_complete() || self.connection.seen.load(Ordering::Relaxed) == 0;
+        let stopping = self.stopping.zip(self.idle).map(|(since, idle)| since.max(idle.since));
+        [
+            first.then(|| self.accepted_at + limits.header_timeout),
+            self.idle.map(|idle| idle.since + limits.idle_timeout),
+            self.idle.and_then(|idle| idle.head).map(|head| head + limits.header_timeout),
+            self.pass.blocked_since().map(|since| since + limits.idle_timeout),
+            self.untaken.map(|(since, _)| since + limits.idle_timeout),
+            stopping.map(|since| since + FAREWELL),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn expire(&mut self) -> Expired {
+        // While a response is running or being sent, only a standstill has a limit.
+        if self.idle.is_none() || self.expired.is_some() || !self.connection.is_complete() {
+            self.connection.visit.timed_out();
+            return Expired::Cut;
+        }
+        self.expired = Some(Instant::now());
+        Expired::Finish
+    }
+}
+
+/// How long a peer has for the last words of an idle or stopped connection.
+const FAREWELL: Duration = Duration::from_secs(1);

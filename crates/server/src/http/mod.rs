@@ -1,0 +1,16 @@
+pub(crate) mod connection;
+pub(crate) mod framed_stream;
+pub(crate) mod h1_framing;
+pub(crate) mod h1_h2;
+pub(crate) mod h2_frames;
+pub(crate) mod h3;
+pub(crate) mod h3_body;
+pub(crate) mod h3_halves;
+pub(crate) mod h3_request;
+pub(crate) mod h3_streams;
+pub(crate) mod ping_pong;
+pub(crate) mod quic_ping_pong;
+pub(crate) mod redirect;
+pub(crate) mod request;
+pub(crate) mod socket;
+pub(crate) mod stream;

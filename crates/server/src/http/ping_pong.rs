@@ -1,0 +1,121 @@
+//! Ping-pong: `PONG` for each `PING`, without HTTP, to measure round trips and nothing else.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use firstflight_replay::Decision;
+use firstflight_tls::TlsStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::{timeout, timeout_at};
+
+use crate::http::connection::{Completion, Connection, Verdict, stopped};
+use crate::http::socket::Socket;
+use crate::observe::request::{Head, Record};
+use crate::server::Stop;
+
+/// Answers pings until the peer closes. Returns whether the connection ended as it should.
+pub(crate) async fn serve(
+    connection: &Arc<Connection>,
+    mut stream: TlsStream<Socket>,
+    completion: &Completion,
+    accepted_at: Instant,
+    mut stop: watch::Receiver<Stop>,
+) -> bool {
+    let mut game = Game { connection, stream: &mut stream, completion, accepted_at };
+    let played = tokio::select! {
+        played = game.play() => played,
+        () = stopped(&mut stop, Stop::Finish) => Ok(()),
+    };
+    if played.is_err() {
+        return false;
+    }
+    // A replay never finishes its handshake, so saying goodbye is limited in time.
+    let farewell = (accepted_at + connection.generation.limits.header_timeout)
+        .max(Instant::now() + Duration::from_secs(1));
+    matches!(timeout_at(farewell.into(), stream.shutdown()).await, Ok(Ok(())))
+}
+
+struct Game<'a> {
+    connection: &'a Arc<Connection>,
+    stream: &'a mut TlsStream<Socket>,
+    completion: &'a Completion,
+    accepted_at: Instant,
+}
+
+impl Game<'_> {
+    async fn play(&mut self) -> io::Result<()> {
+        while let Some(early) = self.ping().await? {
+            // The policy does not look at pings: they have no method and no path.
+            let decision = early.then(|| self.connection.arrive(true)).flatten();
+            let mut record = Record::begin(self.connection, &PING, decision.is_some());
+            self.connection.note(decision, &mut record);
+            match self.admit(decision, &mut record).await? {
+                Verdict::Run => {
+                    record.executed();
+                    self.stream.write_all(b"PONG").await?;
+                    self.stream.flush().await?;
+                    record.bytes(4);
+                    record.complete();
+                }
+                Verdict::TooEarly | Verdict::Busy | Verdict::Gone => return Ok(()),
+            }
+            if !self.connection.generation.keep_alive {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a ping and says whether it came whole as early data. `None`: the peer closed, or sent
+    /// something else.
+    async fn ping(&mut self) -> io::Result<Option<bool>> {
+        let mut ping = [0; 4];
+        let limits = &self.connection.generation.limits;
+        let limit = match self.stream.is_complete() {
+            true => Instant::now() + limits.idle_timeout,
+            false => self.accepted_at + limits.header_timeout,
+        };
+        match timeout_at(limit.into(), self.stream.read_exact(&mut ping)).await {
+            Ok(Ok(_)) if ping == *b"PING" => Ok(Some(self.stream.reading_early())),
+            Ok(Err(error)) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    /// The gate's word; the handshake is carried on beside it.
+    async fn admit(
+        &mut self,
+        decision: Option<Decision>,
+        record: &mut Record,
+    ) -> io::Result<Verdict> {
+        if !matches!(decision, Some(Decision::Hold(_))) {
+            return Ok(self.connection.admit(decision, record).await);
+        }
+        let limit = self.connection.generation.limits.header_timeout;
+        let (connection, stream, completion) =
+            (self.connection, &mut *self.stream, self.completion);
+        let complete = async {
+            poll_fn(|cx| stream.poll_complete(cx)).await?;
+            completion.reached(connection);
+            // The verdict ends this.
+            std::future::pending::<io::Result<Verdict>>().await
+        };
+        let both = async {
+            tokio::select! {
+                verdict = self.connection.admit(decision, record) => Ok(verdict),
+                failed = complete => failed,
+            }
+        };
+        timeout(limit, both).await.unwrap_or_else(|_| {
+            self.connection.visit.timed_out();
+            Err(io::ErrorKind::TimedOut.into())
+        })
+    }
+}
+
+/// What there is to say of a ping.
+pub(crate) const PING: Head<'static> =
+    Head { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };

@@ -1,0 +1,128 @@
+//! HTTP without TLS, where every answer sends to the same URL with `https`.
+//!
+//! 308 keeps the method and its body. The host that a client is sent to is the one that it asked,
+//! and one of a site's names if sites have any, so nobody is sent elsewhere by a link of somebody
+//! else's. There is no early data here and no line in the access log: the client comes again.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+
+use crate::handler::response::{AnswerBody, plain};
+use crate::http::connection::stopped;
+use crate::route::authority;
+use crate::server::{Shared, Stop};
+
+/// Answers on one connection.
+pub(crate) async fn serve(server: Arc<Shared>, tcp: TcpStream) {
+    let mut stop = server.stopping();
+    let limits = server.current().limits.clone();
+    let service = service_fn(|request: Request<hyper::body::Incoming>| {
+        let knows = |host: &str| server.current().service.knows(host);
+        // An authority's question is answered here: this is where it comes (RFC 8555 section 8.3).
+        let asked = server.acme.answer(&request);
+        let answer = || answer(&request, server.listeners.https_port(), knows);
+        ready(Ok::<_, Infallible>(asked.unwrap_or_else(answer)))
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_header_size(limits.header_size)
+        .serve_connection(TokioIo::new(tcp), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        _ = &mut connection => return,
+        () = stopped(&mut stop, Stop::Finish) => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        _ = connection => {}
+        () = stopped(&mut stop, Stop::Now) => {}
+    }
+}
+
+fn answer<B>(
+    request: &Request<B>,
+    https_port: u16,
+    knows: impl Fn(&str) -> bool,
+) -> Response<AnswerBody> {
+    let Ok(Some(host)) = authority::host(request) else { return plain(StatusCode::BAD_REQUEST) };
+    if !knows(&host) {
+        return plain(StatusCode::MISDIRECTED_REQUEST);
+    }
+    let Some(location) = location(request, &host, https_port) else {
+        return plain(StatusCode::BAD_REQUEST);
+    };
+    let mut answer = plain(StatusCode::PERMANENT_REDIRECT);
+    answer.headers_mut().insert(header::LOCATION, location);
+    answer
+}
+
+/// The same URL with `https`. `None`: the target has no path, as that of `OPTIONS *` has none.
+fn location<B>(request: &Request<B>, host: &str, https_port: u16) -> Option<HeaderValue> {
+    let target = request.uri().path_and_query()?.as_str();
+    if !target.starts_with('/') {
+        return None;
+    }
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    };
+    let port = match https_port {
+        443 => String::new(),
+        port => format!(":{port}"),
+    };
+    HeaderValue::try_from(format!("https://{host}{port}{target}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(method: &str, target: &str, host: &str, https_port: u16) -> (u16, String) {
+        let request = Request::builder().method(method).uri(target).header(header::HOST, host);
+        let knows = |host: &str| host != "stranger.test";
+        let answer = answer(&request.body(()).unwrap(), https_port, knows);
+        let location = answer.headers().get(header::LOCATION);
+        let location = location.map_or("", |location| location.to_str().unwrap()).to_owned();
+        (answer.status().as_u16(), location)
+    }
+
+    #[test]
+    fn path_and_query_are_kept_and_the_host_is_the_one_that_was_asked() {
+        for (target, host, port, location) in [
+            ("/", "example.test", 443, "https://example.test/"),
+            ("/a%20b/?q=1&r", "Example.test:80", 443, "https://example.test/a%20b/?q=1&r"),
+            ("/", "example.test:8080", 8443, "https://example.test:8443/"),
+            ("/x", "[::1]:80", 443, "https://[::1]/x"),
+            ("//evil.test/x", "example.test", 443, "https://example.test//evil.test/x"),
+            ("http://example.test/x", "other.test", 443, "https://example.test/x"),
+        ] {
+            assert_eq!(asked("POST", target, host, port), (308, location.to_owned()), "{target}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_where_no_site_is() {
+        for (method, target, host, status) in [
+            ("GET", "/", "stranger.test", 421),
+            ("GET", "http://stranger.test/", "example.test", 421),
+            ("GET", "/", "example.test@evil.test", 400),
+            ("GET", "/", "evil.test/", 400),
+            ("GET", "/", "", 400),
+            ("OPTIONS", "*", "example.test", 400),
+            ("CONNECT", "example.test:443", "example.test:443", 400),
+        ] {
+            assert_eq!(
+                asked(method, target, host, 443),
+                (status, String::new()),
+                "{target} {host}"
+            );
+        }
+    }
+}

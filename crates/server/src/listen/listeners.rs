@@ -1,0 +1,302 @@
+//! All that is listened on, and accepting there. Addresses come and go with reloads.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use firstflight_config::{ConfigError, Listener, ListenerProtocol, ServerConfig};
+use futures_util::FutureExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::ServerError;
+use crate::handoff::state::{Estate, Given};
+use crate::handshake::quic_config;
+use crate::http::connection;
+use crate::listen::permits::Place;
+use crate::listen::tcp_socket::{self, Port};
+use crate::route::snapshot::serves_http3;
+use crate::server::Shared;
+
+/// The addresses listened on.
+#[derive(Default)]
+pub(crate) struct Listeners(Mutex<Vec<Open>>);
+
+/// One of them.
+struct Open {
+    /// As the configuration has it, maybe with port 0.
+    asked: SocketAddr,
+    /// With the port that the system chose.
+    address: SocketAddr,
+    settings: Arc<ArcSwap<Listener>>,
+    tcp: Arc<TcpListener>,
+    closing: watch::Sender<Closing>,
+    accepting: JoinHandle<()>,
+}
+
+/// How an address is closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// Not at all.
+    No,
+    /// After what waits in the kernel's queue has been accepted: it would be reset.
+    AfterQueue,
+    /// At once: another process accepts there too.
+    AtOnce,
+}
+
+/// Where a connection came in.
+#[derive(Clone)]
+pub(crate) struct Entrance {
+    /// The settings of the address as they were then.
+    pub(crate) listener: Arc<Listener>,
+    /// The port, also where the system chose it.
+    pub(crate) port: u16,
+}
+
+/// How the addresses of a new configuration differ from those that are open. New ones are bound
+/// already, nobody accepts there yet.
+pub(crate) struct Changes {
+    new: Vec<(Listener, Port)>,
+    kept: Vec<(SocketAddr, Listener)>,
+    /// Kept addresses where HTTP/3 begins, and where it ends.
+    with_udp: Vec<(SocketAddr, Vec<UdpSocket>)>,
+    without_udp: Vec<SocketAddr>,
+    gone: Vec<SocketAddr>,
+}
+
+/// Listens on all addresses of a configuration, with the sockets that are open already.
+///
+/// # Errors
+/// [`ServerError`] of the first that cannot be had.
+pub(crate) fn bind(
+    config: &ServerConfig,
+    estate: &mut Estate,
+) -> Result<Vec<(Listener, Port)>, ServerError> {
+    check(config)?;
+    let bind = |one: &Listener| {
+        let udp = has_udp(one, config);
+        let port = match estate.take(one.address) {
+            Some(given) => tcp_socket::listen_with(given, config.limits.backlog, udp)?,
+            None => tcp_socket::listen(one.address, config.limits.backlog, udp)?,
+        };
+        Ok((one.clone(), port))
+    };
+    config.listeners.iter().map(bind).collect()
+}
+
+/// Whether a configuration's addresses can be listened on, as far as that shows beforehand.
+///
+/// # Errors
+/// [`ServerError::NoAddress`], or [`ServerError::Config`] for one that is there twice.
+pub(crate) fn check(config: &ServerConfig) -> Result<(), ServerError> {
+    if config.listeners.is_empty() {
+        return Err(ServerError::NoAddress);
+    }
+    for (at, one) in config.listeners.iter().enumerate() {
+        let before = &config.listeners[..at];
+        if one.address.port() != 0 && before.iter().any(|other| other.address == one.address) {
+            let text = format!("{} is listened on twice; name it once", one.address);
+            return Err(ConfigError::Setting(text).into());
+        }
+    }
+    Ok(())
+}
+
+fn has_udp(listener: &Listener, config: &ServerConfig) -> bool {
+    serves_http3(config) && listener.http3 && listener.protocol == ListenerProtocol::Https
+}
+
+impl Listeners {
+    /// Accepts connections on a port that is bound.
+    pub(crate) fn open(&self, server: &Arc<Shared>, listener: Listener, port: Port) {
+        let Port { address, tcp, udp } = port;
+        let asked = listener.address;
+        let settings = Arc::new(ArcSwap::from_pointee(listener));
+        let (closing, closed) = watch::channel(Closing::No);
+        let tcp = Arc::new(tcp);
+        let accepting =
+            accept(tcp.clone(), address.port(), settings.clone(), server.clone(), closed);
+        let accepting = tokio::spawn(accepting);
+        open_udp(server, address, udp);
+        info!("serving on {address}");
+        self.all().push(Open { asked, address, settings, tcp, closing, accepting });
+    }
+
+    /// What a configuration changes, with its new addresses bound.
+    ///
+    /// # Errors
+    /// [`ServerError`] of the first address that cannot be had. Nothing has changed then.
+    pub(crate) fn plan(
+        &self,
+        config: &ServerConfig,
+        front: &quic_config::Front,
+    ) -> Result<Changes, ServerError> {
+        check(config)?;
+        let mut changes = Changes {
+            new: Vec::new(),
+            kept: Vec::new(),
+            with_udp: Vec::new(),
+            without_udp: Vec::new(),
+            gone: Vec::new(),
+        };
+        let mut open: Vec<_> = self.all().iter().map(|one| (one.asked, one.address)).collect();
+        for wanted in &config.listeners {
+            let udp = has_udp(wanted, config);
+            let Some(at) = open.iter().position(|(asked, _)| *asked == wanted.address) else {
+                let port = tcp_socket::listen(wanted.address, config.limits.backlog, udp)?;
+                changes.new.push((wanted.clone(), port));
+                continue;
+            };
+            let (_, address) = open.swap_remove(at);
+            changes.kept.push((address, wanted.clone()));
+            match (udp, front.has(address)) {
+                (true, false) => changes.with_udp.push((address, quic_config::bind(address)?)),
+                (true, true) => changes.with_udp.push((address, Vec::new())),
+                (false, _) => changes.without_udp.push(address),
+            }
+        }
+        changes.gone = open.into_iter().map(|(_, address)| address).collect();
+        Ok(changes)
+    }
+
+    /// Does what was planned. Connections that were accepted on an address that is gone go on.
+    pub(crate) fn apply(&self, server: &Arc<Shared>, changes: Changes) {
+        for address in changes.gone.iter().chain(&changes.without_udp) {
+            server.front.retire(*address);
+        }
+        for (address, listener) in changes.kept {
+            for one in self.all().iter().filter(|one| one.address == address) {
+                one.settings.store(Arc::new(listener.clone()));
+            }
+        }
+        for (address, sockets) in changes.with_udp {
+            match sockets.is_empty() {
+                true => server.front.reopen(address),
+                false => open_udp(server, address, sockets),
+            }
+        }
+        for (listener, port) in changes.new {
+            self.open(server, listener, port);
+        }
+        self.all().retain(|one| {
+            let stays = !changes.gone.contains(&one.address);
+            if !stays {
+                one.closing.send_replace(Closing::AfterQueue);
+                info!("no longer serving on {}", one.address);
+            }
+            stays
+        });
+    }
+
+    /// Further handles on all, for a next process.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn bequeath(&self) -> io::Result<Vec<Given>> {
+        let given = |one: &Open| {
+            let tcp = Some(one.tcp.as_fd().try_clone_to_owned()?.into());
+            Ok(Given { asked: one.asked, address: one.address, tcp, udp: Vec::new() })
+        };
+        self.all().iter().map(given).collect()
+    }
+
+    /// Closes all. What waits in the kernel's queues is accepted first, unless another process
+    /// accepts it.
+    pub(crate) async fn close(&self, left_to_another: bool) {
+        let all = std::mem::take(&mut *self.all());
+        let how = if left_to_another { Closing::AtOnce } else { Closing::AfterQueue };
+        for one in &all {
+            one.closing.send_replace(how);
+        }
+        for one in all {
+            let _ = one.accepting.await;
+        }
+    }
+
+    /// The addresses, with the ports that the system chose.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.all().iter().map(|one| one.address).collect()
+    }
+
+    /// The port of the first address with HTTPS; 443 where none has it, as another process may.
+    pub(crate) fn https_port(&self) -> u16 {
+        let all = self.all();
+        let https = |one: &&Open| one.settings.load().protocol == ListenerProtocol::Https;
+        all.iter().find(https).map_or(443, |one| one.address.port())
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Open>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn open_udp(server: &Arc<Shared>, address: SocketAddr, sockets: Vec<UdpSocket>) {
+    let generation = server.current();
+    let (Some(terms), false) = (&generation.quic, sockets.is_empty()) else { return };
+    if let Err(error) = server.front.open(address, sockets, terms, server) {
+        warn!("no HTTP/3 on {address}: {error}");
+    }
+}
+
+/// Accepts connections while there are places, until the address is closed.
+async fn accept(
+    tcp: Arc<TcpListener>,
+    port: u16,
+    settings: Arc<ArcSwap<Listener>>,
+    server: Arc<Shared>,
+    mut closed: watch::Receiver<Closing>,
+) {
+    let serve = |stream: TcpStream, client: SocketAddr, place: Place| {
+        let entrance = Entrance { listener: settings.load_full(), port };
+        let serving = connection::serve(server.clone(), stream, client, entrance);
+        tokio::spawn(async move {
+            serving.await;
+            drop(place);
+        });
+    };
+    let mut waiting = None;
+    let accepting = async {
+        loop {
+            // Without a free place, clients wait in the backlog.
+            server.places.one_is_free().await;
+            match tcp.accept().await {
+                Ok(accepted) => {
+                    // Another listener may have been faster.
+                    waiting = Some(accepted);
+                    let place = server.places.take().await;
+                    if let Some((stream, client)) = waiting.take() {
+                        serve(stream, client, place);
+                    }
+                }
+                Err(error) => {
+                    // Out of file descriptors or memory, or a peer that has gone again.
+                    warn!("cannot accept a connection: {error}");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        _ = closed.wait_for(|closing| *closing != Closing::No) => {}
+    }
+    if let Some((stream, client)) = waiting {
+        serve(stream, client, server.places.take_beyond());
+    }
+    if *closed.borrow() == Closing::AtOnce {
+        return;
+    }
+    while let Some(Ok((stream, client))) = tcp.accept().now_or_never() {
+        serve(stream, client, server.places.take_beyond());
+    }
+}
+
+/// Long enough for places to come free, short enough not to be noticed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

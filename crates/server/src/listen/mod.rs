@@ -1,0 +1,10 @@
+pub(crate) mod dispatch;
+pub(crate) mod handshake_limit;
+pub(crate) mod listeners;
+pub(crate) mod permits;
+pub(crate) mod proxy_header;
+pub(crate) mod quic_endpoint;
+pub(crate) mod tcp_socket;
+pub(crate) mod udp;
+pub(crate) mod udp_socket;
+pub(crate) mod worker_socket;

@@ -1,0 +1,119 @@
+//! Listening sockets: address reuse, a long backlog, TCP Fast Open; UDP beside them.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use nix::sys::socket::setsockopt;
+use nix::{setsockopt_impl, sockopt_impl};
+use tokio::net::{TcpListener, TcpSocket};
+use tracing::warn;
+
+use crate::ServerError;
+use crate::handoff::state::Given;
+use crate::handshake::quic_config;
+
+/// One address that is listened on.
+pub(crate) struct Port {
+    /// With the port that the system chose, where none was asked for.
+    pub(crate) address: SocketAddr,
+    pub(crate) tcp: TcpListener,
+    /// For HTTP/3, a socket a worker; empty without it.
+    pub(crate) udp: Vec<UdpSocket>,
+}
+
+/// Listens on `address`, over UDP too if HTTP/3 is to be served.
+///
+/// # Errors
+/// [`ServerError::AddressInUse`], [`ServerError::UdpInUse`], [`ServerError::AddressForbidden`] or
+/// [`ServerError::Listen`].
+pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<Port, ServerError> {
+    let mut tries = 0;
+    loop {
+        let tcp = listen_tcp(address, backlog)?;
+        let bound = tcp.local_addr().unwrap_or(address);
+        let udp = match http3 {
+            true => quic_config::bind(bound),
+            false => Ok(Vec::new()),
+        };
+        tries += 1;
+        match udp {
+            Ok(udp) => return Ok(Port { address: bound, tcp, udp }),
+            // The system chose a port that is free for TCP alone.
+            Err(ServerError::UdpInUse(_)) if address.port() == 0 && tries < PORT_TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Listens with sockets that are open already, and opens what is missing.
+///
+/// # Errors
+/// As [`listen`].
+pub(crate) fn listen_with(given: Given, backlog: u32, http3: bool) -> Result<Port, ServerError> {
+    let Given { address, tcp, udp, .. } = given;
+    let tcp = match tcp {
+        Some(tcp) => adopt(tcp).map_err(|reason| ServerError::Listen { address, reason })?,
+        None => listen_tcp(address, backlog)?,
+    };
+    let udp = match (http3, udp.is_empty()) {
+        (true, true) => quic_config::bind(address)?,
+        (true, false) => udp,
+        (false, _) => Vec::new(),
+    };
+    for socket in &udp {
+        socket.set_nonblocking(true).map_err(|reason| ServerError::Listen { address, reason })?;
+    }
+    Ok(Port { address, tcp, udp })
+}
+
+fn adopt(tcp: std::net::TcpListener) -> io::Result<TcpListener> {
+    tcp.set_nonblocking(true)?;
+    open_fast(&tcp, tcp.local_addr()?);
+    TcpListener::from_std(tcp)
+}
+
+fn listen_tcp(address: SocketAddr, backlog: u32) -> Result<TcpListener, ServerError> {
+    bind(address, backlog).map_err(|reason| match reason.kind() {
+        io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
+        io::ErrorKind::PermissionDenied => ServerError::AddressForbidden(address),
+        _ => ServerError::Listen { address, reason },
+    })
+}
+
+fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    open_fast(&socket, address);
+    socket.listen(backlog)
+}
+
+/// RFC 7413: a client with a cookie sends its ClientHello, and with it early data, in the SYN.
+fn open_fast(socket: &impl AsFd, address: SocketAddr) {
+    if let Err(error) = setsockopt(socket, TcpFastOpen, &FAST_OPEN_QUEUE) {
+        warn!(
+            "no TCP Fast Open on {address}: {error}; the kernel allows it by sysctl \
+             net.ipv4.tcp_fastopen=3"
+        );
+    }
+}
+
+sockopt_impl!(
+    /// Connections by Fast Open that have not completed the TCP handshake yet.
+    TcpFastOpen,
+    SetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_FASTOPEN,
+    i32
+);
+
+/// As many as a burst brings within one round trip; above it the kernel falls back to the
+/// ordinary handshake.
+const FAST_OPEN_QUEUE: i32 = 1024;
+
+/// Ports to try where the system may choose.
+const PORT_TRIES: usize = 20;

@@ -1,0 +1,377 @@
+//! All that listens on UDP: ports come and go with reloads, reset key and door stay.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use firstflight_quic::{AddressTokens, IdMark, ResetKey, Steering};
+use firstflight_telemetry::metrics::{QuicReading, QuicRefusal};
+use firstflight_tickets::Ring;
+use quinn::{Endpoint, EndpointConfig, VarInt};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::ServerError;
+use crate::handoff::relay::{self, Passed, Predecessor};
+use crate::handoff::state::{Estate, Secrets};
+use crate::handshake::initials::Arrivals;
+use crate::handshake::quic;
+use crate::handshake::quic_config::Beginning;
+use crate::handshake::quic_config::H3_NO_ERROR;
+use crate::handshake::quic_config::Terms;
+use crate::handshake::quic_config::Tokens;
+use crate::listen::dispatch::Strays;
+use crate::listen::handshake_limit::{Door, Entry};
+use crate::listen::quic_endpoint;
+use crate::server::{Shared, Stop};
+
+/// All that listens on UDP.
+pub(crate) struct Front {
+    ports: Mutex<Vec<Port>>,
+    door: Arc<Door>,
+    pub(crate) tokens: AddressTokens,
+    endpoints: EndpointConfig,
+    secrets: Secrets,
+    mark: IdMark,
+    /// The process before this one, while its connections go on.
+    before: Option<Arc<Predecessor>>,
+    /// Where the next process passes packets on, once there is one.
+    packets: Mutex<Option<StdUnixStream>>,
+    /// Whether the next process reads the sockets.
+    left: watch::Sender<bool>,
+    /// Whether flights are claimed in a store, so that what comes in has to be read twice.
+    with_store: bool,
+}
+
+/// A port with its endpoints.
+struct Port {
+    address: SocketAddr,
+    workers: Vec<Worker>,
+    /// Further handles on the sockets, for a next process.
+    sockets: Vec<UdpSocket>,
+    strays: Arc<Strays>,
+    /// Whether it takes new connections. One that does not is kept for those that it has.
+    open: Arc<AtomicBool>,
+}
+
+/// An endpoint, on one of a port's sockets.
+#[derive(Clone)]
+struct Worker {
+    endpoint: Endpoint,
+    /// What comes in on it, where flights are claimed in a store.
+    arrivals: Option<Arc<Arrivals>>,
+}
+
+impl Front {
+    /// Without a port, and with what the process before this one has left, if there was one.
+    ///
+    /// # Errors
+    /// [`ServerError::Estate`].
+    pub(crate) fn new(
+        tokens: &Tokens,
+        settings: &firstflight_config::ServerConfig,
+        estate: &mut Estate,
+    ) -> Result<Self, ServerError> {
+        let http3 = &settings.http3;
+        let before = estate.secrets.take();
+        let secrets = before.as_ref().map_or_else(Secrets::fresh, Secrets::after);
+        let before = match (before, estate.packets.take()) {
+            (Some(before), Some(stream)) => {
+                let mark = IdMark::new(before.id_mark);
+                Some(Predecessor::new(stream, mark).map_err(ServerError::Estate)?)
+            }
+            _ => None,
+        };
+        let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(secrets.reset_key)));
+        // quinn would name drafts too, whose keys we do not have.
+        endpoints.supported_versions(vec![1]);
+        Ok(Self {
+            ports: Mutex::new(Vec::new()),
+            door: Door::new(http3.retry_above, http3.refuse_above),
+            tokens: tokens.tokens.clone(),
+            endpoints,
+            mark: IdMark::new(secrets.id_mark),
+            secrets,
+            before,
+            packets: Mutex::new(None),
+            left: watch::Sender::new(false),
+            with_store: settings.store.is_some(),
+        })
+    }
+
+    /// Opens endpoints on a port's sockets and accepts connections, a task an endpoint. When the
+    /// server stops, they refuse further ones.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`].
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        sockets: Vec<UdpSocket>,
+        terms: &Terms,
+        server: &Arc<Shared>,
+    ) -> Result<(), ServerError> {
+        let failed = |reason| ServerError::Listen { address, reason };
+        let open = Arc::new(AtomicBool::new(true));
+        // As many as there are sockets: they may have come from a process with more threads.
+        let steering = Steering::new(u8::try_from(sockets.len()).unwrap_or(u8::MAX));
+        let strays = Arc::new(Strays::new(steering, self.before.clone(), address));
+        let mut workers = Vec::new();
+        let further = sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
+        let further = further.map_err(failed)?;
+        for (number, socket) in (0..).zip(sockets) {
+            let arrivals = self.with_store.then(Arrivals::new);
+            let opened = quic_endpoint::open(
+                socket,
+                terms.config.clone(),
+                self.endpoints.clone(),
+                (steering, &self.mark, number),
+                strays.clone(),
+                arrivals.clone(),
+                server.metrics.clone(),
+            );
+            let endpoint = opened.map_err(failed)?;
+            workers.push(Worker { endpoint, arrivals });
+        }
+        for worker in workers.clone() {
+            tokio::spawn(self.clone().accept(worker, open.clone(), server.clone()));
+        }
+        self.ports().push(Port { address, workers, sockets: further, strays, open });
+        Ok(())
+    }
+
+    /// Whether a port is open, or can be opened again by [`Front::reopen`].
+    pub(crate) fn has(&self, address: SocketAddr) -> bool {
+        self.ports().iter().any(|port| port.address == address)
+    }
+
+    /// Lets a port take connections again.
+    pub(crate) fn reopen(&self, address: SocketAddr) {
+        self.set_open(address, true);
+    }
+
+    /// Lets a port take no further connections. Those that it has go on.
+    pub(crate) fn retire(&self, address: SocketAddr) {
+        self.set_open(address, false);
+    }
+
+    fn set_open(&self, address: SocketAddr, open: bool) {
+        for port in self.ports().iter().filter(|port| port.address == address) {
+            port.open.store(open, Ordering::Relaxed);
+        }
+    }
+
+    /// What the next process needs of this one: further handles on each port's sockets, and the
+    /// way on which it passes packets on.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn bequeath(&self, estate: &mut Estate, ring: Option<&Ring>) -> io::Result<()> {
+        for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
+            let sockets = port.sockets.iter().map(UdpSocket::try_clone);
+            let given = estate.ports.iter_mut().find(|given| given.address == port.address);
+            if let Some(given) = given {
+                given.udp = sockets.collect::<Result<_, _>>()?;
+            }
+        }
+        let (ours, theirs) = StdUnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
+        estate.packets = Some(theirs);
+        estate.secrets = Some(self.secrets.with_ring(ring));
+        Ok(())
+    }
+
+    /// Leaves the sockets to the next process, which passes on what is for connections of this one.
+    /// If that process dies, the sockets are read here again.
+    pub(crate) fn leave(self: &Arc<Self>, server: &Arc<Shared>) {
+        self.left.send_replace(true);
+        for port in self.ports().iter() {
+            port.strays.leave(true);
+        }
+        let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = stream.and_then(|stream| UnixStream::from_std(stream).ok());
+        let (front, server) = (self.clone(), server.clone());
+        tokio::spawn(async move {
+            if let Some(stream) = stream {
+                let ended = relay::receive(stream, |Passed { port, meta, datagram }| {
+                    for one in front.ports().iter().filter(|one| one.address == port) {
+                        one.strays.deliver(meta, datagram.clone());
+                    }
+                });
+                let ended = ended.await;
+                debug!("the next process passes no more packets on: {ended:?}");
+            }
+            // Not sooner: new connections are ignored as long as the register is another process's.
+            server.gatekeeper.without_heir().await;
+            front.stay();
+        });
+    }
+
+    /// Reads the sockets again, as there is no next process.
+    fn stay(&self) {
+        for port in self.ports().iter() {
+            port.strays.leave(false);
+        }
+        self.left.send_replace(false);
+    }
+
+    /// Waits until the sockets are this process's.
+    pub(crate) async fn has_sockets(&self) {
+        // The sender is ours too.
+        let _ = self.left.subscribe().wait_for(|left| !left).await;
+    }
+
+    /// Whether the process before this one still serves connections.
+    pub(crate) fn has_predecessor(&self) -> bool {
+        self.before.as_ref().is_some_and(|before| !before.is_gone())
+    }
+
+    /// Takes up another configuration for what an endpoint decides by itself: tokens and buffers.
+    pub(crate) fn take_up(&self, terms: Option<&Terms>, http3: &firstflight_config::Http3Settings) {
+        self.door.resize(http3.retry_above, http3.refuse_above);
+        let Some(terms) = terms else { return };
+        for Worker { endpoint, .. } in self.workers() {
+            endpoint.set_server_config(Some(terms.config.clone()));
+        }
+    }
+
+    async fn accept(self: Arc<Self>, worker: Worker, open: Arc<AtomicBool>, server: Arc<Shared>) {
+        let stop = server.stopping();
+        while let Some(incoming) = worker.endpoint.accept().await {
+            let stage = *stop.borrow();
+            let handed_over = server.gatekeeper.has_heir();
+            if stage >= Stop::Leave || !open.load(Ordering::Relaxed) || handed_over {
+                worker.forget(&incoming);
+                match stage {
+                    // The client sends again, and the next process hears it, or this one if the
+                    // register comes back.
+                    Stop::Leave => incoming.ignore(),
+                    _ if handed_over => incoming.ignore(),
+                    _ => {
+                        server.metrics.quic.turned_away.count(QuicRefusal::Refused);
+                        incoming.refuse();
+                    }
+                }
+                continue;
+            }
+            self.begin(&worker, incoming, &server, &stop);
+        }
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        worker: &Worker,
+        incoming: quinn::Incoming,
+        server: &Arc<Shared>,
+        stop: &watch::Receiver<Stop>,
+    ) {
+        let counts = &server.metrics.quic;
+        let handshaking = match self.door.enter(incoming.remote_address_validated()) {
+            Entry::Handshake(handshaking) => handshaking,
+            Entry::Retry => {
+                counts.turned_away.count(QuicRefusal::Retry);
+                worker.forget(&incoming);
+                // An address that was not shown may always be asked for.
+                let _ = incoming.retry();
+                return;
+            }
+            Entry::Ignore => {
+                counts.turned_away.count(QuicRefusal::Rush);
+                worker.forget(&incoming);
+                return incoming.ignore();
+            }
+        };
+        // There is no backlog to wait in, and a client that is refused has TCP.
+        let Some(place) = server.places.try_take() else {
+            counts.turned_away.count(QuicRefusal::Refused);
+            worker.forget(&incoming);
+            return incoming.refuse();
+        };
+        // Not one that a Retry brought.
+        if incoming.remote_address_validated() && incoming.may_retry() {
+            counts.tokens.count(());
+        }
+        let client = incoming.remote_address();
+        let port = worker.endpoint.local_addr().map_or(0, |address| address.port());
+        let arrivals = worker.arrivals.clone();
+        let beginning = Beginning { incoming, handshaking, arrivals, port };
+        let serving = quic::serve(server.clone(), self.clone(), beginning, stop.clone());
+        tokio::spawn(async move {
+            if let Err(error) = serving.await {
+                debug!("{client}: {error}");
+            }
+            drop(place);
+        });
+    }
+
+    /// What metrics say of the door.
+    pub(crate) fn reading(&self) -> QuicReading {
+        QuicReading { handshakes: self.door.handshakes() as u64 }
+    }
+
+    /// Says when a rush of connections is over, and lets go of ports that are not listened on any
+    /// more. Call it about once a second.
+    pub(crate) fn look(&self) {
+        self.door.look();
+        self.ports().retain(|port| {
+            let used = port.open.load(Ordering::Relaxed) || port.connections() > 0;
+            if !used {
+                port.close();
+            }
+            used
+        });
+    }
+
+    /// Ends what is left, and sees that the last words leave.
+    pub(crate) async fn close(&self) {
+        let workers = self.workers();
+        for Worker { endpoint, .. } in &workers {
+            endpoint.close(VarInt::from_u32(H3_NO_ERROR), b"");
+        }
+        let idle = async {
+            for Worker { endpoint, .. } in &workers {
+                endpoint.wait_idle().await;
+            }
+        };
+        let _ = timeout(LAST_WORDS, idle).await;
+    }
+
+    fn workers(&self) -> Vec<Worker> {
+        self.ports().iter().flat_map(|port| port.workers.clone()).collect()
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Vec<Port>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Port {
+    fn connections(&self) -> usize {
+        self.workers.iter().map(|worker| worker.endpoint.open_connections()).sum()
+    }
+
+    /// The sockets close with the last handle on their endpoints, which the accepting tasks have.
+    fn close(&self) {
+        for Worker { endpoint, .. } in &self.workers {
+            endpoint.close(VarInt::from_u32(H3_NO_ERROR), b"");
+        }
+    }
+}
+
+impl Worker {
+    /// What was seen of a connection that does not begin is not for another one with its id.
+    fn forget(&self, incoming: &quinn::Incoming) {
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.forget(incoming);
+        }
+    }
+}
+
+/// For the connections' last packets.
+const LAST_WORDS: Duration = Duration::from_millis(500);

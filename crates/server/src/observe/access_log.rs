@@ -1,0 +1,395 @@
+//! The access log: a line per request, written by a thread of its own.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use firstflight_config::{AccessLogSettings, LogFormat};
+use firstflight_units::{is_unprintable, printable_json};
+use serde::Serialize;
+use tracing::warn;
+
+use crate::ServerError;
+
+/// One request, from its arrival to the end of its answer. Field names are those of the JSON form.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Entry {
+    /// When the request arrived, RFC 3339 in UTC.
+    pub time: jiff::Timestamp,
+    /// The client's address and port.
+    pub client: String,
+    /// The trace that the request belongs to, in hexadecimal; `None` without `[telemetry]`.
+    pub trace_id: Option<String>,
+    /// Its own span in that trace.
+    pub span_id: Option<String>,
+    /// The method, or `PING`.
+    pub method: String,
+    /// The host asked for, by `Host` or `:authority`.
+    pub host: Option<String>,
+    /// Path and query as the client sent them.
+    pub target: String,
+    /// HTTP version, or none without HTTP.
+    pub protocol: &'static str,
+    /// The answer's status; `None` if there was no answer.
+    pub status: Option<u16>,
+    /// Bytes of the request's body that were read.
+    pub bytes_in: u64,
+    /// Bytes of the answer's body handed to the connection.
+    pub bytes: u64,
+    /// From arrival to the end of the answer, in milliseconds.
+    pub duration_ms: f64,
+    /// Whether the answer was handed over whole.
+    pub complete: bool,
+    /// TLS version.
+    pub tls_version: &'static str,
+    /// Cipher suite.
+    pub cipher: &'static str,
+    /// Whether a session was resumed.
+    pub resumed: bool,
+    /// Whether the request came whole as early data.
+    pub early: bool,
+    /// Why the request was not run early, if it was not.
+    pub held: Option<&'static str>,
+    /// How long it waited for the handshake, in milliseconds.
+    pub held_ms: Option<f64>,
+    /// What became of the flight's claim: none, won, lost, full.
+    pub claim: &'static str,
+    /// The ticket age stated less the one reckoned, in seconds.
+    pub ticket_age_skew: i32,
+    /// Why TLS accepted early data or not, in the library's terms; an earlier ticket epoch or a full
+    /// register before it.
+    pub early_data: &'static str,
+    /// Whether the request was handed to files, upstream or PONG: the application saw it.
+    pub executed: bool,
+    /// The client random in hexadecimal: names the flight.
+    pub client_random: String,
+    /// The upstream's server that answered, or was tried last.
+    pub upstream: Option<String>,
+    /// What the upstream answered; `None`: nothing.
+    pub upstream_status: Option<u16>,
+    /// How long the upstream took until the head of its answer, all tries together, in
+    /// milliseconds.
+    pub upstream_ms: Option<f64>,
+    /// The client's name for itself, as it says.
+    pub user_agent: Option<String>,
+}
+
+/// The writing end; cheap to share.
+pub(crate) struct AccessLog {
+    lines: SyncSender<Message>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    lost: AtomicU64,
+}
+
+enum Message {
+    Entry(Box<Entry>),
+    Reopen,
+    End,
+}
+
+impl AccessLog {
+    /// Opens the log and starts its thread.
+    ///
+    /// # Errors
+    /// [`ServerError::AccessLog`].
+    pub(crate) fn open(settings: &AccessLogSettings) -> Result<Self, ServerError> {
+        let path = settings.file.clone();
+        let out = target(path.as_ref()).map_err(|reason| ServerError::AccessLog {
+            path: path.clone().unwrap_or_default(),
+            reason,
+        })?;
+        let (lines, incoming) = sync_channel(QUEUE);
+        let format = settings.format;
+        let writer = thread::Builder::new()
+            .name("access-log".to_owned())
+            .spawn(move || write(&incoming, out, path, format))
+            .map_err(|reason| ServerError::AccessLog { path: PathBuf::new(), reason })?;
+        Ok(Self { lines, writer: Mutex::new(Some(writer)), lost: AtomicU64::new(0) })
+    }
+
+    /// Hands over an entry; never waits. A disk that cannot follow loses lines, and says so.
+    pub(crate) fn entry(&self, entry: Entry) {
+        if self.lines.try_send(Message::Entry(Box::new(entry))).is_err() {
+            let lost = self.lost.fetch_add(1, Ordering::Relaxed);
+            if lost.is_power_of_two() || lost == 0 {
+                warn!("the access log cannot be written fast enough; lines lost: {}", lost + 1);
+            }
+        }
+    }
+
+    /// Lines that were lost so far.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Opens the file anew, after a log rotation has moved it.
+    pub(crate) fn reopen(&self) {
+        let _ = self.lines.try_send(Message::Reopen);
+    }
+
+    /// Writes what waits, and ends. Blocks until it is written.
+    pub(crate) fn close(&self) {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            let _ = self.lines.send(Message::End);
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Entry {
+    /// The line, with its line end.
+    fn line(&self, format: LogFormat) -> String {
+        match format {
+            LogFormat::Json => {
+                let line = serde_json::to_string(self).unwrap_or_default();
+                format!("{}\n", printable_json(&line))
+            }
+            LogFormat::Text => self.text(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let yes = |value: bool| if value { "yes" } else { "no" };
+        format!(
+            "{} {} \"{} {} {}\" {} {} {:.3}ms {} {} resumed={} early={} held={} held_ms={} \
+             claim={} skew={} early_data={} executed={} complete={} host={} upstream={} \
+             upstream_ms={} trace={}\n",
+            self.time,
+            self.client,
+            self.method,
+            escaped(&self.target),
+            self.protocol,
+            or_dash(self.status.map(|status| status.to_string())),
+            self.bytes,
+            self.duration_ms,
+            self.tls_version,
+            self.cipher,
+            yes(self.resumed),
+            yes(self.early),
+            self.held.unwrap_or("-"),
+            or_dash(self.held_ms.map(|ms| format!("{ms:.3}"))),
+            self.claim,
+            self.ticket_age_skew,
+            self.early_data,
+            yes(self.executed),
+            yes(self.complete),
+            or_dash(self.host.as_deref().map(escaped)),
+            or_dash(self.upstream.clone()),
+            or_dash(self.upstream_ms.map(|ms| format!("{ms:.3}"))),
+            or_dash(self.trace_id.clone()),
+        )
+    }
+}
+
+/// A target that cannot end its quotes or its line.
+fn escaped(target: &str) -> String {
+    target
+        .chars()
+        .flat_map(|c| match c {
+            '"' | '\\' => c.escape_default().collect::<Vec<_>>(),
+            c if is_unprintable(c) => c.escape_default().collect(),
+            c => vec![c],
+        })
+        .collect()
+}
+
+fn target(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
+    Ok(match path {
+        None => Box::new(io::stdout()),
+        Some(path) => Box::new(append(path)?),
+    })
+}
+
+/// Does not follow a symbolic link, which would let whoever owns the directory choose the file.
+fn append(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
+    options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
+        _ => error,
+    })
+}
+
+fn write(
+    incoming: &Receiver<Message>,
+    out: Box<dyn Write + Send>,
+    path: Option<PathBuf>,
+    format: LogFormat,
+) {
+    let mut out = BufWriter::new(out);
+    let mut failing = false;
+    loop {
+        // Flushed whenever nothing waits, so that a reader sees each line within a tenth of a second.
+        let message = match incoming.try_recv() {
+            Ok(message) => message,
+            Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => {
+                note(out.flush(), &mut failing);
+                match incoming.recv() {
+                    Ok(message) => {
+                        // Waking this thread costs the worker that hands over a line, before its
+                        // answer leaves: further lines find it awake.
+                        thread::sleep(GATHER);
+                        message
+                    }
+                    Err(RecvError) => break,
+                }
+            }
+        };
+        match message {
+            Message::Entry(entry) => {
+                note(out.write_all(entry.line(format).as_bytes()), &mut failing);
+            }
+            Message::Reopen => {
+                note(out.flush(), &mut failing);
+                match target(path.as_ref()) {
+                    Ok(again) => out = BufWriter::new(again),
+                    Err(error) => warn!("cannot open the access log again: {error}"),
+                }
+            }
+            Message::End => break,
+        }
+    }
+    note(out.flush(), &mut failing);
+}
+
+/// Logs the first of a row of failures.
+fn note(result: io::Result<()>, failing: &mut bool) {
+    if let (Err(error), false) = (&result, *failing) {
+        warn!("cannot write the access log: {error}");
+    }
+    *failing = result.is_err();
+}
+
+/// How long the first line after a pause waits for others.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Lines that may wait for the disk: about 20 MB at most at usual lengths.
+const QUEUE: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn entry(target: &str) -> Entry {
+        Entry {
+            time: jiff::Timestamp::UNIX_EPOCH,
+            client: "192.0.2.1:5".to_owned(),
+            method: "GET".to_owned(),
+            target: target.to_owned(),
+            protocol: "HTTP/1.1",
+            status: Some(200),
+            bytes: 3,
+            duration_ms: 1.5,
+            complete: true,
+            tls_version: "TLSv1.3",
+            cipher: "TLS_AES_128_GCM_SHA256",
+            resumed: true,
+            early: true,
+            held: Some("policy"),
+            held_ms: Some(20.25),
+            claim: "none",
+            ticket_age_skew: -1,
+            early_data: "accepted",
+            executed: true,
+            client_random: "00".to_owned(),
+            trace_id: None,
+            span_id: None,
+            host: Some("h.test".to_owned()),
+            bytes_in: 0,
+            upstream: Some("127.0.0.1:80".to_owned()),
+            upstream_status: Some(200),
+            upstream_ms: Some(1.25),
+            user_agent: None,
+        }
+    }
+
+    #[test]
+    fn a_text_line_has_every_field_in_order() {
+        assert_eq!(
+            entry("/a?b").text(),
+            "1970-01-01T00:00:00Z 192.0.2.1:5 \"GET /a?b HTTP/1.1\" 200 3 1.500ms TLSv1.3 \
+             TLS_AES_128_GCM_SHA256 resumed=yes early=yes held=policy held_ms=20.250 claim=none \
+             skew=-1 early_data=accepted executed=yes complete=yes host=h.test \
+             upstream=127.0.0.1:80 upstream_ms=1.250 trace=-\n"
+        );
+    }
+
+    #[test]
+    fn every_field_is_documented() {
+        let docs = include_str!("../../../../docs/logs.md");
+        let fields = serde_json::to_value(entry("/")).unwrap();
+        for name in fields.as_object().unwrap().keys() {
+            assert!(docs.contains(&format!("`{name}`")), "{name} is missing in docs/logs.md");
+        }
+    }
+
+    #[test]
+    fn no_target_ends_its_quotes_or_its_line() {
+        let line = entry("/\" 200 \\\n\u{85}x").text();
+        assert_eq!(line.matches('\n').count(), 1);
+        assert!(line.contains("\"GET /\\\" 200 \\\\\\n\\u{85}x HTTP/1.1\""), "{line}");
+    }
+
+    #[test]
+    fn a_link_is_not_followed_at_the_start_nor_after_a_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, other] = ["log", "other"].map(|name| dir.path().join(name));
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&other, &file).unwrap();
+        let settings = AccessLogSettings { file: Some(file.clone()), format: LogFormat::Json };
+        let refused = AccessLog::open(&settings).err().unwrap().to_string();
+        assert!(refused.contains("it is a symbolic link"), "{refused}");
+        std::fs::remove_file(&file).unwrap();
+
+        let log = AccessLog::open(&settings).unwrap();
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o137, 0, "at most 0640, less by umask: {mode:o}");
+        let moved = dir.path().join("log.1");
+        std::fs::rename(&file, &moved).unwrap();
+        std::os::unix::fs::symlink(&other, &file).unwrap();
+        log.reopen();
+        log.entry(entry("/"));
+        log.close();
+        let lines = |path| std::fs::read_to_string(path).unwrap().lines().count();
+        assert_eq!((lines(moved), lines(other)), (1, 0), "the file in use stays");
+    }
+
+    #[test]
+    fn a_clients_words_are_text_and_nothing_else() {
+        let words = "a\u{9b}2J\u{7f}\n\u{202e}b";
+        let entry = Entry { user_agent: Some(words.to_owned()), ..entry("/\u{202e}x") };
+        let line = entry.line(LogFormat::Json);
+        assert!(!line.trim_end_matches('\n').contains(is_unprintable), "{line:?}");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["user_agent"], words);
+        assert!(entry.text().contains("/\\u{202e}x"), "{}", entry.text());
+    }
+
+    #[test]
+    fn all_lines_are_there_after_close_and_after_a_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("log");
+        let settings = AccessLogSettings { file: Some(file.clone()), format: LogFormat::Json };
+        let log = AccessLog::open(&settings).unwrap();
+        (0..1000).for_each(|_| log.entry(entry("/")));
+        let moved = dir.path().join("log.1");
+        std::fs::rename(&file, &moved).unwrap();
+        log.reopen();
+        (0..10).for_each(|_| log.entry(entry("/")));
+        log.close();
+        let lines = |path| std::fs::read_to_string(path).unwrap().lines().count();
+        assert_eq!((lines(moved), lines(file)), (1000, 10));
+    }
+}

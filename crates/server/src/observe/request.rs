@@ -1,0 +1,417 @@
+//! A request's line in the access log, from its arrival until its answer has ended.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use firstflight_telemetry::metrics::HeldReason;
+use firstflight_telemetry::otlp::{Span, SpanStatus};
+use http::{HeaderMap, header};
+use http_body::{Body, Frame, SizeHint};
+
+use crate::context::memory::{self, Charge};
+use crate::handler::response::AnswerBody;
+use crate::http::connection::Connection;
+use crate::observe::access_log::Entry;
+use crate::observe::request_metrics::Tally;
+use crate::observe::trace::{RequestTrace, UpstreamNotes};
+
+/// Counts and logs its request when it is dropped: exactly once, also when the connection breaks
+/// off. Its trace ends then too.
+pub(crate) struct Record {
+    connection: Arc<Connection>,
+    began: Instant,
+    tally: Tally,
+    entry: Option<Entry>,
+    trace: Option<RequestTrace>,
+    upstream: UpstreamNotes,
+    /// Bytes of the request's body that were read.
+    read: Arc<AtomicU64>,
+    /// For the trace: the facts that the entry has too.
+    facts: Facts,
+    /// What the request holds; `None`: more than there is.
+    charge: Option<Charge>,
+}
+
+/// What is known of a request at its beginning.
+pub(crate) struct Head<'a> {
+    pub(crate) method: &'a str,
+    /// Path and query.
+    pub(crate) target: &'a str,
+    pub(crate) protocol: &'static str,
+    pub(crate) host: Option<&'a str>,
+    pub(crate) headers: Option<&'a HeaderMap>,
+}
+
+/// What a trace tells of a request.
+#[derive(Default)]
+struct Facts {
+    method: String,
+    path: String,
+    host: Option<String>,
+    protocol: &'static str,
+    early: bool,
+    held: Option<&'static str>,
+    claim: &'static str,
+    status: Option<u16>,
+}
+
+impl Record {
+    pub(crate) fn begin(connection: &Arc<Connection>, head: &Head<'_>, early: bool) -> Self {
+        let first = connection.seen.fetch_add(1, Ordering::Relaxed) == 0;
+        connection.running.fetch_add(1, Ordering::Relaxed);
+        let trace = connection.server.tracer.as_ref().map(|tracer| tracer.begin(head.headers));
+        if let (true, Some(trace)) = (first, &trace) {
+            connection.timeline.belongs_to(trace.context());
+        }
+        // Strings are made only for a log that somebody keeps, or a trace that is kept.
+        let entry = connection
+            .server
+            .access_log
+            .get()
+            .is_some()
+            .then(|| entry(connection, head, early, &trace));
+        let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
+        let facts = if sampled { Facts::new(head, early) } else { Facts::default() };
+        let metrics = &connection.server.metrics;
+        let charge = connection.server.budget.open();
+        let fits = charge.grow(memory::of_request(head.target, head.headers));
+        Self {
+            charge: fits.then_some(charge),
+            connection: connection.clone(),
+            began: Instant::now(),
+            tally: Tally::begin(metrics, head.protocol, head.method, early),
+            entry,
+            trace,
+            upstream: UpstreamNotes::default(),
+            read: Arc::default(),
+            facts,
+        }
+    }
+
+    /// Whether there is memory for the request.
+    pub(crate) fn fits(&self) -> bool {
+        self.charge.is_some()
+    }
+
+    /// Whether there is memory for a connection to an upstream, which it takes then.
+    pub(crate) fn may_be_forwarded(&self) -> bool {
+        self.charge.as_ref().is_some_and(|charge| charge.grow(memory::UPSTREAM))
+    }
+
+    /// Where who forwards the request notes what the upstream did.
+    pub(crate) fn upstream(&self) -> UpstreamNotes {
+        self.upstream.clone()
+    }
+
+    /// The field by which the upstream goes on with the trace.
+    pub(crate) fn traceparent(&self) -> Option<String> {
+        self.trace.as_ref().map(RequestTrace::traceparent)
+    }
+
+    pub(crate) fn held(&mut self, reason: HeldReason) {
+        self.tally.held(reason);
+        self.facts.held = Some(reason.name());
+        self.change(|entry| entry.held = Some(reason.name()));
+    }
+
+    /// The request was held since then, until now.
+    pub(crate) fn held_since(&mut self, since: Instant) {
+        let (now, reason) = (Instant::now(), self.facts.held.unwrap_or("-"));
+        self.change(|entry| entry.held_ms = Some(milliseconds(now - since)));
+        if let Some(trace) = &mut self.trace {
+            trace.part("early_data.hold", (since, now), |span| {
+                span.with("firstflight.held", reason)
+            });
+        }
+    }
+
+    pub(crate) fn claim(&mut self, claim: &'static str) {
+        self.facts.claim = claim;
+        self.change(|entry| entry.claim = claim);
+    }
+
+    /// The request goes to the application now.
+    pub(crate) fn executed(&mut self) {
+        self.change(|entry| entry.executed = true);
+    }
+
+    /// The head of the answer is there.
+    pub(crate) fn status(&mut self, status: u16) {
+        self.connection.note_answer();
+        self.tally.status(status);
+        self.facts.status = Some(status);
+        self.change(|entry| entry.status = Some(status));
+    }
+
+    /// The request's body, counted as it is read.
+    pub(crate) fn count<B>(&self, body: B) -> CountedBody<B> {
+        CountedBody { body, read: self.read.clone() }
+    }
+
+    pub(crate) fn bytes(&mut self, count: u64) {
+        self.change(|entry| entry.bytes += count);
+    }
+
+    pub(crate) fn complete(&mut self) {
+        self.change(|entry| entry.complete = true);
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = &mut self.entry {
+            change(entry);
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.connection.running.fetch_sub(1, Ordering::Relaxed);
+        self.connection.tell_handshake(false);
+        let work = self.upstream.work();
+        if let (Some(mut entry), Some(log)) =
+            (self.entry.take(), self.connection.server.access_log.get())
+        {
+            entry.bytes_in = self.read.load(Ordering::Relaxed);
+            entry.duration_ms = milliseconds(self.began.elapsed());
+            if let Some(work) = &work {
+                entry.upstream = Some(work.server.clone());
+                entry.upstream_status = work.status;
+                entry.upstream_ms = Some(milliseconds(work.time()));
+            }
+            log.entry(entry);
+        }
+        if let (Some(mut trace), Some(tracer)) = (self.trace.take(), &self.connection.server.tracer)
+        {
+            if let Some(work) = &work {
+                trace.upstream(work);
+            }
+            let facts = std::mem::take(&mut self.facts);
+            let (connection, name) = (&self.connection, facts.method.clone());
+            trace.whole(name, self.began, |span| facts.tell(span, connection));
+            tracer.take(trace);
+        }
+    }
+}
+
+impl Facts {
+    fn new(head: &Head<'_>, early: bool) -> Self {
+        let path = head.target.split('?').next().unwrap_or_default();
+        Self {
+            method: head.method.to_owned(),
+            path: path.to_owned(),
+            host: head.host.map(str::to_owned),
+            protocol: head.protocol,
+            early,
+            claim: "none",
+            ..Self::default()
+        }
+    }
+
+    /// Puts them on the request's span, by the names of OpenTelemetry's conventions for HTTP. The
+    /// query stays out: it may hold what is nobody's affair.
+    fn tell(self, mut span: Span, connection: &Connection) -> Span {
+        let tls = &connection.facts;
+        span.status = match self.status {
+            Some(500..) | None => SpanStatus::Error,
+            _ => SpanStatus::Unset,
+        };
+        let version = self.protocol.trim_start_matches("HTTP/");
+        span = span
+            .with("http.request.method", self.method)
+            .with("url.scheme", "https")
+            .with("url.path", self.path)
+            .with("network.protocol.version", version)
+            .with("client.address", connection.client.ip().to_canonical().to_string())
+            .with("tls.protocol.version", tls.version.map_or("-", firstflight_tls::Version::name))
+            .with("tls.resumed", tls.resumed)
+            .with("firstflight.early", self.early)
+            .with("firstflight.early_data", connection.early_data())
+            .with("firstflight.claim", self.claim);
+        if let Some(host) = self.host {
+            span = span.with("server.address", host);
+        }
+        if let Some(held) = self.held {
+            span = span.with("firstflight.held", held);
+        }
+        match self.status {
+            Some(status) => span.with("http.response.status_code", i64::from(status)),
+            None => span,
+        }
+    }
+}
+
+fn entry(
+    connection: &Connection,
+    head: &Head<'_>,
+    early: bool,
+    trace: &Option<RequestTrace>,
+) -> Entry {
+    let facts = &connection.facts;
+    let context = trace.as_ref().map(RequestTrace::context);
+    let user_agent = head.headers.and_then(|headers| headers.get(header::USER_AGENT));
+    Entry {
+        time: jiff::Timestamp::now(),
+        client: connection.client.to_string(),
+        trace_id: context.map(|context| context.trace.to_string()),
+        span_id: context.map(|context| context.span.to_string()),
+        method: head.method.to_owned(),
+        host: head.host.map(str::to_owned),
+        target: head.target.to_owned(),
+        protocol: head.protocol,
+        status: None,
+        bytes_in: 0,
+        bytes: 0,
+        duration_ms: 0.0,
+        complete: false,
+        tls_version: facts.version.map_or("-", firstflight_tls::Version::name),
+        cipher: facts.cipher.unwrap_or("-"),
+        resumed: facts.resumed,
+        early,
+        held: None,
+        held_ms: None,
+        claim: "none",
+        ticket_age_skew: facts.ticket_age_skew,
+        early_data: connection.early_data(),
+        executed: false,
+        client_random: hex::encode(facts.client_random),
+        upstream: None,
+        upstream_status: None,
+        upstream_ms: None,
+        user_agent: user_agent.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned()),
+    }
+}
+
+/// A request's body that counts itself.
+pub(crate) struct CountedBody<B> {
+    body: B,
+    read: Arc<AtomicU64>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            let count = frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.read.fetch_add(count, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An answer's body that counts itself into its request's record.
+pub(crate) struct RecordedBody {
+    body: AnswerBody,
+    /// `None`: kept elsewhere.
+    record: Option<Record>,
+    /// Bytes that are still to come, where that is known.
+    left: Option<u64>,
+    /// Whether the client is waited for, not the body.
+    offered: bool,
+}
+
+impl RecordedBody {
+    /// `announced`: the length that the answer's head states. `bodyless`: nothing of it goes on
+    /// the wire (HEAD, 304).
+    pub(crate) fn new(
+        body: AnswerBody,
+        mut record: Record,
+        announced: Option<u64>,
+        bodyless: bool,
+    ) -> Self {
+        let left = announced.or(body.size_hint().exact());
+        if bodyless || body.is_end_stream() || left == Some(0) {
+            record.complete();
+        }
+        let mut this = Self { body, record: Some(record), left, offered: false };
+        let ends = this.is_end_stream() || bodyless;
+        this.offer(!ends);
+        this
+    }
+
+    /// The empty body of an answer behind which a tunnel begins, which has the record.
+    pub(crate) fn of_tunnel(body: AnswerBody) -> Self {
+        Self { body, record: None, left: Some(0), offered: false }
+    }
+
+    fn offer(&mut self, offered: bool) {
+        let Some(record) = &self.record else { return };
+        let count = &record.connection.offered;
+        match (self.offered, offered) {
+            (false, true) => count.fetch_add(1, Ordering::Relaxed),
+            (true, false) => count.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
+        self.offered = offered;
+    }
+}
+
+impl Body for RecordedBody {
+    type Data = Bytes;
+    type Error = crate::handler::response::BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        // The library asks when the client has room for more.
+        this.offer(false);
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        this.offer(matches!(frame, Some(Ok(_))));
+        let Some(record) = &mut this.record else { return Poll::Ready(frame) };
+        match &frame {
+            None => record.complete(),
+            Some(Ok(frame)) => {
+                let count = frame.data_ref().map_or(0, |data| data.len() as u64);
+                record.bytes(count);
+                this.left = this.left.map(|left| left.saturating_sub(count));
+                // The library stops asking once the announced length is there.
+                if this.left == Some(0) {
+                    record.complete();
+                }
+            }
+            Some(Err(_)) => {}
+        }
+        Poll::Ready(frame)
+    }
+
+    /// A body from a file cannot tell that it has come to its end before it is asked for more. The
+    /// announced length can, and END_STREAM then rides on the last DATA frame (RFC 9113 section
+    /// 6.1) instead of on an empty one behind it.
+    fn is_end_stream(&self) -> bool {
+        self.left == Some(0) || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for RecordedBody {
+    fn drop(&mut self) {
+        self.offer(false);
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    // Whole microseconds: more digits would only pretend.
+    time.as_micros() as f64 / 1000.0
+}

@@ -1,0 +1,113 @@
+//! What requests say of themselves in single fields.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName};
+
+/// The field of draft-ietf-httpapi-idempotency-key-header.
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// A field that may be there once.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Field<'a> {
+    Absent,
+    /// 1 to [`LONGEST`] bytes.
+    Value(&'a [u8]),
+    /// There several times, or empty, or too long.
+    Odd,
+}
+
+/// The only field of a name.
+pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Field::Absent,
+        (Some(value), None) if (1..=LONGEST).contains(&value.len()) => {
+            Field::Value(value.as_bytes())
+        }
+        _ => Field::Odd,
+    }
+}
+
+/// Whether a time stamp, RFC 3339 or seconds since 1970, is no more than `window` from now, in
+/// either direction.
+pub(crate) fn is_fresh(value: &[u8], window: Duration, now_micros: i64) -> bool {
+    let Some(micros) = std::str::from_utf8(value).ok().and_then(unix_micros) else { return false };
+    u128::from(micros.abs_diff(now_micros)) <= window.as_micros()
+}
+
+fn unix_micros(text: &str) -> Option<i64> {
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if !seconds.is_empty() && is_number(seconds) && is_number(fraction) {
+        let fraction: String = fraction.chars().chain("000000".chars()).take(6).collect();
+        let seconds = seconds.parse::<i64>().ok()?.checked_mul(1_000_000)?;
+        return seconds.checked_add(fraction.parse().ok()?);
+    }
+    Some(text.parse::<jiff::Timestamp>().ok()?.as_microsecond())
+}
+
+/// Bytes of a field that is looked at. A UUID has 36, a signature's nonce seldom more than 88.
+const LONGEST: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_field_that_is_there_twice_or_empty_or_long_is_odd() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(only(&headers, &IDEMPOTENCY_KEY), Field::Absent);
+        for (value, odd) in [("", true), ("k", false), (&"k".repeat(256), true)] {
+            headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_str(value).unwrap());
+            assert_eq!(only(&headers, &IDEMPOTENCY_KEY) == Field::Odd, odd, "{value}");
+        }
+        headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
+        headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
+        assert_eq!(only(&headers, &IDEMPOTENCY_KEY), Field::Odd);
+    }
+
+    #[test]
+    fn rfc3339_and_unix_seconds_are_read() {
+        let now = 1_700_000_000_000_000;
+        let fresh = |text: &str| is_fresh(text.as_bytes(), Duration::from_secs(10), now);
+        for text in [
+            "1700000000",
+            "1700000010",
+            "1699999990",
+            "1700000010.000000",
+            "2023-11-14T22:13:20Z",
+            "2023-11-14T23:13:25.5+01:00",
+        ] {
+            assert!(fresh(text), "{text}");
+        }
+        for text in [
+            "1700000010.000001",
+            "1700000011",
+            "1699999989",
+            "2023-11-14T22:13:31Z",
+            "2023-11-14T22:13:20",
+            "",
+            ".5",
+            "-1700000000",
+            "+1700000000",
+            "1700000000x",
+            "99999999999999999999",
+            "9223372036854775807",
+            "soon",
+        ] {
+            assert!(!fresh(text), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_time_or_none(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            is_fresh(&bytes, Duration::MAX, i64::MIN);
+            is_fresh(&bytes, Duration::ZERO, i64::MAX);
+        }
+    }
+}

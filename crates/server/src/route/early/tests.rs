@@ -1,0 +1,172 @@
+use std::sync::Arc;
+
+use firstflight_config::{EarlyDataSettings, EarlyRules, Nonce};
+use firstflight_replay::{EpochScope, TicketEpochs};
+use http::StatusCode;
+
+use crate::route::early::*;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn rules() -> EarlyRules {
+    EarlyRules {
+        idempotency_key: Some(DAY),
+        nonce: Some(Nonce { header: HeaderName::from_static("x-nonce"), lifetime: DAY }),
+        flight_header: Some(HeaderName::from_static("flight-id")),
+        ..EarlyRules::default()
+    }
+}
+
+fn request(method: &str, headers: &[(&str, &str)]) -> Request<()> {
+    let mut request = Request::builder().method(method).uri("/pay").header("host", "h");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(()).unwrap()
+}
+
+fn keyed(key: &str) -> Request<()> {
+    request("POST", &[("idempotency-key", key)])
+}
+
+fn gatekeeper(capacity: usize) -> Gatekeeper {
+    let settings =
+        EarlyDataSettings { register_capacity: capacity, ..EarlyDataSettings::default() };
+    let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
+    Gatekeeper::new(&settings, epochs, Duration::from_secs(3600), None)
+}
+
+async fn status(
+    rules: &EarlyRules,
+    request: &Request<()>,
+    decision: Option<Decision>,
+    gatekeeper: &Gatekeeper,
+) -> StatusCode {
+    let entered = enter(&Rules::new(rules), request, (decision, None), gatekeeper).await;
+    entered.map_or_else(|barred| barred.answer().status(), |_| StatusCode::OK)
+}
+
+async fn enter(
+    rules: &Rules,
+    request: &Request<()>,
+    came: (Option<Decision>, Option<Flight>),
+    gatekeeper: &Gatekeeper,
+) -> Result<Entry, Barred> {
+    rules.look(request, came)?.enter(gatekeeper).await
+}
+
+#[test]
+fn an_unsafe_method_may_run_early_with_a_key_where_the_route_says_so() {
+    let rules = EarlyRules { idempotency_key: Some(DAY), ..EarlyRules::default() };
+    let may = |rules: &EarlyRules, request: &Request<()>, mode| {
+        Rules::new(rules).may_run_early(request, mode)
+    };
+    assert!(may(&rules, &keyed("a"), Mode::Permissive));
+    assert!(may(&rules, &keyed("a"), Mode::Strict));
+    assert!(!may(&rules, &keyed("a"), Mode::Disabled));
+    assert!(!may(&rules, &keyed(""), Mode::Permissive));
+    assert!(!may(&rules, &request("POST", &[]), Mode::Permissive));
+    assert!(!may(&EarlyRules::default(), &keyed("a"), Mode::Permissive));
+    assert!(may(&rules, &request("GET", &[]), Mode::Permissive));
+}
+
+#[test]
+fn what_a_route_demands_is_demanded_of_every_early_request() {
+    let now = SteadyClock::unix_micros() / 1_000_000;
+    let (fresh, stale) = (now.to_string(), (now - 60).to_string());
+    let timestamp =
+        Timestamp { header: HeaderName::from_static("x-time"), window: Duration::from_secs(30) };
+    let rules = Rules::new(&EarlyRules { timestamp: Some(timestamp), ..rules() });
+    for (headers, may) in [
+        (vec![("x-time", fresh.as_str()), ("x-nonce", "1")], true),
+        (vec![("x-time", stale.as_str()), ("x-nonce", "1")], false),
+        (vec![("x-nonce", "1")], false),
+        (vec![("x-time", fresh.as_str())], false),
+        (vec![("x-time", fresh.as_str()), ("x-nonce", "")], false),
+    ] {
+        let request = request("GET", &headers);
+        assert_eq!(rules.may_run_early(&request, Mode::Permissive), may, "{headers:?}");
+        assert!(!rules.may_run_early(&request, Mode::Disabled));
+    }
+}
+
+#[tokio::test]
+async fn a_key_runs_one_request_early_or_late() {
+    let gatekeeper = gatekeeper(10);
+    let enter = async |request: &Request<()>, decision| {
+        status(&rules(), request, decision, &gatekeeper).await
+    };
+    assert_eq!(enter(&keyed("a"), Some(Decision::Execute)).await, StatusCode::OK);
+    assert_eq!(enter(&keyed("a"), None).await, StatusCode::CONFLICT);
+    assert_eq!(enter(&keyed("a"), Some(Decision::Execute)).await, StatusCode::CONFLICT);
+    assert_eq!(enter(&keyed("b"), None).await, StatusCode::OK);
+    assert_eq!(enter(&keyed(""), None).await, StatusCode::BAD_REQUEST);
+    // Without a key it is none of our business, nor with a method that may be repeated.
+    for _ in 0..2 {
+        assert_eq!(enter(&request("POST", &[]), None).await, StatusCode::OK);
+        let get = request("GET", &[("idempotency-key", "a")]);
+        assert_eq!(enter(&get, None).await, StatusCode::OK);
+    }
+    let rules = EarlyRules::default();
+    assert_eq!(status(&rules, &keyed("a"), None, &gatekeeper).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_nonce_that_was_there_is_425_early_and_409_late() {
+    let gatekeeper = gatekeeper(10);
+    let with = |nonce| request("GET", &[("x-nonce", nonce)]);
+    let enter = async |request: &Request<()>, decision| {
+        status(&rules(), request, decision, &gatekeeper).await
+    };
+    let early = Some(Decision::Execute);
+    assert_eq!(enter(&with("1"), early).await, StatusCode::OK);
+    assert_eq!(enter(&with("1"), early).await, StatusCode::TOO_EARLY);
+    assert_eq!(enter(&with("1"), None).await, StatusCode::CONFLICT);
+    assert_eq!(enter(&request("GET", &[]), None).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn what_cannot_be_recorded_does_not_run() {
+    let gatekeeper = gatekeeper(1);
+    assert_eq!(status(&rules(), &keyed("a"), None, &gatekeeper).await, StatusCode::OK);
+    let full = status(&rules(), &keyed("b"), None, &gatekeeper).await;
+    assert_eq!(full, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_key_is_given_back_if_certainly_nothing_was_sent() {
+    let gatekeeper = gatekeeper(10);
+    let rules = Rules::new(&rules());
+    for sent in [false, true] {
+        let entry = enter(&rules, &keyed("a"), (None, None), &gatekeeper).await.unwrap();
+        let mut answer = crate::handler::response::plain(StatusCode::BAD_GATEWAY);
+        if !sent {
+            answer.extensions_mut().insert(NotSent);
+        }
+        entry.leave(answer.extensions(), &gatekeeper).await;
+    }
+    assert!(enter(&rules, &keyed("a"), (None, None), &gatekeeper).await.is_err());
+}
+
+#[tokio::test]
+async fn the_upstream_learns_of_flights_from_us_alone() {
+    let gatekeeper = gatekeeper(10);
+    let rules = Rules::new(&rules());
+    let offer = firstflight_replay::Offer::new(
+        firstflight_replay::ClaimKey::of_flight(&[0; 32]),
+        0,
+        Duration::ZERO,
+        0,
+    );
+    let flight = Some(offer.settled(true));
+    for (decision, id) in
+        [(None, None), (Some(Decision::Execute), Some("00000000000000000000000000000000"))]
+    {
+        let mut request = request("GET", &[("flight-id", "forged"), ("flight_id", "forged")]);
+        let entry = enter(&rules, &request, (decision, flight), &gatekeeper).await.unwrap();
+        entry.mark(request.headers_mut());
+        assert!(!request.headers().contains_key("flight_id"), "the same to some upstreams");
+        let said = request.headers().get("flight-id").map(|id| id.to_str().unwrap());
+        assert_eq!(said, id);
+    }
+}

@@ -1,0 +1,322 @@
+//! What a server does, as one configuration has it: all that a reload replaces.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use firstflight_certificates::acme::CertificateState;
+use firstflight_config::{
+    CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, WhenNotAllowed,
+};
+use firstflight_tls::{
+    Acceptor, AcceptorConfig, ChallengeCertificates, Entry, Identities, Identity, KeyLog, Version,
+};
+use firstflight_upstream::Pool;
+use http::HeaderValue;
+
+use crate::ServerError;
+use crate::certificates::acme::issued;
+use crate::certificates::development::{self, Development};
+use crate::certificates::self_signed;
+use crate::certificates::{self, SiteCertificate};
+use crate::handler::response::Service;
+use crate::handler::upstreams::{self, Pools};
+use crate::handshake::quic_config;
+use crate::handshake::tickets::TicketRing;
+use crate::listen::listeners::Entrance;
+use crate::server::key_log::ServerKeyLog;
+
+/// A configuration, ready to serve. Connections keep the one under which they were accepted for
+/// their handshake and their early requests; later requests take the newest.
+pub(crate) struct Generation {
+    /// From 1 on, one more with each reload.
+    pub(crate) number: u64,
+    /// Which certificate was shown to whom.
+    pub(crate) identities: Identities,
+    pub(crate) acceptor: Acceptor,
+    /// `None`: no HTTP/3.
+    pub(crate) quic: Option<quic_config::Terms>,
+    pub(crate) service: Arc<Service>,
+    pub(crate) pools: Pools,
+    pub(crate) limits: Limits,
+    pub(crate) keep_alive: bool,
+    /// Whether early data is accepted at all.
+    pub(crate) early_data: bool,
+    pub(crate) when_not_allowed: WhenNotAllowed,
+    /// Each site's certificate, for those who look.
+    pub(crate) certificates: Vec<SiteCertificate>,
+    alt_svc: Option<Duration>,
+}
+
+/// What generations are built on, and what outlives them.
+pub(crate) struct Foundation {
+    pub(crate) ring: Arc<TicketRing>,
+    /// Address tokens, and which of them are spent.
+    pub(crate) tokens: quic_config::Tokens,
+    /// Where the configuration asks for a self-signed certificate.
+    self_signed: Option<Identity>,
+    /// Where it asks for none at all.
+    development: OnceLock<Development>,
+    /// What is listened on.
+    addresses: Vec<SocketAddr>,
+    /// Opened once the process has given up its privileges.
+    pub(crate) key_log: Option<Arc<ServerKeyLog>>,
+    /// What authorities that ask whose a name is are shown.
+    challenges: Arc<dyn ChallengeCertificates>,
+}
+
+impl Foundation {
+    /// For a server that listens on `addresses`.
+    ///
+    /// # Errors
+    /// [`ServerError`] of the self-signed certificate.
+    pub(crate) fn lay(
+        config: &ServerConfig,
+        ring: Arc<TicketRing>,
+        addresses: &[SocketAddr],
+        challenges: Arc<dyn ChallengeCertificates>,
+    ) -> Result<Self, ServerError> {
+        // Made once: clients that trust it go on to do so after a reload.
+        let self_signed = match &config.certificate {
+            CertificateSource::Files { .. }
+            | CertificateSource::Development
+            | CertificateSource::Acme => None,
+            CertificateSource::SelfSigned { names, save } => {
+                let names = names.iter().chain(site_names(&config.content));
+                Some(self_signed::unsigned(names, save.as_deref(), addresses)?)
+            }
+        };
+        let key_log = config.tls.key_log.clone().map(|path| Arc::new(ServerKeyLog::new(path)));
+        let tokens = quic_config::Tokens::new(&ring);
+        let (development, addresses) = (OnceLock::new(), addresses.to_owned());
+        Ok(Self { ring, tokens, self_signed, development, addresses, key_log, challenges })
+    }
+
+    /// Each site's certificate, under the site's names. `states`: those of an authority.
+    fn identities(
+        &self,
+        config: &ServerConfig,
+        states: &[CertificateState],
+    ) -> Result<Identities, ServerError> {
+        match unprovided_names(config) {
+            Some(names) => self.development().prepare(&names, development::now())?,
+            None => self.development_in_use().into_iter().for_each(Development::rest),
+        }
+        let Content::Sites(sites) = &config.content else {
+            return Ok(self.identity(&config.certificate, &[], states)?.into());
+        };
+        let entry = |site: &Site| -> Result<Entry, ServerError> {
+            let source = site.certificate.as_ref().unwrap_or(&config.certificate);
+            let identity = self.identity(source, &site.names, states)?;
+            let identity = self_signed::stapled(identity, site.ocsp.as_deref())?;
+            Ok(Entry { names: site.names.clone(), identity })
+        };
+        let mut entries = sites.sites.iter().map(entry);
+        let first = entries.next().ok_or_else(|| setting("there is no site; give one"))??;
+        Ok(Identities::new(first, entries.collect::<Result<_, _>>()?)?)
+    }
+
+    /// The certificate of a site with these names.
+    fn identity(
+        &self,
+        source: &CertificateSource,
+        site: &[String],
+        states: &[CertificateState],
+    ) -> Result<Identity, ServerError> {
+        match (source, &self.self_signed) {
+            (CertificateSource::Files { cert, key }, _) => Ok(Identity::from_files(cert, key)?),
+            (CertificateSource::Acme, _) => match issued(states, site) {
+                Some(issued) => Ok(issued.identity()?),
+                None => self_signed::placeholder(site),
+            },
+            (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
+            (CertificateSource::SelfSigned { names, save }, None) => {
+                self_signed::unsigned(names, save.as_deref(), &self.addresses)
+            }
+            (CertificateSource::Development, _) => {
+                let identity = self.development().identity(site);
+                identity.ok_or_else(|| setting("there is no certificate; give one"))
+            }
+        }
+    }
+
+    /// What makes certificates where the configuration has none; made when it is first asked.
+    fn development(&self) -> &Development {
+        self.development.get_or_init(|| Development::of_this_user(&self.addresses))
+    }
+
+    /// The same, if it has been asked.
+    pub(crate) fn development_in_use(&self) -> Option<&Development> {
+        self.development.get()
+    }
+}
+
+impl Generation {
+    /// Checks a configuration, and reads its files. `pools`: those of the generation before;
+    /// `states`: the certificates that an authority has issued.
+    ///
+    /// # Errors
+    /// [`ServerError`], one sentence with the mend.
+    pub(crate) fn build(
+        number: u64,
+        config: &ServerConfig,
+        foundation: &Foundation,
+        pools: &Pools,
+        states: &[CertificateState],
+    ) -> Result<Self, ServerError> {
+        config.check().map_err(ConfigError::from)?;
+        let key_log = foundation.key_log.as_ref().map(|log| log.path());
+        if config.tls.key_log.as_deref() != key_log {
+            return Err(setting("the key log cannot change while the server runs; restart it"));
+        }
+        let pools = upstreams::pools(config, pools)?;
+        let service = Arc::new(Service::new(config, &pools)?);
+        let identities = foundation.identities(config, states)?;
+        Self::with(number, config, foundation, (service, pools), identities, states)
+    }
+
+    /// The same configuration's, with what an authority has issued since in the place of those
+    /// certificates alone. No other file is read: one that is of no use just now is no reason to
+    /// show an old certificate elsewhere.
+    ///
+    /// # Errors
+    /// [`ServerError::Tls`]: what was issued is of no use.
+    pub(crate) fn with_issued(
+        &self,
+        config: &ServerConfig,
+        foundation: &Foundation,
+        states: &[CertificateState],
+    ) -> Result<Self, ServerError> {
+        let (before, shown) = (&self.identities, &self.certificates);
+        let identities = certificates::renewed(config, before, shown, states)?;
+        let kept = (self.service.clone(), self.pools.clone());
+        Self::with(self.number, config, foundation, kept, identities, states)
+    }
+
+    fn with(
+        number: u64,
+        config: &ServerConfig,
+        foundation: &Foundation,
+        (service, pools): (Arc<Service>, Pools),
+        identities: Identities,
+        states: &[CertificateState],
+    ) -> Result<Self, ServerError> {
+        let acceptor_config = acceptor(config, identities.clone(), foundation)?;
+        let certificates = certificates::of(config, &identities, states);
+        let quic = match serves_http3(config) {
+            true => {
+                let for_quic = for_quic(&acceptor_config, &config.content);
+                Some(quic_config::Terms::new(
+                    for_quic,
+                    &foundation.tokens,
+                    &foundation.ring,
+                    config,
+                )?)
+            }
+            false => None,
+        };
+        Ok(Self {
+            number,
+            identities,
+            acceptor: Acceptor::new(acceptor_config)?,
+            quic,
+            service,
+            pools,
+            limits: config.limits.clone(),
+            keep_alive: config.limits.keep_alive,
+            early_data: config.early_data.enabled,
+            when_not_allowed: config.early_data.when_not_allowed,
+            certificates,
+            alt_svc: config.http3.alt_svc,
+        })
+    }
+
+    /// Begins what goes on beside the connections. Inside a tokio runtime.
+    pub(crate) fn begin(&self) {
+        self.pools.values().for_each(Pool::begin);
+    }
+
+    /// What answers over TCP say about HTTP/3 on the same port (RFC 7838 section 3). `None`:
+    /// nothing.
+    pub(crate) fn alt_svc(&self, entrance: &Entrance) -> Option<HeaderValue> {
+        let Entrance { listener, port } = entrance;
+        self.quic.as_ref().filter(|_| listener.http3)?;
+        let age = self.alt_svc?.as_secs();
+        HeaderValue::from_str(&format!("h3=\":{port}\"; ma={age}")).ok()
+    }
+}
+
+/// Whether HTTP/3 is served, which needs TLS 1.3.
+pub(crate) fn serves_http3(config: &ServerConfig) -> bool {
+    config.http3.enabled && config.tls.max_version >= Version::Tls13
+}
+
+/// The same for QUIC. Certificate, ring and key log are shared; a ticket is good for one of both
+/// alone, as the library sees to.
+fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
+    let alpn: &[u8] = match content {
+        Content::PingPong => b"firstflight-ping-pong",
+        Content::Sites(_) => b"h3",
+    };
+    // RFC 8737 section 3 is about TLS over TCP.
+    AcceptorConfig { alpn: vec![alpn.to_vec()], challenges: None, ..config.clone() }
+}
+
+fn acceptor(
+    config: &ServerConfig,
+    identities: Identities,
+    foundation: &Foundation,
+) -> Result<AcceptorConfig, ServerError> {
+    let tls = &config.tls;
+    let alpn: &[&str] = match (&config.content, tls.http2) {
+        (Content::PingPong, _) => &[],
+        (_, true) => &["h2", "http/1.1"],
+        (_, false) => &["http/1.1"],
+    };
+    let ring = foundation.ring.clone();
+    let lifetime = ring.lifetime();
+    Ok(AcceptorConfig {
+        min_version: tls.min_version,
+        max_version: tls.max_version,
+        ciphers: tls.ciphers.clone(),
+        cipher_preference: tls.cipher_preference,
+        alpn: alpn.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        early_data: config.early_data.enabled,
+        sealer: Some(ring),
+        tickets: tls.tickets,
+        // A ticket outlives its key otherwise, and is offered in vain.
+        ticket_lifetime: lifetime,
+        key_log: foundation.key_log.clone().map(|log| log as Arc<dyn KeyLog>),
+        challenges: (!config.acme_names().is_empty()).then(|| foundation.challenges.clone()),
+        ..AcceptorConfig::new(identities)
+    })
+}
+
+/// The names of all sites.
+fn site_names(content: &Content) -> impl Iterator<Item = &String> {
+    let sites = match content {
+        Content::Sites(content) => &*content.sites,
+        Content::PingPong => &[],
+    };
+    sites.iter().flat_map(|site| &site.names)
+}
+
+/// The names of the sites whose certificate nobody has provided for; `None`: there is no such site.
+fn unprovided_names(config: &ServerConfig) -> Option<Vec<&String>> {
+    if config.certificate != CertificateSource::Development {
+        return None;
+    }
+    match &config.content {
+        Content::PingPong => Some(Vec::new()),
+        Content::Sites(content) => {
+            let unprovided = content.sites.iter().filter(|site| site.certificate.is_none());
+            let unprovided: Vec<_> = unprovided.collect();
+            let names = || unprovided.iter().flat_map(|site| &site.names).collect();
+            (!unprovided.is_empty()).then(names)
+        }
+    }
+}
+
+fn setting(text: &str) -> ServerError {
+    ServerError::Config(ConfigError::Setting(text.to_owned()))
+}

@@ -1,0 +1,223 @@
+//! What can be done to a server while it runs: another configuration, a question, an end.
+
+use std::io;
+use std::sync::Arc;
+
+use firstflight_config::{ConfigError, ServerConfig};
+use firstflight_upstream::{Pool, PoolStatus};
+use tracing::warn;
+
+use crate::ServerError;
+use crate::certificates::SiteCertificate;
+use crate::handoff::state::Estate;
+use crate::observe::status::{Events, Status};
+use crate::server::{Shared, Stop};
+
+/// A handle on a server while it runs.
+#[derive(Clone)]
+pub struct ServerHandle(pub(crate) Arc<Shared>);
+
+impl ServerHandle {
+    /// Serves by another configuration from now on: new connections, and further requests on old
+    /// ones. A connection finishes its handshake and its early requests by the configuration under
+    /// which it was accepted. No connection ends, and the strike register, the ticket keys and the
+    /// connections to the store live on.
+    ///
+    /// Takes up files that have changed, too: certificates, keys, OCSP responses. Waits until the
+    /// server runs.
+    ///
+    /// # Errors
+    /// [`ServerError`]: the new configuration is of no use, or changes what cannot change while
+    /// the process runs. The old one stays as a whole.
+    pub async fn reload(&self, config: ServerConfig) -> Result<(), ServerError> {
+        let outcome = self.take_up(Some(config)).await;
+        match &outcome {
+            Ok(()) => self.note_reload(None),
+            Err(error) => self.note_reload(Some(error.to_string())),
+        }
+        outcome
+    }
+
+    /// The configuration in use once more, with its files and certificates as they are now. Not
+    /// a reload: nobody has asked for it.
+    ///
+    /// # Errors
+    /// [`ServerError`]. What is in use stays.
+    pub(crate) async fn build_anew(&self) -> Result<(), ServerError> {
+        self.take_up(None).await
+    }
+
+    /// Notes that there was no configuration to reload: its file could not be read, and `why`.
+    pub fn reload_failed(&self, why: &str) {
+        self.note_reload(Some(why.to_owned()));
+    }
+
+    /// Opens the access log's file anew, after a log rotation has moved it.
+    pub fn reopen_access_log(&self) {
+        if let Some(log) = self.0.access_log.get() {
+            log.reopen();
+        }
+    }
+
+    /// How the server is.
+    pub fn status(&self) -> Status {
+        let Events { started_at, loaded_at, last_reload } = self.0.history.so_far();
+        let not_ready_because = match *self.0.stopping().borrow() {
+            Stop::No if *self.0.serving.borrow() => None,
+            Stop::No => Some("the server has not begun to serve"),
+            Stop::Leave => Some("another process has taken over"),
+            _ => Some("the server is stopping"),
+        };
+        Status {
+            ready: not_ready_because.is_none(),
+            not_ready_because,
+            generation: self.0.current().number,
+            started_at,
+            loaded_at,
+            last_reload,
+            connections: self.0.places.taken(),
+            addresses: self.0.listeners.addresses(),
+        }
+    }
+
+    /// Each site's certificate: what is shown, and what is done about it.
+    pub fn certificates(&self) -> Vec<SiteCertificate> {
+        self.0.certificates()
+    }
+
+    /// The pools that requests are forwarded to, as they are now.
+    pub fn upstreams(&self) -> Vec<PoolStatus> {
+        self.0.current().pools.values().map(Pool::status).collect()
+    }
+
+    /// Waits until connections are accepted.
+    pub async fn serves(&self) {
+        // The sender is ours too.
+        let _ = self.0.serving.subscribe().wait_for(|serving| *serving).await;
+    }
+
+    /// What the process needs that is to take this one's place, beside the register.
+    ///
+    /// # Errors
+    /// The process before this one has not gone, or this one stops or has an heir; or the system's.
+    pub fn estate(&self) -> io::Result<Estate> {
+        if *self.0.stopping().borrow() != Stop::No || self.0.gatekeeper.has_heir() {
+            let text = "this process is stopping, or has handed its place over";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
+        if self.0.front.has_predecessor() {
+            let text = "the process before this one still serves connections; wait until it has \
+                        gone";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
+        let mut estate = Estate { ports: self.0.listeners.bequeath()?, ..Estate::default() };
+        self.0.front.bequeath(&mut estate, self.0.ring.of_this_process().as_deref())?;
+        Ok(estate)
+    }
+
+    /// Leaves the UDP sockets to the process that takes this one's place, and has the register by
+    /// now. Packets of connections of this process come back from there. If that process goes,
+    /// the sockets are this one's again.
+    pub fn leave_udp(&self) {
+        self.0.front.leave(&self.0);
+    }
+
+    /// Leaves all else to the process that takes this one's place, and ends when the last
+    /// connection has: after
+    /// [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) at the latest. Call it
+    /// when the other one accepts connections.
+    pub fn leave(&self) {
+        self.0.stop_at_least(Stop::Leave);
+    }
+
+    /// Begins to stop: not ready from now on, no new connections after
+    /// [`Limits::drain_delay`](firstflight_config::Limits::drain_delay), and running requests are
+    /// finished within [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout).
+    ///
+    /// A server whose place another process has taken ends its idle connections too.
+    pub fn stop(&self) {
+        let has_left = *self.0.stopping().borrow() == Stop::Leave;
+        self.0.stop_at_least(if has_left { Stop::Finish } else { Stop::Announced });
+    }
+
+    /// Stops at once: what runs is broken off.
+    pub fn stop_now(&self) {
+        self.0.stop_at_least(Stop::Now);
+    }
+
+    fn note_reload(&self, error: Option<String>) {
+        match error {
+            None => self.0.metrics.reloads.succeeded(jiff::Timestamp::now().as_millisecond()),
+            Some(_) => self.0.metrics.reloads.failed(),
+        }
+        self.0.history.note_reload(error);
+    }
+
+    /// `None`: the configuration in use.
+    async fn take_up(&self, config: Option<ServerConfig>) -> Result<(), ServerError> {
+        let server = &self.0;
+        // A signal may come before the first addresses are open; it would open them again.
+        self.serves().await;
+        // One at a time.
+        let mut in_use = server.config.lock().await;
+        // The number says which configuration serves, and nodes renew at different times.
+        let number = server.current().number + u64::from(config.is_some());
+        let config = config.unwrap_or_else(|| in_use.clone());
+        if *server.stopping().borrow() != Stop::No {
+            return Err(setting("the server is stopping and takes up no configuration".to_owned()));
+        }
+        refuse_changes_that_need_a_restart(&in_use, &config)?;
+        let change = server.acme.open(&config).await?;
+        let states = server.acme.after(&change);
+        let generation = server.build(&config, number, states).await?;
+        let changes = server.listeners.plan(&config, &server.front)?;
+        server.front.take_up(generation.quic.as_ref(), &config.http3);
+        server.places.resize(config.limits.connections);
+        server.budget.resize(config.limits.memory);
+        generation.begin();
+        server.current.store(Arc::new(generation));
+        server.listeners.apply(server, changes);
+        config.warnings().iter().for_each(|warning| warn!("{warning}"));
+        *in_use = config;
+        server.keep_certificates(change).await;
+        Ok(())
+    }
+}
+
+/// What early data's safety rests on cannot be exchanged beneath it, nor what was settled when the
+/// process began.
+fn refuse_changes_that_need_a_restart(
+    old: &ServerConfig,
+    new: &ServerConfig,
+) -> Result<(), ServerError> {
+    let (early, then) = (&old.early_data, &new.early_data);
+    let checks = [
+        ("[store]", old.store == new.store),
+        ("[tickets]", old.tickets == new.tickets),
+        ("early_data.freshness", early.freshness == then.freshness),
+        ("early_data.register_capacity", early.register_capacity == then.register_capacity),
+        ("[access_log]", old.access_log == new.access_log),
+        ("[telemetry]", old.telemetry == new.telemetry),
+        ("process.workers", old.process.workers == new.process.workers),
+        ("process.user", old.process.user == new.process.user),
+        ("process.group", old.process.group == new.process.group),
+    ];
+    let changed: Vec<_> = checks.iter().filter(|(_, same)| !same).map(|(name, _)| *name).collect();
+    match &changed[..] {
+        [] => Ok(()),
+        // A process with another store would not know what was claimed in this one.
+        ["[store]", ..] => Err(setting(format!(
+            "{} cannot change while the process runs; stop it and start it again",
+            changed.join(", ")
+        ))),
+        _ => Err(setting(format!(
+            "{} cannot change while the process runs; restart it, or upgrade it by SIGUSR2, \
+             which loses no connection",
+            changed.join(", ")
+        ))),
+    }
+}
+
+fn setting(text: String) -> ServerError {
+    ServerError::Config(ConfigError::Setting(text))
+}

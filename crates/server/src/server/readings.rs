@@ -1,0 +1,117 @@
+//! What metrics read when somebody asks: the gate, the store, the keys, the configuration.
+
+use firstflight_replay::RegisterStatistics;
+use firstflight_store::{CLAIM_TIME_BOUNDS, StoreStatistics};
+use firstflight_telemetry::metrics::{
+    AcmeReading, CertificateReading, ClaimTimes, ProcessReading, Readings, RegisterReading,
+    Snapshot, StoreReading,
+};
+
+use crate::certificates::{CertificateSource, SiteCertificate};
+use crate::gate::shared_register::SharedRegister;
+use crate::gate::store_reason;
+use crate::handler::upstreams;
+use crate::observe::access_log::AccessLog;
+use crate::observe::trace::Tracer;
+use crate::server::Shared;
+use crate::server::handle::ServerHandle;
+
+impl ServerHandle {
+    /// All metrics at this moment.
+    pub fn metrics(&self) -> Snapshot {
+        self.0.snapshot()
+    }
+}
+
+impl Shared {
+    /// All metrics at this moment.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.metrics.snapshot(&self.readings())
+    }
+
+    fn readings(&self) -> Readings {
+        let generation = self.current();
+        let (store, filter) = match self.gatekeeper.shared() {
+            Some(shared) => {
+                let (store, filter) = shared.statistics();
+                (Some(store_reading(shared, &store)), register(&filter))
+            }
+            None => (None, RegisterReading::default()),
+        };
+        let lost = self.access_log.get().map_or(0, AccessLog::lost);
+        Readings {
+            early_data_open: generation.early_data && self.gatekeeper.closed().is_none(),
+            register: register(&self.gatekeeper.statistics()),
+            filter,
+            store,
+            tickets: self.ring.reading(),
+            quic: generation.quic.as_ref().map(|_| self.front.reading()),
+            connections_limit: generation.limits.connections,
+            upstreams: generation
+                .pools
+                .values()
+                .map(|pool| upstreams::reading(pool.status()))
+                .collect(),
+            generation: generation.number,
+            certificates: certificates(&generation.certificates),
+            acme: self.certificates().iter().filter_map(acme).collect(),
+            spans: self.tracer.as_ref().and_then(Tracer::reading),
+            process: ProcessReading::of_this_process(env!("CARGO_PKG_VERSION"), lost),
+        }
+    }
+}
+
+/// One that nobody trusts is none, however long it lasts.
+fn certificates(certificates: &[SiteCertificate]) -> Vec<CertificateReading> {
+    let there = certificates.iter().filter(|one| !one.is_missing());
+    let reading = |one: &SiteCertificate| {
+        let (site, source) = (one.site.clone(), one.source.origin());
+        one.not_after.map(|expires| CertificateReading { site, source, expires })
+    };
+    there.filter_map(reading).collect()
+}
+
+fn acme(one: &SiteCertificate) -> Option<AcmeReading> {
+    let CertificateSource::Acme(state) = &one.source else { return None };
+    Some(AcmeReading {
+        site: one.site.clone(),
+        missing: one.is_missing(),
+        next_try: state.next_try,
+        last_success: state.last_success,
+        failures_in_a_row: state.last_error.as_ref().map_or(0, |error| error.in_a_row.into()),
+        issued: state.tries.issued,
+        failed: state.tries.failed,
+        taken_up: state.tries.taken_up,
+    })
+}
+
+fn register(register: &RegisterStatistics) -> RegisterReading {
+    RegisterReading {
+        records: register.entries as u64,
+        capacity: register.capacity as u64,
+        won: register.won,
+        lost: register.lost,
+        barred: register.barred,
+        full: register.full,
+    }
+}
+
+fn store_reading(shared: &SharedRegister, store: &StoreStatistics) -> StoreReading {
+    let reasons = StoreStatistics::REASONS.iter();
+    let unknown = reasons.map(|why| (store_reason(*why), store.unknown_by(*why)));
+    StoreReading {
+        resting: shared.resting().map(store_reason),
+        won: store.won,
+        lost: store.lost,
+        unknown: unknown.collect(),
+        batches: store.batches,
+        connections: store.connections,
+        claim_times: ClaimTimes {
+            bounds: CLAIM_TIME_BOUNDS.iter().map(|micros| *micros as f64 / MILLION).collect(),
+            classes: store.claim_times.to_vec(),
+            sum: store.claim_micros as f64 / MILLION,
+        },
+    }
+}
+
+const MILLION: f64 = 1e6;
