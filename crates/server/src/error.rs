@@ -92,7 +92,7 @@ pub enum ServerError {
     },
     /// What the process before this one has left cannot be used.
     #[error("cannot take the place of the process before this one: {0}; start this one by itself")]
-    Estate(std::io::Error),
+    InheritedState(std::io::Error),
     /// A self-signed certificate cannot be made.
     #[error(transparent)]
     Made(#[from] AuthorityError),

@@ -22,7 +22,7 @@ pub use certificates::exposed_keys::exposed_keys;
 pub use certificates::{CertificateSource, SiteCertificate};
 pub use error::ServerError;
 pub use handoff::register::HandOverError;
-pub use handoff::state::Estate;
+pub use handoff::state::InheritedState as Estate;
 pub use observe::replays::Replay;
 pub use observe::status::{LastReload, Status};
 pub use server::handle::ServerHandle;

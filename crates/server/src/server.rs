@@ -29,21 +29,21 @@ use crate::certificates::development::now;
 use crate::certificates::exposed_keys::exposed_keys;
 use crate::certificates::self_signed;
 use crate::context::memory::Budget;
-use crate::gate::Gatekeeper;
+use crate::gate::EarlyDataGate;
 use crate::handler::upstreams::Pools;
-use crate::handoff::state::Estate;
-use crate::handshake::quic_config::Front;
+use crate::handoff::state::InheritedState;
+use crate::handshake::quic_config::QuicPorts;
 use crate::handshake::tickets::TicketRing;
 use crate::handshake::tickets::name_of_this_node;
 use crate::http::connection::stopped;
 use crate::listen::listeners::{self, Listeners};
-use crate::listen::permits::Places;
+use crate::listen::permits::ConnectionPermits;
 use crate::listen::tcp_socket::Port;
 use crate::observe::access_log::AccessLog;
 use crate::observe::replays::Replays;
 use crate::observe::status::History;
 use crate::observe::trace::Tracer;
-use crate::route::snapshot::{Foundation, Generation};
+use crate::route::snapshot::{Snapshot, SnapshotBuilder};
 use crate::server::handle::ServerHandle;
 
 /// A server that listens. Connections are accepted once it runs.
@@ -71,16 +71,16 @@ pub(crate) enum Stop {
 
 /// What all connections share, as long as the process lives.
 pub(crate) struct Shared {
-    pub(crate) current: ArcSwap<Generation>,
-    /// What the newest generation was made of. Held while another is made.
+    pub(crate) current: ArcSwap<Snapshot>,
+    /// What the newest snapshot was made of. Held while another is made.
     pub(crate) config: Mutex<ServerConfig>,
-    pub(crate) foundation: Foundation,
+    pub(crate) builder: SnapshotBuilder,
     pub(crate) acme: Arc<Acme>,
-    pub(crate) front: Arc<Front>,
+    pub(crate) quic_ports: Arc<QuicPorts>,
     pub(crate) listeners: Listeners,
-    pub(crate) places: Arc<Places>,
+    pub(crate) permits: Arc<ConnectionPermits>,
     pub(crate) budget: Arc<Budget>,
-    pub(crate) gatekeeper: Gatekeeper,
+    pub(crate) gate: EarlyDataGate,
     /// Opened once the process has given up its privileges.
     pub(crate) access_log: OnceLock<AccessLog>,
     pub(crate) tracer: Option<Tracer>,
@@ -99,7 +99,7 @@ impl Server {
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
     pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
-        let server = Self::bind_with(config, Estate::default()).await?;
+        let server = Self::bind_with(config, InheritedState::default()).await?;
         server.open_logs().await?;
         Ok(server)
     }
@@ -110,7 +110,10 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
-    pub async fn bind_with(config: ServerConfig, mut estate: Estate) -> Result<Self, ServerError> {
+    pub async fn bind_with(
+        config: ServerConfig,
+        mut estate: InheritedState,
+    ) -> Result<Self, ServerError> {
         config.check().map_err(ConfigError::from)?;
         listeners::check(&config)?;
         let store = open_store(&config)?;
@@ -127,26 +130,26 @@ impl Server {
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
         let metrics = Arc::new(Metrics::default());
         let acme = Arc::new(Acme::new(&config, known_store, &metrics)?);
-        let foundation = Foundation::lay(&config, ring.clone(), &addresses, acme.challenges())?;
+        let builder = SnapshotBuilder::lay(&config, ring.clone(), &addresses, acme.challenges())?;
         // What an authority has issued is read later, by the user that the process becomes.
-        let generation = Generation::build(1, &config, &foundation, &Pools::new(), &[])?;
-        generation.begin();
+        let snapshot = Snapshot::build(1, &config, &builder, &Pools::new(), &[])?;
+        snapshot.begin();
         self_signed::announce(&config.certificate);
-        if let Some(development) = foundation.development_in_use() {
+        if let Some(development) = builder.development_in_use() {
             development.announce();
         }
         let warnings = config.warnings().into_iter().chain(exposed_keys(&config));
         warnings.for_each(|warning| warn!("{warning}"));
         ring.begin().await;
-        let gatekeeper = Gatekeeper::new(&config.early_data, epochs, ring.lifetime(), store);
+        let gate = EarlyDataGate::new(&config.early_data, epochs, ring.lifetime(), store);
         let oneself = Arc::new(OnceLock::new());
         let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, oneself.clone()));
         metrics.reloads.began(jiff::Timestamp::now().as_millisecond());
         let shared = Shared {
-            current: ArcSwap::from_pointee(generation),
-            front: Arc::new(Front::new(&foundation.tokens, &config, &mut estate)?),
+            current: ArcSwap::from_pointee(snapshot),
+            quic_ports: Arc::new(QuicPorts::new(&builder.tokens, &config, &mut estate)?),
             listeners: Listeners::default(),
-            places: Places::new(config.limits.connections),
+            permits: ConnectionPermits::new(config.limits.connections),
             budget: Budget::new(config.limits.memory),
             metrics,
             replays: Replays::default(),
@@ -154,9 +157,9 @@ impl Server {
             stop: watch::Sender::new(Stop::No),
             serving: watch::Sender::new(false),
             config: Mutex::new(config),
-            foundation,
+            builder,
             acme,
-            gatekeeper,
+            gate,
             access_log: OnceLock::new(),
             tracer,
             ring,
@@ -176,7 +179,7 @@ impl Server {
         if let (Some(settings), None) = (&settings, self.shared.access_log.get()) {
             let _ = self.shared.access_log.set(AccessLog::open(settings)?);
         }
-        if let Some(log) = &self.shared.foundation.key_log {
+        if let Some(log) = &self.shared.builder.key_log {
             log.open()?;
         }
         Ok(())
@@ -222,7 +225,7 @@ impl Server {
         shared.end_asking().await;
         drain(&shared).await;
         tasks.shutdown().await;
-        shared.front.close().await;
+        shared.quic_ports.close().await;
         if let Some(tracer) = &shared.tracer {
             tracer.flush().await;
         }
@@ -236,8 +239,8 @@ impl Server {
 }
 
 impl Shared {
-    /// The newest generation.
-    pub(crate) fn current(&self) -> Arc<Generation> {
+    /// The newest snapshot.
+    pub(crate) fn current(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
 
@@ -285,7 +288,7 @@ async fn drain(shared: &Arc<Shared>) {
     }
     warn!("requests that are still running are broken off");
     shared.stop_at_least(Stop::Now);
-    let _ = timeout(LAST_WORDS, shared.places.all_free()).await;
+    let _ = timeout(LAST_WORDS, shared.permits.all_free()).await;
 }
 
 /// Whether all connections end in that time, and before all is to be dropped.
@@ -295,7 +298,7 @@ async fn is_empty_within(
     time: Duration,
 ) -> bool {
     tokio::select! {
-        () = shared.places.all_free() => true,
+        () = shared.permits.all_free() => true,
         () = tokio::time::sleep(time) => false,
         () = stopped(told, Stop::Now) => false,
     }
@@ -324,8 +327,8 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
         config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
     }
     let acme = Acme::new(&config, None, &Arc::default())?;
-    let foundation = Foundation::lay(&config, ring, &[], acme.challenges())?;
-    Generation::build(0, &config, &foundation, &Pools::new(), &[])?;
+    let builder = SnapshotBuilder::lay(&config, ring, &[], acme.challenges())?;
+    Snapshot::build(0, &config, &builder, &Pools::new(), &[])?;
     Ok(())
 }
 
@@ -362,8 +365,8 @@ async fn housekeeping(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        shared.gatekeeper.watch_clock();
-        shared.front.look();
+        shared.gate.watch_clock();
+        shared.quic_ports.look();
         renew(&shared).await;
         // Files of keys may lie on a slow disk.
         let ring = shared.ring.clone();
@@ -373,7 +376,7 @@ async fn housekeeping(shared: Arc<Shared>) {
 
 /// Shows new certificates of the development authority before the old ones end.
 async fn renew(shared: &Arc<Shared>) {
-    let Some(development) = shared.foundation.development_in_use() else { return };
+    let Some(development) = shared.builder.development_in_use() else { return };
     if !development.is_due(now()) || *shared.stopping().borrow() != Stop::No {
         return;
     }

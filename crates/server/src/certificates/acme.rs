@@ -1,8 +1,8 @@
 //! Certificates from an authority: kept valid beside the connections, and shown by the newest
-//! generation.
+//! snapshot.
 //!
 //! A manager of `firstflight-acme` asks for them and keeps them on disk. What it publishes is put in
-//! the place of the generation, as a reload does with a certificate file that has changed: sessions
+//! the place of the snapshot, as a reload does with a certificate file that has changed: sessions
 //! and connections go on. The answers to the authority's questions are looked up by `redirect`,
 //! `service` and the TLS of all listeners.
 
@@ -16,18 +16,18 @@ use firstflight_telemetry::metrics::Metrics;
 use tokio::sync::{Mutex, watch};
 
 use crate::ServerError;
-use crate::certificates::store::NodeShelf;
+use crate::certificates::store::SharedCertificateStore;
 pub(crate) use crate::handler::acme_challenge::end_question;
-use crate::server::certificates::Keeper;
+use crate::server::certificates::ManagedCertificates;
 
 /// Certificates from an authority, as long as the process lives.
 pub(crate) struct Acme {
     pub(crate) answers: Answers,
-    pub(crate) shelf: NodeShelf,
+    pub(crate) shelf: SharedCertificateStore,
     pub(crate) metrics: Arc<Metrics>,
     /// What there is, and what is done about it.
     pub(crate) states: ArcSwap<Vec<CertificateState>>,
-    pub(crate) keeper: Mutex<Option<Keeper>>,
+    pub(crate) keeper: Mutex<Option<ManagedCertificates>>,
 }
 
 /// What a configuration wants of an authority.
@@ -48,7 +48,7 @@ pub(crate) enum Change {
 /// A manager that has restored what it could, and asks nobody yet.
 pub(crate) struct Opened {
     pub(crate) wanted: Wanted,
-    pub(crate) manager: Manager<NodeShelf>,
+    pub(crate) manager: Manager<SharedCertificateStore>,
     pub(crate) states: watch::Receiver<Vec<CertificateState>>,
 }
 
@@ -64,7 +64,7 @@ impl Acme {
     ) -> Result<Self, ServerError> {
         Ok(Self {
             answers: Answers::new(),
-            shelf: NodeShelf::new(&config.tickets.keys, store)?,
+            shelf: SharedCertificateStore::new(&config.tickets.keys, store)?,
             metrics: metrics.clone(),
             states: ArcSwap::default(),
             keeper: Mutex::default(),

@@ -16,7 +16,7 @@ use tracing::warn;
 
 use self::acme::issued;
 use crate::ServerError;
-use crate::route::snapshot::Generation;
+use crate::route::snapshot::Snapshot;
 use crate::server::{Server, Shared};
 
 /// The certificate of a site.
@@ -174,16 +174,16 @@ impl Shared {
             return Ok(());
         }
         let (shared, same) = (self.clone(), config.clone());
-        let renew = move || before.with_issued(&same, &shared.foundation, &states);
+        let renew = move || before.with_issued(&same, &shared.builder, &states);
         let renewed = tokio::task::spawn_blocking(renew).await;
-        let generation = renewed.map_err(|error| ServerError::Interrupted(error.to_string()))??;
-        self.front.take_up(generation.quic.as_ref(), &config.http3);
-        generation.begin();
-        self.current.store(Arc::new(generation));
+        let snapshot = renewed.map_err(|error| ServerError::Interrupted(error.to_string()))??;
+        self.quic_ports.take_up(snapshot.quic.as_ref(), &config.http3);
+        snapshot.begin();
+        self.current.store(Arc::new(snapshot));
         Ok(())
     }
 
-    /// The generation of a configuration, beside the one in use.
+    /// The snapshot of a configuration, beside the one in use.
     ///
     /// # Errors
     /// [`ServerError`].
@@ -192,11 +192,11 @@ impl Shared {
         config: &ServerConfig,
         number: u64,
         states: Arc<Vec<CertificateState>>,
-    ) -> Result<Generation, ServerError> {
+    ) -> Result<Snapshot, ServerError> {
         let (shared, config) = (self.clone(), config.clone());
         let build = move || {
             let pools = &shared.current().pools;
-            Generation::build(number, &config, &shared.foundation, pools, &states)
+            Snapshot::build(number, &config, &shared.builder, pools, &states)
         };
         // It reads files, maybe from a slow disk.
         let built = tokio::task::spawn_blocking(build).await;

@@ -16,7 +16,7 @@ use crate::handshake::tickets::now;
 /// The store's side of certificates; without a store, or without keys to seal under, there is
 /// none, and each node asks for itself.
 #[derive(Clone)]
-pub(crate) struct NodeShelf(Option<Arc<Shared>>);
+pub(crate) struct SharedCertificateStore(Option<Arc<Shared>>);
 
 struct Shared {
     store: Store,
@@ -48,7 +48,7 @@ impl Shared {
     }
 }
 
-impl NodeShelf {
+impl SharedCertificateStore {
     /// # Errors
     /// [`ServerError::KeyEncryption`].
     pub(crate) fn new(keys: &KeySource, store: Option<&Store>) -> Result<Self, ServerError> {
@@ -75,7 +75,7 @@ impl NodeShelf {
     }
 }
 
-impl Shelf for NodeShelf {
+impl Shelf for SharedCertificateStore {
     fn is_shared(&self) -> bool {
         self.0.is_some()
     }
@@ -168,11 +168,11 @@ mod tests {
 
         /// A node whose file has these keys. A file that changes keeps the old ones open for a
         /// while; a node that is started does not.
-        fn node(&self, name: &str, keys: &[char]) -> NodeShelf {
+        fn node(&self, name: &str, keys: &[char]) -> SharedCertificateStore {
             let path = self.dir.path().join(name);
             write(&path, keys);
             let keys = KeySource::Store { key_encryption: path, schedule: Schedule::default() };
-            NodeShelf::new(&keys, Some(&self.store)).unwrap()
+            SharedCertificateStore::new(&keys, Some(&self.store)).unwrap()
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    async fn read(node: &NodeShelf) -> Option<Vec<u8>> {
+    async fn read(node: &SharedCertificateStore) -> Option<Vec<u8>> {
         node.get("ca/certificate/one").await.unwrap()
     }
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     /// Puts a record, as soon as there is a connection.
-    async fn put(node: &NodeShelf) {
+    async fn put(node: &SharedCertificateStore) {
         let end = Instant::now() + Duration::from_secs(30);
         while let Err(error) = node.put("ca/certificate/one", b"whole", LIFE).await {
             assert!(Instant::now() < end, "{error}");

@@ -20,17 +20,17 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use crate::gate::shared_register::SharedRegister;
-use crate::handoff::register::{Heir, common};
+use crate::handoff::register::{Successor, common};
 
 /// Decides over early data for the whole server.
-pub(crate) struct Gatekeeper {
+pub(crate) struct EarlyDataGate {
     gate: Gate,
     /// The register of the whole cluster. With it the gate and its own register stand idle.
     shared: Option<SharedRegister>,
     /// Which tickets bring early data.
     epochs: Arc<TicketEpochs>,
     /// The way to the process that has the register now.
-    heir: ArcSwapOption<Heir>,
+    successor: ArcSwapOption<Successor>,
     began: Instant,
     claimants: AtomicU64,
     /// Whether the store did not take the last record.
@@ -58,7 +58,7 @@ pub(crate) struct Arrival {
 }
 
 /// A flight whose early data was refused, and which the register does not know yet. Before the
-/// first request of its connection runs it has to be spent: [`Gatekeeper::spend`].
+/// first request of its connection runs it has to be spent: [`EarlyDataGate::spend`].
 #[derive(Clone, Copy)]
 pub(crate) struct Unspent {
     offered: OfferedFlight,
@@ -69,13 +69,13 @@ pub(crate) struct Unspent {
 /// A moment just before TLS was given a ClientHello, by both clocks.
 #[derive(Clone, Copy)]
 pub(crate) struct HeardAt {
-    /// By the gatekeeper's own clock, which only goes forward.
+    /// By the gate's own clock, which only goes forward.
     own: Duration,
     /// By [`SteadyClock`], in microseconds since 1970.
     unix_micros: i64,
 }
 
-impl Gatekeeper {
+impl EarlyDataGate {
     /// `epochs`: a new one, which the tickets carry that are issued from now on; tickets are good
     /// for `ticket_lifetime`.
     pub(crate) fn new(
@@ -95,7 +95,7 @@ impl Gatekeeper {
             gate: Gate::new(config, epochs.clone()),
             shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
             epochs,
-            heir: ArcSwapOption::empty(),
+            successor: ArcSwapOption::empty(),
             began: Instant::now(),
             claimants: AtomicU64::new(RandomState::new().hash_one(())),
             is_store_away: AtomicBool::new(false),
@@ -118,7 +118,7 @@ impl Gatekeeper {
         Arrival { epoch: self.epochs.current(), claimant }
     }
 
-    /// A moment to give [`Gatekeeper::claim`]: now, or when the last bytes came
+    /// A moment to give [`EarlyDataGate::claim`]: now, or when the last bytes came
     /// ([`firstflight_tls::Accepting::heard_at`]).
     pub(crate) fn heard_at(&self, unix_micros: Option<i64>) -> HeardAt {
         let (now, own) = (SteadyClock::unix_micros(), self.now());
@@ -165,7 +165,7 @@ impl Gatekeeper {
     }
 
     /// The same at once, where no store has to be asked. [`Refusal::HandedOver`]: nothing is recorded
-    /// yet, and nothing of the flight may run before [`Gatekeeper::claim`] has settled it.
+    /// yet, and nothing of the flight may run before [`EarlyDataGate::claim`] has settled it.
     pub(crate) fn claim_at_once(
         &self,
         facts: &Handshake,
@@ -251,30 +251,31 @@ impl Gatekeeper {
         }
     }
 
-    /// Closes the gate for `heir`, and says all that it knows. `None`: it has an heir, who has
+    /// Closes the gate for `successor`, and says all that it knows. `None`: it has an successor, who has
     /// claimed since what is not known here.
-    pub(crate) fn close(&self, heir: Heir) -> Option<Inheritance> {
+    pub(crate) fn close(&self, successor: Successor) -> Option<Inheritance> {
         // First the way to it, then the closing: who finds the gate closed finds the way.
-        let before = self.heir.compare_and_swap(&None::<Arc<Heir>>, Some(heir.into()));
+        let before =
+            self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
         before.is_none().then(|| self.gate.hand_over(common(), self.now()))
     }
 
     /// Whether another process has the register.
-    pub(crate) fn has_heir(&self) -> bool {
-        self.heir.load().is_some()
+    pub(crate) fn has_successor(&self) -> bool {
+        self.successor.load().is_some()
     }
 
     /// Waits until no other process has the register.
-    pub(crate) async fn without_heir(&self) {
-        if let Some(heir) = self.heir.load_full() {
-            heir.gone().await;
+    pub(crate) async fn without_successor(&self) {
+        if let Some(successor) = self.successor.load_full() {
+            successor.gone().await;
         }
     }
 
-    /// Opens it again, as there is no heir after all.
+    /// Opens it again, as there is no successor after all.
     pub(crate) fn reopen(&self) {
         self.gate.reopen();
-        self.heir.store(None);
+        self.successor.store(None);
     }
 
     /// Takes over what another process's gate knew.
@@ -288,8 +289,8 @@ impl Gatekeeper {
     }
 
     async fn ask(&self, question: Question) -> Option<Answer> {
-        let heir = self.heir.load_full()?;
-        heir.ask(question).await
+        let successor = self.successor.load_full()?;
+        successor.ask(question).await
     }
 
     /// The flight by the clock that the next process reads too.
@@ -391,7 +392,7 @@ pub(crate) enum Refused {
     Gate(Refusal),
     /// By the rules of the shared register.
     Shared(SharedRefusal),
-    /// Over QUIC with a shared register: the flight that quinn reads is not the one that was
+    /// StreamEnd QUIC with a shared register: the flight that quinn reads is not the one that was
     /// claimed, or none was seen.
     Unseen,
 }

@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
 use crate::certificates::acme::Acme;
-use crate::handler::response::AnswerBody;
+use crate::handler::response::ResponseBody;
 use crate::http::socket::Socket;
 
 /// The certificates of pending challenges.
@@ -29,7 +29,7 @@ impl Acme {
 
     /// The answer to an authority's request (RFC 8555 section 8.3), whatever its host. `None`: it
     /// is none, or nobody is to ask now.
-    pub(crate) fn answer<B>(&self, request: &Request<B>) -> Option<Response<AnswerBody>> {
+    pub(crate) fn answer<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
         if self.answers.is_idle() {
             return None;
         }

@@ -16,12 +16,12 @@ use tower_http::services::fs::DefaultServeDirFallback;
 use tower_service::Service as _;
 
 use crate::ServerError;
-use crate::handler::prompt_files::PromptFiles;
-use crate::handler::response::{AnswerBody, BodyError, plain};
+use crate::handler::prompt_files::PromptBackend;
+use crate::handler::response::{BodyError, ResponseBody, plain};
 
 /// A directory, ready to serve.
 pub(crate) struct Files {
-    directory: ServeDir<DefaultServeDirFallback, PromptFiles>,
+    directory: ServeDir<DefaultServeDirFallback, PromptBackend>,
     /// Whether answers depend on the encodings that a client takes.
     varies: bool,
 }
@@ -39,7 +39,7 @@ impl Files {
         check_root(&settings.root)?;
         // The library puts a dot before a relative one.
         let root = std::path::absolute(&settings.root).map_err(wrong)?;
-        let files = PromptFiles::new(&root, settings.follow_symlinks).map_err(wrong)?;
+        let files = PromptBackend::new(&root, settings.follow_symlinks).map_err(wrong)?;
         // Who asks for several ranges gets the whole, as RFC 9110 section 14.2 allows.
         let mut directory = ServeDir::with_backend(root, files).ignore_multi_range_requests(true);
         for encoding in &settings.precompressed {
@@ -55,7 +55,7 @@ impl Files {
     }
 
     /// Answers a request. Its body is of no interest.
-    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Response<AnswerBody> {
+    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Response<ResponseBody> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED);
             answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -78,7 +78,7 @@ impl Files {
 
     /// Fetches, by `If-Range` too (RFC 9110 section 13.1.5), which tower-http does not know: what
     /// the file is now can be asked only by fetching it.
-    async fn fetch(&self, request: Request<()>) -> Response<AnswerBody> {
+    async fn fetch(&self, request: Request<()>) -> Response<ResponseBody> {
         let headers = request.headers();
         let condition =
             headers.get(header::IF_RANGE).filter(|_| headers.contains_key(header::RANGE));
@@ -97,16 +97,16 @@ impl Files {
         }
     }
 
-    async fn look_up(&self, request: Request<()>) -> Response<AnswerBody> {
+    async fn look_up(&self, request: Request<()>) -> Response<ResponseBody> {
         let Ok(answer) = self.directory.clone().call(request).await;
         answer.map(|body| body.map_err(BodyError::from).boxed_unsync())
     }
 
     fn complete(
         &self,
-        mut answer: Response<AnswerBody>,
+        mut answer: Response<ResponseBody>,
         location: Option<HeaderValue>,
-    ) -> Response<AnswerBody> {
+    ) -> Response<ResponseBody> {
         let status = answer.status();
         if status.is_redirection() && answer.headers_mut().remove(header::LOCATION).is_some() {
             // On this host, whatever the request calls it.

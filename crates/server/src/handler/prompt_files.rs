@@ -26,12 +26,12 @@ const SMALL: u64 = 64 * 1024;
 /// Opens files below a directory. Symbolic links lead nowhere outside it, whatever happens in it
 /// meanwhile: the kernel sees to that, name by name.
 #[derive(Clone, Debug)]
-pub(crate) struct PromptFiles {
+pub(crate) struct PromptBackend {
     root: Arc<Path>,
     follow_symlinks: bool,
 }
 
-impl PromptFiles {
+impl PromptBackend {
     /// Files below `root`.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ enum PromptContent {
     Handle(tokio::fs::File),
 }
 
-impl Backend for PromptFiles {
+impl Backend for PromptBackend {
     type File = PromptFile;
     type Metadata = Metadata;
     type OpenFuture = Ready<io::Result<PromptFile>>;

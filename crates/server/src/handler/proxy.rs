@@ -10,13 +10,13 @@ use http_body_util::BodyExt;
 use tracing::warn;
 
 use crate::handler::forwarded::{self, Forwarded};
-use crate::handler::response::{AnswerBody, BodyError, empty, plain};
+use crate::handler::response::{BodyError, ResponseBody, empty, plain};
 use crate::handler::upstreams::Watch;
 use crate::handler::websocket::{self, Asked, Carried};
 use crate::http::connection::Connection;
-use crate::observe::request::Record;
-use crate::route::early::Entry;
+use crate::observe::request::RequestRecord;
 use crate::route::early::NotSent;
+use crate::route::early::RequestClaims;
 
 /// Forwards requests to a pool.
 ///
@@ -35,9 +35,9 @@ pub(crate) struct Forwarding<'a> {
     /// Whether the request came early and its connection's handshake is incomplete now.
     pub(crate) before_completion: bool,
     /// What it has claimed.
-    pub(crate) entry: &'a Entry,
+    pub(crate) claims: &'a RequestClaims,
     /// Where the upstream's work is noted, and what the request holds.
-    pub(crate) record: &'a Record,
+    pub(crate) record: &'a RequestRecord,
     /// The field by which the upstream goes on with the request's trace.
     pub(crate) traceparent: Option<String>,
 }
@@ -56,7 +56,7 @@ impl Proxy {
         &self,
         request: Request<B>,
         forwarding: Forwarding<'_>,
-    ) -> Option<Response<AnswerBody>>
+    ) -> Option<Response<ResponseBody>>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
@@ -80,7 +80,7 @@ impl Proxy {
             return Some(plain(StatusCode::BAD_REQUEST));
         };
         pass_trace_on(&mut parts.headers, &forwarding);
-        forwarding.entry.mark(&mut parts.headers);
+        forwarding.claims.mark(&mut parts.headers);
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
         // removed, and one field of value 1 whatever the client made of it.
         if early || had_early_data {
@@ -109,7 +109,7 @@ impl Proxy {
         mut request: Request<B>,
         asked: Asked,
         forwarding: &Forwarding<'_>,
-    ) -> Response<AnswerBody>
+    ) -> Response<ResponseBody>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
@@ -123,7 +123,7 @@ impl Proxy {
             return plain(StatusCode::BAD_REQUEST);
         }
         pass_trace_on(&mut head.headers, forwarding);
-        forwarding.entry.mark(&mut head.headers);
+        forwarding.claims.mark(&mut head.headers);
         let expected = websocket::ask(&mut head, asked);
         let answer = match self.ask(Request::from_parts(head, empty()), forwarding).await {
             Ok(answer) => answer,
@@ -142,9 +142,9 @@ impl Proxy {
 
     async fn send(
         &self,
-        request: Request<AnswerBody>,
+        request: Request<ResponseBody>,
         forwarding: &Forwarding<'_>,
-    ) -> Response<AnswerBody> {
+    ) -> Response<ResponseBody> {
         match self.ask(request, forwarding).await {
             Ok(mut answer) => {
                 if answer.status() == StatusCode::TOO_EARLY {
@@ -165,9 +165,9 @@ impl Proxy {
 
     async fn ask(
         &self,
-        request: Request<AnswerBody>,
+        request: Request<ResponseBody>,
         forwarding: &Forwarding<'_>,
-    ) -> Result<Response<AnswerBody>, Response<AnswerBody>> {
+    ) -> Result<Response<ResponseBody>, Response<ResponseBody>> {
         let Forwarding { connection, record, .. } = forwarding;
         let (client, local) = (connection.client, connection.local);
         let observer = &Watch { notes: &record.upstream(), metrics: &connection.server.metrics };
@@ -212,7 +212,7 @@ fn status(error: &SendError) -> StatusCode {
 fn translate<B>(
     request: Request<B>,
     forwarding: &Forwarding<'_>,
-) -> Option<(http::request::Parts, AnswerBody)>
+) -> Option<(http::request::Parts, ResponseBody)>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BodyError>,
@@ -248,7 +248,7 @@ where
     forwarded::set(&mut parts.headers, forwarding.connection.client);
     // For this connection's library alone.
     parts.extensions = http::Extensions::new();
-    let body = Forwarded::new(body, forwarding.entry.flight_field().cloned());
+    let body = Forwarded::new(body, forwarding.claims.flight_field().cloned());
     Some((parts, body.map_err(Into::into).boxed_unsync()))
 }
 
@@ -280,7 +280,7 @@ fn pass_trace_on(headers: &mut HeaderMap, forwarding: &Forwarding<'_>) {
 }
 
 /// Takes out of an answer what concerns the upstream's connection.
-fn tidy(answer: &mut Response<AnswerBody>) {
+fn tidy(answer: &mut Response<ResponseBody>) {
     let chunked = answer.headers().contains_key(header::TRANSFER_ENCODING);
     remove_hop_by_hop(answer.headers_mut());
     if chunked {

@@ -14,14 +14,14 @@ use crate::ServerError;
 use crate::handler::proxy::Forwarding;
 use crate::handler::upstreams::Pools;
 use crate::http::connection::Connection;
-use crate::route::early::Rules;
+use crate::route::early::RouteRules;
 use crate::route::sites::Sites;
 
 /// Why an answer's body broke off.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of any answer.
-pub(crate) type AnswerBody = http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>;
+pub(crate) type ResponseBody = http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>;
 
 /// What answers requests.
 pub(crate) enum Service {
@@ -60,7 +60,11 @@ impl Service {
     }
 
     /// What else its route demands of a request.
-    pub(crate) fn rules<B>(&self, request: &Request<B>, connection: &Connection) -> Option<&Rules> {
+    pub(crate) fn rules<B>(
+        &self,
+        request: &Request<B>,
+        connection: &Connection,
+    ) -> Option<&RouteRules> {
         match self {
             Self::Sites(sites) => sites.rules(request, connection),
             Self::PingPong => None,
@@ -72,7 +76,7 @@ impl Service {
         &self,
         request: Request<B>,
         forwarding: Forwarding<'_>,
-    ) -> Option<Response<AnswerBody>>
+    ) -> Option<Response<ResponseBody>>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
@@ -85,7 +89,7 @@ impl Service {
 }
 
 /// A short answer of our own.
-pub(crate) fn plain(status: StatusCode) -> Response<AnswerBody> {
+pub(crate) fn plain(status: StatusCode) -> Response<ResponseBody> {
     let text = format!("{} {}\n", status.as_u16(), status.canonical_reason().unwrap_or_default());
     let mut answer = Response::new(Full::from(text).map_err(|never| match never {}).boxed_unsync());
     *answer.status_mut() = status;
@@ -102,7 +106,7 @@ pub(crate) fn plain(status: StatusCode) -> Response<AnswerBody> {
 pub(crate) async fn discard<B>(
     request: Request<B>,
     patience: Duration,
-) -> Option<Request<AnswerBody>>
+) -> Option<Request<ResponseBody>>
 where
     B: Body<Data = Bytes>,
 {
@@ -128,6 +132,6 @@ where
 const MAX_DISCARDED: usize = 64 * 1024;
 
 /// No body.
-pub(crate) fn empty() -> AnswerBody {
+pub(crate) fn empty() -> ResponseBody {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }

@@ -12,15 +12,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::sleep_until;
 use tracing::debug;
 
-use crate::handler::response::AnswerBody;
-use crate::observe::request::Record;
+use crate::handler::response::ResponseBody;
+use crate::observe::request::RequestRecord;
 
 /// A tunnel whose ends are not there yet: the client's is once the answer is written.
 pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,
     /// Holds the place on the upstream's server.
-    place: AnswerBody,
+    place: ResponseBody,
     idle: Duration,
 }
 
@@ -38,7 +38,7 @@ struct End {
 struct Last(Arc<Mutex<Instant>>);
 
 impl Tunnel {
-    pub(crate) fn new(client: OnUpgrade, upstream: OnUpgrade, place: AnswerBody) -> Self {
+    pub(crate) fn new(client: OnUpgrade, upstream: OnUpgrade, place: ResponseBody) -> Self {
         Self { client, upstream, place, idle: Duration::MAX }
     }
 
@@ -48,7 +48,7 @@ impl Tunnel {
     }
 
     /// Carries bytes until both sides have ended, or one has broken off. The request runs as long.
-    pub(crate) async fn run(self, mut record: Record) {
+    pub(crate) async fn run(self, mut record: RequestRecord) {
         let Self { client, upstream, place, idle } = self;
         let (client, upstream) = match tokio::try_join!(client, upstream) {
             Ok(both) => both,

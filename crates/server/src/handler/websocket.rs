@@ -13,7 +13,7 @@ use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 use sha1::{Digest, Sha1};
 
-use crate::handler::response::{AnswerBody, empty, plain};
+use crate::handler::response::{ResponseBody, empty, plain};
 use crate::handler::tunnel::Tunnel;
 
 /// How a client asks.
@@ -67,11 +67,11 @@ pub(crate) fn ask(head: &mut request::Parts, asked: Asked) -> Option<HeaderValue
 /// The answer to the client, and the tunnel behind it if the upstream agrees. `expected`: see
 /// [`ask`].
 pub(crate) fn answer(
-    mut answer: Response<AnswerBody>,
+    mut answer: Response<ResponseBody>,
     asked: Asked,
     client: OnUpgrade,
     expected: Option<&HeaderValue>,
-) -> (Response<AnswerBody>, Option<Tunnel>) {
+) -> (Response<ResponseBody>, Option<Tunnel>) {
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         // To a CONNECT it would say that the tunnel is there.
         let misleading = asked == Asked::Connect && answer.status().is_success();

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use crate::ServerHandle;
-use crate::gate::Gatekeeper;
+use crate::gate::EarlyDataGate;
 use crate::server::{Server, Shared, Stop};
 
 /// Why a register stayed where it was.
@@ -34,7 +34,7 @@ pub enum HandOverError {
     /// This process has handed it over before, or stops.
     #[error("the strike register is another process's already, or this one is stopping")]
     NotOurs,
-    /// The processes claim flights in different places, and neither would know of the other's.
+    /// The processes claim flights in different permits, and neither would know of the other's.
     #[error(
         "the strike register was not handed over: [store] is another one; stop the old process \
          and start the new one instead"
@@ -47,7 +47,7 @@ pub enum HandOverError {
 
 /// The way to the process that has the register now.
 #[derive(Clone)]
-pub(crate) struct Heir(mpsc::UnboundedSender<Ask>);
+pub(crate) struct Successor(mpsc::UnboundedSender<Ask>);
 
 struct Ask {
     question: Question,
@@ -55,7 +55,7 @@ struct Ask {
     answer: oneshot::Sender<Answer>,
 }
 
-impl Heir {
+impl Successor {
     /// What the other process says. `None`: it has gone, or the register is ours again.
     pub(crate) async fn ask(&self, question: Question) -> Option<Answer> {
         let (answer, answered) = oneshot::channel();
@@ -96,8 +96,8 @@ impl ServerHandle {
     /// Waits until the strike register and the UDP sockets are this process's again, after the
     /// process at the other end has died. If they were not handed over, returns at once.
     pub async fn take_back(&self) {
-        self.0.gatekeeper.without_heir().await;
-        self.0.front.has_sockets().await;
+        self.0.gate.without_successor().await;
+        self.0.quic_ports.has_sockets().await;
     }
 }
 
@@ -118,14 +118,14 @@ async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
     if *server.stopping().borrow() != Stop::No {
         return Err(HandOverError::NotOurs);
     }
-    let closed = server.gatekeeper.close(Heir(asks));
+    let closed = server.gate.close(Successor(asks));
     let inheritance = closed.ok_or(HandOverError::NotOurs)?;
     let given = timeout(PATIENCE, give(&mut stream, &inheritance, &store(&config))).await;
     if let Err(error) = given.unwrap_or(Err(HandOverError::Slow)) {
-        server.gatekeeper.reopen();
+        server.gate.reopen();
         // What came meanwhile.
         while let Ok(ask) = asked.try_recv() {
-            let _ = ask.answer.send(server.gatekeeper.answer(&ask.question));
+            let _ = ask.answer.send(server.gate.answer(&ask.question));
         }
         return Err(error);
     }
@@ -141,10 +141,10 @@ async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
                      before bring no early data"
                 );
             }
-            server.gatekeeper.start_epoch();
-            server.gatekeeper.reopen();
+            server.gate.start_epoch();
+            server.gate.reopen();
         }
-        // Tells [`Heir::gone`], once the register is open.
+        // Tells [`Successor::gone`], once the register is open.
         drop(asked);
     });
     Ok(())
@@ -193,12 +193,12 @@ async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), H
     let store = store(&*server.config.lock().await);
     let taking = timeout(PATIENCE, take(&mut stream, &store));
     let inheritance = taking.await.unwrap_or(Err(HandOverError::Slow))?;
-    server.gatekeeper.take_over(&inheritance);
+    server.gate.take_over(&inheritance);
     let (flights, names) = inheritance.len();
     info!("the strike register is taken over: {flights} flights, {names} names");
     let server = server.clone();
     tokio::spawn(async move {
-        let error = answer_all(&server.gatekeeper, stream).await;
+        let error = answer_all(&server.gate, stream).await;
         debug!("the process before this one has gone: {error}");
     });
     Ok(())
@@ -223,14 +223,14 @@ async fn take(stream: &mut UnixStream, store: &str) -> Result<Inheritance, HandO
 }
 
 /// Answers questions until the stream ends, and says why it did.
-async fn answer_all(gatekeeper: &Gatekeeper, mut stream: UnixStream) -> std::io::Error {
+async fn answer_all(gate: &EarlyDataGate, mut stream: UnixStream) -> std::io::Error {
     let mut bytes = [0; Question::LENGTH];
     loop {
         if let Err(error) = stream.read_exact(&mut bytes).await {
             return error;
         }
         let answer = Question::parse(&bytes);
-        let answer = answer.map_or(0, |question| gatekeeper.answer(&question).to_byte());
+        let answer = answer.map_or(0, |question| gate.answer(&question).to_byte());
         if let Err(error) = stream.write_u8(answer).await {
             return error;
         }

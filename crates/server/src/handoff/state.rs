@@ -13,15 +13,15 @@ use zeroize::Zeroizing;
 /// Sockets that are open already, from a service manager or from the process before this one, and
 /// what that one kept secret.
 #[derive(Default)]
-pub struct Estate {
-    pub(crate) ports: Vec<Given>,
+pub struct InheritedState {
+    pub(crate) ports: Vec<InheritedPort>,
     pub(crate) secrets: Option<Secrets>,
     /// Where packets of the other process's QUIC connections go.
     pub(crate) packets: Option<UnixStream>,
 }
 
 /// A port with sockets.
-pub(crate) struct Given {
+pub(crate) struct InheritedPort {
     /// As the configuration had it, maybe with port 0.
     pub(crate) asked: SocketAddr,
     pub(crate) address: SocketAddr,
@@ -57,14 +57,14 @@ struct Entry {
     udp: usize,
 }
 
-impl Estate {
+impl InheritedState {
     /// Of sockets alone, which are known by their addresses.
     pub fn of_sockets(tcp: Vec<TcpListener>, udp: Vec<UdpSocket>) -> Self {
-        let mut ports: Vec<Given> = Vec::new();
+        let mut ports: Vec<InheritedPort> = Vec::new();
         let mut at = |address: SocketAddr| {
             let known = ports.iter().position(|port| port.address == address);
             known.unwrap_or_else(|| {
-                ports.push(Given { asked: address, address, tcp: None, udp: Vec::new() });
+                ports.push(InheritedPort { asked: address, address, tcp: None, udp: Vec::new() });
                 ports.len() - 1
             })
         };
@@ -82,7 +82,7 @@ impl Estate {
     }
 
     /// The sockets that were given for an address, if any were.
-    pub(crate) fn take(&mut self, asked: SocketAddr) -> Option<Given> {
+    pub(crate) fn take(&mut self, asked: SocketAddr) -> Option<InheritedPort> {
         let at = self.ports.iter().position(|port| port.asked == asked)?;
         // In order: several may have been asked for alike, each with a port that the system chose.
         Some(self.ports.remove(at))
@@ -108,7 +108,7 @@ impl Estate {
             descriptors.extend(port.udp.iter().map(AsFd::as_fd));
         }
         descriptors.extend(self.packets.iter().map(AsFd::as_fd));
-        let entry = |port: &Given| Entry {
+        let entry = |port: &InheritedPort| Entry {
             asked: port.asked,
             address: port.address,
             tcp: port.tcp.is_some(),
@@ -145,7 +145,7 @@ impl Estate {
         for Entry { asked, address, tcp, udp } in inventory.ports {
             let tcp = given.by_ref().take(tcp.into()).next().map(TcpListener::from);
             let udp = given.by_ref().take(udp).map(UdpSocket::from).collect();
-            ports.push(Given { asked, address, tcp, udp });
+            ports.push(InheritedPort { asked, address, tcp, udp });
         }
         let packets = given.next().map(UnixStream::from);
         Ok(Self { ports, secrets: inventory.secrets, packets })
@@ -201,13 +201,13 @@ mod tests {
     fn sockets_and_secrets_arrive_at_their_addresses() {
         let ((first, udp), (second, _)) = (sockets(), sockets());
         let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
-        let mut estate = Estate::of_sockets(vec![first, second], vec![udp]);
+        let mut estate = InheritedState::of_sockets(vec![first, second], vec![udp]);
         let secrets = Secrets::fresh();
         estate.secrets = Some(secrets.clone());
         let (bytes, given) = estate.parts();
         let mut given: Vec<_> =
             given.into_iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
-        let mut arrived = Estate::from_parts(&bytes, &mut given).unwrap();
+        let mut arrived = InheritedState::from_parts(&bytes, &mut given).unwrap();
         assert!(given.is_empty());
         let one = arrived.take(addresses[0]).unwrap();
         assert_eq!(one.tcp.unwrap().local_addr().unwrap(), addresses[0]);
@@ -221,12 +221,12 @@ mod tests {
     #[test]
     fn what_lacks_descriptors_or_is_of_another_version_is_refused() {
         let (tcp, _) = sockets();
-        let estate = Estate::of_sockets(vec![tcp], Vec::new());
+        let estate = InheritedState::of_sockets(vec![tcp], Vec::new());
         let (bytes, _) = estate.parts();
-        assert!(Estate::from_parts(&bytes, &mut Vec::new()).is_err());
+        assert!(InheritedState::from_parts(&bytes, &mut Vec::new()).is_err());
         let other =
             String::from_utf8(bytes.to_vec()).unwrap().replace("\"version\":1", "\"version\":2");
-        assert!(Estate::from_parts(other.as_bytes(), &mut Vec::new()).is_err());
-        assert!(Estate::from_parts(b"[]", &mut Vec::new()).is_err());
+        assert!(InheritedState::from_parts(other.as_bytes(), &mut Vec::new()).is_err());
+        assert!(InheritedState::from_parts(b"[]", &mut Vec::new()).is_err());
     }
 }

@@ -13,13 +13,13 @@ use tokio::time::timeout;
 
 /// A ClientHello that came, and the address token that came with it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedInitial {
     pub(crate) client_hello: Vec<u8>,
     pub(crate) token: Vec<u8>,
 }
 
 /// First flights as they come in on one socket.
-pub(crate) struct Arrivals {
+pub(crate) struct InitialPackets {
     state: Mutex<State>,
     began: Instant,
 }
@@ -30,7 +30,7 @@ struct State {
     waiting: HashMap<(SocketAddr, ConnectionId), oneshot::Sender<()>>,
 }
 
-impl Arrivals {
+impl InitialPackets {
     pub(crate) fn new() -> Arc<Self> {
         let flights = FirstFlights::new(FirstFlightsLimits::default());
         let state = Mutex::new(State { flights, waiting: HashMap::new() });
@@ -39,7 +39,7 @@ impl Arrivals {
 
     /// The ClientHello of a connection that begins. One that takes several datagrams is waited for
     /// a moment. `None`: it is not to be had.
-    pub(crate) async fn of(&self, incoming: &Incoming) -> Option<Arrived> {
+    pub(crate) async fn of(&self, incoming: &Incoming) -> Option<ReceivedInitial> {
         let remote = incoming.remote_address();
         let (id, rest) = {
             let mut state = self.state();
@@ -51,7 +51,7 @@ impl Arrivals {
             };
             match state.flights.take(remote, &id) {
                 FirstFlight::Whole { client_hello, token } => {
-                    return Some(Arrived { client_hello, token });
+                    return Some(ReceivedInitial { client_hello, token });
                 }
                 FirstFlight::Unknown => return None,
                 FirstFlight::Partial => {}
@@ -64,7 +64,9 @@ impl Arrivals {
         let mut state = self.state();
         state.waiting.remove(&(remote, id));
         match state.flights.take(remote, &id) {
-            FirstFlight::Whole { client_hello, token } => Some(Arrived { client_hello, token }),
+            FirstFlight::Whole { client_hello, token } => {
+                Some(ReceivedInitial { client_hello, token })
+            }
             FirstFlight::Partial | FirstFlight::Unknown => {
                 state.flights.forget(remote, &id);
                 None

@@ -10,12 +10,12 @@ use tokio::time::timeout_at;
 
 use crate::handler::response::Service;
 use crate::handshake::quic_accept::{Accepted, accept};
-use crate::handshake::quic_config::Beginning;
-use crate::handshake::quic_config::Front;
-use crate::http::connection::{Completion, Connection, Terms, stopped};
+use crate::handshake::quic_config::NewConnection;
+use crate::handshake::quic_config::QuicPorts;
+use crate::http::connection::{AcceptedConnection, Completion, Connection, stopped};
 use crate::http::h3;
 use crate::http::quic_ping_pong;
-use crate::observe::connection_metrics::Visit;
+use crate::observe::connection_metrics::ConnectionMetrics;
 use crate::observe::timeline::Timeline;
 use crate::server::{Shared, Stop};
 
@@ -25,18 +25,18 @@ use crate::server::{Shared, Stop};
 /// Why it ended before it was one.
 pub(crate) async fn serve(
     server: Arc<Shared>,
-    front: Arc<Front>,
-    beginning: Beginning,
+    quic_ports: Arc<QuicPorts>,
+    new_connection: NewConnection,
     mut stop: watch::Receiver<Stop>,
 ) -> Result<(), ConnectionError> {
-    let visit = Visit::begin(&server.metrics, Transport::Quic);
-    let generation = server.current();
-    let deadline = visit.accepted_at() + generation.limits.header_timeout;
-    let Beginning { incoming, handshaking, arrivals, port } = beginning;
+    let visit = ConnectionMetrics::begin(&server.metrics, Transport::Quic);
+    let snapshot = server.current();
+    let deadline = visit.accepted_at() + snapshot.limits.header_timeout;
+    let NewConnection { incoming, handshake_permit, initials, port } = new_connection;
     let client = incoming.remote_address();
     let local = SocketAddr::new(incoming.local_ip().unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
-    let arrivals = arrivals.as_deref();
-    let accepting = accept(&server, (&front, &generation), arrivals, incoming);
+    let initials = initials.as_deref();
+    let accepting = accept(&server, (&quic_ports, &snapshot), initials, incoming);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline.into(), accepting) => accepted,
         () = stopped(&mut stop, Stop::Now) => return Ok(()),
@@ -56,10 +56,10 @@ pub(crate) async fn serve(
     let (completion, complete) = Completion::new();
     let timeline = Timeline::new(visit.accepted_at(), claim);
     let alt_svc = None;
-    let terms = Terms {
+    let terms = AcceptedConnection {
         client,
         local,
-        generation,
+        snapshot,
         timeline,
         visit,
         facts,
@@ -73,14 +73,14 @@ pub(crate) async fn serve(
         // It says whether early data was accepted, which is a client's question; and ends as well
         // when the connection does.
         handshake.await;
-        drop(handshaking);
+        drop(handshake_permit);
         if quic.close_reason().is_none() {
             completion.reached(&connection);
         }
         std::future::pending::<()>().await;
     };
     let served = async {
-        match *connection.generation.service {
+        match *connection.snapshot.service {
             Service::PingPong => {
                 quic_ping_pong::serve(&connection, &quic, deadline, &mut stop).await
             }

@@ -11,25 +11,25 @@ use firstflight_quic::{AddressTokens, ServerCrypto, SpentTokens, Steering};
 use firstflight_tls::AcceptorConfig;
 use quinn::{Incoming, ServerConfig, ValidationTokenConfig, VarInt, crypto};
 
-use crate::handshake::initials::Arrivals;
-use crate::listen::handshake_limit::Handshaking;
+use crate::handshake::initials::InitialPackets;
+use crate::listen::handshake_limit::HandshakePermit;
 
 use crate::ServerError;
 use crate::handshake::tickets;
 use crate::handshake::tickets::TicketRing;
 use crate::listen::{quic_endpoint, udp_socket};
 
-pub(crate) use crate::listen::udp::Front;
+pub(crate) use crate::listen::udp::QuicPorts;
 
 /// What connections are told, as one configuration has it.
-pub(crate) struct Terms {
+pub(crate) struct QuicConfig {
     pub(crate) crypto: Arc<ServerCrypto>,
     /// With cryptography that refuses early data.
     pub(crate) config: ServerConfig,
 }
 
 /// Address tokens, and which of them are spent. They outlive configurations.
-pub(crate) struct Tokens {
+pub(crate) struct QuicTokens {
     pub(crate) tokens: AddressTokens,
     spent: Arc<SpentTokens>,
 }
@@ -48,7 +48,7 @@ fn steering() -> Steering {
     Steering::new(u8::try_from(workers).unwrap_or(u8::MAX))
 }
 
-impl Tokens {
+impl QuicTokens {
     /// Sealed under the ring's keys.
     pub(crate) fn new(ring: &TicketRing) -> Self {
         Self {
@@ -58,14 +58,14 @@ impl Tokens {
     }
 }
 
-impl Terms {
+impl QuicConfig {
     /// What a configuration tells connections.
     ///
     /// # Errors
     /// [`ServerError::Tls`].
     pub(crate) fn new(
         tls: AcceptorConfig,
-        tokens: &Tokens,
+        tokens: &QuicTokens,
         ring: &TicketRing,
         settings: &firstflight_config::ServerConfig,
     ) -> Result<Self, ServerError> {
@@ -98,10 +98,10 @@ impl Terms {
 }
 
 /// A connection that begins.
-pub(crate) struct Beginning {
+pub(crate) struct NewConnection {
     pub(crate) incoming: Incoming,
-    pub(crate) handshaking: Handshaking,
-    pub(crate) arrivals: Option<Arc<Arrivals>>,
+    pub(crate) handshake_permit: HandshakePermit,
+    pub(crate) initials: Option<Arc<InitialPackets>>,
     /// The port it came to.
     pub(crate) port: u16,
 }
@@ -115,7 +115,7 @@ pub(crate) fn close(connection: &quinn::Connection, code: VarInt, reason: &[u8])
 /// RFC 9114 section 8.1.
 pub(crate) const H3_NO_ERROR: u32 = 0x100;
 
-/// Tokens in NEW_TOKEN frames that a connection brings: as many as tickets, one for each connection
+/// QuicTokens in NEW_TOKEN frames that a connection brings: as many as tickets, one for each connection
 /// that it may begin.
 const TOKENS: u32 = 2;
 

@@ -10,11 +10,11 @@ use firstflight_tls::{OfferedFlight, OpenedTicket};
 use tracing::debug;
 
 use crate::gate::{Arrival, Refused};
-use crate::handshake::quic_accept::Verdict;
+use crate::handshake::quic_accept::ClaimOutcome;
 use crate::server::Shared;
 
 /// What was settled of a connection before it begins.
-pub(crate) struct Ahead {
+pub(crate) struct SettledClaim {
     /// The flight and what became of its claim; `None`: there is no flight.
     claim: Option<(OfferedFlight, Result<Flight, Refused>)>,
     /// When the claim was asked for.
@@ -25,7 +25,7 @@ pub(crate) struct Ahead {
     pub(crate) withheld: Option<Refused>,
 }
 
-impl Ahead {
+impl SettledClaim {
     /// Nothing is known of the connection's ClientHello: early data is refused.
     pub(crate) fn unseen() -> Self {
         Self { claim: None, began: Instant::now(), session: None, withheld: None }
@@ -39,41 +39,41 @@ impl Ahead {
         client_hello: &[u8],
         arrival: Arrival,
     ) -> Self {
-        let gatekeeper = &server.gatekeeper;
+        let gate = &server.gate;
         let rehearse = |session| {
-            let heard_at = gatekeeper.heard_at(None);
+            let heard_at = gate.heard_at(None);
             let rehearsal = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
                 debug!("rehearsing a ClientHello: {error}");
                 Rehearsal::Nothing
             });
             (rehearsal, heard_at)
         };
-        let mut ahead = Self::unseen();
-        ahead.withheld = gatekeeper.admission(early_data).err();
+        let mut settled = Self::unseen();
+        settled.withheld = gate.admission(early_data).err();
         let (mut rehearsal, mut heard_at) = rehearse(None);
         let mut redeemed = false;
         if let Rehearsal::NeedsSession(id) = &rehearsal {
             let ticket = server.ring.redeem(id).await;
             if let Some(why) = ticket.withheld {
-                ahead.withheld = Some(Refused::Shared(SharedRefusal::Store(why)));
+                settled.withheld = Some(Refused::Shared(SharedRefusal::Store(why)));
             }
             // Who has taken a session out of the store has its flight for himself.
             redeemed = matches!(ticket.session, OpenedTicket::Session(_));
-            ahead.session = Some(ticket.session.clone());
+            settled.session = Some(ticket.session.clone());
             (rehearsal, heard_at) = rehearse(Some(ticket.session));
         }
-        if let (None, Rehearsal::EarlyData(facts)) = (ahead.withheld, rehearsal) {
-            ahead.began = Instant::now();
-            let claim = gatekeeper.claim(&facts, (arrival, heard_at), redeemed).await;
-            ahead.claim = facts.offered_flight.map(|flight| (flight, claim));
+        if let (None, Rehearsal::EarlyData(facts)) = (settled.withheld, rehearsal) {
+            settled.began = Instant::now();
+            let claim = gate.claim(&facts, (arrival, heard_at), redeemed).await;
+            settled.claim = facts.offered_flight.map(|flight| (flight, claim));
         }
-        ahead
+        settled
     }
 
-    /// The judge of the connection, which leaves its verdict. It accepts the flight that was
+    /// The judge of the connection, which leaves its outcome. It accepts the flight that was
     /// settled and no other: anybody can send Initial packets, and quinn may have read another
     /// ClientHello than was rehearsed.
-    pub(crate) fn judge(self, verdict: Arc<Mutex<Verdict>>) -> EarlyDataJudge {
+    pub(crate) fn judge(self, outcome: Arc<Mutex<ClaimOutcome>>) -> EarlyDataJudge {
         let began = self.began;
         Box::new(move |facts: &Handshake| {
             let claim = match self.claim {
@@ -84,7 +84,7 @@ impl Ahead {
                 }
                 _ => Err(self.withheld.unwrap_or(Refused::Unseen)),
             };
-            verdict.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
+            outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
         })
     }
 }

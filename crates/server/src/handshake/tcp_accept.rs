@@ -10,7 +10,7 @@ use firstflight_tls::{
 
 use crate::gate::{Refused, Unspent};
 use crate::http::socket::Socket;
-use crate::route::snapshot::Generation;
+use crate::route::snapshot::Snapshot;
 use crate::server::Shared;
 
 /// A connection on which early data is decided.
@@ -33,13 +33,13 @@ pub(crate) struct Accepted {
 /// sends its request again by itself.
 pub(crate) async fn accept(
     server: &Shared,
-    generation: &Generation,
+    snapshot: &Snapshot,
     socket: Socket,
 ) -> Result<Accepted, TlsError> {
-    let gatekeeper = &server.gatekeeper;
-    let arrival = gatekeeper.arrival();
-    let mut refused = gatekeeper.admission(generation.early_data).err();
-    let mut accepting = Accepting::new(&generation.acceptor, socket, refused.is_none())?;
+    let gate = &server.gate;
+    let arrival = gate.arrival();
+    let mut refused = gate.admission(snapshot.early_data).err();
+    let mut accepting = Accepting::new(&snapshot.acceptor, socket, refused.is_none())?;
     let (mut redeemed, mut claim) = (false, None);
     let mut heard_at = None;
     let (flight, facts) = loop {
@@ -56,9 +56,9 @@ pub(crate) async fn accept(
             tls::Accepted::Complete => break (None, accepting.facts()),
             tls::Accepted::EarlyData => {
                 let facts = accepting.facts();
-                let heard_at = *heard_at.insert(gatekeeper.heard_at(Some(accepting.heard_at())));
+                let heard_at = *heard_at.insert(gate.heard_at(Some(accepting.heard_at())));
                 let began = Instant::now();
-                let claimed = gatekeeper.claim(&facts, (arrival, heard_at), redeemed).await;
+                let claimed = gate.claim(&facts, (arrival, heard_at), redeemed).await;
                 claim = Some((began, Instant::now()));
                 match claimed {
                     Ok(flight) => break (Some(flight), facts),
@@ -74,7 +74,7 @@ pub(crate) async fn accept(
         Some(_) => None,
         None => {
             // Later than the ClientHello came: the record lives a little longer for that.
-            let heard_at = heard_at.unwrap_or_else(|| gatekeeper.heard_at(None));
+            let heard_at = heard_at.unwrap_or_else(|| gate.heard_at(None));
             Unspent::left_by(&facts, (arrival, heard_at), refused, redeemed)
         }
     };

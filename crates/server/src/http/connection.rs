@@ -27,22 +27,22 @@ use crate::http::h1_h2;
 use crate::http::ping_pong;
 use crate::http::redirect;
 use crate::http::socket::Socket;
-use crate::http::stream::Streams;
+use crate::http::stream::StreamTasks;
 use crate::listen::listeners::Entrance;
 use crate::listen::proxy_header;
-use crate::observe::connection_metrics::Visit;
-use crate::observe::request::Record;
+use crate::observe::connection_metrics::ConnectionMetrics;
+use crate::observe::request::RequestRecord;
 use crate::observe::timeline::Timeline;
 use crate::observe::trace::wall;
-use crate::route::early::Barred;
-use crate::route::snapshot::Generation;
+use crate::route::early::Rejection;
+use crate::route::snapshot::Snapshot;
 use crate::server::{Shared, Stop};
 
 /// What the requests of one connection share.
 pub(crate) struct Connection {
     pub(crate) server: Arc<Shared>,
     /// The one under which it was accepted: for the handshake and early requests.
-    pub(crate) generation: Arc<Generation>,
+    pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) client: SocketAddr,
     /// The address that the client connected to.
     pub(crate) local: SocketAddr,
@@ -52,14 +52,14 @@ pub(crate) struct Connection {
     /// What answers say about HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
     pub(crate) timeline: Timeline,
-    pub(crate) visit: Visit,
+    pub(crate) visit: ConnectionMetrics,
     flight: Option<Flight>,
     unspent: Option<Unspent>,
     /// What came of spending it; `None`: nobody knows.
     spent: OnceCell<Option<Spent>>,
     complete: watch::Receiver<bool>,
     /// Tunnels that requests have become, for the connection's task.
-    pub(crate) tunnels: Streams,
+    pub(crate) tunnels: StreamTasks,
     /// Requests that came so far, and those whose answer has not ended.
     pub(crate) seen: AtomicU64,
     pub(crate) running: AtomicUsize,
@@ -68,12 +68,12 @@ pub(crate) struct Connection {
 }
 
 /// On what terms a connection was accepted.
-pub(crate) struct Terms {
+pub(crate) struct AcceptedConnection {
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
-    pub(crate) generation: Arc<Generation>,
+    pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) timeline: Timeline,
-    pub(crate) visit: Visit,
+    pub(crate) visit: ConnectionMetrics,
     pub(crate) facts: Handshake,
     /// Why TLS did not accept early data; `None`: it did.
     pub(crate) refused: Option<RefusedReason>,
@@ -90,7 +90,7 @@ pub(crate) struct Completion(watch::Sender<bool>);
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Admission {
     /// Run it.
     Run,
     /// Answer 425.
@@ -108,13 +108,13 @@ pub(crate) async fn serve(
     peer: SocketAddr,
     entrance: Entrance,
 ) {
-    let visit = Visit::begin(&server.metrics, Transport::Tcp);
+    let visit = ConnectionMetrics::begin(&server.metrics, Transport::Tcp);
     let accepted_at = visit.accepted_at();
     let mut stop = server.stopping();
-    let generation = server.current();
+    let snapshot = server.current();
     // Answers leave as they are written; the stream below gathers them itself.
     let _ = tcp.set_nodelay(true);
-    let limit = generation.limits.header_timeout;
+    let limit = snapshot.limits.header_timeout;
     let deadline = (accepted_at + limit).into();
     let ends = tokio::select! {
         ends = timeout_at(deadline, proxy_header::ends(&entrance.listener, &mut tcp, peer)) => ends,
@@ -134,7 +134,7 @@ pub(crate) async fn serve(
     }
     let socket = Socket::new(tcp, &server);
     let accepted = tokio::select! {
-        accepted = timeout_at(deadline, accept(&server, &generation, socket.clone())) => accepted,
+        accepted = timeout_at(deadline, accept(&server, &snapshot, socket.clone())) => accepted,
         () = stopped(&mut stop, Stop::Now) => return,
     };
     socket.has_handshake();
@@ -155,12 +155,12 @@ pub(crate) async fn serve(
         return end_question(stream, socket, deadline).await;
     }
     let (completion, complete) = Completion::new();
-    let alt_svc = generation.alt_svc(&entrance);
+    let alt_svc = snapshot.alt_svc(&entrance);
     let timeline = Timeline::new(accepted_at, claim);
-    let terms = Terms {
+    let terms = AcceptedConnection {
         client,
         local,
-        generation,
+        snapshot,
         timeline,
         visit,
         facts,
@@ -173,7 +173,7 @@ pub(crate) async fn serve(
     if stream.is_complete() {
         completion.reached(&connection);
     }
-    let ended_well = match &*connection.generation.service {
+    let ended_well = match &*connection.snapshot.service {
         Service::PingPong => {
             ping_pong::serve(&connection, stream, &completion, accepted_at, stop).await
         }
@@ -210,7 +210,11 @@ impl Completion {
 
 impl Connection {
     /// `complete`: whether the client's Finished is verified.
-    pub(crate) fn new(server: Arc<Shared>, terms: Terms, complete: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(
+        server: Arc<Shared>,
+        terms: AcceptedConnection,
+        complete: watch::Receiver<bool>,
+    ) -> Self {
         terms.visit.decided(&terms.facts, terms.flight.as_ref(), terms.refused);
         if terms.flight.is_some_and(|flight| !flight.won())
             || terms.refused == Some(RefusedReason::RefusedBefore)
@@ -220,7 +224,7 @@ impl Connection {
         }
         Self {
             server,
-            generation: terms.generation,
+            snapshot: terms.snapshot,
             timeline: terms.timeline,
             client: terms.client,
             local: terms.local,
@@ -232,7 +236,7 @@ impl Connection {
             unspent: terms.unspent,
             spent: OnceCell::new(),
             complete,
-            tunnels: Streams::default(),
+            tunnels: StreamTasks::default(),
             seen: AtomicU64::new(0),
             running: AtomicUsize::new(0),
             offered: AtomicUsize::new(0),
@@ -246,7 +250,7 @@ impl Connection {
 
     /// Notes the gate's first word at once: a client that has gone by then is never served, and
     /// its log line says all the same what it was.
-    pub(crate) fn note(&self, decision: Option<Decision>, record: &mut Record) {
+    pub(crate) fn note(&self, decision: Option<Decision>, record: &mut RequestRecord) {
         if let Some(Decision::Hold(reason)) = decision {
             record.held(held_reason(reason));
         }
@@ -256,12 +260,16 @@ impl Connection {
     /// Carries the gate's first word out: lets the request run, or holds it until the handshake is
     /// complete, as long as that takes. `None` is a request that did not come early: it waits until
     /// the connection's flight is spent, if its early data was refused.
-    pub(crate) async fn admit(&self, decision: Option<Decision>, record: &mut Record) -> Verdict {
+    pub(crate) async fn admit(
+        &self,
+        decision: Option<Decision>,
+        record: &mut RequestRecord,
+    ) -> Admission {
         match decision {
             None => self.spend(record).await,
-            Some(Decision::Execute) => Verdict::Run,
-            Some(Decision::Hold(_)) => match self.generation.when_not_allowed {
-                WhenNotAllowed::TooEarly => Verdict::TooEarly,
+            Some(Decision::Execute) => Admission::Run,
+            Some(Decision::Hold(_)) => match self.snapshot.when_not_allowed {
+                WhenNotAllowed::TooEarly => Admission::TooEarly,
                 WhenNotAllowed::Hold => self.hold(record).await,
             },
         }
@@ -288,8 +296,8 @@ impl Connection {
     }
 
     /// A request is not run by its route's rules.
-    pub(crate) fn note_barred(&self, barred: Barred) {
-        let reason = barred.reason();
+    pub(crate) fn note_barred(&self, rejection: Rejection) {
+        let reason = rejection.reason();
         self.server.metrics.requests.barred.count(reason);
         if reason == BarredReason::TooEarly {
             self.note_too_early();
@@ -354,31 +362,31 @@ impl Connection {
         matches!(self.spent.get(), Some(None | Some(Spent::Executed)))
     }
 
-    async fn spend(&self, record: &mut Record) -> Verdict {
-        let Some(flight) = &self.unspent else { return Verdict::Run };
+    async fn spend(&self, record: &mut RequestRecord) -> Admission {
+        let Some(flight) = &self.unspent else { return Admission::Run };
         let since = Instant::now();
-        let spent = self.spent.get_or_init(|| self.server.gatekeeper.spend(flight)).await;
+        let spent = self.spent.get_or_init(|| self.server.gate.spend(flight)).await;
         if since.elapsed() > NOTICEABLE {
             record.held(HeldReason::Unrecorded);
             record.held_since(since);
         }
         match spent {
-            Some(Spent::Recorded) => Verdict::Run,
+            Some(Spent::Recorded) => Admission::Run,
             // As by RFC 8470 section 5.2: the client decides whether to make a new request.
-            Some(Spent::Executed | Spent::HandedOver) | None => Verdict::TooEarly,
+            Some(Spent::Executed | Spent::HandedOver) | None => Admission::TooEarly,
         }
     }
 
-    async fn hold(&self, record: &mut Record) -> Verdict {
+    async fn hold(&self, record: &mut RequestRecord) -> Admission {
         let hold = self.visit.hold();
         let completed = self.handshake_completes().await;
         record.held_since(hold.since());
-        let (Some(flight), true) = (self.flight, completed) else { return Verdict::Gone };
+        let (Some(flight), true) = (self.flight, completed) else { return Admission::Gone };
         let release = flight.handshake_complete();
         hold.complete(release == Release::Execute);
         match release {
-            Release::Execute => Verdict::Run,
-            Release::TooEarly => Verdict::TooEarly,
+            Release::Execute => Admission::Run,
+            Release::TooEarly => Admission::TooEarly,
         }
     }
 

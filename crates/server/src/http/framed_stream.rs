@@ -14,14 +14,14 @@ use crate::http::h1_framing::Framing;
 /// A stream whose reader gets a request's head, then what belongs to its body, then the next head.
 pub(crate) struct FramedStream<S> {
     stream: S,
-    requests: Requests,
+    requests: RequestFraming,
     /// What was read and may not be given yet.
     held: Bytes,
 }
 
 /// What the reader of a [`FramedStream`] says about the heads that it has read. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Requests(Arc<Mutex<State>>);
+pub(crate) struct RequestFraming(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -36,12 +36,12 @@ struct State {
 const NO_BODY: Bytes = Bytes::from_static(b"\r\r");
 
 impl<S> FramedStream<S> {
-    pub(crate) fn new(stream: S, requests: Requests) -> Self {
+    pub(crate) fn new(stream: S, requests: RequestFraming) -> Self {
         Self { stream, requests, held: Bytes::new() }
     }
 }
 
-impl Requests {
+impl RequestFraming {
     /// A head was read, whose body has this length or, if it has none, comes in chunks.
     pub(crate) fn head_read(&self, length: Option<u64>) {
         self.change(|framing| framing.head_read(length));
@@ -141,7 +141,7 @@ mod tests {
     /// the statuses of the responses.
     async fn read(bytes: &[u8], split: usize) -> (Vec<String>, Vec<u16>) {
         let (mut client, server) = duplex(1 << 16);
-        let requests = Requests::default();
+        let requests = RequestFraming::default();
         let stream = FramedStream::new(server, requests.clone());
         let seen = Arc::<Mutex<Vec<String>>>::default();
         let log = seen.clone();
@@ -220,7 +220,7 @@ mod tests {
     #[tokio::test]
     async fn a_tunnels_bytes_are_no_requests() {
         let (mut client, server) = duplex(1 << 16);
-        let requests = Requests::default();
+        let requests = RequestFraming::default();
         let mut stream = FramedStream::new(server, requests.clone());
         let head = "GET / HTTP/1.1\r\n\r\n";
         client.write_all(format!("{head}\n\n\r\n\r\n").as_bytes()).await.unwrap();

@@ -18,10 +18,10 @@ use tokio::time::Sleep;
 use tracing::debug;
 
 use crate::http::connection::{Completion, Connection, stopped};
-use crate::http::framed_stream::{FramedStream, Requests};
+use crate::http::framed_stream::{FramedStream, RequestFraming};
 use crate::http::request::HttpService;
 use crate::http::socket::Socket;
-use crate::http::stream::{Pass, PassStream, Stream, Streams};
+use crate::http::stream::{ConnectionStream, StreamProgress, StreamTask, StreamTasks};
 use crate::server::Stop;
 
 /// Serves HTTP until the connection ends. Returns whether it ended as both sides meant it to.
@@ -34,14 +34,14 @@ pub(crate) async fn serve(
     accepted_at: Instant,
     stop: watch::Receiver<Stop>,
 ) -> bool {
-    let pass = Pass::default();
-    let spawned = Streams::default();
+    let progress = StreamProgress::default();
+    let spawned = StreamTasks::default();
     let http2 = connection.facts.alpn.as_deref() == Some(b"h2");
-    let io = PassStream::new(stream, driver.clone(), socket.clone(), pass.clone(), http2);
+    let io = ConnectionStream::new(stream, driver.clone(), socket.clone(), progress.clone(), http2);
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
     let http2 = library.is_http2();
-    Drive {
-        clock: Clock::new(connection.clone(), pass.clone(), accepted_at),
+    ConnectionTask {
+        clock: TimeLimits::new(connection.clone(), progress.clone(), accepted_at),
         connection: connection.clone(),
         library,
         spawned,
@@ -51,7 +51,7 @@ pub(crate) async fn serve(
         socket,
         ended: None,
         completion,
-        pass,
+        progress,
         // HTTP/1.1 has no word for a request that comes too late: a kept connection ends with
         // its next answer, if another process has taken over.
         stopping: Box::pin(next_stop(
@@ -66,19 +66,19 @@ pub(crate) async fn serve(
 /// The HTTP library's side, by the protocol that was negotiated (ALPN, RFC 7301).
 enum Library {
     Http1(Pin<Box<Http1>>),
-    Http2(Pin<Box<http2::Connection<TokioIo<PassStream>, HttpService, Streams>>>),
+    Http2(Pin<Box<http2::Connection<TokioIo<ConnectionStream>, HttpService, StreamTasks>>>),
 }
 
-type Http1 = http1::UpgradeableConnection<TokioIo<FramedStream<PassStream>>, HttpService>;
+type Http1 = http1::UpgradeableConnection<TokioIo<FramedStream<ConnectionStream>>, HttpService>;
 
 impl Library {
     fn new(
         connection: &Arc<Connection>,
         driver: HandshakeDriver<Socket>,
-        io: PassStream,
-        spawned: Streams,
+        io: ConnectionStream,
+        spawned: StreamTasks,
     ) -> Self {
-        let limits = &connection.generation.limits;
+        let limits = &connection.snapshot.limits;
         if connection.facts.alpn.as_deref() == Some(b"h2") {
             let service = HttpService::new(connection.clone(), driver, None);
             // Rapid resets (CVE-2023-44487) meet the library's own limits.
@@ -90,13 +90,13 @@ impl Library {
                 .serve_connection(TokioIo::new(io), service);
             return Self::Http2(Box::pin(connection));
         }
-        let requests = Requests::default();
+        let requests = RequestFraming::default();
         let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
         // The clock below times heads and idle connections, of both protocols alike.
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(None)
-            .keep_alive(connection.generation.keep_alive)
+            .keep_alive(connection.snapshot.keep_alive)
             .max_header_size(limits.header_size)
             .serve_connection(TokioIo::new(FramedStream::new(io, requests)), service)
             .with_upgrades();
@@ -123,23 +123,23 @@ impl Library {
     }
 }
 
-struct Drive {
+struct ConnectionTask {
     connection: Arc<Connection>,
     library: Library,
-    spawned: Streams,
-    streams: FuturesUnordered<Stream>,
-    tunnels: Vec<Stream>,
+    spawned: StreamTasks,
+    streams: FuturesUnordered<StreamTask>,
+    tunnels: Vec<StreamTask>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
     /// Once the library has ended: whether well. Its last words may still have to be sent.
     ended: Option<bool>,
     completion: Completion,
-    pass: Pass,
-    clock: Clock,
+    progress: StreamProgress,
+    clock: TimeLimits,
     stopping: Pin<Box<dyn Future<Output = (Stop, watch::Receiver<Stop>)> + Send>>,
 }
 
-impl Future for Drive {
+impl Future for ConnectionTask {
     type Output = bool;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
@@ -160,8 +160,8 @@ impl Future for Drive {
             (_, Poll::Ready(Some(ended_well))) => return Poll::Ready(ended_well),
             _ => {}
         }
-        // Over HTTP/1.1 the response says so.
-        let is_last = !this.connection.generation.keep_alive || this.connection.is_overtaken();
+        // StreamEnd HTTP/1.1 the response says so.
+        let is_last = !this.connection.snapshot.keep_alive || this.connection.is_overtaken();
         if is_last && this.library.is_http2() && this.connection.seen.load(Ordering::Relaxed) > 0 {
             this.finish(cx);
         }
@@ -175,7 +175,7 @@ impl Future for Drive {
     }
 }
 
-impl Drive {
+impl ConnectionTask {
     /// The library first, the handshake after it: an answer that is there at once then leaves
     /// in one write with the server's flight.
     fn poll_protocol(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
@@ -197,11 +197,11 @@ impl Drive {
         self.poll_library(cx)
     }
 
-    /// Sends what the pass has written: once, so that it leaves in as few segments as it fills.
+    /// Sends what the progress has written: once, so that it leaves in as few segments as it fills.
     /// `Some`: the socket has failed, and the connection ends as this says.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Option<bool>> {
         let sent = self.driver.poll_send(cx);
-        self.pass.note_write(sent, self.socket.written()).map(|sent| match sent {
+        self.progress.note_write(sent, self.socket.written()).map(|sent| match sent {
             Ok(()) => None,
             Err(error) => {
                 debug!("{}: {error}", self.connection.client);
@@ -211,7 +211,7 @@ impl Drive {
     }
 
     fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        self.pass.begin();
+        self.progress.begin();
         if let Poll::Ready(result) = self.library.poll(cx) {
             return Poll::Ready(self.note(result));
         }
@@ -220,7 +220,7 @@ impl Drive {
             return Poll::Pending;
         }
         while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
-        // In the same pass: it sends what the streams answered, and reads no further.
+        // In the same progress: it sends what the streams answered, and reads no further.
         let result = self.library.poll(cx).map(|result| self.note(result));
         self.streams.extend(self.spawned.take());
         if !self.streams.is_empty() && result.is_pending() {
@@ -231,11 +231,11 @@ impl Drive {
     }
 
     /// After the library: over HTTP/1.1 it gives the stream away when a tunnel begins. Each is polled
-    /// in each pass, because the stream wakes the task only.
+    /// in each progress, because the stream wakes the task only.
     fn poll_tunnels(&mut self, cx: &mut Context<'_>) {
         self.tunnels.extend(self.connection.tunnels.take());
         if self.ended.is_some() {
-            self.pass.begin();
+            self.progress.begin();
         }
         self.tunnels.retain_mut(|tunnel| tunnel.as_mut().poll(cx).is_pending());
     }
@@ -301,9 +301,9 @@ enum Expired {
 }
 
 /// The time limits of one connection.
-struct Clock {
+struct TimeLimits {
     connection: Arc<Connection>,
-    pass: Pass,
+    progress: StreamProgress,
     accepted_at: Instant,
     /// Since when an HTTP/2 client has let go nothing of its answers, and how much it had before.
     untaken: Option<(Instant, u64)>,
@@ -326,12 +326,12 @@ struct Idle {
     head: Option<Instant>,
 }
 
-impl Clock {
-    fn new(connection: Arc<Connection>, pass: Pass, accepted_at: Instant) -> Self {
-        let first = accepted_at + connection.generation.limits.header_timeout;
+impl TimeLimits {
+    fn new(connection: Arc<Connection>, progress: StreamProgress, accepted_at: Instant) -> Self {
+        let first = accepted_at + connection.snapshot.limits.header_timeout;
         Self {
             connection,
-            pass,
+            progress,
             accepted_at,
             untaken: None,
             idle: None,
@@ -358,18 +358,18 @@ impl Clock {
 
     /// Takes note of what has changed since the last poll.
     fn look(&mut self, http2: bool) {
-        let data = self.pass.data_written();
+        let data = self.progress.data_written();
         let offers = http2 && self.connection.offered.load(Ordering::Relaxed) > 0;
         if !offers || self.untaken.is_none_or(|(_, before)| before != data) {
             self.untaken = offers.then(|| (Instant::now(), data));
         }
         // A request is over when the library has all of its response, which may be long before the
         // client has.
-        if self.connection.is_busy() || self.pass.blocked_since().is_some() {
+        if self.connection.is_busy() || self.progress.blocked_since().is_some() {
             self.idle = None;
             return;
         }
-        let (now, bytes_read) = (Instant::now(), self.pass.bytes_read());
+        let (now, bytes_read) = (Instant::now(), self.progress.bytes_read());
         let idle = self.idle.get_or_insert(Idle { since: now, bytes_read, data, head: None });
         if idle.data != data {
             (idle.since, idle.data) = (now, data);
@@ -381,7 +381,7 @@ impl Clock {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let limits = &self.connection.generation.limits;
+        let limits = &self.connection.snapshot.limits;
         if let (Some(expired), Some(idle)) = (self.expired, self.idle) {
             return Some(expired.max(idle.since) + FAREWELL);
         }
@@ -392,7 +392,7 @@ impl Clock {
             first.then(|| self.accepted_at + limits.header_timeout),
             self.idle.map(|idle| idle.since + limits.idle_timeout),
             self.idle.and_then(|idle| idle.head).map(|head| head + limits.header_timeout),
-            self.pass.blocked_since().map(|since| since + limits.idle_timeout),
+            self.progress.blocked_since().map(|since| since + limits.idle_timeout),
             self.untaken.map(|(since, _)| since + limits.idle_timeout),
             stopping.map(|since| since + FAREWELL),
         ]

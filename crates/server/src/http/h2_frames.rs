@@ -19,7 +19,7 @@ pub(crate) struct FrameMeter {
 
 /// What was in some bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct FrameCounts {
     /// Bytes of DATA frames.
     pub(crate) data: u64,
     /// HEADERS frames.
@@ -39,8 +39,8 @@ impl FrameMeter {
     }
 
     /// Takes the next bytes.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Tally {
-        let mut tally = Tally::default();
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> FrameCounts {
+        let mut counts = FrameCounts::default();
         bytes = &bytes[take(&mut self.preface, bytes.len())..];
         while !bytes.is_empty() {
             if self.have < HEAD {
@@ -53,25 +53,25 @@ impl FrameMeter {
                 }
                 let [a, b, c, ..] = self.head;
                 self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                self.count(&mut tally);
+                self.count(&mut counts);
             }
             let count = take(&mut self.left, bytes.len());
             if self.head[3] == DATA {
-                tally.data += count as u64;
+                counts.data += count as u64;
             }
             bytes = &bytes[count..];
             if self.left == 0 {
                 self.have = 0;
             }
         }
-        tally
+        counts
     }
 
-    fn count(&self, tally: &mut Tally) {
+    fn count(&self, counts: &mut FrameCounts) {
         match self.head[3] {
-            HEADERS => tally.requests += 1,
+            HEADERS => counts.requests += 1,
             DATA | RST_STREAM | WINDOW_UPDATE | CONTINUATION => {}
-            _ => tally.idle += 1,
+            _ => counts.idle += 1,
         }
     }
 }
@@ -93,22 +93,22 @@ const CONTINUATION: u8 = 9;
 /// two with each request. A browser sends ten in all; one that is pinged to measure a path, a few a
 /// second.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct IdleFrameLimit {
     left: u64,
     since: Instant,
 }
 
-impl Patience {
+impl IdleFrameLimit {
     pub(crate) fn new(now: Instant) -> Self {
         Self { left: AT_ONCE, since: now }
     }
 
     /// Takes note of what came. False: it is too much.
-    pub(crate) fn bears(&mut self, tally: Tally, now: Instant) -> bool {
+    pub(crate) fn allows(&mut self, counts: FrameCounts, now: Instant) -> bool {
         let seconds = now.saturating_duration_since(self.since).as_secs();
         self.since += Duration::from_secs(seconds);
-        let more = seconds * A_SECOND + tally.requests * A_REQUEST;
-        let left = self.left.saturating_add(more).min(AT_ONCE).checked_sub(tally.idle);
+        let more = seconds * A_SECOND + counts.requests * A_REQUEST;
+        let left = self.left.saturating_add(more).min(AT_ONCE).checked_sub(counts.idle);
         self.left = left.unwrap_or(0);
         left.is_some()
     }
@@ -141,9 +141,9 @@ mod tests {
                 frames.iter().flat_map(|(kind, length)| frame(*kind, *length)).collect();
             let bytes = [vec![b'P'; PREFACE], all].concat();
             let mut meter = FrameMeter::of_client();
-            let mut counted = Tally::default();
+            let mut counted = FrameCounts::default();
             for piece in bytes.chunks(piece) {
-                let Tally { data, requests, idle } = meter.feed(piece);
+                let FrameCounts { data, requests, idle } = meter.feed(piece);
                 counted.data += data;
                 counted.requests += requests;
                 counted.idle += idle;
@@ -160,17 +160,17 @@ mod tests {
     fn patience_ends_and_comes_back() {
         let began = Instant::now();
         let after = |seconds| began + Duration::from_secs(seconds);
-        let idle = |idle| Tally { idle, ..Tally::default() };
-        let mut patience = Patience::new(began);
-        assert!(patience.bears(idle(1000), began));
-        assert!(!patience.bears(idle(1), began));
-        assert!(patience.bears(idle(100), after(1)));
-        assert!(!patience.bears(idle(1), after(1)));
+        let idle = |idle| FrameCounts { idle, ..FrameCounts::default() };
+        let mut limit = IdleFrameLimit::new(began);
+        assert!(limit.allows(idle(1000), began));
+        assert!(!limit.allows(idle(1), began));
+        assert!(limit.allows(idle(100), after(1)));
+        assert!(!limit.allows(idle(1), after(1)));
         // No more than at first, however long it lasts.
-        assert!(!patience.bears(idle(1001), after(1_000_000)));
-        let mut patience = Patience::new(began);
+        assert!(!limit.allows(idle(1001), after(1_000_000)));
+        let mut limit = IdleFrameLimit::new(began);
         for _ in 0..10_000 {
-            assert!(patience.bears(Tally { requests: 1, idle: 2, data: 0 }, began));
+            assert!(limit.allows(FrameCounts { requests: 1, idle: 2, data: 0 }, began));
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::handshake::quic::next_stop;
 use crate::http::connection::Connection;
 use crate::http::h3_halves::varint;
 use crate::http::h3_request;
-use crate::http::h3_streams::{Link, LinkWatch, Over};
+use crate::http::h3_streams::{Link, LinkWatch, StreamEnd};
 use crate::server::Stop;
 
 /// Serves HTTP/3 until the connection ends. `deadline`: for handshake and first request.
@@ -28,7 +28,7 @@ pub(crate) async fn serve(
     deadline: Instant,
     stop: &mut watch::Receiver<Stop>,
 ) {
-    let header_size = connection.generation.limits.header_size as u64;
+    let header_size = connection.snapshot.limits.header_size as u64;
     // What is longer than allowed, and not much, is answered 431.
     let link = Link::new(quic.clone(), header_size * 2, connection.server.budget.clone());
     let watch = link.watch();
@@ -61,7 +61,7 @@ struct Session {
     quic: quinn::Connection,
     http: h3::server::Connection<Link, Bytes>,
     watch: Arc<LinkWatch>,
-    requests: FuturesUnordered<BoxFuture<'static, Over>>,
+    requests: FuturesUnordered<BoxFuture<'static, StreamEnd>>,
     deadline: Instant,
     /// Since when no request has been running, while none is.
     idle_since: Instant,
@@ -94,7 +94,7 @@ impl Session {
                 },
                 Some(over) = self.requests.next(), if !self.requests.is_empty() => {
                     self.idle_since = Instant::now();
-                    self.abandoned += u64::from(over == Over::Abandoned);
+                    self.abandoned += u64::from(over == StreamEnd::Abandoned);
                     if self.is_abused() {
                         self.close(Code::H3_EXCESSIVE_LOAD);
                         return Ok(());
@@ -137,7 +137,7 @@ impl Session {
     async fn goodbye(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
         let seen = self.connection.seen.load(Ordering::Relaxed);
         let last = self.told
-            || !self.connection.generation.keep_alive
+            || !self.connection.snapshot.keep_alive
             || self.connection.is_complete() && self.is_lost();
         match last && seen > 0 && !self.finishing {
             true => self.finish(stop).await,
@@ -158,7 +158,7 @@ impl Session {
             self.close(Code::H3_NO_ERROR);
             return Ok(());
         }
-        let further = if lost { self.connection.generation.limits.streams } else { 0 };
+        let further = if lost { self.connection.snapshot.limits.streams } else { 0 };
         self.watch.reject_from(self.watch.next_id() + 4 * u64::from(further));
         // The library names the last request plus so many.
         let mut goaway = std::pin::pin!(self.http.shutdown(further as usize + 1));
@@ -172,7 +172,7 @@ impl Session {
                 sent = &mut goaway => return sent,
                 Some(over) = self.requests.next(), if !is_idle => {
                     self.idle_since = Instant::now();
-                    self.abandoned += u64::from(over == Over::Abandoned);
+                    self.abandoned += u64::from(over == StreamEnd::Abandoned);
                 }
                 // The caller meets it again.
                 _ = next_stop(stop, true) => return Ok(()),
@@ -187,7 +187,7 @@ impl Session {
 
     /// When the connection ends as things are.
     fn limit(&self) -> Instant {
-        let limits = &self.connection.generation.limits;
+        let limits = &self.connection.snapshot.limits;
         let seen = self.connection.seen.load(Ordering::Relaxed);
         let first = (!self.connection.is_complete() || seen == 0).then_some(self.deadline);
         let idle = self

@@ -18,7 +18,7 @@ use crate::handler::response::BodyError;
 use crate::http::connection::Connection;
 use crate::http::h3_body::{self, BadLength, RequestBody};
 use crate::http::h3_halves::Send;
-use crate::http::h3_streams::{Bidi, Link, Over, StreamState, StreamWatch};
+use crate::http::h3_streams::{Bidi, Link, StreamEnd, StreamState, StreamWatch};
 use crate::http::request;
 use crate::observe::request::RecordedBody;
 
@@ -29,9 +29,9 @@ pub(crate) async fn serve(
     quic: quinn::Connection,
     resolver: RequestResolver<Link, Bytes>,
     watch: StreamWatch,
-) -> Over {
+) -> StreamEnd {
     let StreamWatch { early, state, mut over } = watch;
-    let limits = &connection.generation.limits;
+    let limits = &connection.snapshot.limits;
     let answered = tokio::select! {
         biased;
         answered = answer(&connection, resolver, early, &state) => answered,
@@ -45,7 +45,7 @@ pub(crate) async fn serve(
         let sent = quic.stats().frame_tx.stream;
         match timeout(limits.idle_timeout, &mut over).await {
             Ok(over) => return over,
-            Err(_) if quic.stats().frame_tx.stream == sent => return Over::Abandoned,
+            Err(_) if quic.stats().frame_tx.stream == sent => return StreamEnd::Abandoned,
             Err(_) => {}
         }
     }
@@ -74,7 +74,7 @@ async fn answer(
     early: bool,
     state: &Arc<StreamState>,
 ) -> Result<RequestStream<Send, Bytes>, Broken> {
-    let limits = &connection.generation.limits;
+    let limits = &connection.snapshot.limits;
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
     // Of a flight that another connection has claimed each request is suspect, also one that comes
     // late: it may be what was lost on the way and is sent again.

@@ -50,12 +50,12 @@ pub(crate) struct StreamWatch {
     pub(crate) state: Arc<StreamState>,
     /// Ready when nobody waits for the stream's answer any more: the client has all of it, or wants
     /// none.
-    pub(crate) over: Pin<Box<dyn Future<Output = Over> + std::marker::Send>>,
+    pub(crate) over: Pin<Box<dyn Future<Output = StreamEnd> + std::marker::Send>>,
 }
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
+pub(crate) enum StreamEnd {
     /// The client has acknowledged all of it.
     Delivered,
     /// The client has turned away from it, or has gone.
@@ -192,8 +192,8 @@ impl Link {
         self.watch.next_id.fetch_max(id + 4, Ordering::Relaxed);
         let state = Arc::new(StreamState::new(self.budget.open()));
         let over = send.stopped().map(|stopped| match stopped {
-            Ok(None) => Over::Delivered,
-            Ok(Some(_)) | Err(_) => Over::Abandoned,
+            Ok(None) => StreamEnd::Delivered,
+            Ok(Some(_)) | Err(_) => StreamEnd::Abandoned,
         });
         let watch =
             StreamWatch { early: recv.is_0rtt(), state: state.clone(), over: Box::pin(over) };

@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{timeout, timeout_at};
 
-use crate::http::connection::{Completion, Connection, Verdict, stopped};
+use crate::http::connection::{Admission, Completion, Connection, stopped};
 use crate::http::socket::Socket;
-use crate::observe::request::{Head, Record};
+use crate::observe::request::{Head, RequestRecord};
 use crate::server::Stop;
 
 /// Answers pings until the peer closes. Returns whether the connection ended as it should.
@@ -33,7 +33,7 @@ pub(crate) async fn serve(
         return false;
     }
     // A replay never finishes its handshake, so saying goodbye is limited in time.
-    let farewell = (accepted_at + connection.generation.limits.header_timeout)
+    let farewell = (accepted_at + connection.snapshot.limits.header_timeout)
         .max(Instant::now() + Duration::from_secs(1));
     matches!(timeout_at(farewell.into(), stream.shutdown()).await, Ok(Ok(())))
 }
@@ -50,19 +50,19 @@ impl Game<'_> {
         while let Some(early) = self.ping().await? {
             // The policy does not look at pings: they have no method and no path.
             let decision = early.then(|| self.connection.arrive(true)).flatten();
-            let mut record = Record::begin(self.connection, &PING, decision.is_some());
+            let mut record = RequestRecord::begin(self.connection, &PING, decision.is_some());
             self.connection.note(decision, &mut record);
             match self.admit(decision, &mut record).await? {
-                Verdict::Run => {
+                Admission::Run => {
                     record.executed();
                     self.stream.write_all(b"PONG").await?;
                     self.stream.flush().await?;
                     record.bytes(4);
                     record.complete();
                 }
-                Verdict::TooEarly | Verdict::Busy | Verdict::Gone => return Ok(()),
+                Admission::TooEarly | Admission::Busy | Admission::Gone => return Ok(()),
             }
-            if !self.connection.generation.keep_alive {
+            if !self.connection.snapshot.keep_alive {
                 return Ok(());
             }
         }
@@ -73,7 +73,7 @@ impl Game<'_> {
     /// something else.
     async fn ping(&mut self) -> io::Result<Option<bool>> {
         let mut ping = [0; 4];
-        let limits = &self.connection.generation.limits;
+        let limits = &self.connection.snapshot.limits;
         let limit = match self.stream.is_complete() {
             true => Instant::now() + limits.idle_timeout,
             false => self.accepted_at + limits.header_timeout,
@@ -89,23 +89,23 @@ impl Game<'_> {
     async fn admit(
         &mut self,
         decision: Option<Decision>,
-        record: &mut Record,
-    ) -> io::Result<Verdict> {
+        record: &mut RequestRecord,
+    ) -> io::Result<Admission> {
         if !matches!(decision, Some(Decision::Hold(_))) {
             return Ok(self.connection.admit(decision, record).await);
         }
-        let limit = self.connection.generation.limits.header_timeout;
+        let limit = self.connection.snapshot.limits.header_timeout;
         let (connection, stream, completion) =
             (self.connection, &mut *self.stream, self.completion);
         let complete = async {
             poll_fn(|cx| stream.poll_complete(cx)).await?;
             completion.reached(connection);
-            // The verdict ends this.
-            std::future::pending::<io::Result<Verdict>>().await
+            // The admission ends this.
+            std::future::pending::<io::Result<Admission>>().await
         };
         let both = async {
             tokio::select! {
-                verdict = self.connection.admit(decision, record) => Ok(verdict),
+                admission = self.connection.admit(decision, record) => Ok(admission),
                 failed = complete => failed,
             }
         };

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 
 use crate::handshake::quic::next_stop;
-use crate::http::connection::{Connection, Verdict};
+use crate::http::connection::{Admission, Connection};
 use crate::http::ping_pong::PING;
-use crate::observe::request::Record;
+use crate::observe::request::RequestRecord;
 use crate::server::Stop;
 
 /// Answers pings until the peer closes.
@@ -30,14 +30,14 @@ pub(crate) async fn serve(
             accepted = quic.accept_bi(), if !last => match accepted {
                 Ok(streams) => {
                     pings.push(answer(connection, streams));
-                    last = !connection.generation.keep_alive;
+                    last = !connection.snapshot.keep_alive;
                 }
                 Err(_) => return,
             },
             Some(()) = pings.next(), if !pings.is_empty() => {
                 // A copy of a first flight does not keep its place longer for its answer.
                 if connection.is_complete() {
-                    deadline = Instant::now() + connection.generation.limits.idle_timeout;
+                    deadline = Instant::now() + connection.snapshot.limits.idle_timeout;
                 }
             }
             now = next_stop(stop, last) => match now {
@@ -58,17 +58,17 @@ pub(crate) async fn serve(
 async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
     let (mut send, mut recv) = streams;
     let early = recv.is_0rtt() || !connection.is_complete() || connection.lost_claim();
-    let limits = &connection.generation.limits;
+    let limits = &connection.snapshot.limits;
     match timeout(limits.header_timeout, recv.read_to_end(4)).await {
         Ok(Ok(ping)) if ping == b"PING" => {}
         _ => return drop(send.reset(VarInt::from_u32(0))),
     }
     // The policy does not look at pings: they have no method and no path.
     let decision = early.then(|| connection.arrive(true)).flatten();
-    let mut record = Record::begin(connection, &PING, decision.is_some());
+    let mut record = RequestRecord::begin(connection, &PING, decision.is_some());
     connection.note(decision, &mut record);
     match connection.admit(decision, &mut record).await {
-        Verdict::Run => {
+        Admission::Run => {
             record.executed();
             if send.write_all(b"PONG").await.is_err() || send.finish().is_err() {
                 return;
@@ -76,7 +76,7 @@ async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream))
             record.bytes(4);
             record.complete();
         }
-        Verdict::TooEarly | Verdict::Busy | Verdict::Gone => {
+        Admission::TooEarly | Admission::Busy | Admission::Gone => {
             return drop(send.reset(VarInt::from_u32(0)));
         }
     }

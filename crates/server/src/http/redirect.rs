@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use crate::handler::response::{AnswerBody, plain};
+use crate::handler::response::{ResponseBody, plain};
 use crate::http::connection::stopped;
 use crate::route::authority;
 use crate::server::{Shared, Stop};
@@ -50,7 +50,7 @@ fn answer<B>(
     request: &Request<B>,
     https_port: u16,
     knows: impl Fn(&str) -> bool,
-) -> Response<AnswerBody> {
+) -> Response<ResponseBody> {
     let Ok(Some(host)) = authority::host(request) else { return plain(StatusCode::BAD_REQUEST) };
     if !knows(&host) {
         return plain(StatusCode::MISDIRECTED_REQUEST);

@@ -13,13 +13,13 @@ use http_body::Body;
 use hyper::body::Incoming;
 
 use crate::handler::proxy::Forwarding;
-use crate::handler::response::{AnswerBody, BodyError, plain};
+use crate::handler::response::{BodyError, ResponseBody, plain};
 use crate::handler::websocket::{self, Carried};
-use crate::http::connection::{Connection, Verdict};
-use crate::http::framed_stream::Requests;
+use crate::http::connection::{Admission, Connection};
+use crate::http::framed_stream::RequestFraming;
 use crate::http::socket::Socket;
-use crate::observe::request::{Head, Record, RecordedBody};
-use crate::route::early::Demands;
+use crate::observe::request::{Head, RecordedBody, RequestRecord};
+use crate::route::early::RequiredClaims;
 use crate::route::validation;
 
 /// Answers the requests of one connection.
@@ -27,7 +27,7 @@ pub(crate) struct HttpService {
     connection: Arc<Connection>,
     driver: HandshakeDriver<Socket>,
     /// Those of an HTTP/1.1 connection's stream.
-    requests: Option<Requests>,
+    requests: Option<RequestFraming>,
 }
 
 /// The connection ended before the request could be run.
@@ -39,7 +39,7 @@ impl HttpService {
     pub(crate) fn new(
         connection: Arc<Connection>,
         driver: HandshakeDriver<Socket>,
-        requests: Option<Requests>,
+        requests: Option<RequestFraming>,
     ) -> Self {
         Self { connection, driver, requests }
     }
@@ -71,16 +71,16 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
     }
 }
 
-/// The gate's first word on a request, and the beginning of its record. `early`: it came as early
+/// The gate's first word on a request, and the new_connection of its record. `early`: it came as early
 /// data.
 pub(crate) fn begin<B>(
     connection: &Arc<Connection>,
     request: &Request<B>,
     early: bool,
-) -> (Option<Decision>, Record) {
+) -> (Option<Decision>, RequestRecord) {
     let decision = match early {
         true => {
-            let service = &connection.generation.service;
+            let service = &connection.snapshot.service;
             // A tunnel is more than one request, so it waits.
             let is_tunnel = websocket::asked(request).is_some();
             connection.arrive(!is_tunnel && service.may_run_early(request))
@@ -92,7 +92,7 @@ pub(crate) fn begin<B>(
     let method = request.method().as_str();
     let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
     let head = Head { method, target, protocol, host, headers: Some(request.headers()) };
-    let mut record = Record::begin(connection, &head, decision.is_some());
+    let mut record = RequestRecord::begin(connection, &head, decision.is_some());
     connection.note(decision, &mut record);
     (decision, record)
 }
@@ -103,7 +103,7 @@ pub(crate) async fn respond<B>(
     complete: impl Fn() -> bool,
     mut request: Request<B>,
     decision: Option<Decision>,
-    mut record: Record,
+    mut record: RequestRecord,
 ) -> Option<Response<RecordedBody>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -113,23 +113,23 @@ where
     let of_form = validation::check(&request);
     validation::remove_lookalikes(request.headers_mut());
     let is_tunnel = websocket::asked(&request).is_some();
-    let verdict = match record.fits() {
+    let admission = match record.fits() {
         true => connection.admit(decision, &mut record).await,
-        false => Verdict::Busy,
+        false => Admission::Busy,
     };
-    let mut answer = match (verdict, of_form) {
-        (Verdict::Gone, _) => return None,
-        (Verdict::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
+    let mut answer = match (admission, of_form) {
+        (Admission::Gone, _) => return None,
+        (Admission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
         (_, Err(status)) => validation::refusal(status, request.version()),
-        (Verdict::TooEarly, _) => {
+        (Admission::TooEarly, _) => {
             connection.note_too_early();
             plain(StatusCode::TOO_EARLY)
         }
         // Tunnels to anywhere are none of our jobs. What follows is meant for one.
-        (Verdict::Run, _) if request.method() == Method::CONNECT && !is_tunnel => {
+        (Admission::Run, _) if request.method() == Method::CONNECT && !is_tunnel => {
             validation::refusal(StatusCode::NOT_IMPLEMENTED, request.version())
         }
-        (Verdict::Run, _) => run(connection, complete, request, decision, &mut record).await?,
+        (Admission::Run, _) => run(connection, complete, request, decision, &mut record).await?,
     };
     record.status(answer.status().as_u16());
     if let Some(tunnel) = Carried::take(&mut answer) {
@@ -151,8 +151,8 @@ async fn run<B>(
     complete: impl Fn() -> bool,
     request: Request<B>,
     decision: Option<Decision>,
-    record: &mut Record,
-) -> Option<Response<AnswerBody>>
+    record: &mut RequestRecord,
+) -> Option<Response<ResponseBody>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BodyError>,
@@ -162,38 +162,38 @@ where
         record.executed();
         return Some(answer);
     }
-    let generation = match decision {
+    let snapshot = match decision {
         // By the same rules as the gate's first word.
-        Some(_) => connection.generation.clone(),
+        Some(_) => connection.snapshot.clone(),
         None => connection.server.current(),
     };
-    let gatekeeper = &connection.server.gatekeeper;
-    let demands = match generation.service.rules(&request, connection) {
-        Some(rules) => rules.look(&request, (decision, connection.flight())),
-        None => Ok(Demands::default()),
+    let gate = &connection.server.gate;
+    let required = match snapshot.service.rules(&request, connection) {
+        Some(rules) => rules.required_claims(&request, (decision, connection.flight())),
+        None => Ok(RequiredClaims::default()),
     };
-    let entered = match demands {
-        Ok(demands) => demands.enter(gatekeeper).await,
-        Err(barred) => Err(barred),
+    let claimed = match required {
+        Ok(required) => required.claim(gate).await,
+        Err(rejection) => Err(rejection),
     };
-    let entry = match entered {
-        Ok(entry) => entry,
-        Err(barred) => {
-            connection.note_barred(barred);
-            return Some(barred.answer());
+    let claims = match claimed {
+        Ok(claims) => claims,
+        Err(rejection) => {
+            connection.note_barred(rejection);
+            return Some(rejection.answer());
         }
     };
     record.executed();
     let forwarding = Forwarding {
         connection,
         before_completion: decision.is_some() && !complete(),
-        entry: &entry,
+        claims: &claims,
         record,
         traceparent: record.traceparent(),
     };
     let request = request.map(|body| record.count(body));
-    let answer = generation.service.answer(request, forwarding).await?;
-    entry.leave(answer.extensions(), gatekeeper).await;
+    let answer = snapshot.service.answer(request, forwarding).await?;
+    claims.leave(answer.extensions(), gate).await;
     Some(answer)
 }
 

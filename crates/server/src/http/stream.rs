@@ -1,4 +1,4 @@
-//! What an HTTP library reads in one pass of its connection's task, and where its streams run.
+//! What an HTTP library reads in one progress of its connection's task, and where its streams run.
 
 use std::future::Future;
 use std::io;
@@ -11,25 +11,25 @@ use std::time::Instant;
 use firstflight_tls::{HandshakeDriver, SharedStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::http::h2_frames::{FrameMeter, Patience};
+use crate::http::h2_frames::{FrameMeter, IdleFrameLimit};
 use crate::http::socket::Socket;
 
-/// The TLS stream as the HTTP library sees it: once a read has had to wait in a pass, nothing more
-/// is read in that pass while the reader is in early data.
+/// The TLS stream as the HTTP library sees it: once a read has had to wait in a progress, nothing more
+/// is read in that progress while the reader is in early data.
 ///
 /// The TLS stream gives way once between the last early byte and the first later one. That alone
 /// is not enough for HTTP/2: the library asks the socket again between handing over one request
 /// and the next, so the second request of a flight would be handed over after a later byte was
-/// read, count as not early, and pass the gate by. Within one pass every request that was read is
-/// handed over, so the later bytes have to wait for the next pass.
+/// read, count as not early, and progress the gate by. Within one progress every request that was read is
+/// handed over, so the later bytes have to wait for the next progress.
 ///
-/// What the library writes in a pass waits for the pass's end ([`HandshakeDriver::gather`]).
-pub(crate) struct PassStream {
+/// What the library writes in a progress waits for the progress's end ([`HandshakeDriver::gather`]).
+pub(crate) struct ConnectionStream {
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
     early: bool,
-    pass: Pass,
+    progress: StreamProgress,
     /// For HTTP/2.
     frames: Option<Frames>,
 }
@@ -38,18 +38,18 @@ pub(crate) struct PassStream {
 struct Frames {
     read: FrameMeter,
     written: FrameMeter,
-    patience: Patience,
+    limit: IdleFrameLimit,
 }
 
 /// What the connection's task and its stream tell each other.
 #[derive(Clone, Default)]
-pub(crate) struct Pass(Arc<State>);
+pub(crate) struct StreamProgress(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// Whether a read has had to wait in this pass.
+    /// Whether a read has had to wait in this progress.
     waited: AtomicBool,
-    /// Bytes given to the HTTP library so far, and in this pass.
+    /// Bytes given to the HTTP library so far, and in this progress.
     read: AtomicU64,
     read_in_pass: AtomicU64,
     /// Bytes of DATA frames that the library has written so far.
@@ -58,17 +58,17 @@ struct State {
     blocked: Mutex<Option<(Instant, u64)>>,
 }
 
-impl PassStream {
+impl ConnectionStream {
     pub(crate) fn new(
         stream: SharedStream<Socket>,
         driver: HandshakeDriver<Socket>,
         socket: Socket,
-        pass: Pass,
+        progress: StreamProgress,
         http2: bool,
     ) -> Self {
         let early = driver.reading_early();
         driver.gather();
-        Self { stream, driver, socket, early, pass, frames: http2.then(Frames::new) }
+        Self { stream, driver, socket, early, progress, frames: http2.then(Frames::new) }
     }
 }
 
@@ -77,19 +77,19 @@ impl Frames {
         Self {
             read: FrameMeter::of_client(),
             written: FrameMeter::default(),
-            patience: Patience::new(Instant::now()),
+            limit: IdleFrameLimit::new(Instant::now()),
         }
     }
 
     /// Takes note of what the client sent. False: it is too much.
-    fn bear(&mut self, bytes: &[u8]) -> bool {
-        let tally = self.read.feed(bytes);
-        tally.idle == 0 && tally.requests == 0 || self.patience.bears(tally, Instant::now())
+    fn allow(&mut self, bytes: &[u8]) -> bool {
+        let counts = self.read.feed(bytes);
+        counts.idle == 0 && counts.requests == 0 || self.limit.allows(counts, Instant::now())
     }
 }
 
-impl Pass {
-    /// Begins a pass. Everything read before has been handed over.
+impl StreamProgress {
+    /// Begins a progress. Everything read before has been handed over.
     pub(crate) fn begin(&self) {
         self.0.waited.store(false, Ordering::Relaxed);
         self.0.read_in_pass.store(0, Ordering::Relaxed);
@@ -126,18 +126,18 @@ impl Pass {
 /// waiting for a quarter of a second at a time.
 const MAX_PASS: u64 = 64 * 1024;
 
-impl AsyncRead for PassStream {
+impl AsyncRead for ConnectionStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.early && this.pass.0.waited.load(Ordering::Relaxed) {
+        if this.early && this.progress.0.waited.load(Ordering::Relaxed) {
             // The read that had to wait has left its waker.
             return Poll::Pending;
         }
-        if this.pass.0.read_in_pass.load(Ordering::Relaxed) >= MAX_PASS {
+        if this.progress.0.read_in_pass.load(Ordering::Relaxed) >= MAX_PASS {
             // The rest is there already: other connections first, then on at once.
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -145,14 +145,14 @@ impl AsyncRead for PassStream {
         let before = buffer.filled().len();
         let result = Pin::new(&mut this.stream).poll_read(cx, buffer);
         if this.early {
-            this.pass.0.waited.store(result.is_pending(), Ordering::Relaxed);
+            this.progress.0.waited.store(result.is_pending(), Ordering::Relaxed);
             this.early = this.driver.reading_early();
         }
         let count = buffer.filled().len() - before;
-        this.pass.0.read.fetch_add(count as u64, Ordering::Relaxed);
-        this.pass.0.read_in_pass.fetch_add(count as u64, Ordering::Relaxed);
+        this.progress.0.read.fetch_add(count as u64, Ordering::Relaxed);
+        this.progress.0.read_in_pass.fetch_add(count as u64, Ordering::Relaxed);
         if let Some(frames) = &mut this.frames
-            && !frames.bear(&buffer.filled()[before..])
+            && !frames.allow(&buffer.filled()[before..])
         {
             return Poll::Ready(Err(io::Error::other("frames without end, and no request")));
         }
@@ -160,7 +160,7 @@ impl AsyncRead for PassStream {
     }
 }
 
-impl AsyncWrite for PassStream {
+impl AsyncWrite for ConnectionStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -169,12 +169,12 @@ impl AsyncWrite for PassStream {
         let result = Pin::new(&mut self.stream).poll_write(cx, data);
         if let (Poll::Ready(Ok(count)), Some(frames)) = (&result, &mut self.frames) {
             let written = frames.written.feed(&data[..*count]);
-            self.pass.0.data.fetch_add(written.data, Ordering::Relaxed);
+            self.progress.0.data.fetch_add(written.data, Ordering::Relaxed);
         }
         match result {
-            // Written is not sent: the pass's end will tell.
+            // Written is not sent: the progress's end will tell.
             Poll::Ready(_) => result,
-            Poll::Pending => self.pass.note_write(result, self.socket.written()),
+            Poll::Pending => self.progress.note_write(result, self.socket.written()),
         }
     }
 
@@ -182,7 +182,7 @@ impl AsyncWrite for PassStream {
         let result = Pin::new(&mut self.stream).poll_flush(cx);
         match result {
             Poll::Ready(_) => result,
-            Poll::Pending => self.pass.note_write(result, self.socket.written()),
+            Poll::Pending => self.progress.note_write(result, self.socket.written()),
         }
     }
 
@@ -194,23 +194,23 @@ impl AsyncWrite for PassStream {
 /// Takes the futures of HTTP/2 streams for the connection's own task: they end with the
 /// connection, and an answer that is there at once leaves in one write with the server's flight.
 #[derive(Clone, Default)]
-pub(crate) struct Streams(Arc<Mutex<Vec<Stream>>>);
+pub(crate) struct StreamTasks(Arc<Mutex<Vec<StreamTask>>>);
 
-pub(crate) type Stream = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type StreamTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl Streams {
+impl StreamTasks {
     /// Adds one.
-    pub(crate) fn add(&self, stream: Stream) {
+    pub(crate) fn add(&self, stream: StreamTask) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
     }
 
     /// The futures that came since the last call.
-    pub(crate) fn take(&self) -> Vec<Stream> {
+    pub(crate) fn take(&self) -> Vec<StreamTask> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamTasks {
     fn execute(&self, future: F) {
         self.add(Box::pin(future));
     }

@@ -18,23 +18,23 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use crate::handoff::relay::Predecessor;
 
 /// The workers of one port, each with a queue of what came to others, or to the next process.
-pub(crate) struct Strays {
+pub(crate) struct DatagramDispatch {
     steering: Steering,
     /// The process that had the port before, and the port.
     before: Option<(Arc<Predecessor>, SocketAddr)>,
     /// Whether another process reads the port's sockets.
     left: AtomicBool,
-    to: Vec<Sender<Stray>>,
+    to: Vec<Sender<Datagram>>,
     /// One for each worker, who alone reads it.
-    at: Vec<Mutex<Receiver<Stray>>>,
+    at: Vec<Mutex<Receiver<Datagram>>>,
 }
 
-struct Stray {
+struct Datagram {
     meta: RecvMeta,
     datagram: Vec<u8>,
 }
 
-impl Strays {
+impl DatagramDispatch {
     /// For the port at an address, with the process that had it before, if there was one.
     pub(crate) fn new(
         steering: Steering,
@@ -53,20 +53,21 @@ impl Strays {
         if !leave {
             // Who waits for a queue alone has to look at its socket again.
             for queue in &self.to {
-                let _ = queue.try_send(Stray { meta: RecvMeta::default(), datagram: Vec::new() });
+                let _ =
+                    queue.try_send(Datagram { meta: RecvMeta::default(), datagram: Vec::new() });
             }
         }
     }
 
     /// Whether another process reads the sockets.
-    pub(crate) fn has_left(&self) -> bool {
+    pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::SeqCst)
     }
 
     /// Takes in what the other process has read.
     pub(crate) fn deliver(&self, meta: RecvMeta, datagram: Vec<u8>) {
         if let Some(queue) = self.to.get(usize::from(self.steering.worker(&datagram))) {
-            let _ = queue.try_send(Stray { meta, datagram });
+            let _ = queue.try_send(Datagram { meta, datagram });
         }
     }
 
@@ -116,7 +117,7 @@ impl Strays {
                 kept += end - at;
             } else if let Some(queue) = self.to.get(usize::from(owner)) {
                 let datagram = received[at..end].to_vec();
-                let _ = queue.try_send(Stray { meta: *meta, datagram });
+                let _ = queue.try_send(Datagram { meta: *meta, datagram });
             }
         }
         meta.len = kept;
@@ -137,8 +138,8 @@ mod tests {
 
     use super::*;
 
-    fn strays(workers: u8) -> Strays {
-        Strays::new(Steering::new(workers), None, "127.0.0.1:443".parse().unwrap())
+    fn dispatch(workers: u8) -> DatagramDispatch {
+        DatagramDispatch::new(Steering::new(workers), None, "127.0.0.1:443".parse().unwrap())
     }
 
     /// A datagram for a worker of 4, with something in it.
@@ -153,19 +154,19 @@ mod tests {
         RecvMeta { len, stride, ..RecvMeta::default() }
     }
 
-    fn taken(strays: &Strays, worker: u8) -> Vec<Vec<u8>> {
+    fn taken(dispatch: &DatagramDispatch, worker: u8) -> Vec<Vec<u8>> {
         let mut buffers = [[0; 100]; 4];
         let mut bufs = buffers.each_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut metas = [RecvMeta::default(); 4];
         let mut cx = Context::from_waker(Waker::noop());
-        let count = strays.poll_take(worker, &mut cx, &mut bufs, &mut metas);
+        let count = dispatch.poll_take(worker, &mut cx, &mut bufs, &mut metas);
         let taken = buffers.iter().zip(metas).take(count);
         taken.map(|(buffer, meta)| buffer[..meta.len].to_vec()).collect()
     }
 
     #[test]
     fn joined_datagrams_go_each_to_its_worker() {
-        let strays = strays(4);
+        let dispatch = dispatch(4);
         let sent = [
             datagram(1, "a", 40),
             datagram(2, "b", 40),
@@ -175,38 +176,38 @@ mod tests {
         ];
         let mut buffer = sent.concat();
         let mut meta = meta(buffer.len(), 40);
-        strays.sort(1, &mut buffer, &mut meta);
+        dispatch.sort(1, &mut buffer, &mut meta);
         let kept = [&sent[0][..], &sent[2], &sent[4]].concat();
         assert_eq!((&buffer[..meta.len], meta.stride), (&kept[..], 40));
-        assert_eq!(taken(&strays, 2), [sent[1].clone()]);
-        assert_eq!(taken(&strays, 3), [sent[3].clone()]);
-        assert!(taken(&strays, 0).is_empty() && taken(&strays, 1).is_empty());
+        assert_eq!(taken(&dispatch, 2), [sent[1].clone()]);
+        assert_eq!(taken(&dispatch, 3), [sent[3].clone()]);
+        assert!(taken(&dispatch, 0).is_empty() && taken(&dispatch, 1).is_empty());
     }
 
     #[test]
     fn what_is_all_a_workers_own_stays_as_it_is() {
-        let strays = strays(4);
+        let dispatch = dispatch(4);
         let mut buffer = [datagram(2, "a", 30), datagram(2, "b", 30)].concat();
         let before = buffer.clone();
         let mut meta = meta(60, 30);
-        strays.sort(2, &mut buffer, &mut meta);
+        dispatch.sort(2, &mut buffer, &mut meta);
         assert_eq!((buffer, meta.len), (before, 60));
         // All of it another's: an empty buffer is left, which quinn passes over.
         let mut buffer = datagram(2, "c", 30);
         let mut meta = RecvMeta { len: 30, stride: 30, ..meta };
-        strays.sort(0, &mut buffer, &mut meta);
+        dispatch.sort(0, &mut buffer, &mut meta);
         assert_eq!(meta.len, 0);
-        assert_eq!(taken(&strays, 2).len(), 1);
+        assert_eq!(taken(&dispatch, 2).len(), 1);
     }
 
     #[test]
     fn a_full_queue_loses_datagrams_and_takes_no_more_memory() {
-        let strays = strays(2);
+        let dispatch = dispatch(2);
         for _ in 0..QUEUE + 10 {
             let mut buffer = datagram(1, "x", 30);
-            strays.sort(0, &mut buffer, &mut meta(30, 30));
+            dispatch.sort(0, &mut buffer, &mut meta(30, 30));
         }
-        let counts = std::iter::repeat_with(|| taken(&strays, 1).len());
+        let counts = std::iter::repeat_with(|| taken(&dispatch, 1).len());
         assert_eq!(counts.take_while(|count| *count > 0).sum::<usize>(), QUEUE);
     }
 }

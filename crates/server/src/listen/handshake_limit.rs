@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// Counts handshakes in progress over all endpoints.
-pub(crate) struct Door {
+pub(crate) struct HandshakeLimiter {
     retry_above: AtomicUsize,
     refuse_above: AtomicUsize,
     /// Handshakes in progress, and those of them whose client has not shown its address.
@@ -22,9 +22,9 @@ pub(crate) struct Door {
 }
 
 /// What becomes of a connection that begins.
-pub(crate) enum Entry {
+pub(crate) enum Admission {
     /// It may begin.
-    Handshake(Handshaking),
+    Handshake(HandshakePermit),
     /// Its client has to show its address first.
     Retry,
     /// Nothing is answered. The client sends again by itself, and has TCP.
@@ -32,12 +32,12 @@ pub(crate) enum Entry {
 }
 
 /// A handshake in progress; drop it when it is complete, or has failed.
-pub(crate) struct Handshaking {
-    door: Arc<Door>,
+pub(crate) struct HandshakePermit {
+    limiter: Arc<HandshakeLimiter>,
     shown: bool,
 }
 
-impl Door {
+impl HandshakeLimiter {
     /// Retry above so many handshakes of clients that have not shown their addresses, and nothing
     /// answered above so many of all.
     pub(crate) fn new(retry_above: usize, refuse_above: usize) -> Arc<Self> {
@@ -53,27 +53,27 @@ impl Door {
         })
     }
 
-    /// Changes the bounds of [`Door::new`].
+    /// Changes the bounds of [`HandshakeLimiter::new`].
     pub(crate) fn resize(&self, retry_above: usize, refuse_above: usize) {
         self.retry_above.store(retry_above, Ordering::Relaxed);
         self.refuse_above.store(refuse_above, Ordering::Relaxed);
     }
 
     /// Decides over a client; `shown`: it came with a token that says so.
-    pub(crate) fn enter(self: &Arc<Self>, shown: bool) -> Entry {
+    pub(crate) fn enter(self: &Arc<Self>, shown: bool) -> Admission {
         if self.handshakes.load(Ordering::Relaxed) >= self.refuse_above.load(Ordering::Relaxed) {
             self.feel(&self.ignored);
-            return Entry::Ignore;
+            return Admission::Ignore;
         }
         if !shown
             && self.unshown.load(Ordering::Relaxed) >= self.retry_above.load(Ordering::Relaxed)
         {
             self.feel(&self.retried);
-            return Entry::Retry;
+            return Admission::Retry;
         }
         self.handshakes.fetch_add(1, Ordering::Relaxed);
         self.unshown.fetch_add(usize::from(!shown), Ordering::Relaxed);
-        Entry::Handshake(Handshaking { door: self.clone(), shown })
+        Admission::Handshake(HandshakePermit { limiter: self.clone(), shown })
     }
 
     /// Handshakes in progress.
@@ -109,10 +109,10 @@ impl Door {
     }
 }
 
-impl Drop for Handshaking {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
-        self.door.handshakes.fetch_sub(1, Ordering::Relaxed);
-        self.door.unshown.fetch_sub(usize::from(!self.shown), Ordering::Relaxed);
+        self.limiter.handshakes.fetch_sub(1, Ordering::Relaxed);
+        self.limiter.unshown.fetch_sub(usize::from(!self.shown), Ordering::Relaxed);
     }
 }
 
@@ -123,36 +123,36 @@ const QUIET: Duration = Duration::from_secs(10);
 mod tests {
     use super::*;
 
-    fn let_in(entry: Entry) -> Handshaking {
+    fn let_in(entry: Admission) -> HandshakePermit {
         match entry {
-            Entry::Handshake(handshaking) => handshaking,
-            Entry::Retry => panic!("a Retry"),
-            Entry::Ignore => panic!("ignored"),
+            Admission::Handshake(handshake_permit) => handshake_permit,
+            Admission::Retry => panic!("a Retry"),
+            Admission::Ignore => panic!("ignored"),
         }
     }
 
     #[test]
     fn rfc9000_8_1_2_retry_above_and_nothing_above_that() {
-        let door = Door::new(2, 4);
-        let first = let_in(door.enter(false));
-        let _shown = let_in(door.enter(true));
-        let _second = let_in(door.enter(false));
-        assert!(matches!(door.enter(false), Entry::Retry));
-        let last = let_in(door.enter(true));
-        assert!(matches!(door.enter(true), Entry::Ignore));
-        assert!(matches!(door.enter(false), Entry::Ignore));
+        let limiter = HandshakeLimiter::new(2, 4);
+        let first = let_in(limiter.enter(false));
+        let _shown = let_in(limiter.enter(true));
+        let _second = let_in(limiter.enter(false));
+        assert!(matches!(limiter.enter(false), Admission::Retry));
+        let last = let_in(limiter.enter(true));
+        assert!(matches!(limiter.enter(true), Admission::Ignore));
+        assert!(matches!(limiter.enter(false), Admission::Ignore));
         drop(first);
-        let again = let_in(door.enter(false));
-        assert!(matches!(door.enter(true), Entry::Ignore));
+        let again = let_in(limiter.enter(false));
+        assert!(matches!(limiter.enter(true), Admission::Ignore));
         drop((again, last));
-        let_in(door.enter(true));
-        let_in(door.enter(false));
+        let_in(limiter.enter(true));
+        let_in(limiter.enter(false));
     }
 
     #[test]
     fn without_room_for_strangers_all_are_asked() {
-        let door = Door::new(0, 4);
-        assert!(matches!(door.enter(false), Entry::Retry));
-        let_in(door.enter(true));
+        let limiter = HandshakeLimiter::new(0, 4);
+        assert!(matches!(limiter.enter(false), Admission::Retry));
+        let_in(limiter.enter(true));
     }
 }

@@ -16,10 +16,10 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::ServerError;
-use crate::handoff::state::{Estate, Given};
+use crate::handoff::state::{InheritedPort, InheritedState};
 use crate::handshake::quic_config;
 use crate::http::connection;
-use crate::listen::permits::Place;
+use crate::listen::permits::ConnectionPermit;
 use crate::listen::tcp_socket::{self, Port};
 use crate::route::snapshot::serves_http3;
 use crate::server::Shared;
@@ -77,7 +77,7 @@ pub(crate) struct Changes {
 /// [`ServerError`] of the first that cannot be had.
 pub(crate) fn bind(
     config: &ServerConfig,
-    estate: &mut Estate,
+    estate: &mut InheritedState,
 ) -> Result<Vec<(Listener, Port)>, ServerError> {
     check(config)?;
     let bind = |one: &Listener| {
@@ -136,7 +136,7 @@ impl Listeners {
     pub(crate) fn plan(
         &self,
         config: &ServerConfig,
-        front: &quic_config::Front,
+        quic_ports: &quic_config::QuicPorts,
     ) -> Result<Changes, ServerError> {
         check(config)?;
         let mut changes = Changes {
@@ -156,7 +156,7 @@ impl Listeners {
             };
             let (_, address) = open.swap_remove(at);
             changes.kept.push((address, wanted.clone()));
-            match (udp, front.has(address)) {
+            match (udp, quic_ports.has(address)) {
                 (true, false) => changes.with_udp.push((address, quic_config::bind(address)?)),
                 (true, true) => changes.with_udp.push((address, Vec::new())),
                 (false, _) => changes.without_udp.push(address),
@@ -169,7 +169,7 @@ impl Listeners {
     /// Does what was planned. Connections that were accepted on an address that is gone go on.
     pub(crate) fn apply(&self, server: &Arc<Shared>, changes: Changes) {
         for address in changes.gone.iter().chain(&changes.without_udp) {
-            server.front.retire(*address);
+            server.quic_ports.retire(*address);
         }
         for (address, listener) in changes.kept {
             for one in self.all().iter().filter(|one| one.address == address) {
@@ -178,7 +178,7 @@ impl Listeners {
         }
         for (address, sockets) in changes.with_udp {
             match sockets.is_empty() {
-                true => server.front.reopen(address),
+                true => server.quic_ports.reopen(address),
                 false => open_udp(server, address, sockets),
             }
         }
@@ -199,10 +199,10 @@ impl Listeners {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn bequeath(&self) -> io::Result<Vec<Given>> {
+    pub(crate) fn bequeath(&self) -> io::Result<Vec<InheritedPort>> {
         let given = |one: &Open| {
             let tcp = Some(one.tcp.as_fd().try_clone_to_owned()?.into());
-            Ok(Given { asked: one.asked, address: one.address, tcp, udp: Vec::new() })
+            Ok(InheritedPort { asked: one.asked, address: one.address, tcp, udp: Vec::new() })
         };
         self.all().iter().map(given).collect()
     }
@@ -238,14 +238,14 @@ impl Listeners {
 }
 
 fn open_udp(server: &Arc<Shared>, address: SocketAddr, sockets: Vec<UdpSocket>) {
-    let generation = server.current();
-    let (Some(terms), false) = (&generation.quic, sockets.is_empty()) else { return };
-    if let Err(error) = server.front.open(address, sockets, terms, server) {
+    let snapshot = server.current();
+    let (Some(quic_config), false) = (&snapshot.quic, sockets.is_empty()) else { return };
+    if let Err(error) = server.quic_ports.open(address, sockets, quic_config, server) {
         warn!("no HTTP/3 on {address}: {error}");
     }
 }
 
-/// Accepts connections while there are places, until the address is closed.
+/// Accepts connections while there are permits, until the address is closed.
 async fn accept(
     tcp: Arc<TcpListener>,
     port: u16,
@@ -253,7 +253,7 @@ async fn accept(
     server: Arc<Shared>,
     mut closed: watch::Receiver<Closing>,
 ) {
-    let serve = |stream: TcpStream, client: SocketAddr, place: Place| {
+    let serve = |stream: TcpStream, client: SocketAddr, place: ConnectionPermit| {
         let entrance = Entrance { listener: settings.load_full(), port };
         let serving = connection::serve(server.clone(), stream, client, entrance);
         tokio::spawn(async move {
@@ -265,12 +265,12 @@ async fn accept(
     let accepting = async {
         loop {
             // Without a free place, clients wait in the backlog.
-            server.places.one_is_free().await;
+            server.permits.one_is_free().await;
             match tcp.accept().await {
                 Ok(accepted) => {
                     // Another listener may have been faster.
                     waiting = Some(accepted);
-                    let place = server.places.take().await;
+                    let place = server.permits.take().await;
                     if let Some((stream, client)) = waiting.take() {
                         serve(stream, client, place);
                     }
@@ -288,15 +288,15 @@ async fn accept(
         _ = closed.wait_for(|closing| *closing != Closing::No) => {}
     }
     if let Some((stream, client)) = waiting {
-        serve(stream, client, server.places.take_beyond());
+        serve(stream, client, server.permits.take_beyond());
     }
     if *closed.borrow() == Closing::AtOnce {
         return;
     }
     while let Some(Ok((stream, client))) = tcp.accept().now_or_never() {
-        serve(stream, client, server.places.take_beyond());
+        serve(stream, client, server.permits.take_beyond());
     }
 }
 
-/// Long enough for places to come free, short enough not to be noticed.
+/// Long enough for permits to come free, short enough not to be noticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

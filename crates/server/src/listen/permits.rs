@@ -1,11 +1,11 @@
-//! Places for connections: how many there are, which a reload may change, and how many are taken.
+//! ConnectionPermits for connections: how many there are, which a reload may change, and how many are taken.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 /// Bounds the connections of all listeners together.
-pub(crate) struct Places {
+pub(crate) struct ConnectionPermits {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -16,18 +16,18 @@ struct State {
 }
 
 /// A connection's place; free again when it is dropped.
-pub(crate) struct Place(Arc<Places>);
+pub(crate) struct ConnectionPermit(Arc<ConnectionPermits>);
 
-impl Places {
+impl ConnectionPermits {
     pub(crate) fn new(limit: u32) -> Arc<Self> {
         let state = Mutex::new(State { limit, taken: 0 });
         Arc::new(Self { state, changed: Notify::new() })
     }
 
     /// Waits for a place.
-    pub(crate) async fn take(self: &Arc<Self>) -> Place {
+    pub(crate) async fn take(self: &Arc<Self>) -> ConnectionPermit {
         self.wait_for(|state| state.taken < state.limit).await.taken += 1;
-        Place(self.clone())
+        ConnectionPermit(self.clone())
     }
 
     /// Waits until one is free, and leaves it.
@@ -36,18 +36,18 @@ impl Places {
     }
 
     /// A place, if one is free.
-    pub(crate) fn try_take(self: &Arc<Self>) -> Option<Place> {
+    pub(crate) fn try_take(self: &Arc<Self>) -> Option<ConnectionPermit> {
         let mut state = self.state();
         (state.taken < state.limit).then(|| {
             state.taken += 1;
-            Place(self.clone())
+            ConnectionPermit(self.clone())
         })
     }
 
     /// A place beyond the limit, for a connection that would be reset otherwise.
-    pub(crate) fn take_beyond(self: &Arc<Self>) -> Place {
+    pub(crate) fn take_beyond(self: &Arc<Self>) -> ConnectionPermit {
         self.state().taken += 1;
-        Place(self.clone())
+        ConnectionPermit(self.clone())
     }
 
     /// Changes the limit. Connections above the new one stay; further ones wait.
@@ -87,7 +87,7 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.state().taken -= 1;
         self.0.changed.notify_waiters();
@@ -102,30 +102,30 @@ mod tests {
 
     #[test]
     fn a_smaller_limit_lets_connections_stay_and_further_ones_wait() {
-        let places = Places::new(2);
-        let (first, second) = (places.try_take().unwrap(), places.try_take().unwrap());
-        assert!(places.try_take().is_none());
-        places.resize(1);
+        let permits = ConnectionPermits::new(2);
+        let (first, second) = (permits.try_take().unwrap(), permits.try_take().unwrap());
+        assert!(permits.try_take().is_none());
+        permits.resize(1);
         drop(first);
-        assert!(places.try_take().is_none());
+        assert!(permits.try_take().is_none());
         drop(second);
-        assert!(places.try_take().is_some());
+        assert!(permits.try_take().is_some());
     }
 
     #[test]
     fn who_waits_is_woken_by_a_free_place_and_by_a_larger_limit() {
-        let places = Places::new(1);
-        let first = places.try_take().unwrap();
-        let mut waits = Box::pin(places.take());
+        let permits = ConnectionPermits::new(1);
+        let first = permits.try_take().unwrap();
+        let mut waits = Box::pin(permits.take());
         assert!((&mut waits).now_or_never().is_none());
-        places.resize(2);
+        permits.resize(2);
         let second = waits.now_or_never().unwrap();
-        let mut waits = Box::pin(places.take());
+        let mut waits = Box::pin(permits.take());
         assert!((&mut waits).now_or_never().is_none());
         drop(first);
         let third = waits.now_or_never().unwrap();
-        assert_eq!(places.taken(), 2);
-        let mut empty = Box::pin(places.all_free());
+        assert_eq!(permits.taken(), 2);
+        let mut empty = Box::pin(permits.all_free());
         assert!((&mut empty).now_or_never().is_none());
         drop((second, third));
         assert!(empty.now_or_never().is_some());

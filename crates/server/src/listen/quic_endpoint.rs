@@ -13,8 +13,8 @@ use quinn::{
     VarInt,
 };
 
-use crate::handshake::initials::Arrivals;
-use crate::listen::dispatch::Strays;
+use crate::handshake::initials::InitialPackets;
+use crate::listen::dispatch::DatagramDispatch;
 use crate::listen::worker_socket::WorkerSocket;
 
 /// The transport parameters and their like, the same on every connection: early data is bound to
@@ -41,7 +41,7 @@ pub(crate) fn transport(settings: &Http3Settings, limits: &Limits) -> TransportC
 }
 
 /// An endpoint on one of a port's sockets, for the worker with this number. What comes in is sorted
-/// and shown to `arrivals` first, where these are.
+/// and shown to `initials` first, where these are.
 ///
 /// # Errors
 /// The socket's.
@@ -50,15 +50,15 @@ pub(crate) fn open(
     server: ServerConfig,
     mut config: EndpointConfig,
     (steering, mark, worker): (Steering, &IdMark, u8),
-    strays: Arc<Strays>,
-    arrivals: Option<Arc<Arrivals>>,
+    dispatch: Arc<DatagramDispatch>,
+    initials: Option<Arc<InitialPackets>>,
     metrics: Arc<Metrics>,
 ) -> io::Result<Endpoint> {
     let mark = mark.clone();
     config.cid_generator(move || steering.marked_ids(worker, mark.clone()));
     let runtime = Arc::new(TokioRuntime);
     let socket = runtime.wrap_udp_socket(socket)?;
-    let socket = Arc::new(WorkerSocket { socket, worker, strays, arrivals, metrics });
+    let socket = Arc::new(WorkerSocket { socket, worker, dispatch, initials, metrics });
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }
 

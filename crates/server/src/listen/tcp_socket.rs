@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
 use crate::ServerError;
-use crate::handoff::state::Given;
+use crate::handoff::state::InheritedPort;
 use crate::handshake::quic_config;
 
 /// One address that is listened on.
@@ -50,8 +50,12 @@ pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<P
 ///
 /// # Errors
 /// As [`listen`].
-pub(crate) fn listen_with(given: Given, backlog: u32, http3: bool) -> Result<Port, ServerError> {
-    let Given { address, tcp, udp, .. } = given;
+pub(crate) fn listen_with(
+    given: InheritedPort,
+    backlog: u32,
+    http3: bool,
+) -> Result<Port, ServerError> {
+    let InheritedPort { address, tcp, udp, .. } = given;
     let tcp = match tcp {
         Some(tcp) => adopt(tcp).map_err(|reason| ServerError::Listen { address, reason })?,
         None => listen_tcp(address, backlog)?,

@@ -1,4 +1,4 @@
-//! All that listens on UDP: ports come and go with reloads, reset key and door stay.
+//! All that listens on UDP: ports come and go with reloads, reset key and limiter stay.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,22 +18,22 @@ use tracing::debug;
 
 use crate::ServerError;
 use crate::handoff::relay::{self, Passed, Predecessor};
-use crate::handoff::state::{Estate, Secrets};
-use crate::handshake::initials::Arrivals;
+use crate::handoff::state::{InheritedState, Secrets};
+use crate::handshake::initials::InitialPackets;
 use crate::handshake::quic;
-use crate::handshake::quic_config::Beginning;
 use crate::handshake::quic_config::H3_NO_ERROR;
-use crate::handshake::quic_config::Terms;
-use crate::handshake::quic_config::Tokens;
-use crate::listen::dispatch::Strays;
-use crate::listen::handshake_limit::{Door, Entry};
+use crate::handshake::quic_config::NewConnection;
+use crate::handshake::quic_config::QuicConfig;
+use crate::handshake::quic_config::QuicTokens;
+use crate::listen::dispatch::DatagramDispatch;
+use crate::listen::handshake_limit::{Admission, HandshakeLimiter};
 use crate::listen::quic_endpoint;
 use crate::server::{Shared, Stop};
 
 /// All that listens on UDP.
-pub(crate) struct Front {
+pub(crate) struct QuicPorts {
     ports: Mutex<Vec<Port>>,
-    door: Arc<Door>,
+    limiter: Arc<HandshakeLimiter>,
     pub(crate) tokens: AddressTokens,
     endpoints: EndpointConfig,
     secrets: Secrets,
@@ -54,7 +54,7 @@ struct Port {
     workers: Vec<Worker>,
     /// Further handles on the sockets, for a next process.
     sockets: Vec<UdpSocket>,
-    strays: Arc<Strays>,
+    dispatch: Arc<DatagramDispatch>,
     /// Whether it takes new connections. One that does not is kept for those that it has.
     open: Arc<AtomicBool>,
 }
@@ -64,18 +64,18 @@ struct Port {
 struct Worker {
     endpoint: Endpoint,
     /// What comes in on it, where flights are claimed in a store.
-    arrivals: Option<Arc<Arrivals>>,
+    initials: Option<Arc<InitialPackets>>,
 }
 
-impl Front {
+impl QuicPorts {
     /// Without a port, and with what the process before this one has left, if there was one.
     ///
     /// # Errors
-    /// [`ServerError::Estate`].
+    /// [`ServerError::InheritedState`].
     pub(crate) fn new(
-        tokens: &Tokens,
+        tokens: &QuicTokens,
         settings: &firstflight_config::ServerConfig,
-        estate: &mut Estate,
+        estate: &mut InheritedState,
     ) -> Result<Self, ServerError> {
         let http3 = &settings.http3;
         let before = estate.secrets.take();
@@ -83,7 +83,7 @@ impl Front {
         let before = match (before, estate.packets.take()) {
             (Some(before), Some(stream)) => {
                 let mark = IdMark::new(before.id_mark);
-                Some(Predecessor::new(stream, mark).map_err(ServerError::Estate)?)
+                Some(Predecessor::new(stream, mark).map_err(ServerError::InheritedState)?)
             }
             _ => None,
         };
@@ -92,7 +92,7 @@ impl Front {
         endpoints.supported_versions(vec![1]);
         Ok(Self {
             ports: Mutex::new(Vec::new()),
-            door: Door::new(http3.retry_above, http3.refuse_above),
+            limiter: HandshakeLimiter::new(http3.retry_above, http3.refuse_above),
             tokens: tokens.tokens.clone(),
             endpoints,
             mark: IdMark::new(secrets.id_mark),
@@ -113,39 +113,39 @@ impl Front {
         self: &Arc<Self>,
         address: SocketAddr,
         sockets: Vec<UdpSocket>,
-        terms: &Terms,
+        quic_config: &QuicConfig,
         server: &Arc<Shared>,
     ) -> Result<(), ServerError> {
         let failed = |reason| ServerError::Listen { address, reason };
         let open = Arc::new(AtomicBool::new(true));
         // As many as there are sockets: they may have come from a process with more threads.
         let steering = Steering::new(u8::try_from(sockets.len()).unwrap_or(u8::MAX));
-        let strays = Arc::new(Strays::new(steering, self.before.clone(), address));
+        let dispatch = Arc::new(DatagramDispatch::new(steering, self.before.clone(), address));
         let mut workers = Vec::new();
         let further = sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
         let further = further.map_err(failed)?;
         for (number, socket) in (0..).zip(sockets) {
-            let arrivals = self.with_store.then(Arrivals::new);
+            let initials = self.with_store.then(InitialPackets::new);
             let opened = quic_endpoint::open(
                 socket,
-                terms.config.clone(),
+                quic_config.config.clone(),
                 self.endpoints.clone(),
                 (steering, &self.mark, number),
-                strays.clone(),
-                arrivals.clone(),
+                dispatch.clone(),
+                initials.clone(),
                 server.metrics.clone(),
             );
             let endpoint = opened.map_err(failed)?;
-            workers.push(Worker { endpoint, arrivals });
+            workers.push(Worker { endpoint, initials });
         }
         for worker in workers.clone() {
             tokio::spawn(self.clone().accept(worker, open.clone(), server.clone()));
         }
-        self.ports().push(Port { address, workers, sockets: further, strays, open });
+        self.ports().push(Port { address, workers, sockets: further, dispatch, open });
         Ok(())
     }
 
-    /// Whether a port is open, or can be opened again by [`Front::reopen`].
+    /// Whether a port is open, or can be opened again by [`QuicPorts::reopen`].
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
         self.ports().iter().any(|port| port.address == address)
     }
@@ -171,7 +171,11 @@ impl Front {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn bequeath(&self, estate: &mut Estate, ring: Option<&Ring>) -> io::Result<()> {
+    pub(crate) fn bequeath(
+        &self,
+        estate: &mut InheritedState,
+        ring: Option<&Ring>,
+    ) -> io::Result<()> {
         for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
             let sockets = port.sockets.iter().map(UdpSocket::try_clone);
             let given = estate.ports.iter_mut().find(|given| given.address == port.address);
@@ -192,31 +196,31 @@ impl Front {
     pub(crate) fn leave(self: &Arc<Self>, server: &Arc<Shared>) {
         self.left.send_replace(true);
         for port in self.ports().iter() {
-            port.strays.leave(true);
+            port.dispatch.leave(true);
         }
         let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
         let stream = stream.and_then(|stream| UnixStream::from_std(stream).ok());
-        let (front, server) = (self.clone(), server.clone());
+        let (quic_ports, server) = (self.clone(), server.clone());
         tokio::spawn(async move {
             if let Some(stream) = stream {
                 let ended = relay::receive(stream, |Passed { port, meta, datagram }| {
-                    for one in front.ports().iter().filter(|one| one.address == port) {
-                        one.strays.deliver(meta, datagram.clone());
+                    for one in quic_ports.ports().iter().filter(|one| one.address == port) {
+                        one.dispatch.deliver(meta, datagram.clone());
                     }
                 });
                 let ended = ended.await;
                 debug!("the next process passes no more packets on: {ended:?}");
             }
             // Not sooner: new connections are ignored as long as the register is another process's.
-            server.gatekeeper.without_heir().await;
-            front.stay();
+            server.gate.without_successor().await;
+            quic_ports.stay();
         });
     }
 
     /// Reads the sockets again, as there is no next process.
     fn stay(&self) {
         for port in self.ports().iter() {
-            port.strays.leave(false);
+            port.dispatch.leave(false);
         }
         self.left.send_replace(false);
     }
@@ -233,11 +237,15 @@ impl Front {
     }
 
     /// Takes up another configuration for what an endpoint decides by itself: tokens and buffers.
-    pub(crate) fn take_up(&self, terms: Option<&Terms>, http3: &firstflight_config::Http3Settings) {
-        self.door.resize(http3.retry_above, http3.refuse_above);
-        let Some(terms) = terms else { return };
+    pub(crate) fn take_up(
+        &self,
+        quic_config: Option<&QuicConfig>,
+        http3: &firstflight_config::Http3Settings,
+    ) {
+        self.limiter.resize(http3.retry_above, http3.refuse_above);
+        let Some(quic_config) = quic_config else { return };
         for Worker { endpoint, .. } in self.workers() {
-            endpoint.set_server_config(Some(terms.config.clone()));
+            endpoint.set_server_config(Some(quic_config.config.clone()));
         }
     }
 
@@ -245,7 +253,7 @@ impl Front {
         let stop = server.stopping();
         while let Some(incoming) = worker.endpoint.accept().await {
             let stage = *stop.borrow();
-            let handed_over = server.gatekeeper.has_heir();
+            let handed_over = server.gate.has_successor();
             if stage >= Stop::Leave || !open.load(Ordering::Relaxed) || handed_over {
                 worker.forget(&incoming);
                 match stage {
@@ -272,23 +280,23 @@ impl Front {
         stop: &watch::Receiver<Stop>,
     ) {
         let counts = &server.metrics.quic;
-        let handshaking = match self.door.enter(incoming.remote_address_validated()) {
-            Entry::Handshake(handshaking) => handshaking,
-            Entry::Retry => {
+        let handshake_permit = match self.limiter.enter(incoming.remote_address_validated()) {
+            Admission::Handshake(handshake_permit) => handshake_permit,
+            Admission::Retry => {
                 counts.turned_away.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
                 // An address that was not shown may always be asked for.
                 let _ = incoming.retry();
                 return;
             }
-            Entry::Ignore => {
+            Admission::Ignore => {
                 counts.turned_away.count(QuicRefusal::Rush);
                 worker.forget(&incoming);
                 return incoming.ignore();
             }
         };
         // There is no backlog to wait in, and a client that is refused has TCP.
-        let Some(place) = server.places.try_take() else {
+        let Some(place) = server.permits.try_take() else {
             counts.turned_away.count(QuicRefusal::Refused);
             worker.forget(&incoming);
             return incoming.refuse();
@@ -299,9 +307,9 @@ impl Front {
         }
         let client = incoming.remote_address();
         let port = worker.endpoint.local_addr().map_or(0, |address| address.port());
-        let arrivals = worker.arrivals.clone();
-        let beginning = Beginning { incoming, handshaking, arrivals, port };
-        let serving = quic::serve(server.clone(), self.clone(), beginning, stop.clone());
+        let initials = worker.initials.clone();
+        let new_connection = NewConnection { incoming, handshake_permit, initials, port };
+        let serving = quic::serve(server.clone(), self.clone(), new_connection, stop.clone());
         tokio::spawn(async move {
             if let Err(error) = serving.await {
                 debug!("{client}: {error}");
@@ -310,15 +318,15 @@ impl Front {
         });
     }
 
-    /// What metrics say of the door.
+    /// What metrics say of the limiter.
     pub(crate) fn reading(&self) -> QuicReading {
-        QuicReading { handshakes: self.door.handshakes() as u64 }
+        QuicReading { handshakes: self.limiter.handshakes() as u64 }
     }
 
     /// Says when a rush of connections is over, and lets go of ports that are not listened on any
     /// more. Call it about once a second.
     pub(crate) fn look(&self) {
-        self.door.look();
+        self.limiter.look();
         self.ports().retain(|port| {
             let used = port.open.load(Ordering::Relaxed) || port.connections() > 0;
             if !used {
@@ -367,8 +375,8 @@ impl Port {
 impl Worker {
     /// What was seen of a connection that does not begin is not for another one with its id.
     fn forget(&self, incoming: &quinn::Incoming) {
-        if let Some(arrivals) = &self.arrivals {
-            arrivals.forget(incoming);
+        if let Some(initials) = &self.initials {
+            initials.forget(incoming);
         }
     }
 }

@@ -12,17 +12,17 @@ use firstflight_telemetry::metrics::{Metrics, Transport};
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
-use crate::handshake::initials::Arrivals;
-use crate::listen::dispatch::Strays;
+use crate::handshake::initials::InitialPackets;
+use crate::listen::dispatch::DatagramDispatch;
 
 /// A socket of a worker.
 pub(crate) struct WorkerSocket {
     pub(crate) socket: Arc<dyn AsyncUdpSocket>,
     /// Which worker's it is, and what comes in for others.
     pub(crate) worker: u8,
-    pub(crate) strays: Arc<Strays>,
+    pub(crate) dispatch: Arc<DatagramDispatch>,
     /// Who reads first flights, where they are claimed in a store.
-    pub(crate) arrivals: Option<Arc<Arrivals>>,
+    pub(crate) initials: Option<Arc<InitialPackets>>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -33,17 +33,17 @@ impl WorkerSocket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        match self.strays.poll_take(self.worker, cx, bufs, meta) {
+        match self.dispatch.poll_take(self.worker, cx, bufs, meta) {
             0 => {}
             taken => return Poll::Ready(Ok(taken)),
         }
-        if self.strays.has_left() {
+        if self.dispatch.is_left() {
             // What is there is another process's. The queue wakes us.
             return Poll::Pending;
         }
         let count = ready!(self.poll_socket(cx, bufs, meta))?;
         for (buffer, meta) in bufs.iter_mut().zip(meta).take(count) {
-            self.strays.sort(self.worker, buffer, meta);
+            self.dispatch.sort(self.worker, buffer, meta);
         }
         Poll::Ready(Ok(count))
     }
@@ -79,12 +79,12 @@ impl AsyncUdpSocket for WorkerSocket {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let count = ready!(self.poll_datagrams(cx, bufs, meta))?;
-        let Some(arrivals) = &self.arrivals else { return Poll::Ready(Ok(count)) };
+        let Some(initials) = &self.initials else { return Poll::Ready(Ok(count)) };
         for (buffer, meta) in bufs.iter().zip(meta.iter()).take(count) {
             let received = buffer.get(..meta.len).unwrap_or_default();
             // The kernel may have joined datagrams of one length (GRO).
             for datagram in received.chunks(meta.stride.max(1)) {
-                arrivals.see(meta.addr, datagram);
+                initials.see(meta.addr, datagram);
             }
         }
         Poll::Ready(Ok(count))

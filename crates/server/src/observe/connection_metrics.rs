@@ -11,7 +11,7 @@ use firstflight_telemetry::metrics::{
 use firstflight_tls::{Handshake, Version};
 
 /// A connection's visit. Dropped, it is over.
-pub(crate) struct Visit {
+pub(crate) struct ConnectionMetrics {
     metrics: Arc<Metrics>,
     transport: Transport,
     accepted_at: Instant,
@@ -23,12 +23,12 @@ pub(crate) struct Visit {
 
 /// A request that waits for the end of its connection's handshake.
 pub(crate) struct Hold<'a> {
-    visit: &'a Visit,
+    visit: &'a ConnectionMetrics,
     since: Instant,
     end: Option<HoldEnd>,
 }
 
-impl Visit {
+impl ConnectionMetrics {
     /// A connection that was accepted just now.
     pub(crate) fn begin(metrics: &Arc<Metrics>, transport: Transport) -> Self {
         metrics.connections.accepted.count(transport);
@@ -110,7 +110,7 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for ConnectionMetrics {
     fn drop(&mut self) {
         let counts = &self.metrics.connections;
         counts.active.end(self.transport);

@@ -13,18 +13,18 @@ use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::context::memory::{self, Charge};
-use crate::handler::response::AnswerBody;
+use crate::handler::response::ResponseBody;
 use crate::http::connection::Connection;
 use crate::observe::access_log::Entry;
-use crate::observe::request_metrics::Tally;
+use crate::observe::request_metrics::RequestMetrics;
 use crate::observe::trace::{RequestTrace, UpstreamNotes};
 
 /// Counts and logs its request when it is dropped: exactly once, also when the connection breaks
 /// off. Its trace ends then too.
-pub(crate) struct Record {
+pub(crate) struct RequestRecord {
     connection: Arc<Connection>,
     began: Instant,
-    tally: Tally,
+    metrics: RequestMetrics,
     entry: Option<Entry>,
     trace: Option<RequestTrace>,
     upstream: UpstreamNotes,
@@ -36,7 +36,7 @@ pub(crate) struct Record {
     charge: Option<Charge>,
 }
 
-/// What is known of a request at its beginning.
+/// What is known of a request at its new_connection.
 pub(crate) struct Head<'a> {
     pub(crate) method: &'a str,
     /// Path and query.
@@ -59,7 +59,7 @@ struct Facts {
     status: Option<u16>,
 }
 
-impl Record {
+impl RequestRecord {
     pub(crate) fn begin(connection: &Arc<Connection>, head: &Head<'_>, early: bool) -> Self {
         let first = connection.seen.fetch_add(1, Ordering::Relaxed) == 0;
         connection.running.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Record {
             charge: fits.then_some(charge),
             connection: connection.clone(),
             began: Instant::now(),
-            tally: Tally::begin(metrics, head.protocol, head.method, early),
+            metrics: RequestMetrics::begin(metrics, head.protocol, head.method, early),
             entry,
             trace,
             upstream: UpstreamNotes::default(),
@@ -113,7 +113,7 @@ impl Record {
     }
 
     pub(crate) fn held(&mut self, reason: HeldReason) {
-        self.tally.held(reason);
+        self.metrics.held(reason);
         self.facts.held = Some(reason.name());
         self.change(|entry| entry.held = Some(reason.name()));
     }
@@ -142,7 +142,7 @@ impl Record {
     /// The head of the answer is there.
     pub(crate) fn status(&mut self, status: u16) {
         self.connection.note_answer();
-        self.tally.status(status);
+        self.metrics.status(status);
         self.facts.status = Some(status);
         self.change(|entry| entry.status = Some(status));
     }
@@ -167,7 +167,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for RequestRecord {
     fn drop(&mut self) {
         self.connection.running.fetch_sub(1, Ordering::Relaxed);
         self.connection.tell_handshake(false);
@@ -318,9 +318,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
 
 /// An answer's body that counts itself into its request's record.
 pub(crate) struct RecordedBody {
-    body: AnswerBody,
+    body: ResponseBody,
     /// `None`: kept elsewhere.
-    record: Option<Record>,
+    record: Option<RequestRecord>,
     /// Bytes that are still to come, where that is known.
     left: Option<u64>,
     /// Whether the client is waited for, not the body.
@@ -331,8 +331,8 @@ impl RecordedBody {
     /// `announced`: the length that the answer's head states. `bodyless`: nothing of it goes on
     /// the wire (HEAD, 304).
     pub(crate) fn new(
-        body: AnswerBody,
-        mut record: Record,
+        body: ResponseBody,
+        mut record: RequestRecord,
         announced: Option<u64>,
         bodyless: bool,
     ) -> Self {
@@ -347,7 +347,7 @@ impl RecordedBody {
     }
 
     /// The empty body of an answer behind which a tunnel begins, which has the record.
-    pub(crate) fn of_tunnel(body: AnswerBody) -> Self {
+    pub(crate) fn of_tunnel(body: ResponseBody) -> Self {
         Self { body, record: None, left: Some(0), offered: false }
     }
 

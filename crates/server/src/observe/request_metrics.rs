@@ -6,7 +6,7 @@ use std::time::Instant;
 use firstflight_telemetry::metrics::{Early, HeldReason, Method, Metrics, Protocol, Status};
 
 /// A request's place in the metrics. Dropped, it has ended.
-pub(crate) struct Tally {
+pub(crate) struct RequestMetrics {
     metrics: Arc<Metrics>,
     began: Instant,
     protocol: Protocol,
@@ -15,7 +15,7 @@ pub(crate) struct Tally {
     status: Option<u16>,
 }
 
-impl Tally {
+impl RequestMetrics {
     /// A request that arrives now. `protocol`: as the access log has it.
     pub(crate) fn begin(metrics: &Arc<Metrics>, protocol: &str, method: &str, early: bool) -> Self {
         let protocol = self::protocol(protocol);
@@ -42,7 +42,7 @@ impl Tally {
     }
 }
 
-impl Drop for Tally {
+impl Drop for RequestMetrics {
     fn drop(&mut self) {
         let requests = &self.metrics.requests;
         requests.active.end(self.protocol);

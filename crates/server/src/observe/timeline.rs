@@ -1,4 +1,4 @@
-//! When what happened at a connection's beginning.
+//! When what happened at a connection's new_connection.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use firstflight_telemetry::otlp::TraceContext;
 
-/// The moments of one connection's beginning, and the trace of its first request, which they are
+/// The moments of one connection's new_connection, and the trace of its first request, which they are
 /// part of.
 pub(crate) struct Timeline {
     pub(crate) accepted_at: Instant,

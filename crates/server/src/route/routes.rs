@@ -8,9 +8,9 @@ use http_body::Body;
 use crate::ServerError;
 use crate::handler::files::Files;
 use crate::handler::proxy::{Forwarding, Proxy};
-use crate::handler::response::{AnswerBody, BodyError, discard, plain};
+use crate::handler::response::{BodyError, ResponseBody, discard, plain};
 use crate::handler::upstreams::Pools;
-use crate::route::early::Rules;
+use crate::route::early::RouteRules;
 use crate::route::response_fields::Fields;
 
 /// A site, ready to answer.
@@ -24,12 +24,12 @@ pub(crate) struct ReadySite {
 
 /// A route, ready to answer.
 pub(crate) struct ReadyRoute {
-    answerer: Answerer,
-    rules: Rules,
+    handler: Handler,
+    rules: RouteRules,
     fields: Fields,
 }
 
-enum Answerer {
+enum Handler {
     Files(Files),
     /// HTTP servers behind this one.
     Proxy(Proxy),
@@ -54,8 +54,8 @@ impl ReadySite {
                 policy = policy.rule(&route.path, mode).map_err(wrong)?;
             }
             let ready = ReadyRoute {
-                answerer: Answerer::new(&route.action, pools)?,
-                rules: Rules::new(&route.early),
+                handler: Handler::new(&route.action, pools)?,
+                rules: RouteRules::new(&route.early),
                 fields: fields.and(&route.headers)?,
             };
             if routes.insert(&route.path, ready).map_err(wrong)?.is_some() {
@@ -73,7 +73,7 @@ impl ReadySite {
         match (self.routes.find(path), self.route(path)) {
             (Found::ButForCase(_), _) => false,
             (_, Ok(route)) => route.rules.may_run_early(request, mode),
-            (_, Err(_)) => Rules::default().may_run_early(request, mode),
+            (_, Err(_)) => RouteRules::default().may_run_early(request, mode),
         }
     }
 
@@ -97,7 +97,7 @@ impl ReadySite {
 
 impl ReadyRoute {
     /// What it demands of early requests, and of those that are to run once.
-    pub(crate) fn rules(&self) -> &Rules {
+    pub(crate) fn rules(&self) -> &RouteRules {
         &self.rules
     }
 
@@ -106,33 +106,33 @@ impl ReadyRoute {
         &self,
         request: Request<B>,
         forwarding: Forwarding<'_>,
-    ) -> Option<Response<AnswerBody>>
+    ) -> Option<Response<ResponseBody>>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
-        let mut answer = match &self.answerer {
-            Answerer::Files(files) => {
-                let patience = forwarding.connection.generation.limits.header_timeout;
+        let mut answer = match &self.handler {
+            Handler::Files(files) => {
+                let patience = forwarding.connection.snapshot.limits.header_timeout;
                 match discard(request, patience).await {
                     Some(request) => files.answer(request).await,
                     None => plain(StatusCode::BAD_REQUEST),
                 }
             }
-            Answerer::Proxy(proxy) => proxy.forward(request, forwarding).await?,
-            Answerer::Redirect(redirect) => {
+            Handler::Proxy(proxy) => proxy.forward(request, forwarding).await?,
+            Handler::Redirect(redirect) => {
                 let mut answer = plain(redirect.status);
                 answer.headers_mut().insert(header::LOCATION, redirect.to.clone());
                 answer
             }
-            Answerer::Status(status) => plain(*status),
+            Handler::Status(status) => plain(*status),
         };
         self.fields.apply(answer.headers_mut());
         Some(answer)
     }
 }
 
-impl Answerer {
+impl Handler {
     fn new(action: &Action, pools: &Pools) -> Result<Self, ServerError> {
         Ok(match action {
             Action::Files(settings) => Self::Files(Files::new(settings)?),
@@ -165,8 +165,8 @@ fn setting(text: String) -> ServerError {
 impl ReadyRoute {
     /// What it answers, where that is a mere status.
     pub(crate) fn code(&self) -> StatusCode {
-        match &self.answerer {
-            Answerer::Status(status) => *status,
+        match &self.handler {
+            Handler::Status(status) => *status,
             _ => unreachable!("tests ask only such routes"),
         }
     }

@@ -8,11 +8,11 @@ use http_body::Body;
 
 use crate::ServerError;
 use crate::handler::proxy::Forwarding;
-use crate::handler::response::{AnswerBody, BodyError, plain};
+use crate::handler::response::{BodyError, ResponseBody, plain};
 use crate::handler::upstreams::Pools;
 use crate::http::connection::Connection;
 use crate::route::authority;
-use crate::route::early::Rules;
+use crate::route::early::RouteRules;
 use crate::route::routes::{ReadyRoute, ReadySite};
 
 /// All sites of one configuration.
@@ -23,18 +23,18 @@ pub(crate) struct Sites {
 }
 
 /// What a connection's client was shown when it came.
-pub(crate) struct Shown<'a> {
+pub(crate) struct PresentedCertificates<'a> {
     /// The name that it asked for (SNI).
     pub(crate) server_name: Option<&'a str>,
     /// The certificates that it was shown one of.
     pub(crate) identities: &'a Identities,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> PresentedCertificates<'a> {
     fn to(connection: &'a Connection) -> Self {
         Self {
             server_name: connection.facts.server_name.as_deref(),
-            identities: &connection.generation.identities,
+            identities: &connection.snapshot.identities,
         }
     }
 }
@@ -74,8 +74,12 @@ impl Sites {
     }
 
     /// What else its route demands of a request that comes on a connection.
-    pub(crate) fn rules<B>(&self, request: &Request<B>, connection: &Connection) -> Option<&Rules> {
-        match self.choose(request, &Shown::to(connection)) {
+    pub(crate) fn rules<B>(
+        &self,
+        request: &Request<B>,
+        connection: &Connection,
+    ) -> Option<&RouteRules> {
+        match self.choose(request, &PresentedCertificates::to(connection)) {
             Choice::Route(route) => Some(route.rules()),
             Choice::Status(..) => None,
         }
@@ -86,12 +90,12 @@ impl Sites {
         &self,
         request: Request<B>,
         forwarding: Forwarding<'_>,
-    ) -> Option<Response<AnswerBody>>
+    ) -> Option<Response<ResponseBody>>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
-        match self.choose(&request, &Shown::to(forwarding.connection)) {
+        match self.choose(&request, &PresentedCertificates::to(forwarding.connection)) {
             Choice::Route(route) => route.answer(request, forwarding).await,
             Choice::Status(status, site) => {
                 let mut answer = plain(status);
@@ -103,7 +107,7 @@ impl Sites {
         }
     }
 
-    fn choose<B>(&self, request: &Request<B>, shown: &Shown<'_>) -> Choice<'_> {
+    fn choose<B>(&self, request: &Request<B>, shown: &PresentedCertificates<'_>) -> Choice<'_> {
         let Ok(host) = authority::host(request) else {
             return Choice::Status(StatusCode::BAD_REQUEST, None);
         };
@@ -186,7 +190,7 @@ mod tests {
         server_name: Option<&str>,
         request: &Request<()>,
     ) -> u16 {
-        match sites.choose(request, &Shown { server_name, identities }) {
+        match sites.choose(request, &PresentedCertificates { server_name, identities }) {
             Choice::Route(route) => route.code().as_u16(),
             Choice::Status(status, _) => status.as_u16(),
         }

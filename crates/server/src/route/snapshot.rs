@@ -28,14 +28,14 @@ use crate::server::key_log::ServerKeyLog;
 
 /// A configuration, ready to serve. Connections keep the one under which they were accepted for
 /// their handshake and their early requests; later requests take the newest.
-pub(crate) struct Generation {
+pub(crate) struct Snapshot {
     /// From 1 on, one more with each reload.
     pub(crate) number: u64,
     /// Which certificate was shown to whom.
     pub(crate) identities: Identities,
     pub(crate) acceptor: Acceptor,
     /// `None`: no HTTP/3.
-    pub(crate) quic: Option<quic_config::Terms>,
+    pub(crate) quic: Option<quic_config::QuicConfig>,
     pub(crate) service: Arc<Service>,
     pub(crate) pools: Pools,
     pub(crate) limits: Limits,
@@ -48,11 +48,11 @@ pub(crate) struct Generation {
     alt_svc: Option<Duration>,
 }
 
-/// What generations are built on, and what outlives them.
-pub(crate) struct Foundation {
+/// What snapshots are built on, and what outlives them.
+pub(crate) struct SnapshotBuilder {
     pub(crate) ring: Arc<TicketRing>,
     /// Address tokens, and which of them are spent.
-    pub(crate) tokens: quic_config::Tokens,
+    pub(crate) tokens: quic_config::QuicTokens,
     /// Where the configuration asks for a self-signed certificate.
     self_signed: Option<Identity>,
     /// Where it asks for none at all.
@@ -65,7 +65,7 @@ pub(crate) struct Foundation {
     challenges: Arc<dyn ChallengeCertificates>,
 }
 
-impl Foundation {
+impl SnapshotBuilder {
     /// For a server that listens on `addresses`.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Foundation {
             }
         };
         let key_log = config.tls.key_log.clone().map(|path| Arc::new(ServerKeyLog::new(path)));
-        let tokens = quic_config::Tokens::new(&ring);
+        let tokens = quic_config::QuicTokens::new(&ring);
         let (development, addresses) = (OnceLock::new(), addresses.to_owned());
         Ok(Self { ring, tokens, self_signed, development, addresses, key_log, challenges })
     }
@@ -151,8 +151,8 @@ impl Foundation {
     }
 }
 
-impl Generation {
-    /// Checks a configuration, and reads its files. `pools`: those of the generation before;
+impl Snapshot {
+    /// Checks a configuration, and reads its files. `pools`: those of the snapshot before;
     /// `states`: the certificates that an authority has issued.
     ///
     /// # Errors
@@ -160,19 +160,19 @@ impl Generation {
     pub(crate) fn build(
         number: u64,
         config: &ServerConfig,
-        foundation: &Foundation,
+        builder: &SnapshotBuilder,
         pools: &Pools,
         states: &[CertificateState],
     ) -> Result<Self, ServerError> {
         config.check().map_err(ConfigError::from)?;
-        let key_log = foundation.key_log.as_ref().map(|log| log.path());
+        let key_log = builder.key_log.as_ref().map(|log| log.path());
         if config.tls.key_log.as_deref() != key_log {
             return Err(setting("the key log cannot change while the server runs; restart it"));
         }
         let pools = upstreams::pools(config, pools)?;
         let service = Arc::new(Service::new(config, &pools)?);
-        let identities = foundation.identities(config, states)?;
-        Self::with(number, config, foundation, (service, pools), identities, states)
+        let identities = builder.identities(config, states)?;
+        Self::with(number, config, builder, (service, pools), identities, states)
     }
 
     /// The same configuration's, with what an authority has issued since in the place of those
@@ -184,32 +184,32 @@ impl Generation {
     pub(crate) fn with_issued(
         &self,
         config: &ServerConfig,
-        foundation: &Foundation,
+        builder: &SnapshotBuilder,
         states: &[CertificateState],
     ) -> Result<Self, ServerError> {
         let (before, shown) = (&self.identities, &self.certificates);
         let identities = certificates::renewed(config, before, shown, states)?;
         let kept = (self.service.clone(), self.pools.clone());
-        Self::with(self.number, config, foundation, kept, identities, states)
+        Self::with(self.number, config, builder, kept, identities, states)
     }
 
     fn with(
         number: u64,
         config: &ServerConfig,
-        foundation: &Foundation,
+        builder: &SnapshotBuilder,
         (service, pools): (Arc<Service>, Pools),
         identities: Identities,
         states: &[CertificateState],
     ) -> Result<Self, ServerError> {
-        let acceptor_config = acceptor(config, identities.clone(), foundation)?;
+        let acceptor_config = acceptor(config, identities.clone(), builder)?;
         let certificates = certificates::of(config, &identities, states);
         let quic = match serves_http3(config) {
             true => {
                 let for_quic = for_quic(&acceptor_config, &config.content);
-                Some(quic_config::Terms::new(
+                Some(quic_config::QuicConfig::new(
                     for_quic,
-                    &foundation.tokens,
-                    &foundation.ring,
+                    &builder.tokens,
+                    &builder.ring,
                     config,
                 )?)
             }
@@ -265,7 +265,7 @@ fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
 fn acceptor(
     config: &ServerConfig,
     identities: Identities,
-    foundation: &Foundation,
+    builder: &SnapshotBuilder,
 ) -> Result<AcceptorConfig, ServerError> {
     let tls = &config.tls;
     let alpn: &[&str] = match (&config.content, tls.http2) {
@@ -273,7 +273,7 @@ fn acceptor(
         (_, true) => &["h2", "http/1.1"],
         (_, false) => &["http/1.1"],
     };
-    let ring = foundation.ring.clone();
+    let ring = builder.ring.clone();
     let lifetime = ring.lifetime();
     Ok(AcceptorConfig {
         min_version: tls.min_version,
@@ -286,8 +286,8 @@ fn acceptor(
         tickets: tls.tickets,
         // A ticket outlives its key otherwise, and is offered in vain.
         ticket_lifetime: lifetime,
-        key_log: foundation.key_log.clone().map(|log| log as Arc<dyn KeyLog>),
-        challenges: (!config.acme_names().is_empty()).then(|| foundation.challenges.clone()),
+        key_log: builder.key_log.clone().map(|log| log as Arc<dyn KeyLog>),
+        challenges: (!config.acme_names().is_empty()).then(|| builder.challenges.clone()),
         ..AcceptorConfig::new(identities)
     })
 }

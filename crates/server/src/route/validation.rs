@@ -7,7 +7,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
 };
 
-use crate::handler::response::{AnswerBody, plain};
+use crate::handler::response::{ResponseBody, plain};
 use crate::route::authority;
 
 /// Whether a request is of a form to be answered; otherwise with what it is refused.
@@ -24,7 +24,7 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), StatusCode> {
 
 /// The answer to a request that is refused for its form. Nothing has looked at it, and over HTTP/1 its
 /// connection ends: what follows may not be what the client takes it for.
-pub(crate) fn refusal(status: StatusCode, version: Version) -> Response<AnswerBody> {
+pub(crate) fn refusal(status: StatusCode, version: Version) -> Response<ResponseBody> {
     let mut answer = plain(status);
     if is_http1(version) {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -16,7 +16,7 @@ use crate::http::connection::stopped;
 use crate::server::{Shared, Stop};
 
 /// A manager that is open, or runs.
-pub(crate) struct Keeper {
+pub(crate) struct ManagedCertificates {
     pub(crate) wanted: Wanted,
     stage: Stage,
 }
@@ -33,7 +33,7 @@ enum Stage {
 }
 
 impl Shared {
-    /// Keeps certificates by a change from now on. The generation that shows what it has restored
+    /// Keeps certificates by a change from now on. The snapshot that shows what it has restored
     /// is made before, from [`crate::certificates::acme::Acme::after`].
     pub(crate) async fn keep_certificates(self: &Arc<Self>, change: Change) {
         let Change::To(opened) = change else { return };
@@ -50,18 +50,18 @@ impl Shared {
             true => self.run(*opened),
             false => Stage::Open(opened),
         };
-        *keeper = Some(Keeper { wanted, stage });
+        *keeper = Some(ManagedCertificates { wanted, stage });
     }
 
     /// Connections are accepted: what is missing or old is asked for from now on.
     pub(crate) async fn begin_to_ask(self: &Arc<Self>) {
         let mut keeper = self.acme.keeper.lock().await;
-        if let Some(Keeper { wanted, stage }) = keeper.take() {
+        if let Some(ManagedCertificates { wanted, stage }) = keeper.take() {
             let stage = match stage {
                 Stage::Open(opened) => self.run(*opened),
                 runs => runs,
             };
-            *keeper = Some(Keeper { wanted, stage });
+            *keeper = Some(ManagedCertificates { wanted, stage });
         }
     }
 
@@ -87,7 +87,7 @@ impl Shared {
     }
 }
 
-impl Keeper {
+impl ManagedCertificates {
     async fn end(self) {
         let Stage::Runs { end, manager, follower } = self.stage else { return };
         // First, because a reload waits here and has what the follower may wait for.
@@ -146,5 +146,5 @@ fn say_what_is_missing(opened: &Opened) {
 /// For a manager to leave its order, which takes it three seconds at most.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// After a generation could not be made, because some other file is of no use just now.
+/// After a snapshot could not be made, because some other file is of no use just now.
 const RETRY: Duration = Duration::from_secs(10);

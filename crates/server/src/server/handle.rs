@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::ServerError;
 use crate::certificates::SiteCertificate;
-use crate::handoff::state::Estate;
+use crate::handoff::state::InheritedState;
 use crate::observe::status::{Events, Status};
 use crate::server::{Shared, Stop};
 
@@ -75,7 +75,7 @@ impl ServerHandle {
             started_at,
             loaded_at,
             last_reload,
-            connections: self.0.places.taken(),
+            connections: self.0.permits.taken(),
             addresses: self.0.listeners.addresses(),
         }
     }
@@ -99,19 +99,20 @@ impl ServerHandle {
     /// What the process needs that is to take this one's place, beside the register.
     ///
     /// # Errors
-    /// The process before this one has not gone, or this one stops or has an heir; or the system's.
-    pub fn estate(&self) -> io::Result<Estate> {
-        if *self.0.stopping().borrow() != Stop::No || self.0.gatekeeper.has_heir() {
+    /// The process before this one has not gone, or this one stops or has an successor; or the system's.
+    pub fn estate(&self) -> io::Result<InheritedState> {
+        if *self.0.stopping().borrow() != Stop::No || self.0.gate.has_successor() {
             let text = "this process is stopping, or has handed its place over";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
-        if self.0.front.has_predecessor() {
+        if self.0.quic_ports.has_predecessor() {
             let text = "the process before this one still serves connections; wait until it has \
                         gone";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
-        let mut estate = Estate { ports: self.0.listeners.bequeath()?, ..Estate::default() };
-        self.0.front.bequeath(&mut estate, self.0.ring.of_this_process().as_deref())?;
+        let mut estate =
+            InheritedState { ports: self.0.listeners.bequeath()?, ..InheritedState::default() };
+        self.0.quic_ports.bequeath(&mut estate, self.0.ring.of_this_process().as_deref())?;
         Ok(estate)
     }
 
@@ -119,7 +120,7 @@ impl ServerHandle {
     /// now. Packets of connections of this process come back from there. If that process goes,
     /// the sockets are this one's again.
     pub fn leave_udp(&self) {
-        self.0.front.leave(&self.0);
+        self.0.quic_ports.leave(&self.0);
     }
 
     /// Leaves all else to the process that takes this one's place, and ends when the last
@@ -136,8 +137,8 @@ impl ServerHandle {
     ///
     /// A server whose place another process has taken ends its idle connections too.
     pub fn stop(&self) {
-        let has_left = *self.0.stopping().borrow() == Stop::Leave;
-        self.0.stop_at_least(if has_left { Stop::Finish } else { Stop::Announced });
+        let is_left = *self.0.stopping().borrow() == Stop::Leave;
+        self.0.stop_at_least(if is_left { Stop::Finish } else { Stop::Announced });
     }
 
     /// Stops at once: what runs is broken off.
@@ -169,13 +170,13 @@ impl ServerHandle {
         refuse_changes_that_need_a_restart(&in_use, &config)?;
         let change = server.acme.open(&config).await?;
         let states = server.acme.after(&change);
-        let generation = server.build(&config, number, states).await?;
-        let changes = server.listeners.plan(&config, &server.front)?;
-        server.front.take_up(generation.quic.as_ref(), &config.http3);
-        server.places.resize(config.limits.connections);
+        let snapshot = server.build(&config, number, states).await?;
+        let changes = server.listeners.plan(&config, &server.quic_ports)?;
+        server.quic_ports.take_up(snapshot.quic.as_ref(), &config.http3);
+        server.permits.resize(config.limits.connections);
         server.budget.resize(config.limits.memory);
-        generation.begin();
-        server.current.store(Arc::new(generation));
+        snapshot.begin();
+        server.current.store(Arc::new(snapshot));
         server.listeners.apply(server, changes);
         config.warnings().iter().for_each(|warning| warn!("{warning}"));
         *in_use = config;

@@ -47,7 +47,7 @@ impl ServerHandle {
     /// Why no early data is accepted now; `None`: it is.
     pub fn early_data_closed(&self) -> Option<RefusedReason> {
         match self.wants_early_data() {
-            true => self.0.gatekeeper.closed(),
+            true => self.0.gate.closed(),
             false => Some(RefusedReason::Disabled),
         }
     }

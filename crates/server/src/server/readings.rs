@@ -30,8 +30,8 @@ impl Shared {
     }
 
     fn readings(&self) -> Readings {
-        let generation = self.current();
-        let (store, filter) = match self.gatekeeper.shared() {
+        let snapshot = self.current();
+        let (store, filter) = match self.gate.shared() {
             Some(shared) => {
                 let (store, filter) = shared.statistics();
                 (Some(store_reading(shared, &store)), register(&filter))
@@ -40,20 +40,20 @@ impl Shared {
         };
         let lost = self.access_log.get().map_or(0, AccessLog::lost);
         Readings {
-            early_data_open: generation.early_data && self.gatekeeper.closed().is_none(),
-            register: register(&self.gatekeeper.statistics()),
+            early_data_open: snapshot.early_data && self.gate.closed().is_none(),
+            register: register(&self.gate.statistics()),
             filter,
             store,
             tickets: self.ring.reading(),
-            quic: generation.quic.as_ref().map(|_| self.front.reading()),
-            connections_limit: generation.limits.connections,
-            upstreams: generation
+            quic: snapshot.quic.as_ref().map(|_| self.quic_ports.reading()),
+            connections_limit: snapshot.limits.connections,
+            upstreams: snapshot
                 .pools
                 .values()
                 .map(|pool| upstreams::reading(pool.status()))
                 .collect(),
-            generation: generation.number,
-            certificates: certificates(&generation.certificates),
+            generation: snapshot.number,
+            certificates: certificates(&snapshot.certificates),
             acme: self.certificates().iter().filter_map(acme).collect(),
             spans: self.tracer.as_ref().and_then(Tracer::reading),
             process: ProcessReading::of_this_process(env!("CARGO_PKG_VERSION"), lost),

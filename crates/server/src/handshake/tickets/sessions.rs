@@ -20,7 +20,7 @@ use crate::handshake::tickets::now;
 pub(crate) struct Sessions {
     pub(crate) store: Store,
     queue: mpsc::Sender<Deposit>,
-    trouble: Arc<Trouble>,
+    trouble: Arc<StoreFailures>,
 }
 
 /// What became of a ticket whose session lies in the store.
@@ -40,7 +40,7 @@ struct Deposit {
 
 /// Sessions that could not be kept.
 #[derive(Default)]
-struct Trouble {
+struct StoreFailures {
     /// Since the start, and since it was last told that all is well.
     all: AtomicU64,
     lost: AtomicU64,
@@ -51,7 +51,7 @@ impl Sessions {
     /// Sessions in `store`, where each is kept for `life`. Inside a tokio runtime.
     pub(crate) fn new(store: Store, life: Duration) -> Self {
         let (queue, deposits) = mpsc::channel(WAITING);
-        let trouble = Arc::new(Trouble::default());
+        let trouble = Arc::new(StoreFailures::default());
         tokio::spawn(keep(store.clone(), life, deposits, trouble.clone()));
         Self { store, queue, trouble }
     }
@@ -111,11 +111,11 @@ async fn keep(
     store: Store,
     life: Duration,
     mut deposits: mpsc::Receiver<Deposit>,
-    trouble: Arc<Trouble>,
+    trouble: Arc<StoreFailures>,
 ) {
-    let places = Arc::new(Semaphore::new(AT_A_TIME));
+    let permits = Arc::new(Semaphore::new(AT_A_TIME));
     while let Some(Deposit { key, record }) = deposits.recv().await {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(place) = permits.clone().acquire_owned().await else { return };
         let (store, trouble) = (store.clone(), trouble.clone());
         tokio::spawn(async move {
             match store.put(&key, &record, life).await {
@@ -127,7 +127,7 @@ async fn keep(
     }
 }
 
-impl Trouble {
+impl StoreFailures {
     fn met(&self, why: &str) {
         self.all.fetch_add(1, Ordering::Relaxed);
         self.lost.fetch_add(1, Ordering::Relaxed);

@@ -16,11 +16,11 @@ use firstflight_replay::{ClaimKey, Decision, Flight};
 use firstflight_tls::SteadyClock;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
-use crate::gate::{Gatekeeper, NameClaim};
+use crate::gate::{EarlyDataGate, NameClaim};
 use crate::route::validation;
 use fields::{Field, IDEMPOTENCY_KEY, is_fresh, only};
 use names::name;
-pub(crate) use rejection::Barred;
+pub(crate) use rejection::Rejection;
 
 /// A mark on an answer of ours: certainly no byte of the request has reached an application.
 #[derive(Clone, Copy, Debug)]
@@ -28,11 +28,11 @@ pub(crate) struct NotSent;
 
 /// The rules of one route.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rules(firstflight_config::EarlyRules);
+pub(crate) struct RouteRules(firstflight_config::EarlyRules);
 
 /// What a request has to claim before it may run: names, and for how long.
 #[derive(Debug, Default)]
-pub(crate) struct Demands {
+pub(crate) struct RequiredClaims {
     nonce: Option<(ClaimKey, Duration)>,
     key: Option<(ClaimKey, Duration)>,
     /// Its handshake was not awaited.
@@ -45,13 +45,13 @@ type FlightField = Option<(HeaderName, Option<HeaderValue>)>;
 
 /// A request that may run, and what it has claimed for that.
 #[derive(Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct RequestClaims {
     /// The claim that goes back if the request is not sent.
     key: Option<ClaimKey>,
     flight: FlightField,
 }
 
-impl Rules {
+impl RouteRules {
     pub(crate) fn new(rules: &firstflight_config::EarlyRules) -> Self {
         Self(rules.clone())
     }
@@ -85,13 +85,13 @@ impl Rules {
     ///
     /// # Errors
     /// Why the request must not run.
-    pub(crate) fn look<B>(
+    pub(crate) fn required_claims<B>(
         &self,
         request: &Request<B>,
         (decision, flight): (Option<Decision>, Option<Flight>),
-    ) -> Result<Demands, Barred> {
+    ) -> Result<RequiredClaims, Rejection> {
         let id = flight.filter(|_| decision.is_some()).and_then(flight_id);
-        Ok(Demands {
+        Ok(RequiredClaims {
             nonce: self.nonce(request),
             key: self.idempotency_key(request)?,
             ran_early: decision == Some(Decision::Execute),
@@ -110,7 +110,7 @@ impl Rules {
     fn idempotency_key<B>(
         &self,
         request: &Request<B>,
-    ) -> Result<Option<(ClaimKey, Duration)>, Barred> {
+    ) -> Result<Option<(ClaimKey, Duration)>, Rejection> {
         let Some(lifetime) = self.0.idempotency_key else { return Ok(None) };
         if request.method().is_safe() {
             return Ok(None);
@@ -118,37 +118,37 @@ impl Rules {
         match only(request.headers(), &IDEMPOTENCY_KEY) {
             Field::Absent => Ok(None),
             Field::Value(value) => Ok(Some((name("key", request, value), lifetime))),
-            Field::Odd => Err(Barred::BadKey),
+            Field::Odd => Err(Rejection::BadKey),
         }
     }
 }
 
-impl Demands {
+impl RequiredClaims {
     /// Claims it, and lets the request run.
     ///
     /// # Errors
     /// Why the request must not run.
-    pub(crate) async fn enter(self, gatekeeper: &Gatekeeper) -> Result<Entry, Barred> {
+    pub(crate) async fn claim(self, gate: &EarlyDataGate) -> Result<RequestClaims, Rejection> {
         if let Some((nonce, lifetime)) = self.nonce {
-            match gatekeeper.claim_name(nonce, lifetime).await {
+            match gate.claim_name(nonce, lifetime).await {
                 NameClaim::Won => {}
-                NameClaim::Taken if self.ran_early => return Err(Barred::TooEarly),
-                NameClaim::Taken => return Err(Barred::NonceWasUsed),
-                NameClaim::Unknown(why) => return Err(Barred::NobodyKnows(why)),
+                NameClaim::Taken if self.ran_early => return Err(Rejection::TooEarly),
+                NameClaim::Taken => return Err(Rejection::NonceWasUsed),
+                NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
             }
         }
         if let Some((key, lifetime)) = self.key {
-            match gatekeeper.claim_name(key, lifetime).await {
+            match gate.claim_name(key, lifetime).await {
                 NameClaim::Won => {}
-                NameClaim::Taken => return Err(Barred::KeyWasUsed),
-                NameClaim::Unknown(why) => return Err(Barred::NobodyKnows(why)),
+                NameClaim::Taken => return Err(Rejection::KeyWasUsed),
+                NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
             }
         }
-        Ok(Entry { key: self.key.map(|(key, _)| key), flight: self.flight })
+        Ok(RequestClaims { key: self.key.map(|(key, _)| key), flight: self.flight })
     }
 }
 
-impl Entry {
+impl RequestClaims {
     /// The field that names the flight to the upstream.
     pub(crate) fn flight_field(&self) -> Option<&HeaderName> {
         self.flight.as_ref().map(|(name, _)| name)
@@ -166,9 +166,9 @@ impl Entry {
     }
 
     /// Gives back what was claimed for nothing, as the answer's extensions say.
-    pub(crate) async fn leave(&self, answer: &http::Extensions, gatekeeper: &Gatekeeper) {
+    pub(crate) async fn leave(&self, answer: &http::Extensions, gate: &EarlyDataGate) {
         if let (Some(key), Some(NotSent)) = (self.key, answer.get()) {
-            gatekeeper.release_name(key).await;
+            gate.release_name(key).await;
         }
     }
 }

@@ -4,21 +4,21 @@ use firstflight_telemetry::metrics::BarredReason;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 
-use crate::handler::response::{AnswerBody, plain};
+use crate::handler::response::{ResponseBody, plain};
 
 /// Why a request must not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Barred {
+pub(crate) enum Rejection {
     /// The nonce of an early request was there before: perhaps in a copy of it.
     TooEarly,
     NonceWasUsed,
     KeyWasUsed,
     BadKey,
     /// Whether it has run already cannot be said now; and why, as the access log has it.
-    NobodyKnows(&'static str),
+    Unknown(&'static str),
 }
 
-impl Barred {
+impl Rejection {
     /// As metrics have it.
     pub(crate) fn reason(self) -> BarredReason {
         match self {
@@ -26,12 +26,12 @@ impl Barred {
             Self::NonceWasUsed => BarredReason::NonceUsed,
             Self::KeyWasUsed => BarredReason::KeyUsed,
             Self::BadKey => BarredReason::BadKey,
-            Self::NobodyKnows(_) => BarredReason::Unknown,
+            Self::Unknown(_) => BarredReason::Unknown,
         }
     }
 
     /// What its client is told.
-    pub(crate) fn answer(self) -> Response<AnswerBody> {
+    pub(crate) fn answer(self) -> Response<ResponseBody> {
         match self {
             Self::TooEarly => plain(StatusCode::TOO_EARLY),
             Self::NonceWasUsed => problem(
@@ -51,7 +51,7 @@ impl Barred {
                 "This Idempotency-Key is none",
                 "Send one Idempotency-Key of 1 to 255 bytes.",
             ),
-            Self::NobodyKnows(why) => {
+            Self::Unknown(why) => {
                 let detail =
                     format!("It is not known whether this request was passed on before: {why}.");
                 let title = "This request cannot be recorded now";
@@ -63,7 +63,7 @@ impl Barred {
     }
 }
 
-fn problem(status: StatusCode, title: &str, detail: &str) -> Response<AnswerBody> {
+fn problem(status: StatusCode, title: &str, detail: &str) -> Response<ResponseBody> {
     let text = serde_json::json!({ "title": title, "status": status.as_u16(), "detail": detail });
     let body = Full::from(text.to_string()).map_err(|never| match never {}).boxed_unsync();
     let mut answer = Response::new(body);

@@ -29,37 +29,37 @@ fn keyed(key: &str) -> Request<()> {
     request("POST", &[("idempotency-key", key)])
 }
 
-fn gatekeeper(capacity: usize) -> Gatekeeper {
+fn gate(capacity: usize) -> EarlyDataGate {
     let settings =
         EarlyDataSettings { register_capacity: capacity, ..EarlyDataSettings::default() };
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
-    Gatekeeper::new(&settings, epochs, Duration::from_secs(3600), None)
+    EarlyDataGate::new(&settings, epochs, Duration::from_secs(3600), None)
 }
 
 async fn status(
     rules: &EarlyRules,
     request: &Request<()>,
     decision: Option<Decision>,
-    gatekeeper: &Gatekeeper,
+    gate: &EarlyDataGate,
 ) -> StatusCode {
-    let entered = enter(&Rules::new(rules), request, (decision, None), gatekeeper).await;
+    let entered = enter(&RouteRules::new(rules), request, (decision, None), gate).await;
     entered.map_or_else(|barred| barred.answer().status(), |_| StatusCode::OK)
 }
 
 async fn enter(
-    rules: &Rules,
+    rules: &RouteRules,
     request: &Request<()>,
     came: (Option<Decision>, Option<Flight>),
-    gatekeeper: &Gatekeeper,
-) -> Result<Entry, Barred> {
-    rules.look(request, came)?.enter(gatekeeper).await
+    gate: &EarlyDataGate,
+) -> Result<RequestClaims, Rejection> {
+    rules.required_claims(request, came)?.claim(gate).await
 }
 
 #[test]
 fn an_unsafe_method_may_run_early_with_a_key_where_the_route_says_so() {
     let rules = EarlyRules { idempotency_key: Some(DAY), ..EarlyRules::default() };
     let may = |rules: &EarlyRules, request: &Request<()>, mode| {
-        Rules::new(rules).may_run_early(request, mode)
+        RouteRules::new(rules).may_run_early(request, mode)
     };
     assert!(may(&rules, &keyed("a"), Mode::Permissive));
     assert!(may(&rules, &keyed("a"), Mode::Strict));
@@ -76,7 +76,7 @@ fn what_a_route_demands_is_demanded_of_every_early_request() {
     let (fresh, stale) = (now.to_string(), (now - 60).to_string());
     let timestamp =
         Timestamp { header: HeaderName::from_static("x-time"), window: Duration::from_secs(30) };
-    let rules = Rules::new(&EarlyRules { timestamp: Some(timestamp), ..rules() });
+    let rules = RouteRules::new(&EarlyRules { timestamp: Some(timestamp), ..rules() });
     for (headers, may) in [
         (vec![("x-time", fresh.as_str()), ("x-nonce", "1")], true),
         (vec![("x-time", stale.as_str()), ("x-nonce", "1")], false),
@@ -92,10 +92,9 @@ fn what_a_route_demands_is_demanded_of_every_early_request() {
 
 #[tokio::test]
 async fn a_key_runs_one_request_early_or_late() {
-    let gatekeeper = gatekeeper(10);
-    let enter = async |request: &Request<()>, decision| {
-        status(&rules(), request, decision, &gatekeeper).await
-    };
+    let gate = gate(10);
+    let enter =
+        async |request: &Request<()>, decision| status(&rules(), request, decision, &gate).await;
     assert_eq!(enter(&keyed("a"), Some(Decision::Execute)).await, StatusCode::OK);
     assert_eq!(enter(&keyed("a"), None).await, StatusCode::CONFLICT);
     assert_eq!(enter(&keyed("a"), Some(Decision::Execute)).await, StatusCode::CONFLICT);
@@ -108,16 +107,15 @@ async fn a_key_runs_one_request_early_or_late() {
         assert_eq!(enter(&get, None).await, StatusCode::OK);
     }
     let rules = EarlyRules::default();
-    assert_eq!(status(&rules, &keyed("a"), None, &gatekeeper).await, StatusCode::OK);
+    assert_eq!(status(&rules, &keyed("a"), None, &gate).await, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn a_nonce_that_was_there_is_425_early_and_409_late() {
-    let gatekeeper = gatekeeper(10);
+    let gate = gate(10);
     let with = |nonce| request("GET", &[("x-nonce", nonce)]);
-    let enter = async |request: &Request<()>, decision| {
-        status(&rules(), request, decision, &gatekeeper).await
-    };
+    let enter =
+        async |request: &Request<()>, decision| status(&rules(), request, decision, &gate).await;
     let early = Some(Decision::Execute);
     assert_eq!(enter(&with("1"), early).await, StatusCode::OK);
     assert_eq!(enter(&with("1"), early).await, StatusCode::TOO_EARLY);
@@ -127,31 +125,31 @@ async fn a_nonce_that_was_there_is_425_early_and_409_late() {
 
 #[tokio::test]
 async fn what_cannot_be_recorded_does_not_run() {
-    let gatekeeper = gatekeeper(1);
-    assert_eq!(status(&rules(), &keyed("a"), None, &gatekeeper).await, StatusCode::OK);
-    let full = status(&rules(), &keyed("b"), None, &gatekeeper).await;
+    let gate = gate(1);
+    assert_eq!(status(&rules(), &keyed("a"), None, &gate).await, StatusCode::OK);
+    let full = status(&rules(), &keyed("b"), None, &gate).await;
     assert_eq!(full, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]
 async fn a_key_is_given_back_if_certainly_nothing_was_sent() {
-    let gatekeeper = gatekeeper(10);
-    let rules = Rules::new(&rules());
+    let gate = gate(10);
+    let rules = RouteRules::new(&rules());
     for sent in [false, true] {
-        let entry = enter(&rules, &keyed("a"), (None, None), &gatekeeper).await.unwrap();
+        let claims = enter(&rules, &keyed("a"), (None, None), &gate).await.unwrap();
         let mut answer = crate::handler::response::plain(StatusCode::BAD_GATEWAY);
         if !sent {
             answer.extensions_mut().insert(NotSent);
         }
-        entry.leave(answer.extensions(), &gatekeeper).await;
+        claims.leave(answer.extensions(), &gate).await;
     }
-    assert!(enter(&rules, &keyed("a"), (None, None), &gatekeeper).await.is_err());
+    assert!(enter(&rules, &keyed("a"), (None, None), &gate).await.is_err());
 }
 
 #[tokio::test]
 async fn the_upstream_learns_of_flights_from_us_alone() {
-    let gatekeeper = gatekeeper(10);
-    let rules = Rules::new(&rules());
+    let gate = gate(10);
+    let rules = RouteRules::new(&rules());
     let offer = firstflight_replay::Offer::new(
         firstflight_replay::ClaimKey::of_flight(&[0; 32]),
         0,
@@ -163,8 +161,8 @@ async fn the_upstream_learns_of_flights_from_us_alone() {
         [(None, None), (Some(Decision::Execute), Some("00000000000000000000000000000000"))]
     {
         let mut request = request("GET", &[("flight-id", "forged"), ("flight_id", "forged")]);
-        let entry = enter(&rules, &request, (decision, flight), &gatekeeper).await.unwrap();
-        entry.mark(request.headers_mut());
+        let claims = enter(&rules, &request, (decision, flight), &gate).await.unwrap();
+        claims.mark(request.headers_mut());
         assert!(!request.headers().contains_key("flight_id"), "the same to some upstreams");
         let said = request.headers().get("flight-id").map(|id| id.to_str().unwrap());
         assert_eq!(said, id);
