@@ -66,7 +66,7 @@ async fn serve(certificate: &Path, key: &Path, gso: bool) -> Result<(), Failed> 
     Ok(())
 }
 
-/// As the server has it (crates/server/src/quic/endpoint.rs).
+/// As the server has it (crates/server/src/handshake/quic_config.rs).
 fn transport(gso: bool) -> TransportConfig {
     let mut congestion = CubicConfig::default();
     congestion.initial_window(14_720);

@@ -52,6 +52,18 @@ pub enum WhenNotAllowed {
     TooEarly,
 }
 
+impl Mode {
+    /// Whether a request with this method and query may run from early data.
+    pub fn allows(self, method: &Method, query: Option<&str>) -> bool {
+        match self {
+            Self::Disabled => false,
+            Self::Strict => method.is_safe() && query.is_none(),
+            Self::Permissive => method.is_safe(),
+            Self::Unrestricted => true,
+        }
+    }
+}
+
 impl Policy {
     /// A policy of one mode for everything.
     pub fn new(default: Mode) -> Self {
@@ -84,16 +96,6 @@ impl Policy {
         match self.rules.find(path) {
             Found::Clear(rule) => rule.copied().unwrap_or(self.default),
             Found::ButForCase(_) | Found::Unclear => self.strictest,
-        }
-    }
-
-    /// Whether a request may run from early data. It depends on nothing but the request.
-    pub fn may_run_early(&self, method: &Method, path: &str, query: Option<&str>) -> bool {
-        match self.mode(path) {
-            Mode::Disabled => false,
-            Mode::Strict => method.is_safe() && query.is_none(),
-            Mode::Permissive => method.is_safe(),
-            Mode::Unrestricted => true,
         }
     }
 }
@@ -188,18 +190,17 @@ mod tests {
 
     #[test]
     fn rfc8470_4_only_safe_methods_by_default() {
-        let policy = Policy::default();
+        let default = Policy::default().mode("/");
         for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE] {
-            assert!(policy.may_run_early(&method, "/", Some("q=1")), "{method}");
+            assert!(default.allows(&method, Some("q=1")), "{method}");
         }
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
-            assert!(!policy.may_run_early(&method, "/", None), "{method}");
+            assert!(!default.allows(&method, None), "{method}");
         }
-        let strict = Policy::new(Mode::Strict);
-        assert!(strict.may_run_early(&Method::GET, "/", None));
-        assert!(!strict.may_run_early(&Method::GET, "/", Some("")));
-        assert!(!Policy::new(Mode::Disabled).may_run_early(&Method::GET, "/", None));
-        assert!(Policy::new(Mode::Unrestricted).may_run_early(&Method::POST, "/", None));
+        assert!(Mode::Strict.allows(&Method::GET, None));
+        assert!(!Mode::Strict.allows(&Method::GET, Some("")));
+        assert!(!Mode::Disabled.allows(&Method::GET, None));
+        assert!(Mode::Unrestricted.allows(&Method::POST, None));
     }
 
     #[test]

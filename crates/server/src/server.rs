@@ -2,9 +2,8 @@
 
 pub(crate) mod certificates;
 pub(crate) mod handle;
-pub(crate) mod inside;
-pub(crate) mod key_log;
 pub(crate) mod readings;
+pub(crate) mod snapshots;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -12,10 +11,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use firstflight_certificates::acme::CertificateState;
 use firstflight_config::{CertificateSource, ConfigError, Listener, ServerConfig, TicketSettings};
 use firstflight_replay::{EpochScope, SharedConfig, TicketEpochs};
 use firstflight_store::{Store, StoreTls};
-use firstflight_telemetry::metrics::{Metrics, Snapshot};
+use firstflight_telemetry::metrics::{self, Metrics};
 use firstflight_telemetry::otlp::{Exporter, TelemetrySettings};
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
 use tokio::sync::{Mutex, watch};
@@ -23,81 +23,60 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
+use self::certificates::AcmeCertificates;
+use self::handle::ServerHandle;
+use self::snapshots::SnapshotBuilder;
 use crate::ServerError;
-use crate::certificates::acme::Acme;
 use crate::certificates::development::now;
-use crate::certificates::exposed_keys::exposed_keys;
-use crate::certificates::self_signed;
+use crate::certificates::{announce, exposed_keys};
 use crate::context::memory::Budget;
+use crate::context::{Shutdown, Stop, stopped};
 use crate::gate::EarlyDataGate;
-use crate::handler::upstreams::Pools;
-use crate::handoff::state::InheritedState;
-use crate::handshake::quic_config::QuicPorts;
-use crate::handshake::tickets::TicketRing;
-use crate::handshake::tickets::name_of_this_node;
-use crate::http::connection::stopped;
-use crate::listen::listeners::{self, Listeners};
+use crate::handler::proxy::Pools;
+use crate::handoff::InheritedState;
+use crate::handshake::Handshakes;
+use crate::handshake::tickets::{TicketRing, name_of_this_node};
+use crate::http::Shared;
 use crate::listen::permits::ConnectionPermits;
-use crate::listen::tcp_socket::Port;
+use crate::listen::sockets::Port;
+use crate::listen::udp::QuicPorts;
+use crate::listen::{self, Listeners};
+use crate::observe::Observers;
 use crate::observe::access_log::AccessLog;
-use crate::observe::replays::Replays;
 use crate::observe::status::History;
+use crate::observe::status::Replays;
 use crate::observe::trace::Tracer;
-use crate::route::snapshot::{Snapshot, SnapshotBuilder};
-use crate::server::handle::ServerHandle;
+use crate::route::Snapshot;
 
 /// A server that listens. Connections are accepted once it runs.
 pub struct Server {
     ports: Vec<(Listener, Port)>,
     addresses: Vec<SocketAddr>,
-    pub(crate) shared: Arc<Shared>,
+    state: Arc<ServerState>,
 }
 
-/// How far stopping has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stop {
-    /// Not at all.
-    No,
-    /// Probes are told that it will, connections are still accepted.
-    Announced,
-    /// Another process has taken over. Requests go on until a connection has had its last answer,
-    /// which says so.
-    Leave,
-    /// Running requests are finished, idle connections closed.
-    Finish,
-    /// Everything is dropped.
-    Now,
-}
-
-/// What all connections share, as long as the process lives.
-pub(crate) struct Shared {
-    pub(crate) current: ArcSwap<Snapshot>,
+/// A server's state, as long as the process lives.
+pub(crate) struct ServerState {
     /// What the newest snapshot was made of. Held while another is made.
-    pub(crate) config: Mutex<ServerConfig>,
-    pub(crate) builder: SnapshotBuilder,
-    pub(crate) acme: Arc<Acme>,
-    pub(crate) quic_ports: Arc<QuicPorts>,
-    pub(crate) listeners: Listeners,
-    pub(crate) permits: Arc<ConnectionPermits>,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) gate: EarlyDataGate,
-    /// Opened once the process has given up its privileges.
-    pub(crate) access_log: OnceLock<AccessLog>,
-    pub(crate) tracer: Option<Tracer>,
-    pub(crate) ring: Arc<TicketRing>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) replays: Replays,
-    pub(crate) history: History,
-    stop: watch::Sender<Stop>,
+    config: Mutex<ServerConfig>,
+    builder: SnapshotBuilder,
+    acme: AcmeCertificates,
+    /// What connections need of it.
+    shared: Arc<Shared>,
+    ring: Arc<TicketRing>,
+    permits: Arc<ConnectionPermits>,
+    listeners: Arc<Listeners>,
+    quic_ports: Arc<QuicPorts>,
+    history: History,
     /// Whether connections are accepted.
-    pub(crate) serving: watch::Sender<bool>,
+    serving: watch::Sender<bool>,
 }
 
 impl Server {
     /// Checks the configuration, reads its files and listens.
     ///
     /// # Errors
-    /// [`ServerError`], one sentence with the mend.
+    /// [`ServerError`], one sentence with the fix.
     pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
         let server = Self::bind_with(config, InheritedState::default()).await?;
         server.open_logs().await?;
@@ -109,15 +88,15 @@ impl Server {
     /// opened later, by [`open_logs`](Self::open_logs).
     ///
     /// # Errors
-    /// [`ServerError`], one sentence with the mend.
+    /// [`ServerError`], one sentence with the fix.
     pub async fn bind_with(
         config: ServerConfig,
-        mut estate: InheritedState,
+        mut inherited: InheritedState,
     ) -> Result<Self, ServerError> {
         config.check().map_err(ConfigError::from)?;
-        listeners::check(&config)?;
+        listen::check(&config)?;
         let store = open_store(&config)?;
-        let keys_before = estate.ring();
+        let keys_before = inherited.ring();
         let known_store = store.as_ref().map(|(store, _)| store);
         let scope = match store {
             Some(_) => EpochScope::Store,
@@ -125,16 +104,18 @@ impl Server {
         };
         let epochs = Arc::new(TicketEpochs::new(scope));
         let ring = TicketRing::open(&config.tickets, known_store, keys_before, epochs.clone())?;
-        let ports = listeners::bind(&config, &mut estate)?;
-        estate.warn_of_the_rest();
+        let ports = listen::bind(&config, &mut inherited)?;
+        inherited.warn_of_the_rest();
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
         let metrics = Arc::new(Metrics::default());
-        let acme = Arc::new(Acme::new(&config, known_store, &metrics)?);
-        let builder = SnapshotBuilder::lay(&config, ring.clone(), &addresses, acme.challenges())?;
+        let acme = AcmeCertificates::new(&config, known_store, &metrics)?;
+        let challenges = acme.challenges();
+        let tls_challenges = Arc::new(challenges.clone());
+        let builder = SnapshotBuilder::new(&config, ring.clone(), &addresses, tls_challenges)?;
         // What an authority has issued is read later, by the user that the process becomes.
-        let snapshot = Snapshot::build(1, &config, &builder, &Pools::new(), &[])?;
+        let snapshot = builder.build(1, &config, &Pools::new(), &[])?;
         snapshot.begin();
-        self_signed::announce(&config.certificate);
+        announce(&config.certificate);
         if let Some(development) = builder.development_in_use() {
             development.announce();
         }
@@ -142,44 +123,54 @@ impl Server {
         warnings.for_each(|warning| warn!("{warning}"));
         ring.begin().await;
         let gate = EarlyDataGate::new(&config.early_data, epochs, ring.lifetime(), store);
-        let oneself = Arc::new(OnceLock::new());
-        let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, oneself.clone()));
+        let state = Arc::new(OnceLock::new());
+        let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, state.clone()));
         metrics.reloads.began(jiff::Timestamp::now().as_millisecond());
-        let shared = Shared {
-            current: ArcSwap::from_pointee(snapshot),
-            quic_ports: Arc::new(QuicPorts::new(&builder.tokens, &config, &mut estate)?),
-            listeners: Listeners::default(),
-            permits: ConnectionPermits::new(config.limits.connections),
-            budget: Budget::new(config.limits.memory),
-            metrics,
-            replays: Replays::default(),
-            history: History::begin(),
-            stop: watch::Sender::new(Stop::No),
-            serving: watch::Sender::new(false),
+        let (access_log, replays) = (OnceLock::new(), Replays::default());
+        let shared = Arc::new(Shared {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            observers: Arc::new(Observers { metrics, tracer, access_log, replays }),
+            memory: Budget::new(config.limits.memory),
+            gate,
+            challenges,
+            shutdown: Shutdown::new(),
+        });
+        let tokens = builder.tokens.tokens.clone();
+        let handshakes = Handshakes { shared: shared.clone(), ring: ring.clone(), tokens };
+        let handshakes = Arc::new(handshakes);
+        let permits = ConnectionPermits::new(config.limits.connections);
+        let quic_ports =
+            QuicPorts::new(handshakes.clone(), permits.clone(), &config, &mut inherited)?;
+        let quic_ports = Arc::new(quic_ports);
+        let listeners = Listeners::new(handshakes, permits.clone(), quic_ports.clone());
+        let server = Arc::new(ServerState {
             config: Mutex::new(config),
             builder,
             acme,
-            gate,
-            access_log: OnceLock::new(),
-            tracer,
+            shared,
             ring,
-        };
-        let shared = Arc::new(shared);
-        let _ = oneself.set(Arc::downgrade(&shared));
-        Ok(Self { ports, addresses, shared })
+            permits,
+            listeners,
+            quic_ports,
+            history: History::begin(),
+            serving: watch::Sender::new(false),
+        });
+        let _ = state.set(Arc::downgrade(&server));
+        Ok(Self { ports, addresses, state: server })
     }
 
-    /// Opens the access log and the key log, if they are not open yet. To be called as the user that
-    /// the process runs as, once it is that: whoever owns their directory chooses what is written.
+    /// Opens the access log and the key log, if they are not open yet. To be called as the user
+    /// that the process runs as, once it is that: whoever owns their directory chooses what is
+    /// written.
     ///
     /// # Errors
     /// [`ServerError`]: a log cannot be written.
     pub async fn open_logs(&self) -> Result<(), ServerError> {
-        let settings = self.shared.config.lock().await.access_log.clone();
-        if let (Some(settings), None) = (&settings, self.shared.access_log.get()) {
-            let _ = self.shared.access_log.set(AccessLog::open(settings)?);
+        let settings = self.state.config.lock().await.access_log.clone();
+        if let (Some(settings), None) = (&settings, self.state.shared.observers.access_log.get()) {
+            let _ = self.state.shared.observers.access_log.set(AccessLog::open(settings)?);
         }
-        if let Some(log) = &self.shared.builder.key_log {
+        if let Some(log) = &self.state.builder.key_log {
             log.open()?;
         }
         Ok(())
@@ -192,7 +183,7 @@ impl Server {
 
     /// A handle that stays good while the server runs.
     pub fn handle(&self) -> ServerHandle {
-        ServerHandle(self.shared.clone())
+        ServerHandle(self.state.clone())
     }
 
     /// Serves until `shutdown` is ready or [`ServerHandle::stop`] is called, then finishes running
@@ -207,30 +198,31 @@ impl Server {
                 "{error}; sites with acme = true are shown with a certificate that nobody trusts"
             );
         }
-        let shared = self.shared;
+        let state = self.state;
+        let shared = state.shared.clone();
         let mut tasks = JoinSet::new();
         for (listener, port) in self.ports {
-            shared.listeners.open(&shared, listener, port);
+            state.listeners.open(listener, port);
         }
-        shared.serving.send_replace(true);
-        shared.begin_to_ask().await;
-        tasks.spawn(housekeeping(shared.clone()));
-        tasks.spawn(shared.ring.clone().follow());
-        let mut told = shared.stopping();
+        state.serving.send_replace(true);
+        state.start_orders().await;
+        tasks.spawn(housekeeping(state.clone()));
+        tasks.spawn(state.ring.clone().follow());
+        let mut told = shared.shutdown.subscribe();
         tokio::select! {
             () = shutdown => {}
             () = stopped(&mut told, Stop::Announced) => {}
         }
-        shared.stop_at_least(Stop::Announced);
-        shared.end_asking().await;
-        drain(&shared).await;
+        shared.shutdown.advance(Stop::Announced);
+        state.stop_orders().await;
+        drain(&state).await;
         tasks.shutdown().await;
-        shared.quic_ports.close().await;
-        if let Some(tracer) = &shared.tracer {
+        state.quic_ports.close().await;
+        if let Some(tracer) = &shared.observers.tracer {
             tracer.flush().await;
         }
         let written = tokio::task::spawn_blocking(move || {
-            if let Some(log) = shared.access_log.get() {
+            if let Some(log) = shared.observers.access_log.get() {
                 log.close();
             }
         });
@@ -238,67 +230,64 @@ impl Server {
     }
 }
 
-impl Shared {
-    /// The newest snapshot.
-    pub(crate) fn current(&self) -> Arc<Snapshot> {
-        self.current.load_full()
-    }
-
-    /// How far stopping has come, from now on.
-    pub(crate) fn stopping(&self) -> watch::Receiver<Stop> {
-        self.stop.subscribe()
-    }
-
-    /// Whether connections are to end.
-    pub(crate) fn is_finishing(&self) -> bool {
-        *self.stop.borrow() >= Stop::Leave
-    }
-
-    /// Stops, if it has not come as far.
-    pub(crate) fn stop_at_least(&self, stage: Stop) {
-        self.stop.send_if_modified(|now| {
-            let further = *now < stage;
-            *now = stage.max(*now);
-            further
-        });
+impl ServerState {
+    /// The snapshot of a configuration, beside the one in use.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    async fn build(
+        self: &Arc<Self>,
+        config: &ServerConfig,
+        number: u64,
+        states: Arc<Vec<CertificateState>>,
+    ) -> Result<Snapshot, ServerError> {
+        let (state, config) = (self.clone(), config.clone());
+        let build = move || {
+            let pools = &state.shared.snapshot().pools;
+            state.builder.build(number, &config, pools, &states)
+        };
+        // It reads files, maybe from a slow disk.
+        let built = tokio::task::spawn_blocking(build).await;
+        built.map_err(|error| ServerError::Interrupted(error.to_string()))?
     }
 }
 
 /// From the word to stop until no connection is left.
-async fn drain(shared: &Arc<Shared>) {
-    let limits = shared.current().limits.clone();
-    let mut told = shared.stopping();
+async fn drain(state: &ServerState) {
+    let (shared, shutdown) = (&state.shared, &state.shared.shutdown);
+    let limits = shared.snapshot().limits.clone();
+    let mut told = shutdown.subscribe();
     let left_to_another = *told.borrow() == Stop::Leave;
     if !limits.drain_delay.is_zero() && !left_to_another {
         info!("stopping in {:?}: not ready any more", limits.drain_delay);
         let _ = timeout(limits.drain_delay, stopped(&mut told, Stop::Now)).await;
     }
     info!("stopping: no new connections, running requests are finished");
-    shared.listeners.close(left_to_another).await;
+    state.listeners.close(left_to_another).await;
     if !left_to_another {
-        shared.stop_at_least(Stop::Finish);
+        shutdown.advance(Stop::Finish);
     }
-    if is_empty_within(shared, &mut told, limits.drain_timeout).await {
+    if is_empty_within(state, &mut told, limits.drain_timeout).await {
         return;
     }
     // Idle connections that were left open hear of it now.
-    shared.stop_at_least(Stop::Finish);
-    if left_to_another && is_empty_within(shared, &mut told, LAST_WORDS).await {
+    shutdown.advance(Stop::Finish);
+    if left_to_another && is_empty_within(state, &mut told, CLOSE_TIMEOUT).await {
         return;
     }
     warn!("requests that are still running are broken off");
-    shared.stop_at_least(Stop::Now);
-    let _ = timeout(LAST_WORDS, shared.permits.all_free()).await;
+    shutdown.advance(Stop::Now);
+    let _ = timeout(CLOSE_TIMEOUT, state.permits.all_free()).await;
 }
 
 /// Whether all connections end in that time, and before all is to be dropped.
 async fn is_empty_within(
-    shared: &Shared,
+    state: &ServerState,
     told: &mut watch::Receiver<Stop>,
     time: Duration,
 ) -> bool {
     tokio::select! {
-        () = shared.permits.all_free() => true,
+        () = state.permits.all_free() => true,
         () = tokio::time::sleep(time) => false,
         () = stopped(told, Stop::Now) => false,
     }
@@ -308,9 +297,9 @@ async fn is_empty_within(
 /// The store is not asked.
 ///
 /// # Errors
-/// [`ServerError`], one sentence with the mend.
+/// [`ServerError`], one sentence with the fix.
 pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
-    listeners::check(config)?;
+    listen::check(config)?;
     if let Some(StoreTls { ca_file: Some(file), .. }) =
         config.store.as_ref().and_then(|store| store.tls.as_ref())
     {
@@ -326,9 +315,9 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     {
         config.certificate = CertificateSource::SelfSigned { names: Vec::new(), save: None };
     }
-    let acme = Acme::new(&config, None, &Arc::default())?;
-    let builder = SnapshotBuilder::lay(&config, ring, &[], acme.challenges())?;
-    Snapshot::build(0, &config, &builder, &Pools::new(), &[])?;
+    let acme = AcmeCertificates::new(&config, None, &Arc::default())?;
+    let builder = SnapshotBuilder::new(&config, ring, &[], Arc::new(acme.challenges()))?;
+    builder.build(0, &config, &Pools::new(), &[])?;
     Ok(())
 }
 
@@ -342,15 +331,15 @@ fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, Se
     Ok(Some((Store::open(store, SteadyClock::unix_micros)?, shared)))
 }
 
-/// `server`: whose metrics are sent beside the spans, once there is one.
+/// `server`: the one whose metrics are sent beside the spans, once there is one.
 fn tracer(
     settings: &TelemetrySettings,
     config: &ServerConfig,
-    server: Arc<OnceLock<Weak<Shared>>>,
+    server: Arc<OnceLock<Weak<ServerState>>>,
 ) -> Tracer {
     let snapshot = move || {
         let server = server.get().and_then(Weak::upgrade);
-        server.map_or_else(Snapshot::default, |server| server.snapshot())
+        server.map_or_else(metrics::Snapshot::default, |server| server.metrics())
     };
     let exporter = settings.otlp.clone().map(|endpoint| {
         let node = config.tickets.node.clone().unwrap_or_else(name_of_this_node);
@@ -360,27 +349,27 @@ fn tracer(
 }
 
 /// What has to be looked at about once a second.
-async fn housekeeping(shared: Arc<Shared>) {
+async fn housekeeping(state: Arc<ServerState>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        shared.gate.watch_clock();
-        shared.quic_ports.look();
-        renew(&shared).await;
+        state.shared.gate.watch_clock();
+        state.quic_ports.look();
+        renew(&state).await;
         // Files of keys may lie on a slow disk.
-        let ring = shared.ring.clone();
+        let ring = state.ring.clone();
         let _ = tokio::task::spawn_blocking(move || ring.refresh()).await;
     }
 }
 
 /// Shows new certificates of the development authority before the old ones end.
-async fn renew(shared: &Arc<Shared>) {
-    let Some(development) = shared.builder.development_in_use() else { return };
-    if !development.is_due(now()) || *shared.stopping().borrow() != Stop::No {
+async fn renew(state: &Arc<ServerState>) {
+    let Some(development) = state.builder.development_in_use() else { return };
+    if !development.is_due(now()) || state.shared.shutdown.stage() != Stop::No {
         return;
     }
-    match ServerHandle(shared.clone()).build_anew().await {
+    match ServerHandle(state.clone()).rebuild().await {
         Ok(()) => info!("the development authority has signed a new certificate"),
         Err(error) => {
             warn!("no new development certificate: {error}; the next try is in an hour");
@@ -390,4 +379,4 @@ async fn renew(shared: &Arc<Shared>) {
 }
 
 /// For connections to end after they were told to drop everything.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

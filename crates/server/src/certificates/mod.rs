@@ -1,23 +1,23 @@
 //! What is known of the certificates that are shown, and newer ones in their place.
 
-pub(crate) mod acme;
 pub(crate) mod development;
-pub(crate) mod exposed_keys;
-pub(crate) mod self_signed;
 pub(crate) mod store;
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use firstflight_certificates::acme::{CertificateState, Issued};
+use firstflight_certificates::authority::self_signed;
 use firstflight_config::{CertificateSource as Configured, Content, ServerConfig, Site};
 use firstflight_telemetry::metrics::CertificateOrigin;
-use firstflight_tls::{Entry, Identities};
-use tracing::warn;
+use firstflight_tls::{Entry, Identities, Identity, TlsError};
+use tracing::{info, warn};
 
-use self::acme::issued;
 use crate::ServerError;
-use crate::route::snapshot::Snapshot;
-use crate::server::{Server, Shared};
 
 /// The certificate of a site.
 #[derive(Clone, Debug)]
@@ -118,7 +118,7 @@ pub(crate) fn renewed(
         let Some(issued) = newer(states, shown) else { return Ok(entry.clone()) };
         let plain = issued.identity()?;
         let ocsp = sites.get(index).and_then(|site| site.ocsp.as_deref());
-        let identity = self_signed::stapled(plain.clone(), ocsp).unwrap_or_else(|error| {
+        let identity = stapled(plain.clone(), ocsp).unwrap_or_else(|error| {
             warn!("{error}; the new certificate of {} is shown without it", shown.site);
             plain
         });
@@ -131,75 +131,156 @@ pub(crate) fn renewed(
 }
 
 /// What an authority has issued for a site and is not shown yet.
-fn newer<'a>(states: &'a [CertificateState], shown: &SiteCertificate) -> Option<&'a Arc<Issued>> {
+pub(crate) fn newer<'a>(
+    states: &'a [CertificateState],
+    shown: &SiteCertificate,
+) -> Option<&'a Arc<Issued>> {
     let CertificateSource::Acme(_) = shown.source else { return None };
     let is_new = |new: &&Arc<Issued>| shown.issued.as_ref().is_none_or(|it| it.chain != new.chain);
     issued(states, &shown.names).filter(is_new)
 }
 
-impl Server {
-    /// Reads the certificates that an authority has issued before, and has them shown. To be called
-    /// as the user that the process runs as, once it is that: they are renewed by that user.
-    ///
-    /// # Errors
-    /// [`ServerError::Acme`].
-    pub async fn restore_certificates(&self) -> Result<(), ServerError> {
-        let config = self.shared.config.lock().await.clone();
-        let change = self.shared.acme.open(&config).await?;
-        self.shared.keep_certificates(change).await;
-        self.shared.show_certificates().await
+/// The certificate for these names, if it has been issued.
+pub(crate) fn issued<'a>(
+    states: &'a [CertificateState],
+    names: &[String],
+) -> Option<&'a Arc<Issued>> {
+    states.iter().find(|state| state.names == names)?.issued.as_ref()
+}
+
+/// A certificate that nobody has signed, for a server that listens on `addresses`, with its key.
+/// `save`: a file to write it to.
+///
+/// # Errors
+/// [`ServerError::Made`], [`ServerError::Tls`] or [`ServerError::SaveCertificate`].
+pub(crate) fn unsigned<'a>(
+    names: impl IntoIterator<Item = &'a String>,
+    save: Option<&Path>,
+    addresses: &[SocketAddr],
+) -> Result<Identity, ServerError> {
+    let made = self_signed(&names_for(names, addresses))?;
+    if let Some(path) = save {
+        fs::write(path, &made.certificate)
+            .map_err(|reason| ServerError::SaveCertificate { path: path.to_owned(), reason })?;
+    }
+    Ok(made.identity()?)
+}
+
+/// What is shown for names that have no certificate yet. Nobody is to trust it.
+///
+/// # Errors
+/// [`ServerError::Made`].
+pub(crate) fn placeholder(names: &[String]) -> Result<Identity, ServerError> {
+    Ok(self_signed(names)?.identity()?)
+}
+
+/// Says how clients come to trust a certificate that was made.
+pub(crate) fn announce(source: &Configured) {
+    match source {
+        Configured::Files { .. } | Configured::Development | Configured::Acme => {}
+        Configured::SelfSigned { save: Some(path), .. } => {
+            let path = path.display();
+            info!("self-signed certificate for trying out: clients trust it by --cacert {path}");
+        }
+        Configured::SelfSigned { save: None, .. } => info!(
+            "self-signed certificate for trying out: clients need -k, or --cacert FILE after \
+             --save-cert FILE here"
+        ),
     }
 }
 
-impl Shared {
-    /// The certificates that are shown, with what is done about them now.
-    pub(crate) fn certificates(&self) -> Vec<SiteCertificate> {
-        let mut certificates = self.current().certificates.clone();
-        for one in &mut certificates {
-            if let CertificateSource::Acme(state) = &mut one.source {
-                **state = self.acme.state(&one.names).unwrap_or_default();
-            }
+/// An identity with the OCSP response in a file. One that is of no use is left out with a warning:
+/// clients then do without, as they do with servers that have none.
+///
+/// # Errors
+/// [`ServerError::Tls`]: the file cannot be read.
+pub(crate) fn stapled(identity: Identity, file: Option<&Path>) -> Result<Identity, ServerError> {
+    let Some(path) = file else { return Ok(identity) };
+    let response = fs::read(path).map_err(|source| TlsError::File {
+        what: "OCSP response",
+        path: path.to_owned(),
+        source,
+    })?;
+    match identity.clone().with_ocsp(&response) {
+        Ok(stapled) => Ok(stapled),
+        Err(error) => {
+            warn!("{}: {error}", path.display());
+            Ok(identity)
         }
-        certificates
     }
+}
 
-    /// Shows what an authority has issued by now, if it is not shown yet. All else stays as it is.
-    ///
-    /// # Errors
-    /// [`ServerError`]: what was issued is of no use. What was shown before is shown on.
-    pub(crate) async fn show_certificates(self: &Arc<Self>) -> Result<(), ServerError> {
-        let config = self.config.lock().await;
-        let (before, states) = (self.current(), self.acme.states());
-        if before.certificates.iter().all(|one| newer(&states, one).is_none()) {
-            return Ok(());
+/// `localhost`, the addresses that are one machine's, and the names asked for.
+fn names_for<'a>(
+    names: impl IntoIterator<Item = &'a String>,
+    addresses: &[SocketAddr],
+) -> Vec<String> {
+    let mut all = BTreeSet::from(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    let specific = addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified());
+    all.extend(specific.map(|ip| ip.to_string()));
+    all.extend(names.into_iter().cloned());
+    all.into_iter().collect()
+}
+
+/// A warning for each private key's file that others may read or write, with the fix. Not an error:
+/// a server that ran yesterday is to run today.
+pub fn exposed_keys(config: &ServerConfig) -> Vec<String> {
+    let sites = match &config.content {
+        Content::Sites(content) => &*content.sites,
+        Content::PingPong => &[],
+    };
+    let own = sites.iter().filter_map(|site| site.certificate.as_ref());
+    let mut keys: Vec<&Path> = std::iter::once(&config.certificate)
+        .chain(own)
+        .filter_map(|source| match source {
+            Configured::Files { key, .. } => Some(key.as_path()),
+            _ => None,
+        })
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().filter_map(exposed).collect()
+}
+
+fn exposed(key: &Path) -> Option<String> {
+    let metadata = fs::metadata(key).ok()?;
+    let mode = metadata.mode() & 0o777;
+    is_exposed(mode, metadata.uid()).then(|| {
+        let key = key.display();
+        format!("others may read the private key {key} (mode {mode:04o}); run `chmod 600 {key}`")
+    })
+}
+
+/// A group may read what is root's: so the server is given its keys by packages.
+fn is_exposed(mode: u32, owner: u32) -> bool {
+    mode & if owner == 0 { 0o037 } else { 0o077 } != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn self_signed_for_names_and_addresses() {
+        let names = names_for(
+            &["example.test".to_owned()],
+            &["192.0.2.1:443".parse().unwrap(), "[::]:443".parse().unwrap()],
+        );
+        assert!(names.contains(&"192.0.2.1".to_owned()) && !names.contains(&"::".to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod exposed_keys_tests {
+    use super::*;
+
+    #[test]
+    fn a_group_may_read_what_is_roots() {
+        for (mode, owner) in [(0o600, 0), (0o640, 0), (0o400, 1000), (0o600, 1000)] {
+            assert!(!is_exposed(mode, owner), "{mode:o} of {owner}");
         }
-        let (shared, same) = (self.clone(), config.clone());
-        let renew = move || before.with_issued(&same, &shared.builder, &states);
-        let renewed = tokio::task::spawn_blocking(renew).await;
-        let snapshot = renewed.map_err(|error| ServerError::Interrupted(error.to_string()))??;
-        self.quic_ports.take_up(snapshot.quic.as_ref(), &config.http3);
-        snapshot.begin();
-        self.current.store(Arc::new(snapshot));
-        Ok(())
-    }
-
-    /// The snapshot of a configuration, beside the one in use.
-    ///
-    /// # Errors
-    /// [`ServerError`].
-    pub(crate) async fn build(
-        self: &Arc<Self>,
-        config: &ServerConfig,
-        number: u64,
-        states: Arc<Vec<CertificateState>>,
-    ) -> Result<Snapshot, ServerError> {
-        let (shared, config) = (self.clone(), config.clone());
-        let build = move || {
-            let pools = &shared.current().pools;
-            Snapshot::build(number, &config, &shared.builder, pools, &states)
-        };
-        // It reads files, maybe from a slow disk.
-        let built = tokio::task::spawn_blocking(build).await;
-        built.map_err(|error| ServerError::Interrupted(error.to_string()))?
+        for (mode, owner) in [(0o644, 0), (0o660, 0), (0o604, 0), (0o640, 1000), (0o602, 1000)] {
+            assert!(is_exposed(mode, owner), "{mode:o} of {owner}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use firstflight_tickets::KeyEncryption;
 use tracing::{debug, warn};
 
 use crate::ServerError;
-use crate::handshake::tickets::now;
+use crate::context::now;
 
 /// The store's side of certificates; without a store, or without keys to seal under, there is
 /// none, and each node asks for itself.
@@ -192,7 +192,8 @@ mod tests {
         let bench = Bench::new();
         let old = bench.node("old", &['a']);
         put(&old).await;
-        // Nobody has looked yet: it is as if it were not there, and that is no trouble of the store.
+        // Nobody has looked yet: it is as if it were not there, and that is no trouble of the
+        // store.
         assert_eq!(read(&bench.node("new", &['b'])).await, None);
         // One look by a node that has both seals it under the new one, for the rest of its life.
         assert_eq!(read(&bench.node("both", &['b', 'a'])).await.as_deref(), Some(&b"whole"[..]));

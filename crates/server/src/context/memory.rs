@@ -98,8 +98,8 @@ const FIELD: usize = 320;
 /// A connection to an upstream, with its buffers here and in the kernel.
 pub(crate) const UPSTREAM: usize = 32 * 1024;
 
-/// For each byte of a handshake that is not complete: the copy that is kept for a handshake that may
-/// begin again, the library's, and what their buffers are too large.
+/// For each byte of a handshake that is not complete: the copy that is kept for a handshake that
+/// may begin again, the library's, and what their buffers are too large.
 pub(crate) const HANDSHAKE_BYTE: usize = 3;
 
 /// For each piece of a head that is not complete.

@@ -16,11 +16,12 @@ use firstflight_replay::{
 use firstflight_store::{Claimant, Store};
 use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{Handshake, OfferedFlight, SteadyClock};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
+use crate::context::monotonic;
 use crate::gate::shared_register::SharedRegister;
-use crate::handoff::register::{Successor, common};
 
 /// Decides over early data for the whole server.
 pub(crate) struct EarlyDataGate {
@@ -35,6 +36,35 @@ pub(crate) struct EarlyDataGate {
     claimants: AtomicU64,
     /// Whether the store did not take the last record.
     is_store_away: AtomicBool,
+}
+
+/// The way to the process that has the register now.
+#[derive(Clone)]
+pub(crate) struct Successor(mpsc::UnboundedSender<SuccessorRequest>);
+
+/// A question for that process.
+pub(crate) struct SuccessorRequest {
+    pub(crate) question: Question,
+    /// Gone, if nobody waits for it.
+    pub(crate) reply: oneshot::Sender<Answer>,
+}
+
+impl Successor {
+    pub(crate) fn new(requests: mpsc::UnboundedSender<SuccessorRequest>) -> Self {
+        Self(requests)
+    }
+
+    /// What the other process says. `None`: it has gone, or the register is ours again.
+    pub(crate) async fn ask(&self, question: Question) -> Option<Answer> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(SuccessorRequest { question, reply }).ok()?;
+        answer.await.ok()
+    }
+
+    /// Waits until the register is ours again.
+    pub(crate) async fn gone(&self) {
+        self.0.closed().await;
+    }
 }
 
 /// What came of claiming a name.
@@ -151,7 +181,7 @@ impl EarlyDataGate {
 
     async fn claim_here(&self, flight: &Unspent) -> Result<Flight, Refused> {
         let offer = flight.by_own_clock();
-        for _ in 0..TRIES {
+        for _ in 0..MAX_HANDOVER_ATTEMPTS {
             match self.gate.claim(&offer, self.now()) {
                 Err(Refusal::HandedOver) => {}
                 settled => return settled.map_err(Refused::Gate),
@@ -164,8 +194,9 @@ impl EarlyDataGate {
         Err(Refused::Gate(Refusal::HandedOver))
     }
 
-    /// The same at once, where no store has to be asked. [`Refusal::HandedOver`]: nothing is recorded
-    /// yet, and nothing of the flight may run before [`EarlyDataGate::claim`] has settled it.
+    /// The same at once, where no store has to be asked. [`Refusal::HandedOver`]: nothing is
+    /// recorded yet, and nothing of the flight may run before [`EarlyDataGate::claim`] has settled
+    /// it.
     pub(crate) fn claim_at_once(
         &self,
         facts: &Handshake,
@@ -225,7 +256,7 @@ impl EarlyDataGate {
             };
         }
         let mut claim = self.gate.claim_name(name, life, self.now());
-        for _ in 0..TRIES {
+        for _ in 0..MAX_HANDOVER_ATTEMPTS {
             if claim != Claim::Closed {
                 break;
             }
@@ -251,13 +282,13 @@ impl EarlyDataGate {
         }
     }
 
-    /// Closes the gate for `successor`, and says all that it knows. `None`: it has an successor, who has
-    /// claimed since what is not known here.
+    /// Closes the gate for `successor`, and says all that it knows. `None`: it has an successor,
+    /// who has claimed since what is not known here.
     pub(crate) fn close(&self, successor: Successor) -> Option<Inheritance> {
         // First the way to it, then the closing: who finds the gate closed finds the way.
         let before =
             self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
-        before.is_none().then(|| self.gate.hand_over(common(), self.now()))
+        before.is_none().then(|| self.gate.hand_over(monotonic(), self.now()))
     }
 
     /// Whether another process has the register.
@@ -280,12 +311,12 @@ impl EarlyDataGate {
 
     /// Takes over what another process's gate knew.
     pub(crate) fn take_over(&self, inheritance: &Inheritance) {
-        self.gate.take_over(inheritance, common(), self.now());
+        self.gate.take_over(inheritance, monotonic(), self.now());
     }
 
     /// Answers a process that has handed its register over.
     pub(crate) fn answer(&self, question: &Question) -> Answer {
-        question.answer(&self.gate, common(), self.now())
+        question.answer(&self.gate, monotonic(), self.now())
     }
 
     async fn ask(&self, question: Question) -> Option<Answer> {
@@ -296,7 +327,7 @@ impl EarlyDataGate {
     /// The flight by the clock that the next process reads too.
     fn in_common(&self, flight: &Unspent) -> Offer {
         let passed = self.now().saturating_sub(flight.heard_at.own);
-        flight.offer(common().saturating_sub(passed))
+        flight.offer(monotonic().saturating_sub(passed))
     }
 
     /// Why no flight could be accepted now, as far as one can know before it comes.
@@ -392,7 +423,7 @@ pub(crate) enum Refused {
     Gate(Refusal),
     /// By the rules of the shared register.
     Shared(SharedRefusal),
-    /// StreamEnd QUIC with a shared register: the flight that quinn reads is not the one that was
+    /// Over QUIC with a shared register: the flight that quinn reads is not the one that was
     /// claimed, or none was seen.
     Unseen,
 }
@@ -424,7 +455,7 @@ impl Refused {
 }
 
 /// How often a gate is asked that is being handed over, or back.
-const TRIES: usize = 3;
+const MAX_HANDOVER_ATTEMPTS: usize = 3;
 
 /// Why the store's word is not to be had.
 pub(crate) fn store_reason(why: Unknown) -> RefusedReason {

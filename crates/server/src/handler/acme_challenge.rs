@@ -1,60 +1,51 @@
-//! What the server answers to an authority that looks whether names lead here.
+//! Responses to an authority that checks whether names lead here.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use firstflight_certificates::acme::Answers;
 use firstflight_telemetry::metrics::{AcmeChallenge, Metrics};
-use firstflight_tls::{ChallengeCertificates, Identity, TlsStream};
+use firstflight_tls::{ChallengeCertificates, Identity};
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, Full};
-use tokio::io::AsyncWriteExt;
-use tokio::time::{Instant, timeout_at};
 
-use crate::certificates::acme::Acme;
-use crate::handler::response::ResponseBody;
-use crate::http::socket::Socket;
+use crate::context::ResponseBody;
 
-/// The certificates of pending challenges.
-pub(crate) struct Challenges {
+/// Responses to an authority's challenges, over HTTP and in TLS handshakes.
+#[derive(Clone)]
+pub(crate) struct AcmeChallenges {
     answers: Answers,
     metrics: Arc<Metrics>,
 }
 
-impl Acme {
-    /// What is shown in handshakes.
-    pub(crate) fn challenges(&self) -> Arc<dyn ChallengeCertificates> {
-        Arc::new(Challenges { answers: self.answers.clone(), metrics: self.metrics.clone() })
+impl AcmeChallenges {
+    /// `answers`: to the challenges of orders that are under way.
+    pub(crate) fn new(answers: Answers, metrics: Arc<Metrics>) -> Self {
+        Self { answers, metrics }
     }
 
-    /// The answer to an authority's request (RFC 8555 section 8.3), whatever its host. `None`: it
-    /// is none, or nobody is to ask now.
-    pub(crate) fn answer<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
+    /// The response to an authority's request (RFC 8555 section 8.3), whatever its host. `None`: it
+    /// is none, or no order is under way.
+    pub(crate) fn respond<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
         if self.answers.is_idle() {
             return None;
         }
         let token = token(request)?;
         let body = Full::new(Bytes::from(self.answers.http(token)?));
         self.metrics.acme.challenges.count(AcmeChallenge::Http01);
-        let mut answer = Response::new(body.map_err(|never| match never {}).boxed_unsync());
+        let mut response = Response::new(body.map_err(|never| match never {}).boxed_unsync());
         let kind = HeaderValue::from_static("application/octet-stream");
-        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
-        Some(answer)
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        Some(response)
     }
 }
 
-impl ChallengeCertificates for Challenges {
+impl ChallengeCertificates for AcmeChallenges {
     fn certificate(&self, server_name: &str) -> Option<Identity> {
         let identity = self.answers.tls_alpn(server_name)?;
         self.metrics.acme.challenges.count(AcmeChallenge::TlsAlpn01);
         Some(identity)
     }
-}
-
-/// Ends an authority's connection: its handshake is all that there is to it (RFC 8737 section 3).
-pub(crate) async fn end_question(mut stream: TlsStream<Socket>, socket: Socket, deadline: Instant) {
-    let _ = timeout_at(deadline, stream.shutdown()).await;
-    socket.linger().await;
 }
 
 fn token<B>(request: &Request<B>) -> Option<&str> {

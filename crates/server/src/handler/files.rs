@@ -5,19 +5,30 @@
 //! answers' fields and texts.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::fs::Metadata;
+use std::future::{Ready, ready};
+use std::io::{self, Cursor, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use firstflight_config::{ConfigError, ENCODINGS, FileSettings};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::Mode;
 use percent_encoding::percent_decode_str;
+use tokio::io::{AsyncRead, AsyncSeek, ReadBuf};
 use tower_http::services::ServeDir;
-use tower_http::services::fs::DefaultServeDirFallback;
+use tower_http::services::fs::{Backend, DefaultServeDirFallback, File};
 use tower_service::Service as _;
 
 use crate::ServerError;
-use crate::handler::prompt_files::PromptBackend;
-use crate::handler::response::{BodyError, ResponseBody, plain};
+use crate::context::{BodyError, ResponseBody};
+use crate::handler::response::plain;
 
 /// A directory, ready to serve.
 pub(crate) struct Files {
@@ -55,11 +66,11 @@ impl Files {
     }
 
     /// Answers a request. Its body is of no interest.
-    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Response<ResponseBody> {
+    pub(crate) async fn respond<B>(&self, request: Request<B>) -> Response<ResponseBody> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED);
-            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return answer;
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED);
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
         }
         if !may_be_served(request.uri().path()) {
             return plain(StatusCode::NOT_FOUND);
@@ -72,8 +83,8 @@ impl Files {
             None => parts.headers.remove(header::RANGE),
         };
         let location = directory_of(&parts.uri);
-        let answer = self.fetch(Request::from_parts(parts, ())).await;
-        self.complete(answer, location)
+        let response = self.fetch(Request::from_parts(parts, ())).await;
+        self.complete(response, location)
     }
 
     /// Fetches, by `If-Range` too (RFC 9110 section 13.1.5), which tower-http does not know: what
@@ -98,28 +109,28 @@ impl Files {
     }
 
     async fn look_up(&self, request: Request<()>) -> Response<ResponseBody> {
-        let Ok(answer) = self.directory.clone().call(request).await;
-        answer.map(|body| body.map_err(BodyError::from).boxed_unsync())
+        let Ok(response) = self.directory.clone().call(request).await;
+        response.map(|body| body.map_err(BodyError::from).boxed_unsync())
     }
 
     fn complete(
         &self,
-        mut answer: Response<ResponseBody>,
+        mut response: Response<ResponseBody>,
         location: Option<HeaderValue>,
     ) -> Response<ResponseBody> {
-        let status = answer.status();
-        if status.is_redirection() && answer.headers_mut().remove(header::LOCATION).is_some() {
+        let status = response.status();
+        if status.is_redirection() && response.headers_mut().remove(header::LOCATION).is_some() {
             // On this host, whatever the request calls it.
             let Some(location) = location else { return plain(StatusCode::NOT_FOUND) };
-            answer = plain(status);
-            answer.headers_mut().insert(header::LOCATION, location);
+            response = plain(status);
+            response.headers_mut().insert(header::LOCATION, location);
         }
         if status.is_client_error() || status.is_server_error() {
-            let range = answer.headers_mut().remove(header::CONTENT_RANGE);
-            answer = plain(status);
-            answer.headers_mut().extend(range.map(|range| (header::CONTENT_RANGE, range)));
+            let range = response.headers_mut().remove(header::CONTENT_RANGE);
+            response = plain(status);
+            response.headers_mut().extend(range.map(|range| (header::CONTENT_RANGE, range)));
         }
-        let headers = answer.headers_mut();
+        let headers = response.headers_mut();
         if let Some(with_charset) = headers.get(header::CONTENT_TYPE).and_then(with_charset) {
             headers.insert(header::CONTENT_TYPE, with_charset);
         }
@@ -128,7 +139,7 @@ impl Files {
             headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
         }
         headers.insert(NOSNIFF, HeaderValue::from_static("nosniff"));
-        answer
+        response
     }
 }
 
@@ -188,10 +199,10 @@ fn bytes_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
     bytes.then(|| HeaderValue::try_from(format!("bytes={ranges}")).ok())?
 }
 
-/// Whether the answer is the representation that an `If-Range` means: by a strong entity tag, or by
+/// Whether the response is the representation that an `If-Range` means: by a strong entity tag, or by
 /// the very date of its last change.
-fn is_this_one(condition: &HeaderValue, answer: &HeaderMap) -> bool {
-    let same = |name| answer.get(name) == Some(condition);
+fn is_this_one(condition: &HeaderValue, response: &HeaderMap) -> bool {
+    let same = |name| response.get(name) == Some(condition);
     match condition.as_bytes().first() {
         Some(b'"') => same(header::ETAG),
         // A weak tag never matches here; none of ours is one.
@@ -206,6 +217,156 @@ fn with_charset(content_type: &HeaderValue) -> Option<HeaderValue> {
     let textual = text.starts_with("text/") || text == "application/javascript";
     (textual && !text.contains(';'))
         .then(|| HeaderValue::try_from(format!("{text}; charset=utf-8")).ok())?
+}
+
+/// Files up to this size are read at once: what leaves in a few flights anyway.
+const MAX_PROMPT_BYTES: u64 = 64 * 1024;
+
+/// Opens files below a directory. Symbolic links lead nowhere outside it, whatever happens in it
+/// meanwhile: the kernel sees to that, name by name.
+#[derive(Clone, Debug)]
+pub(crate) struct PromptBackend {
+    root: Arc<Path>,
+    follow_symlinks: bool,
+}
+
+impl PromptBackend {
+    /// Files below `root`.
+    ///
+    /// # Errors
+    /// What keeps the kernel from opening below a directory.
+    pub(crate) fn new(root: &Path, follow_symlinks: bool) -> io::Result<Self> {
+        let files = Self { root: root.into(), follow_symlinks };
+        match files.below(root, OFlag::O_PATH) {
+            Ok(_) => Ok(files),
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "symbolic links cannot be kept within a directory: this kernel is older than Linux \
+                 5.6, or the sandbox forbids openat2 (systemd's RestrictSUIDSGID does); allow links \
+                 with follow_symlinks = true",
+            )),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a path, which is the directory's or below it.
+    fn below(&self, path: &Path, flags: OFlag) -> io::Result<std::fs::File> {
+        let flags = flags | OFlag::O_CLOEXEC;
+        if self.follow_symlinks {
+            return Ok(open(path, flags, Mode::empty())?.into());
+        }
+        let below = path.strip_prefix(&self.root).map_err(io::Error::other)?;
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        // Each time by its name: what it stands for may be replaced, as deployments do.
+        let flags_of_root = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root: OwnedFd = open(&*self.root, flags_of_root, Mode::empty())?;
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how = OpenHow::new().flags(flags).resolve(resolve);
+        let mut tries = 0;
+        loop {
+            match openat2(&root, below, how) {
+                Ok(file) => return Ok(file.into()),
+                // Something was renamed while the kernel looked.
+                Err(Errno::EAGAIN) if tries < MAX_RENAMES => tries += 1,
+                Err(Errno::EAGAIN | Errno::EXDEV | Errno::ELOOP | Errno::ENAMETOOLONG) => {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn metadata_of(&self, path: &Path) -> io::Result<Metadata> {
+        self.below(path, OFlag::O_PATH)?.metadata()
+    }
+
+    fn read(&self, path: &Path) -> io::Result<PromptFile> {
+        // Opening a pipe could keep the whole worker waiting.
+        let file = self.below(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "it is no regular file"));
+        }
+        let content = match metadata.len() {
+            0..=MAX_PROMPT_BYTES => {
+                let mut bytes = Vec::with_capacity(metadata.len() as usize);
+                // A file that grows meanwhile is served as long as it was.
+                file.take(metadata.len()).read_to_end(&mut bytes)?;
+                PromptContent::Read(Cursor::new(bytes))
+            }
+            _ => PromptContent::Handle(tokio::fs::File::from_std(file)),
+        };
+        Ok(PromptFile { metadata, content })
+    }
+}
+
+/// How often a name is looked up again when something was renamed meanwhile.
+const MAX_RENAMES: usize = 4;
+
+/// An open file: all of a small one, a handle to a large one.
+#[derive(Debug)]
+pub(crate) struct PromptFile {
+    metadata: Metadata,
+    content: PromptContent,
+}
+
+#[derive(Debug)]
+enum PromptContent {
+    Read(Cursor<Vec<u8>>),
+    Handle(tokio::fs::File),
+}
+
+impl Backend for PromptBackend {
+    type File = PromptFile;
+    type Metadata = Metadata;
+    type OpenFuture = Ready<io::Result<PromptFile>>;
+    type MetadataFuture = Ready<io::Result<Metadata>>;
+
+    fn open(&self, path: PathBuf) -> Self::OpenFuture {
+        ready(self.read(&path))
+    }
+
+    fn metadata(&self, path: PathBuf) -> Self::MetadataFuture {
+        ready(self.metadata_of(&path))
+    }
+}
+
+impl File for PromptFile {
+    type Metadata = Metadata;
+    type MetadataFuture<'a> = Ready<io::Result<Metadata>>;
+
+    fn metadata(&self) -> Self::MetadataFuture<'_> {
+        ready(Ok(self.metadata.clone()))
+    }
+}
+
+impl AsyncRead for PromptFile {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.content {
+            PromptContent::Read(bytes) => Pin::new(bytes).poll_read(cx, buffer),
+            PromptContent::Handle(file) => Pin::new(file).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncSeek for PromptFile {
+    fn start_seek(mut self: Pin<&mut Self>, position: io::SeekFrom) -> io::Result<()> {
+        match &mut self.content {
+            PromptContent::Read(bytes) => Pin::new(bytes).start_seek(position),
+            PromptContent::Handle(file) => Pin::new(file).start_seek(position),
+        }
+    }
+
+    fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        match &mut self.content {
+            PromptContent::Read(bytes) => Pin::new(bytes).poll_complete(cx),
+            PromptContent::Handle(file) => Pin::new(file).poll_complete(cx),
+        }
+    }
 }
 
 #[cfg(test)]

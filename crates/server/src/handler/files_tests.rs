@@ -59,7 +59,7 @@ async fn ask(files: &Files, method: &str, path: &str, headers: &[(&str, &str)]) 
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let (parts, body) = files.answer(request.body(()).unwrap()).await.into_parts();
+    let (parts, body) = files.respond(request.body(()).unwrap()).await.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     Answer {
         status: parts.status.as_u16(),
@@ -84,11 +84,11 @@ async fn files_are_served_with_type_and_charset_and_without_guessing() {
         ("/.well-known/security.txt", "text/plain; charset=utf-8", "Contact: us"),
         ("/inside", "application/octet-stream", "0123456789"),
     ] {
-        let answer = get(&files, path, &[]).await;
-        assert_eq!((answer.status, &*answer.body), (200, body), "{path}");
-        assert_eq!(answer.header("content-type"), kind, "{path}");
-        assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
-        assert_eq!(answer.header("server"), "", "{path}");
+        let response = get(&files, path, &[]).await;
+        assert_eq!((response.status, &*response.body), (200, body), "{path}");
+        assert_eq!(response.header("content-type"), kind, "{path}");
+        assert_eq!(response.header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(response.header("server"), "", "{path}");
     }
     let head = ask(&files, "HEAD", "/page.html", &[("range", "bytes=0-1")]).await;
     assert_eq!((head.status, &*head.body, head.header("content-length")), (200, "", "10"));
@@ -122,8 +122,8 @@ async fn nothing_outside_the_directory_and_nothing_hidden_is_served() {
         "/missing",
         "*",
     ] {
-        let answer = get(&files, path, &[]).await;
-        assert_eq!((answer.status, &*answer.body), (404, "404 Not Found\n"), "{path}");
+        let response = get(&files, path, &[]).await;
+        assert_eq!((response.status, &*response.body), (404, "404 Not Found\n"), "{path}");
     }
     let long = format!("/{}", "a".repeat(300));
     assert_eq!(get(&files, &long, &[]).await.status, 404);
@@ -144,8 +144,8 @@ async fn other_methods_are_told_which_there_are() {
     let directory = directory();
     let files = files(&directory, |_| ());
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
-        let answer = ask(&files, method, "/page.html", &[]).await;
-        assert_eq!((answer.status, answer.header("allow")), (405, "GET, HEAD"), "{method}");
+        let response = ask(&files, method, "/page.html", &[]).await;
+        assert_eq!((response.status, response.header("allow")), (405, "GET, HEAD"), "{method}");
     }
 }
 
@@ -156,8 +156,8 @@ async fn a_directory_without_its_slash_redirects_on_this_host_alone() {
     for (target, location) in
         [("/sub", "/sub/"), ("/sub?a=b&c", "/sub/?a=b&c"), ("https://elsewhere.test/sub", "/sub/")]
     {
-        let answer = get(&files, target, &[]).await;
-        assert_eq!((answer.status, answer.header("location")), (307, location), "{target}");
+        let response = get(&files, target, &[]).await;
+        assert_eq!((response.status, response.header("location")), (307, location), "{target}");
     }
     assert_eq!(get(&files, "//sub", &[]).await.status, 404);
     // A directory without an index is no list of its files.
@@ -185,10 +185,10 @@ async fn rfc9110_13_conditions_hold_by_tag_and_by_date() {
         (&[("if-match", "\"x\"")], 412),
         (&[("if-unmodified-since", past)], 412),
     ] {
-        let answer = get(&files, "/page.html", fields).await;
-        assert_eq!(answer.status, status, "{fields:?}");
+        let response = get(&files, "/page.html", fields).await;
+        assert_eq!(response.status, status, "{fields:?}");
         if status == 304 {
-            assert_eq!((answer.header("etag"), &*answer.body), (tag, ""), "{fields:?}");
+            assert_eq!((response.header("etag"), &*response.body), (tag, ""), "{fields:?}");
         }
     }
     fs::write(directory.path().join("site/page.html"), "another length").unwrap();
@@ -211,9 +211,9 @@ async fn rfc9110_14_one_range_is_served_and_several_are_the_whole() {
         ("lines=0-1", 200, "0123456789", ""),
         ("bytes=10-", 416, "416 Range Not Satisfiable\n", "bytes */10"),
     ] {
-        let answer = get(&files, "/page.html", &[("range", range)]).await;
-        assert_eq!((answer.status, &*answer.body), (status, body), "{range}");
-        assert_eq!(answer.header("content-range"), content_range, "{range}");
+        let response = get(&files, "/page.html", &[("range", range)]).await;
+        assert_eq!((response.status, &*response.body), (status, body), "{range}");
+        assert_eq!(response.header("content-range"), content_range, "{range}");
     }
     let twice = [("range", "bytes=0-1"), ("range", "bytes=2-3")];
     assert_eq!(get(&files, "/page.html", &twice).await.status, 200);
@@ -251,10 +251,10 @@ async fn ready_made_encodings_go_to_clients_that_take_them() {
         ("zstd", "", "0123456789"),
         ("", "", "0123456789"),
     ] {
-        let answer = get(&files, "/page.html", &[("accept-encoding", accepted)]).await;
-        assert_eq!((answer.header("content-encoding"), &*answer.body), (encoding, body));
-        assert_eq!(answer.header("vary"), "accept-encoding", "{accepted}");
-        assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{accepted}");
+        let response = get(&files, "/page.html", &[("accept-encoding", accepted)]).await;
+        assert_eq!((response.header("content-encoding"), &*response.body), (encoding, body));
+        assert_eq!(response.header("vary"), "accept-encoding", "{accepted}");
+        assert_eq!(response.header("content-type"), "text/html; charset=utf-8", "{accepted}");
     }
     let br = get(&files, "/page.html", &[("accept-encoding", "br")]).await;
     let plain = get(&files, "/page.html", &[]).await;
@@ -271,7 +271,7 @@ async fn ready_made_encodings_go_to_clients_that_take_them() {
 async fn a_directory_may_be_named_from_where_the_program_was_started() {
     for root in ["src", "./src", "../server/src/."] {
         let files = Files::new(&FileSettings::new(root)).unwrap();
-        assert_eq!(get(&files, "/files.rs", &[]).await.status, 200, "{root}");
+        assert_eq!(get(&files, "/lib.rs", &[]).await.status, 200, "{root}");
         assert_eq!(get(&files, "/../Cargo.toml", &[]).await.status, 404, "{root}");
     }
 }
@@ -300,10 +300,10 @@ fn no_path_leads_outside() {
         path => format!("/{path}"),
     });
     let tried = TestRunner::new(Config::with_cases(8192)).run(&paths, |path| {
-        let answer = runtime.block_on(get(&files, &path, &[("accept-encoding", "br, gzip")]));
-        prop_assert!(matches!(answer.status, 200 | 307 | 404), "{}", answer.status);
-        prop_assert!(!answer.body.starts_with("no"));
-        prop_assert!(!answer.header("location").starts_with("//"));
+        let response = runtime.block_on(get(&files, &path, &[("accept-encoding", "br, gzip")]));
+        prop_assert!(matches!(response.status, 200 | 307 | 404), "{}", response.status);
+        prop_assert!(!response.body.starts_with("no"));
+        prop_assert!(!response.header("location").starts_with("//"));
         Ok(())
     });
     tried.unwrap();

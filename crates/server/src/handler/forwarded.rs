@@ -1,5 +1,5 @@
-//! Fields in which proxies tell an upstream about the client. This server is the edge, so it sets or
-//! removes them, in heads and in trailers: what a client says about itself is no evidence.
+//! Fields in which proxies tell an upstream about the client. This server is the edge, so it sets
+//! or removes them, in heads and in trailers: what a client says about itself is no evidence.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -18,6 +18,46 @@ pub(crate) fn set(headers: &mut HeaderMap, client: SocketAddr) {
     headers.insert("x-forwarded-for", address);
     headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
 }
+
+/// Removes fields that are told from this server's own only by an underscore. Servers that hand
+/// fields on as variables (CGI, WSGI, FastCGI) take both for the same, and a client could say who
+/// it is, or that its request is not early.
+pub(crate) fn remove_lookalikes(headers: &mut HeaderMap) {
+    remove_spelt(headers, |name| OURS.contains(&name));
+}
+
+/// The same for a field that a configuration names, in lower case.
+pub(crate) fn remove_lookalikes_of(ours: &str, headers: &mut HeaderMap) {
+    remove_spelt(headers, |name| name == ours.replace('_', "-"));
+}
+
+fn remove_spelt(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
+    let lookalikes: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().contains('_'))
+        .filter(|name| is_ours(&name.as_str().replace('_', "-")))
+        .cloned()
+        .collect();
+    for name in lookalikes {
+        headers.remove(name);
+    }
+}
+
+/// What this server says to an upstream, or takes out on the way there.
+const OURS: [&str; 12] = [
+    "connection",
+    "content-length",
+    "early-data",
+    "forwarded",
+    "host",
+    "transfer-encoding",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-real-ip",
+];
 
 /// A request's body without the trailers that would change what its head says.
 pub(crate) struct Forwarded<B> {
@@ -192,5 +232,17 @@ mod tests {
         let body = body.unwrap();
         assert_eq!(names(body.trailers().unwrap()), ["grpc-status", "x-checksum"]);
         assert_eq!(body.to_bytes(), "hello");
+    }
+
+    #[test]
+    fn only_what_looks_like_our_own_is_removed() {
+        let mut headers = HeaderMap::new();
+        for name in ["x_forwarded_for", "early_data", "x-forwarded_proto", "x_app", "x-real-ip"] {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        remove_lookalikes(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["x-real-ip", "x_app"]);
     }
 }

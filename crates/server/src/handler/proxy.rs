@@ -1,22 +1,26 @@
 //! The reverse proxy: requests to a pool of HTTP servers, marked while they are early.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use firstflight_telemetry::metrics::TooEarlyBy;
-use firstflight_upstream::{Pool, SendError, Terms};
+use firstflight_config::{Content, ServerConfig};
+use firstflight_telemetry::metrics::{Metrics, TooEarlyBy, UpstreamReading, UpstreamServerReading};
+use firstflight_upstream::{
+    Attempt, Observer, Pool, PoolStatus, SendError, ServerStatus, Standing, Terms,
+};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tracing::warn;
 
+use crate::ServerError;
+use crate::context::{BodyError, ResponseBody};
 use crate::handler::forwarded::{self, Forwarded};
-use crate::handler::response::{BodyError, ResponseBody, empty, plain};
-use crate::handler::upstreams::Watch;
-use crate::handler::websocket::{self, Asked, Carried};
-use crate::http::connection::Connection;
-use crate::observe::request::RequestRecord;
-use crate::route::early::NotSent;
-use crate::route::early::RequestClaims;
+use crate::handler::response::{empty, plain};
+use crate::handler::websocket::{self, PendingTunnel, WebSocket};
+use crate::handler::{NotSent, RequestContext};
+use crate::observe::trace::UpstreamNotes;
 
 /// Forwards requests to a pool.
 ///
@@ -27,19 +31,6 @@ use crate::route::early::RequestClaims;
 #[derive(Clone)]
 pub(crate) struct Proxy {
     pool: Pool,
-}
-
-/// On whose behalf a request is forwarded, and when.
-pub(crate) struct Forwarding<'a> {
-    pub(crate) connection: &'a Connection,
-    /// Whether the request came early and its connection's handshake is incomplete now.
-    pub(crate) before_completion: bool,
-    /// What it has claimed.
-    pub(crate) claims: &'a RequestClaims,
-    /// Where the upstream's work is noted, and what the request holds.
-    pub(crate) record: &'a RequestRecord,
-    /// The field by which the upstream goes on with the request's trace.
-    pub(crate) traceparent: Option<String>,
 }
 
 /// The header of RFC 8470 section 5.1.
@@ -55,32 +46,31 @@ impl Proxy {
     pub(crate) async fn forward<B>(
         &self,
         request: Request<B>,
-        forwarding: Forwarding<'_>,
+        context: &RequestContext<'_>,
     ) -> Option<Response<ResponseBody>>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
-        if !forwarding.record.may_be_forwarded() {
-            let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE);
-            answer.extensions_mut().insert(NotSent);
-            return Some(answer);
+        if !context.record.may_be_forwarded() {
+            let mut response = plain(StatusCode::SERVICE_UNAVAILABLE);
+            response.extensions_mut().insert(NotSent);
+            return Some(response);
         }
-        if let Some(asked) = websocket::asked(&request) {
-            return Some(self.open_tunnel(request, asked, &forwarding).await);
+        if let Some(kind) = context.websocket {
+            return Some(self.open_tunnel(request, kind, context).await);
         }
         let mut request = request;
         if let Some(status) = end_of_the_way(&mut request) {
             return Some(plain(status));
         }
-        let connection = forwarding.connection;
         let had_early_data = request.headers().contains_key(EARLY_DATA);
-        let early = forwarding.before_completion;
-        let Some((mut parts, body)) = translate(request, &forwarding) else {
+        let early = context.before_completion;
+        let Some((mut parts, body)) = translate(request, context) else {
             return Some(plain(StatusCode::BAD_REQUEST));
         };
-        pass_trace_on(&mut parts.headers, &forwarding);
-        forwarding.claims.mark(&mut parts.headers);
+        pass_trace_on(&mut parts.headers, context);
+        context.claims.mark(&mut parts.headers);
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
         // removed, and one field of value 1 whatever the client made of it.
         if early || had_early_data {
@@ -88,18 +78,18 @@ impl Proxy {
         }
         let replayable = body.is_end_stream();
         let again = (early && !had_early_data && replayable).then(|| parts.clone());
-        let answer = self.send(Request::from_parts(parts, body), &forwarding).await;
+        let response = self.send(Request::from_parts(parts, body), context).await;
         match again {
             // RFC 8470 section 5.2: a 425 to a request that only we marked may be retried, after
             // the handshake.
-            Some(mut parts) if answer.status() == StatusCode::TOO_EARLY => {
-                if !connection.handshake_completes().await {
+            Some(mut parts) if response.status() == StatusCode::TOO_EARLY => {
+                if !context.handshake.completes().await {
                     return None;
                 }
                 parts.headers.remove(EARLY_DATA);
-                Some(self.send(Request::from_parts(parts, empty()), &forwarding).await)
+                Some(self.send(Request::from_parts(parts, empty()), context).await)
             }
-            _ => Some(answer),
+            _ => Some(response),
         }
     }
 
@@ -107,78 +97,78 @@ impl Proxy {
     async fn open_tunnel<B>(
         &self,
         mut request: Request<B>,
-        asked: Asked,
-        forwarding: &Forwarding<'_>,
+        kind: WebSocket,
+        context: &RequestContext<'_>,
     ) -> Response<ResponseBody>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
         let client = hyper::upgrade::on(&mut request);
-        let Some((mut head, body)) = translate(request, forwarding) else {
+        let Some((mut head, body)) = translate(request, context) else {
             return plain(StatusCode::BAD_REQUEST);
         };
         if !body.is_end_stream() {
             // Which of its bytes were the tunnel's, not all servers would agree about.
             return plain(StatusCode::BAD_REQUEST);
         }
-        pass_trace_on(&mut head.headers, forwarding);
-        forwarding.claims.mark(&mut head.headers);
-        let expected = websocket::ask(&mut head, asked);
-        let answer = match self.ask(Request::from_parts(head, empty()), forwarding).await {
-            Ok(answer) => answer,
-            Err(answer) => return answer,
+        pass_trace_on(&mut head.headers, context);
+        context.claims.mark(&mut head.headers);
+        let expected = websocket::prepare_request(&mut head, kind);
+        let response = match self.ask(Request::from_parts(head, empty()), context).await {
+            Ok(response) => response,
+            Err(response) => return response,
         };
-        let (mut answer, tunnel) = websocket::answer(answer, asked, client, expected.as_ref());
+        let (mut response, tunnel) = websocket::respond(response, kind, client, expected.as_ref());
         match tunnel {
             Some(tunnel) => {
                 let tunnel = tunnel.ending_after(self.pool.config().tunnel_timeout);
-                answer.extensions_mut().insert(Carried::new(tunnel));
+                response.extensions_mut().insert(PendingTunnel::new(tunnel));
             }
-            None => tidy(&mut answer),
+            None => tidy(&mut response),
         }
-        answer
+        response
     }
 
     async fn send(
         &self,
         request: Request<ResponseBody>,
-        forwarding: &Forwarding<'_>,
+        context: &RequestContext<'_>,
     ) -> Response<ResponseBody> {
-        match self.ask(request, forwarding).await {
-            Ok(mut answer) => {
-                if answer.status() == StatusCode::TOO_EARLY {
-                    forwarding
+        match self.ask(request, context).await {
+            Ok(mut response) => {
+                if response.status() == StatusCode::TOO_EARLY {
+                    context
                         .connection
-                        .server
+                        .observers
                         .metrics
                         .early_data
                         .too_early
                         .count(TooEarlyBy::Upstream);
                 }
-                tidy(&mut answer);
-                answer
+                tidy(&mut response);
+                response
             }
-            Err(answer) => answer,
+            Err(response) => response,
         }
     }
 
     async fn ask(
         &self,
         request: Request<ResponseBody>,
-        forwarding: &Forwarding<'_>,
+        context: &RequestContext<'_>,
     ) -> Result<Response<ResponseBody>, Response<ResponseBody>> {
-        let Forwarding { connection, record, .. } = forwarding;
-        let (client, local) = (connection.client, connection.local);
-        let observer = &Watch { notes: &record.upstream(), metrics: &connection.server.metrics };
+        let RequestContext { connection, record, .. } = context;
+        let (client, local) = (connection.facts.client, connection.facts.local);
+        let observer = &Watch { notes: &record.upstream(), metrics: &connection.observers.metrics };
         let terms = Terms { client, local, observer };
         self.pool.send(request, &terms).await.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
-            let mut answer = plain(status(&error));
+            let mut response = plain(status(&error));
             if is_unsent(&error) {
-                answer.extensions_mut().insert(NotSent);
+                response.extensions_mut().insert(NotSent);
             }
-            answer
+            response
         })
     }
 }
@@ -211,7 +201,7 @@ fn status(error: &SendError) -> StatusCode {
 /// The request as the upstream is to see it. `None`: it names a host that is none.
 fn translate<B>(
     request: Request<B>,
-    forwarding: &Forwarding<'_>,
+    context: &RequestContext<'_>,
 ) -> Option<(http::request::Parts, ResponseBody)>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -245,10 +235,10 @@ where
     }
     join_cookies(&mut parts.headers);
     parts.headers.append(header::VIA, via);
-    forwarded::set(&mut parts.headers, forwarding.connection.client);
+    forwarded::set(&mut parts.headers, context.connection.facts.client);
     // For this connection's library alone.
     parts.extensions = http::Extensions::new();
-    let body = Forwarded::new(body, forwarding.claims.flight_field().cloned());
+    let body = Forwarded::new(body, context.claims.flight_field().cloned());
     Some((parts, body.map_err(Into::into).boxed_unsync()))
 }
 
@@ -271,21 +261,21 @@ fn end_of_the_way<B>(request: &mut Request<B>) -> Option<StatusCode> {
 }
 
 /// Tells the upstream the request's trace.
-fn pass_trace_on(headers: &mut HeaderMap, forwarding: &Forwarding<'_>) {
+fn pass_trace_on(headers: &mut HeaderMap, context: &RequestContext<'_>) {
     if let (Some(tracer), Some(traceparent)) =
-        (&forwarding.connection.server.tracer, &forwarding.traceparent)
+        (&context.connection.observers.tracer, &context.traceparent)
     {
         tracer.pass_on(traceparent, headers);
     }
 }
 
-/// Takes out of an answer what concerns the upstream's connection.
-fn tidy(answer: &mut Response<ResponseBody>) {
-    let chunked = answer.headers().contains_key(header::TRANSFER_ENCODING);
-    remove_hop_by_hop(answer.headers_mut());
+/// Takes out of a response what concerns the upstream's connection.
+fn tidy(response: &mut Response<ResponseBody>) {
+    let chunked = response.headers().contains_key(header::TRANSFER_ENCODING);
+    remove_hop_by_hop(response.headers_mut());
     if chunked {
         // RFC 9112 section 6.3: the length was not what counted.
-        answer.headers_mut().remove(header::CONTENT_LENGTH);
+        response.headers_mut().remove(header::CONTENT_LENGTH);
     }
 }
 
@@ -338,6 +328,78 @@ fn via(version: http::Version) -> HeaderValue {
         http::Version::HTTP_3 => "3.0 firstflight",
         _ => "1.1 firstflight",
     })
+}
+
+/// Pools by name.
+pub(crate) type Pools = BTreeMap<String, Pool>;
+
+/// The pools that a configuration names. One of `before` whose settings stay is taken over: with
+/// its connections, and with what is known of its servers.
+///
+/// # Errors
+/// [`ServerError::Upstream`].
+pub(crate) fn pools(config: &ServerConfig, before: &Pools) -> Result<Pools, ServerError> {
+    let Content::Sites(sites) = &config.content else { return Ok(Pools::new()) };
+    let mut pools = Pools::new();
+    for (name, settings) in &sites.upstreams {
+        let mut settings = settings.clone();
+        settings.answer_timeout.get_or_insert(config.limits.upstream_timeout);
+        let pool = match before.get(name) {
+            Some(pool) if *pool.config() == settings => pool.clone(),
+            _ => Pool::new(name, settings)
+                .map_err(|reason| ServerError::Upstream { name: name.clone(), reason })?,
+        };
+        pools.insert(name.clone(), pool);
+    }
+    Ok(pools)
+}
+
+/// Notes each try for its request, and counts it.
+pub(crate) struct Watch<'a> {
+    pub(crate) notes: &'a UpstreamNotes,
+    pub(crate) metrics: &'a Metrics,
+}
+
+impl Observer for Watch<'_> {
+    fn attempt(&self, attempt: &Attempt<'_>) {
+        if attempt.result.is_ok() {
+            self.metrics.upstreams.answered(attempt.pool, attempt.server, attempt.took);
+        }
+        self.notes.attempt(attempt);
+    }
+}
+
+/// What metrics say of a pool.
+pub(crate) fn reading(pool: PoolStatus) -> UpstreamReading {
+    UpstreamReading {
+        name: pool.name,
+        servers: pool.servers.into_iter().map(server_reading).collect(),
+        retries: pool.retries,
+        retries_denied: pool.retries_denied,
+        waiting: pool.waiting as u64,
+        turned_away: pool.turned_away,
+    }
+}
+
+fn server_reading(server: ServerStatus) -> UpstreamServerReading {
+    let totals = server.totals;
+    UpstreamServerReading {
+        address: server.address,
+        healthy: matches!(server.standing, Standing::Up | Standing::Trial),
+        active: server.in_flight as u64,
+        connections: server.connections,
+        requests: totals.requests,
+        answers: totals.answers,
+        failures: [
+            totals.connect_failed,
+            totals.stale,
+            totals.broken,
+            totals.refused,
+            totals.timeouts,
+            totals.bodies_broken,
+            totals.bodies_stalled,
+        ],
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! WebSocket: a request that becomes a tunnel to an upstream, which speaks HTTP/1.1. The client
 //! asks by an upgrade (RFC 6455) or, over HTTP/2, by an extended CONNECT (RFC 8441).
 
+use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,48 +14,53 @@ use http::{
     header, request,
 };
 use hyper::ext::Protocol;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
 use sha1::{Digest, Sha1};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::time::sleep_until;
+use tracing::debug;
 
-use crate::handler::response::{ResponseBody, empty, plain};
-use crate::handler::tunnel::Tunnel;
+use crate::context::ResponseBody;
+use crate::handler::response::{empty, plain};
+use crate::observe::request::RequestRecord;
 
-/// How a client asks.
+/// How a client requests a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum WebSocket {
     /// RFC 6455 section 4.1.
     Upgrade,
     /// RFC 8441 section 5.
     Connect,
 }
 
-/// Whether a request asks for a WebSocket. Other protocols are asked for in vain: `h2c` would be a
-/// way around all that is decided request by request.
-pub(crate) fn asked<B>(request: &Request<B>) -> Option<Asked> {
+/// The WebSocket that a request is for, if it is. Other protocols are requested in vain: `h2c`
+/// would be a way around all that is decided request by request.
+pub(crate) fn requested<B>(request: &Request<B>) -> Option<WebSocket> {
     let headers = request.headers();
     match (request.version(), request.method()) {
         (Version::HTTP_11, &Method::GET) => {
-            let asks = lists(headers, &header::UPGRADE, "websocket")
+            let matches = lists(headers, &header::UPGRADE, "websocket")
                 && lists(headers, &header::CONNECTION, "upgrade");
-            asks.then_some(Asked::Upgrade)
+            matches.then_some(WebSocket::Upgrade)
         }
         (Version::HTTP_2, &Method::CONNECT) => {
             let protocol = request.extensions().get::<Protocol>()?;
-            protocol.as_str().eq_ignore_ascii_case("websocket").then_some(Asked::Connect)
+            protocol.as_str().eq_ignore_ascii_case("websocket").then_some(WebSocket::Connect)
         }
         _ => None,
     }
 }
 
-/// Makes a request, from which all that concerns one connection was removed, the question to the
-/// upstream. Returns the answer that its key asks for, where the key is ours.
-pub(crate) fn ask(head: &mut request::Parts, asked: Asked) -> Option<HeaderValue> {
+/// Makes a request, from which all that concerns one connection was removed, the request to the
+/// upstream. Returns the accept that its key requires, where the key is ours.
+pub(crate) fn prepare_request(head: &mut request::Parts, kind: WebSocket) -> Option<HeaderValue> {
     head.method = Method::GET;
     let headers = &mut head.headers;
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     headers.remove(header::CONTENT_LENGTH);
-    if asked == Asked::Upgrade {
+    if kind == WebSocket::Upgrade {
         return None;
     }
     // RFC 8441 section 5: HTTP/2 has neither key nor accept.
@@ -64,37 +73,37 @@ pub(crate) fn ask(head: &mut request::Parts, asked: Asked) -> Option<HeaderValue
     Some(accept)
 }
 
-/// The answer to the client, and the tunnel behind it if the upstream agrees. `expected`: see
-/// [`ask`].
-pub(crate) fn answer(
-    mut answer: Response<ResponseBody>,
-    asked: Asked,
+/// The response to the client, and the tunnel behind it if the upstream agrees. `expected`: see
+/// [`prepare_request`].
+pub(crate) fn respond(
+    mut response: Response<ResponseBody>,
+    kind: WebSocket,
     client: OnUpgrade,
     expected: Option<&HeaderValue>,
 ) -> (Response<ResponseBody>, Option<Tunnel>) {
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         // To a CONNECT it would say that the tunnel is there.
-        let misleading = asked == Asked::Connect && answer.status().is_success();
-        return (if misleading { plain(StatusCode::BAD_GATEWAY) } else { answer }, None);
+        let misleading = kind == WebSocket::Connect && response.status().is_success();
+        return (if misleading { plain(StatusCode::BAD_GATEWAY) } else { response }, None);
     }
-    let headers = answer.headers();
+    let headers = response.headers();
     let agreed = lists(headers, &header::UPGRADE, "websocket")
         && expected.is_none_or(|accept| headers.get(header::SEC_WEBSOCKET_ACCEPT) == Some(accept));
     if !agreed {
         return (plain(StatusCode::BAD_GATEWAY), None);
     }
-    let upstream = hyper::upgrade::on(&mut answer);
-    let (mut head, body) = answer.into_parts();
+    let upstream = hyper::upgrade::on(&mut response);
+    let (mut head, body) = response.into_parts();
     head.extensions = Extensions::new();
     for name in [header::CONNECTION, header::UPGRADE, header::CONTENT_LENGTH] {
         head.headers.remove(name);
     }
-    match asked {
-        Asked::Upgrade => {
+    match kind {
+        WebSocket::Upgrade => {
             head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
             head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         }
-        Asked::Connect => {
+        WebSocket::Connect => {
             head.status = StatusCode::OK;
             head.headers.remove(header::SEC_WEBSOCKET_ACCEPT);
         }
@@ -103,19 +112,19 @@ pub(crate) fn answer(
     (Response::from_parts(head, empty()), Some(Tunnel::new(client, upstream, body)))
 }
 
-/// A tunnel on its way from who opened it to the connection's task, in an answer's extensions.
+/// A tunnel on its way from who opened it to the connection's task, in a response's extensions.
 #[derive(Clone)]
-pub(crate) struct Carried(Arc<Mutex<Option<Tunnel>>>);
+pub(crate) struct PendingTunnel(Arc<Mutex<Option<Tunnel>>>);
 
-impl Carried {
+impl PendingTunnel {
     pub(crate) fn new(tunnel: Tunnel) -> Self {
         Self(Arc::new(Mutex::new(Some(tunnel))))
     }
 
-    /// The tunnel behind an answer.
-    pub(crate) fn take<B>(answer: &mut Response<B>) -> Option<Tunnel> {
-        let carried = answer.extensions_mut().remove::<Self>()?;
-        carried.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The tunnel behind a response.
+    pub(crate) fn take<B>(response: &mut Response<B>) -> Option<Tunnel> {
+        let pending = response.extensions_mut().remove::<Self>()?;
+        pending.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -138,6 +147,113 @@ fn visible(base64: &str) -> HeaderValue {
 /// RFC 6455 section 1.3.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
+/// A tunnel whose ends are not there yet: the client's is once the response is written.
+pub(crate) struct Tunnel {
+    client: OnUpgrade,
+    upstream: OnUpgrade,
+    /// Holds the place on the upstream's server.
+    place: ResponseBody,
+    idle: Duration,
+}
+
+/// One end, which notes what it gives.
+struct End {
+    io: TokioIo<Upgraded>,
+    given: u64,
+    /// Whether it has said all.
+    ended: bool,
+    last: Last,
+}
+
+/// When an end last gave something.
+#[derive(Clone)]
+struct Last(Arc<Mutex<Instant>>);
+
+impl Tunnel {
+    pub(crate) fn new(client: OnUpgrade, upstream: OnUpgrade, place: ResponseBody) -> Self {
+        Self { client, upstream, place, idle: Duration::MAX }
+    }
+
+    /// Ends when neither side has said anything for that long.
+    pub(crate) fn ending_after(self, idle: Duration) -> Self {
+        Self { idle, ..self }
+    }
+
+    /// Carries bytes until both sides have ended, or one has broken off. The request runs as long.
+    pub(crate) async fn run(self, mut record: RequestRecord) {
+        let Self { client, upstream, place, idle } = self;
+        let (client, upstream) = match tokio::try_join!(client, upstream) {
+            Ok(both) => both,
+            Err(error) => return debug!("a tunnel has no ends: {error}"),
+        };
+        let last = Last(Arc::new(Mutex::new(Instant::now())));
+        let end = |upgraded| {
+            let io = TokioIo::new(upgraded);
+            End { io, given: 0, ended: false, last: last.clone() }
+        };
+        let (mut client, mut upstream) = (end(client), end(upstream));
+        let carried = tokio::select! {
+            carried = copy_bidirectional(&mut client, &mut upstream) => carried.map(|_| ()),
+            () = last.stands_still_for(idle) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        record.bytes(upstream.given);
+        match carried {
+            // A client that has heard all may leave without a word.
+            _ if upstream.ended => record.complete(),
+            Ok(()) => record.complete(),
+            Err(error) => debug!("a tunnel broke off: {error}"),
+        }
+        drop(place);
+    }
+}
+
+impl Last {
+    async fn stands_still_for(&self, limit: Duration) {
+        loop {
+            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match last.checked_add(limit) {
+                None => return std::future::pending().await,
+                Some(end) if end <= Instant::now() => return,
+                Some(end) => sleep_until(end.into()).await,
+            }
+        }
+    }
+}
+
+impl AsyncRead for End {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        let count = buffer.filled().len() - before;
+        self.given += count as u64;
+        self.ended |= count == 0;
+        *self.last.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for End {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,8 +269,8 @@ mod tests {
     #[test]
     fn rfc6455_4_1_what_asks_for_a_websocket() {
         let both = [("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")];
-        let ask = |version, method, fields: &[_]| asked(&request(version, method, fields));
-        assert_eq!(ask(Version::HTTP_11, "GET", &both), Some(Asked::Upgrade));
+        let ask = |version, method, fields: &[_]| requested(&request(version, method, fields));
+        assert_eq!(ask(Version::HTTP_11, "GET", &both), Some(WebSocket::Upgrade));
         for (version, method, fields) in [
             (Version::HTTP_10, "GET", &both[..]),
             (Version::HTTP_2, "GET", &both),
@@ -172,10 +288,11 @@ mod tests {
 
     #[test]
     fn rfc8441_5_an_extended_connect_asks_too() {
-        for (protocol, expected) in [("websocket", Some(Asked::Connect)), ("connect-udp", None)] {
+        for (protocol, expected) in [("websocket", Some(WebSocket::Connect)), ("connect-udp", None)]
+        {
             let mut request = request(Version::HTTP_2, "CONNECT", &[]);
             request.extensions_mut().insert(Protocol::from(protocol));
-            assert_eq!(asked(&request), expected);
+            assert_eq!(requested(&request), expected);
         }
     }
 
@@ -187,15 +304,15 @@ mod tests {
     #[test]
     fn rfc8441_5_the_key_is_ours_and_has_to_be_answered() {
         let (mut head, ()) = request(Version::HTTP_2, "CONNECT", &[]).into_parts();
-        let expected = ask(&mut head, Asked::Connect).unwrap();
+        let expected = prepare_request(&mut head, WebSocket::Connect).unwrap();
         assert_eq!(head.method, Method::GET);
         assert_eq!(expected, accept(head.headers[header::SEC_WEBSOCKET_KEY].to_str().unwrap()));
         let says = |accept: &HeaderValue| {
             let upgrade = Response::builder().status(101).header("upgrade", "websocket");
             let response = upgrade.header("sec-websocket-accept", accept).body(empty()).unwrap();
             let client = hyper::upgrade::on(request(Version::HTTP_2, "CONNECT", &[]));
-            let (answer, tunnel) = answer(response, Asked::Connect, client, Some(&expected));
-            (answer.status().as_u16(), tunnel.is_some(), answer.headers().len())
+            let (response, tunnel) = respond(response, WebSocket::Connect, client, Some(&expected));
+            (response.status().as_u16(), tunnel.is_some(), response.headers().len())
         };
         assert_eq!(says(&expected), (200, true, 0));
         assert_eq!(says(&HeaderValue::from_static("other")).0, 502);

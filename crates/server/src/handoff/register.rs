@@ -1,25 +1,24 @@
 //! The strike register on its way from one process to the next, over a stream between the two.
 //!
-//! The old process sends a digest of where its store is and `length, inheritance`, the new one answers [`TAKEN`], and the old one says
-//! [`YOURS`]. Only then the register is the new one's; whatever breaks off before leaves it where it
-//! was. After that the old process asks, [`Question`] by [`Question`], and the new one answers each
-//! with a byte, until the old one has gone.
+//! The old process sends a digest of where its store is and `length, inheritance`, the new one
+//! answers [`TAKEN`], and the old one says [`YOURS`]. Only then the register is the new one's;
+//! whatever breaks off before leaves it where it was. After that the old process asks, [`Question`]
+//! by [`Question`], and the new one answers each with a byte, until the old one has gone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::ServerConfig;
 use firstflight_replay::{Answer, BadInheritance, ClaimKey, Inheritance, Question};
-use nix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use crate::ServerHandle;
-use crate::gate::EarlyDataGate;
-use crate::server::{Server, Shared, Stop};
+use crate::context::Stop;
+use crate::gate::{EarlyDataGate, Successor, SuccessorRequest};
+use crate::http::Shared;
 
 /// Why a register stayed where it was.
 #[derive(Debug, thiserror::Error)]
@@ -41,111 +40,52 @@ pub enum HandOverError {
     )]
     OtherStore,
     /// The other process is too slow.
-    #[error("the strike register was not handed over within {PATIENCE:?}")]
+    #[error("the strike register was not handed over within {HANDOVER_TIMEOUT:?}")]
     Slow,
 }
 
-/// The way to the process that has the register now.
-#[derive(Clone)]
-pub(crate) struct Successor(mpsc::UnboundedSender<Ask>);
-
-struct Ask {
-    question: Question,
-    /// Gone, if nobody waits for the answer.
-    answer: oneshot::Sender<Answer>,
-}
-
-impl Successor {
-    /// What the other process says. `None`: it has gone, or the register is ours again.
-    pub(crate) async fn ask(&self, question: Question) -> Option<Answer> {
-        let (answer, answered) = oneshot::channel();
-        self.0.send(Ask { question, answer }).ok()?;
-        answered.await.ok()
-    }
-
-    /// Waits until the register is ours again.
-    pub(crate) async fn gone(&self) {
-        self.0.closed().await;
-    }
-}
-
-impl ServerHandle {
-    /// Hands the strike register over to the process at the other end, which calls
-    /// [`ServerHandle::take_over`]. Flights that come here while that lasts wait for it. From then
-    /// on this process asks the other one about each, over the same stream: it may go on to serve,
-    /// and to accept, until it has drained.
-    ///
-    /// # Errors
-    /// [`HandOverError`]: the register is this process's still, and it goes on as before.
-    pub async fn hand_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
-        hand_over(&self.0, stream).await
-    }
-
-    /// Takes the strike register over from the process at the other end, which calls
-    /// [`ServerHandle::hand_over`]; and answers that one's questions from then on. Call it between
-    /// [`Server::bind`] and [`Server::run`]: before it, flights that the other process has
-    /// run are not known here.
-    ///
-    /// # Errors
-    /// [`HandOverError`]: the other process has the register still, and goes on to serve. This one
-    /// must not.
-    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
-        take_over(&self.0, stream).await
-    }
-
-    /// Waits until the strike register and the UDP sockets are this process's again, after the
-    /// process at the other end has died. If they were not handed over, returns at once.
-    pub async fn take_back(&self) {
-        self.0.gate.without_successor().await;
-        self.0.quic_ports.has_sockets().await;
-    }
-}
-
-impl Server {
-    /// See [`ServerHandle::take_over`].
-    ///
-    /// # Errors
-    /// [`HandOverError`]
-    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
-        self.handle().take_over(stream).await
-    }
-}
-
-async fn hand_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
-    let (asks, mut asked) = mpsc::unbounded_channel();
-    // No reload meanwhile.
-    let config = server.config.lock().await;
-    if *server.stopping().borrow() != Stop::No {
+/// Hands the register over to the process at the other end. `config`: in use, and not replaced
+/// meanwhile.
+///
+/// # Errors
+/// [`HandOverError`]: the register is this process's still.
+pub(crate) async fn hand_over(
+    shared: &Arc<Shared>,
+    config: &ServerConfig,
+    mut stream: UnixStream,
+) -> Result<(), HandOverError> {
+    let (requests, mut received) = mpsc::unbounded_channel();
+    if shared.shutdown.stage() != Stop::No {
         return Err(HandOverError::NotOurs);
     }
-    let closed = server.gate.close(Successor(asks));
+    let closed = shared.gate.close(Successor::new(requests));
     let inheritance = closed.ok_or(HandOverError::NotOurs)?;
-    let given = timeout(PATIENCE, give(&mut stream, &inheritance, &store(&config))).await;
+    let given = timeout(HANDOVER_TIMEOUT, give(&mut stream, &inheritance, &store(config))).await;
     if let Err(error) = given.unwrap_or(Err(HandOverError::Slow)) {
-        server.gate.reopen();
+        shared.gate.reopen();
         // What came meanwhile.
-        while let Ok(ask) = asked.try_recv() {
-            let _ = ask.answer.send(server.gate.answer(&ask.question));
+        while let Ok(ask) = received.try_recv() {
+            let _ = ask.reply.send(shared.gate.answer(&ask.question));
         }
         return Err(error);
     }
     let (flights, names) = inheritance.len();
     info!("the strike register is handed over: {flights} flights, {names} names");
-    let server = server.clone();
+    let shared = shared.clone();
     tokio::spawn(async move {
-        if let Err(error) = ask_all(&mut stream, &mut asked).await {
+        if let Err(error) = ask_all(&mut stream, &mut received).await {
             // What it has claimed nobody knows.
-            if *server.stopping().borrow() == Stop::No {
+            if shared.shutdown.stage() == Stop::No {
                 warn!(
                     "the process that has the strike register is gone: {error}; tickets issued \
                      before bring no early data"
                 );
             }
-            server.gate.start_epoch();
-            server.gate.reopen();
+            shared.gate.start_epoch();
+            shared.gate.reopen();
         }
         // Tells [`Successor::gone`], once the register is open.
-        drop(asked);
+        drop(received);
     });
     Ok(())
 }
@@ -170,11 +110,11 @@ async fn give(
 /// the other process dies, also if there is nothing to ask.
 async fn ask_all(
     stream: &mut UnixStream,
-    asked: &mut mpsc::UnboundedReceiver<Ask>,
+    received: &mut mpsc::UnboundedReceiver<SuccessorRequest>,
 ) -> std::io::Result<()> {
     loop {
         let ask = tokio::select! {
-            ask = asked.recv() => ask,
+            ask = received.recv() => ask,
             // The other process sends nothing unasked, so this is the end of the stream.
             read = stream.read_u8() => {
                 return read.and_then(|_| Err(std::io::ErrorKind::InvalidData.into()));
@@ -183,22 +123,31 @@ async fn ask_all(
         let Some(ask) = ask else { return Ok(()) };
         stream.write_all(&ask.question.to_bytes()).await?;
         match Answer::parse(stream.read_u8().await?) {
-            Some(answer) => drop(ask.answer.send(answer)),
+            Some(answer) => drop(ask.reply.send(answer)),
             None => debug!("no answer to {:?}", ask.question),
         }
     }
 }
 
-async fn take_over(server: &Arc<Shared>, mut stream: UnixStream) -> Result<(), HandOverError> {
-    let store = store(&*server.config.lock().await);
-    let taking = timeout(PATIENCE, take(&mut stream, &store));
+/// Takes the register over from the process at the other end, and answers its questions from then
+/// on.
+///
+/// # Errors
+/// [`HandOverError`]: the other process has the register still.
+pub(crate) async fn take_over(
+    shared: &Arc<Shared>,
+    config: &ServerConfig,
+    mut stream: UnixStream,
+) -> Result<(), HandOverError> {
+    let store = store(config);
+    let taking = timeout(HANDOVER_TIMEOUT, take(&mut stream, &store));
     let inheritance = taking.await.unwrap_or(Err(HandOverError::Slow))?;
-    server.gate.take_over(&inheritance);
+    shared.gate.take_over(&inheritance);
     let (flights, names) = inheritance.len();
     info!("the strike register is taken over: {flights} flights, {names} names");
-    let server = server.clone();
+    let shared = shared.clone();
     tokio::spawn(async move {
-        let error = answer_all(&server.gate, stream).await;
+        let error = answer_all(&shared.gate, stream).await;
         debug!("the process before this one has gone: {error}");
     });
     Ok(())
@@ -243,13 +192,8 @@ fn store(config: &ServerConfig) -> String {
     ClaimKey::from_name(&[format!("{store:?}").as_bytes()]).to_string()
 }
 
-/// A clock that all processes of a machine read alike, and that is never set.
-pub(crate) fn common() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
-}
-
 /// For a register of a million records and a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(10);
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The new process has read all.
 const TAKEN: u8 = 1;

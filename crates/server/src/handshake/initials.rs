@@ -60,7 +60,7 @@ impl InitialPackets {
             state.waiting.insert((remote, id), whole);
             (id, rest)
         };
-        let _ = timeout(PATIENCE, rest).await;
+        let _ = timeout(CLIENT_HELLO_TIMEOUT, rest).await;
         let mut state = self.state();
         state.waiting.remove(&(remote, id));
         match state.flights.take(remote, &id) {
@@ -99,4 +99,4 @@ impl InitialPackets {
 
 /// For the rest of a ClientHello. Datagrams of one flight come together; one that was lost comes
 /// again after a second only (RFC 9002 section 6.2.2), and is then not worth waiting for.
-const PATIENCE: Duration = Duration::from_millis(50);
+const CLIENT_HELLO_TIMEOUT: Duration = Duration::from_millis(50);

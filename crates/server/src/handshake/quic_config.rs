@@ -1,32 +1,17 @@
-//! HTTP/3 beside TCP: the same port over UDP, one quinn endpoint a worker.
-//!
-//! A request is early until its connection's handshake is complete. The flight's claim is settled
-//! before TLS accepts early data at all ([`accept`]), and each request passes the gate as over TCP
-//! ([`request`]).
+//! What quinn is told: windows, sizes, timeouts, tokens.
 
-use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
-use firstflight_quic::{AddressTokens, ServerCrypto, SpentTokens, Steering};
+use firstflight_config::{Http3Settings, Limits};
+use firstflight_quic::{AddressTokens, Burst, ServerCrypto, SpentTokens};
 use firstflight_tls::AcceptorConfig;
-use quinn::{Incoming, ServerConfig, ValidationTokenConfig, VarInt, crypto};
-
-use crate::handshake::initials::InitialPackets;
-use crate::listen::handshake_limit::HandshakePermit;
+use quinn::{IdleTimeout, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt};
 
 use crate::ServerError;
-use crate::handshake::tickets;
+use crate::context::now;
 use crate::handshake::tickets::TicketRing;
-use crate::listen::{quic_endpoint, udp_socket};
-
-pub(crate) use crate::listen::udp::QuicPorts;
-
-/// What connections are told, as one configuration has it.
-pub(crate) struct QuicConfig {
-    pub(crate) crypto: Arc<ServerCrypto>,
-    /// With cryptography that refuses early data.
-    pub(crate) config: ServerConfig,
-}
+use crate::route::QuicConfig;
 
 /// Address tokens, and which of them are spent. They outlive configurations.
 pub(crate) struct QuicTokens {
@@ -34,88 +19,70 @@ pub(crate) struct QuicTokens {
     spent: Arc<SpentTokens>,
 }
 
-/// Binds a port's sockets, inside a tokio runtime.
-///
-/// # Errors
-/// [`ServerError::UdpInUse`], [`ServerError::AddressForbidden`] or [`ServerError::Listen`].
-pub(crate) fn bind(address: SocketAddr) -> Result<Vec<UdpSocket>, ServerError> {
-    udp_socket::bind(address, steering())
-}
-
-/// One worker a worker thread.
-fn steering() -> Steering {
-    let workers = tokio::runtime::Handle::current().metrics().num_workers();
-    Steering::new(u8::try_from(workers).unwrap_or(u8::MAX))
-}
-
 impl QuicTokens {
     /// Sealed under the ring's keys.
     pub(crate) fn new(ring: &TicketRing) -> Self {
         Self {
-            tokens: AddressTokens::new(ring.keys().clone(), tickets::now),
-            spent: Arc::new(SpentTokens::new(SPENT_TOKENS, tickets::now)),
+            tokens: AddressTokens::new(ring.keys().clone(), now),
+            spent: Arc::new(SpentTokens::new(SPENT_TOKENS, now)),
         }
     }
 }
 
-impl QuicConfig {
-    /// What a configuration tells connections.
-    ///
-    /// # Errors
-    /// [`ServerError::Tls`].
-    pub(crate) fn new(
-        tls: AcceptorConfig,
-        tokens: &QuicTokens,
-        ring: &TicketRing,
-        settings: &firstflight_config::ServerConfig,
-    ) -> Result<Self, ServerError> {
-        let (http3, limits) = (&settings.http3, &settings.limits);
-        // What a client remembers of HTTP/3's settings beside the transport's.
-        let bound_to = limits.header_size.to_be_bytes();
-        let crypto = ServerCrypto::with_settings(tls, &bound_to)?;
-        let refusing = crypto.for_connection(Box::new(|_| false), None);
-        let mut config = ServerConfig::new(refusing, Arc::new(tokens.tokens.clone()));
-        config.transport_config(Arc::new(quic_endpoint::transport(http3, limits)));
-        let mut validation = ValidationTokenConfig::default();
-        validation
-            .lifetime(http3.token_lifetime.unwrap_or(ring.lifetime()))
-            .log(tokens.spent.clone())
-            .sent(TOKENS);
-        config
-            .validation_token_config(validation)
-            .max_incoming(INCOMING)
-            .incoming_buffer_size(INCOMING_BYTES)
-            .incoming_buffer_size_total(ALL_INCOMING_BYTES);
-        Ok(Self { crypto, config })
-    }
-
-    /// What a connection with this cryptography is told.
-    pub(crate) fn server_config(&self, crypto: Arc<dyn crypto::ServerConfig>) -> ServerConfig {
-        let mut config = self.config.clone();
-        config.crypto = crypto;
-        config
-    }
+/// What a configuration tells connections.
+///
+/// # Errors
+/// [`ServerError::Tls`].
+pub(crate) fn quic_config(
+    tls: AcceptorConfig,
+    tokens: &QuicTokens,
+    ring: &TicketRing,
+    settings: &firstflight_config::ServerConfig,
+) -> Result<QuicConfig, ServerError> {
+    let (http3, limits) = (&settings.http3, &settings.limits);
+    // What a client remembers of HTTP/3's settings beside the transport's.
+    let bound_to = limits.header_size.to_be_bytes();
+    let crypto = ServerCrypto::with_settings(tls, &bound_to)?;
+    let refusing = crypto.for_connection(Box::new(|_| false), None);
+    let mut config = ServerConfig::new(refusing, Arc::new(tokens.tokens.clone()));
+    config.transport_config(Arc::new(transport(http3, limits)));
+    let mut validation = ValidationTokenConfig::default();
+    validation
+        .lifetime(http3.token_lifetime.unwrap_or(ring.lifetime()))
+        .log(tokens.spent.clone())
+        .sent(TOKENS);
+    config
+        .validation_token_config(validation)
+        .max_incoming(INCOMING)
+        .incoming_buffer_size(INCOMING_BYTES)
+        .incoming_buffer_size_total(ALL_INCOMING_BYTES);
+    Ok(QuicConfig { crypto, server: config })
 }
 
-/// A connection that begins.
-pub(crate) struct NewConnection {
-    pub(crate) incoming: Incoming,
-    pub(crate) handshake_permit: HandshakePermit,
-    pub(crate) initials: Option<Arc<InitialPackets>>,
-    /// The port it came to.
-    pub(crate) port: u16,
+/// The transport parameters and their like, the same on every connection: early data is bound to
+/// them, so they change only with the configuration.
+fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(limits.streams.into())
+        .max_concurrent_uni_streams(UNI_STREAMS.into())
+        .stream_receive_window(STREAM_WINDOW.into())
+        .receive_window(CONNECTION_WINDOW.into())
+        .send_window(SEND_WINDOW)
+        // An idle client is told to go before it is taken for dead. And a client that only waits
+        // for its response is silent for as long as the upstream may be.
+        .max_idle_timeout(Some(
+            IdleTimeout::try_from(limits.idle_timeout.max(limits.upstream_timeout) + CLOSE_GRACE)
+                .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
+        ))
+        .initial_mtu(settings.initial_mtu)
+        .congestion_controller_factory(Arc::new(Burst::default()))
+        // Nothing here speaks in datagrams.
+        .datagram_receive_buffer_size(None);
+    transport
 }
 
-/// Closes a connection, and sees that its client is told though the congestion window is full.
-pub(crate) fn close(connection: &quinn::Connection, code: VarInt, reason: &[u8]) {
-    firstflight_quic::make_room_for_close(connection.congestion_state());
-    connection.close(code, reason);
-}
-
-/// RFC 9114 section 8.1.
-pub(crate) const H3_NO_ERROR: u32 = 0x100;
-
-/// QuicTokens in NEW_TOKEN frames that a connection brings: as many as tickets, one for each connection
+/// Tokens in NEW_TOKEN frames that a connection brings: as many as tickets, one for each connection
 /// that it may begin.
 const TOKENS: u32 = 2;
 
@@ -130,3 +97,16 @@ const ALL_INCOMING_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Bytes in which spent tokens are noted, a bit each.
 const SPENT_TOKENS: usize = 4 << 20;
+
+/// For a client that was told to go.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// Control and QPACK streams are three; the rest is for streams of types that nobody knows.
+const UNI_STREAMS: u32 = 16;
+
+/// What an upload may be ahead of its upstream. At 260 ms of round trip half a megabyte is 2 MB/s.
+const STREAM_WINDOW: u32 = 512 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// What may wait for a client's acknowledgement, and is kept in memory so long.
+const SEND_WINDOW: u64 = 1024 * 1024;

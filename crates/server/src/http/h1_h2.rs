@@ -17,12 +17,12 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tracing::debug;
 
-use crate::http::connection::{Completion, Connection, stopped};
-use crate::http::framed_stream::{FramedStream, RequestFraming};
+use crate::context::{Stop, stopped};
+use crate::http::connection::{Completion, Connection};
 use crate::http::request::HttpService;
-use crate::http::socket::Socket;
+use crate::http::stream::Socket;
 use crate::http::stream::{ConnectionStream, StreamProgress, StreamTask, StreamTasks};
-use crate::server::Stop;
+use crate::http::stream::{FramedStream, RequestFraming};
 
 /// Serves HTTP until the connection ends. Returns whether it ended as both sides meant it to.
 pub(crate) async fn serve(
@@ -36,7 +36,7 @@ pub(crate) async fn serve(
 ) -> bool {
     let progress = StreamProgress::default();
     let spawned = StreamTasks::default();
-    let http2 = connection.facts.alpn.as_deref() == Some(b"h2");
+    let http2 = connection.facts().tls.alpn.as_deref() == Some(b"h2");
     let io = ConnectionStream::new(stream, driver.clone(), socket.clone(), progress.clone(), http2);
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
     let http2 = library.is_http2();
@@ -53,7 +53,7 @@ pub(crate) async fn serve(
         completion,
         progress,
         // HTTP/1.1 has no word for a request that comes too late: a kept connection ends with
-        // its next answer, if another process has taken over.
+        // its next response, if another process has taken over.
         stopping: Box::pin(next_stop(
             Stop::No,
             stop,
@@ -79,7 +79,7 @@ impl Library {
         spawned: StreamTasks,
     ) -> Self {
         let limits = &connection.snapshot.limits;
-        if connection.facts.alpn.as_deref() == Some(b"h2") {
+        if connection.facts().tls.alpn.as_deref() == Some(b"h2") {
             let service = HttpService::new(connection.clone(), driver, None);
             // Rapid resets (CVE-2023-44487) meet the library's own limits.
             let connection = http2::Builder::new(spawned)
@@ -160,9 +160,9 @@ impl Future for ConnectionTask {
             (_, Poll::Ready(Some(ended_well))) => return Poll::Ready(ended_well),
             _ => {}
         }
-        // StreamEnd HTTP/1.1 the response says so.
+        // Over HTTP/1.1 the response says so.
         let is_last = !this.connection.snapshot.keep_alive || this.connection.is_overtaken();
-        if is_last && this.library.is_http2() && this.connection.seen.load(Ordering::Relaxed) > 0 {
+        if is_last && this.library.is_http2() && this.connection.requests_seen() > 0 {
             this.finish(cx);
         }
         loop {
@@ -176,7 +176,7 @@ impl Future for ConnectionTask {
 }
 
 impl ConnectionTask {
-    /// The library first, the handshake after it: an answer that is there at once then leaves
+    /// The library first, the handshake after it: a response that is there at once then leaves
     /// in one write with the server's flight.
     fn poll_protocol(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let ended = self.poll_library(cx);
@@ -188,7 +188,7 @@ impl ConnectionTask {
                 self.completion.reached(&self.connection);
             }
             Poll::Ready(Err(error)) => {
-                debug!("{}: {error}", self.connection.client);
+                debug!("{}: {error}", self.connection.facts().client);
                 return Poll::Ready(false);
             }
             Poll::Pending => {}
@@ -197,14 +197,14 @@ impl ConnectionTask {
         self.poll_library(cx)
     }
 
-    /// Sends what the progress has written: once, so that it leaves in as few segments as it fills.
+    /// Sends what this turn has written: once, so that it leaves in as few segments as it fills.
     /// `Some`: the socket has failed, and the connection ends as this says.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Option<bool>> {
         let sent = self.driver.poll_send(cx);
         self.progress.note_write(sent, self.socket.written()).map(|sent| match sent {
             Ok(()) => None,
             Err(error) => {
-                debug!("{}: {error}", self.connection.client);
+                debug!("{}: {error}", self.connection.facts().client);
                 Some(self.connection.is_complete())
             }
         })
@@ -220,7 +220,7 @@ impl ConnectionTask {
             return Poll::Pending;
         }
         while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
-        // In the same progress: it sends what the streams answered, and reads no further.
+        // In the same turn: it sends what the streams answered, and reads no further.
         let result = self.library.poll(cx).map(|result| self.note(result));
         self.streams.extend(self.spawned.take());
         if !self.streams.is_empty() && result.is_pending() {
@@ -230,8 +230,8 @@ impl ConnectionTask {
         result
     }
 
-    /// After the library: over HTTP/1.1 it gives the stream away when a tunnel begins. Each is polled
-    /// in each progress, because the stream wakes the task only.
+    /// After the library: over HTTP/1.1 it gives the stream away when a tunnel begins. Each is
+    /// polled in each turn, because the stream wakes the task only.
     fn poll_tunnels(&mut self, cx: &mut Context<'_>) {
         self.tunnels.extend(self.connection.tunnels.take());
         if self.ended.is_some() {
@@ -250,12 +250,12 @@ impl ConnectionTask {
         if let Poll::Ready((stage, _)) = self.stopping.as_mut().poll(cx) {
             return Some(stage);
         }
-        if self.library.is_http2() || self.connection.seen.load(Ordering::Relaxed) > 0 {
+        if self.library.is_http2() || self.connection.requests_seen() > 0 {
             self.clock.stopping = Some(Instant::now());
             self.library.finish();
         }
-        // Else its first request is on its way, and its answer says that it is the last
-        // (`service.rs`): HTTP/1.1 has no word for a request that nobody has executed.
+        // Else its first request is on its way, and its response says that it is the last
+        // (`request.rs`): HTTP/1.1 has no word for a request that nobody has executed.
         Some(stage)
     }
 
@@ -269,7 +269,7 @@ impl ConnectionTask {
 
     fn note(&self, result: hyper::Result<()>) -> bool {
         if let Err(error) = &result {
-            debug!("{}: {error}", self.connection.client);
+            debug!("{}: {error}", self.connection.facts().client);
         }
         // A head that was too large has been answered; the peer is to read that.
         result.is_ok() || self.connection.is_complete()
@@ -359,7 +359,7 @@ impl TimeLimits {
     /// Takes note of what has changed since the last poll.
     fn look(&mut self, http2: bool) {
         let data = self.progress.data_written();
-        let offers = http2 && self.connection.offered.load(Ordering::Relaxed) > 0;
+        let offers = http2 && self.connection.observer.offered.load(Ordering::Relaxed) > 0;
         if !offers || self.untaken.is_none_or(|(_, before)| before != data) {
             self.untaken = offers.then(|| (Instant::now(), data));
         }
@@ -383,10 +383,9 @@ impl TimeLimits {
     fn deadline(&self) -> Option<Instant> {
         let limits = &self.connection.snapshot.limits;
         if let (Some(expired), Some(idle)) = (self.expired, self.idle) {
-            return Some(expired.max(idle.since) + FAREWELL);
+            return Some(expired.max(idle.since) + CLOSE_TIMEOUT);
         }
-        let first =
-            !self.connection.is_complete() || self.connection.seen.load(Ordering::Relaxed) == 0;
+        let first = !self.connection.is_complete() || self.connection.requests_seen() == 0;
         let stopping = self.stopping.zip(self.idle).map(|(since, idle)| since.max(idle.since));
         [
             first.then(|| self.accepted_at + limits.header_timeout),
@@ -394,7 +393,7 @@ impl TimeLimits {
             self.idle.and_then(|idle| idle.head).map(|head| head + limits.header_timeout),
             self.progress.blocked_since().map(|since| since + limits.idle_timeout),
             self.untaken.map(|(since, _)| since + limits.idle_timeout),
-            stopping.map(|since| since + FAREWELL),
+            stopping.map(|since| since + CLOSE_TIMEOUT),
         ]
         .into_iter()
         .flatten()
@@ -404,7 +403,7 @@ impl TimeLimits {
     fn expire(&mut self) -> Expired {
         // While a response is running or being sent, only a standstill has a limit.
         if self.idle.is_none() || self.expired.is_some() || !self.connection.is_complete() {
-            self.connection.visit.timed_out();
+            self.connection.timed_out();
             return Expired::Cut;
         }
         self.expired = Some(Instant::now());
@@ -413,4 +412,4 @@ impl TimeLimits {
 }
 
 /// How long a peer has for the last words of an idle or stopped connection.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

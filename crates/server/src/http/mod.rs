@@ -1,16 +1,39 @@
+//! Requests are read, and responses written: HTTP/1.1, HTTP/2, HTTP/3, and ping-pong without HTTP.
+
 pub(crate) mod connection;
-pub(crate) mod framed_stream;
-pub(crate) mod h1_framing;
+pub(crate) mod framing;
 pub(crate) mod h1_h2;
-pub(crate) mod h2_frames;
 pub(crate) mod h3;
-pub(crate) mod h3_body;
-pub(crate) mod h3_halves;
-pub(crate) mod h3_request;
 pub(crate) mod h3_streams;
 pub(crate) mod ping_pong;
-pub(crate) mod quic_ping_pong;
 pub(crate) mod redirect;
 pub(crate) mod request;
-pub(crate) mod socket;
 pub(crate) mod stream;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use crate::context::Shutdown;
+use crate::context::memory::Budget;
+use crate::gate::EarlyDataGate;
+use crate::handler::acme_challenge::AcmeChallenges;
+use crate::observe::Observers;
+use crate::route::Snapshot;
+
+/// What all connections share, as long as the process lives.
+pub(crate) struct Shared {
+    pub(crate) snapshot: ArcSwap<Snapshot>,
+    pub(crate) observers: Arc<Observers>,
+    pub(crate) memory: Arc<Budget>,
+    pub(crate) gate: EarlyDataGate,
+    pub(crate) challenges: AcmeChallenges,
+    pub(crate) shutdown: Shutdown,
+}
+
+impl Shared {
+    /// The newest snapshot.
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+}

@@ -1,4 +1,5 @@
-//! Ping-pong: `PONG` for each `PING`, without HTTP, to measure round trips and nothing else.
+//! Ping-pong: `PONG` for each `PING`, without HTTP, to measure round trips and nothing else. Over
+//! QUIC each has its stream.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,17 +8,20 @@ use std::time::{Duration, Instant};
 
 use firstflight_replay::Decision;
 use firstflight_tls::TlsStream;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use quinn::{RecvStream, SendStream, VarInt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
-use crate::http::connection::{Admission, Completion, Connection, stopped};
-use crate::http::socket::Socket;
+use crate::context::{Stop, next_stop, stopped};
+use crate::http::connection::{Admission, Completion, Connection};
+use crate::http::stream::Socket;
 use crate::observe::request::{Head, RequestRecord};
-use crate::server::Stop;
 
 /// Answers pings until the peer closes. Returns whether the connection ended as it should.
-pub(crate) async fn serve(
+pub(crate) async fn serve_tcp(
     connection: &Arc<Connection>,
     mut stream: TlsStream<Socket>,
     completion: &Completion,
@@ -50,7 +54,8 @@ impl Game<'_> {
         while let Some(early) = self.ping().await? {
             // The policy does not look at pings: they have no method and no path.
             let decision = early.then(|| self.connection.arrive(true)).flatten();
-            let mut record = RequestRecord::begin(self.connection, &PING, decision.is_some());
+            let mut record =
+                RequestRecord::begin(&self.connection.observer, &PING, decision.is_some());
             self.connection.note(decision, &mut record);
             match self.admit(decision, &mut record).await? {
                 Admission::Run => {
@@ -110,7 +115,7 @@ impl Game<'_> {
             }
         };
         timeout(limit, both).await.unwrap_or_else(|_| {
-            self.connection.visit.timed_out();
+            self.connection.timed_out();
             Err(io::ErrorKind::TimedOut.into())
         })
     }
@@ -119,3 +124,73 @@ impl Game<'_> {
 /// What there is to say of a ping.
 pub(crate) const PING: Head<'static> =
     Head { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };
+
+/// Answers pings until the peer closes.
+pub(crate) async fn serve_quic(
+    connection: &Arc<Connection>,
+    quic: &quinn::Connection,
+    deadline: Instant,
+    stop: &mut watch::Receiver<Stop>,
+) {
+    let mut pings = FuturesUnordered::new();
+    let mut deadline = deadline;
+    let mut last = false;
+    loop {
+        tokio::select! {
+            accepted = quic.accept_bi(), if !last => match accepted {
+                Ok(streams) => {
+                    pings.push(answer(connection, streams));
+                    last = !connection.snapshot.keep_alive;
+                }
+                Err(_) => return,
+            },
+            Some(()) = pings.next(), if !pings.is_empty() => {
+                // A copy of a first flight does not keep its place longer for its response.
+                if connection.is_complete() {
+                    deadline = Instant::now() + connection.snapshot.limits.idle_timeout;
+                }
+            }
+            now = next_stop(stop, last) => match now {
+                Stop::Now => return,
+                _ => last = true,
+            },
+            () = sleep_until(deadline.into()), if pings.is_empty() || !connection.is_complete() => {
+                connection.timed_out();
+                return;
+            }
+        }
+        if last && pings.is_empty() {
+            return;
+        }
+    }
+}
+
+async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
+    let (mut send, mut recv) = streams;
+    let early = recv.is_0rtt() || !connection.is_complete() || connection.facts().lost_claim();
+    let limits = &connection.snapshot.limits;
+    match timeout(limits.header_timeout, recv.read_to_end(4)).await {
+        Ok(Ok(ping)) if ping == b"PING" => {}
+        _ => return drop(send.reset(VarInt::from_u32(0))),
+    }
+    // The policy does not look at pings: they have no method and no path.
+    let decision = early.then(|| connection.arrive(true)).flatten();
+    let mut record = RequestRecord::begin(&connection.observer, &PING, decision.is_some());
+    connection.note(decision, &mut record);
+    match connection.admit(decision, &mut record).await {
+        Admission::Run => {
+            record.executed();
+            if send.write_all(b"PONG").await.is_err() || send.finish().is_err() {
+                return;
+            }
+            record.bytes(4);
+            record.complete();
+        }
+        Admission::TooEarly | Admission::Busy | Admission::Gone => {
+            return drop(send.reset(VarInt::from_u32(0)));
+        }
+    }
+    drop(record);
+    // The connection is not to be closed before it has arrived.
+    let _ = timeout(limits.idle_timeout, send.stopped()).await;
+}

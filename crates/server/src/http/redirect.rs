@@ -1,4 +1,4 @@
-//! HTTP without TLS, where every answer sends to the same URL with `https`.
+//! HTTP without TLS, where every response sends to the same URL with `https`.
 //!
 //! 308 keeps the method and its body. The host that a client is sent to is the one that it asked,
 //! and one of a site's names if sites have any, so nobody is sent elsewhere by a link of somebody
@@ -14,21 +14,21 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use crate::handler::response::{ResponseBody, plain};
-use crate::http::connection::stopped;
-use crate::route::authority;
-use crate::server::{Shared, Stop};
+use crate::context::{ResponseBody, Stop, stopped};
+use crate::handler::response::plain;
+use crate::http::Shared;
+use crate::route::validation;
 
-/// Answers on one connection.
-pub(crate) async fn serve(server: Arc<Shared>, tcp: TcpStream) {
-    let mut stop = server.stopping();
-    let limits = server.current().limits.clone();
+/// Serves one connection. `https_port`: where the URLs lead.
+pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, https_port: impl Fn() -> u16) {
+    let mut stop = shared.shutdown.subscribe();
+    let limits = shared.snapshot().limits.clone();
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
-        let knows = |host: &str| server.current().service.knows(host);
+        let knows = |host: &str| shared.snapshot().knows(host);
         // An authority's question is answered here: this is where it comes (RFC 8555 section 8.3).
-        let asked = server.acme.answer(&request);
-        let answer = || answer(&request, server.listeners.https_port(), knows);
-        ready(Ok::<_, Infallible>(asked.unwrap_or_else(answer)))
+        let challenge = shared.challenges.respond(&request);
+        let redirect = || respond(&request, https_port(), knows);
+        ready(Ok::<_, Infallible>(challenge.unwrap_or_else(redirect)))
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -46,21 +46,21 @@ pub(crate) async fn serve(server: Arc<Shared>, tcp: TcpStream) {
     }
 }
 
-fn answer<B>(
+fn respond<B>(
     request: &Request<B>,
     https_port: u16,
     knows: impl Fn(&str) -> bool,
 ) -> Response<ResponseBody> {
-    let Ok(Some(host)) = authority::host(request) else { return plain(StatusCode::BAD_REQUEST) };
+    let Ok(Some(host)) = validation::host(request) else { return plain(StatusCode::BAD_REQUEST) };
     if !knows(&host) {
         return plain(StatusCode::MISDIRECTED_REQUEST);
     }
     let Some(location) = location(request, &host, https_port) else {
         return plain(StatusCode::BAD_REQUEST);
     };
-    let mut answer = plain(StatusCode::PERMANENT_REDIRECT);
-    answer.headers_mut().insert(header::LOCATION, location);
-    answer
+    let mut response = plain(StatusCode::PERMANENT_REDIRECT);
+    response.headers_mut().insert(header::LOCATION, location);
+    response
 }
 
 /// The same URL with `https`. `None`: the target has no path, as that of `OPTIONS *` has none.
@@ -87,10 +87,10 @@ mod tests {
     fn asked(method: &str, target: &str, host: &str, https_port: u16) -> (u16, String) {
         let request = Request::builder().method(method).uri(target).header(header::HOST, host);
         let knows = |host: &str| host != "stranger.test";
-        let answer = answer(&request.body(()).unwrap(), https_port, knows);
-        let location = answer.headers().get(header::LOCATION);
+        let response = respond(&request.body(()).unwrap(), https_port, knows);
+        let location = response.headers().get(header::LOCATION);
         let location = location.map_or("", |location| location.to_str().unwrap()).to_owned();
-        (answer.status().as_u16(), location)
+        (response.status().as_u16(), location)
     }
 
     #[test]

@@ -12,15 +12,17 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body;
 use hyper::body::Incoming;
 
-use crate::handler::proxy::Forwarding;
-use crate::handler::response::{BodyError, ResponseBody, plain};
-use crate::handler::websocket::{self, Carried};
+use crate::context::{BodyError, ResponseBody};
+use crate::handler::RequestContext;
+use crate::handler::forwarded::remove_lookalikes;
+use crate::handler::response::plain;
+use crate::handler::websocket::{self, PendingTunnel, WebSocket};
 use crate::http::connection::{Admission, Connection};
-use crate::http::framed_stream::RequestFraming;
-use crate::http::socket::Socket;
+use crate::http::stream::RequestFraming;
+use crate::http::stream::Socket;
 use crate::observe::request::{Head, RecordedBody, RequestRecord};
 use crate::route::early::RequiredClaims;
-use crate::route::validation;
+use crate::route::{RequestMatch, validation};
 
 /// Answers the requests of one connection.
 pub(crate) struct HttpService {
@@ -53,7 +55,7 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         // Here, not in the future: the library calls this while it parses, so at this moment the
         // stream still knows whether all that it gave so far was early data.
-        let (decision, record) = begin(&self.connection, &request, self.driver.reading_early());
+        let started = begin(&self.connection, &request, self.driver.reading_early());
         if let Some(requests) = &self.requests {
             requests.head_read(request.body().size_hint().exact());
         }
@@ -61,49 +63,57 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
         let requests = self.requests.clone();
         Box::pin(async move {
             let complete = || driver.is_complete();
-            let answer = respond(&connection, complete, request, decision, record).await;
-            let answer = answer.map(|answer| advertise(&connection, answer)).ok_or(Gone)?;
-            if let (Some(requests), StatusCode::SWITCHING_PROTOCOLS) = (requests, answer.status()) {
+            let response = respond(&connection, complete, request, started).await;
+            let response = response.map(|response| advertise(&connection, response)).ok_or(Gone)?;
+            if let (Some(requests), StatusCode::SWITCHING_PROTOCOLS) = (requests, response.status())
+            {
                 requests.become_tunnel();
             }
-            Ok(say_goodbye(&connection, answer))
+            Ok(say_goodbye(&connection, response))
         })
     }
 }
 
-/// The gate's first word on a request, and the new_connection of its record. `early`: it came as early
-/// data.
+/// A request that has come: the gate's first decision on it, and what it was matched to.
+pub(crate) struct StartedRequest {
+    decision: Option<Decision>,
+    /// Of a request that came early, by the same snapshot as the decision. Others are matched by
+    /// the newest one when they run.
+    matched: Option<RequestMatch>,
+    websocket: Option<WebSocket>,
+    record: RequestRecord,
+}
+
+/// The gate's first decision on a request, and the beginning of its record. `early`: it came as
+/// early data.
 pub(crate) fn begin<B>(
-    connection: &Arc<Connection>,
+    connection: &Connection,
     request: &Request<B>,
     early: bool,
-) -> (Option<Decision>, RequestRecord) {
-    let decision = match early {
-        true => {
-            let service = &connection.snapshot.service;
-            // A tunnel is more than one request, so it waits.
-            let is_tunnel = websocket::asked(request).is_some();
-            connection.arrive(!is_tunnel && service.may_run_early(request))
-        }
-        false => None,
-    };
+) -> StartedRequest {
+    let websocket = websocket::requested(request);
+    let early = early && connection.facts().flight.is_some();
+    let matched = early.then(|| connection.match_request(&connection.snapshot, request));
+    let decision = matched.as_ref().and_then(|matched| {
+        // A tunnel is more than one request, so it waits.
+        connection.arrive(websocket.is_none() && matched.may_run_early(request))
+    });
     let target = request.uri().path_and_query().map_or("*", |target| target.as_str());
     let protocol = version_name(request.version());
     let method = request.method().as_str();
     let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
     let head = Head { method, target, protocol, host, headers: Some(request.headers()) };
-    let mut record = RequestRecord::begin(connection, &head, decision.is_some());
+    let mut record = RequestRecord::begin(&connection.observer, &head, decision.is_some());
     connection.note(decision, &mut record);
-    (decision, record)
+    StartedRequest { decision, matched, websocket, record }
 }
 
-/// Carries the gate's word out and answers. `None`: nobody is left to be answered.
+/// Carries the gate's decision out and responds. `None`: nobody is left to respond to.
 pub(crate) async fn respond<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
     mut request: Request<B>,
-    decision: Option<Decision>,
-    mut record: RequestRecord,
+    mut started: StartedRequest,
 ) -> Option<Response<RecordedBody>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -111,13 +121,12 @@ where
 {
     let head = request.method() == Method::HEAD;
     let of_form = validation::check(&request);
-    validation::remove_lookalikes(request.headers_mut());
-    let is_tunnel = websocket::asked(&request).is_some();
-    let admission = match record.fits() {
-        true => connection.admit(decision, &mut record).await,
+    remove_lookalikes(request.headers_mut());
+    let admission = match started.record.fits() {
+        true => connection.admit(started.decision, &mut started.record).await,
         false => Admission::Busy,
     };
-    let mut answer = match (admission, of_form) {
+    let mut response = match (admission, of_form) {
         (Admission::Gone, _) => return None,
         (Admission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
         (_, Err(status)) => validation::refusal(status, request.version()),
@@ -126,23 +135,26 @@ where
             plain(StatusCode::TOO_EARLY)
         }
         // Tunnels to anywhere are none of our jobs. What follows is meant for one.
-        (Admission::Run, _) if request.method() == Method::CONNECT && !is_tunnel => {
+        (Admission::Run, _)
+            if request.method() == Method::CONNECT && started.websocket.is_none() =>
+        {
             validation::refusal(StatusCode::NOT_IMPLEMENTED, request.version())
         }
-        (Admission::Run, _) => run(connection, complete, request, decision, &mut record).await?,
+        (Admission::Run, _) => run(connection, complete, request, &mut started).await?,
     };
-    record.status(answer.status().as_u16());
-    if let Some(tunnel) = Carried::take(&mut answer) {
+    let mut record = started.record;
+    record.status(response.status().as_u16());
+    if let Some(tunnel) = PendingTunnel::take(&mut response) {
         // The request runs as long as its tunnel.
         connection.tunnels.add(Box::pin(tunnel.run(record)));
-        return Some(answer.map(RecordedBody::of_tunnel));
+        return Some(response.map(RecordedBody::of_tunnel));
     }
     let bodyless = head
-        || answer.status() == StatusCode::NOT_MODIFIED
-        || answer.status() == StatusCode::NO_CONTENT;
-    let announced = answer.headers().get(header::CONTENT_LENGTH);
+        || response.status() == StatusCode::NOT_MODIFIED
+        || response.status() == StatusCode::NO_CONTENT;
+    let announced = response.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-    Some(answer.map(|body| RecordedBody::new(body, record, announced, bodyless)))
+    Some(response.map(|body| RecordedBody::new(body, record, announced, bodyless)))
 }
 
 /// Runs a request that may run, once its route has nothing against it.
@@ -150,26 +162,23 @@ async fn run<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
     request: Request<B>,
-    decision: Option<Decision>,
-    record: &mut RequestRecord,
+    started: &mut StartedRequest,
 ) -> Option<Response<ResponseBody>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
+    let StartedRequest { decision, matched, websocket, record } = started;
     // Where `redirect`, or somebody before this server, has sent an authority.
-    if let Some(answer) = connection.server.acme.answer(&request) {
+    if let Some(response) = connection.shared.challenges.respond(&request) {
         record.executed();
-        return Some(answer);
+        return Some(response);
     }
-    let snapshot = match decision {
-        // By the same rules as the gate's first word.
-        Some(_) => connection.snapshot.clone(),
-        None => connection.server.current(),
-    };
-    let gate = &connection.server.gate;
-    let required = match snapshot.service.rules(&request, connection) {
-        Some(rules) => rules.required_claims(&request, (decision, connection.flight())),
+    let newest = || connection.match_request(&connection.shared.snapshot(), &request);
+    let matched = matched.take().unwrap_or_else(newest);
+    let gate = &connection.shared.gate;
+    let required = match matched.rules() {
+        Some(rules) => rules.required_claims(&request, (*decision, connection.facts().flight)),
         None => Ok(RequiredClaims::default()),
     };
     let claimed = match required {
@@ -179,44 +188,48 @@ where
     let claims = match claimed {
         Ok(claims) => claims,
         Err(rejection) => {
-            connection.note_barred(rejection);
-            return Some(rejection.answer());
+            connection.note_rejection(rejection);
+            return Some(rejection.response());
         }
     };
     record.executed();
-    let forwarding = Forwarding {
-        connection,
+    let context = RequestContext {
+        connection: &connection.observer,
+        handshake: &connection.handshake,
         before_completion: decision.is_some() && !complete(),
         claims: &claims,
         record,
         traceparent: record.traceparent(),
+        websocket: *websocket,
+        body_timeout: connection.snapshot.limits.header_timeout,
     };
     let request = request.map(|body| record.count(body));
-    let answer = snapshot.service.answer(request, forwarding).await?;
-    claims.leave(answer.extensions(), gate).await;
-    Some(answer)
+    let response = matched.handle(request, &context).await?;
+    claims.release_if_unsent(response.extensions(), gate).await;
+    Some(response)
 }
 
 /// Says that the same is to be had over HTTP/3 (RFC 7838). What an upstream says of itself is of
 /// no use to this server's clients.
-fn advertise<B>(connection: &Connection, mut answer: Response<B>) -> Response<B> {
+fn advertise<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
     match &connection.alt_svc {
-        Some(alt_svc) => answer.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
-        None => answer.headers_mut().remove(header::ALT_SVC),
+        Some(alt_svc) => response.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
+        None => response.headers_mut().remove(header::ALT_SVC),
     };
-    answer
+    response
 }
 
-/// The last answer on a connection says so (RFC 9112 section 9.6): while the server stops, and where
-/// a copy of the connection's flight has run, so that the client makes its next try elsewhere.
-fn say_goodbye<B>(connection: &Connection, mut answer: Response<B>) -> Response<B> {
-    let tunnel = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
-    let http1 = connection.facts.alpn.as_deref() != Some(b"h2");
-    let last = connection.server.is_finishing() || connection.is_overtaken();
+/// The last response on a connection says so (RFC 9112 section 9.6): while the server stops, and
+/// where a copy of the connection's flight has run, so that the client makes its next try
+/// elsewhere.
+fn say_goodbye<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
+    let tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let http1 = connection.facts().tls.alpn.as_deref() != Some(b"h2");
+    let last = connection.shared.shutdown.is_finishing() || connection.is_overtaken();
     if http1 && !tunnel && last {
-        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    answer
+    response
 }
 
 impl fmt::Display for Gone {

@@ -7,34 +7,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use firstflight_quic::{AddressTokens, IdMark, ResetKey, Steering};
-use firstflight_telemetry::metrics::{QuicReading, QuicRefusal};
+use firstflight_quic::{IdMark, ResetKey, Steering};
+use firstflight_telemetry::metrics::{Metrics, QuicReading, QuicRefusal};
 use firstflight_tickets::Ring;
-use quinn::{Endpoint, EndpointConfig, VarInt};
+use quinn::{Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime, VarInt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::debug;
 
 use crate::ServerError;
+use crate::context::Stop;
 use crate::handoff::relay::{self, Passed, Predecessor};
-use crate::handoff::state::{InheritedState, Secrets};
+use crate::handoff::{InheritedState, Secrets};
+use crate::handshake::Handshakes;
 use crate::handshake::initials::InitialPackets;
-use crate::handshake::quic;
-use crate::handshake::quic_config::H3_NO_ERROR;
-use crate::handshake::quic_config::NewConnection;
-use crate::handshake::quic_config::QuicConfig;
-use crate::handshake::quic_config::QuicTokens;
-use crate::listen::dispatch::DatagramDispatch;
-use crate::listen::handshake_limit::{Admission, HandshakeLimiter};
-use crate::listen::quic_endpoint;
-use crate::server::{Shared, Stop};
+use crate::handshake::quic::{self, NewConnection};
+use crate::http::h3_streams::H3_NO_ERROR;
+use crate::listen::permits::ConnectionPermits;
+use crate::listen::permits::{Admission, HandshakeLimiter};
+use crate::listen::udp_dispatch::DatagramDispatch;
+use crate::listen::udp_dispatch::WorkerSocket;
+use crate::route::QuicConfig;
 
 /// All that listens on UDP.
 pub(crate) struct QuicPorts {
     ports: Mutex<Vec<Port>>,
     limiter: Arc<HandshakeLimiter>,
-    pub(crate) tokens: AddressTokens,
     endpoints: EndpointConfig,
     secrets: Secrets,
     mark: IdMark,
@@ -44,6 +43,8 @@ pub(crate) struct QuicPorts {
     packets: Mutex<Option<StdUnixStream>>,
     /// Whether the next process reads the sockets.
     left: watch::Sender<bool>,
+    handshakes: Arc<Handshakes>,
+    permits: Arc<ConnectionPermits>,
     /// Whether flights are claimed in a store, so that what comes in has to be read twice.
     with_store: bool,
 }
@@ -73,7 +74,8 @@ impl QuicPorts {
     /// # Errors
     /// [`ServerError::InheritedState`].
     pub(crate) fn new(
-        tokens: &QuicTokens,
+        handshakes: Arc<Handshakes>,
+        permits: Arc<ConnectionPermits>,
         settings: &firstflight_config::ServerConfig,
         estate: &mut InheritedState,
     ) -> Result<Self, ServerError> {
@@ -93,7 +95,8 @@ impl QuicPorts {
         Ok(Self {
             ports: Mutex::new(Vec::new()),
             limiter: HandshakeLimiter::new(http3.retry_above, http3.refuse_above),
-            tokens: tokens.tokens.clone(),
+            handshakes,
+            permits,
             endpoints,
             mark: IdMark::new(secrets.id_mark),
             secrets,
@@ -114,7 +117,6 @@ impl QuicPorts {
         address: SocketAddr,
         sockets: Vec<UdpSocket>,
         quic_config: &QuicConfig,
-        server: &Arc<Shared>,
     ) -> Result<(), ServerError> {
         let failed = |reason| ServerError::Listen { address, reason };
         let open = Arc::new(AtomicBool::new(true));
@@ -126,20 +128,20 @@ impl QuicPorts {
         let further = further.map_err(failed)?;
         for (number, socket) in (0..).zip(sockets) {
             let initials = self.with_store.then(InitialPackets::new);
-            let opened = quic_endpoint::open(
+            let opened = open_endpoint(
                 socket,
-                quic_config.config.clone(),
+                quic_config.server.clone(),
                 self.endpoints.clone(),
                 (steering, &self.mark, number),
                 dispatch.clone(),
                 initials.clone(),
-                server.metrics.clone(),
+                self.handshakes.shared.observers.metrics.clone(),
             );
             let endpoint = opened.map_err(failed)?;
             workers.push(Worker { endpoint, initials });
         }
         for worker in workers.clone() {
-            tokio::spawn(self.clone().accept(worker, open.clone(), server.clone()));
+            tokio::spawn(self.clone().accept(worker, open.clone()));
         }
         self.ports().push(Port { address, workers, sockets: further, dispatch, open });
         Ok(())
@@ -193,14 +195,14 @@ impl QuicPorts {
 
     /// Leaves the sockets to the next process, which passes on what is for connections of this one.
     /// If that process dies, the sockets are read here again.
-    pub(crate) fn leave(self: &Arc<Self>, server: &Arc<Shared>) {
+    pub(crate) fn leave(self: &Arc<Self>) {
         self.left.send_replace(true);
         for port in self.ports().iter() {
             port.dispatch.leave(true);
         }
         let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
         let stream = stream.and_then(|stream| UnixStream::from_std(stream).ok());
-        let (quic_ports, server) = (self.clone(), server.clone());
+        let quic_ports = self.clone();
         tokio::spawn(async move {
             if let Some(stream) = stream {
                 let ended = relay::receive(stream, |Passed { port, meta, datagram }| {
@@ -212,7 +214,7 @@ impl QuicPorts {
                 debug!("the next process passes no more packets on: {ended:?}");
             }
             // Not sooner: new connections are ignored as long as the register is another process's.
-            server.gate.without_successor().await;
+            quic_ports.handshakes.shared.gate.without_successor().await;
             quic_ports.stay();
         });
     }
@@ -245,15 +247,16 @@ impl QuicPorts {
         self.limiter.resize(http3.retry_above, http3.refuse_above);
         let Some(quic_config) = quic_config else { return };
         for Worker { endpoint, .. } in self.workers() {
-            endpoint.set_server_config(Some(quic_config.config.clone()));
+            endpoint.set_server_config(Some(quic_config.server.clone()));
         }
     }
 
-    async fn accept(self: Arc<Self>, worker: Worker, open: Arc<AtomicBool>, server: Arc<Shared>) {
-        let stop = server.stopping();
+    async fn accept(self: Arc<Self>, worker: Worker, open: Arc<AtomicBool>) {
+        let shared = &self.handshakes.shared;
+        let stop = shared.shutdown.subscribe();
         while let Some(incoming) = worker.endpoint.accept().await {
             let stage = *stop.borrow();
-            let handed_over = server.gate.has_successor();
+            let handed_over = shared.gate.has_successor();
             if stage >= Stop::Leave || !open.load(Ordering::Relaxed) || handed_over {
                 worker.forget(&incoming);
                 match stage {
@@ -262,13 +265,13 @@ impl QuicPorts {
                     Stop::Leave => incoming.ignore(),
                     _ if handed_over => incoming.ignore(),
                     _ => {
-                        server.metrics.quic.turned_away.count(QuicRefusal::Refused);
+                        shared.observers.metrics.quic.turned_away.count(QuicRefusal::Refused);
                         incoming.refuse();
                     }
                 }
                 continue;
             }
-            self.begin(&worker, incoming, &server, &stop);
+            self.begin(&worker, incoming, &stop);
         }
     }
 
@@ -276,12 +279,11 @@ impl QuicPorts {
         self: &Arc<Self>,
         worker: &Worker,
         incoming: quinn::Incoming,
-        server: &Arc<Shared>,
         stop: &watch::Receiver<Stop>,
     ) {
-        let counts = &server.metrics.quic;
-        let handshake_permit = match self.limiter.enter(incoming.remote_address_validated()) {
-            Admission::Handshake(handshake_permit) => handshake_permit,
+        let counts = &self.handshakes.shared.observers.metrics.quic;
+        let permit = match self.limiter.enter(incoming.remote_address_validated()) {
+            Admission::Handshake(permit) => permit,
             Admission::Retry => {
                 counts.turned_away.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
@@ -296,7 +298,7 @@ impl QuicPorts {
             }
         };
         // There is no backlog to wait in, and a client that is refused has TCP.
-        let Some(place) = server.permits.try_take() else {
+        let Some(connection_permit) = self.permits.try_take() else {
             counts.turned_away.count(QuicRefusal::Refused);
             worker.forget(&incoming);
             return incoming.refuse();
@@ -308,13 +310,13 @@ impl QuicPorts {
         let client = incoming.remote_address();
         let port = worker.endpoint.local_addr().map_or(0, |address| address.port());
         let initials = worker.initials.clone();
-        let new_connection = NewConnection { incoming, handshake_permit, initials, port };
-        let serving = quic::serve(server.clone(), self.clone(), new_connection, stop.clone());
+        let new = NewConnection { incoming, permit, initials, port };
+        let serving = quic::serve(self.handshakes.clone(), new, stop.clone());
         tokio::spawn(async move {
             if let Err(error) = serving.await {
                 debug!("{client}: {error}");
             }
-            drop(place);
+            drop(connection_permit);
         });
     }
 
@@ -347,7 +349,7 @@ impl QuicPorts {
                 endpoint.wait_idle().await;
             }
         };
-        let _ = timeout(LAST_WORDS, idle).await;
+        let _ = timeout(CLOSE_TIMEOUT, idle).await;
     }
 
     fn workers(&self) -> Vec<Worker> {
@@ -381,5 +383,27 @@ impl Worker {
     }
 }
 
+/// An endpoint on one of a port's sockets, for the worker with this number. What comes in is sorted
+/// and shown to `initials` first, where these are.
+///
+/// # Errors
+/// The socket's.
+fn open_endpoint(
+    socket: UdpSocket,
+    server: ServerConfig,
+    mut config: EndpointConfig,
+    (steering, mark, worker): (Steering, &IdMark, u8),
+    dispatch: Arc<DatagramDispatch>,
+    initials: Option<Arc<InitialPackets>>,
+    metrics: Arc<Metrics>,
+) -> io::Result<Endpoint> {
+    let mark = mark.clone();
+    config.cid_generator(move || steering.marked_ids(worker, mark.clone()));
+    let runtime = Arc::new(TokioRuntime);
+    let socket = runtime.wrap_udp_socket(socket)?;
+    let socket = Arc::new(WorkerSocket { socket, worker, dispatch, initials, metrics });
+    Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
+}
+
 /// For the connections' last packets.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -18,7 +18,7 @@ use tracing::warn;
 
 use crate::ServerError;
 
-/// One request, from its arrival to the end of its answer. Field names are those of the JSON form.
+/// One request, from its arrival to the end of its response. Field names are those of the JSON form.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Entry {
     /// When the request arrived, RFC 3339 in UTC.
@@ -37,15 +37,15 @@ pub(crate) struct Entry {
     pub target: String,
     /// HTTP version, or none without HTTP.
     pub protocol: &'static str,
-    /// The answer's status; `None` if there was no answer.
+    /// The response's status; `None` if there was no response.
     pub status: Option<u16>,
     /// Bytes of the request's body that were read.
     pub bytes_in: u64,
-    /// Bytes of the answer's body handed to the connection.
+    /// Bytes of the response's body handed to the connection.
     pub bytes: u64,
-    /// From arrival to the end of the answer, in milliseconds.
+    /// From arrival to the end of the response, in milliseconds.
     pub duration_ms: f64,
-    /// Whether the answer was handed over whole.
+    /// Whether the response was handed over whole.
     pub complete: bool,
     /// TLS version.
     pub tls_version: &'static str,
@@ -63,8 +63,8 @@ pub(crate) struct Entry {
     pub claim: &'static str,
     /// The ticket age stated less the one reckoned, in seconds.
     pub ticket_age_skew: i32,
-    /// Why TLS accepted early data or not, in the library's terms; an earlier ticket epoch or a full
-    /// register before it.
+    /// Why TLS accepted early data or not, in the library's terms; an earlier ticket epoch or a
+    /// full register before it.
     pub early_data: &'static str,
     /// Whether the request was handed to files, upstream or PONG: the application saw it.
     pub executed: bool,
@@ -74,7 +74,7 @@ pub(crate) struct Entry {
     pub upstream: Option<String>,
     /// What the upstream answered; `None`: nothing.
     pub upstream_status: Option<u16>,
-    /// How long the upstream took until the head of its answer, all tries together, in
+    /// How long the upstream took until the head of its response, all tries together, in
     /// milliseconds.
     pub upstream_ms: Option<f64>,
     /// The client's name for itself, as it says.
@@ -105,7 +105,7 @@ impl AccessLog {
             path: path.clone().unwrap_or_default(),
             reason,
         })?;
-        let (lines, incoming) = sync_channel(QUEUE);
+        let (lines, incoming) = sync_channel(MAX_QUEUED);
         let format = settings.format;
         let writer = thread::Builder::new()
             .name("access-log".to_owned())
@@ -228,7 +228,8 @@ fn write(
     let mut out = BufWriter::new(out);
     let mut failing = false;
     loop {
-        // Flushed whenever nothing waits, so that a reader sees each line within a tenth of a second.
+        // Flushed whenever nothing waits, so that a reader sees each line within a tenth of a
+        // second.
         let message = match incoming.try_recv() {
             Ok(message) => message,
             Err(TryRecvError::Disconnected) => break,
@@ -237,8 +238,8 @@ fn write(
                 match incoming.recv() {
                     Ok(message) => {
                         // Waking this thread costs the worker that hands over a line, before its
-                        // answer leaves: further lines find it awake.
-                        thread::sleep(GATHER);
+                        // response leaves: further lines find it awake.
+                        thread::sleep(GATHER_DELAY);
                         message
                     }
                     Err(RecvError) => break,
@@ -271,10 +272,10 @@ fn note(result: io::Result<()>, failing: &mut bool) {
 }
 
 /// How long the first line after a pause waits for others.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER_DELAY: Duration = Duration::from_millis(100);
 
 /// Lines that may wait for the disk: about 20 MB at most at usual lengths.
-const QUEUE: usize = 65_536;
+const MAX_QUEUED: usize = 65_536;
 
 #[cfg(test)]
 mod tests {

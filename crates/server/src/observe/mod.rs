@@ -1,8 +1,25 @@
+//! What is seen of connections and requests: access log, metrics, traces, status, recent replays.
+
 pub(crate) mod access_log;
-pub(crate) mod connection_metrics;
-pub(crate) mod replays;
+pub(crate) mod connection;
+pub(crate) mod metrics;
 pub(crate) mod request;
-pub(crate) mod request_metrics;
 pub(crate) mod status;
-pub(crate) mod timeline;
 pub(crate) mod trace;
+
+use std::sync::{Arc, OnceLock};
+
+use firstflight_telemetry::metrics::Metrics;
+
+use self::access_log::AccessLog;
+use self::status::Replays;
+use self::trace::Tracer;
+
+/// Where the whole process notes what happens.
+pub(crate) struct Observers {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tracer: Option<Tracer>,
+    /// Opened once the process has given up its privileges.
+    pub(crate) access_log: OnceLock<AccessLog>,
+    pub(crate) replays: Replays,
+}

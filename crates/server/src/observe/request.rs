@@ -1,4 +1,4 @@
-//! A request's line in the access log, from its arrival until its answer has ended.
+//! A request's line in the access log, from its arrival until its response has ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::context::memory::{self, Charge};
-use crate::handler::response::ResponseBody;
-use crate::http::connection::Connection;
+use crate::context::{BodyError, ResponseBody};
 use crate::observe::access_log::Entry;
-use crate::observe::request_metrics::RequestMetrics;
+use crate::observe::connection::ConnectionObserver;
+use crate::observe::metrics::RequestMetrics;
 use crate::observe::trace::{RequestTrace, UpstreamNotes};
 
 /// Counts and logs its request when it is dropped: exactly once, also when the connection breaks
 /// off. Its trace ends then too.
 pub(crate) struct RequestRecord {
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionObserver>,
     began: Instant,
     metrics: RequestMetrics,
     entry: Option<Entry>,
@@ -36,7 +36,7 @@ pub(crate) struct RequestRecord {
     charge: Option<Charge>,
 }
 
-/// What is known of a request at its new_connection.
+/// What is known of a request at its beginning.
 pub(crate) struct Head<'a> {
     pub(crate) method: &'a str,
     /// Path and query.
@@ -60,24 +60,28 @@ struct Facts {
 }
 
 impl RequestRecord {
-    pub(crate) fn begin(connection: &Arc<Connection>, head: &Head<'_>, early: bool) -> Self {
+    pub(crate) fn begin(
+        connection: &Arc<ConnectionObserver>,
+        head: &Head<'_>,
+        early: bool,
+    ) -> Self {
         let first = connection.seen.fetch_add(1, Ordering::Relaxed) == 0;
         connection.running.fetch_add(1, Ordering::Relaxed);
-        let trace = connection.server.tracer.as_ref().map(|tracer| tracer.begin(head.headers));
+        let trace = connection.observers.tracer.as_ref().map(|tracer| tracer.begin(head.headers));
         if let (true, Some(trace)) = (first, &trace) {
             connection.timeline.belongs_to(trace.context());
         }
         // Strings are made only for a log that somebody keeps, or a trace that is kept.
         let entry = connection
-            .server
+            .observers
             .access_log
             .get()
             .is_some()
             .then(|| entry(connection, head, early, &trace));
         let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
         let facts = if sampled { Facts::new(head, early) } else { Facts::default() };
-        let metrics = &connection.server.metrics;
-        let charge = connection.server.budget.open();
+        let metrics = &connection.observers.metrics;
+        let charge = connection.memory.open();
         let fits = charge.grow(memory::of_request(head.target, head.headers));
         Self {
             charge: fits.then_some(charge),
@@ -139,9 +143,9 @@ impl RequestRecord {
         self.change(|entry| entry.executed = true);
     }
 
-    /// The head of the answer is there.
+    /// The head of the response is there.
     pub(crate) fn status(&mut self, status: u16) {
-        self.connection.note_answer();
+        self.connection.note_response();
         self.metrics.status(status);
         self.facts.status = Some(status);
         self.change(|entry| entry.status = Some(status));
@@ -170,10 +174,10 @@ impl RequestRecord {
 impl Drop for RequestRecord {
     fn drop(&mut self) {
         self.connection.running.fetch_sub(1, Ordering::Relaxed);
-        self.connection.tell_handshake(false);
+        self.connection.trace_handshake(false);
         let work = self.upstream.work();
         if let (Some(mut entry), Some(log)) =
-            (self.entry.take(), self.connection.server.access_log.get())
+            (self.entry.take(), self.connection.observers.access_log.get())
         {
             entry.bytes_in = self.read.load(Ordering::Relaxed);
             entry.duration_ms = milliseconds(self.began.elapsed());
@@ -184,7 +188,8 @@ impl Drop for RequestRecord {
             }
             log.entry(entry);
         }
-        if let (Some(mut trace), Some(tracer)) = (self.trace.take(), &self.connection.server.tracer)
+        if let (Some(mut trace), Some(tracer)) =
+            (self.trace.take(), &self.connection.observers.tracer)
         {
             if let Some(work) = &work {
                 trace.upstream(work);
@@ -213,8 +218,8 @@ impl Facts {
 
     /// Puts them on the request's span, by the names of OpenTelemetry's conventions for HTTP. The
     /// query stays out: it may hold what is nobody's affair.
-    fn tell(self, mut span: Span, connection: &Connection) -> Span {
-        let tls = &connection.facts;
+    fn tell(self, mut span: Span, connection: &ConnectionObserver) -> Span {
+        let tls = &connection.facts.tls;
         span.status = match self.status {
             Some(500..) | None => SpanStatus::Error,
             _ => SpanStatus::Unset,
@@ -225,11 +230,11 @@ impl Facts {
             .with("url.scheme", "https")
             .with("url.path", self.path)
             .with("network.protocol.version", version)
-            .with("client.address", connection.client.ip().to_canonical().to_string())
+            .with("client.address", connection.facts.client.ip().to_canonical().to_string())
             .with("tls.protocol.version", tls.version.map_or("-", firstflight_tls::Version::name))
             .with("tls.resumed", tls.resumed)
             .with("firstflight.early", self.early)
-            .with("firstflight.early_data", connection.early_data())
+            .with("firstflight.early_data", connection.facts.early_data())
             .with("firstflight.claim", self.claim);
         if let Some(host) = self.host {
             span = span.with("server.address", host);
@@ -245,17 +250,17 @@ impl Facts {
 }
 
 fn entry(
-    connection: &Connection,
+    connection: &ConnectionObserver,
     head: &Head<'_>,
     early: bool,
     trace: &Option<RequestTrace>,
 ) -> Entry {
-    let facts = &connection.facts;
+    let facts = &connection.facts.tls;
     let context = trace.as_ref().map(RequestTrace::context);
     let user_agent = head.headers.and_then(|headers| headers.get(header::USER_AGENT));
     Entry {
         time: jiff::Timestamp::now(),
-        client: connection.client.to_string(),
+        client: connection.facts.client.to_string(),
         trace_id: context.map(|context| context.trace.to_string()),
         span_id: context.map(|context| context.span.to_string()),
         method: head.method.to_owned(),
@@ -275,7 +280,7 @@ fn entry(
         held_ms: None,
         claim: "none",
         ticket_age_skew: facts.ticket_age_skew,
-        early_data: connection.early_data(),
+        early_data: connection.facts.early_data(),
         executed: false,
         client_random: hex::encode(facts.client_random),
         upstream: None,
@@ -316,7 +321,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
     }
 }
 
-/// An answer's body that counts itself into its request's record.
+/// A response's body that counts itself into its request's record.
 pub(crate) struct RecordedBody {
     body: ResponseBody,
     /// `None`: kept elsewhere.
@@ -328,7 +333,7 @@ pub(crate) struct RecordedBody {
 }
 
 impl RecordedBody {
-    /// `announced`: the length that the answer's head states. `bodyless`: nothing of it goes on
+    /// `announced`: the length that the response's head states. `bodyless`: nothing of it goes on
     /// the wire (HEAD, 304).
     pub(crate) fn new(
         body: ResponseBody,
@@ -346,7 +351,7 @@ impl RecordedBody {
         this
     }
 
-    /// The empty body of an answer behind which a tunnel begins, which has the record.
+    /// The empty body of a response behind which a tunnel begins, which has the record.
     pub(crate) fn of_tunnel(body: ResponseBody) -> Self {
         Self { body, record: None, left: Some(0), offered: false }
     }
@@ -365,7 +370,7 @@ impl RecordedBody {
 
 impl Body for RecordedBody {
     type Data = Bytes;
-    type Error = crate::handler::response::BodyError;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,

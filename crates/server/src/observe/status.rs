@@ -1,8 +1,10 @@
-//! How a server is: ready or not, since when, by which configuration.
+//! The state of a server, and the last flights that came more than once.
 
-use std::net::SocketAddr;
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use firstflight_telemetry::metrics::Transport;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -69,5 +71,136 @@ impl History {
 
     fn events(&self) -> MutexGuard<'_, Events> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A flight that came more than once, and whose copies were stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// When a copy first came.
+    pub first_at: Timestamp,
+    /// When one came last.
+    pub last_at: Timestamp,
+    /// How many came.
+    pub copies: u64,
+    /// From which networks, a few at most: /24 of IPv4, /48 of IPv6.
+    pub networks: Vec<String>,
+    /// What carried the last copy.
+    pub transport: Transport,
+}
+
+/// The last ones. Bounded, whoever sends how much.
+#[derive(Debug, Default)]
+pub(crate) struct Replays(Mutex<VecDeque<Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    /// The flight's client random, which nobody is shown.
+    flight: [u8; 32],
+    replay: Replay,
+}
+
+impl Replays {
+    /// Notes a copy of a flight.
+    pub(crate) fn note(
+        &self,
+        flight: &[u8; 32],
+        client: IpAddr,
+        transport: Transport,
+        at: Timestamp,
+    ) {
+        let mut entries = self.entries();
+        let known = entries.iter().position(|entry| entry.flight == *flight);
+        let known = known.and_then(|place| entries.remove(place));
+        let mut entry = known.unwrap_or_else(|| Entry {
+            flight: *flight,
+            replay: Replay {
+                first_at: at,
+                last_at: at,
+                copies: 0,
+                networks: Vec::new(),
+                transport,
+            },
+        });
+        let (replay, network) = (&mut entry.replay, network(client));
+        (replay.last_at, replay.transport) = (at, transport);
+        replay.copies += 1;
+        if replay.networks.len() < MAX_NETWORKS && !replay.networks.contains(&network) {
+            replay.networks.push(network);
+        }
+        // The last one first.
+        entries.push_front(entry);
+        entries.truncate(MAX_FLIGHTS);
+    }
+
+    /// Those that are remembered, the last one first.
+    pub(crate) fn recent(&self) -> Vec<Replay> {
+        self.entries().iter().map(|entry| entry.replay.clone()).collect()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The network that an address is in: enough to see where something comes from, and not who.
+fn network(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let masked = Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << 8));
+            format!("{masked}/24")
+        }
+        IpAddr::V6(address) => {
+            let masked = Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 80));
+            format!("{masked}/48")
+        }
+    }
+}
+
+/// Flights that are remembered.
+const MAX_FLIGHTS: usize = 50;
+
+/// Networks of one flight that are remembered.
+const MAX_NETWORKS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_a_flight_are_one_entry_the_last_first() {
+        let replays = Replays::default();
+        let note = |flight: u8, client: &str, second| {
+            let at = Timestamp::from_second(second).unwrap();
+            replays.note(&[flight; 32], client.parse().unwrap(), Transport::Tcp, at);
+        };
+        note(1, "192.0.2.77", 10);
+        note(2, "2001:db8:1:2:3::4", 11);
+        note(1, "192.0.2.78", 12);
+        note(1, "::ffff:198.51.100.1", 13);
+        let recent = replays.recent();
+        assert_eq!((recent.len(), recent[0].copies, recent[1].copies), (2, 3, 1));
+        assert_eq!(recent[0].networks, ["192.0.2.0/24", "198.51.100.0/24"]);
+        assert_eq!(recent[1].networks, ["2001:db8:1::/48"]);
+        assert_eq!((recent[0].first_at.as_second(), recent[0].last_at.as_second()), (10, 13));
+    }
+
+    #[test]
+    fn an_attacker_fills_no_memory() {
+        let replays = Replays::default();
+        for number in 0..10_000_u32 {
+            let mut flight = [0; 32];
+            flight[..4].copy_from_slice(&(number / 500).to_be_bytes());
+            let client = IpAddr::V4(Ipv4Addr::from_bits(number << 8));
+            replays.note(&flight, client, Transport::Quic, Timestamp::UNIX_EPOCH);
+        }
+        let recent = replays.recent();
+        assert_eq!(recent.iter().map(|replay| replay.copies).sum::<u64>(), 10_000);
+        assert!(recent.iter().all(|replay| replay.networks.len() == MAX_NETWORKS));
+        for number in 0..100_u8 {
+            let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            replays.note(&[number; 32], client, Transport::Tcp, Timestamp::UNIX_EPOCH);
+        }
+        assert_eq!(replays.recent().len(), MAX_FLIGHTS);
     }
 }

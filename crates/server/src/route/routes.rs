@@ -1,32 +1,37 @@
 //! A site's routes, and what answers on each.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use firstflight_config::{Action, ConfigError, Found, Policy, Prefixes, Route, ServerConfig, Site};
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use firstflight_config::{
+    Action, ConfigError, Found, Mode, Policy, Prefixes, Route, ServerConfig, Site,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 
 use crate::ServerError;
+use crate::context::{BodyError, ResponseBody};
+use crate::handler::RequestContext;
 use crate::handler::files::Files;
-use crate::handler::proxy::{Forwarding, Proxy};
-use crate::handler::response::{BodyError, ResponseBody, discard, plain};
-use crate::handler::upstreams::Pools;
+use crate::handler::proxy::Pools;
+use crate::handler::proxy::Proxy;
+use crate::handler::response::{discard, plain};
 use crate::route::early::RouteRules;
-use crate::route::response_fields::Fields;
 
-/// A site, ready to answer.
+/// A site, ready to response.
 pub(crate) struct ReadySite {
     /// What may run early, the routes' own modes among it.
     policy: Policy,
-    routes: Prefixes<ReadyRoute>,
+    routes: Prefixes<Arc<ReadyRoute>>,
     /// For answers that come from no route.
-    fields: Fields,
+    fields: ResponseFields,
 }
 
-/// A route, ready to answer.
+/// A route, ready to response.
 pub(crate) struct ReadyRoute {
     handler: Handler,
     rules: RouteRules,
-    fields: Fields,
+    fields: ResponseFields,
 }
 
 enum Handler {
@@ -46,7 +51,7 @@ impl ReadySite {
         pools: &Pools,
     ) -> Result<Self, ServerError> {
         let wrong = |error: firstflight_config::BadRulePath| setting(error.to_string());
-        let fields = Fields::new(&site.headers)?;
+        let fields = ResponseFields::new(&site.headers)?;
         let mut policy = config.early_data.policy.clone();
         let mut routes = Prefixes::default();
         for route in &site.routes {
@@ -58,38 +63,35 @@ impl ReadySite {
                 rules: RouteRules::new(&route.early),
                 fields: fields.and(&route.headers)?,
             };
-            if routes.insert(&route.path, ready).map_err(wrong)?.is_some() {
+            if routes.insert(&route.path, Arc::new(ready)).map_err(wrong)?.is_some() {
                 return Err(twice(site, route));
             }
         }
         Ok(Self { policy, routes, fields })
     }
 
-    /// Whether a request may run from early data. One whose path is another route's for servers
-    /// that take `/A` and `/a` for one may not: it would pass that route's rules by.
-    pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
-        let path = request.uri().path();
-        let mode = self.policy.mode(path);
-        match (self.routes.find(path), self.route(path)) {
-            (Found::ButForCase(_), _) => false,
-            (_, Ok(route)) => route.rules.may_run_early(request, mode),
-            (_, Err(_)) => RouteRules::default().may_run_early(request, mode),
-        }
+    /// The mode that holds for a path.
+    pub(crate) fn mode(&self, path: &str) -> Mode {
+        self.policy.mode(path)
     }
 
-    /// The route for a path.
+    /// The route for a path, and whether the path is another route's for servers that take `/A` and
+    /// `/a` for one.
     ///
     /// # Errors
     /// The status for a path without one, and for a path that servers read differently, where more
     /// than one route could be meant: no spelling is a way around a route.
-    pub(crate) fn route(&self, path: &str) -> Result<&ReadyRoute, StatusCode> {
-        match self.routes.find(path) {
+    pub(crate) fn find(&self, path: &str) -> (Result<&Arc<ReadyRoute>, StatusCode>, bool) {
+        let found = self.routes.find(path);
+        let differs_in_case = matches!(found, Found::ButForCase(_));
+        let route = match found {
             Found::Clear(route) | Found::ButForCase(route) => route.ok_or(StatusCode::NOT_FOUND),
             Found::Unclear => self.routes.only_root().ok_or(StatusCode::BAD_REQUEST),
-        }
+        };
+        (route, differs_in_case)
     }
 
-    /// Puts the site's fields on an answer that comes from no route.
+    /// Puts the site's fields on a response that comes from no route.
     pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         self.fields.apply(headers);
     }
@@ -101,34 +103,31 @@ impl ReadyRoute {
         &self.rules
     }
 
-    /// Answers a request. `None`: the client went away and needs no answer.
-    pub(crate) async fn answer<B>(
+    /// Handles a request. `None`: the client went away and needs no response.
+    pub(crate) async fn handle<B>(
         &self,
         request: Request<B>,
-        forwarding: Forwarding<'_>,
+        context: &RequestContext<'_>,
     ) -> Option<Response<ResponseBody>>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
-        let mut answer = match &self.handler {
-            Handler::Files(files) => {
-                let patience = forwarding.connection.snapshot.limits.header_timeout;
-                match discard(request, patience).await {
-                    Some(request) => files.answer(request).await,
-                    None => plain(StatusCode::BAD_REQUEST),
-                }
-            }
-            Handler::Proxy(proxy) => proxy.forward(request, forwarding).await?,
+        let mut response = match &self.handler {
+            Handler::Files(files) => match discard(request, context.body_timeout).await {
+                Some(request) => files.respond(request).await,
+                None => plain(StatusCode::BAD_REQUEST),
+            },
+            Handler::Proxy(proxy) => proxy.forward(request, context).await?,
             Handler::Redirect(redirect) => {
-                let mut answer = plain(redirect.status);
-                answer.headers_mut().insert(header::LOCATION, redirect.to.clone());
-                answer
+                let mut response = plain(redirect.status);
+                response.headers_mut().insert(header::LOCATION, redirect.to.clone());
+                response
             }
             Handler::Status(status) => plain(*status),
         };
-        self.fields.apply(answer.headers_mut());
-        Some(answer)
+        self.fields.apply(response.headers_mut());
+        Some(response)
     }
 }
 
@@ -172,9 +171,62 @@ impl ReadyRoute {
     }
 }
 
+/// ResponseFields to put on answers, in place of those of the same names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ResponseFields(Vec<(HeaderName, HeaderValue)>);
+
+impl ResponseFields {
+    /// A site's fields.
+    ///
+    /// # Errors
+    /// [`ConfigError::Setting`] for what only the server itself can say.
+    pub(crate) fn new(fields: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
+        match fields.iter().find(|(name, _)| OURS.contains(name)) {
+            Some((name, _)) => Err(ConfigError::Setting(format!(
+                "the field {name} cannot be set on answers, because it follows from how they are \
+                 sent; leave it out"
+            ))),
+            None => Ok(Self(fields.to_vec())),
+        }
+    }
+
+    /// A route's fields, and these for all other names.
+    ///
+    /// # Errors
+    /// As [`ResponseFields::new`].
+    pub(crate) fn and(&self, route: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
+        let Self(mut fields) = Self::new(route)?;
+        let others = self.0.iter().filter(|(name, _)| route.iter().all(|(ours, _)| ours != name));
+        fields.extend(others.cloned());
+        Ok(Self(fields))
+    }
+
+    /// Puts them on an answer; an empty value removes the field.
+    pub(crate) fn apply(&self, headers: &mut HeaderMap) {
+        for (name, _) in &self.0 {
+            headers.remove(name);
+        }
+        for (name, value) in self.0.iter().filter(|(_, value)| !value.is_empty()) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+}
+
+/// What concerns the connection or the length of an answer.
+const OURS: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    header::ALT_SVC,
+];
+
 #[cfg(test)]
 mod tests {
-    use firstflight_config::{Content, Mode};
+    use firstflight_config::Content;
 
     use super::*;
 
@@ -190,7 +242,7 @@ mod tests {
     }
 
     fn code(site: &ReadySite, path: &str) -> u16 {
-        site.route(path).map_or_else(|status| status, ReadyRoute::code).as_u16()
+        site.find(path).0.map_or_else(|status| status, |route| route.code()).as_u16()
     }
 
     #[test]
@@ -222,16 +274,40 @@ mod tests {
         assert!(error.to_string().contains("two routes"), "{error}");
         assert!(site(&[("a", 200)]).is_err());
     }
+}
+
+#[cfg(test)]
+mod response_fields_tests {
+    use super::*;
+
+    fn pairs(text: &'static [(&'static str, &'static str)]) -> Vec<(HeaderName, HeaderValue)> {
+        let pair =
+            |&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+        text.iter().map(pair).collect()
+    }
 
     #[test]
-    fn a_routes_mode_is_part_of_the_sites_policy() {
-        let mut pay = Route::new("/pay", Action::Status(StatusCode::OK));
-        pay.early.mode = Some(Mode::Disabled);
-        let root = Route::new("/", Action::Status(StatusCode::OK));
-        let site = ready(Site::new(vec![root, pay])).unwrap();
-        for (path, may) in [("/", true), ("/pay/1", false), ("/x/../pay", false), ("/PAY", false)] {
-            let request = Request::builder().uri(path).body(()).unwrap();
-            assert_eq!(site.may_run_early(&request), may, "{path}");
+    fn a_routes_fields_come_before_its_sites_and_both_before_the_answers() {
+        let site = ResponseFields::new(&pairs(&[("x-a", "site"), ("x-b", "site"), ("server", "")]))
+            .unwrap();
+        let route = site.and(&pairs(&[("x-b", "one"), ("x-b", "two")])).unwrap();
+        let mut headers = HeaderMap::new();
+        for name in ["x-b", "x-b", "server", "x-c"] {
+            headers.append(name, HeaderValue::from_static("upstream"));
+        }
+        route.apply(&mut headers);
+        let all = |name| headers.get_all(name).iter().map(|value| value.to_str().unwrap());
+        assert_eq!(all("x-a").collect::<Vec<_>>(), ["site"]);
+        assert_eq!(all("x-b").collect::<Vec<_>>(), ["one", "two"]);
+        assert_eq!(all("x-c").collect::<Vec<_>>(), ["upstream"]);
+        assert_eq!(all("server").count(), 0);
+    }
+
+    #[test]
+    fn what_frames_an_answer_cannot_be_set() {
+        for name in ["content-length", "transfer-encoding", "connection", "keep-alive"] {
+            let fields = [(HeaderName::from_static(name), HeaderValue::from_static("x"))];
+            assert!(ResponseFields::new(&fields).unwrap_err().to_string().contains(name));
         }
     }
 }

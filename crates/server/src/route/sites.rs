@@ -1,5 +1,7 @@
 //! Sites: which of them a request is for, and whether its connection is one of that site's.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use firstflight_config::ServerConfig;
 use firstflight_tls::{Identities, Names};
@@ -7,18 +9,18 @@ use http::{Request, Response, StatusCode};
 use http_body::Body;
 
 use crate::ServerError;
-use crate::handler::proxy::Forwarding;
-use crate::handler::response::{BodyError, ResponseBody, plain};
-use crate::handler::upstreams::Pools;
-use crate::http::connection::Connection;
-use crate::route::authority;
+use crate::context::{BodyError, ResponseBody};
+use crate::handler::RequestContext;
+use crate::handler::proxy::Pools;
+use crate::handler::response::plain;
 use crate::route::early::RouteRules;
 use crate::route::routes::{ReadyRoute, ReadySite};
+use crate::route::validation;
 
 /// All sites of one configuration.
 pub(crate) struct Sites {
     /// The first is for unknown names.
-    sites: Vec<ReadySite>,
+    sites: Vec<Arc<ReadySite>>,
     names: Names<usize>,
 }
 
@@ -30,20 +32,22 @@ pub(crate) struct PresentedCertificates<'a> {
     pub(crate) identities: &'a Identities,
 }
 
-impl<'a> PresentedCertificates<'a> {
-    fn to(connection: &'a Connection) -> Self {
-        Self {
-            server_name: connection.facts.server_name.as_deref(),
-            identities: &connection.snapshot.identities,
-        }
-    }
+/// Where a request belongs: its site by its host, its route by its path.
+pub(crate) struct SiteMatch {
+    /// `None`: the request names no host that can be.
+    site: Option<Arc<ReadySite>>,
+    route: Option<Arc<ReadyRoute>>,
+    /// Whether the path is another route's for servers that take `/A` and `/a` for one.
+    differs_in_case: bool,
+    refusal: Option<Refusal>,
 }
 
-/// What becomes of a request.
-enum Choice<'a> {
-    Route(&'a ReadyRoute),
-    /// This status, with the site's fields.
-    Status(StatusCode, Option<&'a ReadySite>),
+/// Why no route handles a request.
+enum Refusal {
+    /// No site is to see it.
+    Connection(StatusCode),
+    /// Its site has no route for it. The response has the site's fields.
+    Path(StatusCode),
 }
 
 impl Sites {
@@ -58,7 +62,7 @@ impl Sites {
     ) -> Result<Self, ServerError> {
         let (mut sites, mut names) = (Vec::new(), Names::default());
         for (index, site) in content.sites.iter().enumerate() {
-            sites.push(ReadySite::new(site, config, pools)?);
+            sites.push(Arc::new(ReadySite::new(site, config, pools)?));
             for name in &site.names {
                 names.add(name, index)?;
             }
@@ -66,73 +70,35 @@ impl Sites {
         Ok(Self { sites, names })
     }
 
-    /// Whether a request may run from early data. It depends on nothing but the request.
-    pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
-        let Ok(host) = authority::host(request) else { return false };
-        let site = self.sites.get(self.index(host.as_deref()));
-        site.is_some_and(|site| site.may_run_early(request))
-    }
-
-    /// What else its route demands of a request that comes on a connection.
-    pub(crate) fn rules<B>(
+    /// The site and the route of a request.
+    pub(crate) fn find<B>(
         &self,
         request: &Request<B>,
-        connection: &Connection,
-    ) -> Option<&RouteRules> {
-        match self.choose(request, &PresentedCertificates::to(connection)) {
-            Choice::Route(route) => Some(route.rules()),
-            Choice::Status(..) => None,
-        }
-    }
-
-    /// Answers a request. `None`: the client went away and needs no answer.
-    pub(crate) async fn answer<B>(
-        &self,
-        request: Request<B>,
-        forwarding: Forwarding<'_>,
-    ) -> Option<Response<ResponseBody>>
-    where
-        B: Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<BodyError>,
-    {
-        match self.choose(&request, &PresentedCertificates::to(forwarding.connection)) {
-            Choice::Route(route) => route.answer(request, forwarding).await,
-            Choice::Status(status, site) => {
-                let mut answer = plain(status);
-                if let Some(site) = site {
-                    site.apply(answer.headers_mut());
-                }
-                Some(answer)
-            }
-        }
-    }
-
-    fn choose<B>(&self, request: &Request<B>, shown: &PresentedCertificates<'_>) -> Choice<'_> {
-        let Ok(host) = authority::host(request) else {
-            return Choice::Status(StatusCode::BAD_REQUEST, None);
+        presented: &PresentedCertificates<'_>,
+    ) -> SiteMatch {
+        let Ok(host) = validation::host(request) else {
+            return SiteMatch::refused(None, StatusCode::BAD_REQUEST);
         };
-        let asked = self.index(host.as_deref());
-        // A whole URL is what a proxy is asked, and names that are nobody's are for none here.
-        let elsewhere = authority::is_absolute(request)
+        let requested = self.index(host.as_deref());
+        let Some(site) = self.sites.get(requested) else {
+            return SiteMatch::refused(None, StatusCode::NOT_FOUND);
+        };
+        let mut found = SiteMatch::in_site(site, request.uri().path());
+        // A whole URL is what a proxy is sent, and names that are nobody's are for none here.
+        let elsewhere = validation::is_absolute(request)
             && host.as_deref().is_some_and(|host| {
                 self.names.find(host).is_none()
-                    && !shown.server_name.is_some_and(|name| name.eq_ignore_ascii_case(host))
+                    && !presented.server_name.is_some_and(|name| name.eq_ignore_ascii_case(host))
             });
-        if elsewhere || asked != self.index(shown.server_name) {
-            // RFC 9110 section 7.4: a client may ask one connection for all names that its
-            // certificate covers, and for no others.
-            let identity = shown.identities.of(shown.server_name);
+        if elsewhere || requested != self.index(presented.server_name) {
+            // RFC 9110 section 7.4: a client may request all names that its certificate covers on
+            // one connection, and no others.
+            let identity = presented.identities.of(presented.server_name);
             if !host.is_some_and(|host| identity.covers(&host)) {
-                return Choice::Status(StatusCode::MISDIRECTED_REQUEST, None);
+                found.refusal = Some(Refusal::Connection(StatusCode::MISDIRECTED_REQUEST));
             }
         }
-        let Some(site) = self.sites.get(asked) else {
-            return Choice::Status(StatusCode::NOT_FOUND, None);
-        };
-        match site.route(request.uri().path()) {
-            Ok(route) => Choice::Route(route),
-            Err(status) => Choice::Status(status, Some(site)),
-        }
+        found
     }
 
     /// Whether a site has this name; any is known where no site has names.
@@ -145,11 +111,67 @@ impl Sites {
     }
 }
 
+impl SiteMatch {
+    fn refused(site: Option<Arc<ReadySite>>, status: StatusCode) -> Self {
+        let refusal = Some(Refusal::Connection(status));
+        Self { site, route: None, differs_in_case: false, refusal }
+    }
+
+    fn in_site(site: &Arc<ReadySite>, path: &str) -> Self {
+        let (route, differs_in_case) = site.find(path);
+        let (route, refusal) = match route {
+            Ok(route) => (Some(route.clone()), None),
+            Err(status) => (None, Some(Refusal::Path(status))),
+        };
+        Self { site: Some(site.clone()), route, differs_in_case, refusal }
+    }
+
+    /// Whether the request may run from early data. One whose path is another route's for servers
+    /// that take `/A` and `/a` for one may not: it would pass that route's rules by.
+    pub(crate) fn may_run_early<B>(&self, request: &Request<B>) -> bool {
+        let Some(site) = self.site.as_ref().filter(|_| !self.differs_in_case) else { return false };
+        let mode = site.mode(request.uri().path());
+        match &self.route {
+            Some(route) => route.rules().may_run_early(request, mode),
+            None => RouteRules::default().may_run_early(request, mode),
+        }
+    }
+
+    /// What its route demands of the request; `None`: no route handles it.
+    pub(crate) fn rules(&self) -> Option<&RouteRules> {
+        let route = self.route.as_ref().filter(|_| self.refusal.is_none())?;
+        Some(route.rules())
+    }
+
+    /// Handles the request. `None`: the client went away and needs no response.
+    pub(crate) async fn handle<B>(
+        &self,
+        request: Request<B>,
+        context: &RequestContext<'_>,
+    ) -> Option<Response<ResponseBody>>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BodyError>,
+    {
+        let (status, site) = match (&self.refusal, &self.route) {
+            (None, Some(route)) => return route.handle(request, context).await,
+            (Some(Refusal::Path(status)), _) => (*status, self.site.as_ref()),
+            (Some(Refusal::Connection(status)), _) => (*status, None),
+            (None, None) => (StatusCode::NOT_FOUND, None),
+        };
+        let mut response = plain(status);
+        if let Some(site) = site {
+            site.apply(response.headers_mut());
+        }
+        Some(response)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use firstflight_config::{Action, Content, Route, Site};
+    use firstflight_config::{Action, Content, Mode, Route, Site};
     use firstflight_tls::{Entry, Identity};
     use http::header;
 
@@ -158,7 +180,7 @@ mod tests {
     const ONE: &[&str] = &["one.test", "www.one.test"];
     const TWO: &[&str] = &["two.test", "*.two.test"];
 
-    /// Two sites that answer 201 and 202. The first one's certificate covers `a.two.test` too.
+    /// Two sites that response 201 and 202. The first one's certificate covers `a.two.test` too.
     fn sites() -> (Sites, Identities) {
         let site = |names: &[&str], code| Site {
             names: names.iter().map(|&name| name.to_owned()).collect(),
@@ -190,9 +212,10 @@ mod tests {
         server_name: Option<&str>,
         request: &Request<()>,
     ) -> u16 {
-        match sites.choose(request, &PresentedCertificates { server_name, identities }) {
-            Choice::Route(route) => route.code().as_u16(),
-            Choice::Status(status, _) => status.as_u16(),
+        let found = sites.find(request, &PresentedCertificates { server_name, identities });
+        match (&found.refusal, &found.route) {
+            (Some(Refusal::Connection(status) | Refusal::Path(status)), _) => status.as_u16(),
+            (None, route) => route.as_ref().unwrap().code().as_u16(),
         }
     }
 
@@ -245,6 +268,20 @@ mod tests {
             let request = request.header(header::HOST, "one.test").body(()).unwrap();
             let code = chosen(&sites, server_name, &request);
             assert_eq!(code, expected, "{server_name:?} {authority}");
+        }
+    }
+
+    #[test]
+    fn a_routes_mode_is_part_of_the_sites_policy() {
+        let mut pay = Route::new("/pay", Action::Status(StatusCode::OK));
+        pay.early.mode = Some(Mode::Disabled);
+        let root = Route::new("/", Action::Status(StatusCode::OK));
+        let config = ServerConfig::new("[::1]:0".parse().unwrap(), Content::files("/"));
+        let site = Site::new(vec![root, pay]);
+        let site = Arc::new(ReadySite::new(&site, &config, &Pools::new()).unwrap());
+        for (path, may) in [("/", true), ("/pay/1", false), ("/x/../pay", false), ("/PAY", false)] {
+            let request = Request::builder().uri(path).body(()).unwrap();
+            assert_eq!(SiteMatch::in_site(&site, path).may_run_early(&request), may, "{path}");
         }
     }
 }

@@ -1,20 +1,22 @@
-//! The form that a request has to have before anything looks at it: one that all servers read alike.
+//! The form that a request has to have before anything looks at it: one that all servers read
+//! alike.
 //!
-//! The libraries see to lines, lengths and chunks. What is left is what they hand on as it came, and
-//! what a policy here, a site's choice and an upstream's might read differently.
+//! The libraries see to lines, lengths and chunks. What is left is what they hand on as it came,
+//! and what a policy here, a site's choice and an upstream's might read differently.
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
-};
+use std::borrow::Cow;
 
-use crate::handler::response::{ResponseBody, plain};
-use crate::route::authority;
+use firstflight_tls::host_name;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+
+use crate::context::ResponseBody;
+use crate::handler::response::plain;
 
 /// Whether a request is of a form to be answered; otherwise with what it is refused.
 pub(crate) fn check<B>(request: &Request<B>) -> Result<(), StatusCode> {
     let headers = request.headers();
     target(request)?;
-    authority::host(request).map_err(|_| StatusCode::BAD_REQUEST)?;
+    host(request).map_err(|_| StatusCode::BAD_REQUEST)?;
     coding(headers)?;
     match request.version() {
         Version::HTTP_2 | Version::HTTP_3 => connection_fields(headers),
@@ -22,55 +24,15 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), StatusCode> {
     }
 }
 
-/// The answer to a request that is refused for its form. Nothing has looked at it, and over HTTP/1 its
-/// connection ends: what follows may not be what the client takes it for.
+/// The response to a request that is refused for its form. Nothing has looked at it, and over HTTP/1
+/// its connection ends: what follows may not be what the client takes it for.
 pub(crate) fn refusal(status: StatusCode, version: Version) -> Response<ResponseBody> {
-    let mut answer = plain(status);
+    let mut response = plain(status);
     if is_http1(version) {
-        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    answer
+    response
 }
-
-/// Removes fields that are told from this server's own only by an underscore. Servers that hand
-/// fields on as variables (CGI, WSGI, FastCGI) take both for the same, and a client could say who it
-/// is, or that its request is not early.
-pub(crate) fn remove_lookalikes(headers: &mut HeaderMap) {
-    remove_spelt(headers, |name| OURS.contains(&name));
-}
-
-/// The same for a field that a configuration names, in lower case.
-pub(crate) fn remove_lookalikes_of(ours: &str, headers: &mut HeaderMap) {
-    remove_spelt(headers, |name| name == ours.replace('_', "-"));
-}
-
-fn remove_spelt(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
-    let lookalikes: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| name.as_str().contains('_'))
-        .filter(|name| is_ours(&name.as_str().replace('_', "-")))
-        .cloned()
-        .collect();
-    for name in lookalikes {
-        headers.remove(name);
-    }
-}
-
-/// What this server says to an upstream, or takes out on the way there.
-const OURS: [&str; 12] = [
-    "connection",
-    "content-length",
-    "early-data",
-    "forwarded",
-    "host",
-    "transfer-encoding",
-    "via",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-proto",
-    "x-real-ip",
-];
 
 /// RFC 9112 section 3.2: which form belongs to which method. (A tunnel is refused elsewhere.)
 fn target<B>(request: &Request<B>) -> Result<(), StatusCode> {
@@ -87,8 +49,8 @@ fn target<B>(request: &Request<B>) -> Result<(), StatusCode> {
     if of_form { Ok(()) } else { Err(StatusCode::BAD_REQUEST) }
 }
 
-/// RFC 9112 section 6.1: chunks are taken apart here, and what is coded otherwise besides would reach
-/// the upstream without saying so.
+/// RFC 9112 section 6.1: chunks are taken apart here, and what is coded otherwise besides would
+/// reach the upstream without saying so.
 fn coding(headers: &HeaderMap) -> Result<(), StatusCode> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
@@ -111,6 +73,69 @@ fn connection_fields(headers: &HeaderMap) -> Result<(), StatusCode> {
 
 fn is_http1(version: Version) -> bool {
     version <= Version::HTTP_11
+}
+
+/// A request that names no host, several, or one that cannot be (RFC 9112 section 3.2, RFC 9113
+/// section 8.3.1, RFC 9114 section 4.3.1). It is answered 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadAuthority;
+
+/// The host that a request is for, in lower case and without a port; addresses of IPv6 without
+/// brackets. `None`: HTTP/1.0 without `Host`.
+///
+/// # Errors
+/// [`BadAuthority`].
+pub(crate) fn host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, BadAuthority> {
+    let mut fields = request.headers().get_all(header::HOST).iter();
+    let field = match (fields.next(), fields.next()) {
+        (_, Some(_)) => return Err(BadAuthority),
+        (Some(field), None) => Some(field.to_str().map_err(|_| BadAuthority)?),
+        (None, None) => None,
+    };
+    let target = request.uri().authority().map(|authority| authority.as_str());
+    let named = match (request.version(), target, field) {
+        (Version::HTTP_09 | Version::HTTP_10, None, None) => return Ok(None),
+        (Version::HTTP_09 | Version::HTTP_10 | Version::HTTP_11, target, field) => {
+            // Even a request with a whole URL has to bring the field, which then does not count.
+            let field = match request.version() {
+                Version::HTTP_11 => Some(field.ok_or(BadAuthority)?),
+                _ => field,
+            };
+            target.or(field)
+        }
+        // A proxy before us may have judged one and sent on the other.
+        (_, Some(target), Some(field)) if !target.eq_ignore_ascii_case(field) => {
+            return Err(BadAuthority);
+        }
+        (_, target, field) => target.or(field),
+    };
+    named.and_then(without_port).and_then(host_name).map(Some).ok_or(BadAuthority)
+}
+
+/// Whether a request over HTTP/1 has a whole URL as its target (RFC 9112 section 3.2.2).
+pub(crate) fn is_absolute<B>(request: &Request<B>) -> bool {
+    request.version() <= Version::HTTP_11 && request.uri().scheme().is_some()
+}
+
+/// The host of `host:port` (RFC 3986 section 3.2); `None`: the port is none.
+fn without_port(authority: &str) -> Option<&str> {
+    let (host, rest) = match authority.strip_prefix('[') {
+        Some(inner) => {
+            let (host, rest) = inner.split_once(']')?;
+            // host_name takes what has colons for an address.
+            (host.contains(':').then_some(host)?, rest)
+        }
+        None => match authority.find(':') {
+            Some(colon) => authority.split_at(colon),
+            None => (authority, ""),
+        },
+    };
+    let port = match rest.strip_prefix(':') {
+        Some(port) => port,
+        None if rest.is_empty() => "",
+        None => return None,
+    };
+    (port.len() <= 5 && port.bytes().all(|digit| digit.is_ascii_digit())).then_some(host)
 }
 
 #[cfg(test)]
@@ -181,16 +206,68 @@ mod tests {
             assert_eq!(refused(Version::HTTP_3, "https://a/", &[(name, value)]), outcome, "{name}");
         }
     }
+}
+
+#[cfg(test)]
+mod authority_tests {
+    use super::*;
+
+    fn asked(
+        version: Version,
+        target: &str,
+        hosts: &[&str],
+    ) -> Result<Option<String>, BadAuthority> {
+        let mut request = Request::builder().version(version).uri(target);
+        for value in hosts {
+            request = request.header(header::HOST, *value);
+        }
+        let request = request.body(()).unwrap();
+        host(&request).map(|host| host.map(Cow::into_owned))
+    }
 
     #[test]
-    fn only_what_looks_like_our_own_is_removed() {
-        let mut headers = HeaderMap::new();
-        for name in ["x_forwarded_for", "early_data", "x-forwarded_proto", "x_app", "x-real-ip"] {
-            headers.insert(name, HeaderValue::from_static("1"));
+    fn rfc9112_3_2_one_host_and_the_targets_own_before_it() {
+        let bad = Err(BadAuthority);
+        for (target, hosts, found) in [
+            ("/", &["Example.test"][..], Ok(Some("example.test"))),
+            ("/", &["example.test.:8443"], Ok(Some("example.test"))),
+            ("/", &["192.0.2.1:80"], Ok(Some("192.0.2.1"))),
+            ("/", &["[::1]:443"], Ok(Some("::1"))),
+            ("https://a.test/x", &["b.test"], Ok(Some("a.test"))),
+            ("https://a.test/x", &[], bad),
+            ("/", &[], bad),
+            ("/", &[""], bad),
+            ("/", &["a.test", "a.test"], bad),
+            ("/", &["a.test, b.test"], bad),
+            ("/", &["user@a.test"], bad),
+            ("/", &["a.test/x"], bad),
+            ("/", &["a.test:80:80"], bad),
+            ("/", &["a.test:http"], bad),
+            ("/", &["[a.test]"], bad),
+            ("/", &["[::1"], bad),
+            ("/", &["[::1]x"], bad),
+            ("/", &["::1"], bad),
+            ("/", &["a..test"], bad),
+            ("/", &["a%2etest"], bad),
+        ] {
+            let found: Result<Option<&str>, _> = found;
+            let found = found.map(|host| host.map(str::to_owned));
+            assert_eq!(asked(Version::HTTP_11, target, hosts), found, "{target} {hosts:?}");
         }
-        remove_lookalikes(&mut headers);
-        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
-        left.sort_unstable();
-        assert_eq!(left, ["x-real-ip", "x_app"]);
+        assert_eq!(asked(Version::HTTP_10, "/", &[]), Ok(None));
+        assert_eq!(asked(Version::HTTP_10, "/", &["a.test", "b.test"]), Err(BadAuthority));
+    }
+
+    #[test]
+    fn rfc9113_8_3_1_authority_and_host_have_to_agree() {
+        for version in [Version::HTTP_2, Version::HTTP_3] {
+            let found = |host: &str| Ok(Some(host.to_owned()));
+            assert_eq!(asked(version, "https://a.test/", &[]), found("a.test"));
+            assert_eq!(asked(version, "https://a.test/", &["A.test"]), found("a.test"));
+            assert_eq!(asked(version, "https://a.test/", &["b.test"]), Err(BadAuthority));
+            assert_eq!(asked(version, "https://a.test/", &["a.test:1"]), Err(BadAuthority));
+            assert_eq!(asked(version, "/", &["b.test"]), found("b.test"));
+            assert_eq!(asked(version, "/", &[]), Err(BadAuthority));
+        }
     }
 }

@@ -1,23 +1,184 @@
-//! A manager beside the server: begun, followed, ended.
+//! Certificates from an authority: kept valid beside the connections, and shown by the newest
+//! snapshot.
+//!
+//! A manager of `firstflight-acme` orders them and keeps them on disk. What it publishes takes the
+//! place of the certificates in the snapshot, as a reload does with a certificate file that has
+//! changed: sessions and connections go on.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_certificates::acme::CertificateState;
-use tokio::sync::{oneshot, watch};
+use arc_swap::ArcSwap;
+use firstflight_certificates::acme::{AcmeConfig, Answers, CertificateState, Manager};
+use firstflight_config::ServerConfig;
+use firstflight_store::Store;
+use firstflight_telemetry::metrics::Metrics;
+use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::certificates::acme::Change;
-use crate::certificates::acme::Opened;
-use crate::certificates::acme::Wanted;
-use crate::http::connection::stopped;
-use crate::server::{Shared, Stop};
+use super::{Server, ServerState};
+use crate::ServerError;
+use crate::certificates::store::SharedCertificateStore;
+use crate::certificates::{CertificateSource, SiteCertificate, newer};
+use crate::context::{Stop, stopped};
+use crate::handler::acme_challenge::AcmeChallenges;
+
+/// Certificates from an authority, as long as the process lives.
+pub(crate) struct AcmeCertificates {
+    answers: Answers,
+    shelf: SharedCertificateStore,
+    metrics: Arc<Metrics>,
+    /// What there is, and what is done about it.
+    states: ArcSwap<Vec<CertificateState>>,
+    managed: Mutex<Option<ManagedCertificates>>,
+}
+
+/// What a configuration wants of an authority.
+#[derive(Clone, PartialEq)]
+struct Wanted {
+    config: AcmeConfig,
+    names: Vec<Vec<String>>,
+}
+
+/// What another configuration means for the certificates.
+pub(crate) enum Change {
+    /// They are kept as before.
+    None,
+    /// By these from now on, or no longer by any.
+    To(Option<Box<Opened>>),
+}
+
+/// A manager that has restored what it could, and asks nobody yet.
+pub(crate) struct Opened {
+    wanted: Wanted,
+    manager: Manager<SharedCertificateStore>,
+    states: watch::Receiver<Vec<CertificateState>>,
+}
+
+impl AcmeCertificates {
+    /// `store`: what nodes share, where the configuration has it.
+    ///
+    /// # Errors
+    /// [`ServerError::KeyEncryption`].
+    pub(crate) fn new(
+        config: &ServerConfig,
+        store: Option<&Store>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, ServerError> {
+        Ok(Self {
+            answers: Answers::new(),
+            shelf: SharedCertificateStore::new(&config.tickets.keys, store)?,
+            metrics: metrics.clone(),
+            states: ArcSwap::default(),
+            managed: Mutex::default(),
+        })
+    }
+
+    /// What is known of the certificate for these names.
+    pub(crate) fn state(&self, names: &[String]) -> Option<CertificateState> {
+        self.states.load().iter().find(|state| state.names == names).cloned()
+    }
+
+    /// Responses to the authority's challenges.
+    pub(crate) fn challenges(&self) -> AcmeChallenges {
+        AcmeChallenges::new(self.answers.clone(), self.metrics.clone())
+    }
+
+    /// All that is known.
+    pub(crate) fn states(&self) -> Arc<Vec<CertificateState>> {
+        self.states.load_full()
+    }
+
+    /// Opens what a configuration needs and what is not open yet. Reads files, as the user that the
+    /// process has become.
+    ///
+    /// # Errors
+    /// [`ServerError::Acme`].
+    pub(crate) async fn open(&self, config: &ServerConfig) -> Result<Change, ServerError> {
+        let wanted = wanted(config);
+        let kept = self.managed.lock().await.as_ref().map(|managed| managed.wanted.clone());
+        if wanted == kept {
+            return Ok(Change::None);
+        }
+        let Some(wanted) = wanted else { return Ok(Change::To(None)) };
+        let Wanted { config, names } = wanted.clone();
+        let (answers, shelf) = (self.answers.clone(), self.shelf.clone());
+        let open = move || Manager::new(config, names, answers, shelf);
+        let manager = tokio::task::spawn_blocking(open).await;
+        let manager = manager.map_err(|error| ServerError::Interrupted(error.to_string()))??;
+        let states = manager.watch();
+        Ok(Change::To(Some(Box::new(Opened { wanted, manager, states }))))
+    }
+
+    /// The certificates that there are once a change is made.
+    pub(crate) fn after(&self, change: &Change) -> Arc<Vec<CertificateState>> {
+        match change {
+            Change::None => self.states(),
+            Change::To(None) => Arc::default(),
+            Change::To(Some(opened)) => Arc::new(opened.states.borrow().clone()),
+        }
+    }
+}
+
+/// What a configuration wants of an authority; `None`: nothing.
+fn wanted(config: &ServerConfig) -> Option<Wanted> {
+    let names = config.acme_names();
+    let acme = config.acme.clone().filter(|_| !names.is_empty())?;
+    Some(Wanted { config: acme, names })
+}
+
+impl Server {
+    /// Reads the certificates that an authority has issued before, and has them shown. To be called
+    /// as the user that the process runs as, once it is that: they are renewed by that user.
+    ///
+    /// # Errors
+    /// [`ServerError::Acme`].
+    pub async fn restore_certificates(&self) -> Result<(), ServerError> {
+        let config = self.state.config.lock().await.clone();
+        let change = self.state.acme.open(&config).await?;
+        self.state.keep_certificates(change).await;
+        self.state.show_certificates().await
+    }
+}
+
+impl ServerState {
+    /// The certificates that are shown, with what is done about them now.
+    pub(crate) fn certificates(&self) -> Vec<SiteCertificate> {
+        let mut certificates = self.shared.snapshot().certificates.clone();
+        for one in &mut certificates {
+            if let CertificateSource::Acme(state) = &mut one.source {
+                **state = self.acme.state(&one.names).unwrap_or_default();
+            }
+        }
+        certificates
+    }
+
+    /// Shows what an authority has issued by now, if it is not shown yet. All else stays as it is.
+    ///
+    /// # Errors
+    /// [`ServerError`]: what was issued is of no use. What was shown before is shown on.
+    pub(crate) async fn show_certificates(self: &Arc<Self>) -> Result<(), ServerError> {
+        let config = self.config.lock().await;
+        let (before, states) = (self.shared.snapshot(), self.acme.states());
+        if before.certificates.iter().all(|one| newer(&states, one).is_none()) {
+            return Ok(());
+        }
+        let (state, same) = (self.clone(), config.clone());
+        let renew = move || state.builder.with_issued(&before, &same, &states);
+        let renewed = tokio::task::spawn_blocking(renew).await;
+        let snapshot = renewed.map_err(|error| ServerError::Interrupted(error.to_string()))??;
+        self.quic_ports.take_up(snapshot.quic.as_ref(), &config.http3);
+        snapshot.begin();
+        self.shared.snapshot.store(Arc::new(snapshot));
+        Ok(())
+    }
+}
 
 /// A manager that is open, or runs.
-pub(crate) struct ManagedCertificates {
-    pub(crate) wanted: Wanted,
+struct ManagedCertificates {
+    wanted: Wanted,
     stage: Stage,
 }
 
@@ -32,50 +193,50 @@ enum Stage {
     },
 }
 
-impl Shared {
+impl ServerState {
     /// Keeps certificates by a change from now on. The snapshot that shows what it has restored
-    /// is made before, from [`crate::certificates::acme::Acme::after`].
+    /// is made before, from [`AcmeCertificates::after`].
     pub(crate) async fn keep_certificates(self: &Arc<Self>, change: Change) {
         let Change::To(opened) = change else { return };
-        let mut keeper = self.acme.keeper.lock().await;
-        if let Some(before) = keeper.take() {
+        let mut managed = self.acme.managed.lock().await;
+        if let Some(before) = managed.take() {
             before.end().await;
         }
         let states = opened.as_ref().map(|opened| opened.states.borrow().clone());
         self.acme.states.store(Arc::new(states.unwrap_or_default()));
         let Some(opened) = opened else { return };
-        say_what_is_missing(&opened);
+        log_certificates(&opened);
         let wanted = opened.wanted.clone();
         let stage = match *self.serving.borrow() {
             true => self.run(*opened),
             false => Stage::Open(opened),
         };
-        *keeper = Some(ManagedCertificates { wanted, stage });
+        *managed = Some(ManagedCertificates { wanted, stage });
     }
 
     /// Connections are accepted: what is missing or old is asked for from now on.
-    pub(crate) async fn begin_to_ask(self: &Arc<Self>) {
-        let mut keeper = self.acme.keeper.lock().await;
-        if let Some(ManagedCertificates { wanted, stage }) = keeper.take() {
+    pub(crate) async fn start_orders(self: &Arc<Self>) {
+        let mut managed = self.acme.managed.lock().await;
+        if let Some(ManagedCertificates { wanted, stage }) = managed.take() {
             let stage = match stage {
                 Stage::Open(opened) => self.run(*opened),
                 runs => runs,
             };
-            *keeper = Some(ManagedCertificates { wanted, stage });
+            *managed = Some(ManagedCertificates { wanted, stage });
         }
     }
 
     /// Asks no more. An order that is under way is left to the next process.
-    pub(crate) async fn end_asking(&self) {
-        if let Some(keeper) = self.acme.keeper.lock().await.take() {
-            keeper.end().await;
+    pub(crate) async fn stop_orders(&self) {
+        if let Some(managed) = self.acme.managed.lock().await.take() {
+            managed.end().await;
         }
     }
 
     fn run(self: &Arc<Self>, opened: Opened) -> Stage {
         let Opened { manager, states, .. } = opened;
         let (end, ended) = oneshot::channel::<()>();
-        let mut stop = self.stopping();
+        let mut stop = self.shared.shutdown.subscribe();
         let manager = tokio::spawn(manager.run(async move {
             tokio::select! {
                 _ = ended => {}
@@ -93,7 +254,7 @@ impl ManagedCertificates {
         // First, because a reload waits here and has what the follower may wait for.
         follower.abort();
         drop(end);
-        if timeout(LAST_WORDS, manager).await.is_err() {
+        if timeout(ORDER_END_TIMEOUT, manager).await.is_err() {
             warn!("an order at the authority does not end; it is left as it is");
         }
     }
@@ -101,18 +262,18 @@ impl ManagedCertificates {
 
 /// Takes note of what a manager publishes, and has the newest certificates shown, until the manager
 /// has ended.
-async fn follow(shared: Arc<Shared>, mut states: watch::Receiver<Vec<CertificateState>>) {
-    let mut stop = shared.stopping();
-    let mut trouble = None;
+async fn follow(state: Arc<ServerState>, mut states: watch::Receiver<Vec<CertificateState>>) {
+    let mut stop = state.shared.shutdown.subscribe();
+    let mut failure = None;
     loop {
         let now = states.borrow_and_update().clone();
-        shared.acme.states.store(Arc::new(now));
-        let shown = shared.show_certificates().await;
+        state.acme.states.store(Arc::new(now));
+        let shown = state.show_certificates().await;
         let error = shown.as_ref().err().map(ToString::to_string);
-        if let (Some(error), true) = (&error, error != trouble) {
-            warn!("{error}; the certificates of before are shown until that is mended");
+        if let (Some(error), true) = (&error, error != failure) {
+            warn!("{error}; the certificates of before are shown until that is fixed");
         }
-        trouble = error;
+        failure = error;
         let goes_on = async {
             match shown {
                 Ok(()) => states.changed().await.is_ok(),
@@ -129,7 +290,7 @@ async fn follow(shared: Arc<Shared>, mut states: watch::Receiver<Vec<Certificate
     }
 }
 
-fn say_what_is_missing(opened: &Opened) {
+fn log_certificates(opened: &Opened) {
     for state in &*opened.states.borrow() {
         let names = state.names.join(", ");
         match &state.issued {
@@ -144,7 +305,7 @@ fn say_what_is_missing(opened: &Opened) {
 }
 
 /// For a manager to leave its order, which takes it three seconds at most.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const ORDER_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// After a snapshot could not be made, because some other file is of no use just now.
 const RETRY: Duration = Duration::from_secs(10);

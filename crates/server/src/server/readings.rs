@@ -10,52 +10,48 @@ use firstflight_telemetry::metrics::{
 use crate::certificates::{CertificateSource, SiteCertificate};
 use crate::gate::shared_register::SharedRegister;
 use crate::gate::store_reason;
-use crate::handler::upstreams;
+use crate::handler::proxy;
 use crate::observe::access_log::AccessLog;
 use crate::observe::trace::Tracer;
-use crate::server::Shared;
+use crate::server::ServerState;
 use crate::server::handle::ServerHandle;
 
 impl ServerHandle {
     /// All metrics at this moment.
     pub fn metrics(&self) -> Snapshot {
-        self.0.snapshot()
+        self.0.metrics()
     }
 }
 
-impl Shared {
+impl ServerState {
     /// All metrics at this moment.
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        self.metrics.snapshot(&self.readings())
+    pub(crate) fn metrics(&self) -> Snapshot {
+        self.shared.observers.metrics.snapshot(&self.readings())
     }
 
     fn readings(&self) -> Readings {
-        let snapshot = self.current();
-        let (store, filter) = match self.gate.shared() {
+        let snapshot = self.shared.snapshot();
+        let (store, filter) = match self.shared.gate.shared() {
             Some(shared) => {
                 let (store, filter) = shared.statistics();
                 (Some(store_reading(shared, &store)), register(&filter))
             }
             None => (None, RegisterReading::default()),
         };
-        let lost = self.access_log.get().map_or(0, AccessLog::lost);
+        let lost = self.shared.observers.access_log.get().map_or(0, AccessLog::lost);
         Readings {
-            early_data_open: snapshot.early_data && self.gate.closed().is_none(),
-            register: register(&self.gate.statistics()),
+            early_data_open: snapshot.early_data && self.shared.gate.closed().is_none(),
+            register: register(&self.shared.gate.statistics()),
             filter,
             store,
             tickets: self.ring.reading(),
             quic: snapshot.quic.as_ref().map(|_| self.quic_ports.reading()),
             connections_limit: snapshot.limits.connections,
-            upstreams: snapshot
-                .pools
-                .values()
-                .map(|pool| upstreams::reading(pool.status()))
-                .collect(),
+            upstreams: snapshot.pools.values().map(|pool| proxy::reading(pool.status())).collect(),
             generation: snapshot.number,
             certificates: certificates(&snapshot.certificates),
             acme: self.certificates().iter().filter_map(acme).collect(),
-            spans: self.tracer.as_ref().and_then(Tracer::reading),
+            spans: self.shared.observers.tracer.as_ref().and_then(Tracer::reading),
             process: ProcessReading::of_this_process(env!("CARGO_PKG_VERSION"), lost),
         }
     }

@@ -1,29 +1,29 @@
 //! The ticket ring as TLS wants it, and the clock that both share.
 
-pub(crate) mod sessions;
-pub(crate) mod store_keys;
-pub(crate) mod tokens;
+pub(crate) mod store;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use firstflight_config::{ConfigError, KeySource, TicketSettings};
+use firstflight_quic::TokenSerial;
 use firstflight_replay::TicketEpochs;
 use firstflight_store::Store;
 use firstflight_telemetry::metrics::TicketReading;
 use firstflight_tickets::{
     KeyEncryption, KeyFile, KeyState, Opened, Origin, RING_OVERHEAD, Refreshed, Ring, Schedule,
-    TicketKeys, UnixTime, Warning, Zone,
+    SessionId, TicketKeys, Warning, Zone,
 };
-use firstflight_tls::{OpenedTicket, SteadyClock, TicketSealer, Withheld};
-use tracing::{info, warn};
+use firstflight_tls::{OpenedTicket, TicketSealer, Withheld};
+use tracing::{debug, info, warn};
 
 use crate::ServerError;
+use crate::context::now;
 
-pub(crate) use sessions::Redeemed;
-use sessions::Sessions;
-use store_keys::SharedKeys;
-pub(crate) use store_keys::name_of_this_node;
+pub(crate) use store::Redeemed;
+use store::Sessions;
+use store::SharedKeys;
+pub(crate) use store::name_of_this_node;
 
 /// Seals and opens the tickets of all connections.
 pub(crate) struct TicketRing {
@@ -188,13 +188,52 @@ impl TicketRing {
     /// store's budget. It is gone from the store then, whatever becomes of the connection.
     pub(crate) async fn redeem(&self, id: &[u8]) -> Redeemed {
         match &self.sessions {
-            Some(sessions) => sessions.redeem(self, id).await,
+            Some(sessions) => self.redeem_from(sessions, id).await,
             None => Redeemed::nothing(),
+        }
+    }
+
+    /// Spends a token in the whole cluster, within the store's budget. Whether it was spent before.
+    /// `None`: nobody can say; then this process's own word counts.
+    ///
+    /// A bit a token in the store, by issuer and number. A block of them is kept until the keys are
+    /// dead under which its tokens were sealed.
+    pub(crate) async fn spend_everywhere(&self, token: TokenSerial) -> Option<bool> {
+        let store = &self.sessions.as_ref()?.store;
+        let schedule = self.keys.schedule();
+        let life = schedule.rotation() + schedule.lifetime();
+        let TokenSerial { issuer, number } = token;
+        let key = format!("token:{issuer:016x}:{}", number / BLOCK);
+        match store.set_bit(&key, (number % BLOCK) as u32, life).await {
+            Ok(spent) => Some(spent),
+            Err(error) => {
+                debug!("whether an address token is spent: {error}");
+                None
+            }
         }
     }
 }
 
 impl TicketRing {
+    async fn redeem_from(&self, sessions: &Sessions, id: &[u8]) -> Redeemed {
+        let Ok(id) = SessionId::try_from(id) else { return Redeemed::nothing() };
+        let taken = match sessions.take(&id).await {
+            Ok(taken) => taken,
+            Err(withheld) => return Redeemed { withheld: Some(withheld), ..Redeemed::nothing() },
+        };
+        let Some(record) = taken.value else { return Redeemed::nothing() };
+        let Opened::Ticket { content, origin } = self.keys.open_kept(&record, &id, now()) else {
+            return Redeemed::nothing();
+        };
+        match taken.counts {
+            Ok(()) => Redeemed { session: self.session_of(content, origin), withheld: None },
+            Err(why) => Redeemed {
+                session: OpenedTicket::WithoutEarlyData(content, Withheld::Store),
+                withheld: Some(why),
+            },
+        }
+    }
+
     /// A session with early data, if its ticket was issued in this zone and in an epoch whose
     /// flights the register covers; else without.
     fn session_of(&self, content: Vec<u8>, origin: Origin) -> OpenedTicket {
@@ -234,10 +273,8 @@ impl TicketSealer for TicketRing {
     }
 }
 
-/// The time by which TLS ages tickets too.
-pub(crate) fn now() -> UnixTime {
-    UnixTime(u64::try_from(SteadyClock::unix_micros() / 1_000_000).unwrap_or(0))
-}
+/// Bits of a record: 4 KiB, which tokens that are issued together share.
+const BLOCK: u64 = 32_768;
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,12 @@
-//! What requests say of themselves in single fields.
+//! What requests say of themselves in single fields, and the names by which keys and nonces are
+//! claimed.
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
+use firstflight_replay::ClaimKey;
+use http::{HeaderMap, HeaderName, Request, header};
+
+use crate::route::validation;
 
 /// The field of draft-ietf-httpapi-idempotency-key-header.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -11,7 +15,7 @@ pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempote
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Field<'a> {
     Absent,
-    /// 1 to [`LONGEST`] bytes.
+    /// 1 to [`MAX_FIELD_BYTES`] bytes.
     Value(&'a [u8]),
     /// There several times, or empty, or too long.
     Odd,
@@ -22,7 +26,7 @@ pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Field::Absent,
-        (Some(value), None) if (1..=LONGEST).contains(&value.len()) => {
+        (Some(value), None) if (1..=MAX_FIELD_BYTES).contains(&value.len()) => {
             Field::Value(value.as_bytes())
         }
         _ => Field::Odd,
@@ -48,7 +52,23 @@ fn unix_micros(text: &str) -> Option<i64> {
 }
 
 /// Bytes of a field that is looked at. A UUID has 36, a signature's nonce seldom more than 88.
-const LONGEST: usize = 255;
+const MAX_FIELD_BYTES: usize = 255;
+
+/// The name of a value that a request carries. It belongs to the method, the host, the path and who
+/// asks, by `Authorization`: one user's key is no obstacle to another's. A client that sends the
+/// same request again sends all of that again; one that has got another token in between has
+/// another name, and the application has to know.
+///
+/// Cookies have no part in it: they change with each answer.
+pub(crate) fn name<B>(kind: &str, request: &Request<B>, value: &[u8]) -> ClaimKey {
+    let (path, headers) = (request.uri().path(), request.headers());
+    // Without one it is answered 400.
+    let host = validation::host(request).ok().flatten().unwrap_or_default();
+    let method = request.method().as_str().as_bytes();
+    let mut parts = vec![kind.as_bytes(), method, host.as_bytes(), path.as_bytes(), value];
+    parts.extend(headers.get_all(header::AUTHORIZATION).iter().map(|value| value.as_bytes()));
+    ClaimKey::from_name(&parts)
+}
 
 #[cfg(test)]
 mod tests {
@@ -109,5 +129,45 @@ mod tests {
             is_fresh(&bytes, Duration::MAX, i64::MIN);
             is_fresh(&bytes, Duration::ZERO, i64::MAX);
         }
+    }
+}
+
+#[cfg(test)]
+mod names_tests {
+    use http::Version;
+
+    use super::*;
+
+    fn of(method: &str, uri: &str, headers: &[(&str, &str)]) -> ClaimKey {
+        // As HTTP/2 has it: the whole URI, and no Host.
+        let version = if uri.starts_with('/') { Version::HTTP_11 } else { Version::HTTP_2 };
+        let mut request = Request::builder().method(method).uri(uri).version(version);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        name("key", &request.body(()).unwrap(), b"k")
+    }
+
+    #[test]
+    fn a_name_is_the_same_over_every_protocol() {
+        let http1 = of("POST", "/pay?a", &[("host", "Example.test"), ("cookie", "a=1")]);
+        let http2 = of("POST", "https://example.test/pay?b", &[]);
+        assert_eq!(http1, http2);
+    }
+
+    #[test]
+    fn a_name_belongs_to_method_host_path_and_user() {
+        let alice = [("host", "h"), ("authorization", "Bearer alice")];
+        let bob = [("host", "h"), ("authorization", "Bearer bob")];
+        let names = [
+            of("POST", "/pay", &alice),
+            of("POST", "/pay", &bob),
+            of("PUT", "/pay", &alice),
+            of("POST", "/pay/", &alice),
+            of("POST", "/pay", &[("host", "i"), ("authorization", "Bearer alice")]),
+            of("POST", "/pay", &[("host", "h")]),
+        ];
+        let different: std::collections::HashSet<_> = names.into_iter().collect();
+        assert_eq!(different.len(), names.len());
     }
 }

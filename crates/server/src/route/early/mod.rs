@@ -6,25 +6,21 @@
 //! node. So they hold for late requests too, and are asked when a request is about to run.
 
 mod fields;
-mod names;
-mod rejection;
 
 use std::time::Duration;
 
+use fields::name;
+use fields::{Field, IDEMPOTENCY_KEY, is_fresh, only};
 use firstflight_config::{Mode, Timestamp};
 use firstflight_replay::{ClaimKey, Decision, Flight};
+use firstflight_telemetry::metrics::BarredReason;
 use firstflight_tls::SteadyClock;
-use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 
+use crate::context::ResponseBody;
 use crate::gate::{EarlyDataGate, NameClaim};
-use crate::route::validation;
-use fields::{Field, IDEMPOTENCY_KEY, is_fresh, only};
-use names::name;
-pub(crate) use rejection::Rejection;
-
-/// A mark on an answer of ours: certainly no byte of the request has reached an application.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NotSent;
+use crate::handler::response::{plain, problem};
+use crate::handler::{FlightField, RequestClaims};
 
 /// The rules of one route.
 #[derive(Clone, Debug, Default)]
@@ -40,17 +36,6 @@ pub(crate) struct RequiredClaims {
     flight: FlightField,
 }
 
-/// The field by which the upstream learns of the flight, and what it says.
-type FlightField = Option<(HeaderName, Option<HeaderValue>)>;
-
-/// A request that may run, and what it has claimed for that.
-#[derive(Debug, Default)]
-pub(crate) struct RequestClaims {
-    /// The claim that goes back if the request is not sent.
-    key: Option<ClaimKey>,
-    flight: FlightField,
-}
-
 impl RouteRules {
     pub(crate) fn new(rules: &firstflight_config::EarlyRules) -> Self {
         Self(rules.clone())
@@ -60,12 +45,10 @@ impl RouteRules {
     /// nothing but the request and the time.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>, mode: Mode) -> bool {
         let (method, headers) = (request.method(), request.headers());
-        let by_method = match mode {
-            Mode::Disabled => return false,
-            Mode::Strict => method.is_safe() && request.uri().query().is_none(),
-            Mode::Permissive => method.is_safe(),
-            Mode::Unrestricted => true,
-        };
+        if mode == Mode::Disabled {
+            return false;
+        }
+        let by_method = mode.allows(method, request.uri().query());
         let by_key = || {
             !method.is_safe()
                 && self.0.idempotency_key.is_some()
@@ -144,32 +127,7 @@ impl RequiredClaims {
                 NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
             }
         }
-        Ok(RequestClaims { key: self.key.map(|(key, _)| key), flight: self.flight })
-    }
-}
-
-impl RequestClaims {
-    /// The field that names the flight to the upstream.
-    pub(crate) fn flight_field(&self) -> Option<&HeaderName> {
-        self.flight.as_ref().map(|(name, _)| name)
-    }
-
-    /// Marks the request for the upstream. What a client says of flights is no evidence.
-    pub(crate) fn mark(&self, headers: &mut HeaderMap) {
-        if let Some((header, id)) = &self.flight {
-            validation::remove_lookalikes_of(header.as_str(), headers);
-            match id {
-                Some(id) => headers.insert(header.clone(), id.clone()),
-                None => headers.remove(header),
-            };
-        }
-    }
-
-    /// Gives back what was claimed for nothing, as the answer's extensions say.
-    pub(crate) async fn leave(&self, answer: &http::Extensions, gate: &EarlyDataGate) {
-        if let (Some(key), Some(NotSent)) = (self.key, answer.get()) {
-            gate.release_name(key).await;
-        }
+        Ok(RequestClaims::new(self.key.map(|(key, _)| key), self.flight))
     }
 }
 
@@ -182,6 +140,63 @@ fn has_fresh(headers: &HeaderMap, rule: &Timestamp) -> bool {
 
 fn flight_id(flight: Flight) -> Option<HeaderValue> {
     HeaderValue::from_str(&flight.key().to_string()).ok()
+}
+
+/// Why a request must not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    /// The nonce of an early request was there before: perhaps in a copy of it.
+    TooEarly,
+    NonceWasUsed,
+    KeyWasUsed,
+    BadKey,
+    /// Whether it has run already cannot be said now; and why, as the access log has it.
+    Unknown(&'static str),
+}
+
+impl Rejection {
+    /// As metrics have it.
+    pub(crate) fn reason(self) -> BarredReason {
+        match self {
+            Self::TooEarly => BarredReason::TooEarly,
+            Self::NonceWasUsed => BarredReason::NonceUsed,
+            Self::KeyWasUsed => BarredReason::KeyUsed,
+            Self::BadKey => BarredReason::BadKey,
+            Self::Unknown(_) => BarredReason::Unknown,
+        }
+    }
+
+    /// What its client is told.
+    pub(crate) fn response(self) -> Response<ResponseBody> {
+        match self {
+            Self::TooEarly => plain(StatusCode::TOO_EARLY),
+            Self::NonceWasUsed => problem(
+                StatusCode::CONFLICT,
+                "This nonce has been used",
+                "A request with this nonce was passed on before, and this one is not. Send a new \
+                 nonce with each request.",
+            ),
+            Self::KeyWasUsed => problem(
+                StatusCode::CONFLICT,
+                "This Idempotency-Key has been used",
+                "A request with this key was passed on before, and this one is not. It may be \
+                 running still, or its answer may have been lost.",
+            ),
+            Self::BadKey => problem(
+                StatusCode::BAD_REQUEST,
+                "This Idempotency-Key is none",
+                "Send one Idempotency-Key of 1 to 255 bytes.",
+            ),
+            Self::Unknown(why) => {
+                let detail =
+                    format!("It is not known whether this request was passed on before: {why}.");
+                let title = "This request cannot be recorded now";
+                let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, title, &detail);
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
+                response
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use firstflight_config::{EarlyDataSettings, EarlyRules, Nonce};
 use firstflight_replay::{EpochScope, TicketEpochs};
-use http::StatusCode;
+use http::{HeaderName, StatusCode};
 
 use crate::route::early::*;
 
@@ -43,7 +43,7 @@ async fn status(
     gate: &EarlyDataGate,
 ) -> StatusCode {
     let entered = enter(&RouteRules::new(rules), request, (decision, None), gate).await;
-    entered.map_or_else(|barred| barred.answer().status(), |_| StatusCode::OK)
+    entered.map_or_else(|barred| barred.response().status(), |_| StatusCode::OK)
 }
 
 async fn enter(
@@ -139,9 +139,9 @@ async fn a_key_is_given_back_if_certainly_nothing_was_sent() {
         let claims = enter(&rules, &keyed("a"), (None, None), &gate).await.unwrap();
         let mut answer = crate::handler::response::plain(StatusCode::BAD_GATEWAY);
         if !sent {
-            answer.extensions_mut().insert(NotSent);
+            answer.extensions_mut().insert(crate::handler::NotSent);
         }
-        claims.leave(answer.extensions(), &gate).await;
+        claims.release_if_unsent(answer.extensions(), &gate).await;
     }
     assert!(enter(&rules, &keyed("a"), (None, None), &gate).await.is_err());
 }

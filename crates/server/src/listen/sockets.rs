@@ -4,14 +4,15 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
+use firstflight_quic::Steering;
 use nix::sys::socket::setsockopt;
 use nix::{setsockopt_impl, sockopt_impl};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
 use crate::ServerError;
-use crate::handoff::state::InheritedPort;
-use crate::handshake::quic_config;
+use crate::handoff::InheritedPort;
 
 /// One address that is listened on.
 pub(crate) struct Port {
@@ -33,7 +34,7 @@ pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<P
         let tcp = listen_tcp(address, backlog)?;
         let bound = tcp.local_addr().unwrap_or(address);
         let udp = match http3 {
-            true => quic_config::bind(bound),
+            true => bind_udp(bound),
             false => Ok(Vec::new()),
         };
         tries += 1;
@@ -61,7 +62,7 @@ pub(crate) fn listen_with(
         None => listen_tcp(address, backlog)?,
     };
     let udp = match (http3, udp.is_empty()) {
-        (true, true) => quic_config::bind(address)?,
+        (true, true) => bind_udp(address)?,
         (true, false) => udp,
         (false, _) => Vec::new(),
     };
@@ -78,14 +79,14 @@ fn adopt(tcp: std::net::TcpListener) -> io::Result<TcpListener> {
 }
 
 fn listen_tcp(address: SocketAddr, backlog: u32) -> Result<TcpListener, ServerError> {
-    bind(address, backlog).map_err(|reason| match reason.kind() {
+    bind_tcp(address, backlog).map_err(|reason| match reason.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
         io::ErrorKind::PermissionDenied => ServerError::AddressForbidden(address),
         _ => ServerError::Listen { address, reason },
     })
 }
 
-fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+fn bind_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -121,3 +122,51 @@ const FAST_OPEN_QUEUE: i32 = 1024;
 
 /// Ports to try where the system may choose.
 const PORT_TRIES: usize = 20;
+
+/// Binds a socket a worker thread on `address`, inside a tokio runtime.
+///
+/// # Errors
+/// [`ServerError::UdpInUse`], [`ServerError::AddressForbidden`] or [`ServerError::Listen`].
+pub(crate) fn bind_udp(address: SocketAddr) -> Result<Vec<UdpSocket>, ServerError> {
+    bind_all(address, steering()).map_err(|reason| match reason.kind() {
+        io::ErrorKind::AddrInUse => ServerError::UdpInUse(address),
+        io::ErrorKind::PermissionDenied => ServerError::AddressForbidden(address),
+        _ => ServerError::Listen { address, reason },
+    })
+}
+
+fn steering() -> Steering {
+    let workers = tokio::runtime::Handle::current().metrics().num_workers();
+    Steering::new(u8::try_from(workers).unwrap_or(u8::MAX))
+}
+
+fn bind_all(address: SocketAddr, steering: Steering) -> io::Result<Vec<UdpSocket>> {
+    // The first alone on the port, as long as that is not settled: two processes on one port would
+    // share its packets and execute a flight once each.
+    let first = socket(address)?;
+    first.bind(&address.into())?;
+    first.set_reuse_port(true)?;
+    let mut sockets = vec![first];
+    for _ in 1..steering.workers() {
+        let further = socket(address)?;
+        further.set_reuse_port(true)?;
+        further.bind(&address.into())?;
+        sockets.push(further);
+    }
+    if sockets.len() > 1 {
+        steering.attach(&sockets[0])?;
+    }
+    Ok(sockets.into_iter().map(UdpSocket::from).collect())
+}
+
+fn socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    // What the kernel allows of it; a burst of first flights should not be dropped.
+    let _ = socket.set_recv_buffer_size(BUFFER);
+    let _ = socket.set_send_buffer_size(BUFFER);
+    Ok(socket)
+}
+
+/// A millisecond at 16 Gbit/s.
+const BUFFER: usize = 2 * 1024 * 1024;

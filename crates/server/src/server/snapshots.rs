@@ -1,58 +1,31 @@
-//! What a server does, as one configuration has it: all that a reload replaces.
+//! Makes snapshots of configurations: certificates, TLS, sites.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use firstflight_certificates::acme::CertificateState;
-use firstflight_config::{
-    CertificateSource, ConfigError, Content, Limits, ServerConfig, Site, WhenNotAllowed,
-};
+use firstflight_config::{CertificateSource, ConfigError, Content, ServerConfig, Site};
 use firstflight_tls::{
-    Acceptor, AcceptorConfig, ChallengeCertificates, Entry, Identities, Identity, KeyLog, Version,
+    Acceptor, AcceptorConfig, ChallengeCertificates, Entry, Identities, Identity, KeyLog,
+    KeyLogFile, TlsError,
 };
-use firstflight_upstream::Pool;
-use http::HeaderValue;
 
 use crate::ServerError;
-use crate::certificates::acme::issued;
 use crate::certificates::development::{self, Development};
-use crate::certificates::self_signed;
-use crate::certificates::{self, SiteCertificate};
-use crate::handler::response::Service;
-use crate::handler::upstreams::{self, Pools};
-use crate::handshake::quic_config;
+use crate::certificates::{self, issued};
+use crate::handler::proxy::{self, Pools};
+use crate::handshake::quic_config::{QuicTokens, quic_config};
 use crate::handshake::tickets::TicketRing;
-use crate::listen::listeners::Entrance;
-use crate::server::key_log::ServerKeyLog;
-
-/// A configuration, ready to serve. Connections keep the one under which they were accepted for
-/// their handshake and their early requests; later requests take the newest.
-pub(crate) struct Snapshot {
-    /// From 1 on, one more with each reload.
-    pub(crate) number: u64,
-    /// Which certificate was shown to whom.
-    pub(crate) identities: Identities,
-    pub(crate) acceptor: Acceptor,
-    /// `None`: no HTTP/3.
-    pub(crate) quic: Option<quic_config::QuicConfig>,
-    pub(crate) service: Arc<Service>,
-    pub(crate) pools: Pools,
-    pub(crate) limits: Limits,
-    pub(crate) keep_alive: bool,
-    /// Whether early data is accepted at all.
-    pub(crate) early_data: bool,
-    pub(crate) when_not_allowed: WhenNotAllowed,
-    /// Each site's certificate, for those who look.
-    pub(crate) certificates: Vec<SiteCertificate>,
-    alt_svc: Option<Duration>,
-}
+use crate::listen::serves_http3;
+use crate::route::Snapshot;
+use crate::route::sites::Sites;
 
 /// What snapshots are built on, and what outlives them.
 pub(crate) struct SnapshotBuilder {
     pub(crate) ring: Arc<TicketRing>,
     /// Address tokens, and which of them are spent.
-    pub(crate) tokens: quic_config::QuicTokens,
+    pub(crate) tokens: QuicTokens,
     /// Where the configuration asks for a self-signed certificate.
     self_signed: Option<Identity>,
     /// Where it asks for none at all.
@@ -70,7 +43,7 @@ impl SnapshotBuilder {
     ///
     /// # Errors
     /// [`ServerError`] of the self-signed certificate.
-    pub(crate) fn lay(
+    pub(crate) fn new(
         config: &ServerConfig,
         ring: Arc<TicketRing>,
         addresses: &[SocketAddr],
@@ -83,11 +56,11 @@ impl SnapshotBuilder {
             | CertificateSource::Acme => None,
             CertificateSource::SelfSigned { names, save } => {
                 let names = names.iter().chain(site_names(&config.content));
-                Some(self_signed::unsigned(names, save.as_deref(), addresses)?)
+                Some(certificates::unsigned(names, save.as_deref(), addresses)?)
             }
         };
         let key_log = config.tls.key_log.clone().map(|path| Arc::new(ServerKeyLog::new(path)));
-        let tokens = quic_config::QuicTokens::new(&ring);
+        let tokens = QuicTokens::new(&ring);
         let (development, addresses) = (OnceLock::new(), addresses.to_owned());
         Ok(Self { ring, tokens, self_signed, development, addresses, key_log, challenges })
     }
@@ -108,7 +81,7 @@ impl SnapshotBuilder {
         let entry = |site: &Site| -> Result<Entry, ServerError> {
             let source = site.certificate.as_ref().unwrap_or(&config.certificate);
             let identity = self.identity(source, &site.names, states)?;
-            let identity = self_signed::stapled(identity, site.ocsp.as_deref())?;
+            let identity = certificates::stapled(identity, site.ocsp.as_deref())?;
             Ok(Entry { names: site.names.clone(), identity })
         };
         let mut entries = sites.sites.iter().map(entry);
@@ -127,11 +100,11 @@ impl SnapshotBuilder {
             (CertificateSource::Files { cert, key }, _) => Ok(Identity::from_files(cert, key)?),
             (CertificateSource::Acme, _) => match issued(states, site) {
                 Some(issued) => Ok(issued.identity()?),
-                None => self_signed::placeholder(site),
+                None => certificates::placeholder(site),
             },
             (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
             (CertificateSource::SelfSigned { names, save }, None) => {
-                self_signed::unsigned(names, save.as_deref(), &self.addresses)
+                certificates::unsigned(names, save.as_deref(), &self.addresses)
             }
             (CertificateSource::Development, _) => {
                 let identity = self.development().identity(site);
@@ -149,33 +122,34 @@ impl SnapshotBuilder {
     pub(crate) fn development_in_use(&self) -> Option<&Development> {
         self.development.get()
     }
-}
 
-impl Snapshot {
     /// Checks a configuration, and reads its files. `pools`: those of the snapshot before;
     /// `states`: the certificates that an authority has issued.
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the mend.
     pub(crate) fn build(
+        &self,
         number: u64,
         config: &ServerConfig,
-        builder: &SnapshotBuilder,
         pools: &Pools,
         states: &[CertificateState],
-    ) -> Result<Self, ServerError> {
+    ) -> Result<Snapshot, ServerError> {
         config.check().map_err(ConfigError::from)?;
-        let key_log = builder.key_log.as_ref().map(|log| log.path());
+        let key_log = self.key_log.as_ref().map(|log| log.path());
         if config.tls.key_log.as_deref() != key_log {
             return Err(setting("the key log cannot change while the server runs; restart it"));
         }
-        let pools = upstreams::pools(config, pools)?;
-        let service = Arc::new(Service::new(config, &pools)?);
-        let identities = builder.identities(config, states)?;
-        Self::with(number, config, builder, (service, pools), identities, states)
+        let pools = proxy::pools(config, pools)?;
+        let sites = match &config.content {
+            Content::Sites(sites) => Some(Arc::new(Sites::new(sites, config, &pools)?)),
+            Content::PingPong => None,
+        };
+        let identities = self.identities(config, states)?;
+        self.with(number, config, (sites, pools), identities, states)
     }
 
-    /// The same configuration's, with what an authority has issued since in the place of those
+    /// The snapshot before, with what an authority has issued since in the place of those
     /// certificates alone. No other file is read: one that is of no use just now is no reason to
     /// show an old certificate elsewhere.
     ///
@@ -183,44 +157,39 @@ impl Snapshot {
     /// [`ServerError::Tls`]: what was issued is of no use.
     pub(crate) fn with_issued(
         &self,
+        before: &Snapshot,
         config: &ServerConfig,
-        builder: &SnapshotBuilder,
         states: &[CertificateState],
-    ) -> Result<Self, ServerError> {
-        let (before, shown) = (&self.identities, &self.certificates);
-        let identities = certificates::renewed(config, before, shown, states)?;
-        let kept = (self.service.clone(), self.pools.clone());
-        Self::with(self.number, config, builder, kept, identities, states)
+    ) -> Result<Snapshot, ServerError> {
+        let (identities, shown) = (&before.identities, &before.certificates);
+        let identities = certificates::renewed(config, identities, shown, states)?;
+        let kept = (before.sites.clone(), before.pools.clone());
+        self.with(before.number, config, kept, identities, states)
     }
 
     fn with(
+        &self,
         number: u64,
         config: &ServerConfig,
-        builder: &SnapshotBuilder,
-        (service, pools): (Arc<Service>, Pools),
+        (sites, pools): (Option<Arc<Sites>>, Pools),
         identities: Identities,
         states: &[CertificateState],
-    ) -> Result<Self, ServerError> {
-        let acceptor_config = acceptor(config, identities.clone(), builder)?;
+    ) -> Result<Snapshot, ServerError> {
+        let acceptor_config = acceptor(config, identities.clone(), self)?;
         let certificates = certificates::of(config, &identities, states);
         let quic = match serves_http3(config) {
             true => {
                 let for_quic = for_quic(&acceptor_config, &config.content);
-                Some(quic_config::QuicConfig::new(
-                    for_quic,
-                    &builder.tokens,
-                    &builder.ring,
-                    config,
-                )?)
+                Some(quic_config(for_quic, &self.tokens, &self.ring, config)?)
             }
             false => None,
         };
-        Ok(Self {
+        Ok(Snapshot {
             number,
             identities,
             acceptor: Acceptor::new(acceptor_config)?,
             quic,
-            service,
+            sites,
             pools,
             limits: config.limits.clone(),
             keep_alive: config.limits.keep_alive,
@@ -230,25 +199,6 @@ impl Snapshot {
             alt_svc: config.http3.alt_svc,
         })
     }
-
-    /// Begins what goes on beside the connections. Inside a tokio runtime.
-    pub(crate) fn begin(&self) {
-        self.pools.values().for_each(Pool::begin);
-    }
-
-    /// What answers over TCP say about HTTP/3 on the same port (RFC 7838 section 3). `None`:
-    /// nothing.
-    pub(crate) fn alt_svc(&self, entrance: &Entrance) -> Option<HeaderValue> {
-        let Entrance { listener, port } = entrance;
-        self.quic.as_ref().filter(|_| listener.http3)?;
-        let age = self.alt_svc?.as_secs();
-        HeaderValue::from_str(&format!("h3=\":{port}\"; ma={age}")).ok()
-    }
-}
-
-/// Whether HTTP/3 is served, which needs TLS 1.3.
-pub(crate) fn serves_http3(config: &ServerConfig) -> bool {
-    config.http3.enabled && config.tls.max_version >= Version::Tls13
 }
 
 /// The same for QUIC. Certificate, ring and key log are shared; a ticket is good for one of both
@@ -319,4 +269,40 @@ fn unprovided_names(config: &ServerConfig) -> Option<Vec<&String>> {
 
 fn setting(text: &str) -> ServerError {
     ServerError::Config(ConfigError::Setting(text.to_owned()))
+}
+
+/// A key log that is handed to TLS before its file is open: keys are read with the privileges of
+/// the start, and files are written without them. Takes no lines before it is open.
+pub(crate) struct ServerKeyLog {
+    path: PathBuf,
+    file: OnceLock<KeyLogFile>,
+}
+
+impl ServerKeyLog {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, file: OnceLock::new() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the file, unless that was done before.
+    ///
+    /// # Errors
+    /// [`TlsError::File`].
+    pub(crate) fn open(&self) -> Result<(), TlsError> {
+        if self.file.get().is_none() {
+            let _ = self.file.set(KeyLogFile::open(&self.path)?);
+        }
+        Ok(())
+    }
+}
+
+impl KeyLog for ServerKeyLog {
+    fn line(&self, line: &str) {
+        if let Some(file) = self.file.get() {
+            file.line(line);
+        }
+    }
 }
