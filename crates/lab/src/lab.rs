@@ -73,7 +73,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         experiments: config.experiments.iter().map(experiment_facts).collect(),
         cells: cells(&plan, &config.experiments, &measured.samples, &measured.costs),
         costs: measured.costs,
-        replays: replay::count_all(&servers, &measured.quarries)?,
+        replays: replay::count_all(&servers, &measured.captured)?,
         middleboxes: measured.middleboxes,
         left_out: plan.left_out.clone(),
         samples: measured.samples.into_iter().map(|weighed| weighed.sample).collect(),

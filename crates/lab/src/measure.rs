@@ -42,7 +42,7 @@ pub(crate) struct Measured<'a> {
     pub link: LinkFacts,
     pub costs: Vec<Cost>,
     pub middleboxes: Vec<MiddleboxOutcome>,
-    pub quarries: Vec<replay::Quarry>,
+    pub captured: Vec<replay::CapturedFlight>,
     pub album: Album<'a>,
 }
 
@@ -98,14 +98,14 @@ impl<'a> Bench<'a> {
             false => Vec::new(),
         };
         let middleboxes = self.middleboxes(&runtime, &sampler, &key_log, progress)?;
-        let mut quarries = Vec::new();
+        let mut captured = Vec::new();
         let attacked = self.servers.iter().filter(|_| self.config.flights > 0);
         for whom in attacked.flat_map(|server| Transport::ALL.map(|over| (server, over))) {
             let attack =
                 replay::attack(whom, &sampler, self.network, &key_log, self.config, progress);
-            quarries.extend(runtime.block_on(attack)?);
+            captured.extend(runtime.block_on(attack)?);
         }
-        Ok(Measured { samples, link, costs, middleboxes, quarries, album })
+        Ok(Measured { samples, link, costs, middleboxes, captured, album })
     }
 
     fn samples(

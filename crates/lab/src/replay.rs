@@ -59,7 +59,7 @@ pub(crate) fn uncountable(servers: &[Running], flights: usize) -> Vec<String> {
 }
 
 /// A captured flight, and the mark by which the logs know its request.
-pub(crate) struct Quarry {
+pub(crate) struct CapturedFlight {
     server: ServerKind,
     transport: Transport,
     mark: String,
@@ -67,7 +67,7 @@ pub(crate) struct Quarry {
     tries: usize,
 }
 
-impl Quarry {
+impl CapturedFlight {
     /// Whether it was captured at this server, over this.
     fn is_of(&self, server: ServerKind, transport: Transport) -> bool {
         (self.server, self.transport) == (server, transport)
@@ -87,10 +87,10 @@ pub(crate) async fn attack(
     key_log: &KeyLogLines,
     config: &LabConfig,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Vec<Quarry>, LabError> {
-    let mut quarries = Vec::new();
+) -> Result<Vec<CapturedFlight>, LabError> {
+    let mut captured = Vec::new();
     if why_not(server, transport).is_some() {
-        return Ok(quarries);
+        return Ok(captured);
     }
     let mut later = Vec::new();
     for flight in 0..config.flights {
@@ -103,10 +103,10 @@ pub(crate) async fn attack(
             Transport::Tcp => (config.replays, 0),
             Transport::Quic => (config.replays / 2, config.replays - config.replays / 2),
         };
-        let mut quarry =
-            Quarry { server: server.kind, transport, mark, bytes_received: 0, tries: 0 };
-        quarry.add(&resend(network, address, &facts, now)?);
-        quarries.push(quarry);
+        let mut one =
+            CapturedFlight { server: server.kind, transport, mark, bytes_received: 0, tries: 0 };
+        one.add(&resend(network, address, &facts, now)?);
+        captured.push(one);
         later.extend((then > 0).then_some((flight, address, facts, then)));
         progress(Progress::Replaying {
             done: flight + 1,
@@ -118,9 +118,9 @@ pub(crate) async fn attack(
         tokio::time::sleep(FORGOTTEN).await;
     }
     for (flight, address, facts, tries) in later {
-        quarries[flight].add(&resend(network, address, &facts, tries)?);
+        captured[flight].add(&resend(network, address, &facts, tries)?);
     }
-    Ok(quarries)
+    Ok(captured)
 }
 
 /// Sends a first flight again, as often as asked for.
@@ -148,14 +148,21 @@ fn resend(
 
 /// The replays at each server that was attacked, over TCP and over QUIC. Call it when the servers
 /// have ended, so that their logs are whole.
-pub(crate) fn count_all(servers: &[Running], quarries: &[Quarry]) -> Result<Vec<Replay>, LabError> {
+pub(crate) fn count_all(
+    servers: &[Running],
+    captured: &[CapturedFlight],
+) -> Result<Vec<Replay>, LabError> {
     let all = servers.iter().flat_map(|server| Transport::ALL.map(|over| (server, over)));
     let attacked =
-        all.filter(|(server, over)| quarries.iter().any(|q| q.is_of(server.kind, *over)));
-    attacked.map(|(server, over)| count(server, over, quarries)).collect()
+        all.filter(|(server, over)| captured.iter().any(|flight| flight.is_of(server.kind, *over)));
+    attacked.map(|(server, over)| count(server, over, captured)).collect()
 }
 
-fn count(server: &Running, transport: Transport, quarries: &[Quarry]) -> Result<Replay, LabError> {
+fn count(
+    server: &Running,
+    transport: Transport,
+    captured: &[CapturedFlight],
+) -> Result<Replay, LabError> {
     let mut replay = Replay {
         server: server.kind.name().to_owned(),
         transport: transport.name().to_owned(),
@@ -166,21 +173,21 @@ fn count(server: &Running, transport: Transport, quarries: &[Quarry]) -> Result<
         originals: 0,
     };
     let mut bytes = 0;
-    for quarry in quarries.iter().filter(|quarry| quarry.is_of(server.kind, transport)) {
-        let executions = server.executions(&quarry.mark)?.unwrap_or_default();
+    for flight in captured.iter().filter(|flight| flight.is_of(server.kind, transport)) {
+        let executions = server.executions(&flight.mark)?.unwrap_or_default();
         // Without the original in the log, a 0 would mean nothing.
         let Some(again) = executions.checked_sub(1) else {
             return Err(LabError::Uncountable {
                 server: server.kind.name().to_owned(),
-                flight: quarry.mark.clone(),
+                flight: flight.mark.clone(),
                 count: executions,
             });
         };
         replay.flights += 1;
         replay.originals += 1;
-        replay.tries += quarry.tries;
+        replay.tries += flight.tries;
         replay.executed += again;
-        bytes += quarry.bytes_received;
+        bytes += flight.bytes_received;
     }
     replay.bytes_per_try = bytes as f64 / replay.tries.max(1) as f64;
     Ok(replay)

@@ -109,7 +109,7 @@ impl<'a> Sampler<'a> {
         result.map(drop).map_err(|source| failed(server, source))
     }
 
-    /// A GET of `target` by early data, over the shortest path: the attacker's quarry.
+    /// A GET of `target` by early data, over the shortest path: whose flight the attacker captures.
     pub(crate) async fn early_get(
         &self,
         server: ServerKind,

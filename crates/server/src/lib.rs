@@ -42,7 +42,7 @@ mod server;
 
 pub use certificates::{CertificateSource, SiteCertificate, exposed_keys};
 pub use error::ServerError;
-pub use handoff::InheritedState as Estate;
+pub use handoff::InheritedState;
 pub use handoff::register::HandOverError;
 pub use observe::status::{LastReload, Replay, Status};
 pub use server::handle::{Keys, ServerHandle};

@@ -12,7 +12,7 @@ use firstflight::lifecycle::{
     Activated, Files, Notice, Notifier, User, Way, activated, forbid_dumps, forbid_new_privileges,
 };
 use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
-use firstflight_server::{Estate, Server, ServerHandle};
+use firstflight_server::{InheritedState, Server, ServerHandle};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
@@ -46,14 +46,14 @@ pub(super) async fn serve(
     let First { config, files } = first;
     let settings = config.process.clone();
     let admin = config.admin.clone();
-    let (mut predecessor, estate) = match way {
-        Some(way) => Predecessor::hear(way).map(|(before, estate)| (Some(before), estate))?,
+    let (mut predecessor, inherited) = match way {
+        Some(way) => Predecessor::hear(way).map(|(before, inherited)| (Some(before), inherited))?,
         None => {
             let Activated { tcp, udp } = activated();
-            (None, Estate::of_sockets(tcp, udp))
+            (None, InheritedState::of_sockets(tcp, udp))
         }
     };
-    let server = Server::bind_with(config, estate).await.map_err(sentence)?;
+    let server = Server::bind_with(config, inherited).await.map_err(sentence)?;
     // The process before this one has the address still.
     let mut console = match predecessor {
         None => Console::open(admin.clone(), &server.handle()).await?,

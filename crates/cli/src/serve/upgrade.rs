@@ -3,7 +3,7 @@
 //! The old process starts the program again, as it was started itself, and talks to it over the new
 //! one's standard input. What is said, in order:
 //!
-//! - old: the [`Estate`], and the way on which the strike register goes.
+//! - old: the [`InheritedState`], and the way on which the strike register goes.
 //! - new: [`READY`], or a sentence with what is wrong. Until then nothing has changed.
 //! - The register moves. From here on the old process asks the new one about each flight.
 //! - old: [`GO`]. It reads no UDP socket any more.
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use firstflight::lifecycle::{Notice, Notifier, Way};
-use firstflight_server::{Estate, Server, ServerHandle};
+use firstflight_server::{InheritedState, Server, ServerHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::net::UnixStream;
@@ -54,12 +54,12 @@ impl Predecessor {
     ///
     /// # Errors
     /// It has gone, or is too different.
-    pub(super) fn hear(way: Arc<Way>) -> anyhow::Result<(Self, Estate)> {
+    pub(super) fn hear(way: Arc<Way>) -> anyhow::Result<(Self, InheritedState)> {
         let mut message = way.receive().context("the process before this one says nothing")?;
-        let estate = Estate::from_parts(&message.bytes, &mut message.descriptors)?;
+        let inherited = InheritedState::from_parts(&message.bytes, &mut message.descriptors)?;
         let register = message.descriptors.pop().map(StdUnixStream::from);
         let register = register.context("the process before this one leaves no register")?;
-        Ok((Self { way, register }, estate))
+        Ok((Self { way, register }, inherited))
     }
 
     /// Says that all is prepared, takes the register, and waits for the word to begin.
@@ -100,10 +100,10 @@ pub(super) async fn hand_on(
     step_aside: impl Future<Output = ()>,
     ended: impl FnOnce(io::Result<ExitStatus>) + Send + 'static,
 ) -> anyhow::Result<()> {
-    let estate = server.estate()?;
+    let inherited = server.state_for_successor()?;
     let (ours, theirs) = StdUnixStream::pair()?;
     let starting = attempt.clone();
-    let (process, way) = spawn_blocking(move || start(&starting, &estate, &theirs)).await??;
+    let (process, way) = spawn_blocking(move || start(&starting, &inherited, &theirs)).await??;
     let mut outcome = hand_over(server, ours, &way).await.and_then(|()| attempt.serves());
     if outcome.is_ok() {
         outcome = name_main(notifier, process).await;
@@ -154,13 +154,13 @@ async fn hand_over(
 /// Starts the new process, and waits until it is ready. Blocks.
 fn start(
     attempt: &Attempt,
-    estate: &Estate,
+    inherited: &InheritedState,
     register: &StdUnixStream,
 ) -> anyhow::Result<(u32, Arc<Way>)> {
     let (way, stdin) = Way::new()?;
     way.set_patience(Some(PATIENCE))?;
     let process = attempt.begin(stdin)?;
-    let said = tell(&way, estate, register).and_then(|()| way.receive());
+    let said = tell(&way, inherited, register).and_then(|()| way.receive());
     match said {
         Ok(message) if message.bytes == READY => Ok((process, Arc::new(way))),
         Ok(message) => {
@@ -185,8 +185,8 @@ fn spawn(stdin: OwnedFd) -> anyhow::Result<Child> {
     command.spawn().with_context(|| format!("cannot start {}", program.display()))
 }
 
-fn tell(way: &Way, estate: &Estate, register: &StdUnixStream) -> io::Result<()> {
-    let (bytes, mut descriptors) = estate.parts();
+fn tell(way: &Way, inherited: &InheritedState, register: &StdUnixStream) -> io::Result<()> {
+    let (bytes, mut descriptors) = inherited.parts();
     descriptors.push(register.as_fd());
     way.send(&bytes, &descriptors)
 }

@@ -82,7 +82,7 @@ impl Drop for Charge {
 }
 
 /// What a request holds until its response has ended. Its fields are in memory twice, as they came
-/// and as an upstream is sent them, and each has its permits in two maps.
+/// and as an upstream is sent them, and each is stored in two maps.
 pub(crate) fn of_request(target: &str, headers: Option<&HeaderMap>) -> usize {
     let fields = headers.into_iter().flatten();
     let fields = fields.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + FIELD);

@@ -282,7 +282,7 @@ impl EarlyDataGate {
         }
     }
 
-    /// Closes the gate for `successor`, and says all that it knows. `None`: it has an successor,
+    /// Closes the gate for `successor`, and says all that it knows. `None`: it has a successor,
     /// who has claimed since what is not known here.
     pub(crate) fn close(&self, successor: Successor) -> Option<Inheritance> {
         // First the way to it, then the closing: who finds the gate closed finds the way.

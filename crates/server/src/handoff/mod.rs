@@ -206,10 +206,10 @@ mod tests {
     fn sockets_and_secrets_arrive_at_their_addresses() {
         let ((first, udp), (second, _)) = (sockets(), sockets());
         let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
-        let mut estate = InheritedState::of_sockets(vec![first, second], vec![udp]);
+        let mut inherited = InheritedState::of_sockets(vec![first, second], vec![udp]);
         let secrets = Secrets::fresh();
-        estate.secrets = Some(secrets.clone());
-        let (bytes, given) = estate.parts();
+        inherited.secrets = Some(secrets.clone());
+        let (bytes, given) = inherited.parts();
         let mut given: Vec<_> =
             given.into_iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
         let mut arrived = InheritedState::from_parts(&bytes, &mut given).unwrap();
@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn what_lacks_descriptors_or_is_of_another_version_is_refused() {
         let (tcp, _) = sockets();
-        let estate = InheritedState::of_sockets(vec![tcp], Vec::new());
-        let (bytes, _) = estate.parts();
+        let inherited = InheritedState::of_sockets(vec![tcp], Vec::new());
+        let (bytes, _) = inherited.parts();
         assert!(InheritedState::from_parts(&bytes, &mut Vec::new()).is_err());
         let other =
             String::from_utf8(bytes.to_vec()).unwrap().replace("\"version\":1", "\"version\":2");

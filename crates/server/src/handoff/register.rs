@@ -33,7 +33,7 @@ pub enum HandOverError {
     /// This process has handed it over before, or stops.
     #[error("the strike register is another process's already, or this one is stopping")]
     NotOurs,
-    /// The processes claim flights in different permits, and neither would know of the other's.
+    /// The processes claim flights in different registers, and neither would know of the other's.
     #[error(
         "the strike register was not handed over: [store] is another one; stop the old process \
          and start the new one instead"

@@ -30,7 +30,7 @@ use crate::http::framing::{FrameMeter, IdleFrameLimit};
 /// read, count as not early, and pass the gate by. Within one turn every request that was read is
 /// handed over, so the later bytes have to wait for the next turn.
 ///
-/// What the library writes in a progress waits for the turn's end ([`HandshakeDriver::gather`]).
+/// What the library writes in a turn waits for the turn's end ([`HandshakeDriver::gather`]).
 pub(crate) struct ConnectionStream {
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,

@@ -85,12 +85,12 @@ pub(crate) struct Changes {
 /// [`ServerError`] of the first that cannot be had.
 pub(crate) fn bind(
     config: &ServerConfig,
-    estate: &mut InheritedState,
+    inherited: &mut InheritedState,
 ) -> Result<Vec<(Listener, Port)>, ServerError> {
     check(config)?;
     let bind = |one: &Listener| {
         let udp = has_udp(one, config);
-        let port = match estate.take(one.address) {
+        let port = match inherited.take(one.address) {
             Some(given) => sockets::listen_with(given, config.limits.backlog, udp)?,
             None => sockets::listen(one.address, config.limits.backlog, udp)?,
         };

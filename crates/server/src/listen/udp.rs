@@ -77,12 +77,12 @@ impl QuicPorts {
         handshakes: Arc<Handshakes>,
         permits: Arc<ConnectionPermits>,
         settings: &firstflight_config::ServerConfig,
-        estate: &mut InheritedState,
+        inherited: &mut InheritedState,
     ) -> Result<Self, ServerError> {
         let http3 = &settings.http3;
-        let before = estate.secrets.take();
+        let before = inherited.secrets.take();
         let secrets = before.as_ref().map_or_else(Secrets::fresh, Secrets::after);
-        let before = match (before, estate.packets.take()) {
+        let before = match (before, inherited.packets.take()) {
             (Some(before), Some(stream)) => {
                 let mark = IdMark::new(before.id_mark);
                 Some(Predecessor::new(stream, mark).map_err(ServerError::InheritedState)?)
@@ -175,12 +175,12 @@ impl QuicPorts {
     /// The system's.
     pub(crate) fn bequeath(
         &self,
-        estate: &mut InheritedState,
+        inherited: &mut InheritedState,
         ring: Option<&Ring>,
     ) -> io::Result<()> {
         for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
             let sockets = port.sockets.iter().map(UdpSocket::try_clone);
-            let given = estate.ports.iter_mut().find(|given| given.address == port.address);
+            let given = inherited.ports.iter_mut().find(|given| given.address == port.address);
             if let Some(given) = given {
                 given.udp = sockets.collect::<Result<_, _>>()?;
             }
@@ -188,8 +188,8 @@ impl QuicPorts {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
         *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
-        estate.packets = Some(theirs);
-        estate.secrets = Some(self.secrets.with_ring(ring));
+        inherited.packets = Some(theirs);
+        inherited.secrets = Some(self.secrets.with_ring(ring));
         Ok(())
     }
 

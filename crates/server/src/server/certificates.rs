@@ -1,7 +1,7 @@
 //! Certificates from an authority: kept valid beside the connections, and shown by the newest
 //! snapshot.
 //!
-//! A manager of `firstflight-acme` orders them and keeps them on disk. What it publishes takes the
+//! A manager of `firstflight-certificates` orders them and keeps them on disk. What it publishes takes the
 //! place of the certificates in the snapshot, as a reload does with a certificate file that has
 //! changed: sessions and connections go on.
 

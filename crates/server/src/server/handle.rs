@@ -124,9 +124,9 @@ impl ServerHandle {
     /// What the process needs that is to take this one's place, beside the register.
     ///
     /// # Errors
-    /// The process before this one has not gone, or this one stops or has an successor; or the
+    /// The process before this one has not gone, or this one stops or has a successor; or the
     /// system's.
-    pub fn estate(&self) -> io::Result<InheritedState> {
+    pub fn state_for_successor(&self) -> io::Result<InheritedState> {
         if self.0.shared.shutdown.stage() != Stop::No || self.0.shared.gate.has_successor() {
             let text = "this process is stopping, or has handed its place over";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));

@@ -183,7 +183,7 @@ async fn a_register_is_handed_over_once() {
     let (given, taken) = tokio::join!(old.handle.hand_over(one), third.handle.take_over(other));
     assert!(matches!(given, Err(HandOverError::NotOurs)), "{given:?}");
     assert!(taken.is_err());
-    assert!(old.handle.estate().is_err(), "nor is anything else");
+    assert!(old.handle.state_for_successor().is_err(), "nor is anything else");
     // Whose it is can hand it on.
     hand_over(&new, &third).await;
 }

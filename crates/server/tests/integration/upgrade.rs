@@ -8,7 +8,7 @@ use std::time::Duration;
 use firstflight_config::ServerConfig;
 use firstflight_quic::Remembered;
 use firstflight_replay::{Answer, Question};
-use firstflight_server::{Estate, Server, ServerHandle};
+use firstflight_server::{InheritedState, Server, ServerHandle};
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -33,12 +33,12 @@ impl Successor {
     /// Binds with what the old process leaves, which goes through bytes and descriptors as it does
     /// between processes, and takes its register.
     async fn prepare(old: &RunningServer) -> (Server, std::path::PathBuf) {
-        let estate = old.handle.estate().unwrap();
-        let (bytes, descriptors) = estate.parts();
+        let inherited = old.handle.state_for_successor().unwrap();
+        let (bytes, descriptors) = inherited.parts();
         let mut descriptors: Vec<OwnedFd> =
             descriptors.iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
-        let arrived = Estate::from_parts(&bytes, &mut descriptors).unwrap();
-        drop(estate);
+        let arrived = InheritedState::from_parts(&bytes, &mut descriptors).unwrap();
+        drop(inherited);
         let mut config: ServerConfig = old.config.clone();
         let log = old.dir.path().join("access.successor.log");
         config.access_log.as_mut().unwrap().file = Some(log.clone());
@@ -270,7 +270,7 @@ async fn take_register(mut stream: UnixStream, dies: Dies) -> Option<UnixStream>
 
 /// Tries to hand the place over to a process that dies. `early`: for [`Dies::WithClaims`].
 async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Client>) {
-    let estate = server.handle.estate().unwrap();
+    let inherited = server.handle.state_for_successor().unwrap();
     let (one, other) = UnixStream::pair().unwrap();
     let (result, stream) = tokio::join!(server.handle.hand_over(one), take_register(other, dies));
     assert_eq!(result.is_ok(), dies >= Dies::WithRegister, "{dies:?}: {result:?}");
@@ -284,7 +284,7 @@ async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Cli
         stream.write_u8(Answer::Flight(Ok(true)).to_byte()).await.unwrap();
         assert!(client.await.unwrap().starts_with("HTTP/1.1 200"));
     }
-    drop((estate, stream));
+    drop((inherited, stream));
     if dies < Dies::WithSockets {
         server.handle.leave_udp();
     }
