@@ -340,7 +340,7 @@ const CONDITIONS: [(&str, &str); 4] = [
     ("spoiled", "-(spoiled(resumed) - 3) / 2 <= count(full) or round_trips(0rtt) == 2"),
 ];
 
-/// How the answer is cut, whether it should be a PONG, and the answer.
+/// How the response is cut, whether it should be a PONG, and the response.
 const ANSWERS: [(&str, &[u8]); 3] = [
     (
         "page",

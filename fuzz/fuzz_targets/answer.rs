@@ -1,4 +1,4 @@
-//! Any bytes as the answer to a request under load: taken or refused, and however they are cut.
+//! Any bytes as the response to a request under load: taken or refused, and however they are cut.
 #![no_main]
 
 use firstflight_bench::{Answer, Answered, Exchange, Transport};

@@ -1,4 +1,4 @@
-//! Any bytes as the beginning of a connection from a load balancer: what is read as a PROXY header
+//! Any bytes as the start of a connection from a load balancer: what is read as a PROXY header
 //! was waited for to its last byte, and reads alike when it is written again.
 #![no_main]
 
@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (how, bytes) = input;
-    // A header's beginning in front, so that the rest is reached.
+    // A header's start in front, so that the rest is reached.
     let front: &[u8] = match how % 4 {
         0 => b"",
         1 => b"PROXY TCP4 ",

@@ -1,5 +1,5 @@
-//! Every fuzz target on its seeds and on random changes of them, in an ordinary build. What coverage
-//! would lead to is for `make fuzz`; this finds what a change has broken.
+//! Every fuzz target on its seeds and on random changes of them, in an ordinary build. What
+//! coverage would lead to is for `make fuzz`; this finds what a change has broken.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,10 +8,10 @@ use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
-/// An answer's body: text, or events without an end.
+/// A response's body: text, or events without an end.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// An answer with a text.
+/// A response with a text.
 pub(crate) fn text(
     status: StatusCode,
     kind: &'static str,
@@ -23,12 +23,12 @@ pub(crate) fn text(
     answer
 }
 
-/// An answer in one line of plain text.
+/// A response in one line of plain text.
 pub(crate) fn plain(status: StatusCode, line: &str) -> Response<Body> {
     text(status, PLAIN, format!("{line}\n"))
 }
 
-/// Says to a browser that nobody else's page may have the answer, that nobody keeps it, and that
+/// Says to a browser that nobody else's page may have the response, that nobody keeps it, and that
 /// the page loads nothing but what came with it.
 pub(crate) fn guarded(mut answer: Response<Body>) -> Response<Body> {
     let headers = answer.headers_mut();

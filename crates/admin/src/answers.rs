@@ -4,7 +4,7 @@ use crate::console::figures::{ago, number, percent};
 use crate::reasons;
 use crate::status::{Answer, Answers, EarlyDataState, Moment, Mood, Replays, Window};
 
-/// The answers, by the last five minutes. `windows`: the last minute, five minutes and hour.
+/// The responses, by the last five minutes. `windows`: the last minute, five minutes and hour.
 pub(crate) fn answer(
     windows: &[Window],
     early_data: &EarlyDataState,

@@ -14,9 +14,9 @@ use crate::reasons::REPLAYS;
 pub(crate) struct Counts {
     /// Early data, by transport.
     pub(crate) early: [EarlyCounts; 2],
-    /// From a connection's beginning to its handshake's end.
+    /// From a connection's start to its handshake's end.
     pub(crate) handshakes: Times,
-    /// From a connection's beginning to its first answer's head.
+    /// From a connection's start to its first response's head.
     pub(crate) first_answers: Times,
     pub(crate) requests: u64,
     /// Requests that came early and ran at once.
@@ -88,7 +88,8 @@ impl Counts {
     }
 
     /// Connections of one kind on one transport that came to something. An early one may be
-    /// answered and gone before its handshake's end, and one that is kept ready has no answer yet.
+    /// answered and gone before its handshake's end, and one that is kept ready has no response
+    /// yet.
     pub(crate) fn connections_of(&self, kind: HandshakeKind, transport: Transport) -> u64 {
         let key = (kind as usize, transport as usize);
         let count = |times: &Times| times.get(&key).map_or(0, HistogramValue::count);

@@ -7,7 +7,7 @@ use firstflight_config::ConfigError;
 
 use crate::token::{LONGEST, SHORTEST};
 
-/// Why the operators' side cannot be served, in one sentence that names the mend.
+/// Why the operators' side cannot be served, in one sentence that names the fix.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {

@@ -35,7 +35,7 @@ impl Channel {
         self.latest.send_replace(event(text));
     }
 
-    /// An answer that begins with `now` and goes on with what is told, as long as there is a place
+    /// A response that starts with `now` and goes on with what is told, as long as there is a place
     /// among those who follow.
     pub(crate) fn follow(&self, now: &str, places: &Arc<Semaphore>) -> Response<Body> {
         let Ok(place) = places.clone().try_acquire_owned() else {

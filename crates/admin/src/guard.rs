@@ -37,7 +37,7 @@ impl Guard {
     pub(crate) fn new(settings: &AdminSettings) -> Result<Self, AdminError> {
         settings.check().map_err(ConfigError::from)?;
         let token = settings.token_file.as_deref().map(Token::read).transpose()?;
-        // No browser reaches a unix socket. Where a token is asked for, a page under a name of its
+        // No browser reaches a unix socket. Where a token is requested, a page under a name of its
         // own has neither that nor our cookie.
         let any = token.is_some() || matches!(settings.address, AdminAddress::Unix(_));
         Ok(Self { token, names: (!any).then(|| settings.names.clone()) })
@@ -48,7 +48,7 @@ impl Guard {
         if !self.names.as_ref().is_none_or(|names| is_ours(head, names)) {
             return Err(Refusal::Misdirected);
         }
-        // A link that is followed is no harm: its page sees nothing of the answer.
+        // A link that is followed is no harm: its page sees nothing of the response.
         match text(&head.headers, &SEC_FETCH_SITE) {
             Some("cross-site" | "same-site")
                 if text(&head.headers, &SEC_FETCH_MODE) != Some("navigate") =>
@@ -95,7 +95,7 @@ impl Guard {
         Ok(token.map(|token| token.cookie(now)))
     }
 
-    /// Whether a token is asked for.
+    /// Whether a token is requested.
     pub(crate) fn asks_for_token(&self) -> bool {
         self.token.is_some()
     }

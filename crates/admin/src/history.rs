@@ -21,7 +21,7 @@ struct Sample {
 }
 
 impl History {
-    /// A history that begins at `at` with `counts`.
+    /// A history that starts at `at` with `counts`.
     pub(crate) fn begin(at: Duration, counts: Counts) -> Self {
         let first = Sample { at, counts };
         Self { fine: VecDeque::from([first.clone()]), coarse: VecDeque::from([first]) }
@@ -55,7 +55,7 @@ impl History {
     }
 
     /// The last `count` steps of `step` each before the newest sample, oldest first, as `of` has
-    /// them. Steps before the history's beginning are empty. Steps end at multiples of `step`, so
+    /// them. Steps before the history's start are empty. Steps end at multiples of `step`, so
     /// that what is drawn moves on and does not change.
     pub(crate) fn steps<T: Default>(
         &self,
@@ -88,7 +88,7 @@ impl History {
 fn push(samples: &mut VecDeque<Sample>, sample: Sample, life: Duration) {
     let oldest = sample.at.saturating_sub(life);
     samples.push_back(sample);
-    // One before the window's beginning stays: the window begins with it.
+    // One before the window's start stays: the window starts with it.
     while samples.get(1).is_some_and(|second| second.at <= oldest) {
         samples.pop_front();
     }

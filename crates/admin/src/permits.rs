@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 /// The connections that there are, by their order.
 pub(crate) struct Permits {
     limit: usize,
-    /// How long a new connection may take until it has had its answer, before it has to go.
+    /// How long a new connection may take until it has had its response, before it has to go.
     grace: Duration,
     taken: Mutex<Taken>,
     freed: Notify,
@@ -41,9 +41,9 @@ impl Permits {
         Arc::new(Self { limit, grace, taken: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A permit for a new connection. If all are in use, the oldest connection that is not trusted is
-    /// dropped, or the oldest of all if each is trusted. A connection younger than the grace period
-    /// is waited for.
+    /// A permit for a new connection. If all are in use, the oldest connection that is not trusted
+    /// is dropped, or the oldest of all if each is trusted. A connection younger than the grace
+    /// period is waited for.
     pub(crate) async fn take(self: &Arc<Self>) -> Permit {
         while let Some(wait) = self.make_room() {
             let _ = timeout(wait, self.freed.notified()).await;

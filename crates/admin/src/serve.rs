@@ -52,7 +52,7 @@ pub struct Prepared {
 /// Whether the settings are of use; reads the token file, and listens nowhere.
 ///
 /// # Errors
-/// [`AdminError`], one sentence with the mend.
+/// [`AdminError`], one sentence with the fix.
 pub fn check(settings: &AdminSettings) -> Result<(), AdminError> {
     Guard::new(settings).map(drop)
 }
@@ -61,7 +61,7 @@ impl Admin {
     /// Reads the token and listens.
     ///
     /// # Errors
-    /// [`AdminError`], one sentence with the mend.
+    /// [`AdminError`], one sentence with the fix.
     pub async fn bind(settings: AdminSettings, source: impl Source) -> Result<Self, AdminError> {
         let guard = Guard::new(&settings)?;
         let listener = Listener::open(&settings).await?;
@@ -72,7 +72,7 @@ impl Admin {
     /// runtime.
     ///
     /// # Errors
-    /// [`AdminError`], one sentence with the mend.
+    /// [`AdminError`], one sentence with the fix.
     pub fn adopt(
         settings: AdminSettings,
         socket: OwnedFd,
@@ -227,5 +227,5 @@ const MAX_HEAD: usize = 16 * 1024;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// For answers that are on their way when the process ends.
+/// For responses that are on their way when the process ends.
 const LAST_WORDS: Duration = Duration::from_millis(200);

@@ -21,7 +21,7 @@ use crate::watch::Watch;
 pub(crate) struct Service {
     pub(crate) guard: ArcSwap<Guard>,
     pub(crate) watch: Arc<Watch>,
-    /// For those who follow events: others find an answer all the same.
+    /// For those who follow events: others find a response all the same.
     followers: Arc<Semaphore>,
 }
 

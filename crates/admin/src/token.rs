@@ -117,7 +117,7 @@ mod tests {
         let cookie = token.cookie(1_000);
         assert!(token.made(&cookie, 1_000) && token.made(&cookie, 999 + COOKIE_LIFE));
         assert!(!token.made(&cookie, 1_000 + COOKIE_LIFE));
-        // Another process, or the token set anew.
+        // Another process, or the token set again.
         assert!(!same.made(&cookie, 1_000));
         let (until, seal) = cookie.split_once('.').unwrap();
         let later = format!("{}.{seal}", until.parse::<u64>().unwrap() + 1);

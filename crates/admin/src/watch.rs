@@ -40,7 +40,7 @@ impl Watch {
     pub(crate) async fn run(&self) {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first is at once, and the history has begun already.
+        // The first is at once, and the history has started already.
         ticks.tick().await;
         loop {
             ticks.tick().await;

@@ -161,7 +161,7 @@ impl Bare {
             // SAFETY: the connection is valid.
             unsafe { boring_sys::SSL_set_early_data_enabled(ssl.as_ptr(), self.early_data.into()) };
         }
-        // SAFETY: the connection is valid and its handshake has not begun.
+        // SAFETY: the connection is valid and its handshake has not started.
         unsafe { boring_sys::SSL_set_connect_state(ssl.as_ptr()) };
         let stream = SslStream::new(ssl, Wire::new(TcpStream::from(OwnedFd::from(socket))))?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, slot as u64);

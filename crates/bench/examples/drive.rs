@@ -1,5 +1,5 @@
-//! `firstflight_bench` from the command line, as plainly as `bare_loop` and `bare_quic`: closed loop,
-//! one thread, the result as a line of JSON. `scripts/bench` compares them.
+//! `firstflight_bench` from the command line, as plainly as `bare_loop` and `bare_quic`: closed
+//! loop, one thread, the result as a line of JSON. `scripts/bench` compares them.
 //!
 //!     drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [SERVER_PID]
 

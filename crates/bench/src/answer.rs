@@ -2,7 +2,7 @@ use crate::failure::BadAnswer;
 use crate::quic::Frames;
 use crate::{Exchange, Transport};
 
-/// An answer on its way in: has it begun, is it whole, what does it say? Sans-IO; the body is
+/// A response on its way in: has it started, is it whole, what does it say? Sans-IO; the body is
 /// counted and not kept.
 #[derive(Debug)]
 pub struct Answer {
@@ -10,7 +10,7 @@ pub struct Answer {
     bytes: u64,
 }
 
-/// What a whole answer said.
+/// What a whole response said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// The HTTP status; `None` for ping-pong.
@@ -45,7 +45,7 @@ impl Answer {
     /// Takes bytes of the connection, or of the request's stream.
     ///
     /// # Errors
-    /// [`BadAnswer`] when they are no answer, or more than it promised to be.
+    /// [`BadAnswer`] when they are no response, or more than it promised to be.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), BadAnswer> {
         self.bytes += bytes.len() as u64;
         match &mut self.form {
@@ -108,7 +108,7 @@ impl Answer {
 
 const PONG: &[u8] = b"PONG";
 
-/// A head beyond this is no answer but an attack on memory and time.
+/// A head beyond this is no response but an attack on memory and time.
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_FIELDS: usize = 128;
 

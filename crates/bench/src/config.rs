@@ -21,17 +21,17 @@ pub struct LoadConfig {
     pub version: Version,
     /// Ciphers and groups to offer.
     pub ciphers: CipherPolicy,
-    /// Whom to believe.
+    /// Whom to trust.
     pub trust: Trust,
     /// Whether to ask for TCP Fast Open; over TCP alone.
     pub fast_open: bool,
     /// What is asked on each connection.
     pub exchange: Exchange,
-    /// When connections begin.
+    /// When connections start.
     pub model: Model,
-    /// When to stop beginning them.
+    /// When to stop start them.
     pub limit: Limit,
-    /// The longest that one connection may take from its beginning to the end of the answer.
+    /// The longest that one connection may take from its start to the end of the response.
     pub timeout: Duration,
     /// Threads, each with its own event loop, its own connections and its own tickets.
     pub threads: usize,
@@ -64,10 +64,10 @@ impl LoadConfig {
         }
     }
 
-    /// Looks for what cannot work before anything is begun.
+    /// Looks for what cannot work before anything is started.
     ///
     /// # Errors
-    /// [`LoadError::Usage`] with a sentence that names the mend.
+    /// [`LoadError::Usage`] with a sentence that names the fix.
     pub fn check(&self) -> Result<(), LoadError> {
         let usage = |sentence: &str| Err(LoadError::Usage(sentence.to_owned()));
         if self.addresses.is_empty() {
@@ -133,7 +133,7 @@ impl Transport {
     }
 }
 
-/// Which handshake is asked for.
+/// Which handshake is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// With the server's certificate.
@@ -229,7 +229,7 @@ impl Exchange {
     }
 }
 
-/// When connections begin.
+/// When connections start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Model {
     /// At intended times, whatever became of those before. Latency counts from the intended time,
@@ -243,7 +243,7 @@ pub enum Model {
         seed: u64,
         /// How many connections may be open at a time; those due beyond wait in the backlog.
         in_flight: usize,
-        /// How many may be due and wait to be begun; those beyond are never begun, and counted.
+        /// How many may be due and wait to be started; those beyond are never started, and counted.
         backlog: usize,
     },
     /// When another has ended: so many are open all the time. A server that slows down is asked
@@ -283,7 +283,7 @@ impl Model {
     }
 }
 
-/// When to stop beginning connections. Those begun are seen to their end.
+/// When to stop start connections. Those started are seen to their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// After this time.

@@ -30,7 +30,7 @@ pub(crate) const BUFFER: usize = 32 * 1024;
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
     machine: Machine,
-    /// When it should have begun; its times count from here.
+    /// When it should have started; its times count from here.
     intended: Instant,
     /// How much of the request the TLS machine has taken.
     requested: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Connection {
 pub(crate) enum Step {
     /// It waits for the peer; with `writable`, also for room in the socket.
     Wait { writable: bool },
-    /// The answer is whole, and the server has not closed yet.
+    /// The response is whole, and the server has not closed yet.
     Answered { writable: bool },
     /// It is over.
     Done,
@@ -157,7 +157,7 @@ impl Connection {
         })
     }
 
-    /// Whether the answer is whole.
+    /// Whether the response is whole.
     pub(crate) fn is_answered(&self) -> bool {
         self.answered.is_some()
     }
@@ -187,7 +187,7 @@ impl Connection {
                     self.note_whole(true);
                     return Ok(true);
                 }
-                // Without close_notify: whether that cut the answer, its length knows.
+                // Without close_notify: whether that cut the response, its length knows.
                 Err(TlsError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     self.note_whole(false);
                     return Ok(true);
@@ -239,7 +239,7 @@ impl Connection {
         }
         if !self.said_goodbye && (closed || self.has_tickets || !shared.wants_tickets) {
             self.said_goodbye = true;
-            // The answer is here; a connection that will not be closed politely is no error.
+            // The response is here; a connection that will not be closed politely is no error.
             let _ = self.machine.close();
         }
     }

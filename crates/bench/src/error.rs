@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 
 use firstflight_tls::TlsError;
 
-/// Why there is no result, each in one sentence that names the mend where there is one. What fails
+/// Why there is no result, each in one sentence that names the fix where there is one. What fails
 /// in a run is counted in its result instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -66,7 +66,7 @@ impl From<TlsError> for Failure {
     }
 }
 
-/// Bytes that are no answer to what was asked.
+/// Bytes that are no response to what was asked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadAnswer(pub &'static str);
 

@@ -30,7 +30,7 @@ pub(crate) enum Role {
     Measured,
 }
 
-/// A connection that is to be begun.
+/// A connection that is to be started.
 pub(crate) struct Assignment<T> {
     pub(crate) role: Role,
     /// Index into the configuration's addresses.
@@ -40,7 +40,7 @@ pub(crate) struct Assignment<T> {
     pub(crate) ticket: Option<T>,
 }
 
-/// An event loop that begins what a source says, and sees it to its end.
+/// An event loop that starts what a source says, and sees it to its end.
 pub(crate) trait Driver<'a> {
     /// What resumes its connections.
     type Ticket: Ticket;
@@ -122,7 +122,7 @@ impl<'a, T: Ticket> Ledger<'a, T> {
         }
     }
 
-    /// Whether the run is to begin nothing more.
+    /// Whether the run is to start nothing more.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

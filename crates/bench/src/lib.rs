@@ -4,12 +4,12 @@
 //! loop of its own over [`firstflight_tls::Machine`]s, with its own connections and tickets;
 //! nothing is shared but counts.
 //!
-//! - Open loop ([`Model::Open`]): connections begin at intended times ([`Schedule`]), and latency
-//!   counts from there. What could not be begun is counted.
+//! - Open loop ([`Model::Open`]): connections start at intended times ([`Schedule`]), and latency
+//!   counts from there. What could not be started is counted.
 //! - Closed loop ([`Model::Closed`]): so many connections are open all the time.
 //!
 //! What a connection was (full, resumed, early data accepted or refused) is what its TLS state
-//! says, not what was asked for; only those that were what was asked for have a latency. TLS 1.3
+//! says, not what was requested; only those that were what was requested have a latency. TLS 1.3
 //! tickets are used once, and come from a warm-up and from the run itself.
 
 mod answer;

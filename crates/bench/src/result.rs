@@ -11,12 +11,12 @@ use crate::{
 /// What a load run came to: plain data for a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// `open` (connections begin at intended times, latency counts from them) or `closed` (a new
-    /// one begins when another has ended; waiting in line does not show in its latency).
+    /// `open` (connections start at intended times, latency counts from them) or `closed` (a new
+    /// one starts when another has ended; waiting in line does not show in its latency).
     pub model: String,
     /// What carried TLS.
     pub transport: Transport,
-    /// What was asked for.
+    /// What was requested.
     pub kind: Kind,
     /// `get` or `ping-pong`.
     pub exchange: String,
@@ -26,22 +26,22 @@ pub struct LoadResult {
     pub threads: usize,
     /// Connections open at a time: as many as that all the time (closed), or at most (open).
     pub connections: usize,
-    /// Connections a second that were asked for; open only.
+    /// Connections a second that were requested; open only.
     pub rate_wanted: Option<f64>,
     /// How the intended times were spread; open only.
     pub arrivals: Option<Arrivals>,
     /// What ordered them; open only.
     pub seed: Option<u64>,
-    /// The run's length in seconds: the time that was asked for, or until the last connection
-    /// ended where a number was asked for or the run was stopped.
+    /// The run's length in seconds: the time that was requested, or until the last connection
+    /// ended where a number was requested or the run was stopped.
     pub seconds: f64,
     /// Connections a second that were completed within these seconds.
     pub rate: f64,
-    /// Connections that were begun to be measured.
+    /// Connections that were started to be measured.
     pub begun: u64,
-    /// Of these, completed: the answer was whole, and its status (HTTP) below 400.
+    /// Of these, completed: the response was whole, and its status (HTTP) below 400.
     pub completed: u64,
-    /// Of the completed, those whose handshake was what was asked for. The latencies are theirs.
+    /// Of the completed, those whose handshake was what was requested. The latencies are theirs.
     pub as_asked: u64,
     /// What the handshakes of the completed ones were.
     pub handshakes: Handshakes,
@@ -49,7 +49,7 @@ pub struct LoadResult {
     pub negotiated: Vec<(String, u64)>,
     /// What failed.
     pub errors: Vec<ErrorCount>,
-    /// Arrivals that were due and never begun, because too many waited already or the run was
+    /// Arrivals that were due and never started, because too many waited already or the run was
     /// over; open only.
     pub not_begun: u64,
     /// How often no ticket was left for a connection that was due. A full handshake took its place
@@ -62,21 +62,21 @@ pub struct LoadResult {
     /// Completed connections with data in the SYN that the server took; `None` if Fast Open was
     /// not asked for.
     pub fast_open: Option<u64>,
-    /// Bytes of the answers, heads included, without TLS.
+    /// Bytes of the responses, heads included, without TLS.
     pub answer_bytes: u64,
     /// From the intended start to the server's Finished, verified. With early data the request is
     /// under way before that.
     pub setup: Option<Latency>,
-    /// From the intended start to the answer's first byte.
+    /// From the intended start to the response's first byte.
     pub first_byte: Option<Latency>,
-    /// From the intended start to the answer's last byte.
+    /// From the intended start to the response's last byte.
     pub total: Option<Latency>,
     /// From the intended start to the connect call: how late the client itself was; open only.
     pub lateness: Option<Latency>,
     /// The percentiles 0 to 100 of `total`, in steps of one, in milliseconds.
     pub total_percentiles_ms: Vec<f64>,
-    /// CPU time of the client's threads in microseconds a connection, kernel included; failed connections
-    /// and refills count as connections. `None` if there were none.
+    /// CPU time of the client's threads in microseconds a connection, kernel included; failed
+    /// connections and refills count as connections. `None` if there were none.
     pub client_us: Option<f64>,
     /// Connections a second that one client core could drive at this cost.
     pub client_capacity: Option<f64>,

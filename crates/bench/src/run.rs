@@ -28,7 +28,7 @@ pub struct LoadProgress {
     pub completed: u64,
     /// Connections a second completed since the last report.
     pub rate: f64,
-    /// Connections begun and neither completed nor failed.
+    /// Connections started and neither completed nor failed.
     pub in_flight: u64,
     /// Connections that failed so far.
     pub failed: u64,
@@ -39,10 +39,10 @@ pub struct LoadProgress {
 }
 
 /// Runs a load to its end. `progress` hears of it about four times a second; where it answers
-/// `Break`, the run begins nothing more, and the result is of what has been.
+/// `Break`, the run starts nothing more, and the result is of what has been.
 ///
 /// # Errors
-/// [`LoadError`] if it cannot begin: a setting, a server that cannot be reached or gives no
+/// [`LoadError`] if it cannot start: a setting, a server that cannot be reached or gives no
 /// tickets. What fails later is counted in the result.
 pub fn run(
     config: &LoadConfig,
@@ -191,7 +191,7 @@ impl Share {
         Self { index, connections, count }
     }
 
-    /// How many tickets of each address to begin with: enough until the first connections have
+    /// How many tickets of each address to start with: enough until the first connections have
     /// brought new ones.
     fn tickets(&self, config: &LoadConfig) -> usize {
         let needed = match config.model {
@@ -219,7 +219,7 @@ impl Share {
     }
 }
 
-/// An open loop begins with tickets for so long a time at its rate.
+/// An open loop starts with tickets for so long a time at its rate.
 const OPEN_SUPPLY: Duration = Duration::from_millis(250);
 const MOST_TICKETS: usize = 2048;
 /// A thread keeps at least so many tickets of an address, if so many come.

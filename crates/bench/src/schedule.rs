@@ -18,7 +18,7 @@ pub enum Arrivals {
 /// The arrivals of an open loop: which connections are due, and since when.
 ///
 /// Sans-IO: times are counted from the start of the run and given as arguments. An arrival that
-/// nobody takes waits in a backlog of bounded length; one that finds it full is never begun, and
+/// nobody takes waits in a backlog of bounded length; one that finds it full is never started, and
 /// counted.
 #[derive(Debug)]
 pub struct Schedule {
@@ -51,7 +51,7 @@ pub struct SchedulePlan {
     pub until: Duration,
     /// No more arrivals than these.
     pub count: u64,
-    /// How many may wait to be begun.
+    /// How many may wait to be started.
     pub backlog: usize,
 }
 
@@ -106,7 +106,7 @@ impl Schedule {
         }
     }
 
-    /// Gives up what waits and what would still have come up to `now`: it counts as not begun.
+    /// Gives up what waits and what would still have come up to `now`: it counts as not started.
     pub fn close(&mut self, now: Duration) {
         self.advance(now);
         self.not_begun += self.backlog.len() as u64;
@@ -114,7 +114,7 @@ impl Schedule {
         self.left = 0;
     }
 
-    /// How many arrivals were due and never begun.
+    /// How many arrivals were due and never started.
     pub fn not_begun(&self) -> u64 {
         self.not_begun
     }

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use crate::Schedule;
 
-/// Says when a thread begins connections.
+/// Says when a thread starts connections.
 pub(crate) enum Source {
     /// So many connections to one address, a few at a time, so that tickets come in.
     WarmUp { address: usize, left: usize, open: usize },
@@ -13,12 +13,12 @@ pub(crate) enum Source {
     Closed(ClosedLoop),
 }
 
-/// What a connection is begun for.
+/// What a connection is started for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// To this address, before the run.
     WarmUp { address: usize },
-    /// To be measured; it should begin at this time.
+    /// To be measured; it should start at this time.
     Measured { intended: Instant },
 }
 
@@ -75,7 +75,7 @@ impl ClosedLoop {
 }
 
 impl Source {
-    /// The next connection to begin at `now`, if one may.
+    /// The next connection to start at `now`, if one may.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Purpose> {
         match self {
             Self::WarmUp { address, left, open } => {
@@ -151,7 +151,7 @@ impl Source {
         }
     }
 
-    /// Whether nothing will be begun any more.
+    /// Whether nothing will be started any more.
     pub(crate) fn is_over(&mut self, now: Instant) -> bool {
         match self {
             Self::WarmUp { left, .. } => *left == 0,
@@ -168,7 +168,7 @@ impl Source {
         }
     }
 
-    /// Begins nothing any more.
+    /// Starts nothing any more.
     pub(crate) fn stop(&mut self, now: Instant) {
         match self {
             Self::WarmUp { left, .. } => *left = 0,
@@ -177,7 +177,7 @@ impl Source {
         }
     }
 
-    /// Arrivals that were due and never begun.
+    /// Arrivals that were due and never started.
     pub(crate) fn not_begun(&self) -> u64 {
         match self {
             Self::Open(this) => this.schedule.not_begun(),
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(begun(&mut source, 30), None);
         assert_eq!(source.next_due(at(30)), None);
         source.ended(true, false, at(50));
-        // What begins now was due 48 ms ago, and its latency counts from there.
+        // What starts now was due 48 ms ago, and its latency counts from there.
         assert_eq!(begun(&mut source, 50), Some(2));
     }
 

@@ -33,11 +33,11 @@ pub enum ErrorKind {
     Tls,
     /// QUIC failed, by what this side found.
     Quic,
-    /// The peer closed before the answer was whole.
+    /// The peer closed before the response was whole.
     Truncated,
-    /// The answer is none.
+    /// The response is none.
     BadAnswer,
-    /// The answer is whole and its status is 400 or above.
+    /// The response is whole and its status is 400 or above.
     HttpStatus,
     /// Another error of the socket.
     Socket,
@@ -156,7 +156,7 @@ impl Tally {
         }
     }
 
-    /// A measured connection was completed. Its latency counts only if it was what was asked for.
+    /// A measured connection was completed. Its latency counts only if it was what was requested.
     pub(crate) fn complete(&mut self, kind: Kind, done: &Finished, in_window: bool) {
         self.completed += 1;
         self.in_window += u64::from(in_window);

@@ -44,11 +44,11 @@ struct Place {
     says_goodbye: bool,
 }
 
-/// How long a server may take to close after its answer, before we do. It closes first so that the
-/// ports are kept waiting (TIME_WAIT) on its side.
+/// How long a server may take to close after its response, before we do. It closes first so that
+/// the ports are kept waiting (TIME_WAIT) on its side.
 const GOODBYE: Duration = Duration::from_millis(250);
 
-/// How many connections are begun before events are looked at again.
+/// How many connections are started before events are looked at again.
 const BURST: usize = 4;
 
 impl<'a> Driver<'a> for Worker<'a> {
@@ -78,7 +78,7 @@ impl<'a> Driver<'a> for Worker<'a> {
                     self.happened(event, source)?;
                 }
                 // Between events too, so that many of them do not make the next arrival late; one,
-                // so that on a busy core those begun get on.
+                // so that on a busy core those started get on.
                 self.begin_due(1, source)?;
             }
         }

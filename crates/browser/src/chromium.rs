@@ -80,8 +80,8 @@ impl Chromium {
         Ok(command)
     }
 
-    /// A page of our own. One that it opened by itself would go to its first URL when we are already
-    /// somewhere else.
+    /// A page of our own. One that it opened by itself would go to its first URL when we are
+    /// already somewhere else.
     fn first_tab(&mut self) -> Result<Tab, BrowserError> {
         let wait = Wait::start("start", PATIENCE);
         let parameters = json!({ "url": "about:blank", "newWindow": true });
@@ -227,7 +227,7 @@ impl Driver for Chromium {
 
     fn close(&mut self) -> io::Result<()> {
         let wait = Wait::start("end", PATIENCE);
-        // Its answer may come, or its end first.
+        // Its response may come, or its end first.
         let _ = self.line.ask("Browser.close", json!({}), None, wait);
         self.line.end(Duration::from_secs(5))
     }

@@ -26,7 +26,7 @@ pub(crate) struct Event {
     pub session: Option<String>,
 }
 
-/// What an answer says.
+/// What a response says.
 pub(crate) type Outcome = Result<Value, String>;
 
 impl Dialogue {
@@ -45,7 +45,7 @@ impl Dialogue {
         (self.last, command.to_string())
     }
 
-    /// Takes a message: gives the number and outcome of an answer, keeps an event.
+    /// Takes a message: gives the number and outcome of a response, keeps an event.
     ///
     /// # Errors
     /// If it is neither.

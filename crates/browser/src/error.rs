@@ -108,7 +108,7 @@ pub enum BrowserError {
     Unable {
         /// Its name.
         browser: Make,
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
     },
     /// It could not be ended.

@@ -254,7 +254,7 @@ impl Driver for Firefox {
 
     fn close(&mut self) -> io::Result<()> {
         let wait = Wait::start("end", PATIENCE);
-        // Its answer may come, or its end first.
+        // Its response may come, or its end first.
         let _ = self.line.ask("browser.close", json!({}), None, wait);
         self.line.end(Duration::from_secs(5))
     }
@@ -308,7 +308,7 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ("MOZ_REMOTE_SETTINGS_DEVTOOLS", "1"),
 ];
 
-/// Waits until it has read which servers speak HTTP/3. It begins with that at its first request,
+/// Waits until it has read which servers speak HTTP/3. It starts with that at its first request,
 /// and takes none for known until then, not even those that its preferences name. So it asks a port
 /// of its own loopback where nobody listens, and then for all that it knows.
 const KNOW_SERVICES: &str = r#"(async () => {

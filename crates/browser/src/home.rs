@@ -77,7 +77,7 @@ impl Home {
 }
 
 /// Variables by which a program would find a user's files, bus or proxy, or be told otherwise than
-/// by us. A log of Firefox's own (`MOZ_LOG`) may be asked for from outside.
+/// by us. A log of Firefox's own (`MOZ_LOG`) may be requested from outside.
 fn is_of_a_user(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     let lower = name.to_ascii_lowercase();

@@ -32,7 +32,7 @@
 //!   once is for the port: so each host is named there with port 1, and an advertised HTTP/3 works.
 //!   `--ignore-certificate-errors-spki-list` does not do this.
 //! - **HTTP/3 at once.** Firefox takes no server for known before it has read its own list of them,
-//!   which it begins with at its first request. So [`Browser::open`] makes it make one, to its own
+//!   which it starts with at its first request. So [`Browser::open`] makes it make one, to its own
 //!   loopback.
 //! - **Early data.** Chromium has it over TCP by a feature (`EnableTLS13EarlyData`, off), over QUIC
 //!   by an experiment's parameter (`disable_tls_zero_rtt`, not set); it resumes without it too.

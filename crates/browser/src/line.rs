@@ -86,7 +86,7 @@ impl Line {
             .map_err(|reason| self.refused(method, reason, wait))
     }
 
-    /// The same; a refusal is an answer too.
+    /// The same; a refusal is a response too.
     pub(crate) fn ask(
         &mut self,
         method: &str,
@@ -98,13 +98,13 @@ impl Line {
         loop {
             match self.hear(wait)? {
                 Some((answered, outcome)) if answered == id => return Ok(outcome),
-                // An answer that somebody gave up on, or an event, which is kept.
+                // A response that somebody gave up on, or an event, which is kept.
                 _ => {}
             }
         }
     }
 
-    /// Sends a command, and gives its number; its answer is found by [`Line::hear`].
+    /// Sends a command, and gives its number; its response is found by [`Line::hear`].
     pub(crate) fn send(
         &mut self,
         method: &str,
@@ -120,7 +120,7 @@ impl Line {
         }
     }
 
-    /// The next answer; `None` for an event, which is kept.
+    /// The next response; `None` for an event, which is kept.
     pub(crate) fn hear(&mut self, wait: Wait<'_>) -> Result<Option<(u64, Outcome)>, BrowserError> {
         match wire(&mut self.wire).and_then(|wire| wire.receive(wait.left())) {
             Ok(Some(message)) => {

@@ -108,7 +108,7 @@ impl Installed {
             .ok_or(BrowserError::Missing { make })
     }
 
-    /// The browser at a path, by its answer to `--version`.
+    /// The browser at a path, by its response to `--version`.
     ///
     /// # Errors
     /// If it cannot be started, or answers nothing of that kind within 20 seconds.

@@ -40,7 +40,7 @@ pub struct Entry {
     pub name: String,
     /// What asked for it, such as `img`; `navigation` for the page.
     pub initiator_type: String,
-    /// When it began.
+    /// When it started.
     pub start_time: f64,
     /// `fetchStart`.
     pub fetch_start: f64,

@@ -84,7 +84,7 @@ pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
     Ok(if good || !args.once { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The development authority's, and whom to believe then. Where there can be none, a self-signed
+/// The development authority's, and whom to trust then. Where there can be none, a self-signed
 /// one does, for the visits at least.
 fn certificate(folder: &Path) -> (CertificateSource, PathBuf) {
     let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);

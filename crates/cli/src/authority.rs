@@ -1,4 +1,4 @@
-//! `firstflight authority`: this user's development authority, and who believes it.
+//! `firstflight authority`: this user's development authority, and who trusts it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -177,7 +177,8 @@ fn label(kind: Kind) -> &'static str {
 /// What is said of a store that was, or now is, without it.
 const UNKNOWN: [&str; 2] = ["does not know it", "does not know it any more"];
 
-/// Prints what was done, and what is left to do. `words`: for what was so already, and is so now. 1: something failed, or nothing is as it should be.
+/// Prints what was done, and what is left to do. `words`: for what was so already, and is so now.
+/// 1: something failed, or nothing is as it should be.
 fn tell(rows: &[Row], words: [&str; 2], as_json: bool) -> ExitCode {
     match as_json {
         true => println!("{:#}", rows.iter().map(as_value).collect::<Value>()),
@@ -227,7 +228,7 @@ fn as_value(row: &Row) -> Value {
     })
 }
 
-/// Prints the authority, and who believes it.
+/// Prints the authority, and who trusts it.
 fn show(authority: Option<&Authority>, home: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let Some(authority) = authority else {
         match as_json {

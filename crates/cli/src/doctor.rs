@@ -1,4 +1,4 @@
-//! `firstflight doctor`: what this machine allows, and how to mend what it does not.
+//! `firstflight doctor`: what this machine allows, and how to fix what it does not.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -78,7 +78,7 @@ fn text(findings: &[Finding], colour: bool) -> String {
     text
 }
 
-/// Where the text begins: behind state and name.
+/// Where the text starts: behind state and name.
 const INDENT: usize = 28;
 const WIDTH: usize = 100;
 

@@ -1,9 +1,9 @@
 //! Names of hosts and users in the static build.
 //!
-//! glibc looks names up by modules that the machine's `nsswitch.conf` lists, and loads them with the
-//! machine's own libc. A static program has another one in it already: the two do not fit together
-//! unless they are of the same version, and the process dies (seen: SIGFPE on Debian 13 with
-//! `resolve` listed, by a program built on Debian 12). What is built in needs no module.
+//! glibc looks names up by modules that the machine's `nsswitch.conf` lists, and loads them with
+//! the machine's own libc. A static program has another one in it already: the two do not fit
+//! together unless they are of the same version, and the process dies (seen: SIGFPE on Debian 13
+//! with `resolve` listed, by a program built on Debian 12). What is built in needs no module.
 
 /// Has names looked up in files and by DNS alone. Does nothing in a build that is not static.
 ///

@@ -31,7 +31,7 @@ use self::settings::{complete, settings};
 /// process's memory, which will have private keys in it, ticket keys, and what its clients said.
 ///
 /// # Errors
-/// One sentence with the mend.
+/// One sentence with the fix.
 pub(crate) fn run(args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<ExitCode> {
     if args.print_config {
         print!("{}", settings(&args)?.to_toml());

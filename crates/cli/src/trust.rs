@@ -1,4 +1,4 @@
-//! Whom `fetch` and `bench` believe: the machine's authorities, and the development authority of
+//! Whom `fetch` and `bench` trust: the machine's authorities, and the development authority of
 //! this user.
 
 use firstflight_certificates::authority::{believed, directory};

@@ -37,7 +37,7 @@ impl Client {
         Ok(Self { config, connector, quic, trust })
     }
 
-    /// Makes a request and hands its answer to `listener` as it comes in. What went wrong is in
+    /// Makes a request and hands its response to `listener` as it comes in. What went wrong is in
     /// the report, together with all that was reached before.
     pub async fn fetch(&self, request: Request, listener: &mut dyn Listener) -> Report {
         let mut transfer = Transfer::new(self, &request, listener);

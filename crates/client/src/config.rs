@@ -41,7 +41,7 @@ impl HttpVersions {
 
 /// What a client is willing to do.
 pub struct ClientConfig {
-    /// Whom to believe.
+    /// Whom to trust.
     pub trust: Trust,
     /// Oldest and newest version of TLS. QUIC needs 1.3.
     pub versions: (Version, Version),

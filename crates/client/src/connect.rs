@@ -16,7 +16,7 @@ pub struct TcpConnected {
     pub stream: TcpStream,
     /// Whom it reached.
     pub peer: SocketAddr,
-    /// When connecting to this address began.
+    /// When connecting to this address started.
     pub dialled: Instant,
     /// When the kernel called it connected.
     pub connected: Instant,
@@ -72,7 +72,7 @@ pub async fn connect_tcp(
 }
 
 /// Connects to one address by TCP and TLS. Returns when the handshake is complete, or, if the
-/// offer's session allows early data and it is asked for, as soon as early data can be written.
+/// offer's session allows early data and it is requested, as soon as early data can be written.
 ///
 /// # Errors
 /// [`ClientError::Connect`] or [`ClientError::Tls`].

@@ -30,13 +30,13 @@ pub fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method)
 }
 
-/// Whether an answer asks for the request once more after the handshake: 425 to a request that
-/// was early data (RFC 8470 section 5.2). To one that was not, 425 is an answer like any other.
+/// Whether a response asks for the request once more after the handshake: 425 to a request that
+/// was early data (RFC 8470 section 5.2). To one that was not, 425 is a response like any other.
 pub(crate) fn too_early(status: StatusCode, was_early: bool) -> bool {
     was_early && status == StatusCode::TOO_EARLY
 }
 
-/// Whether a failure is mended by a fresh connection without early data: the server has gone back
+/// Whether a failure is fixed by a fresh connection without early data: the server has gone back
 /// to an older version (RFC 8446 appendix D.3) or to another protocol.
 pub(crate) fn mended_without_early_data(error: &TlsError) -> bool {
     matches!(error, TlsError::RetryWithoutEarlyData | TlsError::AlpnChanged { .. })

@@ -51,7 +51,7 @@ pub enum ClientError {
     /// TLS failed, or a TLS setting is not taken.
     #[error("{0}")]
     Tls(#[from] TlsError),
-    /// The peer closed without a byte of an answer.
+    /// The peer closed without a byte of a response.
     #[error("the server closed the connection without an answer")]
     EmptyReply,
     /// The body is shorter than its head promised.
@@ -91,7 +91,7 @@ pub enum ClientError {
     /// The peers disagree about HTTP/3.
     #[error("HTTP/3 failed: {0}")]
     Http3(String),
-    /// The server says that it has not begun with the request, so that it may be sent again on
+    /// The server says that it has not started with the request, so that it may be sent again on
     /// another connection.
     #[error("the server takes no more requests on this connection; try again")]
     NotBegun,

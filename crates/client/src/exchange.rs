@@ -44,7 +44,7 @@ pub struct Answer {
     pub exchange: Exchange<TcpStream>,
 }
 
-/// Makes one request on a fresh connection and reads the whole answer, at most `limit` bytes of
+/// Makes one request on a fresh connection and reads the whole response, at most `limit` bytes of
 /// body.
 ///
 /// # Errors
@@ -126,8 +126,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         self.wire.clone()
     }
 
-    /// Sends a request and waits for the head of its answer. Over HTTP/1.1, 16 informational heads
-    /// may come before it.
+    /// Sends a request and waits for the head of its response. Over HTTP/1.1, 16 informational
+    /// heads may come before it.
     ///
     /// # Errors
     /// [`ClientError`]: TLS errors as they are, a close without a byte as
@@ -208,8 +208,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
     }
 }
 
-/// More informational heads are not waited through before the answer (RFC 9110 section 15.2 has no
-/// bound).
+/// More informational heads are not waited through before the response (RFC 9110 section 15.2 has
+/// no bound).
 pub(crate) const MAX_INFORMATIONAL: usize = 16;
 
 /// What is wrong with a server that sends more.

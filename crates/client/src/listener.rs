@@ -11,7 +11,7 @@ pub trait Listener {
         let _ = event;
     }
 
-    /// The head of an answer is here (of each, where one leads to another).
+    /// The head of a response is here (of each, where one leads to another).
     ///
     /// # Errors
     /// When it cannot be written; the transfer then ends.
@@ -35,7 +35,7 @@ impl Listener for Vec<u8> {
     }
 }
 
-/// The head of an answer.
+/// The head of a response.
 #[derive(Clone, Debug)]
 pub struct Head {
     /// The HTTP version.
@@ -62,18 +62,18 @@ pub enum Event<'a> {
     },
     /// TCP is connected, or left to the first write.
     Connected {
-        /// The name or address that was asked for.
+        /// The name or address that was requested.
         host: &'a str,
         /// The far end.
         peer: SocketAddr,
         /// Our end.
         local: Option<SocketAddr>,
-        /// Whether TCP Fast Open was asked for.
+        /// Whether TCP Fast Open was requested.
         fast_open: bool,
     },
     /// QUIC is connected: the handshake is complete.
     QuicConnected {
-        /// The name or address that was asked for.
+        /// The name or address that was requested.
         host: &'a str,
         /// The far end.
         peer: SocketAddr,
@@ -93,7 +93,7 @@ pub enum Event<'a> {
     Secured(&'a Handshake),
     /// The request's head left.
     RequestHead(&'a [u8]),
-    /// The answer's head came.
+    /// The response's head came.
     ResponseHead(&'a [u8]),
     /// The request is sent once more.
     Retrying(&'a str),

@@ -18,13 +18,13 @@ pub struct Report {
     pub scheme: &'static str,
     /// The method of the last request.
     pub method: String,
-    /// The head of the answer.
+    /// The head of the response.
     pub head: Option<Head>,
     /// Where a redirection would have led.
     pub redirect_url: Option<String>,
     /// The instants of the phases.
     pub marks: Marks,
-    /// Seconds spent before the last request began, if redirections were followed.
+    /// Seconds spent before the last request started, if redirections were followed.
     pub redirect_time: f64,
     /// The far end.
     pub peer: Option<SocketAddr>,
@@ -98,7 +98,7 @@ impl Report {
         Timings::from(&self.marks)
     }
 
-    /// The status of the answer; 0 without one.
+    /// The status of the response; 0 without one.
     pub fn status(&self) -> u16 {
         self.head.as_ref().map_or(0, |head| head.status.as_u16())
     }
@@ -119,9 +119,9 @@ impl Report {
 
     /// Round trips as the client itself sees them: the time from the moment of dialling (the SYN,
     /// with TCP Fast Open the first write right after it, or QUIC's first datagram) to the first
-    /// byte of the answer, divided by the least round-trip time that the kernel, or QUIC, measured
-    /// on the connection. The server's own time is in it, so it is an upper bound; the packets are
-    /// the judge. `None` without an answer or a measured round trip.
+    /// byte of the response, divided by the least round-trip time that the kernel, or QUIC,
+    /// measured on the connection. The server's own time is in it, so it is an upper bound; the
+    /// packets are the judge. `None` without a response or a measured round trip.
     pub fn round_trips(&self) -> Option<f64> {
         let min_rtt = match (self.quic, self.tcp) {
             (Some(quic), _) => quic.min_rtt,

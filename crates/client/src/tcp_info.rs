@@ -13,7 +13,7 @@ pub struct TcpFacts {
     pub min_rtt: Duration,
     /// Whether data in the SYN was acknowledged (`TCPI_OPT_SYN_DATA`, RFC 7413).
     pub syn_data: bool,
-    /// Segments sent again since the connection began.
+    /// Segments sent again since the connection started.
     pub retransmits: u32,
     /// The sender's maximum segment size, in bytes.
     pub mss: u32,
@@ -39,8 +39,8 @@ impl TcpFacts {
 /// `linux/tcp.h`.
 const TCPI_OPT_SYN_DATA: u8 = 32;
 
-/// The beginning of the kernel's `struct tcp_info`, up to `tcpi_min_rtt` (Linux 4.9 and later; the
-/// kernel fills as much as is asked for).
+/// The start of the kernel's `struct tcp_info`, up to `tcpi_min_rtt` (Linux 4.9 and later; the
+/// kernel fills as much as is requested).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(unreachable_pub, reason = "nix's macro makes it the value of a public trait")]

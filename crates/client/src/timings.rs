@@ -3,11 +3,11 @@ use std::time::Instant;
 /// The instants at which the phases of a transfer ended; `None`: not reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Marks {
-    /// The transfer began.
+    /// The transfer started.
     pub start: Instant,
     /// The name was resolved.
     pub resolved: Option<Instant>,
-    /// Connecting began: the SYN left, or was left to the first write (TCP Fast Open, QUIC).
+    /// Connecting started: the SYN left, or was left to the first write (TCP Fast Open, QUIC).
     pub dialled: Option<Instant>,
     /// TCP was connected; with TCP Fast Open and a cookie, this is the moment of dialling. Over
     /// QUIC the handshake was complete.
@@ -16,14 +16,14 @@ pub struct Marks {
     pub secured: Option<Instant>,
     /// The request was handed to the kernel.
     pub sent: Option<Instant>,
-    /// The first byte of the answer was there.
+    /// The first byte of the response was there.
     pub first_byte: Option<Instant>,
     /// All was done.
     pub end: Option<Instant>,
 }
 
 impl Marks {
-    /// Nothing but the beginning.
+    /// Nothing but the start.
     pub fn new(start: Instant) -> Self {
         Self {
             start,
@@ -38,7 +38,7 @@ impl Marks {
     }
 }
 
-/// Seconds since the beginning of a transfer, named as curl names them; 0 where a phase was not
+/// Seconds since the start of a transfer, named as curl names them; 0 where a phase was not
 /// reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
@@ -50,7 +50,7 @@ pub struct Timings {
     pub appconnect: f64,
     /// Until the request was about to leave; before `appconnect` if it was early.
     pub pretransfer: f64,
-    /// Until the first byte of the answer.
+    /// Until the first byte of the response.
     pub starttransfer: f64,
     /// Until the end.
     pub total: f64,

@@ -27,7 +27,7 @@ pub struct Wire<S>(Arc<Mutex<Inner<S>>>);
 /// What a stream has seen of itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passed {
-    /// When the first flush was begun.
+    /// When the first flush was started.
     pub(crate) sent: Option<Instant>,
     /// When the handshake was complete.
     pub(crate) secured: Option<Instant>,
@@ -80,7 +80,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Whether what is needed before an answer is complete: the TLS handshake, if there is one.
+    /// Whether what is needed before a response is complete: the TLS handshake, if there is one.
     pub fn is_complete(&self) -> bool {
         match &self.lock().stream {
             Stream::Tls(tls) => tls.is_complete(),
@@ -131,7 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.lock().failure.take()
     }
 
-    /// The answer's head as it came (HTTP/1.1 only).
+    /// The response's head as it came (HTTP/1.1 only).
     pub(crate) fn take_head(&self) -> Vec<u8> {
         std::mem::take(&mut self.lock().received.bytes)
     }
@@ -158,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.lock().informational > MAX_INFORMATIONAL
     }
 
-    /// Takes note that the answer began at `at`, whatever came before it.
+    /// Takes note that the response started at `at`, whatever came before it.
     pub(crate) fn note_answer(&self, at: Instant) {
         self.lock().passed.first_byte = Some(at);
     }
@@ -327,7 +327,7 @@ pub(crate) fn tls_error(error: io::Error) -> Result<TlsError, io::Error> {
 #[derive(Default)]
 struct HeadTap {
     bytes: Vec<u8>,
-    /// Where the head that is being copied begins.
+    /// Where the head that is being copied starts.
     start: usize,
     whole: bool,
 }

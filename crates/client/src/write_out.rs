@@ -6,7 +6,7 @@ use crate::Report;
 
 /// A format as curl's `-w` has it, taken apart.
 ///
-/// `%{name}` stands for a variable, `%header{name}` for a header field of the answer, `%%` for a
+/// `%{name}` stands for a variable, `%header{name}` for a header field of the response, `%%` for a
 /// percent sign, `\n`, `\r` and `\t` for themselves; `%{stdout}` and `%{stderr}` switch between the
 /// two, `%{onerror}` ends the output where the transfer succeeded, `%{json}` and `%{header_json}`
 /// stand for everything. Control characters in values are escaped.

@@ -1,4 +1,4 @@
-//! What can be wrong with settings, each in one sentence that names the mend.
+//! What can be wrong with settings, each in one sentence that names the fix.
 
 use std::io;
 use std::path::PathBuf;

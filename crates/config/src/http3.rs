@@ -36,7 +36,7 @@ pub struct Http3Settings {
     ///
     /// The default takes, with round trips of 50 ms, 20,000 new clients a second.
     pub retry_above: usize,
-    /// Handshakes in progress of all clients; above it, new ones get no answer. At least 1.
+    /// Handshakes in progress of all clients; above it, new ones get no response. At least 1.
     ///
     /// By default five times the number above, so that address validation has come first.
     pub refuse_above: usize,

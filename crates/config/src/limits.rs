@@ -25,7 +25,7 @@ pub struct Limits {
     /// By default what nginx takes with its four buffers of 8 KiB, and more than twice what fits
     /// early data.
     pub header_size: usize,
-    /// For a kept connection without a request, and for an answer of which the client takes no
+    /// For a kept connection without a request, and for a response of which the client takes no
     /// byte.
     ///
     /// By default longer than the pause between two clicks, and shorter than what NATs keep.
@@ -67,7 +67,7 @@ pub struct Limits {
     ///
     /// By default the least that RFC 9113 section 6.5.2 recommends.
     pub streams: u32,
-    /// For the head of the upstream's answer, from the last bit of the request's body on.
+    /// For the head of the upstream's response, from the last bit of the request's body on.
     ///
     /// By default what nginx waits.
     #[serde(with = "Length")]

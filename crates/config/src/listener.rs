@@ -29,7 +29,7 @@ pub struct Listener {
     /// By default it is: the two are one origin, and a port that has only one of them is a choice.
     #[serde(default = "yes")]
     pub http3: bool,
-    /// Networks such as `"10.0.0.0/8"` whose connections begin with a PROXY header (version 1 or
+    /// Networks such as `"10.0.0.0/8"` whose connections start with a PROXY header (version 1 or
     /// 2), and have to.
     ///
     /// By default none: whoever may send that header says who he is.

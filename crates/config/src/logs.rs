@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AccessLogSettings {
-    /// The file, or `"-"` for standard output. It is opened anew on SIGUSR1, for log rotation, and
+    /// The file, or `"-"` for standard output. It is opened again on SIGUSR1, for log rotation, and
     /// made with mode 0640 by the user that the server runs as. A symbolic link is not followed.
     ///
     /// By default where a container's or a unit's log is gathered.

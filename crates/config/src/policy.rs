@@ -46,7 +46,7 @@ pub enum WhenNotAllowed {
     #[default]
     #[serde(rename = "hold")]
     Hold,
-    /// It is answered 425 (Too Early) at once, and the client sends it again (RFC 8470 section
+    /// It gets 425 (Too Early) at once, and the client sends it again (RFC 8470 section
     /// 5.2).
     #[serde(rename = "425")]
     TooEarly,

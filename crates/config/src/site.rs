@@ -40,7 +40,7 @@ pub struct Site {
     pub certificate: Option<CertificateSource>,
     /// A file with an OCSP response, DER, to staple (RFC 6066 section 8).
     pub ocsp: Option<PathBuf>,
-    /// Fields that each answer gets, in place of those of the same names; an empty value removes
+    /// Fields that each response gets, in place of those of the same names; an empty value removes
     /// the field.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The longest path that is a prefix of the request's, by whole segments, decides.
@@ -69,7 +69,7 @@ pub enum Action {
     Upstream(String),
     /// A redirect.
     Redirect(Redirect),
-    /// An answer without more than a line of text.
+    /// A response without more than a line of text.
     Status(StatusCode),
 }
 

@@ -37,7 +37,7 @@ pub enum CertificateSource {
     /// listened on and the sites' names; self-signed where that may not vouch for a name.
     Development,
     /// Made at the start: ECDSA P-256, for localhost, the addresses listened on and `names`.
-    /// Clients that are given it believe it, and nobody else.
+    /// Clients that are given it trust it, and nobody else.
     SelfSigned {
         /// Further host names and addresses.
         names: Vec<String>,

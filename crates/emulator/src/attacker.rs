@@ -223,6 +223,6 @@ fn ending(kind: ErrorKind) -> Ending {
 
 /// Open connections of one round; below the usual limit on descriptors.
 const MOST_RACERS: usize = 256;
-/// No answer that a server gives to a first flight is longer.
+/// No response that a server gives to a first flight is longer.
 const MOST_BYTES: u64 = 64 << 20;
 const LONGEST_TRY: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// What to add to a monotonic time to get nanoseconds since 1970 (for capture files).
 ///
-/// Read anew for each use: the two clocks drift apart and the Unix clock may be stepped.
+/// Read again for each use: the two clocks drift apart and the Unix clock may be stepped.
 pub fn unix_offset_ns() -> i64 {
     let mut best = (u64::MAX, 0);
     for _ in 0..ATTEMPTS {

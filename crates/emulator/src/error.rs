@@ -1,4 +1,4 @@
-//! What can go wrong while a network is built or used, each with its mend.
+//! What can go wrong while a network is built or used, each with its fix.
 
 use std::io;
 
@@ -76,7 +76,7 @@ pub enum LinkError {
          one of {known}, or two of them joined by + ({additions} may be added)"
     )]
     NoSuchProfile {
-        /// What was asked for.
+        /// What was requested.
         name: String,
         /// The names that there are.
         known: String,
@@ -86,12 +86,12 @@ pub enum LinkError {
     /// A path index that the network does not have.
     #[error("there is no path {index}: this network has {paths}")]
     NoSuchPath {
-        /// What was asked for.
+        /// What was requested.
         index: usize,
         /// How many paths there are.
         paths: usize,
     },
-    /// There is no TUN device to be had, and the TUN backend was asked for.
+    /// There is no TUN device to be had, and the TUN backend was requested.
     #[error("/dev/net/tun cannot be opened ({source}): {mend}, or use packet rings")]
     Tun {
         /// The kernel's answer.

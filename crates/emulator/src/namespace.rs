@@ -147,7 +147,7 @@ fn run_children(ready: &SyncSender<Result<OwnedFd, LinkError>>, jobs: &Receiver<
             nursery
         }
         Err(error) => {
-            // Whoever asked has gone if this fails, and needs no answer.
+            // Whoever asked has gone if this fails, and needs no response.
             let _ = ready.send(Err(error));
             return;
         }

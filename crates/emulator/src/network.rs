@@ -171,7 +171,7 @@ impl Network {
     }
 
     /// Replaces the cells of a path, for packets that arrive from now on. Packets under way keep
-    /// their times and are not overtaken. Cells begin anew: a queue is empty, a middlebox knows no
+    /// their times and are not overtaken. Cells start again: a queue is empty, a middlebox knows no
     /// connection, random numbers start from the network's seed.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{CellSpec, DelaySpec, Profile};
 
-/// One path as it is asked for.
+/// One path as it is requested.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathConfig {
     /// The caller's own name for it, as in reports.
@@ -56,7 +56,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// What a packet and its answer spend on this path together, without what jitter, queues and
+    /// What a packet and its response spend on this path together, without what jitter, queues and
     /// reordering add.
     pub fn rtt(&self) -> Duration {
         self.up + self.down

@@ -29,7 +29,7 @@ pub enum Privilege {
 /// leaves it.
 ///
 /// # Errors
-/// One for each reason that a machine can have to refuse, with the mend named.
+/// One for each reason that a machine can have to refuse, with the fix named.
 pub fn enter_user_namespace() -> Result<Privilege, LinkError> {
     if holds_capabilities()? {
         return Ok(Privilege::Held);

@@ -83,7 +83,7 @@ impl Port for PacketRing {
         }
         let start = self.slot();
         // SAFETY: the kernel gave this slot to us (the acquiring load above) and writes nothing to
-        // it until the releasing store below; a slot begins with a header, suitably aligned.
+        // it until the releasing store below; a slot starts with a header, suitably aligned.
         let header = unsafe { start.cast::<libc::tpacket2_hdr>().as_ref() };
         let stamp = u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec);
         let from = usize::from(header.tp_mac).min(FRAME);

@@ -52,7 +52,7 @@ const WANTED: [(&str, &str); 14] = [
     // Neighbour and router discovery would be foreign packets on the link.
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
-    // An answer to a refused connection is a sample too.
+    // A response to a refused connection is a sample too.
     ("net/ipv4/icmp_ratelimit", "0"),
     ("net/ipv4/tcp_invalid_ratelimit", "0"),
 ];

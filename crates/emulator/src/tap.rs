@@ -102,9 +102,11 @@ impl Tap {
         Self { store: Arc::new(Mutex::new(store)) }
     }
 
-    /// Takes all packets delivered or dropped since the last call, and makes room for as many again.
+    /// Takes all packets delivered or dropped since the last call, and makes room for as many
+    /// again.
     ///
-    /// Every packet that its receiver has got is among them; one under way will be in a later batch.
+    /// Every packet that its receiver has got is among them; one under way will be in a later
+    /// batch.
     pub fn take(&self) -> Batch {
         // Only pointers move under the lock: forwarding waits for nothing longer.
         let (chunks, missed) = {
@@ -135,7 +137,7 @@ impl Tap {
         }
     }
 
-    /// Counts lateness anew from here.
+    /// Counts lateness again from here.
     pub fn reset_lateness(&self) {
         self.lock().lateness.reset();
     }

@@ -238,8 +238,8 @@ impl Kept {
 }
 
 /// The cells of which a typical sample is shown: all kinds of TLS 1.3 over TCP and over QUIC, and
-/// TLS 1.2 without TCP Fast Open, at the first server, on the path that is nearest to [`SHOWN_RTT_MS`]; of an experiment
-/// with GETs if there is one.
+/// TLS 1.2 without TCP Fast Open, at the first server, on the path that is nearest to
+/// [`SHOWN_RTT_MS`]; of an experiment with GETs if there is one.
 fn shown(plan: &Plan) -> Vec<usize> {
     let get = |cell: &&crate::PlannedCell| cell.asked.workload == Workload::Get;
     let Some(first) = plan.cells.iter().find(get).or(plan.cells.first()) else {

@@ -20,7 +20,8 @@ pub(crate) struct ConnectionOffer {
 /// What came of a connection.
 pub(crate) struct Exchanged {
     pub times: Times,
-    /// What TLS says of itself, over QUIC; for trials alone, for what a sample was is for its packets to say.
+    /// What TLS says of itself, over QUIC; for trials alone, for what a sample was is for its
+    /// packets to say.
     pub facts: Option<Handshake>,
     /// For later connections.
     pub tickets: Vec<Ticket>,

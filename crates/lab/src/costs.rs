@@ -47,7 +47,7 @@ pub(crate) async fn count(
     Ok(costs)
 }
 
-/// Whether two cells share a row: what is left is the size of the answer and the HTTP version.
+/// Whether two cells share a row: what is left is the size of the response and the HTTP version.
 fn same_row(a: &Asked, b: &Asked) -> bool {
     let key = |asked: &Asked| {
         let Asked { workload, transport, version, kind, group, certificate, .. } = *asked;
@@ -63,7 +63,7 @@ async fn row(
     sampler: &Sampler<'_>,
     address: IpAddr,
 ) -> Result<Option<Cost>, LabError> {
-    // A ticket to begin with; each connection brings the next one's.
+    // A ticket to start with; each connection brings the next one's.
     sampler.warm_up(server.kind, asked, address).await?;
     tokio::time::sleep(SETTLE).await;
     let job = Job {

@@ -1,4 +1,4 @@
-//! One connection of a sample: connect, ask, read the answer to its end, close.
+//! One connection of a sample: connect, ask, read the response to its end, close.
 
 use std::net::SocketAddr;
 

@@ -58,8 +58,8 @@ impl Axes {
         }
     }
 
-    /// One cell of ours: a full handshake of TLS 1.3 and a GET of 1 KiB over HTTP/1.1 at our server, with
-    /// X25519 and an ECDSA certificate, without TCP Fast Open.
+    /// One cell of ours: a full handshake of TLS 1.3 and a GET of 1 KiB over HTTP/1.1 at our
+    /// server, with X25519 and an ECDSA certificate, without TCP Fast Open.
     pub fn one() -> Self {
         Self {
             servers: vec![ServerKind::Firstflight],
@@ -133,7 +133,7 @@ firstflight_samples::names!(
 );
 
 impl BuiltIn {
-    /// What a lab measures if nothing else is asked for.
+    /// What a lab measures if nothing else is requested.
     pub const DEFAULT: [Self; 4] = [Self::PingPong, Self::Get, Self::Curl, Self::Blueprint];
 
     /// The experiment, at these servers ([`BuiltIn::Get`], [`BuiltIn::Refused`] and

@@ -46,14 +46,14 @@ pub(crate) struct Measured<'a> {
     pub album: Album<'a>,
 }
 
-/// How often a connection begins in all while long paths are measured. At a millisecond of work a
+/// How often a connection starts in all while long paths are measured. At a millisecond of work a
 /// connection for all parts together this keeps two processors at an eighth: rarely does one
 /// connection wait for another.
 const EVERY: Duration = Duration::from_micros(4500);
 
-/// What the tap is asked to hold at most before packets are judged, in bytes of answers.
+/// What the tap is asked to hold at most before packets are judged, in bytes of responses.
 const JUDGED_AT_ONCE: usize = 128 << 20;
-/// What a connection leaves in the tap beside its answer, in bytes.
+/// What a connection leaves in the tap beside its response, in bytes.
 const HANDSHAKE: usize = 12 << 10;
 
 /// The samples of some paths that are taken together, as queues side by side.

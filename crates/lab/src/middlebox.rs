@@ -25,7 +25,7 @@ pub struct MiddleboxConfig {
     pub profile: Profile,
     /// Connections of each kind through each of them.
     pub tries: usize,
-    /// How long the client waits for an answer.
+    /// How long the client waits for a response.
     pub patience: Duration,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Trials<'a> {
     pub key_log: &'a KeyLogLines,
 }
 
-/// How often a connection begins.
+/// How often a connection starts.
 const EVERY: Duration = Duration::from_micros(4500);
 
 impl Trials<'_> {

@@ -1,4 +1,4 @@
-//! One connection of a sample over QUIC: connect, ask, read the answer to its end, close.
+//! One connection of a sample over QUIC: connect, ask, read the response to its end, close.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ fn talked(
     Exchanged { times, facts, tickets, tokens }
 }
 
-/// How long a connection waits, after its answer, for what later connections need: by early data
-/// the answer is there a round trip before the server confirms the handshake, and tickets and
+/// How long a connection waits, after its response, for what later connections need: by early data
+/// the response is there a round trip before the server confirms the handshake, and tickets and
 /// tokens come with that.
 const GIFTS: Duration = Duration::from_secs(2);

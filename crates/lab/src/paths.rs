@@ -44,7 +44,7 @@ impl PlannedPath {
         self.profile.rtt()
     }
 
-    /// What a packet of so many bytes and its answer of as many take, with what the rates make of
+    /// What a packet of so many bytes and its response of as many take, with what the rates make of
     /// them.
     pub(crate) fn rtt_of(&self, bytes: usize) -> Duration {
         let each = |mbps: Option<f64>| mbps.map_or(0.0, |mbps| bytes as f64 * 8.0 / (mbps * 1e6));
@@ -70,12 +70,12 @@ impl PlannedPath {
         self.cells().any(CellSpec::varies_delay)
     }
 
-    /// Whether it drops packets by design, or may make a sender believe that they were dropped.
+    /// Whether it drops packets by design, or may make a sender trust that they were dropped.
     pub(crate) fn may_lose(&self) -> bool {
         self.cells().any(CellSpec::may_drop)
     }
 
-    /// When a sample on it has hung: after this beyond the time that its answer may take.
+    /// When a sample on it has hung: after this beyond the time that its response may take.
     pub(crate) fn limit(&self, response_bytes: usize, patience: Duration) -> Duration {
         let slowest = self.down_mbps().into_iter().chain(self.up_mbps()).fold(f64::MAX, f64::min);
         let sending = response_bytes as f64 * 8.0 / (slowest * 1e6);

@@ -50,8 +50,8 @@ pub(crate) fn paths(experiments: &[Experiment]) -> Vec<PlannedPath> {
 }
 
 impl Plan {
-    /// Every combination of the experiments' axes that can be; `server_cannot` says why a server cannot
-    /// do what a cell asks.
+    /// Every combination of the experiments' axes that can be; `server_cannot` says why a server
+    /// cannot do what a cell asks.
     pub(crate) fn new(
         experiments: &[Experiment],
         server_cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,

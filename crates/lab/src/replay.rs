@@ -123,7 +123,7 @@ pub(crate) async fn attack(
     Ok(captured)
 }
 
-/// Sends a first flight again, as often as asked for.
+/// Sends a first flight again, as often as requested.
 fn resend(
     network: &Network,
     server: SocketAddr,

@@ -25,10 +25,10 @@ use crate::{Client, Kind, LabError, ServerKind, Workload};
 /// How the samples of one queue follow each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// Each begins when the one before has ended.
+    /// Each starts when the one before has ended.
     OneByOne,
-    /// One begins every so often, whatever became of those before: long paths, where waiting is
-    /// most of the time. Spreading the beginnings keeps computing phases apart.
+    /// One starts every so often, whatever became of those before: long paths, where waiting is
+    /// most of the time. Spreading the starts keeps computing phases apart.
     Every(Duration),
 }
 
@@ -205,8 +205,8 @@ impl<'a> Sampler<'a> {
         Ok(brought)
     }
 
-    /// Connects, asks, reads to the end of the answer, and keeps what is for later connections. The
-    /// local address is there as soon as the socket was.
+    /// Connects, asks, reads to the end of the response, and keeps what is for later connections.
+    /// The local address is there as soon as the socket was.
     async fn connect(
         &self,
         (server, asked): (ServerKind, &Asked),

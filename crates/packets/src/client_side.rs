@@ -11,7 +11,7 @@ use crate::record::{self, Record, Records};
 use crate::sayings::{Said, Sayings};
 use crate::server_side::ServerSide;
 
-/// The first ClientHello at the beginning of `stream`.
+/// The first ClientHello at the start of `stream`.
 ///
 /// # Errors
 /// `NotTls` if something else stands there, `CaptureGap` if the stream ends within it.

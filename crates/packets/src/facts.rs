@@ -23,10 +23,11 @@ pub use transport::TransportFacts;
 use crate::Packet;
 use crate::packet::Content;
 
-/// Everything that was seen of one connection, over TCP or QUIC. Times are nanoseconds of the tap's clock.
+/// Everything that was seen of one connection, over TCP or QUIC. Times are nanoseconds of the tap's
+/// clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowFacts {
-    /// The client's address and port; over QUIC those that it began with.
+    /// The client's address and port; over QUIC those that it started with.
     pub client: SocketAddr,
     /// The server's address and port.
     pub server: SocketAddr,
@@ -50,7 +51,8 @@ pub struct FlowFacts {
     /// The last response byte, and what it cost in round trips.
     pub last_response: LastResponse,
     /// Bytes of plain text between the two: application data of TLS, over HTTP/2 the frames of
-    /// answers, and over HTTP/3 likewise. Decrypted, or in TLS 1.2 by the length where the cipher suite is an AEAD one.
+    /// answers, and over HTTP/3 likewise. Decrypted, or in TLS 1.2 by the length where the cipher
+    /// suite is an AEAD one.
     pub response_bytes: Option<u64>,
     /// What the client sent before anything of the server was delivered to it: what a replaying
     /// attacker would send again. Not serialized.

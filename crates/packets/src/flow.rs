@@ -69,7 +69,7 @@ impl Side {
 }
 
 impl Flow {
-    /// A connection that begins with this SYN of its client.
+    /// A connection that starts with this SYN of its client.
     pub(crate) fn new(arrived: u64) -> Self {
         Self {
             started: arrived,

@@ -36,9 +36,9 @@ const RETRY_RANDOM: [u8; 32] = [
 pub(crate) struct Messages {
     buffer: Vec<u8>,
     taken: usize,
-    /// Where the piece that was pushed last begins in the buffer, and where in the stream.
+    /// Where the piece that was pushed last starts in the buffer, and where in the stream.
     piece: (usize, usize),
-    /// Where in the stream the message begins that earlier pieces left unfinished.
+    /// Where in the stream the message starts that earlier pieces left unfinished.
     unfinished: usize,
 }
 

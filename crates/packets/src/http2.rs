@@ -1,11 +1,11 @@
-//! Finds the frames of answers in what a server sends over HTTP/2 (RFC 9113 section 4.1).
+//! Finds the frames of responses in what a server sends over HTTP/2 (RFC 9113 section 4.1).
 
-/// Reads frame headers, and counts the bytes of answers: HEADERS, CONTINUATION and DATA on a
+/// Reads frame headers, and counts the bytes of responses: HEADERS, CONTINUATION and DATA on a
 /// stream that the client opened.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     header: Vec<u8>,
-    /// What is left of the current frame, and whether it is of an answer.
+    /// What is left of the current frame, and whether it is of a response.
     left: usize,
     answers: bool,
 }
@@ -13,7 +13,7 @@ pub(crate) struct Frames {
 const HEADER_LEN: usize = 9;
 
 impl Frames {
-    /// Reads on, and says how many bytes of answers `bytes` brought. A frame's header counts
+    /// Reads on, and says how many bytes of responses `bytes` brought. A frame's header counts
     /// where it ends.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) -> u64 {
         let mut counted = 0;

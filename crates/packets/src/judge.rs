@@ -25,7 +25,7 @@ pub(crate) struct Judge<'a> {
     server: Stream,
     /// How many of the client's bytes are its first flight.
     first_flight: usize,
-    /// What the two sides say, if the client's bytes begin with a ClientHello.
+    /// What the two sides say, if the client's bytes start with a ClientHello.
     read: Result<Read, Unknown>,
     /// How deep each packet lies.
     pub(crate) depths: Vec<Option<u32>>,

@@ -42,7 +42,7 @@ impl Default for Limits {
 /// QUIC connection whose first Initial packet.
 ///
 /// Packets are given in the order in which the tap got or delivered them; frames that are neither
-/// TCP nor QUIC, and packets of connections that began earlier, are passed over.
+/// TCP nor QUIC, and packets of connections that started earlier, are passed over.
 #[derive(Debug)]
 pub struct Observer {
     limits: Limits,
@@ -157,7 +157,7 @@ impl Observer {
         &self.keys
     }
 
-    /// Judges the connections that are closed, in the order in which they began, and forgets
+    /// Judges the connections that are closed, in the order in which they started, and forgets
     /// them. Their secrets must have been added before; without them a QUIC connection does not
     /// show that it is closed.
     pub fn take_finished(&mut self) -> Vec<FlowFacts> {

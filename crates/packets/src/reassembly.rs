@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::round_trips::{Step, Weight};
 use crate::{Direction, TcpFlags, TcpOptions};
 
-/// A packet. Positions are counted from the SYN, which is 0, so that data begins at 1; they do
+/// A packet. Positions are counted from the SYN, which is 0, so that data starts at 1; they do
 /// not wrap. A packet counts if it is a SYN or has payload: its range is not empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stored {
@@ -16,7 +16,7 @@ pub(crate) struct Stored {
     pub(crate) flags: TcpFlags,
     /// Of a SYN or SYN-ACK.
     pub(crate) options: Option<TcpOptions>,
-    /// Where it begins, if it lies near the rest.
+    /// Where it starts, if it lies near the rest.
     pub(crate) position: Option<u64>,
     /// The position in the other direction up to which it acknowledges.
     pub(crate) acknowledged: Option<u64>,
@@ -40,7 +40,7 @@ impl Stored {
         self.counts() && self.range.start == 0
     }
 
-    /// Where its payload begins.
+    /// Where its payload starts.
     pub(crate) fn data_start(&self) -> u64 {
         self.range.start.max(1)
     }
@@ -66,7 +66,7 @@ impl Stored {
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) bytes: Vec<u8>,
-    /// Where each packet's part begins, and the packet's index.
+    /// Where each packet's part starts, and the packet's index.
     parts: Vec<(usize, usize)>,
 }
 
@@ -101,7 +101,7 @@ impl Stream {
         self.parts.get(after.checked_sub(1)?).map(|(_, packet)| *packet)
     }
 
-    /// How many bytes from the beginning came in packets of which `counts` is true.
+    /// How many bytes from the start came in packets of which `counts` is true.
     pub(crate) fn prefix(&self, counts: impl Fn(usize) -> bool) -> usize {
         let end = self.parts.iter().find(|(_, packet)| !counts(*packet));
         end.map_or(self.bytes.len(), |(start, _)| *start)
@@ -119,7 +119,7 @@ impl Stream {
         self.parts[first.saturating_sub(1).min(last)..last].iter().map(|(_, packet)| *packet)
     }
 
-    /// Adds what is new of a packet's payload that begins at `start`, not beyond the end.
+    /// Adds what is new of a packet's payload that starts at `start`, not beyond the end.
     pub(crate) fn append(&mut self, start: u64, index: usize, payload: &[u8]) {
         let known = (self.end() - start) as usize;
         if let Some(new) = payload.get(known..).filter(|new| !new.is_empty()) {

@@ -13,7 +13,7 @@ pub(crate) const HEADER_LEN: usize = 5;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) content_type: u8,
-    /// Where its header begins in the stream.
+    /// Where its header starts in the stream.
     pub(crate) start: usize,
     pub(crate) header: [u8; HEADER_LEN],
     pub(crate) payload: &'a [u8],
@@ -24,7 +24,7 @@ impl Record<'_> {
         HEADER_LEN + self.payload.len()
     }
 
-    /// Where its payload begins in the stream.
+    /// Where its payload starts in the stream.
     pub(crate) fn payload_start(&self) -> usize {
         self.start + HEADER_LEN
     }
@@ -35,7 +35,7 @@ impl Record<'_> {
     }
 }
 
-/// The whole records of a stream, from its beginning.
+/// The whole records of a stream, from its start.
 pub(crate) struct Records<'a> {
     stream: &'a [u8],
     at: usize,

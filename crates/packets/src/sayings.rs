@@ -16,7 +16,7 @@ pub(crate) struct Said {
 #[derive(Debug, Default)]
 pub(crate) struct Sayings {
     pub(crate) all: Vec<Said>,
-    /// How much had been said when the current record began.
+    /// How much had been said when the current record started.
     mark: usize,
     current: Current,
 }
@@ -54,7 +54,7 @@ impl Sayings {
         self.all.push(Said { span, event });
     }
 
-    /// Ends the current record: its header goes to the message that begins behind it, its end to
+    /// Ends the current record: its header goes to the message that starts behind it, its end to
     /// the last message unless another is `unfinished`.
     pub(crate) fn end(&mut self, record: &Record<'_>, unfinished: bool) {
         let whole = match std::mem::take(&mut self.current) {

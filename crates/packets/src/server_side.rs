@@ -37,7 +37,7 @@ pub(crate) struct ServerSide {
 /// Where the response lies in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Response {
-    /// Where its first record begins.
+    /// Where its first record starts.
     pub(crate) start: usize,
     /// Where its last record ends.
     pub(crate) end: usize,

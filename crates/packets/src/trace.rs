@@ -58,7 +58,7 @@ pub struct TcpHeader {
     /// The TCP options of a SYN or SYN-ACK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<TcpOptions>,
-    /// Its sequence number counted from the SYN's, which is 0, so that data begins at 1; `None`
+    /// Its sequence number counted from the SYN's, which is 0, so that data starts at 1; `None`
     /// if it is far from the rest.
     pub sequence: Option<u64>,
     /// What it acknowledges, counted from the other side's SYN.

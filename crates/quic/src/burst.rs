@@ -7,7 +7,7 @@
 //! post-quantum key share, and tickets and tokens for the next connection are 13,200.
 //!
 //! The pacer sets its bucket by the window. So it is told a larger one at first, and its bucket
-//! begins with the initial window's bytes. The window is as it should be as soon as a batch of ten
+//! starts with the initial window's bytes. The window is as it should be as soon as a batch of ten
 //! datagrams, quinn's largest, could go beyond it.
 
 use std::any::Any;
@@ -60,9 +60,9 @@ impl ControllerFactory for Burst {
 /// Lets a CONNECTION_CLOSE leave though the congestion window is full: call it just before the
 /// connection is closed, with its state of congestion control. Only one of [`Burst`] is changed.
 ///
-/// quinn-proto up to 0.11.19 holds the close back as if the data that waits were to be sent with it;
-/// once closed it takes no acknowledgement any more, and the window stays full (quinn #2785, fixed
-/// by #2787, of which there is no release yet). A window above 2^32 is not paced either.
+/// quinn-proto up to 0.11.19 holds the close back as if the data that waits were to be sent with
+/// it; once closed it takes no acknowledgement any more, and the window stays full (quinn #2785,
+/// fixed by #2787, of which there is no release yet). A window above 2^32 is not paced either.
 pub fn make_room_for_close(controller: Box<dyn Controller>) {
     if let Ok(bursting) = controller.into_any().downcast::<Bursting>() {
         bursting.closing.store(true, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Controller for Bursting {
         Box::new(Self { inner, before: self.before, closing })
     }
 
-    /// What the pacer begins with.
+    /// What the pacer starts with.
     fn initial_window(&self) -> u64 {
         BURST_WINDOW
     }

@@ -15,7 +15,8 @@ use crate::{method, session};
 
 /// What every connection of a client has in common.
 ///
-/// quinn's `Connection::handshake_data` gives a [`Handshake`](crate::Handshake), in a `Box<dyn Any>`.
+/// quinn's `Connection::handshake_data` gives a [`Handshake`](crate::Handshake), in a `Box<dyn
+/// Any>`.
 pub struct ClientCrypto {
     context: SslContext,
     key_log: Option<Arc<dyn KeyLog>>,
@@ -177,7 +178,7 @@ impl TokenStore for Tokens {
     }
 }
 
-/// A connection that has not begun.
+/// A connection that has not started.
 pub(crate) struct Prepared {
     pub(crate) ssl: Ssl,
     pub(crate) sessions: seam::Inbox,

@@ -39,7 +39,7 @@ impl ClientSession {
         let Prepared { ssl, sessions, parameters } = prepared;
         if parameters.is_none() {
             // Without the limits of the server nothing can be sent early.
-            // SAFETY: the connection is valid and its handshake has not begun.
+            // SAFETY: the connection is valid and its handshake has not started.
             unsafe { ffi::SSL_set_early_data_enabled(ssl.as_ptr(), 0) };
         }
         let mut session = Self {

@@ -136,7 +136,7 @@ impl Backlog {
     }
 
     /// Whether so much waits that no more is to be read; `handed_on`: bytes of DATA frames that the
-    /// library has given away so far. What waits will be asked for.
+    /// library has given away so far. What waits will be requested.
     pub(crate) fn is_full(&mut self, handed_on: u64) -> bool {
         let mut fresh = handed_on - self.handed_on;
         self.handed_on = handed_on;

@@ -80,7 +80,7 @@ impl HeaderKey {
         [out[0], out[1], out[2], out[3], out[4]]
     }
 
-    /// The mask for a packet whose packet number begins at `pn_offset`. `None`: the packet is too
+    /// The mask for a packet whose packet number starts at `pn_offset`. `None`: the packet is too
     /// short for a sample (RFC 9001 section 5.4.2).
     fn mask_for(&self, pn_offset: usize, packet: &[u8]) -> Option<[u8; 5]> {
         let sample = packet.get(pn_offset + 4..)?.first_chunk()?;

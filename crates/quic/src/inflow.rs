@@ -17,7 +17,7 @@ pub struct Inflow {
 /// How what comes in is read.
 #[derive(Debug)]
 enum Reads {
-    /// A request or an answer: by its frames.
+    /// A request or a response: by its frames.
     Message(Frames),
     /// A stream in one direction, of which the type is not known yet, with what is there of it.
     Untyped(Vec<u8>),
@@ -28,7 +28,7 @@ enum Reads {
 }
 
 impl Inflow {
-    /// Of a stream with a request or an answer. `head`: bytes that a head may have as it is sent.
+    /// Of a stream with a request or a response. `head`: bytes that a head may have as it is sent.
     pub fn message(head: u64) -> Self {
         Self::new(Reads::Message(Frames::new(head)))
     }

@@ -5,12 +5,10 @@
 //! ```
 //! use firstflight_quic::Steering;
 //!
-//! // Four sockets share a port. A connection ID names the worker of its connection, so a connection
-//! // stays with its worker when the client's address changes.
-//! let steering = Steering::new(4);
-//! let id = steering.connection_ids(2).generate_cid();
-//! let short_header = [&[0x40], &id[..]].concat();
-//! assert_eq!(steering.worker(&short_header), 2);
+//! // Four sockets share a port. A connection ID names the worker of its connection, so a
+//! connection // stays with its worker when the client's address changes. let steering =
+//! Steering::new(4); let id = steering.connection_ids(2).generate_cid(); let short_header =
+//! [&[0x40], &id[..]].concat(); assert_eq!(steering.worker(&short_header), 2);
 //! ```
 //!
 //! - [`ServerCrypto`] and [`ClientCrypto`] stand behind quinn's `ServerConfig` and `ClientConfig`.

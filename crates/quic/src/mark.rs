@@ -10,7 +10,7 @@ use crate::steering::{ID, id_of};
 /// two know. To all others they are random.
 ///
 /// An id that a client has chosen for its first packet bears the mark by chance once in 16 million
-/// times. That connection does not come about, and its client begins another.
+/// times. That connection does not come about, and its client starts another.
 #[derive(Clone)]
 pub struct IdMark(ResetKey);
 

@@ -21,7 +21,7 @@ pub(crate) struct ServerSession {
     fetched: Option<OpenedTicket>,
     /// Who decides about early data, until it is decided.
     judge: Option<EarlyDataJudge>,
-    /// What was heard until then, for a handshake that has to begin again.
+    /// What was heard until then, for a handshake that has to start again.
     heard: Vec<u8>,
     told: bool,
 }

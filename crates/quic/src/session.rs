@@ -66,7 +66,7 @@ impl Handshaking {
         key_log: Option<Arc<dyn KeyLog>>,
     ) -> Self {
         method::prepare(&mut ssl);
-        // SAFETY: the connection is valid and its handshake has not begun.
+        // SAFETY: the connection is valid and its handshake has not started.
         unsafe {
             match side {
                 Side::Server => ffi::SSL_set_accept_state(ssl.as_ptr()),

@@ -52,7 +52,7 @@ impl Steering {
         id.map_or(0, |id| self.worker_of(*id))
     }
 
-    /// The rule as a classic BPF program for `SO_ATTACH_REUSEPORT_CBPF`, whose data begins at the
+    /// The rule as a classic BPF program for `SO_ATTACH_REUSEPORT_CBPF`, whose data starts at the
     /// UDP payload: code, jt, jf, k. It answers with the number of the socket in the order in which
     /// they were bound.
     pub fn program(self) -> Vec<(u16, u8, u8, u32)> {
@@ -92,7 +92,7 @@ impl Steering {
     }
 }
 
-/// A datagram from where its destination connection id begins.
+/// A datagram from where its destination connection id starts.
 pub(crate) fn id_of(datagram: &[u8]) -> Option<&[u8]> {
     let at = if datagram.first()? & LONG_HEADER == 0 { SHORT_ID } else { LONG_ID };
     datagram.get(at..)
@@ -131,7 +131,7 @@ impl ConnectionIdGenerator for ConnectionIds {
 /// Bytes of the ids that we issue.
 pub(crate) const ID: usize = 8;
 const LONG_HEADER: u8 = 0x80;
-/// Where the destination connection id begins: after the first byte, or after first byte, version
+/// Where the destination connection id starts: after the first byte, or after first byte, version
 /// and its length.
 const SHORT_ID: usize = 1;
 const LONG_ID: usize = 6;

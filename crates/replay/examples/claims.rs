@@ -1,7 +1,8 @@
 //! What the local strike register does a second on one core, and what a claim costs in memory.
 //!
-//! `claims [--json FILE]` prints a table, and leaves the raw data in FILE. Five rounds of each kind, medians. A second is one
-//! of processor time, which others' work on the machine does not take away (caches they do).
+//! `claims [--json FILE]` prints a table, and leaves the raw data in FILE. Five rounds of each
+//! kind, medians. A second is one of processor time, which others' work on the machine does not
+//! take away (caches they do).
 //!
 //! - *fresh*: keys that nobody has claimed, into an empty register, up to 15/16 of its capacity;
 //! - *expiring*: the same at a steady level, each claim in the place of one that expires (records

@@ -1,8 +1,8 @@
 //! The gate of one process in a model, over all interleavings: flights whose stated ages are right
 //! or far off, an attacker with copies of them, room for one record, a policy and a configuration
-//! of TLS that reloads change, restarts with the same ticket keys, and a clock that is set. A client
-//! whose early data is refused resends its request, which counts as an execution like any other.
-//! The gate is the real one; between two steps it is kept as what it knows.
+//! of TLS that reloads change, restarts with the same ticket keys, and a clock that is set. A
+//! client whose early data is refused resends its request, which counts as an execution like any
+//! other. The gate is the real one; between two steps it is kept as what it knows.
 //!
 //! Time goes in ticks of 2 s: freshness lasts one, TLS takes two, and all that happens within one
 //! is tried in every order. That the model can fail is shown by leaving out the rules one by one.

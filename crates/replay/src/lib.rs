@@ -44,13 +44,13 @@
 //!    first of them runs, the flight is recorded as *barred*, so that no copy is accepted later,
 //!    whatever the refusal was for and whatever is configured by then. The record lives until no
 //!    copy is fresh, however wrong the stated ticket age was. If a copy was accepted before, the
-//!    requests are answered 425 instead ([`Gate::spend`]).
+//!    requests get 425 instead ([`Gate::spend`]).
 //! 3. Where records may be missing (a new register, a clock that was set, no room) a new ticket
 //!    epoch starts: tickets issued before bring no early data any more ([`TicketEpochs`]).
 //! 4. Nothing of this looks at a request, at the policy, or at what TLS was told to accept, which
 //!    may therefore change at any time.
 //!
-//! The request of a lost flight is answered 425 (Too Early): to run it would execute the flight
+//! The request of a lost flight gets 425 (Too Early): to run it would execute the flight
 //! twice, to drop it would lose it (RFC 8470 section 5.2). A copy cannot even be answered that: it
 //! never completes its handshake, since only the client that made the flight can compute its
 //! Finished.
@@ -64,7 +64,7 @@
 //! 1. Won, and the ticket age fresh: the requests may run early. Only one claim of a flight is won,
 //!    since the record outlives all the time in which any node finds the flight fresh
 //!    ([`SharedConfig::record_life`]).
-//! 2. Lost: TLS accepts early data, and the requests are answered 425 once their handshake is
+//! 2. Lost: TLS accepts early data, and the requests get 425 once their handshake is
 //!    complete. To refuse them would make the client send again what a copy has executed.
 //! 3. Anything else: TLS refuses early data. The client sends
 //!    its request again by itself, one round trip later.
@@ -79,9 +79,9 @@
 //! request; RFC 8446 section 8 leaves that to the choice of safe methods.
 //!
 //! An attacker may let a copy run first and hold the original back. As long as the copy's record
-//! lives (66 s in one process) the original is answered 425. After that its early data is refused
-//! for its age, its client resends, and nothing tells that request from one that was never run. To
-//! answer 425 to all who come so late would bar every client with a slow clock for good.
+//! lives (66 s in one process) the original gets 425. After that its early data is
+//! refused for its age, its client resends, and nothing tells that request from one that was never
+//! run. To answer 425 to all who come so late would bar every client with a slow clock for good.
 //!
 //! And a register is no wider than its records: a flight that is refused in one zone, or by one of
 //! several processes that share ticket keys but no store, is recorded there. A copy that is sent to

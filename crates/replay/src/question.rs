@@ -21,7 +21,7 @@ pub enum Question {
     Release(ClaimKey),
 }
 
-/// The answer, one byte.
+/// The response, one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// What became of the flight's claim: whether it is won, or why it is refused.
@@ -123,7 +123,7 @@ impl Answer {
         known.map_or(0, |(byte, _)| *byte)
     }
 
-    /// Reads it. `None`: an answer of another version.
+    /// Reads it. `None`: a response of another version.
     pub fn parse(byte: u8) -> Option<Self> {
         Self::ALL.iter().find(|(one, _)| *one == byte).map(|(_, answer)| *answer)
     }

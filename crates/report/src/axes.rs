@@ -33,7 +33,7 @@ pub enum Axis {
     Group,
     /// The server's certificate.
     Certificate,
-    /// Length of the answer.
+    /// Length of the response.
     Size,
 }
 

@@ -29,7 +29,8 @@ pub fn figures(values: impl IntoIterator<Item = f64>) -> Option<Figures> {
 }
 
 /// What all but one in twenty samples took, if they agree so far. A packet that a busy machine
-/// sends late can take a round trip more without being wrong; [`Sample::round_trips`](crate::Sample::round_trips) has each.
+/// sends late can take a round trip more without being wrong;
+/// [`Sample::round_trips`](crate::Sample::round_trips) has each.
 pub fn usual(counts: impl ExactSizeIterator<Item = Option<u32>>) -> Option<u32> {
     let all = counts.len();
     let mut counts: Vec<u32> = counts.flatten().collect();

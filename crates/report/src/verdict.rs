@@ -2,7 +2,7 @@
 
 use crate::{Load, Record, axes};
 
-/// The answer to one question, a test case for a pipeline.
+/// The response to one question, a test case for a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// What kind of question: `condition`, `labels`, `visits`, `replay`, `control`, `load`.
@@ -35,9 +35,10 @@ impl Verdict {
     }
 }
 
-/// What every run is asked: that each connection and visit was what its cell asked for, that our server
-/// executed no replay (`ours` is its name; what others do is reported, not judged), and that the
-/// A/A control shows no more differences than chance, and that a load completed connections at all.
+/// What every run is asked: that each connection and visit was what its cell asked for, that our
+/// server executed no replay (`ours` is its name; what others do is reported, not judged), and that
+/// the A/A control shows no more differences than chance, and that a load completed connections at
+/// all.
 pub fn verdicts(record: &Record, ours: &str) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     if !record.samples.is_empty() {

@@ -36,7 +36,7 @@ impl Asked {
     }
 }
 
-/// Round trips until the first byte of the answer that the protocols need, connection set-up
+/// Round trips until the first byte of the response that the protocols need, connection set-up
 /// included (RFC 8446 section 2, RFC 5246 section 7.3, RFC 7413 section 2, RFC 9001 section 4).
 pub fn round_trips(asked: &Asked) -> u32 {
     if asked.over_quic() {

@@ -76,7 +76,7 @@ pub enum Certificate {
     Ed25519,
 }
 
-/// The length of the answer to a GET.
+/// The length of the response to a GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Size {
     /// 1 KiB: one packet.

@@ -31,7 +31,7 @@ pub struct Connectors {
 }
 
 impl Connectors {
-    /// Contexts that believe these certificates and log their secrets there.
+    /// Contexts that trust these certificates and log their secrets there.
     pub fn new(trust: Trust, key_log: &Arc<KeyLogLines>) -> Self {
         let (made, made_for_quic) = (RefCell::default(), RefCell::default());
         Self { trust, key_log: key_log.clone(), made, made_for_quic }
@@ -90,7 +90,8 @@ impl Key {
     }
 }
 
-/// What PING and PONG over QUIC are called, where a protocol has to be named (RFC 9001 section 8.1).
+/// What PING and PONG over QUIC are called, where a protocol has to be named (RFC 9001 section
+/// 8.1).
 const PING_PONG: &[u8] = b"firstflight-ping-pong";
 
 /// The groups that the client offers: the cell's alone, so that no server chooses another one.

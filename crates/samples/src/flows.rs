@@ -1,4 +1,4 @@
-//! Finds the packets of each sample, and compares what they show with what was asked for.
+//! Finds the packets of each sample, and compares what they show with what was requested.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub struct Flow {
     pub trace: Option<Trace>,
     /// The latest delivery among its packets, in nanoseconds.
     pub lateness_ns: u64,
-    /// Bytes of IP packets on the way to the first byte of the answer.
+    /// Bytes of IP packets on the way to the first byte of the response.
     pub bytes: Bytes,
     /// What dropped packets of it, by the link's own word.
     pub dropped_by: Option<&'static str>,
@@ -76,7 +76,7 @@ impl Flows {
         places.map(|place| &batch.packets[*place])
     }
 
-    /// The connection of a sample: that between its ends which began when it did, for ports come
+    /// The connection of a sample: that between its ends which started when it did, for ports come
     /// back.
     pub fn flow(&self, taken: &Taken) -> Option<&Flow> {
         if let Some(random) = &taken.client_random {
@@ -185,7 +185,7 @@ pub fn wanted(asked: &Asked) -> Label {
     Label { version: tls_version(asked.version), kind, transport }
 }
 
-/// What a connection is instead of what was asked for; `None`: it is what was asked for.
+/// What a connection is instead of what was requested; `None`: it is what was requested.
 pub fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
     wrong_but_for_group(facts, asked).or_else(|| {
         let group = facts.tls.as_ref()?.group.filter(|_| asked.version == Version::Tls13)?;
@@ -211,7 +211,7 @@ pub fn wrong_but_for_group(facts: &FlowFacts, asked: &Asked) -> Option<String> {
     Some(format!("{label}, {wrong}"))
 }
 
-/// How a connection showed its address, if that is not what was asked for.
+/// How a connection showed its address, if that is not what was requested.
 fn wrong_token(quic: &QuicFacts, asked: &Asked) -> Option<&'static str> {
     let brought = quic.token.is_some_and(|token| token.origin == TokenOrigin::NewToken);
     match (quic.retries, brought) {

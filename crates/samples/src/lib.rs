@@ -2,11 +2,13 @@
 //! packets say they were, and on which machine. The lab and the measuring of servers elsewhere take
 //! samples in networks of their own and share what is here.
 //!
-//! - [`Asked`]: what a connection is asked to be, one of the [`combinations`] of [`ConnectionAxes`];
+//! - [`Asked`]: what a connection is asked to be, one of the [`combinations`] of
+//!   [`ConnectionAxes`];
 //!   [`impossible`] ones are left out;
 //! - [`blocks`]: randomised blocks, so that drift hits all cells alike;
 //! - [`Connectors`], [`Stock`]: TLS contexts, and the tickets of earlier connections;
-//! - [`Taken`]: the connection as the client saw it; [`Flows`]: as its packets show it. What a sample
+//! - [`Taken`]: the connection as the client saw it; [`Flows`]: as its packets show it. What a
+//!   sample
 //!   is called comes from the packets ([`wrong`]), never from what client or server say.
 //!
 //! ```

@@ -18,7 +18,7 @@ pub fn machine_facts() -> MachineFacts {
     }
 }
 
-/// A record of a run that begins now on this machine, without anything measured yet; `command` is
+/// A record of a run that starts now on this machine, without anything measured yet; `command` is
 /// how to make it again.
 pub fn blank_record(command: Vec<String>, seed: u64) -> Record {
     Record {

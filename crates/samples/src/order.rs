@@ -16,8 +16,8 @@ pub struct Slot {
 /// Fewer samples have no interval.
 pub const LEAST_FOR_CONTROL: usize = 6;
 
-/// Blocks in which each of these cells comes once, as long as it has samples, each block in an order
-/// of its own.
+/// Blocks in which each of these cells comes once, as long as it has samples, each block in an
+/// order of its own.
 pub fn blocks(cells: &[usize], samples: &dyn Fn(usize) -> usize, seed: u64) -> Vec<Slot> {
     let mut rng = StdRng::seed_from_u64(seed);
     let most = cells.iter().map(|cell| samples(*cell)).max().unwrap_or(0);

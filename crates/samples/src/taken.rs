@@ -27,7 +27,7 @@ pub struct Taken {
 pub struct Times {
     /// Until the handshake was complete.
     pub setup: Option<Duration>,
-    /// Until the first byte of the answer.
+    /// Until the first byte of the response.
     pub first_byte: Duration,
     /// Until its last byte.
     pub total: Duration,

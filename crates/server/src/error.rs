@@ -1,4 +1,4 @@
-//! What can keep a server from starting, each in one sentence that names the mend.
+//! What can keep a server from starting, each in one sentence that names the fix.
 
 use std::io;
 use std::net::SocketAddr;

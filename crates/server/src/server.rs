@@ -1,4 +1,4 @@
-//! A server from its configuration to its last answer.
+//! A server from its configuration to its last response.
 
 pub(crate) mod certificates;
 pub(crate) mod handle;

@@ -80,7 +80,7 @@ pub struct StoreConfig {
     pub connections: usize,
     /// How many replicas must have a claim before it counts (`WAIT`). Default 0.
     pub replicas: u32,
-    /// What all keys begin with. Default `firstflight`.
+    /// What all keys start with. Default `firstflight`.
     pub prefix: String,
     /// The shared register's times.
     pub shared: SharedConfig,
@@ -117,7 +117,7 @@ impl StoreConfig {
     /// Whether it can be.
     ///
     /// # Errors
-    /// [`StoreError::Setting`] with the setting and its mend.
+    /// [`StoreError::Setting`] with the setting and its fix.
     pub fn validate(&self) -> Result<(), StoreError> {
         let wrong = |why: &str| Err(StoreError::Setting(why.to_owned()));
         let clustered = matches!(self.topology, Topology::Cluster { .. });

@@ -7,7 +7,7 @@ use crate::link::{epoch_age, error_of, integer, text, time};
 use crate::master::Report;
 use crate::topology::{SLOTS, SlotMap};
 
-/// Reads `bytes` as every answer that a store could give by them, and checks what must hold of
+/// Reads `bytes` as every response that a store could give by them, and checks what must hold of
 /// whatever is read.
 ///
 /// # Panics
@@ -50,7 +50,7 @@ mod tests {
 
     use super::read;
 
-    /// What the fuzz target begins with.
+    /// What the fuzz target starts with.
     #[test]
     fn seeds_are_read() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/store");

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Connections are kept by tasks. A *lane* takes all claims that wait and sends them as one
-//! pipeline, with questions behind them by which `firstflight_replay` judges whether the answers
+//! pipeline, with questions behind them by which `firstflight_replay` judges whether the responses
 //! count; a *keeper* sends heartbeats, by which it knows the process at the other end and writes
 //! its epoch. What is not answered in time, or not by a store that can be trusted, is
 //! [`firstflight_replay::Unknown`], never an error and never a win.

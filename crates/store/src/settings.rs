@@ -84,7 +84,7 @@ impl Settings {
         Duration::from_micros(u64::try_from((self.unix_micros)()).unwrap_or(0))
     }
 
-    /// What all keys begin with.
+    /// What all keys start with.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }

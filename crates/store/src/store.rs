@@ -59,7 +59,7 @@ pub struct Taken {
 }
 
 impl Store {
-    /// Begins to connect, inside a tokio runtime. `unix_micros` is this node's clock, the one by
+    /// Starts to connect, inside a tokio runtime. `unix_micros` is this node's clock, the one by
     /// which ticket ages are measured.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl Store {
         self.0.masters.resting()
     }
 
-    /// What all keys of this cluster begin with.
+    /// What all keys of this cluster start with.
     pub fn prefix(&self) -> &str {
         self.0.settings.prefix()
     }

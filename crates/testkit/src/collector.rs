@@ -1,4 +1,4 @@
-//! A receiver that speaks OTLP over HTTP: what it took can be asked for, and what it answers said.
+//! A receiver that speaks OTLP over HTTP: what it took can be requested, and what it answers said.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -83,7 +83,7 @@ impl Collector {
         self.lock().metrics.clone()
     }
 
-    /// Waits until the spans taken are what is asked for, and gives them.
+    /// Waits until the spans taken are what is requested, and gives them.
     ///
     /// # Panics
     /// After ten seconds.

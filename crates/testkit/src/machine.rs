@@ -52,7 +52,7 @@ pub fn can_boot() -> Result<(), String> {
     }
 }
 
-/// An unpacked system that machines begin with.
+/// An unpacked system that machines start with.
 pub struct Root(Arc<TempDir>);
 
 impl Root {
@@ -128,7 +128,7 @@ impl Machine {
     /// Where a file of the machine is to be found from outside.
     ///
     /// # Panics
-    /// For a path that doesn't begin with a slash.
+    /// For a path that doesn't start with a slash.
     pub fn path(&self, path: &str) -> PathBuf {
         let path = path.strip_prefix('/').expect("an absolute path");
         PathBuf::from(format!("/proc/{}/root", self.init)).join(path)

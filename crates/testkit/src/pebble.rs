@@ -104,7 +104,7 @@ impl Pebble {
         fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
     }
 
-    /// Orders that it was asked for so far.
+    /// Orders that it was requested so far.
     pub fn orders(&self) -> usize {
         // As its log tells of each.
         self.log().matches("Added order").count()

@@ -116,7 +116,7 @@ impl Process {
         panic!("the store does not start; its log:\n{}", process.log());
     }
 
-    /// Host and port (TLS if it was asked for).
+    /// Host and port (TLS if it was requested).
     pub fn tcp(&self) -> (String, u16) {
         let tls = matches!(self.plan.listen, Listen::Tls { .. });
         ("127.0.0.1".to_owned(), if tls { self.tls_port } else { self.port })
@@ -172,7 +172,7 @@ impl Process {
         assert!(self.wait_ready(), "the store does not start again; its log:\n{}", self.log());
     }
 
-    /// Asks it by `redis-cli` and gives the answer, or the error that it answered by, trimmed.
+    /// Asks it by `redis-cli` and gives the response, or the error that it answered by, trimmed.
     ///
     /// # Panics
     /// If `redis-cli` cannot be started.
@@ -251,7 +251,7 @@ impl Process {
         settings.into_iter().flat_map(|(name, value)| argument(&name, &value)).collect()
     }
 
-    /// Whether it answered within five seconds; an error is an answer too.
+    /// Whether it answered within five seconds; an error is a response too.
     fn wait_ready(&self) -> bool {
         let end = Instant::now() + Duration::from_secs(5);
         while self.runs() && Instant::now() < end {

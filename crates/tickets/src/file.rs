@@ -74,7 +74,7 @@ pub enum FileError {
         /// What is wrong, and what would be right.
         problem: String,
     },
-    /// A new file was asked for where one is.
+    /// A new file was requested where one is.
     #[error("{} exists already; choose another name, or rotate its keys", path.display())]
     Exists {
         /// The file.

@@ -87,7 +87,7 @@ impl TicketKeys {
     }
 
     /// Puts another ring into use; whether it differs from the one before. Keys that it lacks go
-    /// on opening for as long as a ticket under them may live: a node that had to begin with keys
+    /// on opening for as long as a ticket under them may live: a node that had to start with keys
     /// of its own, because the others' were not to be had, has issued tickets by then.
     pub fn install(&self, ring: Ring, now: UnixTime) -> bool {
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);

@@ -17,7 +17,7 @@ use crate::zone::Origin;
 /// a key need neither a counter in common nor a limit of tickets a key, as AES-GCM's 96 bits do
 /// (2^32 messages, NIST SP 800-38D section 8.3).
 ///
-/// The ciphertext begins with the [`Origin`] (8 bytes): zone and epoch. Four kinds of things are
+/// The ciphertext starts with the [`Origin`] (8 bytes): zone and epoch. Four kinds of things are
 /// sealed, and none opens as another:
 ///
 /// | kind | what follows the origin | where it lives |

@@ -8,12 +8,10 @@
 //! let mut ring = Ring::fresh(schedule, now);
 //! let ticket = ring.seal(b"session", Zone::default(), now);
 //!
-//! // Keys rotate; the old one still opens its tickets until the last of them has expired.
-//! let later = now.after(schedule.rotation());
-//! ring.keep_up(later);
-//! assert!(matches!(ring.open(&ticket, later), Opened::Ticket { content, .. } if content == b"session"));
-//! let expired = later.after(schedule.lifetime() + schedule.rotation());
-//! ring.keep_up(expired);
+//! // Keys rotate; the old one still opens its tickets until the last of them has expired. let
+//! later = now.after(schedule.rotation()); ring.keep_up(later); assert!(matches!(ring.open(&ticket,
+//! later), Opened::Ticket { content, .. } if content == b"session")); let expired =
+//! later.after(schedule.lifetime() + schedule.rotation()); ring.keep_up(expired);
 //! assert_eq!(ring.open(&ticket, expired), Opened::UnknownKey);
 //! ```
 //!

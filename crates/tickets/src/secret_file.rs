@@ -46,7 +46,7 @@ pub fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), SecretFileErro
 /// Whether others than we may read or write a file of this mode and owner.
 ///
 /// A group may read what belongs to root if we are not root: so Kubernetes gives a pod with an
-/// `fsGroup` its secrets, mode 0440 whatever was asked for, and the pod can't change that.
+/// `fsGroup` its secrets, mode 0440 whatever was requested, and the pod can't change that.
 fn too_open(mode: u32, owner: u32, ours: u32) -> bool {
     let given_by_root = owner == 0 && ours != 0;
     let forbidden = if given_by_root { 0o037 } else { 0o077 };

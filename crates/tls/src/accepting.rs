@@ -11,11 +11,11 @@ use crate::{Acceptor, OpenedTicket, TlsError, TlsStream};
 /// session and sends its request again by itself (RFC 8446 section 4.2.10).
 ///
 /// Meanwhile nothing more is read than the ClientHello and what came with it, one read-ahead at
-/// most, and 34 KiB in all. That is kept for a handshake that has to begin again.
+/// most, and 34 KiB in all. That is kept for a handshake that has to start again.
 pub struct Accepting<S> {
     acceptor: Acceptor,
     stream: TlsStream<S>,
-    /// The fetched session. A handshake that begins again needs it again, and it may be gone from
+    /// The fetched session. A handshake that starts again needs it again, and it may be gone from
     /// where it was.
     fetched: Option<OpenedTicket>,
 }
@@ -86,7 +86,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
         self.stream.socket()
     }
 
-    /// Begins the handshake again from the same bytes, with early data declined: go on with
+    /// Starts the handshake again from the same bytes, with early data declined: go on with
     /// [`Accepting::advance`]. Does nothing unless the last word was [`Accepted::EarlyData`].
     /// Tickets issued on the connection still allow early data. A key log has lines of both
     /// handshakes then, the one that counts last.
@@ -108,9 +108,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
         Ok(())
     }
 
-    /// The stream. Its first flight may still be unsent, so that it leaves together with an answer.
-    /// At [`Accepted::EarlyData`] it is accepted hereby. Before any such word came it is declined,
-    /// and the handshake goes on as the stream is read.
+    /// The stream. Its first flight may still be unsent, so that it leaves together with a
+    /// response. At [`Accepted::EarlyData`] it is accepted hereby. Before any such word came it is
+    /// declined, and the handshake goes on as the stream is read.
     pub fn into_stream(mut self) -> TlsStream<S> {
         self.stream.take_heard();
         self.stream.machine_mut().decline_early_data();

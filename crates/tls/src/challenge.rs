@@ -8,7 +8,7 @@ use crate::Identity;
 use crate::context::Slot;
 
 /// The protocol by which an authority asks (RFC 8737 section 6.2). It has no application data: the
-/// certificate is the answer.
+/// certificate is the response.
 pub const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
 
 /// The extension of a ClientHello that offers that protocol and no other, as RFC 8737 section 3

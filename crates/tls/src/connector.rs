@@ -22,7 +22,7 @@ pub struct ConnectorConfig {
     pub ciphers: CipherPolicy,
     /// Application protocols in order of preference; empty: no ALPN.
     pub alpn: Vec<Vec<u8>>,
-    /// Whom to believe.
+    /// Whom to trust.
     pub trust: Trust,
     /// Whether Ed25519 certificates are taken besides (RFC 8422 section 5.10, RFC 8446 section
     /// 4.2.3). Browsers do not offer it, nor does the library by itself.

@@ -17,7 +17,7 @@ pub const MAX_TICKET_AGE_SKEW: Duration = Duration::from_secs(60);
 pub enum EarlyData {
     /// None was offered.
     NotOffered,
-    /// Offered; the server's answer is not here yet.
+    /// Offered; the server's response is not here yet.
     Pending,
     /// Taken by the server.
     Accepted,

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use boring::error::ErrorStack;
 
-/// What can go wrong in TLS, each in one sentence that names the mend where there is one.
+/// What can go wrong in TLS, each in one sentence that names the fix where there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -26,7 +26,7 @@ pub enum TlsError {
     #[error("the peer closed the connection in the middle of the TLS handshake")]
     ClosedInHandshake,
     /// Early data was refused and the server then chose another application protocol, so the
-    /// request has to be written anew on a fresh connection (RFC 8446 section 4.2.10).
+    /// request has to be written again on a fresh connection (RFC 8446 section 4.2.10).
     #[error(
         "the server refused early data and now speaks {now:?} instead of {before:?}; \
          send the request again on a fresh connection"

@@ -19,8 +19,8 @@ pub struct Handshake {
     pub server_name: Option<String>,
     /// Whether a session was resumed.
     pub resumed: bool,
-    /// The authority that the server's certificate was believed for, by its common name; on a
-    /// client only. `None` where nobody was asked: a session was resumed, or anybody is believed.
+    /// The authority that the server's certificate was trusted for, by its common name; on a
+    /// client only. `None` where nobody was asked: a session was resumed, or anybody is trusted.
     pub authority: Option<String>,
     /// What became of early data.
     pub early_data: EarlyData,

@@ -38,7 +38,7 @@
 //! - [`Accepting`]: a server's connection of which it is not decided whether its early data is
 //!   accepted;
 //! - [`TlsStream`]: the machine on a socket, `AsyncRead + AsyncWrite`, which reads ahead, writes
-//!   the handshake flight and the answer as one, and drains to `Finished` before it closes.
+//!   the handshake flight and the response as one, and drains to `Finished` before it closes.
 //!
 //! All BoringSSL FFI of TLS over TCP lives here; nothing above this crate is `unsafe`.
 #![allow(unsafe_code)]

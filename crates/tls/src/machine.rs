@@ -57,7 +57,7 @@ pub(crate) enum Role {
     },
 }
 
-/// A client's early data, from its first byte to the server's answer about it.
+/// A client's early data, from its first byte to the server's response about it.
 #[derive(Default)]
 struct ClientEarly {
     /// Whether the connection was ever in early data.
@@ -79,7 +79,7 @@ const MAX_EARLY_KEPT: usize = 64 * 1024;
 
 impl Machine {
     pub(crate) fn new(ssl: Ssl, role: Role) -> Result<Self, TlsError> {
-        // SAFETY: the connection is valid and its handshake has not begun.
+        // SAFETY: the connection is valid and its handshake has not started.
         unsafe {
             match role {
                 Role::Server { .. } => ffi::SSL_set_accept_state(ssl.as_ptr()),

@@ -89,7 +89,7 @@ fn unix_seconds(time: &[u8]) -> Option<i64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years begin in March, so that the leap day is the last (Howard Hinnant's days_from_civil).
+    // Years start in March, so that the leap day is the last (Howard Hinnant's days_from_civil).
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let days =

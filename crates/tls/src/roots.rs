@@ -1,4 +1,4 @@
-//! Where a machine keeps the certificate authorities that it believes.
+//! Where a machine keeps the certificate authorities that it trusts.
 
 use std::path::{Path, PathBuf};
 

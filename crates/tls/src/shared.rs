@@ -8,11 +8,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::{Handshake, TlsStream};
 
 /// Splits a server's stream into the part that an HTTP library reads and writes and the part that
-/// completes the handshake beside it. An HTTP library stops reading while it waits for an answer,
+/// completes the handshake beside it. An HTTP library stops reading while it waits for a response,
 /// but a held request is answered only when the handshake is complete, and that takes reading.
 ///
 /// Both parts must be polled by the same task, because a socket wakes only the last one that asked,
-/// and the driver after the library: it sends the handshake's flight if no answer took it along.
+/// and the driver after the library: it sends the handshake's flight if no response took it along.
 pub fn share<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: TlsStream<S>,
 ) -> (SharedStream<S>, HandshakeDriver<S>) {
@@ -42,10 +42,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HandshakeDriver<S> {
         lock(&self.0).poll_complete(cx)
     }
 
-    /// From now on what the library writes waits for [`HandshakeDriver::poll_send`], up to 64 KiB of
-    /// it, though the library flush it. An HTTP/2 library flushes several times on its way to an
-    /// answer (its SETTINGS, their acknowledgement, the head, the body), and each flush would begin
-    /// a TCP segment of its own: an answer that fits the initial window (RFC 6928: 10 segments)
+    /// From now on what the library writes waits for [`HandshakeDriver::poll_send`], up to 64 KiB
+    /// of it, though the library flush it. An HTTP/2 library flushes several times on its way to an
+    /// answer (its SETTINGS, their acknowledgement, the head, the body), and each flush would start
+    /// a TCP segment of its own: a response that fits the initial window (RFC 6928: 10 segments)
     /// would need an eleventh, and with it one round trip more.
     pub fn gather(&self) {
         lock(&self.0).gather();

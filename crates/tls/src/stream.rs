@@ -14,14 +14,14 @@ use crate::{
 /// A TLS connection on a socket.
 ///
 /// - What the library writes is gathered and leaves on [`AsyncWrite::poll_flush`] or when a read
-///   has to wait: a server's handshake flight and its answer, a client's ClientHello and its early
+///   has to wait: a server's handshake flight and its response, a client's ClientHello and its early
 ///   data each leave as one.
 /// - On a server, bytes of early data and later bytes are never mixed in one read, and a read that
 ///   goes from the first to the second gives way once, so that a reader which parses all that it
 ///   has before it reads again has seen all early requests before the first later byte
 ///   ([`TlsStream::reading_early`]). A reader that asks again within one poll, as HTTP/2 libraries
 ///   do, must be kept from it until it has handed over what it parsed.
-/// - Closing drains the handshake to the client's Finished first; otherwise the answer to early
+/// - Closing drains the handshake to the client's Finished first; otherwise the response to early
 ///   data could be lost to a reset.
 pub struct TlsStream<S> {
     io: S,
@@ -30,7 +30,7 @@ pub struct TlsStream<S> {
     given: Given,
     close_said: bool,
     sending: Sending,
-    /// What was read so far, as long as the handshake may have to begin again ([`Accepting`]).
+    /// What was read so far, as long as the handshake may have to start again ([`Accepting`]).
     heard: Option<Vec<u8>>,
     /// When the last of it came, by [`SteadyClock`]; before the library was given it.
     heard_at: i64,
@@ -62,8 +62,8 @@ const MAX_OUTGOING: usize = 64 * 1024;
 /// How much one read takes from the socket: a full record and its header.
 const READ_AHEAD: usize = 16 * 1024 + 512;
 
-/// How much is kept for a handshake that may have to begin again. The library takes a ClientHello of
-/// 16 KiB, and a read-ahead comes on top; only one cut into records of a few bytes is more.
+/// How much is kept for a handshake that may have to start again. The library takes a ClientHello
+/// of 16 KiB, and a read-ahead comes on top; only one cut into records of a few bytes is more.
 const MAX_HEARD: usize = 34 * 1024;
 
 /// By how much the place for it grows. Most ClientHellos fit into the first.
@@ -74,7 +74,7 @@ const MAX_WRITE: usize = 64 * 1024;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// Accepts a connection; returns when the handshake is complete or early data can be read.
-    /// The server's flight may still be unsent then, so that it leaves together with the answer.
+    /// The server's flight may still be unsent then, so that it leaves together with the response.
     /// Early data is accepted as TLS would, and a session that is elsewhere is not fetched; see
     /// [`Accepting`] for both.
     ///
@@ -195,7 +195,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         &mut self.machine
     }
 
-    /// A server's readers begin: without early data, all that they read is late.
+    /// A server's readers start: without early data, all that they read is late.
     pub(crate) fn begin(&mut self) {
         if !self.machine.in_early_data() {
             self.given.begin_late();
@@ -223,7 +223,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
 
     /// From now on a read that has to wait before the handshake is complete does not send what
     /// waits: an HTTP library looks for more to read between taking a request and answering it, and
-    /// the flight would leave without the answer. Whoever calls this polls
+    /// the flight would leave without the response. Whoever calls this polls
     /// [`TlsStream::poll_complete`] after each reader, which sends it in any case.
     pub(crate) fn let_flight_wait(&mut self) {
         self.sending = Sending::FlightWaits;

@@ -86,7 +86,7 @@ fn redemption(ssl: &SslRef) -> Option<MutexGuard<'_, Redemption>> {
     Some(redemption.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Changes the redemption of a connection, which begins here if there was none.
+/// Changes the redemption of a connection, which starts here if there was none.
 fn redeem(ssl: &mut SslRef, change: impl FnOnce(&mut Redemption)) {
     match ssl.ex_data_mut(*REDEMPTION) {
         Some(known) => change(known.get_mut().unwrap_or_else(PoisonError::into_inner)),

@@ -1,4 +1,4 @@
-//! Whom a client believes.
+//! Whom a client trusts.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use boring::x509::{X509Ref, X509StoreContext, X509StoreContextRef, X509VerifyErr
 use crate::context::Slot;
 use crate::{TlsError, constraints, roots};
 
-/// Whom a client believes.
+/// Whom a client trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// The machine's own authorities.

@@ -1,4 +1,4 @@
-//! An answer's body: timed while it stands still, and at its end the connection is kept.
+//! A response's body: timed while it stands still, and at its end the connection is kept.
 
 use std::pin::Pin;
 use std::sync::Arc;

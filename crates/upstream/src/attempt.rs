@@ -76,7 +76,7 @@ impl Shared {
         }
     }
 
-    /// Sends a request on a connection, and waits for the head of its answer.
+    /// Sends a request on a connection, and waits for the head of its response.
     async fn exchange(
         &self,
         lease: &Lease,
@@ -138,7 +138,7 @@ impl Failed {
         Self { failure: Failure::Client, error, unsent: None }
     }
 
-    /// A connection on which an answer does not come is of no use to others.
+    /// A connection on which a response does not come is of no use to others.
     fn in_time(lease: &Lease, sender: &Sender, limit: Duration) -> Self {
         if let Sender::Http2(_, stream) = sender {
             lease.server().kept.give_up(stream);

@@ -25,7 +25,7 @@ pub(crate) enum Pick {
     Nobody,
 }
 
-/// Chooses. `turn`: where counting begins, so that equals take turns.
+/// Chooses. `turn`: where counting starts, so that equals take turns.
 ///
 /// Those that are set aside are chosen when there are no others, and never those that are down.
 pub(crate) fn pick(balance: Balance, candidates: &[Candidate], turn: usize) -> Pick {

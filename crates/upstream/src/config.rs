@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{PoolError, ServerAddress};
 
-/// Servers that answer alike, and how they are treated. Routes name them.
+/// Servers that response alike, and how they are treated. Routes name them.
 // `new` has the defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -31,13 +31,13 @@ pub struct PoolConfig {
     /// By default enough to make good a lost packet, which takes a second; an upstream is near.
     #[serde(with = "Length")]
     pub connect_timeout: Duration,
-    /// For the head of an answer, from the last bit of the request's body on.
+    /// For the head of a response, from the last bit of the request's body on.
     ///
     /// By default the `upstream_timeout` of `[limits]`.
     // `None`: as the server that forwards has it for all its pools, or 60 s.
     #[serde(with = "OptionalLength")]
     pub answer_timeout: Option<Duration>,
-    /// For an answer's body that does not go on, though the client takes it.
+    /// For a response's body that does not go on, though the client takes it.
     ///
     /// By default what nginx waits.
     #[serde(with = "Length")]
@@ -118,11 +118,11 @@ pub enum Balance {
     RoundRobin,
 }
 
-/// Questions to each server whether it is well. Any answer from 200 to 399 says so.
+/// Questions to each server whether it is well. Any response from 200 to 399 says so.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthCheck {
-    /// What is asked for, such as `"/health"`.
+    /// What is requested, such as `"/health"`.
     ///
     /// By default what every server has.
     #[serde(with = "Text::<PathAndQuery>")]
@@ -155,7 +155,7 @@ pub struct HealthCheck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AsideRule {
-    /// Requests in a row that failed: no connection, a broken one, or no answer in time.
+    /// Requests in a row that failed: no connection, a broken one, or no response in time.
     ///
     /// By default three: one may be an accident.
     pub after: u32,
@@ -166,7 +166,7 @@ pub struct AsideRule {
     pub first: Duration,
     /// How long at most.
     ///
-    /// By default short enough that a server which was mended is soon used again.
+    /// By default short enough that a server which was fixed is soon used again.
     #[serde(with = "Length")]
     pub most: Duration,
 }

@@ -20,7 +20,7 @@ pub enum PoolError {
     Tls(#[from] TlsError),
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -33,10 +33,10 @@ pub enum SendError {
     /// No connection.
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
-    /// The connection ended in the middle, or what came on it is no answer.
+    /// The connection ended in the middle, or what came on it is no response.
     #[error("no answer: {0}")]
     Broken(#[source] hyper::Error),
-    /// No answer in time.
+    /// No response in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// The client did not send its request to the end.
@@ -78,7 +78,7 @@ impl SendError {
     }
 }
 
-/// An answer's body that stood still.
+/// A response's body that stood still.
 #[derive(Debug, thiserror::Error)]
 #[error("the upstream's answer did not go on for {0:?}")]
 pub(crate) struct Stalled(pub(crate) Duration);

@@ -85,7 +85,7 @@ impl Health {
     pub(crate) fn failed(&mut self, now: Instant) {
         let Some(rule) = self.rule else { return };
         let standing = self.standing(now);
-        // What began before says nothing new.
+        // What started before says nothing new.
         if standing == Standing::Aside {
             return;
         }
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(health.standing(start), Standing::Up);
         health.failed(start);
         assert_eq!(health.standing(start), Standing::Aside);
-        // Requests that began before change nothing.
+        // Requests that started before change nothing.
         (0..10).for_each(|_| health.failed(start));
         let trial = start + SECOND;
         assert_eq!(health.standing(trial), Standing::Trial);

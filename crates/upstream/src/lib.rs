@@ -13,7 +13,7 @@
 //! let servers = vec!["http://127.0.0.1:3000".parse()?, "unix:/run/app.sock".parse()?];
 //! let pool = Pool::new("app", PoolConfig::new(servers))?;
 //! // Starts the health checks.
-//! pool.begin();
+//! pool.start();
 //! println!("{:?}", pool.status());
 //! # Ok(())
 //! # }
@@ -54,5 +54,5 @@ pub use status::{PoolStatus, ServerStatus, Totals};
 /// Why a body broke off.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body, of a request or of an answer.
+/// A body, of a request or of a response.
 pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, BodyError>;

@@ -15,13 +15,13 @@ pub struct Attempt<'a> {
     pub pool: &'a str,
     /// The server's address.
     pub server: &'a str,
-    /// When it began.
+    /// When it started.
     pub began: Instant,
     /// How long connecting took; `None`: over a kept connection.
     pub connected: Option<Duration>,
     /// How long it took, connecting included.
     pub took: Duration,
-    /// The answer's status, or [`crate::SendError::name`].
+    /// The response's status, or [`crate::SendError::name`].
     pub result: Result<StatusCode, &'static str>,
 }
 

@@ -23,7 +23,7 @@ use crate::server::Server;
 use crate::status::{PoolStatus, ServerStatus};
 use crate::{Body, PoolConfig, PoolError, SendError, Standing, check, connect, form};
 
-/// Servers that answer alike. Cheap to clone.
+/// Servers that response alike. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -84,7 +84,7 @@ impl Pool {
         })))
     }
 
-    /// Begins the health checks and the closing of idle connections; both end with the last clone
+    /// Starts the health checks and the closing of idle connections; both end with the last clone
     /// of the pool. In a tokio runtime; again is no harm.
     pub fn begin(&self) {
         if !self.0.begun.swap(true, Ordering::Relaxed) {
@@ -107,9 +107,9 @@ impl Pool {
         self.0.status()
     }
 
-    /// Has a request answered. Its URI is a path with a query, and `Host` says for whom it is. It is
-    /// in flight until the answer's body has ended or is dropped; that holds for the tunnel after a
-    /// 101 too, which is to be had by [`hyper::upgrade::on`].
+    /// Has a request answered. Its URI is a path with a query, and `Host` says for whom it is. It
+    /// is in flight until the response's body has ended or is dropped; that holds for the tunnel
+    /// after a 101 too, which is to be had by [`hyper::upgrade::on`].
     ///
     /// # Errors
     /// [`SendError`], when all tries have failed.
@@ -247,7 +247,7 @@ impl Lease {
         self.shared.keep(self.at, sender, owner);
     }
 
-    /// The answer's body has ended.
+    /// The response's body has ended.
     pub(crate) fn body_ended(&self, ending: Ending) {
         let change = self.shared.lock().body_ended(self.at, ending, Instant::now());
         self.shared.tell(self.at, change, "its answers break off");

@@ -11,7 +11,7 @@ use tokio::time::sleep_until;
 
 use crate::{Body, BodyError};
 
-/// Shared by the body and whoever waits for its answer.
+/// Shared by the body and whoever waits for its response.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<Mutex<State>>);
 

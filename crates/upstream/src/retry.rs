@@ -7,14 +7,14 @@ use http::{header, request};
 pub(crate) enum Failure {
     /// No connection.
     Connect,
-    /// A kept connection ended before anything of an answer came: most likely the server closed it
+    /// A kept connection ended before anything of a response came: most likely the server closed it
     /// while the request was on its way, which says nothing of the server.
     Stale,
-    /// A new connection ended before an answer, or what came on it is none.
+    /// A new connection ended before a response, or what came on it is none.
     Broken,
     /// The server says that it has not processed the request (RFC 9113 section 8.7).
     Refused,
-    /// No answer in time.
+    /// No response in time.
     Timeout,
     /// By the client, who did not send the rest.
     Client,
@@ -34,7 +34,7 @@ pub(crate) enum Again {
 /// Whether a request can be sent again though it may have been executed: only a safe one (RFC 9110
 /// section 9.2.1), and without a body nothing of it has to be kept for that.
 pub(crate) fn is_repeatable(head: &request::Parts, empty: bool) -> bool {
-    // An upgrade is the beginning of a conversation.
+    // An upgrade is the start of a conversation.
     empty && head.method.is_safe() && !head.headers.contains_key(header::UPGRADE)
 }
 

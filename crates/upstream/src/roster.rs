@@ -46,7 +46,7 @@ pub(crate) struct Course {
 /// A server's standing before and after an event.
 pub(crate) type Change = (Standing, Standing);
 
-/// How an answer's body ended.
+/// How a response's body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// It is there.
@@ -111,7 +111,7 @@ impl Roster {
         self.members[at].in_flight -= 1;
     }
 
-    /// The head of an answer has come.
+    /// The head of a response has come.
     pub(crate) fn answered(&mut self, at: usize, status: StatusCode, now: Instant) -> Change {
         let class = usize::from(status.as_u16() / 100).clamp(1, 5) - 1;
         self.members[at].totals.answers[class] += 1;
@@ -136,7 +136,7 @@ impl Roster {
         })
     }
 
-    /// An answer's body has ended.
+    /// A response's body has ended.
     pub(crate) fn body_ended(&mut self, at: usize, ending: Ending, now: Instant) -> Change {
         let totals = &mut self.members[at].totals;
         match ending {

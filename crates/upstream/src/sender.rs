@@ -21,7 +21,7 @@ use crate::retry::Failure;
 
 /// A connection with room for a request.
 pub(crate) enum Sender {
-    /// To be kept when the answer has ended.
+    /// To be kept when the response has ended.
     Http1(http1::SendRequest<Upload>, Owner),
     Http2(http2::SendRequest<Upload>, Stream),
 }
@@ -39,7 +39,7 @@ impl Sender {
     }
 }
 
-/// Begins HTTP/1.1 on a connection.
+/// Starts HTTP/1.1 on a connection.
 pub(crate) async fn http1(io: Io) -> hyper::Result<http1::SendRequest<Upload>> {
     let (sender, connection) = http1::handshake(io).await?;
     tokio::spawn(async move {
@@ -51,7 +51,7 @@ pub(crate) async fn http1(io: Io) -> hyper::Result<http1::SendRequest<Upload>> {
     Ok(sender)
 }
 
-/// Begins HTTP/2 on a connection. Beside the sender: how many streams the server allows at a time.
+/// Starts HTTP/2 on a connection. Beside the sender: how many streams the server allows at a time.
 pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, Arc<AtomicUsize>)> {
     let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

@@ -30,7 +30,7 @@ pub struct ServerStatus {
     pub standing: Standing,
     /// For how long.
     pub unchanged: Duration,
-    /// Requests that are running, bodies of answers included.
+    /// Requests that are running, bodies of responses included.
     pub in_flight: usize,
     /// Connections that are kept, idle ones of HTTP/1.1 and all of HTTP/2.
     pub kept: usize,
@@ -51,16 +51,17 @@ pub struct Totals {
     pub connect_failed: u64,
     /// On a kept connection that ended meanwhile.
     pub stale: u64,
-    /// No answer, or none that can be understood.
+    /// No response, or none that can be understood.
     pub broken: u64,
     /// Refused by the server before it did anything (HTTP/2).
     pub refused: u64,
-    /// No answer in time.
+    /// No response in time.
     pub timeouts: u64,
     /// Answers that the server broke off.
     pub bodies_broken: u64,
     /// Answers that stood still.
     pub bodies_stalled: u64,
-    /// Requests that the client did not send to the end, and answers that it did not take to the end.
+    /// Requests that the client did not send to the end, and answers that it did not take to the
+    /// end.
     pub abandoned: u64,
 }

@@ -1,4 +1,4 @@
-//! What is seen at a glance: three answers, and a row of figures.
+//! What is seen at a glance: three responses, and a row of figures.
 
 use maud::{Markup, html};
 

@@ -58,7 +58,7 @@ pub struct Answers {
     pub replayed: Answer,
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Answer {
     /// How it stands.
@@ -90,7 +90,7 @@ pub struct Now {
     pub tcp_connections: u64,
     /// Connections over QUIC.
     pub quic_connections: u64,
-    /// Requests whose answer has not ended.
+    /// Requests whose response has not ended.
     pub requests: u64,
     /// Early requests that wait for the end of their handshake.
     pub held: u64,
@@ -143,9 +143,9 @@ pub struct Kind {
     pub transport: String,
     /// How many.
     pub connections: u64,
-    /// From a connection's beginning to its handshake's end.
+    /// From a connection's start to its handshake's end.
     pub handshake: Option<Spread>,
-    /// From a connection's beginning to the head of its first answer.
+    /// From a connection's start to the head of its first response.
     pub first_answer: Option<Spread>,
 }
 

@@ -35,7 +35,7 @@ pub struct ServerState {
     pub ready: bool,
     /// Why not, if not.
     pub not_ready_because: Option<String>,
-    /// When it began to serve.
+    /// When it started to serve.
     pub started_at: Moment,
     /// Which configuration serves: 1 at the start, one more with each reload.
     pub generation: u64,
@@ -121,7 +121,7 @@ pub struct Certificate {
 pub struct Failure {
     /// When.
     pub at: Moment,
-    /// Why, and the mend.
+    /// Why, and the fix.
     pub reason: String,
     /// How many times in a row by now.
     pub in_a_row: u32,

@@ -1,4 +1,4 @@
-//! Who may look, over real sockets, and what every answer says to a browser.
+//! Who may look, over real sockets, and what every response says to a browser.
 
 use crate::client::{Answer, Running, TOKEN, loopback, write_token};
 use crate::scene::Scene;

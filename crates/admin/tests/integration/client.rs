@@ -17,7 +17,7 @@ pub(crate) struct Running {
     task: JoinHandle<()>,
 }
 
-/// An answer in its parts.
+/// A response in its parts.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -19,7 +19,7 @@ struct Parts {
 }
 
 impl Scene {
-    /// A server that has just begun, and that nobody has visited.
+    /// A server that has just started, and that nobody has visited.
     pub(crate) fn quiet() -> Self {
         let scene = Self::default();
         *scene.0.state.lock().unwrap() = quiet(Moment::now());

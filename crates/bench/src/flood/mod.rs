@@ -39,7 +39,7 @@ pub struct FloodConfig {
     pub seed: u64,
 }
 
-/// A beginning of a connection that nobody means to go on with.
+/// A start of a connection that nobody means to go on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forgery {
@@ -84,13 +84,13 @@ pub struct FloodResult {
     pub bytes_received: u64,
     /// Retry packets among it (RFC 9000 section 8.1.2).
     pub retries: u64,
-    /// Datagrams that begin with an Initial or Handshake packet: a handshake, or its end.
+    /// Datagrams that start with an Initial or Handshake packet: a handshake, or its end.
     pub handshakes: u64,
     /// Other datagrams.
     pub others: u64,
 }
 
-/// A flood that is ready to begin.
+/// A flood that is ready to start.
 pub struct Flood {
     config: FloodConfig,
     socket: QuicSocket,
@@ -202,7 +202,7 @@ impl Flood {
         Ok(())
     }
 
-    /// Waits where a rate was asked for. Returns the time.
+    /// Waits where a rate was requested. Returns the time.
     fn pause(&self, start: Instant) -> Instant {
         let now = Instant::now();
         let Some(rate) = self.config.rate else { return now };

@@ -29,11 +29,11 @@ pub struct FloodPart {
     pub name: String,
     /// The honest clients, kind by kind.
     pub honest: Vec<LoadResult>,
-    /// Why runs of honest clients did not even begin: their first connections were not answered.
+    /// Why runs of honest clients did not even start: their first connections were not answered.
     pub starved: Vec<String>,
     /// The forged connections; during the flood only.
     pub flood: Option<FloodResult>,
-    /// The server's resident memory when the part began, in KiB.
+    /// The server's resident memory when the part started, in KiB.
     pub resident_begin_kib: u64,
     /// The most that was seen.
     pub resident_most_kib: u64,
@@ -42,7 +42,7 @@ pub struct FloodPart {
 }
 
 impl FloodPart {
-    /// Honest connections that were begun or should have been, and those that were answered.
+    /// Honest connections that were started or should have been, and those that were answered.
     pub fn honest_connections(&self) -> (u64, u64) {
         self.honest.iter().fold((0, 0), |(due, answered), run| {
             (due + run.begun + run.not_begun, answered + run.completed)
@@ -57,7 +57,7 @@ impl FloodTrial {
     /// Runs the three parts.
     ///
     /// # Errors
-    /// [`LoadError`] where a run cannot begin, but for want of an answer.
+    /// [`LoadError`] where a run cannot start, but for want of a response.
     pub fn run(&self) -> Result<Vec<FloodPart>, LoadError> {
         [("before", false), ("during", true), ("after", false)]
             .into_iter()

@@ -44,11 +44,11 @@ impl Ticket for QuicTicket {
     }
 }
 
-/// One connection, from its first flight to the end of the answer.
+/// One connection, from its first flight to the end of the response.
 pub(crate) struct Connection {
     pub(crate) quic: quinn_proto::Connection,
     inbox: ResumptionInbox,
-    /// When it should have begun; its times count from here.
+    /// When it should have started; its times count from here.
     intended: Instant,
     request: Request,
     answer: Answer,
@@ -70,7 +70,7 @@ struct Request {
 pub(crate) enum Step {
     /// It waits for the peer.
     Wait,
-    /// The answer is whole, and tickets are still wanted.
+    /// The response is whole, and tickets are still wanted.
     Answered,
     /// It is over.
     Done,
@@ -146,7 +146,7 @@ impl Connection {
         (self.finished(), tickets)
     }
 
-    /// Whether the answer is whole.
+    /// Whether the response is whole.
     pub(crate) fn is_answered(&self) -> bool {
         self.answered.is_some()
     }

@@ -84,7 +84,7 @@ pub(crate) fn request_of(exchange: &Exchange) -> Vec<u8> {
     }
 }
 
-/// Reads the frames of an answer on its request stream (RFC 9114 section 4.1). Sans-IO; the body
+/// Reads the frames of a response on its request stream (RFC 9114 section 4.1). Sans-IO; the body
 /// is counted by its frames and not kept.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
@@ -92,11 +92,11 @@ pub(crate) struct Frames {
     kept: Vec<u8>,
     /// Bytes that are left of a frame that is passed over.
     pass: u64,
-    /// The status of the answer, not of those that inform.
+    /// The status of the response, not of those that inform.
     status: Option<u16>,
 }
 
-/// A field section beyond this is no answer but an attack on memory.
+/// A field section beyond this is no response but an attack on memory.
 const MAX_FIELDS: u64 = 16 * 1024;
 
 impl Frames {
@@ -109,7 +109,7 @@ impl Frames {
             if bytes.is_empty() {
                 return Ok(());
             }
-            // Nearly always a frame's beginning comes whole, and is read where it lies.
+            // Nearly always a frame's start comes whole, and is read where it lies.
             let used = if self.kept.is_empty() {
                 self.frame(bytes)?
             } else {
@@ -132,12 +132,12 @@ impl Frames {
         }
     }
 
-    /// The status, once the answer's head was here and no frame is open.
+    /// The status, once the response's head was here and no frame is open.
     pub(crate) fn status(&self) -> Option<u16> {
         self.status.filter(|_| self.pass == 0 && self.kept.is_empty())
     }
 
-    /// Reads one frame's beginning, as much of it as has to be whole. Zero: it is not.
+    /// Reads one frame's start, as much of it as has to be whole. Zero: it is not.
     fn frame(&mut self, bytes: &[u8]) -> Result<usize, BadAnswer> {
         let Some((kind, first)) = read_varint(bytes) else { return Ok(0) };
         let Some((length, second)) = read_varint(&bytes[first..]) else { return Ok(0) };

@@ -72,10 +72,10 @@ struct Place {
 /// and port can; connections of one socket are told apart by their ids.
 const SOCKETS: usize = 8;
 
-/// How long tickets are waited for after the answer.
+/// How long tickets are waited for after the response.
 const GOODBYE: Duration = Duration::from_millis(250);
 
-/// How many connections are begun before events are looked at again.
+/// How many connections are started before events are looked at again.
 const BURST: usize = 4;
 
 /// How many datagrams go with one call at most (GSO).

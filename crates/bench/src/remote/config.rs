@@ -12,7 +12,7 @@ pub enum Testimony {
     /// The packets where this process may capture them, else the kernel and TLS.
     #[default]
     Auto,
-    /// The packets; where they may not be captured, the run fails and says how to mend it.
+    /// The packets; where they may not be captured, the run fails and says how to fix it.
     Packets,
     /// The kernel's `TCP_INFO` and the TLS state.
     Kernel,
@@ -23,7 +23,7 @@ pub enum Testimony {
 pub struct RemoteConfig {
     /// What is asked for; `https` only.
     pub url: String,
-    /// Whom to believe.
+    /// Whom to trust.
     pub trust: Trust,
     /// Addresses for names, as curl's `--resolve` has them: `HOST:PORT:ADDRESS`.
     pub resolve: Vec<String>,

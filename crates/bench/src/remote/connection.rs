@@ -27,7 +27,7 @@ pub(super) struct Got {
     pub label: Label,
     /// The kernel's least RTT.
     pub min_rtt: Option<Duration>,
-    /// Length of the answer's content.
+    /// Length of the response's content.
     pub bytes: usize,
     /// What the server calls itself.
     pub server: String,
@@ -35,7 +35,7 @@ pub(super) struct Got {
 }
 
 impl Got {
-    /// What the connection is instead of what was asked for; `None`: it is what was asked for.
+    /// What the connection is instead of what was requested; `None`: it is what was requested.
     pub(super) fn wrong(&self, asked: &Asked) -> Option<String> {
         if self.label != wanted(asked) {
             return Some(self.label.to_string());
@@ -45,7 +45,7 @@ impl Got {
     }
 }
 
-/// A combination in words, to begin a sentence on why it is left out.
+/// A combination in words, to start a sentence on why it is left out.
 pub(super) fn in_words(asked: &Asked) -> String {
     let tfo = if asked.tfo { " with TCP Fast Open" } else { "" };
     let (version, kind) = (asked.version.name().replace("TLSv", "TLS "), asked.kind);
@@ -107,8 +107,8 @@ impl Caller {
         self.tickets.borrow_mut().take(&(asked.version, asked.http), asked.version)
     }
 
-    /// Makes a connection and keeps the tickets that it brings; `local` is set as soon as there is a
-    /// socket.
+    /// Makes a connection and keeps the tickets that it brings; `local` is set as soon as there is
+    /// a socket.
     pub(super) async fn call(
         &self,
         asked: &Asked,
@@ -144,7 +144,7 @@ impl Caller {
     }
 }
 
-/// What TLS and the kernel say of a connection with its answer.
+/// What TLS and the kernel say of a connection with its response.
 fn read(answer: &Answer, asked: &Asked) -> Result<Got, String> {
     if !answer.head.status.is_success() && !answer.head.status.is_redirection() {
         return Err(format!("status {}", answer.head.status));
@@ -189,5 +189,5 @@ fn header(answer: &Answer, name: &str) -> String {
 
 /// More than anybody measures handshakes with.
 const LARGEST: usize = 64 << 20;
-/// How long a connection waits for tickets after its answer, if none has come.
+/// How long a connection waits for tickets after its response, if none has come.
 const TICKETS: Duration = Duration::from_millis(200);

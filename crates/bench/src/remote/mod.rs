@@ -51,7 +51,8 @@ pub enum Progress {
 ///
 /// # Errors
 /// [`RemoteError`] when the URL is not usable, the server cannot be reached, nothing is left to
-/// measure, or packets were demanded and may not be captured. A sample that fails is in the record instead.
+/// measure, or packets were demanded and may not be captured. A sample that fails is in the record
+/// instead.
 pub fn run(
     config: &RemoteConfig,
     progress: &(dyn Fn(Progress) + Sync),
@@ -140,7 +141,7 @@ fn witness(
 
 /// After how many samples their packets are judged: so many as surely fit into memory.
 fn stretch(answer_bytes: usize) -> usize {
-    // Beside the answer: the handshake, and the connections that fetch tickets.
+    // Beside the response: the handshake, and the connections that fetch tickets.
     (packets::LIMIT / 4 / (answer_bytes + (1 << 16))).clamp(1, 256)
 }
 

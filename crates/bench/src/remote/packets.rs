@@ -52,7 +52,7 @@ impl Packets {
         self.learn(&Flows::new(&batch, "", &HashSet::new()));
     }
 
-    /// Judges connections by their packets, which are all there once their answers are.
+    /// Judges connections by their packets, which are all there once their responses are.
     pub(super) fn judge(
         &mut self,
         shots: &[Shot],
@@ -127,9 +127,9 @@ impl Packets {
 }
 
 /// Lets what the client sends be under way for so long, for what comes from the server in that time
-/// cannot be an answer to it. With no such time at all, an answer that is right behind the server's
-/// handshake would look caused by the Finished that the client sends in between. Half a round trip
-/// is as far from that as from the next answer.
+/// cannot be a response to it. With no such time at all, a response that is right behind the
+/// server's handshake would look caused by the Finished that the client sends in between. Half a
+/// round trip is as far from that as from the next response.
 fn hold(batch: &mut Batch, ns: u64) {
     for packet in batch.packets.iter_mut().filter(|packet| packet.direction == Direction::Up) {
         packet.due_ns += ns;

@@ -127,7 +127,7 @@ fn an_open_loop_does_not_hide_a_stall() {
     };
     let result = run(&config).unwrap();
     assert_eq!((result.completed, result.not_begun), (20, 0));
-    // The last was due at 190 ms and could not begin before 500: all of them waited, though the
+    // The last was due at 190 ms and could not start before 500: all of them waited, though the
     // server stalled a single one.
     let total = result.total.unwrap();
     assert!(total.min_ms >= 300.0 && total.max_ms >= 490.0, "{total:?}");
@@ -150,7 +150,7 @@ fn what_could_not_be_begun_is_counted() {
         timeout: Duration::from_secs(2),
         ..server.load(50)
     };
-    // Both in flight time out, and so may some of those that waited; the rest never began.
+    // Both in flight time out, and so may some of those that waited; the rest never started.
     let result = run(&config).unwrap();
     assert_eq!(result.begun + result.not_begun, 50, "{result:?}");
     assert!(result.not_begun >= 43, "{result:?}");

@@ -64,7 +64,7 @@ impl Chromium {
         }
     }
 
-    /// Takes what has come. Each picture is asked for by thanks for the one before.
+    /// Takes what has come. Each picture is requested by thanks for the one before.
     fn take(&mut self, seen: &mut Seen, wait: Wait<'_>) -> Result<(), BrowserError> {
         while let Some(event) = self.line.kept_event() {
             if let Some(loader) = loaded(&event) {

@@ -72,7 +72,7 @@ impl Server {
     }
 }
 
-/// One connection, one answer after the other.
+/// One connection, one response after the other.
 fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, noted: &Mutex<Vec<Asked>>) {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(60)));
     let Ok(mut connection) = ServerConnection::new(config) else { return };

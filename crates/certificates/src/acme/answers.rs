@@ -10,7 +10,7 @@ use firstflight_tls::{Identity, host_name};
 use crate::acme::AcmeError;
 use crate::acme::challenge::{Proof, alpn_identity};
 
-/// The answers to pending challenges. Clones share them.
+/// The responses to pending challenges. Clones share them.
 #[derive(Clone, Default)]
 pub struct Answers {
     shared: Arc<Shared>,
@@ -42,7 +42,7 @@ pub(crate) struct Standing {
 }
 
 impl Answers {
-    /// No answers yet.
+    /// No responses yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -40,7 +40,7 @@ struct Connection {
     since: Instant,
 }
 
-/// Why there is no answer that ACME could read.
+/// Why there is no response that ACME could read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{0}")]
@@ -153,8 +153,8 @@ impl Shared {
         Ok(sender)
     }
 
-    /// Passes on what the ACME library can read. It takes bodies of errors for problem documents and
-    /// those of a directory for one, whatever the status.
+    /// Passes on what the ACME library can read. It takes bodies of errors for problem documents
+    /// and those of a directory for one, whatever the status.
     async fn read(
         &self,
         method: &Method,
@@ -211,7 +211,7 @@ const KEEP: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Bytes of an answer that are read; a chain takes a few thousand.
+/// Bytes of a response that are read; a chain takes a few thousand.
 const LONGEST: usize = 256 * 1024;
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(crate) struct Certificate {
     pub(crate) looked: AtomicBool,
     /// What the authority suggests for the one that is held.
     pub(crate) suggested: Option<Window>,
-    /// When it is asked for that.
+    /// When it is requested that.
     pub(crate) ask_window: Instant,
     pub(crate) phase: Phase,
     /// Not to be looked at before, as another process or node is at it.
@@ -90,13 +90,13 @@ impl Certificate {
         history
     }
 
-    /// Leaves an order that was begun; says whether it failed by that.
+    /// Leaves an order that was started; says whether it failed by that.
     pub(crate) fn leave(&mut self, now: i64) -> bool {
         self.history.looked = self.looked.load(Relaxed);
         self.history.leave(now)
     }
 
-    /// When it is to be asked for.
+    /// When it is to be requested.
     pub(crate) fn next(&self, now: i64) -> i64 {
         next_try(now, self.validity(), self.suggested, &self.history).max(now)
     }

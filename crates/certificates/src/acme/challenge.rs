@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::acme::AcmeError;
 
-/// The answer to one challenge.
+/// The response to one challenge.
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Proof {

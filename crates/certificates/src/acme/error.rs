@@ -1,4 +1,4 @@
-//! Why there is no certificate, each in one sentence that names the mend.
+//! Why there is no certificate, each in one sentence that names the fix.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ pub enum AcmeError {
     State {
         /// Which file or directory.
         path: PathBuf,
-        /// What is wrong with it, and the mend.
+        /// What is wrong with it, and the fix.
         reason: String,
     },
     /// What the nodes share.
@@ -69,7 +69,7 @@ pub enum AcmeError {
         /// What was tried, and what came of it.
         reason: String,
     },
-    /// Who answered is not believed.
+    /// Who answered is not trusted.
     #[error(
         "the ACME authority {host} is not trusted: {reason}; if it is a private one, name its root \
          by authority = FILE in [acme], else look at this machine's clock"
@@ -111,7 +111,7 @@ pub enum AcmeError {
         /// When it may be asked again, in seconds since 1970.
         until: Option<i64>,
     },
-    /// The authority looked, and found no answer or another's.
+    /// The authority looked, and found no response or another's.
     #[error(
         "the ACME authority could not see that {name} leads here: {}; see that the name's \
          addresses and these ports lead to this server",

@@ -1,4 +1,4 @@
-//! The loop around the rules: what is due is asked for, what others have is taken up.
+//! The loop around the rules: what is due is requested, what others have is taken up.
 
 mod nodes;
 
@@ -77,8 +77,8 @@ impl<S: Shelf> Keeper<S> {
         });
     }
 
-    /// What was begun is taken back, so that the next process may begin at once. Where the authority
-    /// looks already, that is too late: it has failed.
+    /// What was started is taken back, so that the next process may start at once. Where the
+    /// authority looks already, that is too late: it has failed.
     pub(crate) async fn leave(&mut self) {
         let now = now();
         let mut failed = None;

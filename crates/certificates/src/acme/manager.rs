@@ -25,7 +25,7 @@ impl<S: Shelf> Manager<S> {
     /// # Errors
     /// As [`AcmeConfig::check`], [`AcmeError::Names`] for names that cannot be had,
     /// [`AcmeError::State`] for a directory that cannot be used, or a file in it that cannot be
-    /// read. A damaged file is no error: it is set aside with a warning, and asked for anew.
+    /// read. A damaged file is no error: it is set aside with a warning, and asked for again.
     pub fn new(
         config: AcmeConfig,
         certificates: Vec<Vec<String>>,
@@ -47,9 +47,9 @@ impl<S: Shelf> Manager<S> {
         self.keeper.watch()
     }
 
-    /// Keeps them valid until `stop`. An order under way is then left, its answers are taken away,
-    /// and the next process may order at once, unless the authority looks already: that has failed.
-    /// Ends within three seconds of `stop`.
+    /// Keeps them valid until `stop`. An order under way is then left, its responses are taken
+    /// away, and the next process may order at once, unless the authority looks already: that has
+    /// failed. Ends within three seconds of `stop`.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
         tokio::select! {
             () = stop => {}

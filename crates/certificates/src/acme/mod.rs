@@ -6,8 +6,8 @@
 //! - [`Answers`]: what a server answers while the authority looks whether names lead here;
 //! - [`Shelf`]: what several nodes share, [`Alone`] for one.
 //!
-//! When to try is decided by rules without a clock (`plan`); the keeper is a thin shell around them,
-//! which asks by orders, keeps what comes on disk and hands it to other nodes.
+//! When to try is decided by rules without a clock (`plan`); the keeper is a thin shell around
+//! them, which asks by orders, keeps what comes on disk and hands it to other nodes.
 
 mod account;
 mod answers;

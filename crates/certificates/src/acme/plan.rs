@@ -18,7 +18,7 @@ pub(crate) struct Window {
 pub(crate) struct History {
     /// Where in a window this node tries; random, and the same for as long as the file is there.
     pub(crate) seed: u64,
-    /// An order that was begun, and of which nothing is known since.
+    /// An order that was started, and of which nothing is known since.
     pub(crate) begun: Option<i64>,
     /// In it the authority was told to come and look. It counts a look that finds nothing.
     pub(crate) looked: bool,
@@ -138,7 +138,7 @@ impl History {
     }
 
     /// Takes account of a process that ends while it orders. That is nobody's fault, and the next
-    /// one may begin at once, unless the authority was told to look: it finds nobody any more.
+    /// one may start at once, unless the authority was told to look: it finds nobody any more.
     /// Says whether it was.
     pub(crate) fn leave(&mut self, now: i64) -> bool {
         let failed = self.begun.take().is_some() && self.looked;
@@ -149,8 +149,8 @@ impl History {
         failed
     }
 
-    /// What lies in the future is brought back to now: a clock that was wrong may have put it there,
-    /// and nobody would try until it is that late.
+    /// What lies in the future is brought back to now: a clock that was wrong may have put it
+    /// there, and nobody would try until it is that late.
     pub(crate) fn turn_back(&mut self, now: i64) {
         for row in [&mut self.refused, &mut self.unreachable].into_iter().flatten() {
             row.at = row.at.min(now);
@@ -180,7 +180,7 @@ impl History {
                 self.refused = Some(Row::more(self.refused, now));
             }
         }
-        // An error page of a server in trouble is believed for a day, a limit that is explained
+        // An error page of a server in trouble is trusted for a day, a limit that is explained
         // for the week that the longest one takes.
         let longest = if severity == Severity::Refused { LONGEST_WAIT } else { DAY };
         self.not_until = until.map(|at| at.clamp(now, now + longest));
@@ -223,7 +223,7 @@ const REFUSED: i64 = 600;
 /// their lives are.
 const UNREACHABLE: i64 = 5;
 
-/// The longest that an authority's word is believed: the longest limit of Let's Encrypt is a week.
+/// The longest that an authority's word is trusted: the longest limit of Let's Encrypt is a week.
 const LONGEST_WAIT: i64 = 7 * DAY;
 
 #[cfg(test)]

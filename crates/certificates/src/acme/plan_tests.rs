@@ -147,7 +147,7 @@ fn rfc9110_10_2_3_retry_after_is_waited_for() {
     let mut history = seeded(1);
     history.failure(1000, Severity::Refused, Some(1000 + 3 * DAY), String::new());
     assert_eq!(next_try(1000, None, None, &history), 1000 + 3 * DAY);
-    // For ever is not believed; a server in trouble for a day.
+    // For ever is not trusted; a server in trouble for a day.
     history.failure(1000, Severity::Refused, Some(i64::MAX), String::new());
     assert_eq!(next_try(1000, None, None, &history), 1000 + LONGEST_WAIT);
     history.failure(1000, Severity::Unreachable, Some(1000 + 9 * DAY), String::new());

@@ -61,7 +61,7 @@ pub enum Phase {
 pub struct Trouble {
     /// When, in seconds since 1970.
     pub at: i64,
-    /// What, and the mend: one sentence.
+    /// What, and the fix: one sentence.
     pub reason: String,
     /// How many times in a row.
     pub in_a_row: u32,

@@ -101,7 +101,7 @@ pub(crate) fn is_judged(error: &Error) -> bool {
     }
 }
 
-/// Whether it says that what was asked for does not exist (any more).
+/// Whether it says that what was requested does not exist (any more).
 pub(crate) fn is_gone(error: &Error) -> bool {
     match error {
         Error::Other(other) => match other.downcast_ref::<Failure>() {

@@ -12,7 +12,7 @@ pub trait Shelf: Send + Sync + 'static {
     }
 
     /// The record of this name; `None`: there is none, or its life is over, or what lies there
-    /// cannot be read. Who holds what belongs there then puts it anew.
+    /// cannot be read. Who holds what belongs there then puts it again.
     ///
     /// # Errors
     /// [`ShelfError`].

@@ -216,7 +216,7 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, AcmeError> {
     }
 }
 
-/// Moved away and kept for who wants to look; asked for anew.
+/// Moved away and kept for who wants to look; asked for again.
 fn set_aside(path: &Path, why: &str) {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".aside");

@@ -19,14 +19,14 @@ use tokio::net::TcpListener;
 
 use crate::acme::{AcmeConfig, Directory};
 
-/// What it answers to a path, if it does not answer as ACME wants it. `BASE` in a body or a location
-/// becomes its URL.
+/// What it answers to a path, if it does not answer as ACME wants it. `BASE` in a body or a
+/// location becomes its URL.
 pub(crate) type Whim = fn(&str) -> Option<Response<String>>;
 
 pub(crate) struct Stub {
     address: SocketAddr,
     files: tempfile::TempDir,
-    /// Paths that were asked for, and the payload that came with each.
+    /// Paths that were requested, and the payload that came with each.
     asked: Arc<Mutex<Vec<(String, String)>>>,
 }
 

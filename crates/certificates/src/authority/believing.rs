@@ -1,4 +1,4 @@
-//! Whether what lies in a development authority's place is one: clients believe it unasked.
+//! Whether what lies in a development authority's place is one: clients trust it unasked.
 
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{GeneralName, GeneralSubtree};

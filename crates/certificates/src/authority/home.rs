@@ -105,7 +105,7 @@ impl Authority {
         &self.name
     }
 
-    /// Its certificate, PEM: whom clients are to believe.
+    /// Its certificate, PEM: whom clients are to trust.
     pub fn certificate(&self) -> &Path {
         &self.certificate
     }
@@ -129,7 +129,7 @@ impl Authority {
     }
 }
 
-/// The certificate of the authority in a directory, for clients to believe; `None`: there is none.
+/// The certificate of the authority in a directory, for clients to trust; `None`: there is none.
 ///
 /// # Errors
 /// [`AuthorityError`]: others than this user could be this authority; or what lies there is not one

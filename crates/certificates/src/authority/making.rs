@@ -43,13 +43,13 @@ impl Made {
     }
 }
 
-/// When a certificate that ends at `expires` should be made anew, if it was made at `now`: after
+/// When a certificate that ends at `expires` should be made again, if it was made at `now`: after
 /// two thirds of its life.
 pub fn renew_at(now: u64, expires: u64) -> u64 {
     now + expires.saturating_sub(now) / 3 * 2
 }
 
-/// A certificate for these host names and addresses that nobody has signed. Clients believe it if
+/// A certificate for these host names and addresses that nobody has signed. Clients trust it if
 /// they are given it.
 ///
 /// # Errors

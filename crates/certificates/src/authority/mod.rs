@@ -1,9 +1,9 @@
-//! The development authority: certificates for trying out that clients believe.
+//! The development authority: certificates for trying out that clients trust.
 //!
 //! Each user has an authority of his own ([`Authority`]), made when it is first needed. What it may
-//! vouch for is bounded by its certificate ([`may_vouch_for`]), so that its key opens nothing on the
-//! internet. [`self_signed`] is for all that it may not vouch for. [`stores`] puts it where systems
-//! and browsers look for authorities, and takes it out.
+//! vouch for is bounded by its certificate ([`may_vouch_for`]), so that its key opens nothing on
+//! the internet. [`self_signed`] is for all that it may not vouch for. [`stores`] puts it where
+//! systems and browsers look for authorities, and takes it out.
 //!
 //! Time is an argument, in seconds since 1970.
 

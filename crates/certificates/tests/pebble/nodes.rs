@@ -139,7 +139,7 @@ async fn two_processes_of_one_machine_make_one_order() {
     let config = config(&pebble, state.path());
     let mut one = Running::alone(config.clone(), &[NAMES], &answers);
     one.until("an order", |it| it.phase == Phase::Ordering || it.issued.is_some()).await;
-    // Nobody comes to see its answers.
+    // Nobody comes to see its responses.
     let mut other = Running::alone(config, &[NAMES], &Answers::new());
     let (first, second) = (one.until_issued().await, other.until_issued().await);
     assert_eq!(first.issued.unwrap().chain, second.issued.unwrap().chain);

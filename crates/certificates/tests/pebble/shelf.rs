@@ -24,7 +24,8 @@ impl Common {
         *self.away.lock().unwrap() = away;
     }
 
-    /// As if such records were sealed under keys that nobody has any more, until they are put anew.
+    /// As if such records were sealed under keys that nobody has any more, until they are put
+    /// again.
     pub(crate) fn spoil(&self, word: &'static str) {
         *self.spoiled.lock().unwrap() = Some(word);
     }

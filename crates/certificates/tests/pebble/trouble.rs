@@ -28,7 +28,7 @@ async fn a_wrong_answer_is_named_and_the_old_certificate_stays() {
     let old = running.end_with().await;
     let orders = pebble.orders();
 
-    // From now on what stands at the ports is another server: it knows nothing of our answers.
+    // From now on what stands at the ports is another server: it knows nothing of our responses.
     let answers = Answers::new();
     let mut running = Running::alone(config, &[NAMES], &answers);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;

@@ -67,7 +67,7 @@ pub(crate) struct Aim<'a> {
 }
 
 impl LoadArgs {
-    /// Whether load was asked for.
+    /// Whether load was requested.
     pub(crate) fn wanted(&self) -> bool {
         self.rate.is_some() || self.connections.is_some()
     }
@@ -76,7 +76,7 @@ impl LoadArgs {
     /// has measured so far counts.
     ///
     /// # Errors
-    /// If a run cannot begin.
+    /// If a run cannot start.
     pub(crate) fn run(&self, aim: &Aim<'_>, kinds: &[Kind]) -> anyhow::Result<Vec<Load>> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&interrupted);

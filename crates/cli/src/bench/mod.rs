@@ -212,7 +212,7 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
     })
 }
 
-/// What is driven where nothing is asked for.
+/// What is driven where nothing is requested.
 const DRIVEN: [Kind; 3] = [Kind::Full, Kind::Resumed, Kind::ZeroRtt];
 
 fn driven(kind: &Kind) -> anyhow::Result<firstflight_bench::Kind> {
@@ -224,7 +224,7 @@ fn driven(kind: &Kind) -> anyhow::Result<firstflight_bench::Kind> {
     })
 }
 
-/// What carries the HTTP that was asked for.
+/// What carries the HTTP that was requested.
 fn transport(http: Option<Http>) -> anyhow::Result<firstflight_bench::Transport> {
     match http {
         None | Some(Http::One) => Ok(firstflight_bench::Transport::Tcp),

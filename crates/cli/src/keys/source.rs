@@ -102,7 +102,8 @@ impl Source {
                 Ok(format!("{self} is rotated; servers take it up within a second"))
             }
             Self::Store(_, ring) => {
-                // Asked first, so that it is there; but put in once only, as an answer may be lost.
+                // Asked first, so that it is there; but put in once only, as a response may be
+                // lost.
                 let before = match patiently(async || ring.read(now()).await).await {
                     Ok(before) => Some(before),
                     Err(SharedRingError::Empty) => None,
@@ -145,7 +146,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Asks again for a while as long as the store does not answer: its connections have only begun.
+/// Asks again for a while as long as the store does not answer: its connections have only started.
 async fn patiently<F>(ask: F) -> Result<Ring, SharedRingError>
 where
     F: AsyncFn() -> Result<Ring, SharedRingError>,

@@ -32,7 +32,7 @@ pub(super) async fn run(
     }
 }
 
-/// Ends only where it could not begin.
+/// Ends only where it could not start.
 async fn keep_up(source: &Source, target: &Target, exec: Option<String>) -> anyhow::Error {
     let mut watch = match Watch::start(source, target, exec).await {
         Ok(watch) => watch,

@@ -77,7 +77,7 @@ impl BrowserArgs {
 /// Runs the visits.
 ///
 /// # Errors
-/// A sentence with the mend where a browser or server is missing, or the network cannot be built.
+/// A sentence with the fix where a browser or server is missing, or the network cannot be built.
 pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if args.judgement.needs_old() {
         anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");

@@ -37,7 +37,7 @@ pub(super) struct ExploreArgs {
     /// Enter the lab that `lab --serve` keeps up: by the process that it names, or the only one of
     /// this user. Without a COMMAND, a shell
     ///
-    /// With --browser, that browser instead: with a fresh profile that believes the lab's servers
+    /// With --browser, that browser instead: with a fresh profile that trusts the lab's servers
     /// and has 0-RTT on. COMMAND is then what to add to its own, such as a URL.
     #[arg(long, value_name = "PID", num_args = 0..=1)]
     enter: Option<Option<u32>>,
@@ -188,7 +188,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// How the end is asked for. Once the lab is up, the first interruption lets it end in order, and a
+/// How the end is requested. Once the lab is up, the first interruption lets it end in order, and a
 /// second one ends it on the spot.
 #[derive(Clone, Default)]
 struct Ending {

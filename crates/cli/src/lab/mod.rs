@@ -151,7 +151,7 @@ const ATTACK: &str = "Attack";
 const EVIDENCE: &str = "Evidence";
 
 impl LabArgs {
-    /// Whether a matrix of one's own is asked for.
+    /// Whether a matrix of one's own is requested.
     fn chooses_axes(&self) -> bool {
         self.axes.chosen()
             || self.profile.is_some()

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 #[derive(Debug, Default)]
 pub struct Files {
     seen: BTreeMap<PathBuf, Option<Mark>>,
-    /// What the last look found, if that was another state than the one taken up, and how many looks
-    /// in a row have found it.
+    /// What the last look found, if that was another state than the one taken up, and how many
+    /// looks in a row have found it.
     unsettled: Option<(BTreeMap<PathBuf, Option<Mark>>, u32)>,
 }
 

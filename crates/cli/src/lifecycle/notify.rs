@@ -25,7 +25,7 @@ pub struct Notifier {
 pub enum Notice<'a> {
     /// The service is up, or a reload has ended, well or not.
     Ready,
-    /// A reload has begun.
+    /// A reload has started.
     Reloading,
     /// The service stops.
     Stopping,
@@ -110,7 +110,7 @@ fn line(notice: &Notice<'_>) -> String {
         // The time tells this reload's end from that of one before.
         Notice::Reloading => format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_micros()),
         Notice::Stopping => "STOPPING=1".to_owned(),
-        // A line break would begin another assignment.
+        // A line break would start another assignment.
         Notice::Status(text) => format!("STATUS={}", text.replace(['\n', '\r'], " ")),
         Notice::Alive => "WATCHDOG=1".to_owned(),
         Notice::MainProcess(pid) => format!("MAINPID={pid}"),

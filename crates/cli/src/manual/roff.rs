@@ -153,7 +153,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A line that begins as a request does is text here.
+/// A line that starts as a request does is text here.
 fn protected(line: &str) -> String {
     match line.starts_with(['.', '\'']) {
         true => format!("\\&{line}"),

@@ -15,7 +15,7 @@ use super::sentence;
 /// leaves addresses or sites to flags is good too.
 ///
 /// # Errors
-/// One sentence with the mend.
+/// One sentence with the fix.
 pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<ExitCode> {
     let rows = rows(&config);
     let mut warnings = config.warnings();

@@ -21,7 +21,7 @@ impl Console {
     /// Listens and serves, if there are settings for it.
     ///
     /// # Errors
-    /// One sentence with the mend.
+    /// One sentence with the fix.
     pub(super) async fn open(
         settings: Option<AdminSettings>,
         server: &ServerHandle,
@@ -50,7 +50,7 @@ impl Console {
 /// use has one. It need not be open for that: after an upgrade its address may have been taken.
 ///
 /// # Errors
-/// One sentence with the mend.
+/// One sentence with the fix.
 pub(super) fn prepare(
     console: Option<&Console>,
     configured: bool,

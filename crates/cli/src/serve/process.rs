@@ -31,8 +31,8 @@ pub(super) struct Source {
     pub(super) read: Box<dyn Fn() -> anyhow::Result<ServerConfig> + Send + Sync>,
 }
 
-/// Serves until it is told to stop, inside a tokio runtime. `first`: as it was read from `source` at
-/// the start. `way`: to the process before this one, whose place it takes.
+/// Serves until it is told to stop, inside a tokio runtime. `first`: as it was read from `source`
+/// at the start. `way`: to the process before this one, whose place it takes.
 ///
 /// # Errors
 /// Why it could not start.
@@ -138,7 +138,7 @@ impl Source {
     /// Reads the configuration for the first time.
     ///
     /// # Errors
-    /// One sentence with the mend.
+    /// One sentence with the fix.
     pub(super) fn first(&self) -> anyhow::Result<First> {
         let mut files = Files::new(self.file.clone());
         let config = (self.read)()?;
@@ -261,7 +261,7 @@ impl Process {
                 return Err(error);
             }
         };
-        // Also those of a configuration that will be refused: that is mended in one of them.
+        // Also those of a configuration that will be refused: that is fixed in one of them.
         self.files.watch(self.source.file.iter().cloned().chain(config.files()).collect()).await;
         let watching = config.process.watch;
         // First all that can fail: a configuration is taken up as a whole or not at all.

@@ -10,11 +10,11 @@ use firstflight_config::{
 
 use super::args::{ContentArgs, LimitArgs, LogArgs, ServeArgs, Switch, TlsArgs};
 
-/// The configuration as file and flags have it. Reads the file anew each time. It may yet listen
+/// The configuration as file and flags have it. Reads the file again each time. It may yet listen
 /// nowhere and serve nothing: [`complete`] tells.
 ///
 /// # Errors
-/// What is wrong, a sentence each, with the mend.
+/// What is wrong, a sentence each, with the fix.
 pub(super) fn settings(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
     let mut config = match &args.config {
         Some(path) => ServerConfig::read(path).map_err(|error| anyhow::anyhow!("{error}"))?,

@@ -62,7 +62,7 @@ impl Predecessor {
         Ok((Self { way, register }, inherited))
     }
 
-    /// Says that all is prepared, takes the register, and waits for the word to begin.
+    /// Says that all is prepared, takes the register, and waits for the word to start.
     ///
     /// # Errors
     /// The other process keeps its place, and this one has to end.
@@ -86,7 +86,7 @@ impl Predecessor {
     }
 }
 
-/// Starts the program anew, and hands all over. After this the server takes no connections, and
+/// Starts the program again, and hands all over. After this the server takes no connections, and
 /// ends with its last one. `attempt`: by which it can be given up. `step_aside`: gives up what the
 /// new process takes for itself once it is the service's main one. `ended`: is called if the new
 /// process ends before this one.

@@ -9,7 +9,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// Files that are looked at now and then, on threads of their own.
 pub(super) struct Watch {
     files: Arc<Mutex<Files>>,
-    /// The look that was begun last.
+    /// The look that was started last.
     look: Option<JoinHandle<bool>>,
 }
 
@@ -18,8 +18,8 @@ impl Watch {
         Self { files: Arc::new(Mutex::new(files)), look: None }
     }
 
-    /// What the look found that was begun by the last call, and begins another one. Does not wait:
-    /// one that is not over is asked for again by the next call.
+    /// What the look found that was started by the last call, and starts another one. Does not
+    /// wait: one that is not over is requested again by the next call.
     pub(super) async fn have_changed(&mut self) -> bool {
         match self.look.take() {
             Some(look) if !look.is_finished() => {
@@ -37,7 +37,7 @@ impl Watch {
         }
     }
 
-    /// [`Files::take_up`]. What a look finds that was begun before counts no more.
+    /// [`Files::take_up`]. What a look finds that was started before counts no more.
     pub(super) async fn take_up(&mut self) {
         self.look = None;
         let _ = self.begin(|files| files.take_up()).await;

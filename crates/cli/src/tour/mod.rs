@@ -2,7 +2,8 @@
 //! early data, and the returning one's flight once more as an attacker would send it.
 //!
 //! The visits go through a [`Relay`] in this process, which is the witness: it sees who waited for
-//! whom, and has the flight that is sent again. [`take`] makes the tour, [`Story`] is what was seen.
+//! whom, and has the flight that is sent again. [`take`] makes the tour, [`Story`] is what was
+//! seen.
 
 mod error;
 mod relay;

@@ -18,7 +18,7 @@ pub struct Relay {
 pub struct Passage {
     /// What the client sent before the server had said anything.
     pub first_flight: Vec<u8>,
-    /// When the server began to speak, each time after the client had spoken.
+    /// When the server started to speak, each time after the client had spoken.
     pub turns: Vec<Instant>,
     /// Who spoke last.
     server_spoke_last: bool,
@@ -126,7 +126,7 @@ async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize>
     Ok(all)
 }
 
-/// Read at a time: more than a first flight with its answer has.
+/// Read at a time: more than a first flight with its response has.
 const PIECE: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// What a tour has seen.
 #[derive(Clone, Debug, Serialize)]
 pub struct Story {
-    /// What was asked for.
+    /// What was requested.
     pub path: String,
     /// The visit of a client that comes for the first time.
     pub first: Visit,
@@ -20,7 +20,7 @@ pub struct Story {
 /// One visit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Visit {
-    /// The status of the answer.
+    /// The status of the response.
     pub status: u16,
     /// Whether a session was resumed.
     pub resumed: bool,
@@ -32,9 +32,9 @@ pub struct Visit {
     pub early_bytes: usize,
     /// Bytes that had left before the server said a word.
     pub first_flight_bytes: usize,
-    /// Round trips until the answer began, TCP's included: what the relay saw.
+    /// Round trips until the response started, TCP's included: what the relay saw.
     pub round_trips: usize,
-    /// From the beginning to the first byte of the answer, in milliseconds, on loopback.
+    /// From the start to the first byte of the response, in milliseconds, on loopback.
     pub first_byte_ms: f64,
 }
 

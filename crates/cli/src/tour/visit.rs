@@ -18,9 +18,9 @@ pub struct Tour<'a> {
     pub server: SocketAddr,
     /// A host name of it that leads to 127.0.0.1.
     pub host: &'a str,
-    /// What is asked for: a path, percent-encoded.
+    /// What is requested: a path, percent-encoded.
     pub path: &'a str,
-    /// Whom to believe.
+    /// Whom to trust.
     pub trust: Trust,
     /// What the server says of itself.
     pub counts: &'a dyn Fn() -> Counts,

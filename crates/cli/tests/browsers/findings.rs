@@ -29,8 +29,8 @@ type All = BTreeMap<String, (String, BTreeMap<String, Evidence>)>;
 
 static FOUND: Mutex<All> = Mutex::new(BTreeMap::new());
 
-/// Takes down what was found of a browser; where another answer is known of this very version, that
-/// is an error.
+/// Takes down what was found of a browser; where another response is known of this very version,
+/// that is an error.
 pub(crate) fn found(
     installed: &Installed,
     habit: &str,

@@ -2,8 +2,8 @@
 //!
 //! The witnesses are packets and the server's own eyes, never the browser's word. What was found is
 //! in `docs/browsers.toml`, and told in `docs/browsers.md`; the very versions named there have to
-//! do the same again, while others are only reported on. Some experiments run with all other tests, and
-//! all of them by `make browsers`, or where the environment variable BROWSERS is `all`.
+//! do the same again, while others are only reported on. Some experiments run with all other tests,
+//! and all of them by `make browsers`, or where the environment variable BROWSERS is `all`.
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 

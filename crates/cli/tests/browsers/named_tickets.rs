@@ -31,9 +31,9 @@ pub(crate) fn on_connection(number: usize) {
     ISSUED.set(0);
 }
 
-/// What a ticket's name begins with.
+/// What a ticket's name starts with.
 pub(crate) const TICKET: &[u8] = b"ticket ";
-/// The length of a ticket's name: its beginning, `0017.2` and nothing more.
+/// The length of a ticket's name: its start, `0017.2` and nothing more.
 pub(crate) const NAME: usize = TICKET.len() + 6;
 
 impl TicketSealer for NamedTickets {

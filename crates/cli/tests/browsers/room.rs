@@ -98,7 +98,7 @@ impl Room {
         value.unwrap_or_else(|error| panic!("{}: {script}: {error}", self.make()))
     }
 
-    /// Runs a script in the page, waits until this was asked for, ends all connections and says
+    /// Runs a script in the page, waits until this was requested, ends all connections and says
     /// which there were.
     pub(crate) fn act(&mut self, script: &str, target: &str) -> Vec<Seen> {
         self.run(script);
@@ -106,7 +106,7 @@ impl Room {
         self.end()
     }
 
-    /// Waits until some server was asked for this, and answered other than 425.
+    /// Waits until some server was requested this, and answered other than 425.
     pub(crate) fn wait_for(&self, target: &str) {
         let served = |request: &Request| request.target == target && request.status == 200;
         let came = within(|| self.heard().iter().any(served));
@@ -166,7 +166,7 @@ fn pages() -> Vec<(&'static str, (&'static str, String))> {
     ]
 }
 
-/// The connection on which this was asked for, that is the only one.
+/// The connection on which this was requested, that is the only one.
 pub(crate) fn on<'a>(seen: &'a [Seen], target: &str) -> &'a Seen {
     let all: Vec<&Seen> = seen.iter().filter(|seen| seen.asked(target)).collect();
     match all[..] {

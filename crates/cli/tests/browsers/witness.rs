@@ -49,9 +49,9 @@ pub(crate) struct Manner {
     pub(crate) accepts_early: bool,
     /// Tickets are known; otherwise a full handshake follows.
     pub(crate) knows_tickets: bool,
-    /// Early requests are answered 425.
+    /// Early requests get 425.
     pub(crate) too_early: bool,
-    /// All requests are answered 425.
+    /// All requests get 425.
     pub(crate) always_too_early: bool,
     /// A connection ends after so many answers.
     pub(crate) answers: usize,

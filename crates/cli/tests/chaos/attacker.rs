@@ -75,7 +75,7 @@ async fn copy(node: SocketAddr, flight: &[u8], stays: bool) -> Resent {
     resent
 }
 
-/// Longer than a node takes for an answer on a busy machine.
+/// Longer than a node takes for a response on a busy machine.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Longer than a request takes to the application.

@@ -47,7 +47,7 @@ pub(crate) struct Tally {
     pub(crate) offered: u64,
     /// Those of them that a node answered from early data.
     pub(crate) accepted: u64,
-    /// No answer, also not to a second request after 425; why.
+    /// No response, also not to a second request after 425; why.
     pub(crate) lost: Vec<String>,
     /// Answered by an error.
     pub(crate) errors: Vec<String>,
@@ -71,7 +71,7 @@ pub(crate) struct Sent {
 }
 
 impl Run {
-    /// Begins a scenario.
+    /// Starts a scenario.
     pub(crate) fn new(world: &Arc<World>, name: &'static str, quota: u64) -> Self {
         let inner = Inner {
             world: world.clone(),

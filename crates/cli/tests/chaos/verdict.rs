@@ -26,7 +26,7 @@ pub(crate) struct Row {
     /// Most executions of one flight.
     pub(crate) flight_max: usize,
     /// Most executions of one request: its flight's, and the honest client's own resend after its
-    /// early data was refused or answered 425.
+    /// early data was refused, or the response was 425.
     pub(crate) request_max: usize,
     /// Requests that were executed more than once, as the client's resend counts too.
     pub(crate) requests_twice: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Row {
     pub(crate) early_offered: u64,
     /// See above.
     pub(crate) early_accepted: u64,
-    /// Honest requests without an answer.
+    /// Honest requests without a response.
     pub(crate) honest_lost: usize,
     /// Honest requests answered by an error.
     pub(crate) honest_errors: usize,

@@ -58,7 +58,7 @@ pub(crate) struct Connection {
     pub(crate) flight: Vec<u8>,
     /// What became of its early data.
     pub(crate) early: EarlyData,
-    /// The answer's status; or why there was none.
+    /// The response's status; or why there was none.
     pub(crate) status: Result<StatusCode, String>,
 }
 
@@ -181,10 +181,10 @@ impl Drop for Place<'_> {
     }
 }
 
-/// A request without an answer after that is lost. Longer than `header_timeout`.
+/// A request without a response after that is lost. Longer than `header_timeout`.
 const LOST: Duration = Duration::from_secs(20);
 
-/// For tickets that do not come with the answer.
+/// For tickets that do not come with the response.
 const TICKETS: Duration = Duration::from_millis(250);
 
 /// How many sessions are kept for later.

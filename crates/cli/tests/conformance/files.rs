@@ -37,7 +37,8 @@ pub(crate) fn traversal() {
                 "inside" => true,
                 other => panic!("{}: {other}", case.name),
             };
-            // The way out by a whole address is one of HTTP/1.1 alone; a fragment is none in HTTP/2.
+            // The way out by a whole address is one of HTTP/1.1 alone; a fragment is none in
+            // HTTP/2.
             let said =
                 protocol == "HTTP/1.1" || target.starts_with(b"/") && !target.contains(&b'#');
             let out = ["what lies outside", "root:", "PATH=", "the secret"];
@@ -118,7 +119,7 @@ pub(crate) fn ranges() {
         let answer = say(&dialer, request.as_bytes());
         let status = answer.get(9..12).unwrap_or_default();
         let length = answer.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
-        // Whatever the answer is, it is no longer than the file with its parts' heads.
+        // Whatever the response is, it is no longer than the file with its parts' heads.
         if !["200", "206", "400", "416"].contains(&status) || length > LENGTH + 10_000 {
             let start: String = range.chars().take(40).collect();
             wrong.push(format!("{start}: {status}, {length} bytes"));

@@ -123,8 +123,8 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
     frames
 }
 
-/// The status of an answer's block, where it is one of the static table or a plain literal, as it is
-/// in what a server sends first.
+/// The status of a response's block, where it is one of the static table or a plain literal, as it
+/// is in what a server sends first.
 pub(crate) fn status(block: &[u8]) -> Option<u16> {
     // A change of the table's size may come first.
     let start = block.iter().position(|byte| byte & 0xe0 != 0x20)?;

@@ -184,7 +184,7 @@ pub(crate) fn get(path: &str) -> Vec<u8> {
     block(&[(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", path)])
 }
 
-/// Whether an answer's last head says 200, by the static table (RFC 9204 appendix A).
+/// Whether a response's last head says 200, by the static table (RFC 9204 appendix A).
 fn is_ok(mut answer: &[u8]) -> bool {
     let mut ok = false;
     while let Some((kind, rest)) = number(answer) {

@@ -1,8 +1,8 @@
 //! Conformance and attacks: the running program against tools that test servers, and against
 //! clients that mean it ill. Honest clients are served meanwhile.
 //!
-//! A short form is part of `cargo test`; `make conformance` runs everything, and writes down what it
-//! counted.
+//! A short form is part of `cargo test`; `make conformance` runs everything, and writes down what
+//! it counted.
 
 mod corpus;
 mod files;

@@ -116,7 +116,7 @@ fn half_head(server: &Serve) {
     until_closed(server, &[hello(&[]), head].concat(), &[]);
 }
 
-/// The answer's head comes, and no byte of its body can.
+/// The response's head comes, and no byte of its body can.
 fn closed_window(server: &Serve) {
     ping_until_closed(server, &[hello(&[(4, 0)]), get(1, "/large")].concat());
 }

@@ -75,7 +75,8 @@ pub(crate) fn http3() {
     }
 }
 
-/// Before files there are as many responses as before an upstream, and the same requests are refused.
+/// Before files there are as many responses as before an upstream, and the same requests are
+/// refused.
 pub(crate) fn files() {
     let site = site();
     let server = Serve::files(site.path(), &LIMITS);
@@ -152,7 +153,8 @@ pub(crate) fn real_upstreams() {
     }
 }
 
-/// How long a request that breaks off is waited for: it is logged when its connection ends, or never.
+/// How long a request that breaks off is waited for: it is logged when its connection ends, or
+/// never.
 const HALF_LOGGED: Duration = Duration::from_millis(100);
 
 const EARLY: &str = ", early";
@@ -172,8 +174,8 @@ fn has_body(case: &Case) -> bool {
         || case.lines.concat().contains("Transfer-Encoding: chunked\\r\\n\\r\\n")
 }
 
-/// Sends a case, and another request behind it; the status of the first answer, and how many there
-/// are beside those of 1xx.
+/// Sends a case, and another request behind it; the status of the first response, and how many
+/// there are beside those of 1xx.
 fn send1(dialer: &Dialer, case: &Case) -> (String, usize) {
     let mut wire = dialer.send(&[&bytes(&case.lines.concat()), LAST].concat()).unwrap();
     let answer = wire.read_to_end();
@@ -185,7 +187,7 @@ fn send1(dialer: &Dialer, case: &Case) -> (String, usize) {
     }
 }
 
-/// Sends a case on a connection of its own; the status of the answer, if it can be read.
+/// Sends a case on a connection of its own; the status of the response, if it can be read.
 fn send2(dialer: &Dialer, case: &Case) -> Option<u16> {
     let Message { fields, body, trailers } = message(case);
     let block = |fields: &[Field]| -> Vec<u8> {
@@ -262,7 +264,7 @@ fn message(case: &Case) -> Message {
     Message { fields, body, trailers }
 }
 
-/// A name that begins with a colon is a pseudo-field's; one that is nothing else is empty.
+/// A name that starts with a colon is a pseudo-field's; one that is nothing else is empty.
 fn field(line: &str) -> (&str, &str) {
     let first = usize::from(line.starts_with(':') && !line.starts_with(": "));
     match line[first..].split_once(": ") {

@@ -11,7 +11,7 @@ use crate::upstream::Upstream;
 
 /// h2spec, all of it, against files and against the proxy.
 pub(crate) fn h2spec() {
-    // What a closed stream is sent is tried before its answer is there.
+    // What a closed stream is sent is tried before its response is there.
     let (site, upstream) = (site(), Upstream::slow(Duration::from_millis(50)));
     let root = site.path().join("root");
     let mut wrong = Vec::new();

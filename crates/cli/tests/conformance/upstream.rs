@@ -34,7 +34,7 @@ impl Upstream {
         Self::slow(Duration::ZERO)
     }
 
-    /// The same, with a pause before each answer.
+    /// The same, with a pause before each response.
     pub(crate) fn slow(pause: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -248,7 +248,7 @@ fn only_ours(fields: &[Field]) -> Result<(), String> {
     {
         return Err(format!("{name}: {:?}", all(name)));
     }
-    // Trailers may be asked for (RFC 9110 section 10.1.4), and WebSockets (RFC 6455).
+    // Trailers may be requested (RFC 9110 section 10.1.4), and WebSockets (RFC 6455).
     let allowed = [
         ("connection", "te"),
         ("connection", "upgrade"),
@@ -270,7 +270,7 @@ fn only_ours(fields: &[Field]) -> Result<(), String> {
     Ok(())
 }
 
-/// An answer without its body.
+/// A response without its body.
 fn head_of(answer: &[u8]) -> &[u8] {
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
     &answer[..end + 4]

@@ -86,8 +86,8 @@ impl Dialer {
         Ok(wire)
     }
 
-    /// Waits for a ticket, which comes before the end of the first response. The request is one that
-    /// no upstream sees.
+    /// Waits for a ticket, which comes before the end of the first response. The request is one
+    /// that no upstream sees.
     fn fetch_session(&self) -> io::Result<()> {
         let mut wire = self.connect()?;
         match &self.config.alpn_protocols[0][..] {

@@ -112,7 +112,7 @@ fn behind_a_middlebox() -> Experiment {
     }
 }
 
-/// A page that fits into the first flight of an answer.
+/// A page that fits into the first flight of a response.
 fn a_page_over_http_2() -> Experiment {
     Experiment {
         name: "page".to_owned(),

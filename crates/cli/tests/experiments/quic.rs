@@ -27,14 +27,14 @@ fn a_page(client: Client, samples: usize) -> Experiment {
     }
 }
 
-/// Built for debugging, both ends compute for longer than the lab leaves between two connections: on
-/// so short a path there is one at a time. Of another make's client there is anyway, and a longer
-/// path leaves no doubt about what caused what.
+/// Built for debugging, both ends compute for longer than the lab leaves between two connections:
+/// on so short a path there is one at a time. Of another make's client there is anyway, and a
+/// longer path leaves no doubt about what caused what.
 fn rtt(client: Client) -> Duration {
     Duration::from_millis(if client == Client::Firstflight { 9 } else { 60 })
 }
 
-/// Round trips to the first byte of the answer and to its last: without a token the server may
+/// Round trips to the first byte of the response and to its last: without a token the server may
 /// send but three times what it got (RFC 9000 section 8.1), which is not the page.
 fn trips(cell: &Cell) -> (Option<u32>, Option<u32>) {
     match (&*cell.kind, cell.token) {

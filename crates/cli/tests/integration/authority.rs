@@ -1,4 +1,4 @@
-//! The development authority: who believes it, and what it cannot do.
+//! The development authority: who trusts it, and what it cannot do.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Bad input: one sentence that names the mend, and nothing lost.
+//! Bad input: one sentence that names the fix, and nothing lost.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -201,7 +201,7 @@ fn closes_after(answer: &'static [u8]) -> u16 {
             let _ = client.read(&mut [0; 4096]);
             let _ = client.write_all(answer);
             let _ = client.shutdown(Shutdown::Write);
-            // Read out, so that the answer isn't lost to a reset.
+            // Read out, so that the response isn't lost to a reset.
             let _ = std::io::copy(&mut client, &mut std::io::sink());
         }
     });

@@ -115,8 +115,8 @@ fn openssl_resumes_older_versions_too() {
     );
 }
 
-/// A `gnutls-cli` that is talked to as a person would: input stays open until the answer is there,
-/// because it closes right behind its input, and a peer that has gone is answered nothing.
+/// A `gnutls-cli` that is talked to as a person would: input stays open until the response is
+/// there, because it closes right behind its input, and a peer that has gone is answered nothing.
 struct Gnutls {
     running: Running,
     out: std::path::PathBuf,

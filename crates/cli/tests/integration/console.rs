@@ -23,7 +23,7 @@ fn a_browser_sees_0_rtt_used_and_a_replay_stopped() {
     browser.becomes(LIVE, "Live");
     browser.becomes(USED, "Not offered");
     browser.becomes(REPLAYED, "No flight has come twice");
-    // Where the reader is stays where it is, whatever is drawn anew.
+    // Where the reader is stays where it is, whatever is drawn again.
     browser.eval("document.querySelector('#keys .scroll').focus()");
 
     let flight = early_flight(site.path(), &server, &recorder);

@@ -21,7 +21,7 @@ pub(crate) struct Firefox {
 /// A profile where Firefox has them by itself.
 const PROFILE: &str = ".mozilla/firefox/test.default";
 
-/// Its word for a certificate that it does not believe.
+/// Its word for a certificate that it does not trust.
 pub(crate) const INSECURE: &str = "insecure certificate";
 
 impl Firefox {

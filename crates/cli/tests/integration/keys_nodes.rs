@@ -1,5 +1,5 @@
-//! Our own nodes with a ring in a store, as an operator sees them; its key-encryption keys come from
-//! a real OpenBao, whose agent replaces their file under the nodes.
+//! Our own nodes with a ring in a store, as an operator sees them; its key-encryption keys come
+//! from a real OpenBao, whose agent replaces their file under the nodes.
 
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -169,7 +169,7 @@ fn openbao_replaces_the_key_encryption_key_under_running_servers() {
     resume_everywhere(dir, &sessions, &[&a, &b], "the file is replaced");
     assert!(keks()[0].contains(old[0].trim()), "the old one opens still");
 
-    // Whoever has the new one alone reads every key: the servers have sealed them anew.
+    // Whoever has the new one alone reads every key: the servers have sealed them again.
     let last = cluster.configure("last");
     let new = keks()[0].lines().next().unwrap().to_owned();
     assert!(!old[0].contains(&new));

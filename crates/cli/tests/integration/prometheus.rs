@@ -107,7 +107,7 @@ fn traffic(dir: &Path, server: &Serve, recorder: &Recorder) {
     fetch(fresh.path(), &server.cert, &direct("/index.html"), &["--http2"]);
 }
 
-/// Makes the store look as if it had recorded for a day, so that it is believed.
+/// Makes the store look as if it had recorded for a day, so that it is trusted.
 pub(crate) fn age(ask: impl Fn(&[&str]) -> String) {
     let epoch = "firstflight:epoch";
     if let Ok(left) = ask(&["PTTL", epoch]).parse::<u64>()

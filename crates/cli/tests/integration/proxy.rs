@@ -50,7 +50,7 @@ impl Upstream {
     }
 }
 
-/// One request, one answer, and the end of the connection.
+/// One request, one response, and the end of the connection.
 fn answer(mut client: TcpStream, memory: &Mutex<Vec<Seen>>) {
     let mut reader = BufReader::new(client.try_clone().unwrap());
     let mut lines = (&mut reader).lines().map_while(Result::ok).take_while(|l| !l.is_empty());

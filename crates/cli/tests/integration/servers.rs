@@ -93,7 +93,7 @@ fn h2o_full_and_resumed() {
         let site = site();
         let h2o = Peer::h2o(site.path());
         let calls = three_calls(&h2o, site.path(), flag);
-        // Its tickets allow no early data, so none is offered even where it is asked for.
+        // Its tickets allow no early data, so none is offered even where it is requested.
         let expected = [
             format!("{name} TLSv1.3 0 none 200"),
             format!("{name} TLSv1.3 1 none 200"),

@@ -52,7 +52,7 @@ fn two_sites(dir: &Path, more: &str) {
     staple(dir);
 }
 
-/// An answer of the authority about the second certificate: good for a week.
+/// A response of the authority about the second certificate: good for a week.
 fn staple(dir: &Path) {
     let serial = openssl(dir, "x509 -in two.pem -noout -serial").out;
     let serial = serial.trim().trim_start_matches("serial=").to_owned();

@@ -19,8 +19,8 @@ fn place(dir: &Path, name: &str) -> PathBuf {
     place
 }
 
-/// nginx without TLS, which says its name, closes a connection after 50 requests, and wants no early
-/// ones at `/late`.
+/// nginx without TLS, which says its name, closes a connection after 50 requests, and wants no
+/// early ones at `/late`.
 fn app(dir: &Path, name: &str) -> Peer {
     Peer::start(&place(dir, name), "nginx", &["-e", "stderr", "-p", "."], |port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]

@@ -85,7 +85,7 @@ fn a_return_with_early_data_saves_the_round_trip_of_tls() {
             }
             let on = good(&record, [browser, server, "on"]);
             let early = |visit: &&&Value| visit["wire"]["label"] == "0-RTT";
-            // Ours gives a ticket with each answer; nginx's two are used up after two.
+            // Ours gives a ticket with each response; nginx's two are used up after two.
             let least = if server == "firstflight" { on.len() } else { on.len().min(2) };
             assert!(on.iter().filter(early).count() >= least, "{browser}, {server}: {on:?}");
             for visit in on.iter().filter(early) {

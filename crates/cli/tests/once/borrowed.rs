@@ -39,7 +39,7 @@ pub(crate) fn client_random(servers: &'static Shared, label: &Label) -> Vec<Row>
     vec![row]
 }
 
-/// Waits for the flight, which begins with a ClientHello: headers of record and message, version,
+/// Waits for the flight, which starts with a ClientHello: headers of record and message, version,
 /// random (RFC 8446 section 4.1.2).
 fn client_random_of(victim: &Honest) -> [u8; 32] {
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -214,7 +214,7 @@ impl Client {
         if let Err(error) = &result
             && matches!(TlsError::in_io(error), Some(TlsError::AlpnChanged { .. }))
         {
-            // The handshake is complete; only the request has to be written anew.
+            // The handshake is complete; only the request has to be written again.
             result = http::exchange(&mut stream, false, target).await;
         }
         *early = stream.facts().early_data;

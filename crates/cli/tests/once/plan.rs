@@ -37,7 +37,8 @@ impl Plan {
         }
     }
 
-    /// The shift of flights that are refused for a switched setting: fresh, if it were not for that.
+    /// The shift of flights that are refused for a switched setting: fresh, if it were not for
+    /// that.
     pub(crate) fn fresh_shifts(&self) -> &'static [i64] {
         if self.long { &[5, 45, 90] } else { &[5] }
     }
@@ -66,8 +67,8 @@ impl Plan {
     }
 }
 
-/// How long a short run sends copies of one flight: long enough for those that are fresh again after
-/// TLS has refused them for their age.
+/// How long a short run sends copies of one flight: long enough for those that are fresh again
+/// after TLS has refused them for their age.
 const MAX_SHORT: Duration = Duration::from_secs(66);
 
 /// When the attacker sends copies.

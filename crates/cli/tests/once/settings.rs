@@ -77,7 +77,7 @@ pub(crate) enum Keys {
 pub(crate) struct Store {
     /// Where it is.
     pub(crate) url: String,
-    /// What keys in it begin with.
+    /// What keys in it start with.
     pub(crate) prefix: String,
 }
 

@@ -54,7 +54,7 @@ impl Loads {
         Self { stop, running }
     }
 
-    /// Begins nothing more, and sees all that was begun to its end.
+    /// Starts nothing more, and sees all that was started to its end.
     pub(crate) fn end(self) -> Vec<LoadResult> {
         self.stop.store(true, Ordering::SeqCst);
         self.running.into_iter().map(|one| one.join().unwrap()).collect()

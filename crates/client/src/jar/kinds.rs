@@ -61,7 +61,7 @@ pub struct Ticket {
 }
 
 /// An address token of a NEW_TOKEN frame: with it in its first packet a client is taken for one
-/// that can be reached, and is sent a whole answer at once (RFC 9000 section 8.1.3). Kept also
+/// that can be reached, and is sent a whole response at once (RFC 9000 section 8.1.3). Kept also
 /// where there is no session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {

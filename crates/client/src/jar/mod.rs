@@ -16,7 +16,7 @@ use kinds::Carrier;
 pub use kinds::{Found, Origin, Ticket, Token, TrustId, Wanted};
 use store::{Contents, Entry, TokenEntry};
 
-/// What can be wrong with a session jar, each in one sentence that names the mend. The jar is left
+/// What can be wrong with a session jar, each in one sentence that names the fix. The jar is left
 /// as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -38,7 +38,7 @@ pub(super) fn in_handshake(error: &ConnectionError, address: SocketAddr) -> Clie
     }
 }
 
-/// What it means after that; `answered`: whether some of the answer had come.
+/// What it means after that; `answered`: whether some of the response had come.
 pub(super) fn in_transfer(error: &ConnectionError, answered: bool) -> ClientError {
     match error {
         ConnectionError::ApplicationClosed(close)
@@ -86,8 +86,8 @@ pub(super) fn of_request(error: &StreamError) -> ClientError {
     })
 }
 
-/// Whether the server says that it has not begun with the request, so that it may be sent again on
-/// another connection (RFC 9114 sections 4.1.1 and 5.2).
+/// Whether the server says that it has not started with the request, so that it may be sent again
+/// on another connection (RFC 9114 sections 4.1.1 and 5.2).
 pub(super) fn not_begun(error: &StreamError) -> bool {
     match error {
         StreamError::RemoteClosing { .. } => true,

@@ -40,7 +40,7 @@ impl Http3Answer {
     }
 }
 
-/// Makes one request on a fresh connection and reads the whole answer, at most `limit` bytes of
+/// Makes one request on a fresh connection and reads the whole response, at most `limit` bytes of
 /// body. In early data the request is part of it; refused, it is sent again after the handshake,
 /// on the same connection.
 ///

@@ -31,7 +31,7 @@ pub(super) struct Opener {
     head: u64,
 }
 
-/// Bytes of an answer's body that the library has handed on so far.
+/// Bytes of a response's body that the library has handed on so far.
 #[derive(Clone, Default)]
 pub(super) struct HandedOn(Arc<AtomicU64>);
 
@@ -56,7 +56,7 @@ pub(super) struct Recv {
 }
 
 impl Guarded {
-    /// `head`: bytes that an answer's head may have as it is sent.
+    /// `head`: bytes that a response's head may have as it is sent.
     pub(super) fn new(connection: quinn::Connection, head: u64) -> Self {
         let inner = h3_quinn::Connection::new(connection.clone());
         let opened = quic::Connection::<Bytes>::opener(&inner);

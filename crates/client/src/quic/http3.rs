@@ -20,7 +20,7 @@ pub struct Http3 {
     driver: Driver,
 }
 
-/// An answer on its way.
+/// A response on its way.
 pub struct Receiving {
     stream: RequestStream<Recv, Bytes>,
     handed_on: HandedOn,
@@ -78,11 +78,11 @@ impl Http3 {
         Ok(Receiving { stream, handed_on, method, missing: None, answered: false })
     }
 
-    /// Waits for the head of an answer. Informational ones before it are read over (RFC 9110
+    /// Waits for the head of a response. Informational ones before it are read over (RFC 9110
     /// section 15.2), 16 at most.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::NotBegun`] when the server says that it has not begun with
+    /// [`ClientError`]; [`ClientError::NotBegun`] when the server says that it has not started with
     /// the request.
     pub async fn head(&mut self, receiving: &mut Receiving) -> Result<Head, ClientError> {
         let mut informational = 0;
@@ -154,7 +154,7 @@ impl Http3 {
     }
 }
 
-/// RFC 9114 section 4.1.2: a body of another length than the head says is no answer.
+/// RFC 9114 section 4.1.2: a body of another length than the head says is no response.
 fn body_length(method: &Method, status: u16, headers: &HeaderMap) -> Option<u64> {
     if *method == Method::HEAD || matches!(status, 100..=199 | 204 | 304) {
         return None;

@@ -40,7 +40,7 @@ enum State {
 
 /// Connects to one address by QUIC; `host` is the server's name or address, for SNI and for the
 /// certificate. Returns when the handshake is complete, or, if the remembered session allows early
-/// data and it is asked for, as soon as early data can be written.
+/// data and it is requested, as soon as early data can be written.
 ///
 /// # Errors
 /// [`ClientError::Connect`] when the network refuses the address, [`ClientError::Tls`], or
@@ -62,7 +62,7 @@ pub async fn connect_quic(
 }
 
 impl QuicLink {
-    /// Begins: the ClientHello leaves when the caller waits for the first time.
+    /// Starts: the ClientHello leaves when the caller waits for the first time.
     pub(crate) fn dial(
         crypto: &Arc<ClientCrypto>,
         host: &str,

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 /// A UDP socket that is connected to one address, so that the kernel hands over what ICMP says of
 /// it. quinn swallows such errors, since one address of many must not end all connections; here
-/// there is but one, and "port unreachable" is an answer for which nobody has to wait.
+/// there is but one, and "port unreachable" is a response for which nobody has to wait.
 #[derive(Debug)]
 pub(super) struct Watched {
     inner: Arc<dyn AsyncUdpSocket>,

@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use super::{Outcome, Transfer};
 use crate::{ClientError, Event, Exchange, Head, Http3, Receiving, Request, Target};
 
-/// The body of an answer, whatever carries it.
+/// The body of a response, whatever carries it.
 pub(super) trait Body {
     /// The next bytes; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, ClientError>;
@@ -34,7 +34,7 @@ impl Body for QuicBody<'_> {
 const MAX_DISCARDED: usize = 64 * 1024;
 
 impl Transfer<'_> {
-    /// An answer to the listener.
+    /// A response to the listener.
     pub(super) async fn deliver(
         &mut self,
         head: Head,

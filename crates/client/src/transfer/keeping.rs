@@ -10,7 +10,7 @@ pub(super) struct InUse {
     pub(super) tcp: Option<Ticket>,
     /// Whether that may have been seen on the wire.
     pub(super) tcp_sent: Cell<bool>,
-    /// Seen as soon as a connection over QUIC is begun, like the token.
+    /// Seen as soon as a connection over QUIC is started, like the token.
     pub(super) quic: Option<Ticket>,
     pub(super) token: Option<Token>,
 }

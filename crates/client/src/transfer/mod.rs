@@ -31,7 +31,7 @@ pub(crate) struct Transfer<'a> {
     listener: &'a mut dyn Listener,
     in_use: InUse,
     wire: Option<Wire<TcpStream>>,
-    /// Every connection over QUIC that was begun; a session or token may come on each.
+    /// Every connection over QUIC that was started; a session or token may come on each.
     links: RefCell<Vec<QuicHandle>>,
     sessions: Vec<Session>,
 }

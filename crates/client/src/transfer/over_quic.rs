@@ -20,7 +20,7 @@ pub(super) struct Won {
 /// How long a handshake may take, as with curl.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long to wait for a ticket and a token that did not come with the answer: two round trips,
+/// How long to wait for a ticket and a token that did not come with the response: two round trips,
 /// within these.
 const GIFT_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -85,7 +85,7 @@ impl Transfer<'_> {
             || !self.links.borrow().iter().all(QuicHandle::refuses_first_flight)
     }
 
-    /// Begins with one address; nothing has been sent when this returns.
+    /// Starts with one address; nothing has been sent when this returns.
     fn begin_quic(
         &self,
         request: &Request,
@@ -144,7 +144,7 @@ impl Transfer<'_> {
         result
     }
 
-    /// The head of the answer to the request, which is sent unless it is on its way.
+    /// The head of the response to the request, which is sent unless it is on its way.
     async fn ask(
         &mut self,
         link: &QuicLink,

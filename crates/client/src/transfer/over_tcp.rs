@@ -11,7 +11,8 @@ use crate::early::too_early;
 use crate::transport::tls_error;
 use crate::{ClientError, Event, Exchange, Request, Scheme, Stream, TcpConnected, TcpFacts, Wire};
 
-/// How long to wait for a ticket that did not come with the answer: two round trips, within these.
+/// How long to wait for a ticket that did not come with the response: two round trips, within
+/// these.
 const TICKET_PATIENCE: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(250));
 
@@ -122,7 +123,7 @@ impl Transfer<'_> {
         result
     }
 
-    /// The request, and once more if it was too early; the answer to the listener.
+    /// The request, and once more if it was too early; the response to the listener.
     async fn exchange(
         &mut self,
         exchange: &mut Exchange<TcpStream>,

@@ -182,7 +182,7 @@ async fn rfc8470_5_2_a_425_is_retried_once_on_a_fresh_connection_not_early() {
     assert_eq!((seen.len(), seen[0].early, seen[1].early), (2, true, false));
     assert_ne!(seen[0].connection, seen[1].connection);
 
-    // To what was not early, and a second time, it is an answer.
+    // To what was not early, and a second time, it is a response.
     server.behave(|manner| manner.answer = |_, _| QuicAnswer::Say(425, ""));
     let (report, _) = get(&home.quic(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, server.seen().len()), (425, 1, 2));
@@ -409,8 +409,8 @@ async fn rfc9110_9_2_1_a_post_that_left_early_tries_no_other_address() {
     drop(silent);
 }
 
-/// The first address's server runs the request and is gone before it has answered, which the network
-/// says when the flight is sent again.
+/// The first address's server runs the request and is gone before it has answered, which the
+/// network says when the flight is sent again.
 #[tokio::test]
 async fn rfc9110_9_2_1_a_refusal_of_what_was_sent_again_says_nothing_about_the_first_flight() {
     let server = QuicServer::start(QuicManner::default()).await;
@@ -496,7 +496,7 @@ async fn early_bytes_are_those_of_the_packets_and_leave_with_the_client_hello() 
     let (report, _) = send(&home.quic(|_| {}), target()).await;
     assert_eq!(report.early_data(), "accepted");
     let datagrams = relay.datagrams();
-    // Those that begin with an Initial packet: the last connection's end may come between.
+    // Those that start with an Initial packet: the last connection's end may come between.
     let initial = datagrams.iter().filter(|datagram| datagram[0] & 0xb0 == 0x80);
     assert!(initial.take(2).any(|one| !early_payloads(one).is_empty()));
     relay.open.store(false, Ordering::Relaxed);

@@ -9,7 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Fields with one value or several each: `{ "Cache-Control" = "max-age=60", "Link" = ["a", "b"] }`.
+/// Fields with one value or several each: `{ "Cache-Control" = "max-age=60", "Link" = ["a", "b"]
+/// }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields(pub(super) Vec<(HeaderName, HeaderValue)>);
 

@@ -42,7 +42,7 @@ pub(super) fn line(text: &str, offset: usize) -> usize {
     1 + before.filter(|byte| **byte == b'\n').count()
 }
 
-/// Where the key at a place begins; for one that is not there, that of the section around it.
+/// Where the key at a place starts; for one that is not there, that of the section around it.
 pub(super) fn offset(text: &str, place: &Place) -> usize {
     let (table, _) = DeTable::parse_recoverable(text);
     let mut found = 0;

@@ -2,7 +2,8 @@
 //!
 //! Its form is the type [`Document`]: what its keys mean, and what they default to, is told by that
 //! type's descriptions, of which the reference and the JSON schema are made. A room's own settings
-//! stand in it as they are; where file and settings differ in shape, there is a section's type here.
+//! stand in it as they are; where file and settings differ in shape, there is a section's type
+//! here.
 
 mod early_data;
 mod fields;

@@ -8,7 +8,7 @@ use firstflight_tickets::{SecretFileError, read_secret_file};
 /// The first line of a file that nobody else can read.
 ///
 /// # Errors
-/// A sentence with the mend.
+/// A sentence with the fix.
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let cannot = |reason: &dyn Display| {
         format!("cannot read the password in {}: {reason}; give a readable file", path.display())

@@ -28,8 +28,8 @@ pub(crate) struct RouteSection {
     pub(crate) upstream: Option<String>,
     /// A URL or path to which clients are sent. The request's path and query are not added.
     pub(crate) redirect: Option<String>,
-    /// The status of an answer without more than a line of text, 200 to 599; beside `redirect`, its
-    /// status: 301, 302, 303, 307 or 308.
+    /// The status of a response without more than a line of text, 200 to 599; beside `redirect`,
+    /// its status: 301, 302, 303, 307 or 308.
     ///
     /// A redirect has by default 308, which keeps the method.
     pub(crate) status: Option<u16>,
@@ -43,7 +43,7 @@ pub(crate) struct RouteSection {
     ///
     /// By default not: a link is then no way to files that were not meant to be served.
     pub(crate) follow_symlinks: bool,
-    /// Fields that each answer gets beside the site's; for a name that both have, this counts.
+    /// Fields that each response gets beside the site's; for a name that both have, this counts.
     pub(crate) headers: Fields,
     /// What may run from early data.
     ///

@@ -33,7 +33,7 @@ pub(crate) struct SiteSection {
     /// A file with an OCSP response, DER, to staple (RFC 6066 section 8). It is to be renewed by a
     /// program beside, and taken up when it changes.
     pub(crate) ocsp: Option<PathBuf>,
-    /// Fields that each answer gets, in place of those of the same names; an empty value removes
+    /// Fields that each response gets, in place of those of the same names; an empty value removes
     /// the field.
     pub(crate) headers: Fields,
     /// What becomes of the requests below a path. At least one.

@@ -43,7 +43,7 @@ pub(crate) struct StoreSection {
     pub(crate) server_name: Option<String>,
     /// The database by number; a cluster has 0 alone.
     ///
-    /// By default the one that every client begins with.
+    /// By default the one that every client starts with.
     pub(crate) database: u32,
     /// How long a flight may wait for its claim, up to 1s; after it, its early data is refused.
     ///
@@ -59,7 +59,7 @@ pub(crate) struct StoreSection {
     ///
     /// By default none: a failover closes the gate for a window, so that nothing runs twice.
     pub(crate) replicas: u32,
-    /// What all keys in the store begin with, so that several installations can share one.
+    /// What all keys in the store start with, so that several installations can share one.
     ///
     /// By default the program's name, which whoever looks into the store will know.
     pub(crate) prefix: String,

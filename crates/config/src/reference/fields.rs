@@ -11,7 +11,7 @@ pub(super) fn of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
     found
 }
 
-/// Reads nothing, and notes what it is asked for.
+/// Reads nothing, and notes what it is requested.
 struct Asked<'a>(&'a mut &'static [&'static str]);
 
 impl<'de> Deserializer<'de> for Asked<'_> {

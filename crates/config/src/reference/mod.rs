@@ -1,5 +1,5 @@
-//! What the file's keys mean, from the types' own descriptions: a page for people, and a JSON schema
-//! for editors.
+//! What the file's keys mean, from the types' own descriptions: a page for people, and a JSON
+//! schema for editors.
 
 mod fields;
 mod page;

@@ -1,4 +1,4 @@
-//! What is said about files that are wrong: each error with its line, its mend, and all at once.
+//! What is said about files that are wrong: each error with its line, its fix, and all at once.
 
 use std::path::Path;
 

@@ -22,7 +22,7 @@ pub enum Distribution {
         /// Half of the width in milliseconds.
         spread_ms: f64,
     },
-    /// A heavy tail above the base (Lomax: a Pareto distribution that begins at zero). Its median
+    /// A heavy tail above the base (Lomax: a Pareto distribution that starts at zero). Its median
     /// is `scale_ms * (2^(1/shape) - 1)`; at a shape of 2 or less the variance has no limit but
     /// `longest_ms`.
     Pareto {

@@ -61,7 +61,7 @@ impl fmt::Display for JitterSpec {
     }
 }
 
-/// Draws the delay anew for each packet, or for all packets of a while.
+/// Draws the delay again for each packet, or for all packets of a while.
 #[derive(Debug)]
 pub(super) struct Jitter {
     delay_ns: u64,

@@ -46,7 +46,7 @@ const MAX_MTU: u16 = 1_500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TooBig {
     /// The sender is told by ICMP "fragmentation needed" (RFC 1191 section 4), with the next hop's
-    /// MTU in it. The message begins its way back where the packet was dropped, and takes the
+    /// MTU in it. The message starts its way back where the packet was dropped, and takes the
     /// other direction's cells. A packet that may be fragmented (without DF, which no TCP of Linux
     /// sends) is dropped without a message: this hop does not fragment.
     Icmp,

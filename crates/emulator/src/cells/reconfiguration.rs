@@ -10,7 +10,7 @@ use super::{
     Cell, CellSettings, Distribution, Passage, Seeds, Verdict, delay_fault, mix, moved, nanoseconds,
 };
 
-/// A delay drawn anew at fixed intervals, for both directions of a path together.
+/// A delay drawn again at fixed intervals, for both directions of a path together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReconfigurationSpec {
     /// What the distribution lies around, one way.

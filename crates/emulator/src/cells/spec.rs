@@ -68,7 +68,7 @@ impl CellSpec {
         self.settings().varies_delay()
     }
 
-    /// Whether it drops packets by design, or may make a sender believe that they were dropped.
+    /// Whether it drops packets by design, or may make a sender trust that they were dropped.
     pub fn may_drop(&self) -> bool {
         self.settings().may_drop()
     }

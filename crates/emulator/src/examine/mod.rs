@@ -1,4 +1,4 @@
-//! What this machine allows, tried out, and how to mend what it does not.
+//! What this machine allows, tried out, and how to fix what it does not.
 
 mod counters;
 mod machine;
@@ -16,7 +16,7 @@ pub struct Finding {
     pub state: State,
     /// What was found, as a clause.
     pub what: String,
-    /// How to mend it, or what to do without it; nothing where nothing has to be.
+    /// How to fix it, or what to do without it; nothing where nothing has to be.
     pub mend: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl Verdict {
 mod tests {
     use super::*;
 
-    /// The state depends on the machine; that something was found, and a mend where one is due,
+    /// The state depends on the machine; that something was found, and a fix where one is due,
     /// does not.
     #[test]
     fn everything_is_looked_at_and_what_is_not_good_has_a_mend() {

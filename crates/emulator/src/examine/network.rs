@@ -169,7 +169,7 @@ fn round_trips(server: SocketAddr) -> std::io::Result<Vec<Duration>> {
         .collect()
 }
 
-/// An error as a verdict: what stands behind its first colon is its mend.
+/// An error as a verdict: what stands behind its first colon is its fix.
 fn refused(error: &LinkError) -> Verdict {
     let sentence = error.to_string();
     match sentence.split_once(": ") {

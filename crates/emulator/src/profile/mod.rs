@@ -12,7 +12,7 @@ use crate::{CellSpec, LinkError};
 /// What a network does to packets, each way, and where that is known from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// As it is asked for.
+    /// As it is requested.
     pub name: String,
     /// Where its figures come from.
     pub source: String,
@@ -151,7 +151,7 @@ impl Profile {
         }
     }
 
-    /// What a packet and its answer spend on it together, without what jitter, queues and
+    /// What a packet and its response spend on it together, without what jitter, queues and
     /// reordering add.
     pub fn rtt(&self) -> Duration {
         base_delay(&self.up) + base_delay(&self.down)

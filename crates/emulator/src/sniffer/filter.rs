@@ -10,7 +10,7 @@ use libc::{
 
 /// Lets pass the TCP packets that leave for this server and those that come from it, cut to
 /// `snap_length`. On loopback each packet is seen leaving and coming: only the first is wanted of
-/// what the client sends, and only the second of what it gets. Packets begin with their IP header.
+/// what the client sends, and only the second of what it gets. Packets start with their IP header.
 pub(super) fn program(server: SocketAddr, snap_length: u32) -> Vec<sock_filter> {
     let leaving = block(server, 1, snap_length);
     let coming = block(server, 0, snap_length);

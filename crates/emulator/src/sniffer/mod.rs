@@ -50,7 +50,7 @@ impl Sniffer {
         };
         let tap = Tap::new(LONGEST, limit_bytes);
         let socket = open_socket(server).map_err(failed)?;
-        // The kernel begins to stamp from a work queue, a moment after it was asked to; until then
+        // The kernel starts to stamp from a work queue, a moment after it was asked to; until then
         // a packet's stamp is the time at which it is read.
         thread::sleep(STAMPING);
         let reader = Reader { socket, server: server.ip(), interface: None, tap: tap.clone() };

@@ -19,7 +19,7 @@ pub(super) struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Begins the file.
+    /// Starts the file.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -110,7 +110,7 @@ impl Exploration {
     }
 
     /// The connections that showed what they are since the last look, in the order in which they
-    /// began. To be called a few times a second.
+    /// started. To be called a few times a second.
     ///
     /// # Errors
     /// If the capture cannot be written, or the log of secrets not be read.
@@ -153,14 +153,14 @@ fn hosts_file(networks: &[SketchedNetwork]) -> String {
     text
 }
 
-/// What programs inside find by themselves: whom to believe, and where to log their secrets.
+/// What programs inside find by themselves: whom to trust, and where to log their secrets.
 fn environment(directory: &Path, site: &Site, key_log: &Path) -> Vec<(OsString, OsString)> {
     let values = [directory, &site.trust, &site.trust, key_log];
     let pairs = LAB_VARIABLES.iter().zip(values);
     pairs.map(|(name, path)| (name.into(), path.as_os_str().to_owned())).collect()
 }
 
-/// The variables that programs inside are given: where the lab's directory is, whom to believe (for
+/// The variables that programs inside are given: where the lab's directory is, whom to trust (for
 /// most programs, and for curl), and where to log secrets.
 pub const LAB_VARIABLES: [&str; 4] =
     ["FIRSTFLIGHT_LAB", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "SSLKEYLOGFILE"];

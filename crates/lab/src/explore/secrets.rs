@@ -34,7 +34,7 @@ impl Secrets {
         let failed = |source| LabError::File { verb: "read", path: self.path.clone(), source };
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
-            // Somebody inside removed it, and whoever logs next makes it anew.
+            // Somebody inside removed it, and whoever logs next makes it again.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.read = 0;
                 return Ok(());

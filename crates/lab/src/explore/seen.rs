@@ -38,11 +38,11 @@ pub struct Seen {
     pub fast_open: bool,
     /// Bytes of early data, decrypted; `None` where there was none or it cannot be read.
     pub early_bytes: Option<u64>,
-    /// Round trips from the first packet to the first byte of the answer.
+    /// Round trips from the first packet to the first byte of the response.
     pub round_trips: Option<u32>,
     /// From the first packet until the handshake would have let a request go that is not early.
     pub setup_ms: Option<f64>,
-    /// From the first packet to the delivery of the answer's first byte.
+    /// From the first packet to the delivery of the response's first byte.
     pub first_byte_ms: Option<f64>,
     /// Packets that the network dropped.
     pub dropped: u32,

@@ -17,7 +17,7 @@ pub struct Sketch {
     pub pid: u32,
     /// Where the files of the lab lie; gone after it.
     pub directory: PathBuf,
-    /// Whom to believe: the lab's own authority, PEM.
+    /// Whom to trust: the lab's own authority, PEM.
     pub trust: PathBuf,
     /// Where programs inside log their TLS secrets (`SSLKEYLOGFILE`).
     pub key_log: PathBuf,

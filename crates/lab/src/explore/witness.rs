@@ -208,7 +208,7 @@ fn ends(packet: &CapturedPacket) -> Option<Ends> {
     Some((client, server, packet.frame.get(PROTOCOL) == Some(&UDP)))
 }
 
-/// Whether a packet may begin a connection: a SYN, or a long header of QUIC (RFC 9000 section
+/// Whether a packet may start a connection: a SYN, or a long header of QUIC (RFC 9000 section
 /// 17.2) from the client.
 fn opens(packet: &CapturedPacket) -> bool {
     let frame = &packet.frame;

@@ -109,7 +109,7 @@ impl Server for CommandServer {
 const PLACEHOLDERS: [&str; 5] = ["port", "cert", "key", "root", "log"];
 
 /// Name and command. What stands before the first `=` is a name only if it looks like one, since
-/// commands may begin with the setting of a variable.
+/// commands may start with the setting of a variable.
 fn split(argument: &str, index: usize) -> (String, &str) {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_lowercase())

@@ -41,7 +41,7 @@ impl Server for H2o {
         let user = if confined { "" } else { "user: root\n" };
         let config = post.write("h2o.conf", &config(post, user))?;
         // Started as root it changes its user, even to the same one, and may not where no other
-        // user exists. In a user namespace below ours it is somebody else from the beginning.
+        // user exists. In a user namespace below ours it is somebody else from the start.
         let mut command = match find("unshare").filter(|_| confined) {
             Some(unshare) => {
                 let mut command = post.start(&unshare)?;

@@ -47,7 +47,7 @@ impl Server for Haproxy {
     }
 }
 
-/// What an answer may be long without being told so.
+/// What a response may be long without being told so.
 const USUAL_BUFFER: usize = 15 << 10;
 
 /// Certificate and key in one file, as it wants them.
@@ -65,7 +65,7 @@ fn join(post: &Post<'_>) -> Result<String, LabError> {
 }
 
 fn config(found: &Found, post: &Post<'_>, pem: &str) -> String {
-    // An answer has to fit into a buffer; only where one is wanted that large are buffers changed.
+    // A response has to fit into a buffer; only where one is wanted that large are buffers changed.
     let largest = post.pages.iter().map(|page| page.bytes).max().unwrap_or_default();
     let buffers = match largest > USUAL_BUFFER {
         true => format!("tune.bufsize {}\n", largest + (64 << 10)),

@@ -71,7 +71,7 @@ struct Post<'a> {
     /// Its addresses, one for each path. All servers answer on all; a server of datagrams that
     /// listens on 0.0.0.0 has to answer from the address that it was called by, and not all do.
     addresses: Vec<Ipv4Addr>,
-    /// What is asked for: servers without files answer nothing else.
+    /// What is requested: servers without files answer nothing else.
     pages: Vec<Page>,
     directory: PathBuf,
     /// Where it logs a line for each request.

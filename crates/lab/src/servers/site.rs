@@ -24,7 +24,7 @@ pub(crate) struct Site {
     pub root: PathBuf,
     /// This program.
     pub program: PathBuf,
-    /// All certificates in one PEM file: whom clients believe.
+    /// All certificates in one PEM file: whom clients trust.
     pub trust: PathBuf,
     /// Where the servers that can write their TLS secrets (`SSLKEYLOGFILE`).
     pub key_log: Option<PathBuf>,
@@ -80,7 +80,7 @@ impl Site {
     }
 
     /// For browsers: the pages given, and a certificate for all names below [`HOST`] by an
-    /// authority of this run alone. A browser believes no certificate that vouches for itself.
+    /// authority of this run alone. A browser trusts no certificate that vouches for itself.
     pub(crate) fn for_browsers(
         directory: &Path,
         program: &Path,
@@ -184,7 +184,7 @@ fn self_signed(certificate: Certificate) -> Result<(String, String), LabError> {
         }
     };
     let mut params = CertificateParams::new([HOST.to_owned()]).expect("a constant name");
-    // A client looks for whom it believes by name, and takes the first of that name.
+    // A client looks for whom it trusts by name, and takes the first of that name.
     params.distinguished_name.push(DnType::CommonName, format!("{HOST} {certificate}"));
     let cert = params.self_signed(&key).expect("a certificate for a constant name");
     Ok((cert.pem(), pem))

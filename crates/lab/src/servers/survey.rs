@@ -22,8 +22,8 @@ pub struct Surveyed {
 /// Starts a server with every certificate and every size, tries what it can do, and ends it.
 ///
 /// `directory` is an empty one that the caller removes, `program` this program, which is our own
-/// server. The calling process needs the privilege that `firstflight_emulator::enter_user_namespace`
-/// gives.
+/// server. The calling process needs the privilege that
+/// `firstflight_emulator::enter_user_namespace` gives.
 ///
 /// # Errors
 /// [`LabError`] if the server is not installed or does not start, or the network cannot be built.

@@ -177,7 +177,7 @@ impl Trial {
     }
 }
 
-/// The sessions of a connection, which often come before the answer and seldom much later.
+/// The sessions of a connection, which often come before the response and seldom much later.
 async fn sessions(mut answer: Answer) -> Vec<Session> {
     match answer.sessions.is_empty() {
         true => answer.exchange.close(TICKETS).await,
@@ -195,5 +195,5 @@ fn runtime() -> Result<tokio::runtime::Runtime, LabError> {
 /// How soon a server answers that serves several connections at a time.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How long a ticket may come after the answer.
+/// How long a ticket may come after the response.
 const TICKETS: Duration = Duration::from_millis(200);

@@ -22,7 +22,7 @@ pub(crate) struct Visited {
     said: PathBuf,
 }
 
-/// A page that servers are asked for.
+/// A page that servers are requested.
 pub(crate) struct VisitedPage {
     /// The file's name below the site's root.
     pub name: String,

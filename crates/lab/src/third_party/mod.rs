@@ -22,7 +22,7 @@ use crate::{Client, Http, Kind, Workload};
 pub(crate) struct ThirdParty<'a> {
     /// Where they run.
     pub namespace: &'a Namespace,
-    /// Whom they believe, as PEM.
+    /// Whom they trust, as PEM.
     pub trust: PathBuf,
     /// A directory for what they keep.
     pub directory: PathBuf,
@@ -73,7 +73,7 @@ pub(crate) fn cannot(client: Client, asked: &Asked) -> Option<&'static str> {
 
 impl ThirdParty<'_> {
     /// Makes one connection, and before it one more if it needs what is not there. Gives the client
-    /// random, by which its packets are known, and when it was begun.
+    /// random, by which its packets are known, and when it was started.
     ///
     /// # Errors
     /// A sentence: the client did not run, failed or hung.

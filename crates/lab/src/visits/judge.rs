@@ -63,7 +63,7 @@ pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
 }
 
 /// When the page or picture was there, as the browser reports it. Firefox's `responseEnd` of a
-/// picture that is a page of its own is that of its beginning; it has no subresources, so the load
+/// picture that is a page of its own is that of its start; it has no subresources, so the load
 /// event is its end.
 pub(crate) fn browser_total(page: VisitPage, timings: &BrowserTimings) -> f64 {
     match (page, timings.load_event_ms) {

@@ -27,7 +27,7 @@ pub(crate) struct Ground<'a> {
     pub servers: &'a [Visited],
     pub site: &'a Site,
     pub sorter: Sorter<'a>,
-    /// When the visits began, in nanoseconds.
+    /// When the visits started, in nanoseconds.
     pub origin: u64,
     /// Whether each of the browsers has been started once: then it can be, and a start that fails
     /// costs a visit and not the run.
@@ -200,7 +200,7 @@ impl<'a> Tour<'a> {
                 }
             }
         }
-        // The client's Finished, then the tickets that answer it.
+        // The client's Finished, then the tickets that response it.
         thread::sleep(network.rtt() + SETTLE);
         let secrets = fs::read_to_string(self.secrets()).unwrap_or_default();
         let (packets, missed) = ground.sorter.take(path);

@@ -198,7 +198,7 @@ fn shared_out<T: Send>(
                 while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = work(&lane, *job);
                     if result.is_err() {
-                        // The others need not begin what comes to nothing.
+                        // The others need not start what comes to nothing.
                         next.store(jobs.len(), Ordering::Relaxed);
                     }
                     results.lock().unwrap_or_else(PoisonError::into_inner).push(result);

@@ -30,7 +30,7 @@ impl<'a> Sorter<'a> {
     }
 
     /// All packets of a path that nobody has taken yet, and how many of all paths the tap has
-    /// missed since the beginning.
+    /// missed since the start.
     pub(crate) fn take(&self, path: usize) -> (Vec<CapturedPacket>, u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = self.tap.take();

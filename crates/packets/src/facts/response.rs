@@ -1,4 +1,4 @@
-//! The server's answer: its first byte and its last.
+//! The server's response: its first byte and its last.
 
 use serde::Serialize;
 
@@ -18,13 +18,13 @@ use super::Unknown;
 /// server did not take counts where it is sent again. Server packets with nothing but TLS 1.3
 /// tickets do not deepen what follows, for no client waits for them (RFC 8446 section 4.6.1).
 ///
-/// Over QUIC it is the first byte from the server on a stream that the client opened both ways; over
-/// HTTP/3 of the first HEADERS or DATA frame there. What is counted are datagrams: those with CRYPTO
-/// or STREAM data, a Retry, a Version Negotiation, and of the client's acknowledgements those that
-/// the server waits for, since its address is not validated and three times what came from it is
-/// used up (RFC 9000 section 8.1), or since a flight of the handshake is longer than the initial
-/// congestion window. Data before a Retry, and early data that was refused, counts where it is sent
-/// again.
+/// Over QUIC it is the first byte from the server on a stream that the client opened both ways;
+/// over HTTP/3 of the first HEADERS or DATA frame there. What is counted are datagrams: those with
+/// CRYPTO or STREAM data, a Retry, a Version Negotiation, and of the client's acknowledgements
+/// those that the server waits for, since its address is not validated and three times what came
+/// from it is used up (RFC 9000 section 8.1), or since a flight of the handshake is longer than the
+/// initial congestion window. Data before a Retry, and early data that was refused, counts where it
+/// is sent again.
 ///
 /// So the count is exact as long as neither side pauses for a whole round trip within one
 /// flight, and no loss makes it: what it then sends may be counted as caused by what came

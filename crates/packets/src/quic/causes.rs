@@ -90,7 +90,7 @@ impl Credit {
 /// server waits.
 const LEAST_DATAGRAM: u64 = 1200;
 
-/// About the least that a congestion window is at the beginning (RFC 9002 section 7.2).
+/// About the least that a congestion window is at the start (RFC 9002 section 7.2).
 const INITIAL_WINDOW: u64 = 10 * LEAST_DATAGRAM;
 
 fn last(sums: &[(u64, u64)], before: impl Fn(u64) -> bool) -> u64 {

@@ -55,7 +55,7 @@ impl Connections {
         self.flows.len()
     }
 
-    /// Takes a datagram in, into so much `room`. Says whether it was passed over because it begins
+    /// Takes a datagram in, into so much `room`. Says whether it was passed over because it starts
     /// a connection and they are `full`.
     pub(crate) fn datagram(
         &mut self,
@@ -120,7 +120,7 @@ impl Connections {
                 _ => self.place_answer(ends, long, between),
             },
             Direction::ToServer if begins(long, udp) => {
-                // After a Version Negotiation a client may begin again under another ID.
+                // After a Version Negotiation a client may start again under another ID.
                 let again = between.last().filter(|number| {
                     let flow = self.flows.get(number);
                     flow.is_some_and(|flow| flow.facts.version_negotiations > 0 && !flow.answered)
@@ -322,7 +322,7 @@ impl Connections {
     }
 }
 
-/// Whether a client's packet begins a connection: an Initial packet, or early data that overtook
+/// Whether a client's packet starts a connection: an Initial packet, or early data that overtook
 /// it, or one of an unknown version that is as long as a first one has to be (RFC 9000 section
 /// 14.1).
 fn begins(long: &Long<'_>, udp: &Udp<'_>) -> bool {

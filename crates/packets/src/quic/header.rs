@@ -123,7 +123,7 @@ pub(crate) struct Protected<'a> {
     pub(crate) token: &'a [u8],
     /// From its first byte to its last.
     pub(crate) bytes: &'a [u8],
-    /// Where its packet number begins; 0 in a short header, which does not say it.
+    /// Where its packet number starts; 0 in a short header, which does not say it.
     pub(crate) number_at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Finds the frames of an answer in what a server sends on a request's stream over HTTP/3 (RFC
+//! Finds the frames of a response in what a server sends on a request's stream over HTTP/3 (RFC
 //! 9114 section 7).
 
 use std::ops::Range;

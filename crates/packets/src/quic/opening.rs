@@ -159,7 +159,7 @@ impl<'a> Opening<'a> {
         self.long(direction, Kind::Handshake, &mut keys);
     }
 
-    /// The version with which a client began again after a Version Negotiation.
+    /// The version with which a client started again after a Version Negotiation.
     fn begun_again(&self) -> Option<Version> {
         let initial = |slot: &Slot<'_>| match slot.part {
             Part::Protected(packet) if packet.kind == Kind::Initial => packet.version,
@@ -223,7 +223,7 @@ impl<'a> Opening<'a> {
         let largest = &mut self.largest[direction as usize][kind.space()];
         let late = largest.is_some_and(|largest| number < largest);
         *largest = Some(largest.unwrap_or(0).max(number));
-        // A client that begins again in another version counts again.
+        // A client that starts again in another version counts again.
         let version = packet.version.filter(|_| kind == Kind::Initial);
         let duplicate = !self.numbers.insert((direction, kind.space(), version, number));
         if !duplicate {

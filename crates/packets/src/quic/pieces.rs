@@ -11,7 +11,7 @@ use crate::reassembly::Stream;
 pub(crate) struct Pieces {
     pub(crate) stream: Stream,
     waiting: BTreeMap<(u64, usize), Vec<u8>>,
-    /// Every copy: when it was delivered to its receiver, where it begins and ends.
+    /// Every copy: when it was delivered to its receiver, where it starts and ends.
     copies: Vec<(u64, u64, u64)>,
     /// Where the last byte ends that is there.
     end: u64,
@@ -35,7 +35,7 @@ impl Pieces {
             if offset > self.stream.bytes.len() as u64 {
                 break;
             }
-            // Positions in a `Stream` begin at 1.
+            // Positions in a `Stream` start at 1.
             self.stream.append(offset + 1, brought, &first.remove());
         }
     }

@@ -112,7 +112,7 @@ impl PacketKeys {
         Self::with_mask(self.version, self.suite, &secret, self.mask.clone())
     }
 
-    /// The key phase of a packet with a short header whose number begins at `number_at`, were it
+    /// The key phase of a packet with a short header whose number starts at `number_at`, were it
     /// under these keys.
     pub(crate) fn key_phase(&self, packet: &[u8], number_at: usize) -> Option<bool> {
         let mask = self.mask_of(packet, number_at)?;
@@ -149,7 +149,7 @@ impl PacketKeys {
         Some(Unprotected { number, key_phase: first & 0x04 != 0, frames })
     }
 
-    /// The mask by the sample four bytes behind the number's beginning (RFC 9001 section 5.4.2).
+    /// The mask by the sample four bytes behind the number's start (RFC 9001 section 5.4.2).
     fn mask_of(&self, packet: &[u8], number_at: usize) -> Option<[u8; 5]> {
         Some(self.mask.mask(packet.get(number_at + 4..)?.first_chunk()?))
     }

@@ -1,4 +1,4 @@
-//! Finds the response: by HTTP/3 the frames of answers, else all that the server sends on streams
+//! Finds the response: by HTTP/3 the frames of responses, else all that the server sends on streams
 //! that the client opened.
 
 use super::flow::QuicFlow;

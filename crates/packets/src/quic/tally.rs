@@ -18,7 +18,7 @@ use crate::reassembly::{Coverage, Seen};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Space {
     pub(crate) of: Of,
-    /// Of data that the server threw away: how often the client had begun again when it sent it.
+    /// Of data that the server threw away: how often the client had started again when it sent it.
     /// Where such data comes again it is no copy.
     pub(crate) lost: Option<usize>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Load {
     pub(crate) ranges: Vec<(Space, Range<u64>)>,
     /// Some of it was there before.
     pub(crate) again: bool,
-    /// It makes the client begin again.
+    /// It makes the client start again.
     pub(crate) turns_back: bool,
     /// It has an ACK frame of any level.
     pub(crate) acknowledges: bool,

@@ -1,11 +1,11 @@
-//! Where a server makes a client begin again: Retry and Version Negotiation.
+//! Where a server makes a client start again: Retry and Version Negotiation.
 
 use super::flow::QuicFlow;
 use super::header::Part;
 use super::opening::Slot;
 use crate::Direction;
 
-/// A packet that reached the client and made it begin again.
+/// A packet that reached the client and made it start again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn<'a> {
     pub(crate) datagram: usize,

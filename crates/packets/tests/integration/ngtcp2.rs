@@ -215,7 +215,7 @@ fn ngtcp2_version_negotiation() {
         return;
     }
     let server = Server::new(&[]);
-    // Some releases begin again, from another port.
+    // Some releases start again, from another port.
     let taken = server.all(&["-v", "0x1a2a3a4a"]);
     let (turned, again) = taken.split_first().unwrap();
     assert_eq!(turned.quic().unwrap().version_negotiations, 1);

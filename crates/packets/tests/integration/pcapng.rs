@@ -64,7 +64,7 @@ fn a_full_handshake_opens_decrypted_and_only_by_its_secrets() {
     let world = Made::default().world();
     let capture = world.capture(&Path::new(20 * MS));
     let file = write(&capture, &world.key_log());
-    // The request comes with Finished (20), the answer with two tickets (4).
+    // The request comes with Finished (20), the response with two tickets (4).
     assert_eq!(http(&file), ["GET||20", "|200|4,4"]);
     assert_eq!(
         tshark(&file, "tls.handshake.type == 11", &["tls.handshake.type"]),

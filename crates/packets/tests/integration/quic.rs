@@ -99,7 +99,7 @@ fn rfc9114_http3_is_read_up_to_its_frames() {
     let facts = check(&world, LabelKind::Full, 2, 2);
     assert_eq!(facts.tls.unwrap().alpn.as_deref(), Some("h3"));
     check(&world.meet(), LabelKind::EarlyAccepted, 1, 1);
-    // A frame of a reserved type is no answer (RFC 9114 section 7.2.8).
+    // A frame of a reserved type is no response (RFC 9114 section 7.2.8).
     world = QuicWorld::http3(600);
     let answer = world.response.len() as u64;
     world.response = [http3_frame(0x21, 30), world.response].concat();

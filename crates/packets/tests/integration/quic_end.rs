@@ -19,7 +19,7 @@ pub(crate) struct End {
 impl End {
     pub(crate) fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
         let mut config = EndpointConfig::default();
-        // The client begins with a draft if it is told to.
+        // The client starts with a draft if it is told to.
         let versions = if server.is_some() { vec![1] } else { vec![1, DRAFT_29] };
         config.supported_versions(versions).grease_quic_bit(false);
         let endpoint = Endpoint::new(Arc::new(config), server, true, Some([seed; 32]));

@@ -98,7 +98,7 @@ pub(crate) struct Run<'a> {
     /// When the client closes, once it has all.
     closes: Option<u64>,
     done: bool,
-    /// Answers that the server will begin.
+    /// Answers that the server will start.
     thinking: Vec<(u64, StreamId)>,
 }
 

@@ -191,7 +191,7 @@ impl QuicWorld {
         self.capture_of_version(way, 1)
     }
 
-    /// The client begins with this version.
+    /// The client starts with this version.
     pub(crate) fn capture_of_version(&self, way: &Way, version: u32) -> Vec<Captured> {
         let tls = QuicClientConfig::try_from(self.client.clone()).unwrap();
         let mut client = ClientConfig::new(Arc::new(tls));

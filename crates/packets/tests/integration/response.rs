@@ -1,4 +1,4 @@
-//! When the connection was set up, and where its response begins and ends.
+//! When the connection was set up, and where its response starts and ends.
 
 use firstflight_packets::{
     CertificateFacts, Direction, FirstResponse, FlowFacts, LabelKind, LastResponse, NamedGroup,

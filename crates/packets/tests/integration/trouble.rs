@@ -167,7 +167,7 @@ fn limits_bound_what_is_kept_and_are_told() {
         feed(&mut observer, &capture);
         observer.take_finished().remove(0)
     };
-    // The response begins within the limit, so that what lies beyond it does not matter.
+    // The response starts within the limit, so that what lies beyond it does not matter.
     let enough = judge(Limits { bytes_per_direction: 16_000 + 8000, ..Limits::default() });
     assert_eq!(enough.round_trips(), Some(3));
     for limits in [

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 /// The pieces that came so far. Where they overlap, the first counts.
 #[derive(Default)]
 pub(super) struct Assembly {
-    /// What is whole from the beginning on.
+    /// What is whole from the start on.
     whole: Vec<u8>,
-    /// Pieces that begin after a gap, without overlaps.
+    /// Pieces that start after a gap, without overlaps.
     apart: BTreeMap<usize, Vec<u8>>,
 }
 

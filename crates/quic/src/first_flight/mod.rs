@@ -1,4 +1,4 @@
-//! The ClientHellos of connections that begin, read from Initial packets beside quinn.
+//! The ClientHellos of connections that start, read from Initial packets beside quinn.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::packet::PacketKey;
 use assembly::{Assembly, Hopeless};
 use packet::{ClientKeys, Initial};
 
-/// Collects the ClientHellos of connections that begin, from datagrams as they come in and before
+/// Collects the ClientHellos of connections that start, from datagrams as they come in and before
 /// quinn sees them. Sans-IO: the time is given, nothing waits, memory is bounded.
 ///
 /// It is a second reader beside quinn; what it says decides nothing by itself. Anybody can write
@@ -55,7 +55,7 @@ impl Default for FirstFlightsLimits {
     }
 }
 
-/// What is known of a connection that begins.
+/// What is known of a connection that starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstFlight {
     /// The ClientHello is whole: the message with its header, and the token of the Initial packet
@@ -72,7 +72,7 @@ pub enum FirstFlight {
     Unknown,
 }
 
-/// Where a connection comes from, and the id that it began with.
+/// Where a connection comes from, and the id that it started with.
 type Key = (SocketAddr, ConnectionId);
 
 struct Flight {
@@ -124,8 +124,8 @@ impl FirstFlights {
         whole
     }
 
-    /// Takes the flight of the connection that `remote` began with this destination connection id;
-    /// one that is not whole yet stays.
+    /// Takes the flight of the connection that `remote` started with this destination connection
+    /// id; one that is not whole yet stays.
     pub fn take(&mut self, remote: SocketAddr, orig_dst_cid: &ConnectionId) -> FirstFlight {
         let key = (remote, *orig_dst_cid);
         let Some(flight) = self.flights.get(&key) else { return FirstFlight::Unknown };
@@ -172,7 +172,7 @@ impl FirstFlights {
             };
         }
         let mut flight = Flight::new(initial, self.begun, now);
-        // Only what decrypts and brings some of a ClientHello begins a flight.
+        // Only what decrypts and brings some of a ClientHello starts a flight.
         let Ok(became_whole) = flight.see(initial, limit) else { return false };
         if flight.assembly.is_empty() {
             return false;

@@ -9,7 +9,7 @@ pub(super) struct Initial<'a> {
     pub(super) token: &'a [u8],
     /// From the first byte to the end that its length tells.
     packet: &'a [u8],
-    /// Where the packet number begins.
+    /// Where the packet number starts.
     number_at: usize,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn initials(datagram: &[u8]) -> impl Iterator<Item = Initial<'_>> {
     })
 }
 
-/// Whether a datagram may begin a connection: its first packet is an Initial of version 1, and it
+/// Whether a datagram may start a connection: its first packet is an Initial of version 1, and it
 /// is as long as it has to be (RFC 9000 section 14.1). Cheap.
 pub(super) fn may_begin(datagram: &[u8]) -> bool {
     datagram.len() >= SMALLEST
@@ -54,7 +54,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The packet that `bytes` begin with, and the bytes after it. `None`: there is none that has a
+/// The packet that `bytes` start with, and the bytes after it. `None`: there is none that has a
 /// length, so nothing can follow.
 fn long_packet(bytes: &[u8]) -> Option<(Packet<'_>, &[u8])> {
     let mut reader = Reader(bytes);

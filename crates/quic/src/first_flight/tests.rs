@@ -166,7 +166,7 @@ fn what_cannot_become_a_client_hello_is_dropped() {
     // STREAM frames do not belong into an Initial packet (RFC 9000 section 12.4).
     let stream = [crypto_frame(0, &hello(100)), vec![8, 0]].concat();
     see(&mut flights, remote(1), &datagram(&ID, b"", 0, stream), NOW);
-    // Nor does a packet without CRYPTO frames begin anything.
+    // Nor does a packet without CRYPTO frames start anything.
     see(&mut flights, remote(1), &datagram(&ID, b"", 0, vec![1]), NOW);
     assert!(flights.is_empty());
     see(&mut flights, remote(1), &datagram(&ID, b"", 0, crypto_frame(0, &hello(100)[..50])), NOW);

@@ -102,7 +102,7 @@ impl Shard {
         self.slab.get((link as usize).checked_sub(1)?)
     }
 
-    /// Adds a record that expires at the beginning of unit `expires`. There must be room.
+    /// Adds a record that expires at the start of unit `expires`. There must be room.
     pub(super) fn insert(&mut self, key: ClaimKey, hash: u32, state: State, expires: u32) {
         // Whoever claims with an expiry in the past read its clock late: one unit is enough.
         let expires = expires.max(self.clock.saturating_add(1));
@@ -198,5 +198,5 @@ fn with_state(hash: u32, state: State) -> u32 {
 /// Buckets of one unit: more than the longest life of a flight's record at the default settings.
 pub(super) const WHEEL: usize = 512;
 
-/// Where the state's bits begin.
+/// Where the state's bits start.
 const STATE: u32 = 30;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Opens after some failures in a row. Then claims are not even sent, and only a probe now and
-/// then asks whether the store is back; each that fails doubles the wait up to [`Breaker::LONGEST`].
+/// Opens after some failures in a row. Then claims are not even sent, and only a probe now and then
+/// asks whether the store is back; each that fails doubles the wait up to [`Breaker::LONGEST`].
 ///
 /// Time is since an arbitrary start on a monotonic clock. Heartbeats and claims feed it alike.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -77,7 +77,7 @@ impl Breaker {
         }
     }
 
-    /// The store answered. The first answer closes the breaker on probation: the next failure
+    /// The store answered. The first response closes the breaker on probation: the next failure
     /// opens it again, and the waits go on where they were; a second answer ends that.
     pub fn succeeded(&mut self) {
         match self.state {

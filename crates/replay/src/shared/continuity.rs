@@ -148,7 +148,7 @@ impl Continuity {
         self.mark.as_ref()
     }
 
-    /// Takes a heartbeat, of which the answer came at `now`, and says what to do.
+    /// Takes a heartbeat, of which the response came at `now`, and says what to do.
     pub fn heartbeat(&mut self, seen: &Heartbeat, now: Duration) -> Orders {
         let broken = self.find_break(seen);
         if broken == Some(Break::Offset) || self.may_have_evicted(seen) {
@@ -212,7 +212,7 @@ impl Continuity {
         }
     }
 
-    /// Whether the answers of a batch of claims count: by its own sighting, which came at `now`,
+    /// Whether the responses of a batch of claims count: by its own sighting, which came at `now`,
     /// and by all that the heartbeats know.
     ///
     /// # Errors
@@ -319,7 +319,7 @@ impl Continuity {
         Some(EpochWrite { epoch, life: Epoch::LIFE + ahead })
     }
 
-    /// Whether an epoch of this age began after the last gap.
+    /// Whether an epoch of this age started after the last gap.
     fn is_after_gap(&self, store_time: Duration, age: Duration) -> bool {
         let began = store_time.saturating_sub(age).saturating_add(Self::AGE_ROUNDING);
         self.gap.is_none_or(|gap| began >= gap)

@@ -41,7 +41,7 @@ impl Slots {
 /// The time of its writing is the store's to say, not the writer's: the record is set with a life
 /// of [`Epoch::LIFE`], and its age is read off the life that is left (`PTTL`). A writer's own stamp
 /// could come late (held up in a socket by a partition or a stopped process) and call an epoch old
-/// that has just begun. And it is written only by a node whose clock is within the margin of the
+/// that has just started. And it is written only by a node whose clock is within the margin of the
 /// store's: otherwise a store's clock that is set right afterwards would age it at once.
 ///
 /// It bears the writer's settings, since records and windows of nodes that differ in them do not

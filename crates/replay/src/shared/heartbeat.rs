@@ -20,7 +20,7 @@ pub struct Heartbeat {
     pub maxmemory: u64,
     /// `maxmemory_policy`.
     pub maxmemory_policy: String,
-    /// `evicted_keys` since the process began.
+    /// `evicted_keys` since the process started.
     pub evicted_keys: u64,
     /// The slots that it owns, as this node knows them.
     pub slots: Slots,
@@ -30,7 +30,7 @@ pub struct Heartbeat {
     pub epoch_age: Duration,
     /// The store's clock, since 1970.
     pub store_time: Duration,
-    /// This node's clock when the answer had come, since 1970 (the clock by which ticket ages are
+    /// This node's clock when the response had come, since 1970 (the clock by which ticket ages are
     /// measured).
     pub node_time: Duration,
     /// This node's mark in the store as it was before this heartbeat: the number that one of its
@@ -87,7 +87,7 @@ pub struct Orders {
 pub struct EpochWrite {
     /// Its [`Display`](std::fmt::Display) is the record's text.
     pub epoch: Epoch,
-    /// The record's life: [`Epoch::LIFE`], or longer for an epoch that begins later than now.
+    /// The record's life: [`Epoch::LIFE`], or longer for an epoch that starts later than now.
     pub life: Duration,
 }
 

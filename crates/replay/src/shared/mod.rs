@@ -11,7 +11,7 @@
 //! for good, so whoever comes with it again has lost, and the store need not be asked. It needs no
 //! trust in the store, since losing executes nothing; and a filter that is full or was lost with
 //! its process only asks more often. A flight whose claim is under way or unknown must not be in
-//! it: an honest original after a copy that nobody executed would be answered 425.
+//! it: an honest original after a copy that nobody executed would get 425.
 
 mod breaker;
 mod config;

@@ -19,7 +19,7 @@ pub struct Sighting {
     pub epoch_age: Duration,
     /// The store's clock, since 1970.
     pub store_time: Duration,
-    /// This node's clock when the answer had come, since 1970 (the clock by which ticket ages are
+    /// This node's clock when the response had come, since 1970 (the clock by which ticket ages are
     /// measured).
     pub node_time: Duration,
 }
@@ -31,7 +31,7 @@ pub enum StoreAnswer {
     Won,
     /// The key was there.
     Lost,
-    /// There is no answer, or none that counts.
+    /// There is no response, or none that counts.
     Unknown(Unknown),
 }
 
@@ -41,7 +41,7 @@ pub enum Unknown {
     /// No connection to the store, or none to a master for which a majority of the sentinels
     /// vouches.
     Absent,
-    /// No answer within the budget.
+    /// No response within the budget.
     Slow,
     /// The store did not record: out of memory, read-only, loading, moved.
     Refused,

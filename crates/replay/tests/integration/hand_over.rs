@@ -64,7 +64,7 @@ struct World {
     held: HashMap<u8, bool>,
 }
 
-/// The new process began so long before the time by which both count.
+/// The new process started so long before the time by which both count.
 const HEAD_START: u64 = 500_000;
 
 fn ms(millis: u64) -> Duration {

@@ -50,7 +50,7 @@ enum Step {
     /// TLS refuses all early data from now on, or does not any more: early data is switched off,
     /// or protocols, groups, limits or site names are not those of the tickets.
     Switch,
-    /// The process ends and another begins, some milliseconds later, with the same ticket keys.
+    /// The process ends and another starts, some milliseconds later, with the same ticket keys.
     Restart(u64),
     /// The register loses its records.
     LoseClaims,
@@ -312,7 +312,7 @@ impl World {
         self.gate = Gate::new(self.config, self.epochs.clone());
     }
 
-    /// Forgets connections that can do nothing more, once an honest one has all its answers.
+    /// Forgets connections that can do nothing more, once an honest one has all its responses.
     fn tidy(&mut self) {
         let Self { connections, flights, answers, .. } = self;
         connections.retain(|connection| {
@@ -396,7 +396,7 @@ fn overflow_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// When the world begins, and how far stated ages may be off.
+/// When the world starts, and how far stated ages may be off.
 const START_SECOND: i64 = 3600;
 
 /// A few seconds' worth, unless PROPTEST_CASES asks for more.

@@ -9,7 +9,7 @@
 //!              `p50(0rtt, server=nginx, profile=cable, tfo=on, tls=1.3, time=total)`
 //! ```
 //!
-//! A condition describes what must not be. It is asked for each cell that its first figure selects,
+//! A condition describes what must not be. It is requested each cell that its first figure selects,
 //! and fails if it is true in any of them. Further figures belong to the same cell but for what
 //! their own kind and filters say: `p50(0rtt) > 0.7*p50(full)` compares each 0-RTT cell with the
 //! full handshake on the same path, at the same server, with the same version. `rtt` is the round
@@ -60,7 +60,7 @@ impl Condition {
         self.root.any(&|expression| matches!(expression, Expression::Rtt))
     }
 
-    /// The answer as a verdict in any case: what cannot be decided is [`Verdict::undecided`].
+    /// The response as a verdict in any case: what cannot be decided is [`Verdict::undecided`].
     pub fn verdict(&self, record: &Record, old: Option<&Record>) -> Verdict {
         self.check(record, old).unwrap_or_else(|error| {
             Verdict::undecided("condition", &self.claim(), &error.to_string())

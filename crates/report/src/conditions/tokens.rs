@@ -19,7 +19,7 @@ pub(super) enum Token {
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub token: Token,
-    /// Byte where it begins.
+    /// Byte where it starts.
     pub at: usize,
     /// Byte after it.
     pub end: usize,
@@ -96,7 +96,7 @@ fn sign(text: &str, at: usize) -> Result<(Token, usize), ConditionError> {
     }
 }
 
-/// The byte after the run of such characters that begins at `at`.
+/// The byte after the run of such characters that starts at `at`.
 fn run(text: &str, at: usize, is: impl Fn(char) -> bool) -> usize {
     text[at..].find(|c| !is(c)).map_or(text.len(), |length| at + length)
 }

@@ -52,14 +52,14 @@ impl WaterfallChart<'_> {
         drawing(self.id, (WIDTH, floor + BOTTOM), self.title, &description, marks)
     }
 
-    /// A little after the last byte of the answer.
+    /// A little after the last byte of the response.
     fn end_ms(&self) -> f64 {
         let last = self.waterfall.last_byte_ms.max(self.waterfall.first_byte_ms);
         let last = if last.is_finite() && last > 0.0 { last } else { self.until_ms };
         (1.05 * last).min(self.until_ms)
     }
 
-    /// Packets until the answer was there.
+    /// Packets until the response was there.
     fn shown(&self) -> impl Iterator<Item = &WaterfallPacket> {
         let end = self.waterfall.last_byte_ms.max(self.waterfall.first_byte_ms) + ROUNDING;
         let within = move |packet: &&WaterfallPacket| {

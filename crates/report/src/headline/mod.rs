@@ -128,7 +128,7 @@ fn main_sentence(saving: &Saving<'_>) -> String {
     )
 }
 
-/// The network at the beginning of a sentence.
+/// The network at the start of a sentence.
 fn on(profile: &str, rtt_ms: f64) -> String {
     let rtt = format!("{rtt_ms} ms");
     match network(profile, rtt_ms) {

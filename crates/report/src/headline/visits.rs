@@ -27,8 +27,9 @@ pub(super) fn sentences(record: &Record) -> Vec<String> {
     sentences
 }
 
-/// The pairs that stand for the run, browser by browser, if early data came about in them: of the smallest page, at the
-/// walk-through's round-trip time if it was measured, at the record's first server.
+/// The pairs that stand for the run, browser by browser, if early data came about in them: of the
+/// smallest page, at the walk-through's round-trip time if it was measured, at the record's first
+/// server.
 pub(crate) fn typical(record: &Record) -> Vec<Pair<'_>> {
     let tells = |pair: &Pair<'_>| pair.is_early() && pair.medians().is_some();
     let pairs: Vec<Pair<'_>> = pairs(record).into_iter().filter(tells).collect();

@@ -11,7 +11,7 @@ use crate::sheets::{self, Sheet};
 use crate::visits::{Pair, warned, who};
 use crate::{Interval, Record, Witness};
 
-/// The main heading, the savings network by network, and whether to believe them.
+/// The main heading, the savings network by network, and whether to trust them.
 pub(super) fn header(record: &Record) -> Markup {
     // What belongs together stays on a line.
     let unbroken = |text: String| text.replace("0-RTT", "0\u{2011}RTT").replace(" ms", "\u{a0}ms");

@@ -26,7 +26,7 @@ pub struct Cell {
     pub tls: String,
     /// `full`, `resumed`, `0-RTT` or `refused` (early data that the server is made to refuse).
     pub kind: String,
-    /// Whether TCP Fast Open was asked for.
+    /// Whether TCP Fast Open was requested.
     pub tfo: bool,
     /// Whether the client brought an address token from an earlier connection (QUIC; RFC 9000
     /// section 8.1.3).
@@ -38,7 +38,7 @@ pub struct Cell {
     pub group: String,
     /// The server's certificate: `ecdsa-p256`, `rsa-2048`, `ed25519`.
     pub certificate: String,
-    /// Length of the answer's content in bytes.
+    /// Length of the response's content in bytes.
     pub response_bytes: u64,
     /// Whether it is the second arm of an A/A control, equal to another cell in all else.
     pub control: bool,
@@ -79,20 +79,20 @@ pub struct Summary {
     /// From the connect call until the TLS connection could carry requests without early data
     /// (curl: `time_appconnect`).
     pub setup: Option<Figures>,
-    /// From the connect call to the first byte of the answer in the client
+    /// From the connect call to the first byte of the response in the client
     /// (curl: `time_starttransfer`).
     pub first_byte: Figures,
-    /// From the connect call to the last byte of the answer (curl: `time_total`).
+    /// From the connect call to the last byte of the response (curl: `time_total`).
     pub total: Option<Figures>,
     /// The first byte as the packets have it, without client and kernel: median.
     pub wire_p50_ms: Option<f64>,
     /// The last byte likewise.
     #[serde(default)]
     pub wire_total_p50_ms: Option<f64>,
-    /// Round trips from the first packet to the first byte of the answer, counted from packets;
+    /// Round trips from the first packet to the first byte of the response, counted from packets;
     /// what all but one in twenty samples took, `None` if fewer agree.
     pub round_trips: Option<u32>,
-    /// The same to the last byte of the answer.
+    /// The same to the last byte of the response.
     pub total_round_trips: Option<u32>,
     /// What the median of the first byte has beyond the model.
     pub residual: Option<Residual>,

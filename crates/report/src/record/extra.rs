@@ -119,9 +119,9 @@ pub struct MiddleboxOutcome {
     pub middlebox: String,
     /// The server.
     pub server: String,
-    /// What was asked for: `full`, `resumed` or `0-RTT`.
+    /// What was requested: `full`, `resumed` or `0-RTT`.
     pub kind: String,
-    /// Whether TCP Fast Open was asked for.
+    /// Whether TCP Fast Open was requested.
     pub tfo: bool,
     /// Key-share group.
     pub group: String,
@@ -150,7 +150,7 @@ pub struct Waterfall {
     pub cell: usize,
     /// What its packets show, in words.
     pub label: String,
-    /// When the first byte of the answer was delivered, in milliseconds since the first packet.
+    /// When the first byte of the response was delivered, in milliseconds since the first packet.
     pub first_byte_ms: f64,
     /// When its last byte was.
     pub last_byte_ms: f64,
@@ -195,8 +195,8 @@ pub struct Capture {
 pub struct Load {
     /// The server, or the URL.
     pub server: String,
-    /// `open` (connections begin at intended times, latency counts from them) or `closed` (a new
-    /// one begins when another has ended; waiting in line does not show in its latency).
+    /// `open` (connections start at intended times, latency counts from them) or `closed` (a new
+    /// one starts when another has ended; waiting in line does not show in its latency).
     pub model: String,
     /// HTTP version: `1.1` (over TCP) or `3` (over QUIC).
     #[serde(default = "http_one")]
@@ -207,7 +207,7 @@ pub struct Load {
     pub threads: usize,
     /// Connections at a time; closed only.
     pub connections: Option<usize>,
-    /// Connections a second that were asked for; open only.
+    /// Connections a second that were requested; open only.
     pub rate_wanted: Option<f64>,
     /// Connections a second that were completed.
     pub rate: f64,
@@ -219,7 +219,7 @@ pub struct Load {
     pub handshakes: Vec<(String, u64)>,
     /// What failed, and how often.
     pub errors: Vec<(String, u64)>,
-    /// Connections that were due but never begun.
+    /// Connections that were due but never started.
     pub not_begun: u64,
     /// TLS set-up.
     pub setup: Option<LoadLatency>,

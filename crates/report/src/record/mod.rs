@@ -38,7 +38,7 @@ pub struct Record {
     pub version: String,
     /// The command that makes this run again, seed included, without the program's path.
     pub command: Vec<String>,
-    /// When the run began, in UTC, RFC 3339.
+    /// When the run started, in UTC, RFC 3339.
     pub date: String,
     /// How long it took, in seconds.
     pub seconds: f64,
@@ -59,7 +59,7 @@ pub struct Record {
     pub experiments: Vec<Experiment>,
     /// The cells with their figures, in the order of the tables.
     pub cells: Vec<Cell>,
-    /// Every sample, in the order in which they were begun.
+    /// Every sample, in the order in which they were started.
     pub samples: Vec<Sample>,
     /// What one kind of handshake saves against another.
     pub effects: Vec<Effect>,
@@ -77,7 +77,7 @@ pub struct Record {
     /// What they visited, with the figures, in the order of the tables.
     #[serde(default)]
     pub visit_cells: Vec<VisitCell>,
-    /// Every visit, in the order in which they were begun.
+    /// Every visit, in the order in which they were started.
     #[serde(default)]
     pub visits: Vec<Visit>,
     /// What one kind of visit saves against another.

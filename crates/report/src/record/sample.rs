@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One connection. Times begin with the connect call.
+/// One connection. Times start with the connect call.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
     /// Which cell, by its place in [`Record::cells`](crate::Record::cells).
@@ -11,20 +11,20 @@ pub struct Sample {
     /// Which block: in each, every cell of a path comes once, in random order.
     #[serde(default)]
     pub block: usize,
-    /// When it began, in milliseconds since the measuring began.
+    /// When it started, in milliseconds since the measuring started.
     pub at_ms: f64,
     /// Until TLS could carry requests without early data.
     pub setup_ms: Option<f64>,
-    /// To the first byte of the answer; `None` if there was none.
+    /// To the first byte of the response; `None` if there was none.
     pub time_ms: Option<f64>,
-    /// To the last byte of the answer.
+    /// To the last byte of the response.
     pub total_ms: Option<f64>,
-    /// From the first packet to the first byte of the answer on the wire, both delays included.
+    /// From the first packet to the first byte of the response on the wire, both delays included.
     pub wire_ms: Option<f64>,
     /// The same to its last byte.
     #[serde(default)]
     pub wire_total_ms: Option<f64>,
-    /// Round trips to the first byte of the answer, counted from packets.
+    /// Round trips to the first byte of the response, counted from packets.
     pub round_trips: Option<u32>,
     /// Round trips to its last byte.
     pub total_round_trips: Option<u32>,

@@ -45,7 +45,7 @@ pub struct ServerFacts {
 pub struct ProfileFacts {
     /// Its name in cells.
     pub name: String,
-    /// Round-trip time of a small packet and its answer.
+    /// Round-trip time of a small packet and its response.
     pub rtt_ms: f64,
     /// Rate to the client; `None`: not limited.
     pub down_mbps: Option<f64>,

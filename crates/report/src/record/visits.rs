@@ -54,19 +54,19 @@ pub struct VisitSummary {
     pub wire_tls: Option<Figures>,
     /// From the start of the navigation to the last byte of the page or picture, in the browser.
     pub total: Figures,
-    /// From the first packet to the last byte of the answer on the wire; of a page with
+    /// From the first packet to the last byte of the response on the wire; of a page with
     /// subresources, to the last of theirs on the same connection.
     pub wire_total: Option<Figures>,
     /// To the load event, with all subresources.
     pub load: Option<Figures>,
     /// To the largest contentful paint.
     pub largest_paint: Option<Figures>,
-    /// Round trips from the first packet to the first byte of the answer; what all but one in
+    /// Round trips from the first packet to the first byte of the response; what all but one in
     /// twenty visits took, `None` if fewer agree.
     pub round_trips: Option<u32>,
 }
 
-/// One navigation. Times of the browser begin with the navigation, those of the wire with the
+/// One navigation. Times of the browser start with the navigation, those of the wire with the
 /// first packet to the server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Visit {
@@ -76,7 +76,7 @@ pub struct Visit {
     pub block: usize,
     /// Which visit of its block, from 0.
     pub turn: usize,
-    /// When it began, in milliseconds since the visits began.
+    /// When it started, in milliseconds since the visits started.
     pub at_ms: f64,
     /// What the browser says; `None` if it said nothing.
     pub browser: Option<BrowserTimings>,
@@ -126,7 +126,7 @@ pub struct VisitPackets {
     pub label: String,
     /// Its handshake in words, as a sample's label.
     pub detail: String,
-    /// Connections that were begun.
+    /// Connections that were started.
     pub connections: usize,
     /// How many of them carried early data that the server accepted.
     pub early_connections: usize,
@@ -134,12 +134,12 @@ pub struct VisitPackets {
     pub early_bytes: usize,
     /// How much later the request left than it would have without TLS.
     pub tls_ms: Option<f64>,
-    /// From the first packet of the page's connection to the first byte of the answer.
+    /// From the first packet of the page's connection to the first byte of the response.
     pub first_byte_ms: Option<f64>,
     /// The same to the last byte that the connection brought: of the page or picture, or of
     /// subresources.
     pub last_byte_ms: Option<f64>,
-    /// Round trips to the first byte of the answer.
+    /// Round trips to the first byte of the response.
     pub round_trips: Option<u32>,
     /// The group of the key share that was agreed on, such as `X25519MLKEM768`.
     pub group: Option<String>,

@@ -267,7 +267,7 @@ fn a_record_beside_itself_has_not_changed() {
     assert!(comparison.cautions.is_empty());
 }
 
-/// The round-trip time of a path elsewhere is found anew by each run, and no part of what it is.
+/// The round-trip time of a path elsewhere is found again by each run, and no part of what it is.
 #[test]
 fn runs_at_a_server_elsewhere_are_comparable() {
     let mut old = crate::synthetic::record(7);

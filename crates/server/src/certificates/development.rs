@@ -32,7 +32,7 @@ struct Shown {
     signed: Option<Identity>,
     /// From nobody, for all names: made where one needs it.
     plain: Option<Identity>,
-    /// When they are to be made anew, in seconds since 1970.
+    /// When they are to be made again, in seconds since 1970.
     due: u64,
 }
 
@@ -74,7 +74,7 @@ impl Development {
         }
     }
 
-    /// Whether what is shown should be made anew.
+    /// Whether what is shown should be made again.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.as_ref().is_some_and(|shown| now >= shown.due)
@@ -93,7 +93,7 @@ impl Development {
         }
     }
 
-    /// Says how clients come to believe it.
+    /// Says how clients come to trust it.
     pub(crate) fn announce(&self) {
         if let Some(authority) = &self.authority {
             info!(

@@ -95,7 +95,7 @@ impl Shelf for SharedCertificateStore {
                 }
                 Ok(Some(unsealed.content.to_vec()))
             }
-            // The store has answered: who holds what belongs there puts it anew.
+            // The store has answered: who holds what belongs there puts it again.
             Err(error) => {
                 let error = error.to_string();
                 if shared.may_complain(&place, Some(&error)) {
@@ -215,7 +215,7 @@ mod tests {
         assert!(!shared.may_complain(&place, Some(&reason)), "again");
         assert!(shared.may_complain(&place, Some("another reason")));
         assert!(shared.may_complain("another record", Some(&reason)));
-        // Put anew it is whole, and worth a complaint when it is spoiled again.
+        // Put again it is whole, and worth a complaint when it is spoiled again.
         node.put("ca/certificate/one", b"anew", LIFE).await.unwrap();
         assert_eq!(read(&node).await.as_deref(), Some(&b"anew"[..]));
         assert!(shared.may_complain(&place, Some(&reason)));

@@ -99,7 +99,7 @@ const FIELD: usize = 320;
 pub(crate) const UPSTREAM: usize = 32 * 1024;
 
 /// For each byte of a handshake that is not complete: the copy that is kept for a handshake that
-/// may begin again, the library's, and what their buffers are too large.
+/// may start again, the library's, and what their buffers are too large.
 pub(crate) const HANDSHAKE_BYTE: usize = 3;
 
 /// For each piece of a head that is not complete.

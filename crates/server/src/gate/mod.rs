@@ -474,7 +474,7 @@ fn micros(unix: i64) -> Duration {
     Duration::from_micros(u64::try_from(unix).unwrap_or(0))
 }
 
-/// How long the requests of a refused flight wait for its record, before they are answered 425:
+/// How long the requests of a refused flight wait for its record, before they get 425:
 /// for a failover of the store, and shorter than clients wait for a response.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 

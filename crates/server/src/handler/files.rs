@@ -179,7 +179,7 @@ fn may_be_served(path: &str) -> bool {
         })
 }
 
-/// The target with a slash at its path's end. `None`: the path does not begin with one slash, and a
+/// The target with a slash at its path's end. `None`: the path does not start with one slash, and a
 /// browser could take it for another host's.
 fn directory_of(uri: &http::Uri) -> Option<HeaderValue> {
     let path = uri.path();
@@ -199,8 +199,8 @@ fn bytes_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
     bytes.then(|| HeaderValue::try_from(format!("bytes={ranges}")).ok())?
 }
 
-/// Whether the response is the representation that an `If-Range` means: by a strong entity tag, or by
-/// the very date of its last change.
+/// Whether the response is the representation that an `If-Range` means: by a strong entity tag, or
+/// by the very date of its last change.
 fn is_this_one(condition: &HeaderValue, response: &HeaderMap) -> bool {
     let same = |name| response.get(name) == Some(condition);
     match condition.as_bytes().first() {

@@ -287,7 +287,7 @@ fn what_cannot_be_served_is_named() {
     assert!(error.contains("lzma") && error.contains("zstd"), "{error}");
 }
 
-/// Whatever is asked for, in whatever spelling, is no file of outside and nothing hidden.
+/// Whatever is requested, in whatever spelling, is no file of outside and nothing hidden.
 #[test]
 fn no_path_leads_outside() {
     let directory = directory();

@@ -37,7 +37,7 @@ impl InitialPackets {
         Arc::new(Self { state, began: Instant::now() })
     }
 
-    /// The ClientHello of a connection that begins. One that takes several datagrams is waited for
+    /// The ClientHello of a connection that starts. One that takes several datagrams is waited for
     /// a moment. `None`: it is not to be had.
     pub(crate) async fn of(&self, incoming: &Incoming) -> Option<ReceivedInitial> {
         let remote = incoming.remote_address();
@@ -74,7 +74,7 @@ impl InitialPackets {
         }
     }
 
-    /// Forgets a connection that does not begin.
+    /// Forgets a connection that does not start.
     pub(crate) fn forget(&self, incoming: &Incoming) {
         self.state().flights.forget(incoming.remote_address(), &incoming.orig_dst_cid());
     }

@@ -23,7 +23,7 @@ use crate::http::{Shared, h3, ping_pong};
 use crate::observe::metrics::ConnectionMetrics;
 use crate::route::Snapshot;
 
-/// A connection that begins.
+/// A connection that starts.
 pub(crate) struct NewConnection<P> {
     pub(crate) incoming: Incoming,
     /// Dropped when the handshake is complete, or has failed.
@@ -202,11 +202,11 @@ async fn is_spent(
     }
 }
 
-/// What was settled of a connection before it begins.
+/// What was settled of a connection before it starts.
 pub(crate) struct SettledClaim {
     /// The flight and what became of its claim; `None`: there is no flight.
     claim: Option<(OfferedFlight, Result<Flight, Refused>)>,
-    /// When the claim was asked for.
+    /// When the claim was requested.
     began: Instant,
     /// The session of its single-use ticket, if it has one.
     pub(crate) session: Option<OpenedTicket>,

@@ -83,7 +83,7 @@ fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
 }
 
 /// Tokens in NEW_TOKEN frames that a connection brings: as many as tickets, one for each connection
-/// that it may begin.
+/// that it may start.
 const TOKENS: u32 = 2;
 
 /// Connections at a time that wait for the store's word on their flights, for each worker. What

@@ -167,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// A request is answered 425.
+    /// A request gets 425.
     pub(crate) fn note_too_early(&self) {
         self.shared.observers.metrics.early_data.too_early.count(TooEarlyBy::Server);
     }

@@ -1,4 +1,4 @@
-//! Where the requests of an HTTP/1.1 connection begin and end (RFC 9112 sections 2.2, 6 and 7.1),
+//! Where the requests of an HTTP/1.1 connection start and end (RFC 9112 sections 2.2, 6 and 7.1),
 //! followed beside the HTTP library, which gets no byte beyond a head before it has read that head.
 //!
 //! The library reads a trailer section to the next CRLF CRLF, whatever its lines end with. Behind a

@@ -230,7 +230,7 @@ impl ConnectionTask {
         result
     }
 
-    /// After the library: over HTTP/1.1 it gives the stream away when a tunnel begins. Each is
+    /// After the library: over HTTP/1.1 it gives the stream away when a tunnel starts. Each is
     /// polled in each turn, because the stream wakes the task only.
     fn poll_tunnels(&mut self, cx: &mut Context<'_>) {
         self.tunnels.extend(self.connection.tunnels.take());
@@ -305,7 +305,7 @@ struct TimeLimits {
     connection: Arc<Connection>,
     progress: StreamProgress,
     accepted_at: Instant,
-    /// Since when an HTTP/2 client has let go nothing of its answers, and how much it had before.
+    /// Since when an HTTP/2 client has let go nothing of its responses, and how much it had before.
     untaken: Option<(Instant, u64)>,
     /// Since when no request has been running and none of a response has been left to send.
     idle: Option<Idle>,

@@ -76,7 +76,7 @@ struct Session {
     told: bool,
     /// Whether the client has sent a GOAWAY, and no request of it is left to be accepted.
     client_left: bool,
-    /// Requests that the client gave up before it had the answer.
+    /// Requests that the client gave up before it had the response.
     abandoned: u64,
 }
 
@@ -133,7 +133,7 @@ impl Session {
         self.requests.push(Box::pin(serving));
     }
 
-    /// Whether all requests of the connection's flight are answered 425.
+    /// Whether all requests of the connection's flight get 425.
     fn is_lost(&self) -> bool {
         self.connection.facts().lost_claim() || self.connection.is_overtaken()
     }
@@ -154,7 +154,7 @@ impl Session {
     /// which tells the client that nobody has executed them.
     ///
     /// Where the flight's claim is another connection's, that may be wrong. Its requests are let
-    /// through, also late, to be answered 425.
+    /// through, also late, to get 425.
     async fn finish(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
         self.finishing = true;
         self.idle_since = Instant::now();
@@ -223,7 +223,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Requests that a client may give up without further questions.
 const MAX_ABANDONED: u64 = 100;
 
-/// Answers a request, and waits until its client has the answer. What is dropped on the way ends
+/// Answers a request, and waits until its client has the response. What is dropped on the way ends
 /// its stream with a reset.
 async fn serve_request(
     connection: Arc<Connection>,
@@ -236,7 +236,7 @@ async fn serve_request(
     let answered = tokio::select! {
         biased;
         answered = respond(&connection, resolver, early, &state) => answered,
-        // Nobody wants the answer any more.
+        // Nobody wants the response any more.
         over = &mut over => return over,
     };
     // Kept until the client has all of it: one that stops it by then is sent a reset.
@@ -392,7 +392,7 @@ async fn steady(
     }
 }
 
-/// Now, as RFC 9110 section 6.6.1 has it in each answer.
+/// Now, as RFC 9110 section 6.6.1 has it in each response.
 fn date() -> Option<HeaderValue> {
     let now = jiff::Timestamp::now();
     let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
@@ -424,7 +424,7 @@ enum Stage {
 struct WrongLength;
 
 /// The length of a body by the head's word. An upstream may take another of several words for it,
-/// or read one that is no number in its own way, and then the next request begins where it should
+/// or read one that is no number in its own way, and then the next request starts where it should
 /// not: so they have to agree (RFC 9110 section 8.6).
 ///
 /// # Errors
@@ -457,7 +457,7 @@ impl RequestBody {
         Self { stream, state, first: None, trailers: None, announced, stage: Stage::Data }
     }
 
-    /// Looks whether the body has ended before it began, as most do, so that an upstream is asked
+    /// Looks whether the body has ended before it started, as most do, so that an upstream is asked
     /// without one.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         match self.poll_data(cx) {

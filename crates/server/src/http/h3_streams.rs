@@ -2,7 +2,7 @@
 //!
 //! Against `h3-quinn` it limits what a client can make the library keep in memory, knows when an
 //! answer has arrived and when its client has turned away, rejects exactly what a GOAWAY names, and
-//! ends what was broken off with a reset instead of an end that looks like a whole answer.
+//! ends what was broken off with a reset instead of an end that looks like a whole response.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -345,7 +345,7 @@ impl quic::SendStream<Bytes> for Send {
 
 impl Drop for Send {
     fn drop(&mut self) {
-        // The transport ends what is dropped, and half an answer would look like a whole one. What
+        // The transport ends what is dropped, and half a response would look like a whole one. What
         // the client has stopped it resets by the client's own code (RFC 9000 section 3.5).
         let is_stopped = || matches!(self.stream.stopped().now_or_never(), Some(Ok(Some(_))));
         if self.state.as_ref().is_some_and(|state| state.is_broken()) && !is_stopped() {
@@ -444,7 +444,7 @@ impl quic::RecvStream for Recv {
 impl Drop for Recv {
     fn drop(&mut self) {
         if !self.ended {
-            // RFC 9114 section 4.1: the answer does not need the rest of the request.
+            // RFC 9114 section 4.1: the response does not need the rest of the request.
             let _ = self.stream.stop(varint(Code::H3_NO_ERROR.value()));
         }
     }
@@ -507,7 +507,7 @@ impl StreamState {
         self.head.clear();
     }
 
-    /// All of the answer is written.
+    /// All of the response is written.
     pub(crate) fn is_whole(&self) {
         self.broken.store(false, Ordering::Relaxed);
     }

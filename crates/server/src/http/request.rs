@@ -84,7 +84,7 @@ pub(crate) struct StartedRequest {
     record: RequestRecord,
 }
 
-/// The gate's first decision on a request, and the beginning of its record. `early`: it came as
+/// The gate's first decision on a request, and the start of its record. `early`: it came as
 /// early data.
 pub(crate) fn begin<B>(
     connection: &Connection,

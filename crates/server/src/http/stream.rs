@@ -96,7 +96,7 @@ impl Frames {
 }
 
 impl StreamProgress {
-    /// Begins a turn of the connection's task. Everything read before has been handed over.
+    /// Starts a turn of the connection's task. Everything read before has been handed over.
     pub(crate) fn begin(&self) {
         self.0.waited.store(false, Ordering::Relaxed);
         self.0.read_in_turn.store(0, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl StreamProgress {
         self.0.read.load(Ordering::Relaxed)
     }
 
-    /// Bytes of answers that an HTTP/2 client's windows have let go so far.
+    /// Bytes of responses that an HTTP/2 client's windows have let go so far.
     pub(crate) fn data_written(&self) -> u64 {
         self.0.data.load(Ordering::Relaxed)
     }
@@ -346,7 +346,7 @@ struct Inner {
 }
 
 impl Socket {
-    /// A client's, whose handshake begins.
+    /// A client's, whose handshake starts.
     pub(crate) fn new(stream: TcpStream, shared: &Shared) -> Self {
         Self(Arc::new(Inner {
             stream,

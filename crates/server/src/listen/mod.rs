@@ -73,7 +73,7 @@ enum Closing {
 pub(crate) struct Changes {
     new: Vec<(Listener, Port)>,
     kept: Vec<(SocketAddr, Listener)>,
-    /// Kept addresses where HTTP/3 begins, and where it ends.
+    /// Kept addresses where HTTP/3 starts, and where it ends.
     with_udp: Vec<(SocketAddr, Vec<UdpSocket>)>,
     without_udp: Vec<SocketAddr>,
     gone: Vec<SocketAddr>,

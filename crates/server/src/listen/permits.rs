@@ -1,5 +1,5 @@
 //! How many connections there may be, and how many QUIC handshakes in progress: from a point on
-//! only a client that receives at its address begins one (RFC 9000 section 8.1.2).
+//! only a client that receives at its address starts one (RFC 9000 section 8.1.2).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,9 +112,9 @@ pub(crate) struct HandshakeLimiter {
     felt: Mutex<Option<Instant>>,
 }
 
-/// What becomes of a connection that begins.
+/// What becomes of a connection that starts.
 pub(crate) enum Admission {
-    /// It may begin.
+    /// It may start.
     Handshake(HandshakePermit),
     /// Its client has to show its address first.
     Retry,

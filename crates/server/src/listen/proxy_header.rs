@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 /// those who have to say so. Nobody else may: to him a header is no TLS, and ends the connection.
 ///
 /// # Errors
-/// The connection ends, or does not begin with a header.
+/// The connection ends, or does not start with a header.
 pub(crate) async fn ends(
     listener: &Listener,
     tcp: &mut TcpStream,

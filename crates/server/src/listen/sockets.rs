@@ -16,7 +16,7 @@ use crate::handoff::InheritedPort;
 
 /// One address that is listened on.
 pub(crate) struct Port {
-    /// With the port that the system chose, where none was asked for.
+    /// With the port that the system chose, where none was requested.
     pub(crate) address: SocketAddr,
     pub(crate) tcp: TcpListener,
     /// For HTTP/3, a socket a worker; empty without it.

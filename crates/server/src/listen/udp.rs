@@ -287,7 +287,7 @@ impl QuicPorts {
             Admission::Retry => {
                 counts.turned_away.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
-                // An address that was not shown may always be asked for.
+                // An address that was not shown may always be requested.
                 let _ = incoming.retry();
                 return;
             }
@@ -375,7 +375,7 @@ impl Port {
 }
 
 impl Worker {
-    /// What was seen of a connection that does not begin is not for another one with its id.
+    /// What was seen of a connection that does not start is not for another one with its id.
     fn forget(&self, incoming: &quinn::Incoming) {
         if let Some(initials) = &self.initials {
             initials.forget(incoming);

@@ -18,7 +18,8 @@ use tracing::warn;
 
 use crate::ServerError;
 
-/// One request, from its arrival to the end of its response. Field names are those of the JSON form.
+/// One request, from its arrival to the end of its response. Field names are those of the JSON
+/// form.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Entry {
     /// When the request arrived, RFC 3339 in UTC.
@@ -129,7 +130,7 @@ impl AccessLog {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Opens the file anew, after a log rotation has moved it.
+    /// Opens the file again, after a log rotation has moved it.
     pub(crate) fn reopen(&self) {
         let _ = self.lines.try_send(Message::Reopen);
     }

@@ -102,7 +102,7 @@ impl Drop for ConnectionObserver {
     }
 }
 
-/// The moments of one connection's beginning, and the trace of its first request, which they are
+/// The moments of one connection's start, and the trace of its first request, which they are
 /// part of.
 pub(crate) struct Timeline {
     pub(crate) accepted_at: Instant,

@@ -52,7 +52,7 @@ impl ConnectionMetrics {
         self.transport
     }
 
-    /// The client was asked for its address, or sent away, or speaks HTTP without TLS: that there
+    /// The client was requested its address, or sent away, or speaks HTTP without TLS: that there
     /// was no handshake is nobody's failure.
     pub(crate) fn has_no_handshake(&self) {
         self.settled.store(true, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl ConnectionMetrics {
         self.metrics.handshakes.seconds.time(labels, self.accepted_at.elapsed());
     }
 
-    /// An answer's head is there.
+    /// A response's head is there.
     pub(crate) fn answer(&self, facts: &Handshake, early: bool) {
         if !self.answered.swap(true, Ordering::Relaxed) {
             let labels = (kind(facts, early), self.transport);
@@ -104,7 +104,7 @@ impl ConnectionMetrics {
         }
     }
 
-    /// A request begins to wait.
+    /// A request starts to wait.
     pub(crate) fn hold(&self) -> Hold<'_> {
         self.metrics.early_data.holding.begin(());
         Hold { visit: self, since: Instant::now(), end: None }
@@ -115,7 +115,7 @@ impl Drop for ConnectionMetrics {
     fn drop(&mut self) {
         let counts = &self.metrics.connections;
         counts.active.end(self.transport);
-        // An early answer may end a connection ahead of the client's Finished.
+        // An early response may end a connection ahead of the client's Finished.
         let is_done = self.settled.load(Ordering::Relaxed) || self.answered.load(Ordering::Relaxed);
         if !is_done {
             let reason = match self.timed_out.load(Ordering::Relaxed) {
@@ -198,7 +198,7 @@ impl RequestMetrics {
         self.metrics.early_data.held.count(reason);
     }
 
-    /// The head of its answer is there.
+    /// The head of its response is there.
     pub(crate) fn status(&mut self, status: u16) {
         self.status = Some(status);
     }

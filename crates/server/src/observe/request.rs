@@ -36,7 +36,7 @@ pub(crate) struct RequestRecord {
     charge: Option<Charge>,
 }
 
-/// What is known of a request at its beginning.
+/// What is known of a request at its start.
 pub(crate) struct Head<'a> {
     pub(crate) method: &'a str,
     /// Path and query.
@@ -351,7 +351,7 @@ impl RecordedBody {
         this
     }
 
-    /// The empty body of a response behind which a tunnel begins, which has the record.
+    /// The empty body of a response behind which a tunnel starts, which has the record.
     pub(crate) fn of_tunnel(body: ResponseBody) -> Self {
         Self { body, record: None, left: Some(0), offered: false }
     }
@@ -398,7 +398,7 @@ impl Body for RecordedBody {
         Poll::Ready(frame)
     }
 
-    /// A body from a file cannot tell that it has come to its end before it is asked for more. The
+    /// A body from a file cannot tell that it has come to its end before it is requested more. The
     /// announced length can, and END_STREAM then rides on the last DATA frame (RFC 9113 section
     /// 6.1) instead of on an empty one behind it.
     fn is_end_stream(&self) -> bool {

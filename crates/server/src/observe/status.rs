@@ -18,7 +18,7 @@ pub struct Status {
     pub not_ready_because: Option<&'static str>,
     /// Which configuration is in use: 1 at the start, one more with each reload.
     pub generation: u64,
-    /// When the process began to serve.
+    /// When the process started to serve.
     pub started_at: Timestamp,
     /// When the configuration in use was taken up.
     pub loaded_at: Timestamp,

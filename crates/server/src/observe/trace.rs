@@ -11,7 +11,7 @@ use firstflight_telemetry::otlp::{
 use firstflight_upstream::{Attempt, Observer};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Begins traces, and takes their spans.
+/// Starts traces, and takes their spans.
 pub(crate) struct Tracer {
     settings: TelemetrySettings,
     exporter: Option<Exporter>,
@@ -52,7 +52,7 @@ impl Tracer {
         Self { settings, exporter }
     }
 
-    /// The trace of a request with these fields: its client's, if clients are believed.
+    /// The trace of a request with these fields: its client's, if clients are trusted.
     pub(crate) fn begin(&self, headers: Option<&HeaderMap>) -> RequestTrace {
         let theirs = headers
             .filter(|_| self.settings.trust_traceparent)
@@ -61,7 +61,7 @@ impl Tracer {
         RequestTrace { context, upstream: SpanId::random(), spans: Vec::new() }
     }
 
-    /// The fields of a request that goes to the upstream. What a client that is not believed has
+    /// The fields of a request that goes to the upstream. What a client that is not trusted has
     /// said of traces goes no further.
     pub(crate) fn pass_on(&self, traceparent: &str, headers: &mut HeaderMap) {
         if !self.settings.trust_traceparent {

@@ -61,7 +61,7 @@ pub(crate) struct RequestMatch {
 }
 
 impl Snapshot {
-    /// Begins what goes on beside the connections. Inside a tokio runtime.
+    /// Starts what goes on beside the connections. Inside a tokio runtime.
     pub(crate) fn begin(&self) {
         self.pools.values().for_each(Pool::begin);
     }

@@ -23,7 +23,7 @@ pub(crate) struct ReadySite {
     /// What may run early, the routes' own modes among it.
     policy: Policy,
     routes: Prefixes<Arc<ReadyRoute>>,
-    /// For answers that come from no route.
+    /// For responses that come from no route.
     fields: ResponseFields,
 }
 
@@ -201,7 +201,7 @@ impl ResponseFields {
         Ok(Self(fields))
     }
 
-    /// Puts them on an answer; an empty value removes the field.
+    /// Puts them on a response; an empty value removes the field.
     pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         for (name, _) in &self.0 {
             headers.remove(name);
@@ -212,7 +212,7 @@ impl ResponseFields {
     }
 }
 
-/// What concerns the connection or the length of an answer.
+/// What concerns the connection or the length of a response.
 const OURS: [HeaderName; 8] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,

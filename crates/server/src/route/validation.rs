@@ -24,8 +24,8 @@ pub(crate) fn check<B>(request: &Request<B>) -> Result<(), StatusCode> {
     }
 }
 
-/// The response to a request that is refused for its form. Nothing has looked at it, and over HTTP/1
-/// its connection ends: what follows may not be what the client takes it for.
+/// The response to a request that is refused for its form. Nothing has looked at it, and over
+/// HTTP/1 its connection ends: what follows may not be what the client takes it for.
 pub(crate) fn refusal(status: StatusCode, version: Version) -> Response<ResponseBody> {
     let mut response = plain(status);
     if is_http1(version) {

@@ -214,7 +214,7 @@ impl ServerState {
         *managed = Some(ManagedCertificates { wanted, stage });
     }
 
-    /// Connections are accepted: what is missing or old is asked for from now on.
+    /// Connections are accepted: what is missing or old is requested from now on.
     pub(crate) async fn start_orders(self: &Arc<Self>) {
         let mut managed = self.acme.managed.lock().await;
         if let Some(ManagedCertificates { wanted, stage }) = managed.take() {

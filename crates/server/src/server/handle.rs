@@ -77,7 +77,7 @@ impl ServerHandle {
         self.note_reload(Some(why.to_owned()));
     }
 
-    /// Opens the access log's file anew, after a log rotation has moved it.
+    /// Opens the access log's file again, after a log rotation has moved it.
     pub fn reopen_access_log(&self) {
         if let Some(log) = self.0.shared.observers.access_log.get() {
             log.reopen();
@@ -157,7 +157,7 @@ impl ServerHandle {
         self.0.shared.shutdown.advance(Stop::Leave);
     }
 
-    /// Begins to stop: not ready from now on, no new connections after
+    /// Starts to stop: not ready from now on, no new connections after
     /// [`Limits::drain_delay`](firstflight_config::Limits::drain_delay), and running requests are
     /// finished within [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout).
     ///
@@ -301,7 +301,7 @@ fn keys(ring: &TicketRing) -> Keys {
 }
 
 /// What early data's safety rests on cannot be exchanged beneath it, nor what was settled when the
-/// process began.
+/// process started.
 fn refuse_changes_that_need_a_restart(
     old: &ServerConfig,
     new: &ServerConfig,

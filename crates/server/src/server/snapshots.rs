@@ -127,7 +127,7 @@ impl SnapshotBuilder {
     /// `states`: the certificates that an authority has issued.
     ///
     /// # Errors
-    /// [`ServerError`], one sentence with the mend.
+    /// [`ServerError`], one sentence with the fix.
     pub(crate) fn build(
         &self,
         number: u64,

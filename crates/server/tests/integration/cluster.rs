@@ -132,7 +132,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
             client.handshake(&mut tcp).await;
             assert_eq!(client.machine.facts().early_data, EarlyData::Refused);
             assert!(client.machine.facts().resumed);
-            // What the client resends is answered 425.
+            // What the client resends gets 425.
             let response = client.read_until(&mut tcp, |bytes| !bytes.is_empty()).await;
             assert!(!response.is_empty());
             drop(copy);

@@ -245,7 +245,7 @@ async fn http2_requests_of_one_flight_run_early_by_one_claim() {
     let mut client = Client::prepare("h2", Some(&session), &flight);
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
-    // Three answers end with END_STREAM: two files of 6 bytes, and 405 without a body.
+    // Three responses end with END_STREAM: two files of 6 bytes, and 405 without a body.
     client.read_until(&mut tcp, |answer| ends(answer) == 3).await;
     drop(tcp);
     let log = server.stop().await;

@@ -56,7 +56,7 @@ async fn a_post_with_a_key_runs_early_and_once() {
     let copy = replay(server.address, &client.flight).await;
     let answer = client.finish(&mut tcp).await;
     assert_eq!(status(&answer), "200", "{answer}");
-    // The client has not got the answer, and asks again.
+    // The client has not got the response, and asks again.
     let answer = full(server.address, &text(request.clone())).await;
     assert_eq!(status(&answer), "409", "{answer}");
     assert!(answer.contains("application/problem+json"), "{answer}");

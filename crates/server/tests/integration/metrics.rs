@@ -11,7 +11,7 @@ use crate::support::cluster::Cluster;
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
 use crate::support::{Client, RunningServer, TEST_TIMEOUT, Upstream, full, get, replay};
 
-/// What a metric comes to, once it is `expected`: connections end a moment after their answers.
+/// What a metric comes to, once it is `expected`: connections end a moment after their responses.
 async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], expected: f64) {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {

@@ -1,5 +1,5 @@
-//! Who is let in over QUIC: address tokens count once in a cluster, and a rush of strangers is asked
-//! for its addresses.
+//! Who is let in over QUIC: address tokens count once in a cluster, and a rush of strangers is
+//! asked for its addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::support::quic::{Quic, Wire, remembered};
 use crate::support::{RunningServer, TEST_TIMEOUT, Upstream, line};
 
 /// What the server sends to a client's first flight that it hears nothing after: how much, and
-/// whether it begins with a Retry.
+/// whether it starts with a Retry.
 async fn answered(server: SocketAddr, flight: &[Vec<u8>]) -> (usize, bool) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for datagram in flight {

@@ -258,7 +258,7 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
         let mut attack = vec![initial_packet(&id, &token, 0, &payload)];
         attack.extend(copy);
         let socket = send(a.address, &attack).await;
-        // First it closes what came with the token, then it begins a handshake with the copy.
+        // First it closes what came with the token, then it starts a handshake with the copy.
         let mut answer = vec![0; 2000];
         let mut longest = 0;
         while longest < 1200 {

@@ -24,7 +24,7 @@ async fn bare(server: &RunningServer) -> (quinn::Endpoint, quinn::Connection) {
     (endpoint, connection)
 }
 
-/// The code of a reset of the answer's stream.
+/// The code of a reset of the response's stream.
 async fn reset(recv: &mut quinn::RecvStream) -> u64 {
     let read = timeout(TEST_TIMEOUT, recv.read_to_end(1 << 20)).await.expect("the server resets");
     match read {

@@ -118,7 +118,7 @@ async fn over_http2(address: SocketAddr, path: &str) -> Result<WebSocketStream<I
         .body(Empty::<Bytes>::new())
         .unwrap();
     request.extensions_mut().insert(Protocol::from_static("websocket"));
-    // The server's settings have to be there before it may be asked for this.
+    // The server's settings have to be there before it may be requested this.
     timeout(TEST_TIMEOUT, async {
         while !allowed.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(1)).await;

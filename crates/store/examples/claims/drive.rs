@@ -131,7 +131,7 @@ pub(crate) async fn drive(store: &Store, keys: &Keys, load: Load) -> Outcomes {
     done
 }
 
-/// Begins claims when they are due. Timers have milliseconds, so between them the thread gives way
+/// Starts claims when they are due. Timers have milliseconds, so between them the thread gives way
 /// to others and looks again: it is busy all the time, and its processor time says nothing.
 async fn at_rate(
     store: &Store,

@@ -34,7 +34,7 @@ struct Arguments {
     /// How long a claim may take, in milliseconds
     #[arg(long, default_value_t = 1000.0)]
     budget_ms: f64,
-    /// Load for so many seconds before the measuring begins: for as long as a record lives, and the
+    /// Load for so many seconds before the measuring starts: for as long as a record lives, and the
     /// store drops as many as it takes
     #[arg(long, default_value_t = 1.0)]
     settle_s: f64,

@@ -21,13 +21,13 @@ pub(crate) struct Claims {
     connections: usize,
     replicas: u32,
     load: String,
-    /// Claims a second that were asked for; none in a closed loop.
+    /// Claims a second that were requested; none in a closed loop.
     rate: Option<f64>,
     callers: Option<usize>,
     seconds: f64,
     claims: u64,
     won: u64,
-    /// Claims that were not won, by their answer.
+    /// Claims that were not won, by their response.
     others: BTreeMap<String, u64>,
     claims_per_second: f64,
     p50_us: f64,

@@ -108,7 +108,8 @@ impl Costs {
             client_us: line(|run| run.client_cpu_us)?,
             bytes: Line { batch: payload.batch + SEGMENTS * HEADERS, ..payload },
             record_bytes: record_bytes.fold(0.0, f64::max),
-            // The difference of two idle runs; where it is below what they differ by, it is nothing.
+            // The difference of two idle runs; where it is below what they differ by, it is
+            // nothing.
             heartbeat_us: idle.store_cpu_us_a_node_second.max(0.0),
             heartbeat_bytes: idle.bytes_in_a_node_second + idle.bytes_out_a_node_second,
             life: SharedConfig::default().record_life().as_secs_f64(),

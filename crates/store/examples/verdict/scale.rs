@@ -141,7 +141,7 @@ fn world(costs: &Costs) -> String {
     markdown(["0-RTT/s in all", "regions", "between regions", "a month"], &rows)
 }
 
-/// What is left of the round trip that 0-RTT saves: the claim comes before the answer.
+/// What is left of the round trip that 0-RTT saves: the claim comes before the response.
 fn distance() -> String {
     let left = |client: f64| {
         let left = [0.5, 2.0, 5.0, 20.0, 70.0].map(|store| format!("{:+.1}", client - store));

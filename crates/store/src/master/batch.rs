@@ -94,8 +94,8 @@ fn complaint(jobs: &[Job], values: &[Value], verdict: Result<(), Unknown>) -> Op
     }
 }
 
-/// Whether a claim, a `GET` or a `GETDEL` may be answered so. A store that answers anything else has lost
-/// count of what it answers.
+/// Whether a claim, a `GET` or a `GETDEL` may be answered so. A store that answers anything else
+/// has lost count of what it answers.
 fn is_plain(value: &Value) -> bool {
     matches!(value, Value::Nil | Value::Okay | Value::BulkString(_) | Value::ServerError(_))
 }
@@ -106,7 +106,7 @@ fn has_moved(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if is_move(error))
 }
 
-/// What is asked behind the claims of a batch, and what follows from the answers.
+/// What is asked behind the claims of a batch, and what follows from the responses.
 struct Witness<'a> {
     life: &'a Life,
     master: &'a Master,
@@ -131,7 +131,7 @@ impl Witness<'_> {
     /// Whether claims count, and records.
     ///
     /// # Errors
-    /// If these are no answers to those questions.
+    /// If these are no responses to those questions.
     fn judge(&self, seen: &[Value]) -> Result<Verdicts, StoreError> {
         if let Some(why) = seen.iter().find_map(refusal) {
             return Ok(Verdicts::same(Err(why)));

@@ -20,13 +20,13 @@ pub(crate) struct Report {
     pub maxmemory: u64,
     /// What it does when that is used up.
     pub maxmemory_policy: String,
-    /// How many records it has dropped for that since it began.
+    /// How many records it has dropped for that since it started.
     pub evicted_keys: u64,
 }
 
 impl Report {
-    /// Reads `INFO`'s sections server, replication, memory and stats, together in one text. `None` if
-    /// something of it is missing or no such thing.
+    /// Reads `INFO`'s sections server, replication, memory and stats, together in one text. `None`
+    /// if something of it is missing or no such thing.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let id = |name| field(text, name).filter(|id| is_id(id)).map(ToOwned::to_owned);
         let number = |name| field(text, name).and_then(|value| value.parse().ok());

@@ -1,5 +1,5 @@
 //! The heartbeat of a master: who answers, whether it has recorded without a gap, and when all
-//! connections are to be made anew.
+//! connections are to be made again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::link::{Link, epoch_age, error_of, integer, text, time};
 use crate::settings::{PATIENCE, RETRY, millis};
 use crate::{Address, StoreError};
 
-/// The sections of `INFO` that are asked for, one by one: old stores take no more.
+/// The sections of `INFO` that are requested, one by one: old stores take no more.
 const SECTIONS: [&str; 4] = ["server", "replication", "memory", "stats"];
 
 const OTHER_SETTINGS: &str = "another node counts by other times; make freshness, clock_margin \
@@ -80,7 +80,7 @@ impl Keeper<'_> {
             let began = Instant::now();
             let beat = self.ask(&mut link, address);
             let beat = tokio::time::timeout(PATIENCE, beat).await.map_err(|_| silent())??;
-            // An answer that comes later than a claim may wait is no sign of life for claims.
+            // A response that comes later than a claim may wait is no sign of life for claims.
             self.master.feel(began.elapsed() <= self.master.settings.budget);
             self.follow(&mut link, address, &beat).await?;
             tokio::time::sleep(Continuity::HEARTBEAT).await;

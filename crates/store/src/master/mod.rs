@@ -92,7 +92,7 @@ pub(crate) struct Running {
 }
 
 impl Master {
-    /// Begins to connect. `tag`: what the keys of its own records end with, so that they lie in one
+    /// Starts to connect. `tag`: what the keys of its own records end with, so that they lie in one
     /// of its slots.
     pub(crate) fn start(settings: &Arc<Settings>, place: Place, tag: &str) -> Running {
         let epoch_key = settings.key(&format!("epoch{tag}"));
@@ -162,7 +162,7 @@ impl Master {
         let answered = match self.queue.push(job) {
             false => Err(StoreError::Unknown(Unknown::Slow)),
             true => match tokio::time::timeout(patience, reply).await {
-                // A node that was stopped for a while finds the answer and the time long gone.
+                // A node that was stopped for a while finds the response and the time long gone.
                 Ok(Ok(Ok(_))) if began.elapsed() > patience => Err(too_slow()),
                 Ok(Ok(answered)) => answered,
                 Ok(Err(_)) | Err(_) => Err(too_slow()),

@@ -12,7 +12,7 @@ use crate::StoreError;
 const MAX_BATCH: usize = 256;
 
 /// How many commands may wait. With more the store is slower than what is asked of it, and whoever
-/// came last would get his answer too late.
+/// came last would get his response too late.
 const MAX_WAITING: usize = 8192;
 
 /// A command and who waits for its reply.

@@ -1,4 +1,4 @@
-//! What the log is told about a store: each change once, with its mend.
+//! What the log is told about a store: each change once, with its fix.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ impl Voice {
         }
     }
 
-    /// An epoch begins.
+    /// An epoch starts.
     pub(super) fn epoch(&self, address: &Address, window: Duration) {
         tracing::info!(
             %address,

@@ -60,7 +60,7 @@ struct State {
     keys: SharedKeys,
     /// Records that cannot be read, by their slots.
     unreadable: BTreeMap<Slot, RecordError>,
-    /// What was sealed anew, so that nodes with their keys in different orders do not go on
+    /// What was sealed again, so that nodes with their keys in different orders do not go on
     /// sealing each other's records for ever.
     resealed: HashSet<(Slot, KeyId)>,
     /// What nobody was told yet.
@@ -106,7 +106,7 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Puts a new key into the store. All nodes have it within a second or two, and from
-    /// [`SharedKeys::SPREAD`] on it is the current one, until the next period begins. The next
+    /// [`SharedKeys::SPREAD`] on it is the current one, until the next period starts. The next
     /// period has a new one too.
     ///
     /// # Errors
@@ -183,7 +183,7 @@ impl<S: Records> SharedRing<S> {
         Ok(self.store.remove(LIST, &entry.to_string()).await?)
     }
 
-    /// Takes up the record in `slot`, if there is one, and seals it anew if its key-encryption key
+    /// Takes up the record in `slot`, if there is one, and seals it again if its key-encryption key
     /// may be about to go.
     async fn look_into(&self, slot: Slot, now: UnixTime) -> Result<Found, SharedRingError> {
         let Some(record) = self.store.get(&place(slot)).await? else {

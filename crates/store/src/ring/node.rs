@@ -15,7 +15,7 @@ pub struct NodeStatus {
     pub node: String,
     /// Its zone, if it has one.
     pub zone: Option<String>,
-    /// When its process began.
+    /// When its process started.
     pub started: u64,
     /// Its version of this program.
     pub version: String,

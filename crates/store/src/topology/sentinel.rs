@@ -26,7 +26,7 @@ struct Watch {
     confirmed: Arc<Confirmed>,
 }
 
-/// Begins to ask `sentinels` for the master called `name`.
+/// Starts to ask `sentinels` for the master called `name`.
 pub(super) fn watch(
     settings: &Arc<Settings>,
     sentinels: Vec<Address>,
@@ -54,7 +54,7 @@ impl Watch {
     async fn follow(&self, voter: usize, address: &Address) {
         let mut link = None;
         let mut troubled = false;
-        // Often enough that one answer may fail.
+        // Often enough that one response may fail.
         let period = PERIOD.min(self.settings.shared.confirmation / 4);
         loop {
             let asked = self.settings.now();

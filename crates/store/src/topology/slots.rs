@@ -54,7 +54,7 @@ pub(crate) struct Range {
 }
 
 impl SlotMap {
-    /// Reads the answer to `CLUSTER SLOTS` of the node at `asked`. `None` for what is no such
+    /// Reads the response to `CLUSTER SLOTS` of the node at `asked`. `None` for what is no such
     /// answer, or for a map without any slot.
     pub(crate) fn parse(answer: &Value, asked: &Address) -> Option<Self> {
         let Value::Array(rows) = answer else { return None };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The last answers of some voters, each with the time at which it was asked for.
+/// The last answers of some voters, each with the time at which it was requested.
 pub(super) struct Votes<T> {
     cast: Vec<Option<(T, Duration)>>,
 }
@@ -12,7 +12,7 @@ impl<T: PartialEq> Votes<T> {
         Self { cast: (0..voters).map(|_| None).collect() }
     }
 
-    /// Takes an answer in the place of the same voter's last one. `None`: he knows of nothing. Who
+    /// Takes a response in the place of the same voter's last one. `None`: he knows of nothing. Who
     /// does not answer at all casts nothing, and his last word grows old.
     pub(super) fn cast(&mut self, voter: usize, word: Option<T>, asked: Duration) {
         if let Some(place) = self.cast.get_mut(voter) {
@@ -21,7 +21,7 @@ impl<T: PartialEq> Votes<T> {
     }
 
     /// What more than half of all voters said last, and when the earliest of the newest answers
-    /// that make up this majority was asked for.
+    /// that make up this majority was requested.
     pub(super) fn majority(&self) -> Option<(&T, Duration)> {
         let needed = self.cast.len() / 2 + 1;
         self.cast.iter().flatten().find_map(|(word, _)| {

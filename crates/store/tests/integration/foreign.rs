@@ -22,7 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What a proxy puts in the place of answers, by number; the first is none.
+/// What a proxy puts in the place of responses, by number; the first is none.
 fn nonsense() -> [Vec<u8>; 9] {
     let long = [b"$9223372036854775807\r\n".as_slice(), &[b'x'; 1 << 16]].concat();
     let short: [&[u8]; 7] = [
@@ -92,7 +92,7 @@ async fn nonsense_is_unknown_and_costs_no_memory() {
         let end = Instant::now() + Duration::from_millis(700);
         while Instant::now() < end {
             let answer = claim(&store, fresh()).await;
-            // That a key is there may be a lie that costs a request its answer, but no more.
+            // That a key is there may be a lie that costs a request its response, but no more.
             assert!(matches!(answer, Unknown(_) | Lost), "{kind}: {answer:?}");
             let record = store.get("x").await;
             assert!(record.is_err() || record == Ok(None), "{kind}: {record:?}");

@@ -19,7 +19,7 @@ label! {
         Files = "files",
         /// An authority, by ACME.
         Acme = "acme",
-        /// The development authority, which signs anew in time.
+        /// The development authority, which signs again in time.
         Development = "development",
         /// Made at the start, for ever.
         SelfSigned = "self-signed",
@@ -51,7 +51,7 @@ label! {
 }
 
 label! {
-    /// What a handshake began with.
+    /// What a handshake started with.
     HandshakeKind as "kind" {
         /// No session: certificate and signature.
         Full = "full",
@@ -63,7 +63,7 @@ label! {
 }
 
 label! {
-    /// Why a connection ended before its handshake did, and before an answer.
+    /// Why a connection ended before its handshake did, and before a response.
     HandshakeFailure as "reason" {
         /// TLS or QUIC found fault, or the client did or went away.
         Protocol = "protocol",
@@ -78,7 +78,8 @@ label! {
     RefusedReason as "reason" {
         /// The configuration switches early data off.
         Disabled = "disabled",
-        /// Another connection has claimed the flight: a replay, or an original that a copy overtook.
+        /// Another connection has claimed the flight: a replay, or an original that a copy
+        /// overtook.
         Replayed = "replayed",
         /// The flight, or a copy of it, was refused before, and its client has sent its requests
         /// again: somebody sends it a second time.
@@ -95,7 +96,7 @@ label! {
         RegisterFull = "register_full",
         /// The ticket was issued in another zone.
         Zone = "zone",
-        /// The store gave no answer within its budget.
+        /// The store gave no response within its budget.
         StoreTimeout = "store_timeout",
         /// There is no connection to the store.
         StoreDown = "store_down",
@@ -153,7 +154,7 @@ label! {
     HoldEnd as "ended" {
         /// The handshake was complete, and the request ran.
         Handshake = "handshake",
-        /// The handshake was complete, and the request was answered 425.
+        /// The handshake was complete, and the request was refused with 425.
         TooEarly = "too_early",
         /// The client's Finished did not come within `limits.header_timeout`, as a copy's never
         /// does.
@@ -164,7 +165,7 @@ label! {
 }
 
 label! {
-    /// Who answered 425 (Too Early).
+    /// Who refused with 425 (Too Early).
     TooEarlyBy as "by" {
         /// This server.
         Server = "server",
@@ -212,7 +213,7 @@ label! {
 }
 
 label! {
-    /// An answer's status, by class.
+    /// A response's status, by class.
     Status as "status" {
         /// 101, on a connection that became another protocol's.
         Switching = "1xx",
@@ -224,7 +225,7 @@ label! {
         Client = "4xx",
         /// The server's fault.
         Server = "5xx",
-        /// No answer: the client went before there was one.
+        /// No response: the client went before there was one.
         None = "none",
     }
 }
@@ -236,7 +237,7 @@ label! {
         No = "no",
         /// It came early and ran at once.
         Ran = "ran",
-        /// It came early and was held or answered 425.
+        /// It came early and was held or refused with 425.
         Held = "held",
     }
 }
@@ -260,11 +261,11 @@ label! {
 label! {
     /// Why a connection over QUIC was turned away.
     QuicRefusal as "reason" {
-        /// Its client was asked to show its address first (Retry), because many connections begin.
+        /// Its client was asked to show its address first (Retry), because many connections start.
         Retry = "retry",
         /// Its address token was used before, so it was asked to show its address again.
         TokenSpent = "token_spent",
-        /// So many handshakes are in progress that it got no answer.
+        /// So many handshakes are in progress that it got no response.
         Rush = "rush",
         /// The server is at its limit of connections, is stopping, or serves no HTTP/3 any more.
         Refused = "refused",
@@ -298,7 +299,7 @@ impl Method {
 }
 
 impl Status {
-    /// The class of a status; `None`: there was no answer.
+    /// The class of a status; `None`: there was no response.
     pub fn of(status: Option<u16>) -> Self {
         match status {
             None => Self::None,

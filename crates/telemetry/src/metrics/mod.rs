@@ -58,7 +58,7 @@ pub struct Metrics {
     pub handshakes: Handshakes,
     /// Early data: offered, accepted, refused, held.
     pub early_data: EarlyData,
-    /// Requests and their answers.
+    /// Requests and their responses.
     pub requests: Requests,
     /// Tickets that clients came with.
     pub tickets: Tickets,

@@ -29,7 +29,7 @@ impl Format {
         }
     }
 
-    /// The answer's `Content-Type`.
+    /// The response's `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",

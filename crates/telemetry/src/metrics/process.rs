@@ -16,7 +16,7 @@ pub struct ProcessReading {
     pub log_lines_lost: u64,
     /// Seconds of processor time used.
     pub cpu_seconds: f64,
-    /// When it began, in seconds since 1970.
+    /// When it started, in seconds since 1970.
     pub start_time: f64,
     /// Bytes of memory in use.
     pub resident_bytes: u64,

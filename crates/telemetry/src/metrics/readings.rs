@@ -8,7 +8,7 @@ use super::{
 /// What is known elsewhere, at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Readings {
-    /// Whether a connection that begins now may have early data accepted.
+    /// Whether a connection that starts now may have early data accepted.
     pub early_data_open: bool,
     /// The strike register in this process; empty with a store.
     pub register: RegisterReading,

@@ -24,7 +24,7 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    /// The process began with a configuration, at `unix` milliseconds since 1970.
+    /// The process started with a configuration, at `unix` milliseconds since 1970.
     pub fn began(&self, unix: i64) {
         self.taken_up.store(unix, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
-//! Requests and their answers.
+//! Requests and their responses.
 
 use super::family::counted;
 use super::{Active, BarredReason, Counters, Early, Histograms, Method, Protocol, Status};
 use crate::metrics::handshakes::TIMES;
 
 counted! {
-    /// Requests and their answers.
+    /// Requests and their responses.
     pub struct Requests {
         ended: Counters<(Protocol, Method, Status, Early)> = counter(
             "firstflight_requests_total",

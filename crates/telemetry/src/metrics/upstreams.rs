@@ -46,7 +46,7 @@ pub struct UpstreamServerReading {
     pub connections: u64,
     /// Requests that it was sent.
     pub requests: u64,
-    /// Its answers by the first digit of their status, from 1 to 5.
+    /// Its responses by the first digit of their status, from 1 to 5.
     pub answers: [u64; 5],
     /// Requests that it did not answer, or not to the end, in the order of
     /// [`UpstreamServerReading::FAILURES`].

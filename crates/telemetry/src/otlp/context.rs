@@ -24,7 +24,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// The beginning of a trace, of which `sampled` (0 to 1) are kept.
+    /// The start of a trace, of which `sampled` (0 to 1) are kept.
     pub fn begin(sampled: f64) -> Self {
         let trace = TraceId(random());
         Self { trace, span: SpanId::random(), parent: None, sampled: trace.is_sampled(sampled) }
@@ -61,7 +61,7 @@ impl TraceContext {
 }
 
 impl TraceId {
-    /// The same answer on every node, as the id decides.
+    /// The same response on every node, as the id decides.
     fn is_sampled(self, part: f64) -> bool {
         let low = u64::from_be_bytes(self.0[8..].try_into().expect("8 of 16 bytes"));
         // 53 bits are what a double holds exactly.

@@ -46,7 +46,7 @@ struct Counts {
 }
 
 impl Exporter {
-    /// Begins to send to `endpoint`, inside a tokio runtime. `instance` names this process among
+    /// Starts to send to `endpoint`, inside a tokio runtime. `instance` names this process among
     /// its service's (`service.instance.id`).
     pub fn start(
         endpoint: Endpoint,

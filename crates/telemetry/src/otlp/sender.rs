@@ -82,5 +82,5 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Bytes of an answer that are read.
+/// Bytes of a response that are read.
 const MAX_ANSWER: usize = 64 * 1024;

@@ -25,7 +25,7 @@ pub struct TelemetrySettings {
     /// By default, at 1,000 requests a second, ten of them: enough to see what is slow, too few to
     /// be felt.
     pub traces_sampled: f64,
-    /// Whether a client's `traceparent` is believed.
+    /// Whether a client's `traceparent` is trusted.
     ///
     /// By default it is not: anybody on the internet may send one, and could have all of its
     /// requests traced or join the traces of others.
@@ -37,7 +37,8 @@ pub struct TelemetrySettings {
     pub metrics_interval: Option<Duration>,
     /// The name of this service (`service.name`).
     ///
-    /// By default the program's: give each installation its own where several send to one collector.
+    /// By default the program's: give each installation its own where several send to one
+    /// collector.
     pub service_name: String,
     /// Spans that wait to be sent; further ones are dropped.
     ///

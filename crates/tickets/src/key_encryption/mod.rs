@@ -19,7 +19,7 @@ use sealing::Envelope;
 pub use sealing::{KeyId, SealingKey};
 
 /// The key-encryption keys in a file: one or more, a line each, 32 bytes as 64 hexadecimal digits
-/// or as base64 (either alphabet, padded or not). Blank lines and lines that begin with `#` count
+/// or as base64 (either alphabet, padded or not). Blank lines and lines that start with `#` count
 /// for nothing. The first key seals, all of them open.
 ///
 /// The file may be replaced at any time, by hand, by a vault's agent or by Kubernetes:
@@ -62,7 +62,7 @@ pub enum KeyEncryptionError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A new file was asked for where one is.
+    /// A new file was requested where one is.
     #[error("{} exists already; choose another name, or rotate its keys", path.display())]
     Exists {
         /// The file.

@@ -1,13 +1,14 @@
 //! Ticket keys that nodes share through a store, without a leader.
 //!
 //! The store holds one record for each key, in a [`Slot`]. Time is divided into periods of the
-//! schedule's rotation, counted from 1970, and a period's slot is its beginning; so nodes that
+//! schedule's rotation, counted from 1970, and a period's slot is its start; so nodes that
 //! have never talked name the same slot, and the first to write there has drawn the period's key
-//! for all. Each period's key is offered a whole period ahead, when the period before it begins:
+//! for all. Each period's key is offered a whole period ahead, when the period before it starts:
 //! a store may be away for hours, and nobody is without a key or has another one than the others.
 //!
-//! A key that comes late (the store was empty, or an operator wants another one now) is not
-//! current before [`SharedKeys::SPREAD`] has passed, so that every node has it when the first seals under it.
+//! A key that comes late (the store was empty, or an operator wants another one now) is not current
+//! before [`SharedKeys::SPREAD`] has passed, so that every node has it when the first seals under
+//! it.
 //!
 //! What is read and offered follows from [`SharedKeys`]; whoever has the store does it.
 
@@ -60,7 +61,7 @@ impl SharedKeys {
     }
 
     /// The entries of the store's list whose records have to be read at `now`: each at first
-    /// sight, and once a minute after that, because records may get lost or be sealed anew.
+    /// sight, and once a minute after that, because records may get lost or be sealed again.
     pub fn to_read(&mut self, listed: &BTreeSet<Entry>, now: UnixTime) -> Vec<Entry> {
         self.asked.retain(|entry, _| listed.contains(entry));
         let due = |entry: &&Entry| match self.asked.get(entry) {
@@ -71,7 +72,7 @@ impl SharedKeys {
         listed.iter().rev().filter(due).take(AT_ONCE).copied().collect()
     }
 
-    /// Notes that the record of `entry` was asked for at `now`, whatever was found.
+    /// Notes that the record of `entry` was requested at `now`, whatever was found.
     pub fn was_read(&mut self, entry: Entry, now: UnixTime) {
         self.asked.insert(entry, now);
     }
@@ -118,7 +119,7 @@ impl SharedKeys {
     }
 
     /// A key beside the schedule: current as soon as all nodes have it, until the next period
-    /// begins.
+    /// starts.
     pub fn rotation(&self, now: UnixTime) -> Offer {
         let mut at = now.after(Self::SPREAD);
         // The first key of all seals before its time comes. One with an earlier time would take
@@ -138,7 +139,7 @@ impl SharedKeys {
 
     /// With a [`rotation`](Self::rotation) at `from`: another key for the next period, in the
     /// place of the one that is there. An operator who wants a new key may know that somebody has
-    /// taken the ring, and the next key with it. `None`: the next period begins before, and what
+    /// taken the ring, and the next key with it. `None`: the next period starts before, and what
     /// follows it is not drawn yet.
     pub fn replacement(&self, from: UnixTime, now: UnixTime) -> Option<Offer> {
         let slot = Slot((now.0 - now.0 % self.period()).saturating_add(self.period()));

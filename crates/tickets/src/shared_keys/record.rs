@@ -11,7 +11,7 @@ use crate::key_encryption::{KeyEncryption, UnsealError};
 use crate::ring::DatedKey;
 use crate::schedule::UnixTime;
 
-/// Where a key lies in the store: seconds since 1970, the beginning of its period, or the time
+/// Where a key lies in the store: seconds since 1970, the start of its period, or the time
 /// from which it was wanted beside the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u64);

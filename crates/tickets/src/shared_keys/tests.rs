@@ -5,7 +5,7 @@ use super::*;
 use crate::key_encryption::{KeyEncryption, UnsealError};
 
 const HOUR: u64 = 3600;
-/// A period's beginning.
+/// A period's start.
 const START: UnixTime = UnixTime(497_000 * HOUR);
 
 fn seconds(n: u64) -> Duration {
@@ -46,7 +46,7 @@ fn the_first_node_offers_this_period_and_the_next() {
     assert_eq!(places, [(START.0, now.after(SharedKeys::SPREAD)), (next, UnixTime(next))]);
     assert_eq!(offers[1].life, seconds(2 * HOUR - 100 + 2 * HOUR) + MARGIN);
     assert_eq!(keys.offers(&present, now), []);
-    // Sealing begins at once all the same, as there is no other key.
+    // Sealing starts at once all the same, as there is no other key.
     assert_eq!(keys.ring().unwrap().current(now).key, offers[0].key.key);
 }
 
@@ -103,7 +103,7 @@ fn a_rotation_beside_the_schedule_holds_until_the_next_period() {
     assert_eq!(current(now.after(SharedKeys::SPREAD)), offer.key.key);
     assert_eq!(current(UnixTime(START.0 + HOUR - 1)), offer.key.key);
     assert_ne!(current(START.after(seconds(HOUR))), offer.key.key);
-    // Another at once, and one whose time would be a period's beginning.
+    // Another at once, and one whose time would be a period's start.
     assert_ne!(keys.rotation(now).slot, offer.slot);
     let before = UnixTime(START.0 + HOUR - SharedKeys::SPREAD.as_secs());
     assert_eq!(keys.rotation(before).slot, Slot(START.0 + HOUR + 1));

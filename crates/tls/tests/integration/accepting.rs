@@ -1,5 +1,5 @@
 //! A server's connection until its early data is decided: nothing is sent before, and what was
-//! read is enough to begin again.
+//! read is enough to start again.
 
 use std::io;
 use std::pin::Pin;

@@ -40,7 +40,7 @@ fn rfc8737_3_who_offers_acme_tls_alone_gets_the_answer_in_both_versions() {
     for version in [Version::Tls12, Version::Tls13] {
         let authority = Setup { max: version, ..authority.clone() };
         let mut pair = Pair::between(&authority, &server, None, false);
-        // Its trust is the answer's certificate alone, so this is what it was shown.
+        // Its trust is the response's certificate alone, so this is what it was shown.
         pair.complete();
         assert_eq!(pair.server.facts().alpn.as_deref(), Some(ACME_TLS_ALPN), "{version}");
         assert_eq!(pair.client.facts().alpn.as_deref(), Some(ACME_TLS_ALPN), "{version}");

@@ -54,5 +54,5 @@ pub enum Version {
     V2,
 }
 
-/// What every header of version 2 begins with (section 2.2).
+/// What every header of version 2 starts with (section 2.2).
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";

@@ -7,7 +7,7 @@ use crate::proxy_protocol::{Addresses, Header, SIGNATURE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// They begin like neither version.
+    /// They start like neither version.
     #[error("no PROXY header; have the proxy send one, or take its address off the list")]
     Missing,
     /// A line of version 1 that is none.
@@ -31,7 +31,7 @@ const MAX_LINE: usize = 107;
 /// Version 2's part before the addresses.
 const PREAMBLE: usize = 16;
 
-/// Reads the header at the beginning of `bytes`, and tells its length.
+/// Reads the header at the start of `bytes`, and tells its length.
 ///
 /// `None`: more bytes are needed. Then all of `bytes` belong to the header, so that whoever reads
 /// from a socket may take them off it and never takes a byte of what follows.
@@ -48,7 +48,7 @@ pub fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
     Err(HeaderError::Missing)
 }
 
-/// Whether `bytes` begin with `expected`, or are its beginning.
+/// Whether `bytes` start with `expected`, or are its start.
 fn begins(bytes: &[u8], expected: &[u8]) -> bool {
     bytes.iter().zip(expected).all(|(byte, expected)| byte == expected)
 }

@@ -36,8 +36,8 @@ fn binary(version_and_command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     [&SIGNATURE[..], &[version_and_command, family], &length, rest].concat()
 }
 
-/// Both addresses in one family. An IPv4 client of a dual-stack socket is still an IPv4 client; only
-/// where the ends differ does IPv4 become a mapped address.
+/// Both addresses in one family. An IPv4 client of a dual-stack socket is still an IPv4 client;
+/// only where the ends differ does IPv4 become a mapped address.
 fn alike(addresses: &Addresses) -> (IpAddr, IpAddr) {
     let canonical = |end: SocketAddr| end.ip().to_canonical();
     match (canonical(addresses.source), canonical(addresses.destination)) {

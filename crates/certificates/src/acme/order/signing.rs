@@ -1,7 +1,8 @@
 //! The end of an order: the authority signs, and the certificate is fetched.
 //!
-//! From its first request on there may be a certificate, which counts against the authority's limits
-//! whether it arrives or not. So the order and its key are on disk before, and are gone on with.
+//! From its first request on there may be a certificate, which counts against the authority's
+//! limits whether it arrives or not. So the order and its key are on disk before, and are gone on
+//! with.
 
 use instant_acme::{Account, Error, Order, OrderStatus};
 use tracing::{debug, info};

@@ -8,7 +8,7 @@ use super::{State, read, read_json};
 use crate::acme::AcmeError;
 
 /// Kept from before the authority is told to sign until the certificate is on disk. Whoever loses
-/// the answer goes on with it: another order would be another certificate, and those are limited.
+/// the response goes on with it: another order would be another certificate, and those are limited.
 #[derive(Deserialize, Serialize)]
 pub(crate) struct Pending {
     /// Where the authority has the order.

@@ -1,7 +1,8 @@
 //! Where systems and browsers look for authorities, and what puts ours there or takes it out.
 //!
 //! [`places`] finds them, [`trust`] and [`untrust`] plan [`Step`]s, which [`Step::take`] takes.
-//! Whoever only wants to know what would be done prints the steps: they read as commands of a shell.
+//! Whoever only wants to know what would be done prints the steps: they read as commands of a
+//! shell.
 
 mod place;
 mod plan;
@@ -11,5 +12,5 @@ pub use place::{Around, Kind, Place, places};
 pub use plan::{Plan, believes, trust, untrust};
 pub use step::{Step, StepError};
 
-/// What the common names of all our authorities begin with.
+/// What the common names of all our authorities start with.
 pub(crate) const PREFIX: &str = "firstflight development authority ";

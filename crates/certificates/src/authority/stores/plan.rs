@@ -14,7 +14,7 @@ pub struct Plan {
     pub as_root: bool,
 }
 
-/// Whether those who look there believe the authority of this name, whose certificate is there.
+/// Whether those who look there trust the authority of this name, whose certificate is there.
 ///
 /// # Errors
 /// [`StepError`]: what is there cannot be read.
@@ -28,7 +28,7 @@ pub fn believes(place: &Place, name: &str, certificate: &Path) -> Result<bool, S
     }
 }
 
-/// What makes those who look there believe it.
+/// What makes those who look there trust it.
 ///
 /// # Errors
 /// [`StepError`]: what is there cannot be read.
@@ -110,7 +110,7 @@ fn certutil_words(place: &Place, arguments: &[&str]) -> Vec<String> {
     words.iter().chain(arguments).map(|word| (*word).to_owned()).collect()
 }
 
-/// Has Debian make its list of authorities anew.
+/// Has Debian make its list of authorities again.
 fn refresh() -> Step {
     Step::Run(vec!["update-ca-certificates".to_owned()])
 }

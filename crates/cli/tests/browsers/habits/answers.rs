@@ -8,7 +8,7 @@ use crate::witness::{Request, Tls};
 
 const PAGE: &str = "https://www.site.test/";
 
-/// Early requests are answered 425: a page, an image and a fetch.
+/// Early requests get 425: a page, an image and a fetch.
 pub(crate) fn too_early(installed: &Installed) -> Result<(), String> {
     let mut room = Room::new(installed, &Tls::default());
     room.visit(PAGE);
@@ -44,7 +44,7 @@ pub(crate) fn too_early(installed: &Installed) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything is answered 425: how often it asks, and what its user sees then.
+/// Everything gets 425: how often it asks, and what its user sees then.
 pub(crate) fn always_too_early(installed: &Installed) -> Result<(), String> {
     let mut room = Room::new(installed, &Tls::default());
     room.visit(PAGE);
@@ -153,7 +153,7 @@ pub(crate) fn changes(installed: &Installed) -> Result<(), String> {
     Ok(())
 }
 
-/// On how many connections a page was asked for, and how it came to its answer.
+/// On how many connections a page was requested, and how it came to its response.
 fn sent_again(seen: &[Seen], target: &str) -> String {
     let executed = seen.iter().flat_map(Seen::requests).filter(|r| r.target == target).count();
     assert_eq!(executed, 1, "{target} was executed {executed} times: {}", words(seen));

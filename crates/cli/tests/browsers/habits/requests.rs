@@ -67,7 +67,7 @@ pub(crate) fn methods(installed: &Installed) -> Result<(), String> {
     once(&seen, "/beacon");
     room.found("beacon", how(&seen, "/beacon"))?;
 
-    // From another site, with a body that needs to be asked for first (CORS).
+    // From another site, with a body that needs to be requested first (CORS).
     room.visit("https://other.test/");
     room.visit(&format!("{SITE}/"));
     room.go(&format!("{SITE}/"));

@@ -73,7 +73,7 @@ pub(crate) fn history(installed: &Installed) -> Result<(), String> {
     room.go("https://www.site.test/kept");
     room.go("https://www.site.test/?next");
     room.end();
-    // Later, so that the answer comes before the page goes.
+    // Later, so that the response comes before the page goes.
     room.run("void setTimeout(() => history.back(), 100)");
     std::thread::sleep(std::time::Duration::from_secs(1));
     let seen = room.end();

@@ -82,7 +82,7 @@ pub(super) fn single_use(plan: &Plan) -> Vec<Row> {
     trouble_on(stage, &["session_not_resumed", "store_window"], restart, |_| {})
 }
 
-/// Honest requests and copies before, while the trouble begins, during it, while it ends, and
+/// Honest requests and copies before, while the trouble starts, during it, while it ends, and
 /// until all is well again.
 fn trouble(
     name: &'static str,

@@ -91,7 +91,7 @@ pub(crate) fn certificate(server: &Serve, site: &str) -> Value {
     all.into_iter().find(|one| one["site"] == site).unwrap_or_default()
 }
 
-/// A metric's value, by the beginning of its line.
+/// A metric's value, by the start of its line.
 pub(crate) fn metric(server: &Serve, series: &str) -> f64 {
     let url = format!("http://{}/metrics", server.console());
     let page = run(Command::new("curl").args(["-sS", &url])).out;

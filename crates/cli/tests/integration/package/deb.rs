@@ -127,7 +127,7 @@ fn decisions_stand(machine: &Machine) {
     machine.ask("systemctl stop firstflight");
     machine.ask(AGAIN);
     assert_eq!(machine.ask("systemctl is-active firstflight || true"), "inactive\n");
-    // Someone's decision is asked for at each upgrade.
+    // Someone's decision is requested at each upgrade.
     machine
         .ask(&format!("systemctl start firstflight && {AGAIN} && systemctl is-active firstflight"));
 }
@@ -161,10 +161,10 @@ fn sockets_wait(machine: &Machine) {
     machine.ask("systemctl is-active firstflight");
 }
 
-/// With its sockets. What was configured, enabled and made while it ran is there when it is installed
-/// again.
+/// With its sockets. What was configured, enabled and made while it ran is there when it is
+/// installed again.
 fn is_removed(machine: &Machine) {
-    // What the package manager begins with: who comes from now on must not start it again.
+    // What the package manager starts with: who comes from now on must not start it again.
     machine.ask("/var/lib/dpkg/info/firstflight.prerm remove");
     assert_eq!(machine.ask("ss --no-header --listening --tcp --udp 'sport = 8443'"), "");
     machine.ask("apt-get remove -y firstflight");

@@ -82,7 +82,7 @@ fn as_its_dockerfile_says(root: &Path) {
     }
 }
 
-/// Nobody is believed in the image because the machine on which it was made believes them.
+/// Nobody is trusted in the image because the machine on which it was made trusts them.
 fn believes_mozilla_alone(root: &Path) {
     let bundle = fs::read_to_string(root.join("etc/ssl/certs/ca-certificates.crt")).unwrap();
     let of_debian = fs::read_dir("/usr/share/ca-certificates/mozilla").unwrap();

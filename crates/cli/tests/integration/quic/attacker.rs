@@ -59,7 +59,7 @@ impl Attacker {
         panic!("the server does not answer any more");
     }
 
-    /// The same, and waits for answers that the server does not give at once, until none has come
+    /// The same, and waits for responses that the server does not give at once, until none has come
     /// for 200 ms.
     pub(crate) fn settle_slowly(&self, destination: &[u8]) -> Vec<Vec<u8>> {
         let mut came = self.settle(destination);

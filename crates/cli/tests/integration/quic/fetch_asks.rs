@@ -29,7 +29,7 @@ pub(super) fn stage() -> TempDir {
     site
 }
 
-/// What fetch says of itself, and the answer.
+/// What fetch says of itself, and the response.
 pub(super) fn ask(dir: &Path, port: u16, target: &str, flags: &[&str]) -> (String, Ended) {
     let url = format!("https://localhost:{port}{target}");
     let flags = [&["--http3-only"], flags].concat();
@@ -115,7 +115,7 @@ fn ngtcp2_full_resumed_early_and_refused() {
     }
     early(dir, relay.port, target);
     assert!(server.received("0RTT") > 0);
-    // An early answer may be here before the next ticket; this one's is behind it.
+    // An early response may be here before the next ticket; this one's is behind it.
     ask(dir, relay.port, target, &[]);
     drop(server);
     let server = ngtcp2::Server::start(dir, &[]);

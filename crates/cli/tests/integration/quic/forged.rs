@@ -79,7 +79,7 @@ fn a_client_hello_with_two_faces() {
     for cut in (50..honest.len().min(1_000)).step_by(50) {
         let initials = Initials::new(&[cut as u8, 9, 9, 9, 9, 9, 9, cut as u8], b"source");
         let attacker = Attacker::new(stage.server.address);
-        // The rest before the beginning, another rest after it, and the beginning once more with
+        // The rest before the start, another rest after it, and the start once more with
         // another client random.
         let mut other = honest.clone();
         other[6..38].fill(7);
@@ -170,7 +170,7 @@ fn rfc9000_10_3_guessing_at_stateless_resets() {
 #[test]
 fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
     let mut stage = Stage::new(&[]);
-    // Behind the server's first answer, and one that names the client's own version before it.
+    // Behind the server's first response, and one that names the client's own version before it.
     stage.relay.rule(move |way, nth, datagram| {
         if way == super::relay::Way::Up || nth > 0 {
             return vec![datagram];
@@ -252,7 +252,7 @@ fn rfc9000_8_1_2_a_retry_token_is_worth_nothing_elsewhere() {
         let came = elsewhere.settle_slowly(&again.destination);
         assert_eq!(close_code(&came, &again.destination), Some(INVALID_TOKEN), "{came:?}");
     }
-    // From where it was asked for, it counts.
+    // From where it was requested, it counts.
     here.send(&packet);
     let came = here.settle_slowly(&again.destination);
     let mut frames = came

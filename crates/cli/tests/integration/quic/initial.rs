@@ -90,12 +90,12 @@ pub(crate) struct Header {
     pub(crate) source: Vec<u8>,
     /// An Initial's; or all behind the ids of a Retry, less its tag.
     pub(crate) token: Vec<u8>,
-    /// Where its packet number begins, and where the packet ends.
+    /// Where its packet number starts, and where the packet ends.
     number: usize,
     end: usize,
 }
 
-/// The header of the packet that begins here; `None` for a short one.
+/// The header of the packet that starts here; `None` for a short one.
 pub(crate) fn header(packet: &[u8]) -> Option<Header> {
     if packet[0] & 0x80 == 0 {
         return None;
@@ -138,7 +138,7 @@ pub(crate) fn packets(datagram: &[u8]) -> Vec<(Header, &[u8])> {
     found
 }
 
-/// The frames of an Initial packet that goes this way, of the connection that began with
+/// The frames of an Initial packet that goes this way, of the connection that started with
 /// `destination`.
 pub(crate) fn open(packet: &[u8], destination: &[u8], from: Side) -> Option<Vec<u8>> {
     let header = header(packet).filter(|header| header.kind == Some(INITIAL))?;

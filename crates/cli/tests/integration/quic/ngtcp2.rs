@@ -46,7 +46,7 @@ impl Said {
         (new("pkt tx"), new("pkt rx"))
     }
 
-    /// The statuses of its answers.
+    /// The statuses of its responses.
     pub(crate) fn statuses(&self) -> Vec<&str> {
         let statuses = self.lines().filter_map(|line| line.split_once("[:status: "));
         statuses.map(|(_, status)| status.trim_end_matches(']')).collect()
@@ -87,7 +87,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves the directory `root` in `dir`; its certificate is cert.pem there, and its key key.pem.
+    /// Serves the directory `root` in `dir`; its certificate is cert.pem there, and its key
+    /// key.pem.
     pub(crate) fn start(dir: &Path, flags: &[&str]) -> Self {
         let said = dir.join("ngtcp2.said");
         for _ in 0..5 {
@@ -117,7 +118,7 @@ impl Server {
         packets(text(&self.said).lines(), "pkt rx", kind)
     }
 
-    /// The targets that were asked for, in order.
+    /// The targets that were requested, in order.
     pub(crate) fn targets(&self) -> Vec<String> {
         let said = text(&self.said);
         let targets = said.lines().filter_map(|line| line.split_once("[:path: "));

@@ -20,8 +20,8 @@ pub(crate) enum Way {
 /// What becomes of a datagram, the nth (from 0) of its connection's way: those that go on now.
 type Rule = Box<dyn FnMut(Way, usize, Vec<u8>) -> Vec<Vec<u8>> + Send>;
 
-/// A relay in front of a server. It keeps its port while servers come and go, as a client's sessions
-/// belong to host and port.
+/// A relay in front of a server. It keeps its port while servers come and go, as a client's
+/// sessions belong to host and port.
 pub(crate) struct Relay {
     pub(crate) port: u16,
     socket: UdpSocket,
@@ -151,12 +151,12 @@ fn send(state: &Mutex<State>, datagram: &[u8]) {
     let _ = client.up.send(datagram);
 }
 
-/// Whether it has Initial and 0-RTT packets alone: what can be sent before an answer.
+/// Whether it has Initial and 0-RTT packets alone: what can be sent before a response.
 fn is_first_flight(datagram: &[u8]) -> bool {
     let packets = packets(datagram);
     let length: usize = packets.iter().map(|(_, packet)| packet.len()).sum();
     let first = |header: &Header| matches!(header.kind, Some(INITIAL | ZERO_RTT));
-    // A short header's packet is not among them; padding behind the packets begins by a zero.
+    // A short header's packet is not among them; padding behind the packets starts by a zero.
     let rest_is_padding = datagram[length..].first().is_none_or(|byte| *byte == 0);
     rest_is_padding && packets.iter().all(|(header, _)| first(header))
 }

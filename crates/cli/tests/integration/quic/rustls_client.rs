@@ -164,7 +164,7 @@ impl TokenStore for NoTokens {
 }
 
 impl Link<'_> {
-    /// One request and its answer.
+    /// One request and its response.
     pub(crate) fn ask(&mut self, ask: Ask) -> Answer {
         let answers = ask_all(&mut self.http, self.port, slice::from_ref(&ask));
         self.client.wait(answers).remove(0).unwrap()

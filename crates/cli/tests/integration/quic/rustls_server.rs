@@ -27,7 +27,7 @@ pub(crate) struct Wishes {
     pub(crate) retry: bool,
     /// ChaCha20-Poly1305 alone.
     pub(crate) chacha: bool,
-    /// New keys before every answer (RFC 9001 section 6).
+    /// New keys before every response (RFC 9001 section 6).
     pub(crate) new_keys: bool,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct Seen {
     pub(crate) early: bool,
     /// The client's port.
     pub(crate) from: u16,
-    /// Whether its connection began at an address that was validated.
+    /// Whether its connection started at an address that was validated.
     pub(crate) validated: bool,
     /// Whether its connection's first packet got a Retry.
     pub(crate) retried: bool,
 }
 
-/// A running server, whose answers say what the request was.
+/// A running server, whose responses say what the request was.
 pub(crate) struct Server {
     pub(crate) port: u16,
     endpoint: Endpoint,

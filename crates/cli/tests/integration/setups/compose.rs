@@ -236,7 +236,7 @@ impl Stack {
     /// Fetches by the one jar that all servers here share, as they share their ticket keys.
     fn ask(&self, path: &Recorder, target: &str) -> (String, String) {
         let flags = ["--tls-earlydata", "--http1.1"];
-        // Whoever copied it out of the volume believes both servers.
+        // Whoever copied it out of the volume trusts both servers.
         let authority = self.dir.path().join("firstflight/authority/authority.pem");
         let fetched = fetch(self.dir.path(), &authority, &path.url(target), &flags);
         let facts = fields(&fetched.facts, "tls_resumed early_data http_code");
@@ -252,7 +252,7 @@ fn the_switch_is_seen_and_sessions_go_on() {
     prometheus.comes("firstflight:replays:increase5m");
     // Sessions belong to host and port: to the client it is one server, before and after.
     let path = Recorder::start(server.address);
-    // The store has to have recorded for a window before early data is believed.
+    // The store has to have recorded for a window before early data is trusted.
     let accepted = within(TEST_TIMEOUT, Duration::from_millis(50), || {
         age(|words| stack.store.ask_as(Some(("firstflight", &stack.password)), words));
         let (facts, page) = stack.ask(&path, "/");

@@ -1,5 +1,5 @@
-//! The Kubernetes manifests: checked against Kubernetes' schemas, and their nodes run as processes, by
-//! the configuration, the secrets and the store's arguments that the manifests hold.
+//! The Kubernetes manifests: checked against Kubernetes' schemas, and their nodes run as processes,
+//! by the configuration, the secrets and the store's arguments that the manifests hold.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -155,7 +155,7 @@ impl Nodes {
         Serve::configured(&dir)
     }
 
-    /// Has the nodes believe a store that has recorded for hardly a second.
+    /// Has the nodes trust a store that has recorded for hardly a second.
     fn age(&self) {
         let password = text(&self.dir.path().join("secret/store-password"));
         age(|words| self.store.ask_as(Some(("firstflight", password.trim())), words));
@@ -282,5 +282,5 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_and_one_starts_anew() {
     }
 }
 
-/// A new store is not believed for 47 s, so who is accepted within this has met no window.
+/// A new store is not trusted for 47 s, so who is accepted within this has met no window.
 const PATIENCE_BELOW_A_WINDOW: Duration = Duration::from_secs(40);

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::placed;
 use crate::peers::Peer;
 
-/// A node with the example as a site of its nginx. Its ticket keys are `tickets` in `dir`, its log is
-/// `early-data.log`, and it passes on to this address.
+/// A node with the example as a site of its nginx. Its ticket keys are `tickets` in `dir`, its log
+/// is `early-data.log`, and it passes on to this address.
 pub(crate) fn start(dir: &Path, upstream: &str) -> Peer {
     Peer::start(dir, "nginx", &["-e", "stderr", "-p", "."], |port| {
         let here = |name: &str| dir.join(name).display().to_string();

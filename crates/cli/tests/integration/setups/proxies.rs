@@ -1,5 +1,5 @@
-//! nginx and HAProxy by their examples, two nodes each with the keys of one ring: which requests run
-//! early, what the application is told, and what becomes of copies. That sessions go on through
+//! nginx and HAProxy by their examples, two nodes each with the keys of one ring: which requests
+//! run early, what the application is told, and what becomes of copies. That sessions go on through
 //! rotations is tried in `keys_fleet`, with the same examples.
 
 use std::fs;
@@ -64,8 +64,8 @@ impl Fleet {
         Self { dir, application, nodes, path, wanted, http, log }
     }
 
-    /// Asks the first node. Where it is `early`, the client's Finished is held back until the node has
-    /// answered.
+    /// Asks the first node. Where it is `early`, the client's Finished is held back until the node
+    /// has answered.
     fn ask(&self, target: &str, early: bool, flags: &[&str]) -> Fetched {
         let lines = if early { self.lines().len() + 1 } else { 0 };
         self.wanted.store(lines, Ordering::Relaxed);
@@ -96,14 +96,14 @@ impl Fleet {
         assert!(there && moved.contains(" 308 "), "{moved}");
     }
 
-    /// How often the application was asked for this, by whatever method.
+    /// How often the application was requested this, by whatever method.
     fn asked(&self, target: &str) -> usize {
         self.application.seen().iter().filter(|seen| seen.contains(target)).count()
     }
 
-    /// Sends the latest first flight so often again to each node, and waits for its first answer,
-    /// which is the handshake's. The connections stay open as long as what is returned: a server may
-    /// leave off a request whose client has gone.
+    /// Sends the latest first flight so often again to each node, and waits for its first response,
+    /// which is the handshake's. The connections stay open as long as what is returned: a server
+    /// may leave off a request whose client has gone.
     fn copies(&self, times: usize) -> Vec<TcpStream> {
         let flight = self.path.flight();
         let copy = |node: &Peer| {
@@ -141,7 +141,7 @@ fn rfc8470_nginx_runs_safe_requests_early_and_answers_others_425() {
         assert_eq!(verdict(fleet.ask("/full", false, &EARLY)), "none 0 200");
         assert_eq!(verdict(fleet.ask("/early", true, &EARLY)), "accepted 0 200");
         assert_eq!(verdict(fleet.ask("/late", false, &[])), "none 0 200");
-        // The 425 is the answer for which the client's Finished waits.
+        // The 425 is the response for which the client's Finished waits.
         assert_eq!(verdict(fleet.ask("/order", true, &ORDER)), "accepted 1 200");
         let _copies = fleet.copies(3);
         let of = |words: &str| {
@@ -185,7 +185,7 @@ fn nginx_executes_each_copy_at_each_node() {
     });
     assert!(executed, "{:#?}", fleet.application.seen());
     fleet.redirects();
-    // OpenSSL believes a ticket's age to ten seconds, and a second more where both are rounded.
+    // OpenSSL trusts a ticket's age to ten seconds, and a second more where both are rounded.
     thread::sleep(Duration::from_secs(12).saturating_sub(sent.elapsed()));
     let _stale = fleet.copies(3);
     fleet.ask("/full", false, &[]);

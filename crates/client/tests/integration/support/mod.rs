@@ -263,7 +263,7 @@ impl Home {
         Jar::open(&self.path("jar"), JarKey::File(self.path("key"))).unwrap()
     }
 
-    /// A client that believes the test server, resolves `localhost` to it, and keeps sessions.
+    /// A client that trusts the test server, resolves `localhost` to it, and keeps sessions.
     pub(crate) fn client(&self, change: impl FnOnce(&mut ClientConfig)) -> Client {
         let mut config = ClientConfig::new();
         config.trust = Trust::File(self.path("ca.pem"));

@@ -58,7 +58,7 @@ pub(crate) struct Flood {
 pub(crate) enum QuicAnswer {
     /// This status and body.
     Say(u16, &'static str),
-    /// Heads of these statuses, and an answer.
+    /// Heads of these statuses, and a response.
     After(&'static [u16]),
     /// A body of so many bytes, each in a frame of its own.
     Crumbs(usize),
@@ -245,7 +245,7 @@ impl QuicServer {
                 body.extend_from_slice(&bytes.copy_to_bytes(bytes.remaining()));
             }
             let facts = quic.handshake_data().unwrap().downcast::<Handshake>().unwrap();
-            // All that our client sends on such a connection before the first answer is early.
+            // All that our client sends on such a connection before the first response is early.
             let early = std::mem::take(&mut first) && facts.early_data == EarlyData::Accepted;
             let number = {
                 let text = format!(

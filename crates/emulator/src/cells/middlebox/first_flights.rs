@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::segment::{Ends, Segment};
 
-/// The beginnings of connections whose SYN was seen.
+/// The starts of connections whose SYN was seen.
 #[derive(Debug, Default)]
 pub(super) struct FirstFlights {
     flights: HashMap<Ends, Flight>,
@@ -13,7 +13,7 @@ pub(super) struct FirstFlights {
     order: VecDeque<Ends>,
 }
 
-/// The beginning of one connection, in one direction.
+/// The start of one connection, in one direction.
 #[derive(Debug)]
 pub(super) struct Flight {
     /// Sequence number of the first byte of data.
@@ -29,7 +29,7 @@ pub(super) struct Flight {
 pub(super) enum Decision {
     /// All passes.
     Pass,
-    /// What begins before this offset is dropped, the rest passes.
+    /// What starts before this offset is dropped, the rest passes.
     DropBefore(u32),
 }
 
@@ -42,7 +42,7 @@ impl FirstFlights {
         let flight = self.flights.get_mut(&segment.ends)?;
         let data_at = segment.sequence.wrapping_add(u32::from(segment.syn));
         let offset = data_at.wrapping_sub(flight.first);
-        // Further away it belongs to the connection, but not to its beginning.
+        // Further away it belongs to the connection, but not to its start.
         let near = offset <= LONGEST_FLIGHT as u32;
         (near && !segment.payload.is_empty()).then_some((flight, offset))
     }

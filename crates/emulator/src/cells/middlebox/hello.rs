@@ -76,7 +76,7 @@ struct ClientHello {
 }
 
 impl ClientHello {
-    /// What begins a stream, unless it cannot be a ClientHello.
+    /// What starts a stream, unless it cannot be a ClientHello.
     fn read(mut stream: &[u8]) -> Option<Self> {
         let mut hello = Self { message: Vec::new(), length: None, overhead: 0 };
         while !stream.is_empty() && !hello.is_whole() {

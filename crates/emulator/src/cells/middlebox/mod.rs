@@ -169,7 +169,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes that begin like a packet and go on as they like.
+        /// Bytes that start like a packet and go on as they like.
         #[test]
         fn any_bytes_pass_every_middlebox_without_panic(
             frames in proptest::collection::vec(

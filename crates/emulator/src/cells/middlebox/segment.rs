@@ -1,4 +1,4 @@
-//! Where things lie in the frame of a TCP segment, and a frame written anew with right checksums.
+//! Where things lie in the frame of a TCP segment, and a frame written again with right checksums.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(super) struct Segment<'a> {
     pub(super) payload: &'a [u8],
     /// Place of the TCP options in the frame.
     pub(super) options: Range<usize>,
-    /// Where the TCP header begins in the frame.
+    /// Where the TCP header starts in the frame.
     tcp_at: usize,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Segment<'a> {
         self.syn && !self.ack
     }
 
-    /// Where the payload begins in the frame.
+    /// Where the payload starts in the frame.
     pub(super) fn payload_at(&self) -> usize {
         self.options.end
     }
@@ -106,7 +106,7 @@ pub(super) fn mend(mut frame: Vec<u8>, segment_tcp_at: usize) -> Option<Vec<u8>>
 }
 
 impl Segment<'_> {
-    /// Where the TCP header begins in the frame.
+    /// Where the TCP header starts in the frame.
     pub(super) fn tcp_at(&self) -> usize {
         self.tcp_at
     }

@@ -50,7 +50,7 @@ pub(crate) struct Pair {
     pub(crate) wire: Vec<(bool, Vec<u8>)>,
 }
 
-/// A client's connection that was begun.
+/// A client's connection that was started.
 pub(crate) struct Begun {
     pub(crate) client: ConnectionHandle,
     pub(crate) inbox: ResumptionInbox,

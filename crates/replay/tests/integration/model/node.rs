@@ -49,7 +49,7 @@ pub(crate) struct Pending {
     pub(crate) seen_at: i64,
     /// The store's answer, which the node has not read yet.
     pub(crate) answer: Option<Reply>,
-    /// Whether the record that the answer tells of is lost since, or will be.
+    /// Whether the record that the response tells of is lost since, or will be.
     pub(crate) is_forgotten: bool,
 }
 
@@ -163,7 +163,7 @@ impl Node {
         }
     }
 
-    /// What the node makes of the answer to a claim.
+    /// What the node makes of the response to a claim.
     pub(crate) fn answer(&self, setting: &Setting, reply: &Reply, now: i64) -> StoreAnswer {
         let Reply::Answer { won, seen } = reply else {
             return StoreAnswer::Unknown(Unknown::Refused);

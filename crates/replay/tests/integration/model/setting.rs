@@ -7,7 +7,7 @@ use firstflight_replay::{SharedConfig, SharedGate};
 /// One step of the model's time. The windows are a few of these.
 pub(crate) const TICK: i64 = 4_000;
 
-/// Where true time begins, in milliseconds, so that clocks may be set back.
+/// Where true time starts, in milliseconds, so that clocks may be set back.
 pub(crate) const START: i64 = 1_000_000_000;
 
 /// What the explorer goes through.
@@ -48,7 +48,7 @@ pub(crate) struct Setting {
 pub(crate) enum AtClose {
     /// It is executed: no copy will be from now on.
     Runs,
-    /// It is answered 425: a copy may have been executed before.
+    /// It gets 425: a copy may have been executed before.
     TooEarly,
 }
 
@@ -57,9 +57,9 @@ pub(crate) enum AtClose {
 pub(crate) enum Trouble {
     /// Somebody empties the store.
     Flush,
-    /// A store process ends and begins again, empty.
+    /// A store process ends and starts again, empty.
     Restart,
-    /// It begins again from a snapshot that has the epoch and lacks the claims.
+    /// It starts again from a snapshot that has the epoch and lacks the claims.
     RestartFromSnapshot,
     /// A replica that lacks the claims becomes a master.
     Failover,
@@ -67,7 +67,7 @@ pub(crate) enum Trouble {
     StoreClock(i64),
     /// A node's clock is set.
     NodeClock(i64),
-    /// A node is killed and begins again.
+    /// A node is killed and starts again.
     Kill,
     /// A node does not hear the sentinels any more.
     Deaf,

@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// A new connection begins with a heartbeat.
+    /// A new connection starts with a heartbeat.
     pub(crate) fn connect(&mut self, setting: &Setting, node: usize, store: usize) {
         let process = &self.stores[store];
         self.nodes[node].connect(store, process);

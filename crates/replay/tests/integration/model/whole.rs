@@ -91,7 +91,7 @@ fn rfc8446_8_2_failover_between_clocks_that_disagree() {
 #[test]
 fn honest_clients_are_told_no_more_than_they_must() {
     use Trouble::{Flush, Kill};
-    // Late enough that a claim counts again after a loss at the beginning.
+    // Late enough that a claim counts again after a loss at the start.
     let late =
         Setting { zero_skew: 8, horizon: 9, troubles: vec![Flush, Kill], ..Setting::single() };
     holds("honest clients", Setting { honest: true, outcomes: true, ..late });

@@ -84,7 +84,7 @@ pub(crate) enum Original {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Waiting {
     pub(crate) node: usize,
-    /// The answer to a spend, which the node has not read yet, and the connection it came by.
+    /// The response to a spend, which the node has not read yet, and the connection it came by.
     pub(crate) answer: Option<(Link, Reply)>,
     /// Whether that spend came after the record's end.
     pub(crate) is_late: bool,
@@ -121,13 +121,13 @@ pub(crate) enum Step {
     Ask {
         pending: usize,
     },
-    /// The node reads the answer.
+    /// The node reads the response.
     Settle {
         pending: usize,
     },
     /// The store does what a waiting request's node asks of it.
     Spend,
-    /// The node reads the answer, or it is lost.
+    /// The node reads the response, or it is lost.
     Spent,
     SpendLost,
     /// No node accepts a copy any more, and the request still waits.

@@ -1,4 +1,5 @@
-//! Filmstrips: what a page looked like while it was loaded, without and with 0-RTT on one time axis.
+//! Filmstrips: what a page looked like while it was loaded, without and with 0-RTT on one time
+//! axis.
 
 use maud::{Markup, html};
 

@@ -42,7 +42,7 @@ pub(crate) struct TicketRing {
 }
 
 impl TicketRing {
-    /// The ring from where the settings say, inside a tokio runtime. One from the store begins as
+    /// The ring from where the settings say, inside a tokio runtime. One from the store starts as
     /// one of this process alone, until [`begin`](Self::begin) or [`follow`](Self::follow) has
     /// the store's. `inherited`: the keys of the process before this one, if they were its own.
     ///

@@ -241,7 +241,7 @@ impl SharedKeys {
         }
     }
 
-    /// Turns the keys with which this process began, as long as there are no others.
+    /// Turns the keys with which this process started, as long as there are no others.
     fn keep_own_up(&self, keys: &TicketKeys) {
         let now = now();
         if !self.has_come.load(Ordering::Relaxed) && keys.ring().due() <= now {

@@ -59,7 +59,7 @@ const MAX_FIELD_BYTES: usize = 255;
 /// same request again sends all of that again; one that has got another token in between has
 /// another name, and the application has to know.
 ///
-/// Cookies have no part in it: they change with each answer.
+/// Cookies have no part in it: they change with each response.
 pub(crate) fn name<B>(kind: &str, request: &Request<B>, value: &[u8]) -> ClaimKey {
     let (path, headers) = (request.uri().path(), request.headers());
     // Without one it is answered 400.

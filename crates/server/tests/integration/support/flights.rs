@@ -43,7 +43,7 @@ pub(crate) async fn first_flight(
     gathered(&wire).await
 }
 
-/// What the client has sent, once it waits for an answer.
+/// What the client has sent, once it waits for a response.
 pub(crate) async fn gathered(wire: &Wire) -> Vec<Vec<u8>> {
     // A long header of type 0-RTT.
     while !wire.up().iter().any(|datagram| has_early(datagram)) {

@@ -147,7 +147,7 @@ pub(crate) struct Client {
     pub(crate) machine: Machine,
     /// ClientHello, and the request as early data if there is a session.
     pub(crate) flight: Vec<u8>,
-    /// Where the early data begins in the flight.
+    /// Where the early data starts in the flight.
     pub(crate) hello: usize,
 }
 
@@ -289,7 +289,7 @@ pub(crate) async fn full(address: SocketAddr, request: &str) -> String {
     client.finish(&mut tcp).await
 }
 
-/// Resends a flight byte for byte and waits until the server has begun to answer, so that it has
+/// Resends a flight byte for byte and waits until the server has started to answer, so that it has
 /// surely seen the flight.
 pub(crate) async fn replay(address: SocketAddr, flight: &[u8]) -> TcpStream {
     let mut tcp = TcpStream::connect(address).await.unwrap();

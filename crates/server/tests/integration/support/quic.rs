@@ -32,7 +32,7 @@ pub(crate) struct Quic {
     _wire: Option<Wire>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -127,7 +127,7 @@ impl Quic {
         Self { endpoint, connection, inbox, accepted, requests, driver, _wire: None }
     }
 
-    /// Sends a request early that the server refuses, and begins HTTP/3 when it knows.
+    /// Sends a request early that the server refuses, and starts HTTP/3 when it knows.
     pub(crate) async fn refused(address: SocketAddr, remembered: Remembered, target: &str) -> Self {
         Self::refused_as("localhost", address, remembered, target).await
     }
@@ -240,7 +240,7 @@ pub(crate) fn head(method: &str, target: &str) -> Vec<u8> {
     [vec![1, u8::try_from(block.len()).unwrap()], block].concat()
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 pub(crate) async fn reply(mut stream: Stream) -> Result<Reply, StreamError> {
     let reading = async {
         let (head, ()) = stream.recv_response().await?.into_parts();
@@ -372,8 +372,8 @@ impl Wire {
         timeout(TEST_TIMEOUT, waiting).await.expect("the server sends so much");
     }
 
-    /// Delivers what the client has sent from the `sent`th datagram on, though it is lost otherwise,
-    /// until the server has sent so many bytes more.
+    /// Delivers what the client has sent from the `sent`th datagram on, though it is lost
+    /// otherwise, until the server has sent so many bytes more.
     pub(crate) async fn inject_until_answered(&self, mut sent: usize, bytes: usize) {
         let count = || self.down().iter().map(Vec::len).sum::<usize>();
         let end = count() + bytes;

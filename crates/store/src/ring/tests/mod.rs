@@ -13,7 +13,7 @@ mod simulation;
 
 use memory::Memory;
 
-/// A period's beginning.
+/// A period's start.
 const START: UnixTime = UnixTime(1_790_000_040);
 const ONE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const TWO: &str = "2222222222abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

@@ -17,7 +17,7 @@ const CLOCK: u64 = 5;
 enum Event {
     /// An operator's rotation.
     Rotate(usize),
-    /// A node begins anew.
+    /// A node starts again.
     Restart(usize),
     /// The store is away for some seconds.
     Away(u64),
@@ -173,7 +173,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 
     /// Whatever happens short of a store and a node that forget at once, and of a store that goes
-    /// away in the seconds in which a period begins, for all of that period: what one node seals,
+    /// away in the seconds in which a period starts, for all of that period: what one node seals,
     /// every other opens, at once and for the ticket's whole life.
     #[test]
     fn what_one_seals_all_open(

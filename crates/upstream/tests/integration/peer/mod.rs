@@ -92,7 +92,7 @@ pub(crate) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<St
     Some(String::from_utf8(head).unwrap().lines().map(str::to_owned).collect())
 }
 
-/// An answer.
+/// A response.
 pub(crate) fn answer(status: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
