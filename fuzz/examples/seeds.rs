@@ -15,7 +15,7 @@ use firstflight_fuzz::{Event, Flags, acceptor, connector};
 use firstflight_packets::{Label, Observer};
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
 use firstflight_replay::{
-    ClaimKey, EpochScope, Gate, GateConfig, Offer as FirstFlight, Question, TicketEpochs,
+    ClaimKey, EpochScope, Gate, GateConfig, Offer as FirstFlight, HandoffQuery, TicketEpochs,
 };
 use firstflight_report::{
     Cell, Control, ControlPair, Cost, Effect, Figures, LinkFacts, Load, MiddleboxOutcome, Record,
@@ -94,12 +94,12 @@ fn question() -> Vec<u8> {
         FirstFlight::new(ClaimKey::of_flight(&[7; 32]), -3, Duration::from_secs(1 << 20), 5);
     let name = ClaimKey::from_name(&[b"seed"]);
     let questions = [
-        Question::Flight(flight.clone()),
-        Question::Spend(flight),
-        Question::Name(name, Duration::from_secs(60)),
-        Question::Release(name),
+        HandoffQuery::Flight(flight.clone()),
+        HandoffQuery::Spend(flight),
+        HandoffQuery::Name(name, Duration::from_secs(60)),
+        HandoffQuery::Release(name),
     ];
-    questions.iter().flat_map(Question::to_bytes).collect()
+    questions.iter().flat_map(HandoffQuery::to_bytes).collect()
 }
 
 /// First bytes: what the target makes of the rest.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_replay::{
-    Answer, EpochScope, Gate, GateConfig, Inheritance, Question, TicketEpochs,
+    Answer, EpochScope, Gate, GateConfig, Inheritance, HandoffQuery, TicketEpochs,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -20,9 +20,9 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(Inheritance::parse(&left.to_bytes()).as_ref(), Ok(&left));
         return;
     }
-    for bytes in bytes.as_chunks::<{ Question::LENGTH }>().0 {
-        let Some(question) = Question::parse(bytes) else { continue };
-        assert_eq!(Question::parse(&question.to_bytes()).as_ref(), Some(&question));
+    for bytes in bytes.as_chunks::<{ HandoffQuery::LENGTH }>().0 {
+        let Some(question) = HandoffQuery::parse(bytes) else { continue };
+        assert_eq!(HandoffQuery::parse(&question.to_bytes()).as_ref(), Some(&question));
         let answer = question.answer(&gate, common, now);
         assert_eq!(Answer::parse(answer.to_byte()), Some(answer));
     }

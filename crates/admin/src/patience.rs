@@ -9,14 +9,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// A stream whose writing may stand still for so long and no longer.
-pub(crate) struct Patient<S> {
+pub(crate) struct WriteTimeoutStream<S> {
     stream: S,
     patience: Duration,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
 }
 
-impl<S> Patient<S> {
+impl<S> WriteTimeoutStream<S> {
     pub(crate) fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, deadline: Box::pin(sleep(patience)), waiting: false }
     }
@@ -42,7 +42,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -81,7 +81,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_reads_is_waited_for_and_another_is_not() {
         let (ours, mut theirs) = duplex(8);
-        let mut ours = Patient::new(ours, Duration::from_millis(50));
+        let mut ours = WriteTimeoutStream::new(ours, Duration::from_millis(50));
         let reading = tokio::spawn(async move {
             let mut taken = [0; 32];
             theirs.read_exact(&mut taken).await.unwrap();

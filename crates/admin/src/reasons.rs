@@ -3,7 +3,7 @@
 use firstflight_telemetry::metrics::RefusedReason;
 
 /// What is said of a reason.
-struct Words {
+struct ReasonText {
     name: &'static str,
     title: &'static str,
     /// Goes on from "because".
@@ -35,7 +35,7 @@ pub(crate) fn is_replay(reason: &str) -> bool {
 pub(crate) const REPLAYS: [RefusedReason; 2] =
     [RefusedReason::Replayed, RefusedReason::RefusedBefore];
 
-fn words(reason: &str) -> Option<&'static Words> {
+fn words(reason: &str) -> Option<&'static ReasonText> {
     WORDS.iter().find(|words| words.name == reason)
 }
 
@@ -44,11 +44,11 @@ const fn entry(
     title: &'static str,
     meaning: &'static str,
     mend: &'static str,
-) -> Words {
-    Words { name, title, meaning, mend }
+) -> ReasonText {
+    ReasonText { name, title, meaning, mend }
 }
 
-const WORDS: [Words; 29] = [
+const WORDS: [ReasonText; 29] = [
     entry("disabled", "switched off", "the configuration switches it off", ""),
     entry(
         "replayed",

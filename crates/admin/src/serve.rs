@@ -19,11 +19,11 @@ use tracing::{debug, info, warn};
 use crate::AdminError;
 use crate::guard::Guard;
 use crate::listener::{Listener, Stream};
-use crate::patience::Patient;
+use crate::patience::WriteTimeoutStream;
 use crate::permits::{Permit, Permits};
 use crate::service::{PATIENCE, Service};
 use crate::source::Source;
-use crate::watch::Watch;
+use crate::watch::SourceWatcher;
 
 /// The operators' side, listening.
 pub struct Admin {
@@ -84,7 +84,7 @@ impl Admin {
     }
 
     fn new(settings: AdminSettings, guard: Guard, listener: Listener, source: impl Source) -> Self {
-        let watch = Arc::new(Watch::new(Arc::new(source)));
+        let watch = Arc::new(SourceWatcher::new(Arc::new(source)));
         let AdminSettings { address, socket_mode, .. } = settings;
         let listener = Arc::new(listener);
         let handle = AdminHandle {
@@ -201,7 +201,7 @@ fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(Patient::new(stream, PATIENCE)), answer);
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, PATIENCE)), answer);
     let connection = connections.watch(connection);
     async move {
         tokio::select! {

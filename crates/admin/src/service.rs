@@ -15,18 +15,18 @@ use crate::console::{self, SCRIPT, STYLE};
 use crate::guard::{Guard, Refusal};
 use crate::login;
 use crate::permits::Permit;
-use crate::watch::Watch;
+use crate::watch::SourceWatcher;
 
 /// Answers requests on any number of connections.
 pub(crate) struct Service {
     pub(crate) guard: ArcSwap<Guard>,
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watch: Arc<SourceWatcher>,
     /// For those who follow events: others find a response all the same.
     followers: Arc<Semaphore>,
 }
 
 impl Service {
-    pub(crate) fn new(guard: Guard, watch: Arc<Watch>) -> Self {
+    pub(crate) fn new(guard: Guard, watch: Arc<SourceWatcher>) -> Self {
         let followers = Arc::new(Semaphore::new(FOLLOWERS));
         Self { guard: ArcSwap::from_pointee(guard), watch, followers }
     }

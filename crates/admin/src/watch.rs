@@ -14,7 +14,7 @@ use crate::source::Source;
 use crate::status::{Moment, Status};
 
 /// The source, and what was seen of it.
-pub(crate) struct Watch {
+pub(crate) struct SourceWatcher {
     source: Arc<dyn Source>,
     began: Instant,
     history: Mutex<History>,
@@ -24,7 +24,7 @@ pub(crate) struct Watch {
     pub(crate) pages: Channel,
 }
 
-impl Watch {
+impl SourceWatcher {
     pub(crate) fn new(source: Arc<dyn Source>) -> Self {
         let first = Counts::of(&source.metrics());
         Self {

@@ -10,7 +10,7 @@ use crate::{Kind, LoadConfig, LoadError, cpu};
 
 /// What a thread keeps whatever it drives: its tickets, its counts, and what each connection is
 /// for.
-pub(crate) struct Ledger<'a, T> {
+pub(crate) struct WorkerState<'a, T> {
     pub(crate) config: &'a LoadConfig,
     tally: &'a Mutex<Tally>,
     stop: &'a AtomicBool,
@@ -46,7 +46,7 @@ pub(crate) trait Driver<'a> {
     type Ticket: Ticket;
 
     /// Its book.
-    fn ledger(&mut self) -> &mut Ledger<'a, Self::Ticket>;
+    fn ledger(&mut self) -> &mut WorkerState<'a, Self::Ticket>;
 
     /// Drives the source to its end.
     fn drive(&mut self, source: &mut Source) -> Result<(), LoadError>;
@@ -101,7 +101,7 @@ pub(crate) trait Driver<'a> {
     }
 }
 
-impl<'a, T: Ticket> Ledger<'a, T> {
+impl<'a, T: Ticket> WorkerState<'a, T> {
     pub(crate) fn new(
         config: &'a LoadConfig,
         tally: &'a Mutex<Tally>,

@@ -69,7 +69,7 @@ pub fn run(
                 .map_err(LoadError::Resources)?;
         }
         drop(said);
-        let mut watch = Watch { tallies: &tallies, stop: &stop, start: None, last: None };
+        let mut watch = ProgressReporter { tallies: &tallies, stop: &stop, start: None, last: None };
         let outcome = conduct(config, &says, starts, &mut watch, &mut progress);
         if outcome.is_err() {
             stop.store(true, Ordering::Relaxed);
@@ -97,7 +97,7 @@ fn conduct(
     config: &LoadConfig,
     says: &Receiver<Event>,
     starts: Vec<Sender<Instant>>,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
     progress: &mut impl FnMut(&LoadProgress) -> ControlFlow<()>,
 ) -> Result<Option<Duration>, LoadError> {
     for _ in &starts {
@@ -231,7 +231,7 @@ fn part(all: u64, threads: u64, index: u64) -> u64 {
 }
 
 /// Looks at the threads' counts four times a second.
-struct Watch<'a> {
+struct ProgressReporter<'a> {
     tallies: &'a [Mutex<Tally>],
     stop: &'a AtomicBool,
     start: Option<Instant>,
@@ -240,7 +240,7 @@ struct Watch<'a> {
 
 const OFTEN: Duration = Duration::from_millis(250);
 
-impl Watch<'_> {
+impl ProgressReporter<'_> {
     /// The next event, with reports until it comes. `None`: all threads have ended.
     fn next(
         &mut self,

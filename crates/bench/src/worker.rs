@@ -10,14 +10,14 @@ use crate::connection::{BUFFER, Connection, Shared, Step};
 use crate::deadlines::Deadlines;
 use crate::events::{EventQueue, TIMER};
 use crate::failure::Failure;
-use crate::ledger::{Assignment, Driver, Ledger, Role};
+use crate::ledger::{Assignment, Driver, WorkerState, Role};
 use crate::source::{Purpose, Source};
 use crate::tally::Tally;
 use crate::{Kind, LoadConfig, LoadError, Transport};
 
 /// One thread's event loop with its connections, tickets and counts.
 pub(crate) struct Worker<'a> {
-    ledger: Ledger<'a, Session>,
+    ledger: WorkerState<'a, Session>,
     connector: Connector,
     offer: Offer,
     shared: Shared,
@@ -54,7 +54,7 @@ const BURST: usize = 4;
 impl<'a> Driver<'a> for Worker<'a> {
     type Ticket = Session;
 
-    fn ledger(&mut self) -> &mut Ledger<'a, Session> {
+    fn ledger(&mut self) -> &mut WorkerState<'a, Session> {
         &mut self.ledger
     }
 
@@ -101,7 +101,7 @@ impl<'a> Worker<'a> {
         })?;
         let early_data = config.kind == Kind::ZeroRtt;
         Ok(Self {
-            ledger: Ledger::new(config, tally, stop, most_tickets),
+            ledger: WorkerState::new(config, tally, stop, most_tickets),
             connector,
             offer: Offer { host: config.host.clone(), session: None, early_data },
             shared: Shared {

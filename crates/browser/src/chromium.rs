@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::browser::{Driver, Window};
 use crate::dialogue::Event;
-use crate::home::Home;
+use crate::home::HomeDirectory;
 use crate::line::{Line, Wait};
 use crate::navigation::COLLECT;
 use crate::pipes::Pipes;
@@ -44,7 +44,7 @@ impl Chromium {
         profile: &Path,
         settings: &Settings,
     ) -> Result<Self, BrowserError> {
-        let home = Home::make(profile)?;
+        let home = HomeDirectory::make(profile)?;
         let data = home.path("chromium");
         prepare(&home, &data, settings)?;
         // It reads commands from descriptor 3 and writes to 4, and ends when 3 does.
@@ -72,7 +72,7 @@ impl Chromium {
         profile: &Path,
         settings: &Settings,
     ) -> Result<Command, BrowserError> {
-        let home = Home::make(profile)?;
+        let home = HomeDirectory::make(profile)?;
         let data = home.path("chromium");
         prepare(&home, &data, settings)?;
         let mut command = home.plain(&installed.program, settings);
@@ -275,7 +275,7 @@ fn decoded(text: &Value) -> Result<Vec<u8>, String> {
 }
 
 /// Files of a profile before it is first used.
-fn prepare(home: &Home, data: &Path, settings: &Settings) -> Result<(), BrowserError> {
+fn prepare(home: &HomeDirectory, data: &Path, settings: &Settings) -> Result<(), BrowserError> {
     if settings.post_quantum == Some(false) {
         let what = "be kept from offering X25519MLKEM768";
         return Err(BrowserError::Unable { browser: Make::Chromium, what });

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// Numbers commands, and sorts what comes back.
 #[derive(Debug, Default)]
-pub(crate) struct Dialogue {
+pub(crate) struct CommandQueue {
     last: u64,
     events: VecDeque<Event>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Event {
 /// What a response says.
 pub(crate) type Outcome = Result<Value, String>;
 
-impl Dialogue {
+impl CommandQueue {
     /// The next command's number and its bytes.
     pub(crate) fn command(
         &mut self,
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn commands_are_numbered_and_answers_find_them() {
-        let mut dialogue = Dialogue::default();
+        let mut dialogue = CommandQueue::default();
         let (first, text) = dialogue.command("Page.enable", json!({}), Some("S"));
         let sent: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(sent, json!({"id":1,"method":"Page.enable","params":{},"sessionId":"S"}));
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn both_protocols_say_why_they_refuse() {
-        let mut dialogue = Dialogue::default();
+        let mut dialogue = CommandQueue::default();
         let cdp = br#"{"id":1,"error":{"code":-32601,"message":"'X' wasn't found","data":"so"}}"#;
         let (_, outcome) = dialogue.hear(cdp).unwrap().unwrap();
         assert_eq!(outcome.unwrap_err(), "'X' wasn't found (so)");
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn events_keep_their_order_and_their_page() {
-        let mut dialogue = Dialogue::default();
+        let mut dialogue = CommandQueue::default();
         for name in ["a", "b"] {
             let event = json!({"method": name, "params": {"n": 1}, "sessionId": "S"}).to_string();
             assert_eq!(dialogue.hear(event.as_bytes()), Ok(None));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn foreign_bytes_are_refused_and_do_not_pile_up() {
-        let mut dialogue = Dialogue::default();
+        let mut dialogue = CommandQueue::default();
         for message in
             [&b""[..], b"{", b"[]", b"null", b"{\"id\":-1}", b"\xff\xfe", b"{\"method\":1}"]
         {

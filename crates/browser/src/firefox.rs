@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::browser::{Driver, Window};
 use crate::dialogue::Outcome;
-use crate::home::Home;
+use crate::home::HomeDirectory;
 use crate::line::{Line, Wait};
 use crate::navigation::{COLLECT, strip};
 use crate::socket::Socket;
@@ -39,7 +39,7 @@ impl Firefox {
         settings: &Settings,
     ) -> Result<Self, BrowserError> {
         let wait = Wait::start("start", PATIENCE);
-        let home = Home::make(profile)?;
+        let home = HomeDirectory::make(profile)?;
         let data = home.path("firefox");
         prepare(&data, settings, &[])?;
         let address_file = data.join(ADDRESS);
@@ -74,7 +74,7 @@ impl Firefox {
         profile: &Path,
         settings: &Settings,
     ) -> Result<Command, BrowserError> {
-        let home = Home::make(profile)?;
+        let home = HomeDirectory::make(profile)?;
         let data = home.path("firefox");
         let address = settings.hosts.first().map(|(_, address)| address.to_string());
         let address = address.map(|address| ("network.dns.forceResolve", json!(address)));

@@ -9,11 +9,11 @@ use std::{env, fs};
 use crate::{BrowserError, Settings};
 
 /// The directory that stands for a user's home.
-pub(crate) struct Home {
+pub(crate) struct HomeDirectory {
     root: PathBuf,
 }
 
-impl Home {
+impl HomeDirectory {
     /// Makes what is missing of it.
     pub(crate) fn make(root: &Path) -> Result<Self, BrowserError> {
         for directory in [root.to_owned(), root.join("tmp"), root.join("run")] {

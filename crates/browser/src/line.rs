@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use serde_json::Value;
 
-use crate::dialogue::{Dialogue, Event, Outcome};
+use crate::dialogue::{CommandQueue, Event, Outcome};
 use crate::{BrowserError, Make, Running};
 
 /// Carries messages.
@@ -23,7 +23,7 @@ pub(crate) struct Line {
     make: Make,
     running: Box<dyn Running>,
     wire: Option<Box<dyn Wire>>,
-    dialogue: Dialogue,
+    dialogue: CommandQueue,
     /// Where its standard error goes.
     log: PathBuf,
 }
@@ -55,7 +55,7 @@ impl<'a> Wait<'a> {
 
 impl Line {
     pub(crate) fn new(make: Make, running: Box<dyn Running>, log: PathBuf) -> Self {
-        Self { make, running, wire: None, dialogue: Dialogue::default(), log }
+        Self { make, running, wire: None, dialogue: CommandQueue::default(), log }
     }
 
     /// Takes commands from now on.

@@ -68,7 +68,7 @@ pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
         let serving = tokio::spawn(server.run(std::future::pending()));
         handle.serves().await;
         let story = tour(address, page(&root), trusted, handle.clone()).await?;
-        let shown = Shown { story: &story, root: &root, address, began };
+        let shown = TryOutput { story: &story, root: &root, address, began };
         let told = if args.json { shown.json() } else { shown.text(args.once) };
         // Who reads the first lines alone goes on to be served.
         let _ = std::io::stdout().write_all(told.as_bytes());
@@ -187,14 +187,14 @@ async fn told_to_end() -> anyhow::Result<()> {
 }
 
 /// What is told.
-struct Shown<'a> {
+struct TryOutput<'a> {
     story: &'a Story,
     root: &'a Path,
     address: SocketAddr,
     began: Instant,
 }
 
-impl Shown<'_> {
+impl TryOutput<'_> {
     fn url(&self) -> String {
         let host = match self.address.ip() {
             ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),

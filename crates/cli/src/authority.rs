@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use firstflight_certificates::authority::stores::{self, Around, Kind, Place, Plan, StepError};
+use firstflight_certificates::authority::stores::{self, SearchPaths, Kind, Place, Plan, StepError};
 use firstflight_certificates::authority::{Authority, DOMAINS, NETWORKS, directory, remove};
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
@@ -125,7 +125,7 @@ enum Outcome {
 }
 
 fn at_each(only: &StoreArgs, plan: impl Fn(&Place) -> Result<Plan, StepError>) -> Vec<Row> {
-    let places = stores::places(&Around::from_environment()).into_iter();
+    let places = stores::places(&SearchPaths::from_environment()).into_iter();
     let wanted = |place: &Place| only.only.is_empty() || only.only.contains(&store(place.kind));
     let row = |place: Place| {
         let (outcome, commands) = match plan(&place) {
@@ -242,7 +242,7 @@ fn show(authority: Option<&Authority>, home: &Path, as_json: bool) -> anyhow::Re
         return Ok(ExitCode::SUCCESS);
     };
     let believers: Vec<(Place, Result<bool, StepError>)> =
-        stores::places(&Around::from_environment())
+        stores::places(&SearchPaths::from_environment())
             .into_iter()
             .map(|place| {
                 let word = stores::believes(&place, authority.name(), authority.certificate());
@@ -258,10 +258,10 @@ fn show(authority: Option<&Authority>, home: &Path, as_json: bool) -> anyhow::Re
     Ok(ExitCode::SUCCESS)
 }
 
-type Believer = (Place, Result<bool, StepError>);
+type TrustStatus = (Place, Result<bool, StepError>);
 
-fn shown_as_value(authority: &Authority, expires: &str, believers: &[Believer]) -> Value {
-    let believer = |(place, word): &Believer| {
+fn shown_as_value(authority: &Authority, expires: &str, believers: &[TrustStatus]) -> Value {
+    let believer = |(place, word): &TrustStatus| {
         json!({
             "store": place.kind,
             "path": place.path,
@@ -279,7 +279,7 @@ fn shown_as_value(authority: &Authority, expires: &str, believers: &[Believer]) 
     })
 }
 
-fn shown_as_text(authority: &Authority, expires: &str, believers: &[Believer]) -> String {
+fn shown_as_text(authority: &Authority, expires: &str, believers: &[TrustStatus]) -> String {
     let mut text = format!(
         "{}, until {expires}\n{}\n\nvouches for {} and names below them,\nand for {}\n\n",
         authority.name(),

@@ -26,7 +26,7 @@ pub struct Wire<S>(Arc<Mutex<Inner<S>>>);
 
 /// What a stream has seen of itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Passed {
+pub(crate) struct StreamCounters {
     /// When the first flush was started.
     pub(crate) sent: Option<Instant>,
     /// When the handshake was complete.
@@ -41,7 +41,7 @@ struct Inner<S> {
     stream: Stream<S>,
     written: bool,
     reader: Option<Waker>,
-    passed: Passed,
+    passed: StreamCounters,
     failure: Option<io::Error>,
     received: HeadTap,
     /// Informational heads since the last request.
@@ -65,7 +65,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             stream,
             written: false,
             reader: None,
-            passed: Passed { secured, ..Passed::default() },
+            passed: StreamCounters { secured, ..StreamCounters::default() },
             failure: None,
             received: HeadTap::default(),
             informational: 0,
@@ -117,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    pub(crate) fn passed(&self) -> Passed {
+    pub(crate) fn passed(&self) -> StreamCounters {
         self.lock().passed
     }
 

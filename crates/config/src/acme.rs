@@ -9,7 +9,7 @@ use firstflight_certificates::acme::{AcmeConfig, AcmeError, ChallengeKind, certi
 use nix::unistd::{AccessFlags, User, access};
 
 use crate::look::authorities;
-use crate::{CertificateSource, Content, ListenerProtocol, Misfit, ServerConfig, Site};
+use crate::{CertificateSource, Content, ListenerProtocol, SettingError, ServerConfig, Site};
 
 impl ServerConfig {
     /// The names of the certificates that are to come from an authority, a list for each, in the
@@ -56,11 +56,11 @@ impl ServerConfig {
         )]
     }
 
-    pub(crate) fn acme_misfits(&self) -> Vec<Misfit> {
+    pub(crate) fn acme_misfits(&self) -> Vec<SettingError> {
         let mut misfits = Vec::new();
         for (at, site) in self.acme_sites() {
             let mut note = |key: &'static str, reason: String| {
-                misfits.push(Misfit::new(key, reason).under_index("site", at));
+                misfits.push(SettingError::new(key, reason).under_index("site", at));
             };
             if self.acme.is_none() {
                 let reason = "acme = true needs a section [acme]; read the authority's terms of \
@@ -87,22 +87,22 @@ impl ServerConfig {
     }
 
     /// Whether the files of `[acme]` are there, and its state can be kept.
-    pub(crate) fn acme_files(&self) -> Result<(), Misfit> {
+    pub(crate) fn acme_files(&self) -> Result<(), SettingError> {
         let Some(acme) = &self.acme else { return Ok(()) };
         if let Some(file) = &acme.authority {
-            authorities(file).map_err(|reason| Misfit::new("authority", reason))?;
+            authorities(file).map_err(|reason| SettingError::new("authority", reason))?;
         }
         if self.acme_sites().next().is_none() {
             return Ok(());
         }
         let user = self.process.user.as_deref();
-        let wrong = |reason| Misfit::new("state", reason);
+        let wrong = |reason| SettingError::new("state", reason);
         state_can_be_kept(&acme.state, user).map_err(wrong)
     }
 }
 
 /// What the authority would not take.
-fn acme_misfit(acme: &AcmeConfig) -> Option<Misfit> {
+fn acme_misfit(acme: &AcmeConfig) -> Option<SettingError> {
     let error = acme.check().err()?;
     let key = match &error {
         AcmeError::TermsNotAgreed(_) => "terms_agreed",
@@ -110,7 +110,7 @@ fn acme_misfit(acme: &AcmeConfig) -> Option<Misfit> {
         AcmeError::Contact(_) => "contact",
         _ => "directory",
     };
-    Some(Misfit::new(key, error.to_string()))
+    Some(SettingError::new(key, error.to_string()))
 }
 
 /// Whether a directory is, or can be made, where a user may write; `None`: who asks.

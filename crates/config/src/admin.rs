@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::file::beside;
-use crate::{ConfigError, Misfit};
+use crate::{ConfigError, SettingError};
 
 /// Where operators look: metrics, console, readiness. Without this section, nowhere.
 // `new` has the defaults.
@@ -76,10 +76,10 @@ impl AdminSettings {
     ///
     /// # Errors
     /// An address that others reach, without a token.
-    pub fn check(&self) -> Result<(), Misfit> {
+    pub fn check(&self) -> Result<(), SettingError> {
         if self.socket_mode > 0o777 {
             let reason = "socket_mode is out of bounds; allowed are permission bits up to 0o777";
-            return Err(Misfit::new("socket_mode", reason));
+            return Err(SettingError::new("socket_mode", reason));
         }
         match self.address {
             AdminAddress::Tcp(address) if !is_loopback(address) && self.token_file.is_none() => {
@@ -87,7 +87,7 @@ impl AdminSettings {
                     "the admin address {address} can be reached from other machines; give a \
                      token_file in [admin], or an address such as 127.0.0.1:9090"
                 );
-                Err(Misfit::new("address", reason))
+                Err(SettingError::new("address", reason))
             }
             _ => Ok(()),
         }

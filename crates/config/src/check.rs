@@ -8,7 +8,7 @@ use firstflight_upstream::PoolError;
 
 use crate::nearest::nearest;
 use crate::{
-    Action, Content, ENCODINGS, EarlyRules, ListenerProtocol, Misfit, Prefixes, Route,
+    Action, Content, ENCODINGS, EarlyRules, ListenerProtocol, SettingError, Prefixes, Route,
     ServerConfig, Site, Sites,
 };
 
@@ -18,14 +18,14 @@ impl ServerConfig {
     ///
     /// # Errors
     /// The first misfit.
-    pub fn check(&self) -> Result<(), Misfit> {
+    pub fn check(&self) -> Result<(), SettingError> {
         self.misfits().into_iter().next().map_or(Ok(()), Err)
     }
 
     /// All that cannot be.
-    pub(crate) fn misfits(&self) -> Vec<Misfit> {
+    pub(crate) fn misfits(&self) -> Vec<SettingError> {
         let mut misfits = Vec::new();
-        let mut note = |misfit: Misfit, section: &'static str| misfits.push(misfit.under(section));
+        let mut note = |misfit: SettingError, section: &'static str| misfits.push(misfit.under(section));
         let _ = self.limits.check().map_err(|misfit| note(misfit, "limits"));
         let _ = self.http3.check().map_err(|misfit| note(misfit, "http3"));
         if let Some(admin) = &self.admin {
@@ -38,21 +38,21 @@ impl ServerConfig {
                  max_version",
                 tls.min_version, tls.max_version
             );
-            note(Misfit::new("min_version", reason), "tls");
+            note(SettingError::new("min_version", reason), "tls");
         }
         let freshness = self.early_data.freshness;
         if self.store.is_some() && freshness > MAX_TICKET_AGE_SKEW {
             let reason = "with a store, freshness may be more than 0s and up to 60s";
-            note(Misfit::new("freshness", reason), "early_data");
+            note(SettingError::new("freshness", reason), "early_data");
         }
         if self.process.workers == Some(0) {
             let reason = "0 worker threads would serve nobody; allowed is 1 and more";
-            note(Misfit::new("workers", reason), "process");
+            note(SettingError::new("workers", reason), "process");
         }
         let sampled = self.telemetry.as_ref().map(|telemetry| telemetry.traces_sampled);
         if sampled.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
             let reason = "traces_sampled is a part of all requests; allowed are 0 to 1";
-            note(Misfit::new("traces_sampled", reason), "telemetry");
+            note(SettingError::new("traces_sampled", reason), "telemetry");
         }
         misfits.extend(self.listener_misfits());
         misfits.extend(self.acme_misfits());
@@ -62,27 +62,27 @@ impl ServerConfig {
         misfits
     }
 
-    fn listener_misfits(&self) -> Vec<Misfit> {
+    fn listener_misfits(&self) -> Vec<SettingError> {
         let mut taken = BTreeSet::new();
         let mut misfits = Vec::new();
         for (at, listener) in self.listeners.iter().enumerate() {
             let address = listener.address;
             if address.port() != 0 && !taken.insert(address) {
                 let reason = format!("{address} is listened on twice; keep one");
-                misfits.push(Misfit::new("address", reason).under_index("listener", at));
+                misfits.push(SettingError::new("address", reason).under_index("listener", at));
             }
         }
         let redirects = |one: &crate::Listener| one.protocol == ListenerProtocol::Redirect;
         if !self.listeners.is_empty() && self.listeners.iter().all(redirects) {
             let reason = "every listener redirects to https, but none speaks it; add one with \
                           protocol = \"https\"";
-            misfits.push(Misfit::new("protocol", reason).under_index("listener", 0));
+            misfits.push(SettingError::new("protocol", reason).under_index("listener", 0));
         }
         misfits
     }
 }
 
-fn site_misfits(sites: &Sites) -> Vec<Misfit> {
+fn site_misfits(sites: &Sites) -> Vec<SettingError> {
     let mut misfits = Vec::new();
     let mut names = HashMap::new();
     for (at, site) in sites.sites.iter().enumerate() {
@@ -93,8 +93,8 @@ fn site_misfits(sites: &Sites) -> Vec<Misfit> {
     for (name, pool) in &sites.upstreams {
         if let Err(error) = pool.check() {
             let misfit = match &error {
-                PoolError::Setting { key, reason } => Misfit::new(*key, *reason),
-                error => Misfit::here(error.to_string()),
+                PoolError::Setting { key, reason } => SettingError::new(*key, *reason),
+                error => SettingError::here(error.to_string()),
             };
             misfits.push(misfit.under(name.clone()).under("upstream"));
         }
@@ -107,12 +107,12 @@ fn names_misfits<'a>(
     site: &'a Site,
     at: usize,
     taken: &mut HashMap<&'a str, usize>,
-) -> Vec<Misfit> {
+) -> Vec<SettingError> {
     let mut misfits = Vec::new();
     if site.names.is_empty() && at > 0 {
         let reason = "no client would reach this site, which is neither the first nor has a name; \
                       give names = [\"example.test\"]";
-        misfits.push(Misfit::new("names", reason));
+        misfits.push(SettingError::new("names", reason));
     }
     for name in &site.names {
         if !is_host_name(name) {
@@ -120,31 +120,31 @@ fn names_misfits<'a>(
                 "{name:?} is no host name; allowed are such as \"example.test\" and \
                  \"*.example.test\""
             );
-            misfits.push(Misfit::new("names", reason));
+            misfits.push(SettingError::new("names", reason));
         } else if let Some(other) = taken.insert(name, at) {
             let reason = match other == at {
                 true => format!("{name:?} is named twice; keep one"),
                 false => format!("{name:?} is the name of an earlier site; keep one"),
             };
-            misfits.push(Misfit::new("names", reason));
+            misfits.push(SettingError::new("names", reason));
         }
     }
     misfits
 }
 
-fn routes_misfits(site: &Site, sites: &Sites) -> Vec<Misfit> {
+fn routes_misfits(site: &Site, sites: &Sites) -> Vec<SettingError> {
     if site.routes.is_empty() {
         let reason = "the site has no route, so nothing answers; add one with [[site.route]]";
-        return vec![Misfit::new("route", reason)];
+        return vec![SettingError::new("route", reason)];
     }
     let mut misfits = Vec::new();
     let mut paths = Prefixes::default();
     for (at, route) in site.routes.iter().enumerate() {
         let misfit = match paths.insert(&route.path, ()) {
-            Err(error) => Some(Misfit::new("path", error.to_string())),
+            Err(error) => Some(SettingError::new("path", error.to_string())),
             Ok(Some(())) => {
                 let reason = format!("{:?} is the path of an earlier route; keep one", route.path);
-                Some(Misfit::new("path", reason))
+                Some(SettingError::new("path", reason))
             }
             Ok(None) => route_misfit(route, sites),
         };
@@ -153,7 +153,7 @@ fn routes_misfits(site: &Site, sites: &Sites) -> Vec<Misfit> {
     misfits
 }
 
-fn route_misfit(route: &Route, sites: &Sites) -> Option<Misfit> {
+fn route_misfit(route: &Route, sites: &Sites) -> Option<SettingError> {
     if let Action::Upstream(name) = &route.action
         && !sites.upstreams.contains_key(name)
     {
@@ -162,7 +162,7 @@ fn route_misfit(route: &Route, sites: &Sites) -> Option<Misfit> {
             Some(known) => format!("did you mean {known:?}?"),
             None => format!("give it a section [upstream.{name}]"),
         };
-        return Some(Misfit::new("upstream", format!("there is no upstream {name:?}; {mend}")));
+        return Some(SettingError::new("upstream", format!("there is no upstream {name:?}; {mend}")));
     }
     if let Action::Files(files) = &route.action
         && let Some(other) =
@@ -172,13 +172,13 @@ fn route_misfit(route: &Route, sites: &Sites) -> Option<Misfit> {
             "{other:?} is no encoding of files; allowed are \"br\", \"gzip\", \"zstd\" and \
              \"deflate\""
         );
-        return Some(Misfit::new("precompressed", reason));
+        return Some(SettingError::new("precompressed", reason));
     }
     early_misfit(&route.early)
 }
 
 /// How long names are remembered: each takes memory, and less is no protection.
-fn early_misfit(rules: &EarlyRules) -> Option<Misfit> {
+fn early_misfit(rules: &EarlyRules) -> Option<SettingError> {
     let out_of = |key, time: Option<Duration>, least: Duration| {
         let time = time?;
         let reason = format!(
@@ -186,7 +186,7 @@ fn early_misfit(rules: &EarlyRules) -> Option<Misfit> {
             firstflight_units::print_duration(least)
         );
         let fits = (least..=LONGEST_MEMORY).contains(&time);
-        (!fits).then(|| Misfit::new(key, reason))
+        (!fits).then(|| SettingError::new(key, reason))
     };
     let key = out_of("idempotency_key", rules.idempotency_key, Duration::from_secs(60));
     let window = rules.timestamp.as_ref().map(|rule| rule.window);

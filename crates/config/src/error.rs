@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::Misfit;
+use crate::SettingError;
 
 /// Why settings are of no use.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// All that is wrong, by line; at least one.
-        wrongs: Vec<Wrong>,
+        wrongs: Vec<FileProblem>,
     },
     /// Flags that contradict each other or limits that make no sense.
     #[error("{0}")]
@@ -32,21 +32,21 @@ pub enum ConfigError {
 
 /// Something wrong in a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Wrong {
+pub struct FileProblem {
     /// The line, from 1 on.
     pub line: usize,
     /// What is wrong, and what is allowed.
     pub reason: String,
 }
 
-impl From<Misfit> for ConfigError {
-    fn from(misfit: Misfit) -> Self {
+impl From<SettingError> for ConfigError {
+    fn from(misfit: SettingError) -> Self {
         Self::Setting(misfit.to_string())
     }
 }
 
 /// A line for each.
-fn lines(path: &std::path::Path, wrongs: &[Wrong]) -> String {
-    let line = |wrong: &Wrong| format!("{}, line {}: {}", path.display(), wrong.line, wrong.reason);
+fn lines(path: &std::path::Path, wrongs: &[FileProblem]) -> String {
+    let line = |wrong: &FileProblem| format!("{}, line {}: {}", path.display(), wrong.line, wrong.reason);
     wrongs.iter().map(line).collect::<Vec<_>>().join("\n")
 }

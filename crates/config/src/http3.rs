@@ -6,7 +6,7 @@ use firstflight_units::{LengthOrOff, OptionalLength};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Misfit;
+use crate::SettingError;
 
 /// HTTP/3, over UDP on the same addresses and ports. It needs TLS 1.3 allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -47,18 +47,18 @@ impl Http3Settings {
     ///
     /// # Errors
     /// The value, and what is allowed.
-    pub fn check(&self) -> Result<(), Misfit> {
+    pub fn check(&self) -> Result<(), SettingError> {
         if !MTU.contains(&self.initial_mtu) {
             let reason = "initial_mtu is out of bounds; allowed are 1200 to 1452 bytes";
-            return Err(Misfit::new("initial_mtu", reason));
+            return Err(SettingError::new("initial_mtu", reason));
         }
         if self.token_lifetime.is_some_and(|life| life.is_zero() || life > LONGEST) {
             let reason = "token_lifetime is out of bounds; allowed is more than 0s, up to 168h";
-            return Err(Misfit::new("token_lifetime", reason));
+            return Err(SettingError::new("token_lifetime", reason));
         }
         if self.refuse_above == 0 {
             let reason = "0 handshakes at a time would serve nobody; allowed is 1 and more";
-            return Err(Misfit::new("refuse_above", reason));
+            return Err(SettingError::new("refuse_above", reason));
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ mod tls;
 
 pub use admin::{AdminAddress, AdminSettings, BadAdminAddress};
 pub use early_data::EarlyDataSettings;
-pub use error::{ConfigError, Wrong};
+pub use error::{ConfigError, FileProblem};
 pub use firstflight_certificates::acme::{
     AcmeConfig, ChallengeKind, Directory, ExternalAccount, KeyKind,
 };
@@ -58,7 +58,7 @@ pub use http3::Http3Settings;
 pub use limits::Limits;
 pub use listener::{BadNetwork, IpNetwork, Listener, ListenerProtocol};
 pub use logs::{AccessLogSettings, LogFormat, LogSettings};
-pub use misfit::{Misfit, Place, Step};
+pub use misfit::{SettingError, Place, Step};
 pub use policy::{Mode, Policy, WhenNotAllowed};
 pub use prefixes::{BadRulePath, Found, Prefixes};
 pub use process::ProcessSettings;

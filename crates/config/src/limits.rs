@@ -6,7 +6,7 @@ use firstflight_units::Length;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Misfit;
+use crate::SettingError;
 
 /// How much time, size and number a client may take.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -90,7 +90,7 @@ impl Limits {
     ///
     /// # Errors
     /// The value, and what is allowed.
-    pub fn check(&self) -> Result<(), Misfit> {
+    pub fn check(&self) -> Result<(), SettingError> {
         let timeouts = [
             ("idle_timeout", self.idle_timeout),
             ("upstream_timeout", self.upstream_timeout),
@@ -98,24 +98,24 @@ impl Limits {
         ];
         if let Some((key, _)) = timeouts.iter().find(|(_, timeout)| timeout.is_zero()) {
             let reason = "a timeout of 0 would end every connection; allowed is more than 0s";
-            return Err(Misfit::new(*key, reason));
+            return Err(SettingError::new(*key, reason));
         }
         if self.header_timeout > MAX_HEADER_TIMEOUT {
             let reason = "header_timeout is too long; allowed is up to 30s";
-            return Err(Misfit::new("header_timeout", reason));
+            return Err(SettingError::new("header_timeout", reason));
         }
         if !(1024..=1024 * 1024).contains(&self.header_size) {
             let reason = "header_size is out of bounds; allowed are 1024 to 1048576 bytes";
-            return Err(Misfit::new("header_size", reason));
+            return Err(SettingError::new("header_size", reason));
         }
         if self.memory < MIN_MEMORY {
             let reason = "memory is too little; allowed is 1048576 bytes and more";
-            return Err(Misfit::new("memory", reason));
+            return Err(SettingError::new("memory", reason));
         }
         let numbers = [("connections", self.connections), ("streams", self.streams)];
         if let Some((key, _)) = numbers.iter().find(|(_, number)| *number == 0) {
             let reason = format!("0 {key} would serve nobody; allowed is 1 and more");
-            return Err(Misfit::new(*key, reason));
+            return Err(SettingError::new(*key, reason));
         }
         Ok(())
     }

@@ -6,12 +6,12 @@ use std::path::Path;
 use firstflight_tickets::{KeyEncryption, KeyFile, SecretFileError, read_secret_file};
 use firstflight_tls::{CipherPolicy, Connector, ConnectorConfig, Identity, Trust};
 
-use crate::{Action, CertificateSource, Content, KeySource, Misfit, ServerConfig, Site};
+use crate::{Action, CertificateSource, Content, KeySource, SettingError, ServerConfig, Site};
 
 impl ServerConfig {
     /// What is wrong with the files that it names, and with lists of ciphers. The store is not
     /// asked.
-    pub fn look_at_files(&self) -> Vec<Misfit> {
+    pub fn look_at_files(&self) -> Vec<SettingError> {
         let mut misfits: Vec<_> = [
             certificate(&self.certificate).map_err(|misfit| misfit.under("tls")),
             self.cipher_lists().map_err(|misfit| misfit.under("tls")),
@@ -30,7 +30,7 @@ impl ServerConfig {
                 );
             }
             for (name, pool) in &sites.upstreams {
-                let wrong = |reason| Misfit::new("ca", reason).under(name.clone());
+                let wrong = |reason| SettingError::new("ca", reason).under(name.clone());
                 let read = pool.ca.as_deref().map_or(Ok(()), authorities);
                 misfits.extend(read.err().map(|reason| wrong(reason).under("upstream")));
             }
@@ -39,7 +39,7 @@ impl ServerConfig {
     }
 
     /// Whether the library knows what is listed: it is the one that can say.
-    fn cipher_lists(&self) -> Result<(), Misfit> {
+    fn cipher_lists(&self) -> Result<(), SettingError> {
         let CipherPolicy { ciphers, tls13_ciphers, groups } = self.tls.ciphers.clone();
         let none = CipherPolicy::default;
         let lists = [
@@ -49,32 +49,32 @@ impl ServerConfig {
         ];
         for (key, ciphers) in lists {
             let config = ConnectorConfig { ciphers, ..ConnectorConfig::new(Trust::Anyone) };
-            Connector::new(config).map_err(|error| Misfit::new(key, error.to_string()))?;
+            Connector::new(config).map_err(|error| SettingError::new(key, error.to_string()))?;
         }
         Ok(())
     }
 
-    fn ticket_keys(&self) -> Result<(), Misfit> {
+    fn ticket_keys(&self) -> Result<(), SettingError> {
         match &self.tickets.keys {
             KeySource::Process => Ok(()),
             KeySource::File(path) => {
                 let read = KeyFile::new(path).read();
-                read.map(drop).map_err(|error| Misfit::new("file", error.to_string()))
+                read.map(drop).map_err(|error| SettingError::new("file", error.to_string()))
             }
             KeySource::Store { key_encryption, .. } => {
                 let open = KeyEncryption::open(key_encryption);
-                let wrong = |error: String| Misfit::new("key_encryption_file", error);
+                let wrong = |error: String| SettingError::new("key_encryption_file", error);
                 open.map(drop).map_err(|error| wrong(error.to_string()))
             }
         }
     }
 
-    fn token(&self) -> Result<(), Misfit> {
+    fn token(&self) -> Result<(), SettingError> {
         let Some(path) = self.admin.as_ref().and_then(|admin| admin.token_file.as_ref()) else {
             return Ok(());
         };
         let shown = path.display();
-        let wrong = |reason: String| Err(Misfit::new("token_file", reason));
+        let wrong = |reason: String| Err(SettingError::new("token_file", reason));
         match read_secret_file(path) {
             Ok((text, _)) if text.trim().is_empty() => {
                 wrong(format!("{shown} has no token; make one, as by `openssl rand -hex 32`"))
@@ -91,20 +91,20 @@ impl ServerConfig {
         }
     }
 
-    fn store_authorities(&self) -> Result<(), Misfit> {
+    fn store_authorities(&self) -> Result<(), SettingError> {
         let tls = self.store.as_ref().and_then(|store| store.tls.as_ref());
         match tls.and_then(|tls| tls.ca_file.as_ref()) {
-            Some(path) => authorities(path).map_err(|reason| Misfit::new("ca_file", reason)),
+            Some(path) => authorities(path).map_err(|reason| SettingError::new("ca_file", reason)),
             None => Ok(()),
         }
     }
 }
 
-fn certificate(source: &CertificateSource) -> Result<(), Misfit> {
+fn certificate(source: &CertificateSource) -> Result<(), SettingError> {
     match source {
         CertificateSource::Files { cert, key } => {
             let read = Identity::from_files(cert, key);
-            read.map(drop).map_err(|error| Misfit::new("certificate", error.to_string()))
+            read.map(drop).map_err(|error| SettingError::new("certificate", error.to_string()))
         }
         CertificateSource::Development
         | CertificateSource::SelfSigned { .. }
@@ -117,18 +117,18 @@ pub(crate) fn authorities(path: &Path) -> Result<(), String> {
     Connector::new(ConnectorConfig::new(trust)).map(drop).map_err(|error| error.to_string())
 }
 
-fn site_files(site: &Site) -> Vec<Misfit> {
+fn site_files(site: &Site) -> Vec<SettingError> {
     let mut misfits = Vec::new();
     if let Some(source) = &site.certificate {
         misfits.extend(certificate(source).err());
     }
     if let Some(path) = &site.ocsp {
         let read = readable(path, "the OCSP response", "give a DER file");
-        misfits.extend(read.err().map(|reason| Misfit::new("ocsp", reason)));
+        misfits.extend(read.err().map(|reason| SettingError::new("ocsp", reason)));
     }
     for (at, route) in site.routes.iter().enumerate() {
         if let Action::Files(files) = &route.action {
-            let misfit = directory(&files.root).err().map(|reason| Misfit::new("root", reason));
+            let misfit = directory(&files.root).err().map(|reason| SettingError::new("root", reason));
             misfits.extend(misfit.map(|misfit| misfit.under_index("route", at)));
         }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 /// A setting that cannot be, by its place among the others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {reason}")]
-pub struct Misfit {
+pub struct SettingError {
     /// Where.
     pub at: Place,
     /// What is wrong, and what is allowed.
@@ -26,7 +26,7 @@ pub enum Step {
     Index(usize),
 }
 
-impl Misfit {
+impl SettingError {
     /// At a key of the settings that are looked at.
     pub fn new(key: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
         Self { at: Place(vec![Step::Key(key.into())]), reason: reason.into() }
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn a_place_is_shown_as_one_would_write_it() {
-        let misfit = Misfit::new("root", "no").under_index("route", 2).under_index("site", 0);
+        let misfit = SettingError::new("root", "no").under_index("route", 2).under_index("site", 0);
         assert_eq!(misfit.to_string(), "site[0].route[2].root: no");
-        assert_eq!(Misfit::here("no").under("tls").to_string(), "tls: no");
+        assert_eq!(SettingError::here("no").under("tls").to_string(), "tls: no");
     }
 }

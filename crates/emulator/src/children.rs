@@ -102,14 +102,14 @@ impl Drop for Process {
 }
 
 /// What a runner thread needs to start children and to end them with itself.
-pub(crate) struct Nursery {
+pub(crate) struct ProcessSpawner {
     init: Pid,
     /// Closed by the kernel when this process ends, which is what the first process waits for.
     _alive: OwnedFd,
     children: Vec<Weak<Mutex<Child>>>,
 }
 
-impl Nursery {
+impl ProcessSpawner {
     /// Gives the calling thread a process-id namespace for its children.
     ///
     /// The calling thread can start no further threads afterwards (clone(2), `CLONE_THREAD`).
@@ -139,7 +139,7 @@ impl Nursery {
     }
 }
 
-impl Drop for Nursery {
+impl Drop for ProcessSpawner {
     fn drop(&mut self) {
         // Direct children first: the namespace's first process cannot end before they are reaped.
         for child in self.children.drain(..).filter_map(|known| known.upgrade()) {

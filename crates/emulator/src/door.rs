@@ -23,11 +23,11 @@ use crate::{LinkError, Namespace, Process};
 /// The process that others follow into a [`Namespace`]; dropped, nobody can enter any more. Who is
 /// inside stays there until the network is dropped, which ends them.
 #[derive(Debug)]
-pub struct Door {
+pub struct NamespaceHolder {
     process: Process,
 }
 
-impl Door {
+impl NamespaceHolder {
     /// Its process id, as seen from this process: what [`enter`] is told.
     pub fn id(&self) -> u32 {
         self.process.id()
@@ -44,7 +44,7 @@ impl Namespace {
         &self,
         hosts: &Path,
         environment: &[(OsString, OsString)],
-    ) -> Result<Door, LinkError> {
+    ) -> Result<NamespaceHolder, LinkError> {
         let step = "open a door to the client's namespace";
         let hosts = CString::new(hosts.as_os_str().as_bytes())
             .map_err(|e| LinkError::system(step, io::Error::from(e)))?;
@@ -56,7 +56,7 @@ impl Namespace {
         // SAFETY: the child of a process with threads may only make async-signal-safe calls;
         // `furnish` makes system calls alone, on strings that were made before.
         unsafe { command.pre_exec(move || furnish(&hosts)) };
-        self.spawn_child(command).map(|process| Door { process })
+        self.spawn_child(command).map(|process| NamespaceHolder { process })
     }
 }
 

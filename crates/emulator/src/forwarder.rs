@@ -22,7 +22,7 @@ use crate::counters::{Counters, PathCounters};
 use crate::margin::WakeMargin;
 use crate::path::{Direction, classify, lane, of_lane};
 use crate::port::Port;
-use crate::tap::{Altered, CapturedPacket, LINK_FULL, REFUSED, Tap};
+use crate::tap::{AlteredFrame, CapturedPacket, LINK_FULL, REFUSED, Tap};
 use crate::{LinkError, Namespace, wake_promptly};
 
 /// A running forwarding thread; dropped, it stops.
@@ -302,7 +302,7 @@ fn captured(exit: Exit, now: u64) -> CapturedPacket {
         dropped_by: exit.dropped_by,
         length: exit.frame.len(),
         frame: exit.frame,
-        altered: exit.altered.map(|(by, frame)| Altered { by, frame }),
+        altered: exit.altered.map(|(by, frame)| AlteredFrame { by, frame }),
     }
 }
 

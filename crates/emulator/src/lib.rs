@@ -8,7 +8,7 @@
 //!
 //! Everything is held by descriptors, threads and one process-id namespace per room of the
 //! network: nothing has a name outside, so nothing remains when the process ends, however it ends.
-//! Who wants to look around inside is let in by a [`Door`].
+//! Who wants to look around inside is let in by a [`NamespaceHolder`].
 
 #![allow(unsafe_code)]
 #![cfg(target_os = "linux")]
@@ -49,7 +49,7 @@ pub use chain::{Chains, Exit};
 pub use children::Process;
 pub use clock::{monotonic_ns, unix_offset_ns};
 pub use counters::{CellCounters, Counters, LaneCounters, PathCounters};
-pub use door::{Door, doors, enter};
+pub use door::{NamespaceHolder, doors, enter};
 pub use error::LinkError;
 pub use examine::{Finding, State, examine};
 pub use namespace::Namespace;
@@ -58,5 +58,5 @@ pub use path::{Direction, MAX_PATHS, Path, PathConfig};
 pub use privilege::{Privilege, enter_user_namespace};
 pub use profile::{Profile, ProfileKind};
 pub use sniffer::Sniffer;
-pub use tap::{Altered, Batch, CapturedPacket, LINK_FULL, Lateness, REFUSED, Tap};
-pub use wake::{Promptness, wake_promptly};
+pub use tap::{AlteredFrame, Batch, CapturedPacket, LINK_FULL, Lateness, REFUSED, Tap};
+pub use wake::{WakeSettings, wake_promptly};

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::LinkError;
-use crate::children::{Nursery, Process};
+use crate::children::{ProcessSpawner, Process};
 
 /// A network namespace, held by a descriptor and by a thread that starts its children.
 ///
@@ -138,7 +138,7 @@ struct Job {
 
 /// The runner: makes the namespace, reports it, then starts children until it is let go.
 fn run_children(ready: &SyncSender<Result<OwnedFd, LinkError>>, jobs: &Receiver<Job>) {
-    let made = make().and_then(|descriptor| Ok((descriptor, Nursery::new()?)));
+    let made = make().and_then(|descriptor| Ok((descriptor, ProcessSpawner::new()?)));
     let mut nursery = match made {
         Ok((descriptor, nursery)) => {
             if ready.send(Ok(descriptor)).is_err() {

@@ -28,12 +28,12 @@ pub struct CapturedPacket {
     /// The Ethernet frame as its sender sent it, cut to the snap length.
     pub frame: Box<[u8]>,
     /// What a middlebox made of it, where one altered it.
-    pub altered: Option<Altered>,
+    pub altered: Option<AlteredFrame>,
 }
 
 /// A frame as a middlebox let it pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Altered {
+pub struct AlteredFrame {
     /// The cell's name, see [`crate::CellSpec::name`].
     pub by: &'static str,
     /// The Ethernet frame that its receiver got, cut to the snap length.
@@ -257,10 +257,10 @@ mod tests {
     fn what_a_middlebox_made_of_a_packet_counts_as_well() {
         let tap = Tap::new(100, size_of::<CapturedPacket>() + 150);
         let frame = vec![8; 1_500].into();
-        let altered = Some(Altered { by: "strip-tfo", frame });
+        let altered = Some(AlteredFrame { by: "strip-tfo", frame });
         tap.recorder().record(CapturedPacket { altered, ..packet(0, 0, 60) });
         assert_eq!(tap.take().missed, 1, "60 and 100 bytes do not fit 150");
-        let altered = Some(Altered { by: "strip-tfo", frame: vec![8; 90].into() });
+        let altered = Some(AlteredFrame { by: "strip-tfo", frame: vec![8; 90].into() });
         tap.recorder().record(CapturedPacket { altered, ..packet(0, 0, 60) });
         assert_eq!(tap.take().packets.len(), 1);
     }

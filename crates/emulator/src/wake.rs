@@ -2,7 +2,7 @@
 
 /// What the kernel granted a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Promptness {
+pub struct WakeSettings {
     /// Timers end when they are due, instead of up to 50 microseconds later.
     pub timer_slack: bool,
     /// A short time slice (Linux 6.12), which lets the thread go before others when it wakes.
@@ -12,7 +12,7 @@ pub struct Promptness {
 /// Makes the calling thread wake as promptly as an ordinary user may ask for, as the link's own
 /// thread does; threads that it starts inherit it. For threads that measure: on a machine where
 /// other things compute, they otherwise wait for a slice of several milliseconds to end.
-pub fn wake_promptly() -> Promptness {
+pub fn wake_promptly() -> WakeSettings {
     // SAFETY: prctl with two plain numbers, for this thread alone.
     let slack = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
     // A short slice gives an early virtual deadline, so that waking preempts others.
@@ -28,7 +28,7 @@ pub fn wake_promptly() -> Promptness {
     };
     // SAFETY: the kernel reads `size` bytes from a live sched_attr; pid 0 is this thread.
     let slice = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
-    Promptness { timer_slack: slack == 0, short_slice: slice == 0 && kernel_has_slices() }
+    WakeSettings { timer_slack: slack == 0, short_slice: slice == 0 && kernel_has_slices() }
 }
 
 /// Older kernels take the attribute and ignore it.

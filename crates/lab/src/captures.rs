@@ -11,7 +11,7 @@ use firstflight_packets::pcapng::Writer;
 use firstflight_packets::{Direction, FirstResponse, KeyLog, LastResponse, Trace};
 use firstflight_report::{Capture, Cell, Sample, Waterfall, WaterfallPacket};
 use firstflight_samples::{
-    Flow, Flows, Scene, Taken, append, begin, file_for, version_number, wire_packet,
+    Flow, Flows, Scene, ClientRecord, append, begin, file_for, version_number, wire_packet,
 };
 use firstflight_tls::Version;
 
@@ -31,7 +31,7 @@ pub enum Captures {
 }
 
 /// The captures of a run as they come about.
-pub(crate) struct Album<'a> {
+pub(crate) struct CaptureCollector<'a> {
     mode: Captures,
     /// Where the record will lie; the files are in a directory below.
     output: Option<&'a Path>,
@@ -60,7 +60,7 @@ struct Open {
     capture: Capture,
 }
 
-impl<'a> Album<'a> {
+impl<'a> CaptureCollector<'a> {
     pub(crate) fn new(mode: Captures, output: Option<&'a Path>, plan: &'a Plan) -> Self {
         Self {
             mode: if output.is_some() { mode } else { Captures::None },
@@ -74,7 +74,7 @@ impl<'a> Album<'a> {
     }
 
     /// The client's ends of samples whose packets have to be traced.
-    pub(crate) fn traced(&self, taken: &[Taken]) -> HashSet<SocketAddr> {
+    pub(crate) fn traced(&self, taken: &[ClientRecord]) -> HashSet<SocketAddr> {
         let shown = taken.iter().filter(|taken| self.typical.contains(&taken.slot.cell));
         shown.filter_map(|taken| taken.local).collect()
     }
@@ -85,7 +85,7 @@ impl<'a> Album<'a> {
         batch: &Batch,
         flows: &Flows,
         keys: &KeyLog,
-        taken: &Taken,
+        taken: &ClientRecord,
         sample: &Sample,
     ) -> Result<(), LabError> {
         let Some(flow) = flows.flow(taken) else { return Ok(()) };

@@ -8,7 +8,7 @@ use firstflight_report::Cost;
 use nix::sys::resource::{UsageWho, getrusage};
 
 use firstflight_samples::counters::{Counted, Counters};
-use firstflight_samples::{Asked, Slot, version_number};
+use firstflight_samples::{RequestedConnection, Slot, version_number};
 
 use crate::plan::Plan;
 use crate::sampler::{Job, LONGEST, Sampler};
@@ -28,12 +28,12 @@ pub(crate) async fn count(
     sampler: &Sampler<'_>,
     shortest: IpAddr,
 ) -> Result<Vec<Cost>, LabError> {
-    let mut rows: Vec<(ServerKind, Asked)> = Vec::new();
+    let mut rows: Vec<(ServerKind, RequestedConnection)> = Vec::new();
     let counted = |cell: &&crate::PlannedCell| {
         cell.asked.kind != Kind::Refused && cell.client == Client::Firstflight
     };
     for cell in plan.cells.iter().filter(counted) {
-        let asked = Asked { tfo: false, token: false, ..cell.asked };
+        let asked = RequestedConnection { tfo: false, token: false, ..cell.asked };
         if !rows.iter().any(|(server, row)| *server == cell.server && same_row(row, &asked)) {
             rows.push((cell.server, asked));
         }
@@ -48,9 +48,9 @@ pub(crate) async fn count(
 }
 
 /// Whether two cells share a row: what is left is the size of the response and the HTTP version.
-fn same_row(a: &Asked, b: &Asked) -> bool {
-    let key = |asked: &Asked| {
-        let Asked { workload, transport, version, kind, group, certificate, .. } = *asked;
+fn same_row(a: &RequestedConnection, b: &RequestedConnection) -> bool {
+    let key = |asked: &RequestedConnection| {
+        let RequestedConnection { workload, transport, version, kind, group, certificate, .. } = *asked;
         (workload, transport, version, kind, group, certificate)
     };
     key(a) == key(b)
@@ -59,7 +59,7 @@ fn same_row(a: &Asked, b: &Asked) -> bool {
 /// `None` if not one connection succeeded.
 async fn row(
     server: &Running,
-    asked: &Asked,
+    asked: &RequestedConnection,
     sampler: &Sampler<'_>,
     address: IpAddr,
 ) -> Result<Option<Cost>, LabError> {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use firstflight_client::ClientError;
-use firstflight_samples::{Asked, Connectors};
+use firstflight_samples::{RequestedConnection, Connectors};
 use firstflight_tls::TlsError;
 
 use crate::connection::{ConnectionOffer, Exchanged};
@@ -14,7 +14,7 @@ pub(crate) async fn talk(
     connectors: &Connectors,
     brought: ConnectionOffer,
     address: SocketAddr,
-    asked: &Asked,
+    asked: &RequestedConnection,
     target: &str,
     local: &mut Option<SocketAddr>,
 ) -> Result<Exchanged, ClientError> {

@@ -281,7 +281,7 @@ const LOSSY_RTT: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
-    use firstflight_samples::{Asked, combinations};
+    use firstflight_samples::{RequestedConnection, combinations};
 
     use super::*;
 
@@ -290,7 +290,7 @@ mod tests {
         for built_in in BuiltIn::ALL {
             let experiment = built_in.experiment(&[ServerKind::Firstflight], Some(1)).unwrap();
             let found = combinations(&experiment.axes.connections());
-            assert!(found.iter().any(Asked::over_quic), "{built_in}");
+            assert!(found.iter().any(RequestedConnection::over_quic), "{built_in}");
             assert!(found.iter().all(|asked| asked.over_quic() || asked.http != Http::Three));
         }
     }

@@ -1,13 +1,13 @@
 //! Holds what the packets of a sample show against its cell.
 
 use firstflight_report::{Fault, Sample};
-use firstflight_samples::{Flow, Flows, Taken, described, wrong, wrong_but_for_group};
+use firstflight_samples::{Flow, Flows, ClientRecord, described, wrong, wrong_but_for_group};
 
 use crate::Client;
 use crate::plan::{Plan, PlannedCell};
 
 /// The sample as it goes into the record.
-pub(crate) fn sample(flows: &Flows, taken: &Taken, plan: &Plan, origin_ns: u64) -> Sample {
+pub(crate) fn sample(flows: &Flows, taken: &ClientRecord, plan: &Plan, origin_ns: u64) -> Sample {
     let cell = &plan.cells[taken.slot.cell];
     let flow = flows.flow(taken);
     let mut sample = described(taken, flow, origin_ns);

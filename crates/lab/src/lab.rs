@@ -7,7 +7,7 @@ use firstflight_report::{
     Experiment as ExperimentFacts, Record, SCHEMA, ServerFacts, control, effects,
 };
 
-use firstflight_samples::{Asked, machine_facts, now};
+use firstflight_samples::{RequestedConnection, machine_facts, now};
 
 use crate::config::LabConfig;
 use crate::figures::cells;
@@ -87,7 +87,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
 }
 
 fn plan(config: &LabConfig, servers: &[Running]) -> Result<Plan, LabError> {
-    let cannot = |server: ServerKind, asked: &Asked| {
+    let cannot = |server: ServerKind, asked: &RequestedConnection| {
         let running = servers.iter().find(|running| running.kind == server)?;
         let (ability, why) = running.abilities.lack(asked)?;
         Some(format!("without {ability}: {why}"))
@@ -113,7 +113,7 @@ fn experiment_facts(experiment: &Experiment) -> ExperimentFacts {
 }
 
 fn server_facts(server: &Running) -> ServerFacts {
-    let note = |(ability, why): &crate::servers::Lack| format!("without {ability}: {why}");
+    let note = |(ability, why): &crate::servers::MissingAbility| format!("without {ability}: {why}");
     ServerFacts {
         name: server.kind.name().to_owned(),
         version: server.version.clone(),

@@ -14,7 +14,7 @@ use firstflight_tls::KeyLogLines;
 use tokio::runtime::Runtime;
 
 use crate::calibration::{Echo, calibrate};
-use crate::captures::Album;
+use crate::captures::CaptureCollector;
 use crate::config::LabConfig;
 use crate::figures::Weighed;
 use crate::middlebox::Trials;
@@ -43,7 +43,7 @@ pub(crate) struct Measured<'a> {
     pub costs: Vec<Cost>,
     pub middleboxes: Vec<MiddleboxOutcome>,
     pub captured: Vec<replay::CapturedFlight>,
-    pub album: Album<'a>,
+    pub album: CaptureCollector<'a>,
 }
 
 /// How often a connection starts in all while long paths are measured. At a millisecond of work a
@@ -114,7 +114,7 @@ impl<'a> Bench<'a> {
         sampler: &Sampler<'_>,
         key_log: &KeyLogLines,
         progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<(Vec<Weighed>, Album<'a>), LabError> {
+    ) -> Result<(Vec<Weighed>, CaptureCollector<'a>), LabError> {
         self.network.tap().reset_lateness();
         let origin = monotonic_ns();
         let (done, total) = (AtomicUsize::new(0), self.plan.samples());
@@ -123,7 +123,7 @@ impl<'a> Bench<'a> {
             progress(Progress::Measuring { done, total });
         };
         let output = self.config.output.as_deref();
-        let mut album = Album::new(self.config.captures, output, self.plan);
+        let mut album = CaptureCollector::new(self.config.captures, output, self.plan);
         let mut samples = Vec::new();
         for Stretch(queues) in self.stretches()? {
             self.network.tap().take();
@@ -143,7 +143,7 @@ impl<'a> Bench<'a> {
         taken: &[Taken],
         key_log: &str,
         origin: u64,
-        album: &mut Album<'_>,
+        album: &mut CaptureCollector<'_>,
         samples: &mut Vec<Weighed>,
     ) -> Result<(), LabError> {
         let batch = self.network.tap().take();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use firstflight_emulator::{Batch, CellSpec, Middlebox, Network, Profile};
 use firstflight_report::{MiddleboxOutcome, figures};
-use firstflight_samples::{Asked, Flows, Slot, Taken, client_port, described};
+use firstflight_samples::{RequestedConnection, Flows, Slot, ClientRecord, client_port, described};
 use firstflight_tls::{KeyLogLines, Version};
 
 use crate::sampler::{Job, Pace, Sampler};
@@ -67,8 +67,8 @@ const TRIED: [(Kind, bool, Group); 6] = [
     (Kind::Full, false, Group::X25519),
 ];
 
-fn asked((kind, tfo, group): (Kind, bool, Group)) -> Asked {
-    Asked {
+fn asked((kind, tfo, group): (Kind, bool, Group)) -> RequestedConnection {
+    RequestedConnection {
         workload: Workload::Get,
         transport: Transport::Tcp,
         version: Version::Tls13,
@@ -160,19 +160,19 @@ struct Row {
     server: ServerKind,
     path: usize,
     name: String,
-    asked: Asked,
+    asked: RequestedConnection,
 }
 
 fn outcomes(
     config: &MiddleboxConfig,
     rows: &[Row],
-    taken: &[Taken],
+    taken: &[ClientRecord],
     flows: &Flows,
     batch: &Batch,
 ) -> Vec<MiddleboxOutcome> {
     let mut outcomes: Vec<MiddleboxOutcome> = Vec::new();
     for (cell, row) in rows.iter().enumerate() {
-        let mine: Vec<&Taken> = taken.iter().filter(|taken| taken.slot.cell == cell).collect();
+        let mine: Vec<&ClientRecord> = taken.iter().filter(|taken| taken.slot.cell == cell).collect();
         let mut labels: BTreeMap<String, usize> = BTreeMap::new();
         let (mut times, mut failures, mut hit) = (Vec::new(), Vec::new(), 0);
         for taken in &mine {
@@ -216,7 +216,7 @@ fn outcomes(
 }
 
 /// Packets of a connection that a cell of its path dropped or altered.
-fn hits(taken: &Taken, batch: &Batch, path: usize) -> usize {
+fn hits(taken: &ClientRecord, batch: &Batch, path: usize) -> usize {
     let Some(local) = taken.local else { return 0 };
     let of_it = |packet: &&firstflight_emulator::CapturedPacket| {
         packet.path == path && client_port(&packet.frame, packet.direction) == Some(local.port())

@@ -11,7 +11,7 @@ use firstflight_tls::Handshake;
 use quinn::Connection;
 
 use crate::Workload;
-use firstflight_samples::{Asked, Ticket, Times};
+use firstflight_samples::{RequestedConnection, Ticket, Times};
 
 use crate::connection::{ConnectionOffer, Exchanged, MAX_RESPONSE_BYTES};
 use crate::servers::HOST;
@@ -21,7 +21,7 @@ pub(crate) async fn talk(
     crypto: &Arc<ClientCrypto>,
     brought: ConnectionOffer,
     address: SocketAddr,
-    asked: &Asked,
+    asked: &RequestedConnection,
     target: &str,
     local: &mut Option<SocketAddr>,
 ) -> Result<Exchanged, ClientError> {

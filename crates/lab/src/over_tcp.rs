@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use firstflight_client::{ClientError, Connected, Request, Target, connect_tls, http_get};
-use firstflight_samples::{Asked, Ticket, Times};
+use firstflight_samples::{RequestedConnection, Ticket, Times};
 use firstflight_tls::{Connector, Offer, Session};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -18,7 +18,7 @@ pub(crate) async fn talk(
     connector: &Connector,
     brought: ConnectionOffer,
     address: SocketAddr,
-    asked: &Asked,
+    asked: &RequestedConnection,
     target: &str,
     local: &mut Option<SocketAddr>,
 ) -> Result<Exchanged, ClientError> {
@@ -65,7 +65,7 @@ fn received(error: std::io::Error) -> ClientError {
 
 async fn get(
     connected: Connected,
-    asked: &Asked,
+    asked: &RequestedConnection,
     target: &str,
 ) -> Result<(Times, Vec<Session>), ClientError> {
     let request = Request::get(Target::parse(&format!("https://{HOST}{target}"))?);

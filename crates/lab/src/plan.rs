@@ -1,6 +1,6 @@
 //! The plan of a run: its networks, its cells, and the order of their samples.
 
-use firstflight_samples::{Asked, LEAST_FOR_CONTROL, Slot, blocks, combinations, impossible};
+use firstflight_samples::{RequestedConnection, LEAST_FOR_CONTROL, Slot, blocks, combinations, impossible};
 
 use crate::paths::{Family, PlannedPath};
 use crate::third_party::cannot;
@@ -18,7 +18,7 @@ pub struct PlannedCell {
     /// The network, by its place in the plan.
     pub path: usize,
     /// What a connection asks of the server.
-    pub asked: Asked,
+    pub asked: RequestedConnection,
     /// How often.
     pub samples: usize,
     /// For the second arm of an A/A control, the cell that it is equal to.
@@ -54,7 +54,7 @@ impl Plan {
     /// cannot do what a cell asks.
     pub(crate) fn new(
         experiments: &[Experiment],
-        server_cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
+        server_cannot: &dyn Fn(ServerKind, &RequestedConnection) -> Option<String>,
         seed: u64,
     ) -> Self {
         let mut plan =
@@ -88,7 +88,7 @@ impl Plan {
         &mut self,
         index: usize,
         experiment: &Experiment,
-        server_cannot: &dyn Fn(ServerKind, &Asked) -> Option<String>,
+        server_cannot: &dyn Fn(ServerKind, &RequestedConnection) -> Option<String>,
     ) {
         let axes = &experiment.axes;
         let clients =
@@ -113,7 +113,7 @@ impl Plan {
         index: usize,
         experiment: &Experiment,
         (client, server): (Client, ServerKind),
-        asked: Asked,
+        asked: RequestedConnection,
     ) {
         for profile in &experiment.profiles {
             let path = self.paths.iter().position(|path| path.name() == profile.name);
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::{Axes, BuiltIn, Certificate, Group, Http, Size, Transport, Workload};
 
-    fn can(_: ServerKind, _: &Asked) -> Option<String> {
+    fn can(_: ServerKind, _: &RequestedConnection) -> Option<String> {
         None
     }
 
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    fn no_ping_pong_at_nginx(server: ServerKind, asked: &Asked) -> Option<String> {
+    fn no_ping_pong_at_nginx(server: ServerKind, asked: &RequestedConnection) -> Option<String> {
         (server == ServerKind::Nginx && asked.workload == Workload::PingPong)
             .then(|| "without ping-pong".to_owned())
     }
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn round_trips_as_the_protocols_have_them() {
         let expected = |version, kind, tfo| {
-            round_trips(&Asked {
+            round_trips(&RequestedConnection {
                 workload: Workload::Get,
                 transport: Transport::Tcp,
                 version,

@@ -13,7 +13,7 @@ use firstflight_emulator::monotonic_ns;
 use firstflight_tls::{KeyLogLines, Trust};
 use futures_util::StreamExt;
 
-use firstflight_samples::{Asked, Connectors, Slot, Stock, TOO_OLD_S, Taken, TicketPool, Times};
+use firstflight_samples::{RequestedConnection, Connectors, Slot, Stock, TOO_OLD_S, ClientRecord, TicketPool, Times};
 
 use crate::connection::ConnectionOffer;
 use crate::exchange::talk;
@@ -38,7 +38,7 @@ pub(crate) struct Job {
     pub slot: Slot,
     pub client: Client,
     pub server: ServerKind,
-    pub asked: Asked,
+    pub asked: RequestedConnection,
     /// The server's address on the path.
     pub address: IpAddr,
     /// When to give up.
@@ -76,7 +76,7 @@ impl<'a> Sampler<'a> {
     }
 
     /// Takes samples in their order; `done` is called after each.
-    pub(crate) async fn take(&self, jobs: Vec<Job>, pace: Pace, done: &dyn Fn()) -> Vec<Taken> {
+    pub(crate) async fn take(&self, jobs: Vec<Job>, pace: Pace, done: &dyn Fn()) -> Vec<ClientRecord> {
         let begin = tokio::time::Instant::now();
         let at_a_time = match pace {
             Pace::OneByOne => 1,
@@ -98,10 +98,10 @@ impl<'a> Sampler<'a> {
     pub(crate) async fn warm_up(
         &self,
         server: ServerKind,
-        asked: &Asked,
+        asked: &RequestedConnection,
         address: IpAddr,
     ) -> Result<(), LabError> {
-        let asked = Asked { kind: Kind::Full, tfo: !asked.over_quic(), token: false, ..*asked };
+        let asked = RequestedConnection { kind: Kind::Full, tfo: !asked.over_quic(), token: false, ..*asked };
         let address = SocketAddr::from((address, server.port(asked.workload, asked.certificate)));
         let brought = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
         let asked = (server, &asked);
@@ -113,9 +113,9 @@ impl<'a> Sampler<'a> {
     pub(crate) async fn early_get(
         &self,
         server: ServerKind,
-        asked: &Asked,
+        asked: &RequestedConnection,
         target: &str,
-    ) -> Result<Taken, LabError> {
+    ) -> Result<ClientRecord, LabError> {
         let offer = self.offer(server, asked, self.shortest).await?;
         let port = server.port(Workload::Get, asked.certificate);
         let address = SocketAddr::from((self.shortest, port));
@@ -123,7 +123,7 @@ impl<'a> Sampler<'a> {
         let (result, local) = self.connect((server, asked), offer, address, target, LONGEST).await;
         let times = result.map_err(|source| failed(server, source))?;
         let slot = Slot { cell: 0, block: 0 };
-        Ok(Taken {
+        Ok(ClientRecord {
             slot,
             began_ns,
             local,
@@ -134,17 +134,17 @@ impl<'a> Sampler<'a> {
     }
 
     /// A connection by a client of another make.
-    async fn sample_of_another(&self, job: &Job, server: SocketAddr) -> Taken {
+    async fn sample_of_another(&self, job: &Job, server: SocketAddr) -> ClientRecord {
         let began_ns = monotonic_ns();
         let random = self.others.connect(job.client, &job.asked, server, job.limit).await;
         let (client_random, outcome) = match random {
             Ok(random) => (Some(random), Ok(Times::default())),
             Err(why) => (None, Err(why)),
         };
-        Taken { slot: job.slot, began_ns, local: None, client_random, server, outcome }
+        ClientRecord { slot: job.slot, began_ns, local: None, client_random, server, outcome }
     }
 
-    pub(crate) async fn sample(&self, job: &Job) -> Taken {
+    pub(crate) async fn sample(&self, job: &Job) -> ClientRecord {
         let Job { slot, server, asked, address: ip, limit, .. } = job;
         let address = SocketAddr::from((*ip, server.port(asked.workload, asked.certificate)));
         if job.client != Client::Firstflight {
@@ -153,7 +153,7 @@ impl<'a> Sampler<'a> {
         let offer = match self.offer(*server, asked, *ip).await {
             Ok(offer) => offer,
             Err(error) => {
-                return Taken {
+                return ClientRecord {
                     slot: *slot,
                     began_ns: monotonic_ns(),
                     local: None,
@@ -167,7 +167,7 @@ impl<'a> Sampler<'a> {
         let (result, local) =
             self.connect((*server, asked), offer, address, target(asked), *limit).await;
         let outcome = result.map_err(|error| error.to_string());
-        Taken { slot: *slot, began_ns, local, client_random: None, server: address, outcome }
+        ClientRecord { slot: *slot, began_ns, local, client_random: None, server: address, outcome }
     }
 
     /// What a connection of this kind to this address brings along; fetches a ticket or a token
@@ -175,7 +175,7 @@ impl<'a> Sampler<'a> {
     async fn offer(
         &self,
         server: ServerKind,
-        asked: &Asked,
+        asked: &RequestedConnection,
         address: IpAddr,
     ) -> Result<ConnectionOffer, LabError> {
         let mut brought = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
@@ -209,7 +209,7 @@ impl<'a> Sampler<'a> {
     /// The local address is there as soon as the socket was.
     async fn connect(
         &self,
-        (server, asked): (ServerKind, &Asked),
+        (server, asked): (ServerKind, &RequestedConnection),
         brought: ConnectionOffer,
         address: SocketAddr,
         target: &str,
@@ -239,6 +239,6 @@ fn failed(server: ServerKind, source: ClientError) -> LabError {
 pub(crate) const LONGEST: Duration = Duration::from_secs(15);
 
 /// What a connection asks for.
-fn target(asked: &Asked) -> &'static str {
+fn target(asked: &RequestedConnection) -> &'static str {
     asked.size.path()
 }

@@ -2,7 +2,7 @@
 
 use firstflight_tls::Version;
 
-use crate::{Asked, Certificate, Http, ServerKind, Transport, Workload};
+use crate::{RequestedConnection, Certificate, Http, ServerKind, Transport, Workload};
 
 /// What a ticket is good for: the listener that issued it, transport and version, and the
 /// application protocol, to which early data is bound (RFC 8446 section 4.2.10).
@@ -17,8 +17,8 @@ pub(crate) struct Issuer {
 }
 
 impl Issuer {
-    pub(crate) fn of(server: ServerKind, asked: &Asked) -> Self {
-        let Asked { workload, certificate, transport, version, http, .. } = *asked;
+    pub(crate) fn of(server: ServerKind, asked: &RequestedConnection) -> Self {
+        let RequestedConnection { workload, certificate, transport, version, http, .. } = *asked;
         Self { server, workload, certificate, transport, version, http }
     }
 }

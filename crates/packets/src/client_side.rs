@@ -8,7 +8,7 @@ use crate::handshake::{self, ClientHello, Messages};
 use crate::keylog::{KeyLog, SecretLabel};
 use crate::legacy::{self, LegacyOpener};
 use crate::record::{self, Record, Records};
-use crate::sayings::{Said, Sayings};
+use crate::sayings::{Said, StreamEvents};
 use crate::server_side::ServerSide;
 
 /// The first ClientHello at the start of `stream`.
@@ -81,7 +81,7 @@ impl ClientSide {
             handshake: Opener::new(&suites, secrets(SecretLabel::ClientHandshake)),
             application: Opener::new(&suites, secrets(SecretLabel::ClientApplication)),
             messages: Messages::default(),
-            sayings: Sayings::default(),
+            sayings: StreamEvents::default(),
         };
         if reader.legacy.is_some() || !reader.handshake.is_empty() {
             reader.found.finished = Some(false);
@@ -108,7 +108,7 @@ struct Reader {
     handshake: Opener,
     application: Opener,
     messages: Messages,
-    sayings: Sayings,
+    sayings: StreamEvents,
 }
 
 impl Reader {

@@ -138,7 +138,7 @@ pub(crate) struct Coverage {
 
 /// How a segment relates to what was seen before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum SegmentOverlap {
     /// All of it is new and follows the rest.
     New,
     /// All of it is new, but later bytes came first.
@@ -154,7 +154,7 @@ impl Coverage {
     const MOST_RANGES: usize = 128;
 
     /// Notes `range`, which is not empty, and says what it was.
-    pub(crate) fn add(&mut self, range: Range<u64>) -> Seen {
+    pub(crate) fn add(&mut self, range: Range<u64>) -> SegmentOverlap {
         let first = self.ranges.partition_point(|known| known.end < range.start);
         let last = self.ranges.partition_point(|known| known.start <= range.end);
         let touched = &self.ranges[first..last];
@@ -163,10 +163,10 @@ impl Coverage {
             .map(|known| known.end.min(range.end).saturating_sub(known.start.max(range.start)))
             .sum();
         let seen = match overlap {
-            0 if self.ranges.last().is_none_or(|last| last.end <= range.start) => Seen::New,
-            0 => Seen::OutOfOrder,
-            all if all == range.end - range.start => Seen::Before,
-            _ => Seen::PartlyBefore,
+            0 if self.ranges.last().is_none_or(|last| last.end <= range.start) => SegmentOverlap::New,
+            0 => SegmentOverlap::OutOfOrder,
+            all if all == range.end - range.start => SegmentOverlap::Before,
+            _ => SegmentOverlap::PartlyBefore,
         };
         let start = touched.first().map_or(range.start, |known| known.start.min(range.start));
         let end = touched.last().map_or(range.end, |known| known.end.max(range.end));
@@ -256,10 +256,10 @@ mod tests {
                 let before = range.clone().filter(|at| set.contains(at)).count() as u64;
                 let later = set.range(range.end..).next().is_some();
                 let expected = match before {
-                    0 if later => Seen::OutOfOrder,
-                    0 => Seen::New,
-                    all if all == len => Seen::Before,
-                    _ => Seen::PartlyBefore,
+                    0 if later => SegmentOverlap::OutOfOrder,
+                    0 => SegmentOverlap::New,
+                    all if all == len => SegmentOverlap::Before,
+                    _ => SegmentOverlap::PartlyBefore,
                 };
                 prop_assert_eq!(coverage.add(range.clone()), expected);
                 set.extend(range);

@@ -7,15 +7,15 @@ use crate::record::Record;
 
 /// An event, and the bytes of its direction's stream that say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct StreamEvent {
     pub(crate) span: Range<usize>,
     pub(crate) event: Event,
 }
 
 /// What a stream says so far.
 #[derive(Debug, Default)]
-pub(crate) struct Sayings {
-    pub(crate) all: Vec<Said>,
+pub(crate) struct StreamEvents {
+    pub(crate) all: Vec<StreamEvent>,
     /// How much had been said when the current record started.
     mark: usize,
     current: Current,
@@ -33,7 +33,7 @@ enum Current {
     Messages,
 }
 
-impl Sayings {
+impl StreamEvents {
     pub(crate) fn begin(&mut self) {
         self.mark = self.all.len();
         self.current = Current::Unread;
@@ -51,7 +51,7 @@ impl Sayings {
 
     /// A message ends in the current record.
     pub(crate) fn say(&mut self, span: Range<usize>, event: Event) {
-        self.all.push(Said { span, event });
+        self.all.push(StreamEvent { span, event });
     }
 
     /// Ends the current record: its header goes to the message that starts behind it, its end to

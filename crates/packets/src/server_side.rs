@@ -12,7 +12,7 @@ use crate::http2::Frames;
 use crate::keylog::{KeyLog, SecretLabel};
 use crate::legacy::{self, LegacyOpener};
 use crate::record::{self, Record, Records};
-use crate::sayings::{Said, Sayings};
+use crate::sayings::{Said, StreamEvents};
 
 /// What the server's bytes say.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl ServerSide {
             phase: Phase::Hello,
             messages: Messages::default(),
             frames: None,
-            sayings: Sayings::default(),
+            sayings: StreamEvents::default(),
             client: hello,
             keys,
         };
@@ -109,7 +109,7 @@ struct Reader<'a> {
     messages: Messages,
     /// Over HTTP/2.
     frames: Option<Frames>,
-    sayings: Sayings,
+    sayings: StreamEvents,
     client: &'a ClientHello,
     keys: &'a KeyLog,
 }

@@ -58,6 +58,6 @@ pub use frames::TooLong;
 pub use inflow::Inflow;
 pub use mark::IdMark;
 pub use reset::ResetKey;
-pub use server::{EarlyDataJudge, Rehearsal, ServerCrypto};
+pub use server::{EarlyDataJudge, FirstFlightPreview, ServerCrypto};
 pub use steering::Steering;
 pub use tokens::{AddressTokens, SpentTokens, TokenSerial};

@@ -40,7 +40,7 @@ impl Level {
 
 /// What a connection has handed out and nobody has taken yet.
 #[derive(Default)]
-pub(crate) struct Given {
+pub(crate) struct PendingOutput {
     /// By level.
     pub(crate) read: [Option<Secret>; 4],
     /// By level.
@@ -53,7 +53,7 @@ pub(crate) struct Given {
     pub(crate) key_lines: Vec<String>,
 }
 
-static GIVEN: LazyLock<Index<Ssl, Mutex<Given>>> =
+static GIVEN: LazyLock<Index<Ssl, Mutex<PendingOutput>>> =
     LazyLock::new(|| Ssl::new_ex_index().expect("an index for what a connection hands out"));
 
 /// Makes a connection keep what it hands out.
@@ -62,7 +62,7 @@ pub(crate) fn prepare(ssl: &mut SslRef) {
 }
 
 /// What a prepared connection has handed out.
-pub(crate) fn given(ssl: &SslRef) -> MutexGuard<'_, Given> {
+pub(crate) fn given(ssl: &SslRef) -> MutexGuard<'_, PendingOutput> {
     let given = ssl.ex_data(*GIVEN).expect("every connection here is prepared");
     given.lock().unwrap_or_else(PoisonError::into_inner)
 }

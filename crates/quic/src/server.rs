@@ -39,7 +39,7 @@ pub type EarlyDataJudge = Box<dyn FnOnce(&Handshake) -> bool + Send + Sync>;
 
 /// What would become of a first flight.
 #[derive(Clone, Debug)]
-pub enum Rehearsal {
+pub enum FirstFlightPreview {
     /// Nothing that needs a decision: no early data offered, or TLS itself would refuse it, or the
     /// bytes are no ClientHello of a resumption.
     Nothing,
@@ -86,7 +86,7 @@ impl ServerCrypto {
     }
 
     /// For one connection, whose early data `judge` decides about. `session`: the one that was
-    /// fetched for it, where [`Rehearsal::NeedsSession`] asked for one.
+    /// fetched for it, where [`FirstFlightPreview::NeedsSession`] asked for one.
     pub fn for_connection(
         self: &Arc<Self>,
         judge: EarlyDataJudge,
@@ -112,24 +112,24 @@ impl ServerCrypto {
         &self,
         client_hello: &[u8],
         session: Option<OpenedTicket>,
-    ) -> Result<Rehearsal, TlsError> {
-        let Some(sealer) = &self.sealer else { return Ok(Rehearsal::Nothing) };
-        let Some(offer) = Offer::read(client_hello) else { return Ok(Rehearsal::Nothing) };
+    ) -> Result<FirstFlightPreview, TlsError> {
+        let Some(sealer) = &self.sealer else { return Ok(FirstFlightPreview::Nothing) };
+        let Some(offer) = Offer::read(client_hello) else { return Ok(FirstFlightPreview::Nothing) };
         let opened = session.unwrap_or_else(|| sealer.open(offer.ticket));
         let found = match opened {
             OpenedTicket::Session(found) => found,
-            OpenedTicket::Elsewhere(words) => return Ok(Rehearsal::NeedsSession(words)),
+            OpenedTicket::Elsewhere(words) => return Ok(FirstFlightPreview::NeedsSession(words)),
             OpenedTicket::WithoutEarlyData(..) | OpenedTicket::Ignored => {
-                return Ok(Rehearsal::Nothing);
+                return Ok(FirstFlightPreview::Nothing);
             }
         };
         if !self.early_data || !offer.early_data {
-            return Ok(Rehearsal::Nothing);
+            return Ok(FirstFlightPreview::Nothing);
         }
         let known = self.early_data_context.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(context) = known.or_else(|| seam::early_data_context(&found).map(<[u8]>::to_vec))
         else {
-            return Ok(Rehearsal::Nothing);
+            return Ok(FirstFlightPreview::Nothing);
         };
         let mut ssl = self.connection(&context)?;
         seam::provide(&mut ssl, OpenedTicket::Session(found));
@@ -138,9 +138,9 @@ impl ServerCrypto {
         let tried = tls.provide(client_hello).and_then(|()| tls.advance());
         match tried {
             Ok(Step::Done) if tls.in_early_data() => {
-                Ok(Rehearsal::EarlyData(Box::new(seam::server_facts(&tls.ssl))))
+                Ok(FirstFlightPreview::EarlyData(Box::new(seam::server_facts(&tls.ssl))))
             }
-            _ => Ok(Rehearsal::Nothing),
+            _ => Ok(FirstFlightPreview::Nothing),
         }
     }
 

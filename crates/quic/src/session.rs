@@ -12,7 +12,7 @@ use quinn_proto::{Side, TransportError, TransportErrorCode};
 use crate::header::HeaderKey;
 use crate::initial::key_pairs;
 use crate::late::{LateHeaderKey, LatePacketKey, LateSecret};
-use crate::method::{self, Given, Level};
+use crate::method::{self, PendingOutput, Level};
 use crate::packet::PacketKey;
 use crate::suite::Secret;
 
@@ -293,7 +293,7 @@ impl Handshaking {
 }
 
 /// The secrets of a level, to read with and to write with, once the latter is there, or both are.
-fn take(given: &mut Given, level: Level, both: bool) -> Option<(Option<Secret>, Secret)> {
+fn take(given: &mut PendingOutput, level: Level, both: bool) -> Option<(Option<Secret>, Secret)> {
     let level = level as usize;
     if both && given.read[level].is_none() {
         return None;

@@ -54,7 +54,7 @@ pub enum Refusal {
     /// The flight, or a copy of it, has been refused before: its client sends, or has sent, its
     /// requests again.
     RefusedBefore,
-    /// The register is another process's now: ask that one ([`crate::Question`]). Nothing was
+    /// The register is another process's now: ask that one ([`crate::HandoffQuery`]). Nothing was
     /// recorded here.
     HandedOver,
 }

@@ -55,7 +55,7 @@ struct World {
     may_run_early: bool,
     tls_refuses: bool,
     connections: Vec<Connection>,
-    flights: Vec<Fate>,
+    flights: Vec<FlightOutcome>,
     restarts: u8,
     steps: u8,
     reloads: u8,
@@ -93,7 +93,7 @@ enum Refused {
 
 /// What became of a flight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Fate {
+struct FlightOutcome {
     sent: bool,
     runs: u8,
     resent: bool,
@@ -161,7 +161,7 @@ impl World {
             may_run_early: true,
             tls_refuses: false,
             connections: Vec::new(),
-            flights: vec![Fate::default(); setting.exact_ticks.len()],
+            flights: vec![FlightOutcome::default(); setting.exact_ticks.len()],
             restarts: 0,
             steps: 0,
             reloads: 0,

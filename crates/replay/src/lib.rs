@@ -99,9 +99,9 @@ pub use epochs::{EpochScope, TicketEpochs};
 pub use flight::{ClaimKey, Decision, Flight, HoldReason, Offer, Release};
 pub use gate::{Gate, GateConfig, Refusal, Spent};
 pub use inheritance::{BadInheritance, Inheritance};
-pub use question::{Answer, Question};
+pub use question::{Answer, HandoffQuery};
 pub use register::{Claim, RegisterStatistics, StrikeRegister};
 pub use shared::{
-    Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, Mark, Orders, Role,
-    SharedConfig, SharedGate, SharedRefusal, Sighting, Slots, StoreAnswer, Unknown, judge,
+    Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, Mark, HeartbeatActions, Role,
+    SharedConfig, SharedGate, SharedRefusal, StoreObservation, Slots, StoreAnswer, Unknown, judge,
 };

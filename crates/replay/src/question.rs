@@ -10,7 +10,7 @@ use crate::register::Claim;
 /// A question from a process whose gate was handed over, as a few bytes. Times are by a clock that
 /// both processes read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
+pub enum HandoffQuery {
     /// Whose is this flight?
     Flight(Offer),
     /// May the requests of this refused flight run?
@@ -34,7 +34,7 @@ pub enum Answer {
     Released,
 }
 
-impl Question {
+impl HandoffQuery {
     /// How many bytes a question has.
     pub const LENGTH: usize = 1 + 16 + 8 + 4 + 4;
 
@@ -144,13 +144,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_question_or_none(
-            bytes in prop::collection::vec(any::<u8>(), Question::LENGTH),
+            bytes in prop::collection::vec(any::<u8>(), HandoffQuery::LENGTH),
             kind in 0u8..5,
         ) {
-            let mut bytes: [u8; Question::LENGTH] = bytes.try_into().unwrap();
+            let mut bytes: [u8; HandoffQuery::LENGTH] = bytes.try_into().unwrap();
             bytes[0] = kind;
-            let Some(question) = Question::parse(&bytes) else { return Ok(()) };
-            prop_assert_eq!(Question::parse(&question.to_bytes()), Some(question));
+            let Some(question) = HandoffQuery::parse(&bytes) else { return Ok(()) };
+            prop_assert_eq!(HandoffQuery::parse(&question.to_bytes()), Some(question));
         }
     }
 

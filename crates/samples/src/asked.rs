@@ -6,7 +6,7 @@ use crate::{Certificate, Group, Http, Kind, Size, Transport, Workload};
 
 /// What a connection of some cell asks of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
+pub struct RequestedConnection {
     /// PING or GET.
     pub workload: Workload,
     /// What TLS runs over.
@@ -29,7 +29,7 @@ pub struct Asked {
     pub certificate: Certificate,
 }
 
-impl Asked {
+impl RequestedConnection {
     /// Whether it runs over QUIC.
     pub fn over_quic(&self) -> bool {
         self.transport == Transport::Quic
@@ -38,7 +38,7 @@ impl Asked {
 
 /// Round trips until the first byte of the response that the protocols need, connection set-up
 /// included (RFC 8446 section 2, RFC 5246 section 7.3, RFC 7413 section 2, RFC 9001 section 4).
-pub fn round_trips(asked: &Asked) -> u32 {
+pub fn round_trips(asked: &RequestedConnection) -> u32 {
     if asked.over_quic() {
         // The ClientHello is in the first packet: there is nothing to set up before it.
         return if asked.kind == Kind::ZeroRtt { 1 } else { 2 };

@@ -2,7 +2,7 @@
 
 use firstflight_tls::Version;
 
-use crate::{Asked, Certificate, Group, Http, Kind, Size, Transport, Workload};
+use crate::{RequestedConnection, Certificate, Group, Http, Kind, Size, Transport, Workload};
 
 /// The values of each axis of a connection; a cell has one of each.
 #[derive(Clone, Debug)]
@@ -51,15 +51,15 @@ impl ConnectionAxes {
 
 /// Every combination of the axes. What bears on a GET alone
 /// is not varied for ping-pong, nor what bears on one transport alone for the other.
-pub fn combinations(axes: &ConnectionAxes) -> Vec<Asked> {
-    let mut all: Vec<Asked> = Vec::new();
+pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
+    let mut all: Vec<RequestedConnection> = Vec::new();
     let first = (axes.http.first(), axes.sizes.first());
     let (Some(&http), Some(&size)) = first else { return all };
     let Some((&group, &certificate)) = axes.groups.first().zip(axes.certificates.first()) else {
         return all;
     };
     for &workload in &axes.workloads {
-        let one = Asked {
+        let one = RequestedConnection {
             workload,
             transport: Transport::Tcp,
             version: Version::Tls13,
@@ -90,7 +90,7 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<Asked> {
         }
         all.append(&mut some);
     }
-    let mut once: Vec<Asked> = Vec::new();
+    let mut once: Vec<RequestedConnection> = Vec::new();
     for asked in all {
         if !once.contains(&asked) {
             once.push(asked);
@@ -100,8 +100,8 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<Asked> {
 }
 
 /// Each of these with each value of an axis.
-fn vary<T: Copy>(some: &mut Vec<Asked>, values: &[T], set: fn(&mut Asked, T)) {
-    let with = |asked: &Asked, value: T| {
+fn vary<T: Copy>(some: &mut Vec<RequestedConnection>, values: &[T], set: fn(&mut RequestedConnection, T)) {
+    let with = |asked: &RequestedConnection, value: T| {
         let mut asked = *asked;
         set(&mut asked, value);
         asked
@@ -110,7 +110,7 @@ fn vary<T: Copy>(some: &mut Vec<Asked>, values: &[T], set: fn(&mut Asked, T)) {
 }
 
 /// Why the protocols have no such connection.
-pub fn impossible(asked: &Asked) -> Option<&'static str> {
+pub fn impossible(asked: &RequestedConnection) -> Option<&'static str> {
     let old = asked.version != Version::Tls13;
     if old && asked.over_quic() {
         return Some("QUIC before TLS 1.3: QUIC has TLS 1.3 inside (RFC 9001 section 4.2)");

@@ -9,7 +9,7 @@ use firstflight_tls::{
     CipherPolicy, Connector, ConnectorConfig, KeyLogLines, TlsError, Trust, Version,
 };
 
-use crate::{Asked, Certificate, Group, Http, Workload};
+use crate::{RequestedConnection, Certificate, Group, Http, Workload};
 
 /// What contexts differ in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl Connectors {
     ///
     /// # Errors
     /// [`TlsError`].
-    pub fn get(&self, asked: &Asked) -> Result<Connector, TlsError> {
+    pub fn get(&self, asked: &RequestedConnection) -> Result<Connector, TlsError> {
         let key = Key::of(asked);
         if let Some(connector) = self.made.borrow().get(&key) {
             return Ok(connector.clone());
@@ -57,7 +57,7 @@ impl Connectors {
     ///
     /// # Errors
     /// [`TlsError`].
-    pub fn quic(&self, asked: &Asked) -> Result<Arc<ClientCrypto>, TlsError> {
+    pub fn quic(&self, asked: &RequestedConnection) -> Result<Arc<ClientCrypto>, TlsError> {
         let key = Key::of(asked);
         if let Some(crypto) = self.made_for_quic.borrow().get(&key) {
             return Ok(crypto.clone());
@@ -80,7 +80,7 @@ impl Connectors {
 }
 
 impl Key {
-    fn of(asked: &Asked) -> Self {
+    fn of(asked: &RequestedConnection) -> Self {
         Self {
             version: asked.version,
             group: asked.group,

@@ -11,7 +11,7 @@ use firstflight_packets::{
 use firstflight_report::Sample;
 use firstflight_tls::Version;
 
-use crate::{Asked, Kind, Taken, Transport};
+use crate::{RequestedConnection, Kind, ClientRecord, Transport};
 
 /// The connections of a stretch of a run, by their two ends.
 pub struct Flows {
@@ -78,7 +78,7 @@ impl Flows {
 
     /// The connection of a sample: that between its ends which started when it did, for ports come
     /// back.
-    pub fn flow(&self, taken: &Taken) -> Option<&Flow> {
+    pub fn flow(&self, taken: &ClientRecord) -> Option<&Flow> {
         if let Some(random) = &taken.client_random {
             let is_it = |flow: &&Flow| {
                 flow.facts.tls.as_ref().is_some_and(|tls| tls.client_random[..] == random[..])
@@ -96,7 +96,7 @@ impl Flows {
 }
 
 /// What times and packets say, before it is held against anything.
-pub fn described(taken: &Taken, flow: Option<&Flow>, origin_ns: u64) -> Sample {
+pub fn described(taken: &ClientRecord, flow: Option<&Flow>, origin_ns: u64) -> Sample {
     let mut sample = Sample {
         cell: taken.slot.cell,
         block: taken.slot.block,
@@ -170,7 +170,7 @@ impl Flow {
 }
 
 /// The label that a connection has to have.
-pub fn wanted(asked: &Asked) -> Label {
+pub fn wanted(asked: &RequestedConnection) -> Label {
     let kind = match asked.kind {
         Kind::Full => LabelKind::Full,
         Kind::Resumed => LabelKind::Resumed,
@@ -186,7 +186,7 @@ pub fn wanted(asked: &Asked) -> Label {
 }
 
 /// What a connection is instead of what was requested; `None`: it is what was requested.
-pub fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
+pub fn wrong(facts: &FlowFacts, asked: &RequestedConnection) -> Option<String> {
     wrong_but_for_group(facts, asked).or_else(|| {
         let group = facts.tls.as_ref()?.group.filter(|_| asked.version == Version::Tls13)?;
         let (group, label) = (group.to_string(), facts.label().ok()?);
@@ -195,7 +195,7 @@ pub fn wrong(facts: &FlowFacts, asked: &Asked) -> Option<String> {
 }
 
 /// The same, whatever the group of the key exchange.
-pub fn wrong_but_for_group(facts: &FlowFacts, asked: &Asked) -> Option<String> {
+pub fn wrong_but_for_group(facts: &FlowFacts, asked: &RequestedConnection) -> Option<String> {
     let label = match facts.label() {
         Err(why) => return Some(why.to_string()),
         Ok(label) => label,
@@ -212,7 +212,7 @@ pub fn wrong_but_for_group(facts: &FlowFacts, asked: &Asked) -> Option<String> {
 }
 
 /// How a connection showed its address, if that is not what was requested.
-fn wrong_token(quic: &QuicFacts, asked: &Asked) -> Option<&'static str> {
+fn wrong_token(quic: &QuicFacts, asked: &RequestedConnection) -> Option<&'static str> {
     let brought = quic.token.is_some_and(|token| token.origin == TokenOrigin::NewToken);
     match (quic.retries, brought) {
         (1.., _) => Some("after a Retry"),

@@ -2,12 +2,12 @@
 //! packets say they were, and on which machine. The lab and the measuring of servers elsewhere take
 //! samples in networks of their own and share what is here.
 //!
-//! - [`Asked`]: what a connection is asked to be, one of the [`combinations`] of
+//! - [`RequestedConnection`]: what a connection is asked to be, one of the [`combinations`] of
 //!   [`ConnectionAxes`];
 //!   [`impossible`] ones are left out;
 //! - [`blocks`]: randomised blocks, so that drift hits all cells alike;
 //! - [`Connectors`], [`Stock`]: TLS contexts, and the tickets of earlier connections;
-//! - [`Taken`]: the connection as the client saw it; [`Flows`]: as its packets show it. What a
+//! - [`ClientRecord`]: the connection as the client saw it; [`Flows`]: as its packets show it. What a
 //!   sample
 //!   is called comes from the packets ([`wrong`]), never from what client or server say.
 //!
@@ -35,7 +35,7 @@ mod order;
 mod taken;
 mod tickets;
 
-pub use asked::{Asked, round_trips, version_number};
+pub use asked::{RequestedConnection, round_trips, version_number};
 pub use axes::{Certificate, Client, Group, Http, Kind, Size, Transport, Workload};
 pub use capture_file::{Scene, append, begin, file_for, write_one};
 pub use combinations::{ConnectionAxes, combinations, impossible};
@@ -46,5 +46,5 @@ pub use flows::{
 };
 pub use machine::{blank_record, machine_facts, now};
 pub use order::{LEAST_FOR_CONTROL, Slot, blocks};
-pub use taken::{TOO_OLD_S, Taken, Times};
+pub use taken::{TOO_OLD_S, ClientRecord, Times};
 pub use tickets::{Stock, Ticket, TicketPool};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Slot;
 
 /// A connection as the client saw it; what it was is for the packets to say.
-pub struct Taken {
+pub struct ClientRecord {
     /// Its place in the order.
     pub slot: Slot,
     /// Just before the connect call, on the link's clock.

@@ -95,7 +95,7 @@ pub enum ServerError {
     InheritedState(std::io::Error),
     /// A self-signed certificate cannot be made.
     #[error(transparent)]
-    Made(#[from] AuthorityError),
+    IssuedCertificate(#[from] AuthorityError),
     /// The self-signed certificate cannot be saved.
     #[error("cannot save the certificate to {path}: {reason}")]
     SaveCertificate {

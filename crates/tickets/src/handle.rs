@@ -26,7 +26,7 @@ pub struct TicketKeys {
 
 /// A session that is kept apart from its ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Apart {
+pub struct DetachedSession {
     /// For the client: it refers to the session.
     pub ticket: Vec<u8>,
     /// Under which id to keep [`record`](Self::record).
@@ -66,7 +66,7 @@ impl TicketKeys {
     pub fn from_file(file: KeyFile) -> Result<Self, FileError> {
         let (text, _) = file.read_text()?;
         let ring = file.parse(&text)?;
-        let seen = Mutex::new(Seen { digest: digest(&text), complaint: None });
+        let seen = Mutex::new(FileState { digest: digest(&text), complaint: None });
         Ok(Self::of(ring, Source::File { file, seen }))
     }
 
@@ -107,14 +107,14 @@ impl TicketKeys {
     }
 
     /// Seals `content` to be kept apart from its ticket, under a fresh id.
-    pub fn seal_apart(&self, content: &[u8], epoch: u32, now: UnixTime) -> Apart {
+    pub fn seal_apart(&self, content: &[u8], epoch: u32, now: UnixTime) -> DetachedSession {
         let origin = Origin { zone: self.zone, epoch };
         self.counters.sealed();
         let mut id = SessionId::default();
         key::fill_random(&mut id);
         let active = self.active();
         let key = active.sealer(now);
-        Apart {
+        DetachedSession {
             ticket: key.seal_reference(&id, content.len(), origin),
             id,
             record: key.seal_kept(content, &id, origin),
@@ -133,7 +133,7 @@ impl TicketKeys {
         self.count(self.active().open(ticket, now, |key| key.open(ticket)))
     }
 
-    /// Opens the [`Apart::record`] that was kept under `id`.
+    /// Opens the [`DetachedSession::record`] that was kept under `id`.
     pub fn open_kept(&self, record: &[u8], id: &SessionId, now: UnixTime) -> Opened {
         // No ticket: its reference was counted.
         self.active().open(record, now, |key| key.open_kept(record, id)).0
@@ -237,7 +237,7 @@ impl TicketKeys {
         Refreshed::Rotated
     }
 
-    fn reread(&self, file: &KeyFile, seen: &mut Seen) -> Result<Refreshed, FileError> {
+    fn reread(&self, file: &KeyFile, seen: &mut FileState) -> Result<Refreshed, FileError> {
         let (text, _) = file.read_text()?;
         let digest = digest(&text);
         if digest == seen.digest {
@@ -323,17 +323,17 @@ impl Active {
 enum Source {
     InProcess,
     Given,
-    File { file: KeyFile, seen: Mutex<Seen> },
+    File { file: KeyFile, seen: Mutex<FileState> },
 }
 
 /// The file as it was when its ring was taken up, and what was wrong with it since.
 #[derive(Debug)]
-struct Seen {
+struct FileState {
     digest: [u8; 32],
     complaint: Option<String>,
 }
 
-impl Seen {
+impl FileState {
     /// Passes an error on if it is news.
     fn complain(&mut self, error: FileError) -> Result<Refreshed, FileError> {
         let complaint = Some(error.to_string());

@@ -55,7 +55,7 @@ mod whole_file;
 mod zone;
 
 pub use file::{FileError, KeyFile};
-pub use handle::{Apart, Refreshed, TicketKeys};
+pub use handle::{DetachedSession, Refreshed, TicketKeys};
 pub use key::{Opened, RING_OVERHEAD, SessionId, TicketKey};
 pub use key_encryption::{
     KeyEncryption, KeyEncryptionError, KeyId, SealingKey, UnsealError, Unsealed,

@@ -27,7 +27,7 @@ pub(crate) fn are_kept(chain: &StackRef<X509>, depth: usize) -> bool {
     above.into_iter().all(|issuer| match extension(issuer) {
         Ok(None) => true,
         Ok(Some(der)) => Constraints::parse(der).is_some_and(|bounds| bounds.allow(&names)),
-        Err(Twice) => false,
+        Err(DuplicateExtension) => false,
     })
 }
 
@@ -143,10 +143,10 @@ impl Base<'_> {
 }
 
 /// An extension that may be there once is there more often.
-struct Twice;
+struct DuplicateExtension;
 
 /// The content of a certificate's name constraints.
-fn extension(certificate: &X509Ref) -> Result<Option<&[u8]>, Twice> {
+fn extension(certificate: &X509Ref) -> Result<Option<&[u8]>, DuplicateExtension> {
     let nid: c_int = ffi::NID_name_constraints as c_int;
     // SAFETY: the certificate is valid; what is returned belongs to it and lives as long.
     unsafe {
@@ -155,7 +155,7 @@ fn extension(certificate: &X509Ref) -> Result<Option<&[u8]>, Twice> {
             return Ok(None);
         }
         if ffi::X509_get_ext_by_NID(certificate.as_ptr(), nid, place) >= 0 {
-            return Err(Twice);
+            return Err(DuplicateExtension);
         }
         let extension = ffi::X509_get_ext(certificate.as_ptr(), place);
         let data = ffi::X509_EXTENSION_get_data(extension).cast_const();

@@ -7,7 +7,7 @@ use crate::buffers::Queue;
 
 /// What a stream's reader has been given: early data first, then, and never in one read with it,
 /// all else.
-pub(crate) struct Given {
+pub(crate) struct DeliveredBytes {
     /// Data that was read before the application asked for it.
     kept: VecDeque<Kept>,
     phase: Phase,
@@ -27,7 +27,7 @@ pub(crate) enum Phase {
     Late,
 }
 
-impl Given {
+impl DeliveredBytes {
     pub(crate) fn new(phase: Phase) -> Self {
         Self { kept: VecDeque::new(), phase }
     }

@@ -11,7 +11,7 @@ const GOOD: u8 = 0x80;
 
 /// What a response says of one certificate.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct CertificateStatus {
     pub(crate) good: bool,
     /// The seconds since 1970 from which it holds.
     pub(crate) from: i64,
@@ -23,7 +23,7 @@ pub(crate) struct Said {
 ///
 /// # Errors
 /// [`TlsError::Ocsp`].
-pub(crate) fn about(response: &[u8], serial: &[u8]) -> Result<Said, TlsError> {
+pub(crate) fn about(response: &[u8], serial: &[u8]) -> Result<CertificateStatus, TlsError> {
     const DAMAGED: TlsError = TlsError::Ocsp("it is no response in DER form, or a damaged one");
     let (fields, _) = element(response, SEQUENCE).ok_or(DAMAGED)?;
     let (status, fields) = element(fields, ENUMERATED).ok_or(DAMAGED)?;
@@ -62,7 +62,7 @@ fn answers(fields: &[u8]) -> Option<&[u8]> {
 }
 
 /// The serial number of a single response, and what it says.
-fn single(answer: &[u8]) -> Option<(&[u8], Said)> {
+fn single(answer: &[u8]) -> Option<(&[u8], CertificateStatus)> {
     let (id, rest) = element(answer, SEQUENCE)?;
     let (_algorithm, id) = element(id, SEQUENCE)?;
     let (_issuer_name, id) = element(id, OCTET_STRING)?;
@@ -74,7 +74,7 @@ fn single(answer: &[u8]) -> Option<(&[u8], Said)> {
         Some((next, _)) => Some(unix_seconds(element(next, GENERALIZED_TIME)?.0)?),
         None => None,
     };
-    Some((serial, Said { good: status == GOOD, from: unix_seconds(from)?, until }))
+    Some((serial, CertificateStatus { good: status == GOOD, from: unix_seconds(from)?, until }))
 }
 
 /// `YYYYMMDDHHMMSSZ`, the only form that RFC 6960 allows (by RFC 5280 section 4.1.2.5.2).
@@ -148,7 +148,7 @@ mod tests {
     fn rfc6960_4_2_1_a_response_says_how_its_certificates_are() {
         let good = about(&response(0), &[1, 2]).unwrap();
         let (from, until) = (1_795_305_600, Some(1_795_910_400));
-        assert_eq!(good, Said { good: true, from, until });
+        assert_eq!(good, CertificateStatus { good: true, from, until });
         assert!(!about(&response(0), &[3]).unwrap().good);
         let word = |error: TlsError| error.to_string();
         assert!(word(about(&response(0), &[4]).unwrap_err()).contains("another certificate"));

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::given::{Given, Phase};
+use crate::given::{DeliveredBytes, Phase};
 use crate::{
     Accepted, Accepting, Acceptor, Connector, Handshake, Machine, Offer, OpenedTicket, Progress,
     Session, SteadyClock, TlsError,
@@ -27,7 +27,7 @@ pub struct TlsStream<S> {
     io: S,
     machine: Machine,
     /// What the reader has not been given yet, and where it stands.
-    given: Given,
+    given: DeliveredBytes,
     close_said: bool,
     sending: Sending,
     /// What was read so far, as long as the handshake may have to start again ([`Accepting`]).
@@ -169,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Self {
             io,
             machine,
-            given: Given::new(phase),
+            given: DeliveredBytes::new(phase),
             close_said: false,
             sending: Sending::Promptly,
             heard: None,

@@ -64,7 +64,7 @@ impl fmt::Debug for OpenedTicket {
 
 /// What a connection's ticket has come to, where that is more than its session.
 #[derive(Default)]
-struct Redemption {
+struct TicketOutcome {
     /// By what to fetch the session, as long as nobody was told.
     needed: Option<Vec<u8>>,
     /// What was fetched.
@@ -77,21 +77,21 @@ struct Redemption {
     ignored: bool,
 }
 
-static REDEMPTION: Slot<Mutex<Redemption>> =
+static REDEMPTION: Slot<Mutex<TicketOutcome>> =
     LazyLock::new(|| Ssl::new_ex_index().expect("an index for a ticket's redemption"));
 
 /// The redemption of a connection; `None`: its ticket was plain, or it had none.
-fn redemption(ssl: &SslRef) -> Option<MutexGuard<'_, Redemption>> {
+fn redemption(ssl: &SslRef) -> Option<MutexGuard<'_, TicketOutcome>> {
     let redemption = ssl.ex_data(*REDEMPTION)?;
     Some(redemption.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Changes the redemption of a connection, which starts here if there was none.
-fn redeem(ssl: &mut SslRef, change: impl FnOnce(&mut Redemption)) {
+fn redeem(ssl: &mut SslRef, change: impl FnOnce(&mut TicketOutcome)) {
     match ssl.ex_data_mut(*REDEMPTION) {
         Some(known) => change(known.get_mut().unwrap_or_else(PoisonError::into_inner)),
         None => {
-            let mut redemption = Redemption::default();
+            let mut redemption = TicketOutcome::default();
             change(&mut redemption);
             ssl.set_ex_data(*REDEMPTION, Mutex::new(redemption));
         }

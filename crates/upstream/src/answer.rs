@@ -15,9 +15,9 @@ use tokio::time::Sleep;
 use crate::BodyError;
 use crate::error::Stalled;
 use crate::kept::{Owner, Stream};
-use crate::pool::Lease;
+use crate::pool::Permit;
 use crate::progress::Upload;
-use crate::roster::Ending;
+use crate::roster::BodyEnd;
 use crate::sender::Sender;
 
 pub(crate) struct AnswerBody {
@@ -27,29 +27,29 @@ pub(crate) struct AnswerBody {
     standstill: Option<Pin<Box<Sleep>>>,
     waiting: bool,
     /// Until the end.
-    tail: Option<Tail>,
+    tail: Option<AtEnd>,
 }
 
 /// What is to be done at the end.
-pub(crate) struct Tail {
-    pub(crate) lease: Lease,
+pub(crate) struct AtEnd {
+    pub(crate) lease: Permit,
     pub(crate) sender: Sender,
     /// Whether the connection now speaks another protocol.
     pub(crate) upgraded: bool,
 }
 
 impl AnswerBody {
-    pub(crate) fn new(body: Incoming, limit: Duration, tail: Tail) -> Self {
+    pub(crate) fn new(body: Incoming, limit: Duration, tail: AtEnd) -> Self {
         let mut answer = Self { body, limit, standstill: None, waiting: false, tail: Some(tail) };
         // What has become a tunnel runs until it is dropped.
         let tunnel = answer.tail.as_ref().is_some_and(|tail| tail.upgraded);
         if answer.body.is_end_stream() && !tunnel {
-            answer.end(Ending::Whole);
+            answer.end(BodyEnd::Whole);
         }
         answer
     }
 
-    fn end(&mut self, ending: Ending) {
+    fn end(&mut self, ending: BodyEnd) {
         if let Some(tail) = self.tail.take() {
             tail.end(ending);
         }
@@ -81,14 +81,14 @@ impl http_body::Body for AnswerBody {
             if this.poll_standstill(cx).is_pending() {
                 return Poll::Pending;
             }
-            this.end(Ending::Stalled);
+            this.end(BodyEnd::Stalled);
             return Poll::Ready(Some(Err(Stalled(this.limit).into())));
         };
         this.waiting = false;
         match &frame {
-            Some(Err(_)) => this.end(Ending::Broken),
-            None => this.end(Ending::Whole),
-            Some(Ok(_)) if this.body.is_end_stream() => this.end(Ending::Whole),
+            Some(Err(_)) => this.end(BodyEnd::Broken),
+            None => this.end(BodyEnd::Whole),
+            Some(Ok(_)) if this.body.is_end_stream() => this.end(BodyEnd::Whole),
             Some(Ok(_)) => {}
         }
         Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
@@ -106,15 +106,15 @@ impl http_body::Body for AnswerBody {
 impl Drop for AnswerBody {
     fn drop(&mut self) {
         let whole = self.body.is_end_stream();
-        self.end(if whole { Ending::Whole } else { Ending::Abandoned });
+        self.end(if whole { BodyEnd::Whole } else { BodyEnd::Abandoned });
     }
 }
 
-impl Tail {
-    fn end(self, ending: Ending) {
+impl AtEnd {
+    fn end(self, ending: BodyEnd) {
         self.lease.body_ended(ending);
         match self.sender {
-            Sender::Http1(sender, owner) if ending == Ending::Whole && !self.upgraded => {
+            Sender::Http1(sender, owner) if ending == BodyEnd::Whole && !self.upgraded => {
                 keep(self.lease, sender, owner);
             }
             Sender::Http1(..) => {}
@@ -124,14 +124,14 @@ impl Tail {
     }
 }
 
-fn give_up(lease: &Lease, stream: &Stream, ending: Ending) {
-    if ending == Ending::Stalled {
+fn give_up(lease: &Permit, stream: &Stream, ending: BodyEnd) {
+    if ending == BodyEnd::Stalled {
         lease.server().kept.give_up(stream);
     }
 }
 
 /// Keeps a connection once it is ready for the next request: mostly that is now.
-fn keep(lease: Lease, mut sender: http1::SendRequest<Upload>, owner: Owner) {
+fn keep(lease: Permit, mut sender: http1::SendRequest<Upload>, owner: Owner) {
     if sender.is_ready() {
         return lease.keep(sender, owner);
     }

@@ -8,10 +8,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tracing::debug;
 
-use crate::answer::{AnswerBody, Tail};
+use crate::answer::{AnswerBody, AtEnd};
 use crate::kept::Owner;
 use crate::observer::Attempt;
-use crate::pool::{Lease, Shared, Terms};
+use crate::pool::{Permit, Shared, SendOptions};
 use crate::progress::{Progress, Upload};
 use crate::retry::Failure;
 use crate::sender::{Sender, failure};
@@ -30,10 +30,10 @@ impl Shared {
     /// Sends a request to one server.
     pub(crate) async fn attempt(
         &self,
-        lease: Lease,
+        lease: Permit,
         request: Request<Upload>,
         progress: &Progress,
-        terms: &Terms<'_>,
+        terms: &SendOptions<'_>,
         fresh: bool,
     ) -> Result<Response<Body>, Failed> {
         let began = Instant::now();
@@ -79,7 +79,7 @@ impl Shared {
     /// Sends a request on a connection, and waits for the head of its response.
     async fn exchange(
         &self,
-        lease: &Lease,
+        lease: &Permit,
         line: Line,
         request: Request<Upload>,
         progress: &Progress,
@@ -116,9 +116,9 @@ impl Shared {
         }
     }
 
-    fn answer(&self, answer: Response<Incoming>, lease: Lease, sender: Sender) -> Response<Body> {
+    fn answer(&self, answer: Response<Incoming>, lease: Permit, sender: Sender) -> Response<Body> {
         let upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let tail = Tail { lease, sender, upgraded };
+        let tail = AtEnd { lease, sender, upgraded };
         let limit = self.config.body_timeout;
         let mut answer = answer.map(|body| AnswerBody::new(body, limit, tail).boxed_unsync());
         // What was spoken to the server is of no interest to the client.
@@ -126,7 +126,7 @@ impl Shared {
         answer
     }
 
-    fn owner(&self, terms: &Terms<'_>) -> Owner {
+    fn owner(&self, terms: &SendOptions<'_>) -> Owner {
         self.config
             .proxy_protocol
             .map(|_| Addresses { source: terms.client, destination: terms.local })
@@ -139,7 +139,7 @@ impl Failed {
     }
 
     /// A connection on which a response does not come is of no use to others.
-    fn in_time(lease: &Lease, sender: &Sender, limit: Duration) -> Self {
+    fn in_time(lease: &Permit, sender: &Sender, limit: Duration) -> Self {
         if let Sender::Http2(_, stream) = sender {
             lease.server().kept.give_up(stream);
         }

@@ -1,11 +1,11 @@
 //! Which server a request goes to.
 
-use crate::{Balance, Standing};
+use crate::{Balance, ServerHealth};
 
 /// A server, as far as the choice goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
-    pub(crate) standing: Standing,
+    pub(crate) standing: ServerHealth,
     /// Requests that are running there.
     pub(crate) in_flight: usize,
     /// Whether it may have no more.
@@ -30,11 +30,11 @@ pub(crate) enum Pick {
 /// Those that are set aside are chosen when there are no others, and never those that are down.
 pub(crate) fn pick(balance: Balance, candidates: &[Candidate], turn: usize) -> Pick {
     let well = |candidate: &Candidate| match candidate.standing {
-        Standing::Up => true,
-        Standing::Trial => candidate.in_flight == 0,
-        Standing::Aside | Standing::Down => false,
+        ServerHealth::Up => true,
+        ServerHealth::Trial => candidate.in_flight == 0,
+        ServerHealth::Aside | ServerHealth::Down => false,
     };
-    let there = |candidate: &Candidate| candidate.standing != Standing::Down;
+    let there = |candidate: &Candidate| candidate.standing != ServerHealth::Down;
     match among(balance, candidates, turn, well) {
         Pick::Nobody => among(balance, candidates, turn, there),
         pick => pick,
@@ -71,9 +71,9 @@ mod tests {
     use super::*;
 
     const UP: Candidate =
-        Candidate { standing: Standing::Up, in_flight: 0, full: false, tried: false };
+        Candidate { standing: ServerHealth::Up, in_flight: 0, full: false, tried: false };
 
-    fn standing(standing: Standing) -> Candidate {
+    fn standing(standing: ServerHealth) -> Candidate {
         Candidate { standing, ..UP }
     }
 
@@ -88,11 +88,11 @@ mod tests {
 
     #[test]
     fn those_set_aside_only_where_there_is_no_other() {
-        let aside = standing(Standing::Aside);
-        let down = standing(Standing::Down);
+        let aside = standing(ServerHealth::Aside);
+        let down = standing(ServerHealth::Down);
         let full = Candidate { full: true, ..UP };
         let tried = Candidate { tried: true, ..UP };
-        let trial = standing(Standing::Trial);
+        let trial = standing(ServerHealth::Trial);
         let busy_trial = Candidate { in_flight: 1, ..trial };
         for (servers, expected) in [
             (&[aside, UP][..], Pick::Server(1)),
@@ -112,10 +112,10 @@ mod tests {
 
     fn candidate() -> impl Strategy<Value = Candidate> {
         let standing = prop::sample::select(vec![
-            Standing::Up,
-            Standing::Trial,
-            Standing::Aside,
-            Standing::Down,
+            ServerHealth::Up,
+            ServerHealth::Trial,
+            ServerHealth::Aside,
+            ServerHealth::Down,
         ]);
         (standing, 0usize..4, any::<bool>(), any::<bool>()).prop_map(
             |(standing, in_flight, full, tried)| Candidate { standing, in_flight, full, tried },
@@ -130,13 +130,13 @@ mod tests {
             least: bool,
         ) {
             let balance = if least { Balance::LeastRequests } else { Balance::RoundRobin };
-            let usable = |c: &Candidate| c.standing != Standing::Down && !c.tried;
+            let usable = |c: &Candidate| c.standing != ServerHealth::Down && !c.tried;
             match pick(balance, &servers, turn) {
                 Pick::Server(at) => {
                     let chosen = servers[at];
                     prop_assert!(usable(&chosen) && !chosen.full);
-                    let up = |c: &Candidate| usable(c) && c.standing == Standing::Up;
-                    prop_assert!(chosen.standing != Standing::Aside || !servers.iter().any(up));
+                    let up = |c: &Candidate| usable(c) && c.standing == ServerHealth::Up;
+                    prop_assert!(chosen.standing != ServerHealth::Aside || !servers.iter().any(up));
                 }
                 Pick::Full => prop_assert!(servers.iter().any(|c| usable(c) && c.full)),
                 Pick::Nobody => prop_assert!(!servers.iter().any(usable)),

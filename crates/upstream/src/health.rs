@@ -9,7 +9,7 @@ use crate::{AsideRule, PoolConfig};
 /// What is thought of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum ServerHealth {
     /// It gets requests.
     Up,
     /// It was set aside, and the next request, one at a time, shows whether it is well again.
@@ -56,19 +56,19 @@ impl Health {
         }
     }
 
-    pub(crate) fn standing(&self, now: Instant) -> Standing {
+    pub(crate) fn standing(&self, now: Instant) -> ServerHealth {
         match self.until {
-            _ if self.down => Standing::Down,
-            Some(until) if now < until => Standing::Aside,
-            Some(_) => Standing::Trial,
-            None => Standing::Up,
+            _ if self.down => ServerHealth::Down,
+            Some(until) if now < until => ServerHealth::Aside,
+            Some(_) => ServerHealth::Trial,
+            None => ServerHealth::Up,
         }
     }
 
     /// When its standing last changed.
     pub(crate) fn since(&self, now: Instant) -> Instant {
         match (self.standing(now), self.until) {
-            (Standing::Trial, Some(until)) => until,
+            (ServerHealth::Trial, Some(until)) => until,
             _ => self.changed,
         }
     }
@@ -86,11 +86,11 @@ impl Health {
         let Some(rule) = self.rule else { return };
         let standing = self.standing(now);
         // What started before says nothing new.
-        if standing == Standing::Aside {
+        if standing == ServerHealth::Aside {
             return;
         }
         self.failures += 1;
-        if standing == Standing::Trial || self.failures >= rule.after {
+        if standing == ServerHealth::Trial || self.failures >= rule.after {
             // A server that was well for the longest time has paid for what was before.
             if self.until.is_none() && now.duration_since(self.changed) > rule.most {
                 self.times = 0;
@@ -152,19 +152,19 @@ mod tests {
         health.succeeded(start);
         health.failed(start);
         health.failed(start);
-        assert_eq!(health.standing(start), Standing::Up);
+        assert_eq!(health.standing(start), ServerHealth::Up);
         health.failed(start);
-        assert_eq!(health.standing(start), Standing::Aside);
+        assert_eq!(health.standing(start), ServerHealth::Aside);
         // Requests that started before change nothing.
         (0..10).for_each(|_| health.failed(start));
         let trial = start + SECOND;
-        assert_eq!(health.standing(trial), Standing::Trial);
+        assert_eq!(health.standing(trial), ServerHealth::Trial);
         assert_eq!(health.since(trial), trial);
         health.failed(trial);
-        assert_eq!(health.standing(trial + SECOND), Standing::Aside);
-        assert_eq!(health.standing(trial + 2 * SECOND), Standing::Trial);
+        assert_eq!(health.standing(trial + SECOND), ServerHealth::Aside);
+        assert_eq!(health.standing(trial + 2 * SECOND), ServerHealth::Trial);
         health.succeeded(trial + 2 * SECOND);
-        assert_eq!(health.standing(trial + 2 * SECOND), Standing::Up);
+        assert_eq!(health.standing(trial + 2 * SECOND), ServerHealth::Up);
     }
 
     #[test]
@@ -190,16 +190,16 @@ mod tests {
         let now = Instant::now();
         let mut health = Health::new(&config(), now);
         for (well, standing) in [
-            (false, Standing::Up),
-            (false, Standing::Up),
-            (true, Standing::Up),
-            (false, Standing::Up),
-            (false, Standing::Up),
-            (false, Standing::Down),
-            (true, Standing::Down),
-            (false, Standing::Down),
-            (true, Standing::Down),
-            (true, Standing::Up),
+            (false, ServerHealth::Up),
+            (false, ServerHealth::Up),
+            (true, ServerHealth::Up),
+            (false, ServerHealth::Up),
+            (false, ServerHealth::Up),
+            (false, ServerHealth::Down),
+            (true, ServerHealth::Down),
+            (false, ServerHealth::Down),
+            (true, ServerHealth::Down),
+            (true, ServerHealth::Up),
         ] {
             health.checked(well, now);
             assert_eq!(health.standing(now), standing);
@@ -217,9 +217,9 @@ mod tests {
                 now += Duration::from_millis(wait);
                 if well { health.succeeded(now) } else { health.failed(now) }
                 let most = config().aside.unwrap().most;
-                prop_assert_ne!(health.standing(now + most), Standing::Aside);
+                prop_assert_ne!(health.standing(now + most), ServerHealth::Aside);
                 if well {
-                    prop_assert_eq!(health.standing(now), Standing::Up);
+                    prop_assert_eq!(health.standing(now), ServerHealth::Up);
                 }
             }
         }

@@ -14,7 +14,7 @@ pub(crate) type Owner = Option<Addresses>;
 
 /// The kept connections.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct IdleConnections {
     /// Without a request, the one used last at the end.
     idle: Mutex<Vec<Idle>>,
     shared: Mutex<Vec<Shared>>,
@@ -46,7 +46,7 @@ type Streams = Arc<AtomicUsize>;
 /// requests with it.
 const MAX_STREAMS: usize = 100;
 
-impl Kept {
+impl IdleConnections {
     /// The idle connection that was used last.
     pub(crate) fn take(&self, owner: Owner) -> Option<http1::SendRequest<Upload>> {
         let mut idle = lock(&self.idle);

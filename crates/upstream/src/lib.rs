@@ -46,9 +46,9 @@ use bytes::Bytes;
 pub use address::{BadAddress, ServerAddress};
 pub use config::{AsideRule, Balance, HealthCheck, PoolConfig, Protocol, RetryRule};
 pub use error::{PoolError, SendError};
-pub use health::Standing;
+pub use health::ServerHealth;
 pub use observer::{Attempt, Observer};
-pub use pool::{Pool, Terms};
+pub use pool::{Pool, SendOptions};
 pub use status::{PoolStatus, ServerStatus, Totals};
 
 /// Why a body broke off.

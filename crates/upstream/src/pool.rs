@@ -17,11 +17,11 @@ use crate::balance::Pick;
 use crate::kept::Owner;
 use crate::observer::Observer;
 use crate::progress::{Progress, Upload};
-use crate::retry::{Again, is_repeatable};
-use crate::roster::{Change, Course, Ending, Roster};
+use crate::retry::{RetryTerms, is_repeatable};
+use crate::roster::{Change, RequestProgress, BodyEnd, ServerList};
 use crate::server::Server;
 use crate::status::{PoolStatus, ServerStatus};
-use crate::{Body, PoolConfig, PoolError, SendError, Standing, check, connect, form};
+use crate::{Body, PoolConfig, PoolError, SendError, ServerHealth, check, connect, form};
 
 /// Servers that response alike. Cheap to clone.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub struct Pool(Arc<Shared>);
 
 /// On whose behalf a request is sent, and who is told how it goes.
 #[derive(Clone, Copy)]
-pub struct Terms<'a> {
+pub struct SendOptions<'a> {
     /// The client's address.
     pub client: SocketAddr,
     /// The address that the client connected to.
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) config: PoolConfig,
     pub(crate) servers: Vec<Server>,
-    roster: Mutex<Roster>,
+    roster: Mutex<ServerList>,
     /// Woken when a request ends, where requests may have to wait for that.
     room: Notify,
     waiting: AtomicUsize,
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
 }
 
 /// A request's place on a server.
-pub(crate) struct Lease {
+pub(crate) struct Permit {
     pub(crate) shared: Arc<Shared>,
     pub(crate) at: usize,
 }
@@ -74,7 +74,7 @@ impl Pool {
             .collect();
         Ok(Self(Arc::new(Shared {
             name: name.to_owned(),
-            roster: Mutex::new(Roster::new(&config, Instant::now())),
+            roster: Mutex::new(ServerList::new(&config, Instant::now())),
             config,
             servers,
             room: Notify::new(),
@@ -116,7 +116,7 @@ impl Pool {
     pub async fn send(
         &self,
         request: Request<Body>,
-        terms: &Terms<'_>,
+        terms: &SendOptions<'_>,
     ) -> Result<Response<Body>, SendError> {
         let shared = &self.0;
         let (mut head, body) = request.into_parts();
@@ -124,7 +124,7 @@ impl Pool {
         let progress = Progress::new();
         let spare = is_repeatable(&head, body.is_end_stream()).then(|| head.clone());
         let mut request = Request::from_parts(head, Upload::new(body, progress.clone()));
-        let (mut course, mut fresh) = (Course::default(), false);
+        let (mut course, mut fresh) = (RequestProgress::default(), false);
         let mut last = None;
         shared.lock().begin();
         loop {
@@ -142,9 +142,9 @@ impl Pool {
                 };
             let again =
                 shared.lock().again(&mut course, at, failure, unsent.is_some(), spare.is_some());
-            fresh = again == Again::Fresh;
+            fresh = again == RetryTerms::Fresh;
             request = match (again, unsent, &spare) {
-                (Again::No, ..) | (_, None, None) => return Err(error),
+                (RetryTerms::No, ..) | (_, None, None) => return Err(error),
                 (_, Some(request), _) => request,
                 (_, None, Some(head)) => Request::from_parts(head.clone(), nothing(&progress)),
             };
@@ -155,9 +155,9 @@ impl Pool {
 
 impl Shared {
     /// Takes a place on a server, and waits for one if need be.
-    async fn lease(self: &Arc<Self>, course: &Course) -> Result<Lease, SendError> {
+    async fn lease(self: &Arc<Self>, course: &RequestProgress) -> Result<Permit, SendError> {
         let pick = |shared: &Arc<Self>| match shared.lock().pick(course, Instant::now()) {
-            Pick::Server(at) => Some(Ok(Lease { shared: shared.clone(), at })),
+            Pick::Server(at) => Some(Ok(Permit { shared: shared.clone(), at })),
             Pick::Nobody => Some(Err(SendError::NoServer)),
             Pick::Full => None,
         };
@@ -197,10 +197,10 @@ impl Shared {
         let (pool, server) = (&self.name, &self.servers[at].name);
         match (before, after) {
             _ if before == after => {}
-            (_, Standing::Up) => info!("upstream {pool}: {server} is up: {why}"),
-            (_, Standing::Down) => warn!("upstream {pool}: {server} is down: {why}"),
-            (_, Standing::Aside) => warn!("upstream {pool}: {server} is set aside: {why}"),
-            (_, Standing::Trial) => {}
+            (_, ServerHealth::Up) => info!("upstream {pool}: {server} is up: {why}"),
+            (_, ServerHealth::Down) => warn!("upstream {pool}: {server} is down: {why}"),
+            (_, ServerHealth::Aside) => warn!("upstream {pool}: {server} is set aside: {why}"),
+            (_, ServerHealth::Trial) => {}
         }
         if before != after {
             // A server that is back has room.
@@ -233,12 +233,12 @@ impl Shared {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Roster> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ServerList> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lease {
+impl Permit {
     pub(crate) fn server(&self) -> &Server {
         &self.shared.servers[self.at]
     }
@@ -248,13 +248,13 @@ impl Lease {
     }
 
     /// The response's body has ended.
-    pub(crate) fn body_ended(&self, ending: Ending) {
+    pub(crate) fn body_ended(&self, ending: BodyEnd) {
         let change = self.shared.lock().body_ended(self.at, ending, Instant::now());
         self.shared.tell(self.at, change, "its answers break off");
     }
 }
 
-impl Drop for Lease {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.shared.lock().end(self.at);
         self.shared.room.notify_one();

@@ -22,7 +22,7 @@ pub(crate) enum Failure {
 
 /// On what terms a request is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum RetryTerms {
     /// No.
     No,
     /// At once, to any server, over a new connection.
@@ -48,14 +48,14 @@ pub(crate) fn again(
     tries: u32,
     most: u32,
     stale: bool,
-) -> Again {
-    let elsewhere = if tries < most { Again::Elsewhere } else { Again::No };
+) -> RetryTerms {
+    let elsewhere = if tries < most { RetryTerms::Elsewhere } else { RetryTerms::No };
     match failure {
-        _ if !unsent && !repeatable => Again::No,
-        Failure::Stale if most > 1 && !stale => Again::Fresh,
+        _ if !unsent && !repeatable => RetryTerms::No,
+        Failure::Stale if most > 1 && !stale => RetryTerms::Fresh,
         Failure::Stale | Failure::Connect | Failure::Refused | Failure::Broken => elsewhere,
         // The client has waited long enough, and the request may be what is slow.
-        Failure::Timeout | Failure::Client => Again::No,
+        Failure::Timeout | Failure::Client => RetryTerms::No,
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
             tries in 0u32..4,
             stale: bool,
         ) {
-            prop_assert_eq!(again(failure, false, false, tries, 3, stale), Again::No);
+            prop_assert_eq!(again(failure, false, false, tries, 3, stale), RetryTerms::No);
         }
 
         #[test]
@@ -121,7 +121,7 @@ mod tests {
                     tries += u32::from(*failure != Failure::Stale || stale);
                     let again = again(*failure, *unsent, true, tries, 3, stale);
                     stale |= *failure == Failure::Stale;
-                    again != Again::No
+                    again != RetryTerms::No
                 })
                 .count();
             prop_assert!(sent <= 3);

@@ -7,12 +7,12 @@ use http::StatusCode;
 use crate::balance::{self, Candidate, Pick};
 use crate::budget::Budget;
 use crate::health::Health;
-use crate::retry::{self, Again, Failure};
+use crate::retry::{self, RetryTerms, Failure};
 use crate::status::Totals;
-use crate::{Balance, PoolConfig, Standing};
+use crate::{Balance, PoolConfig, ServerHealth};
 
 /// The servers, by their place in [`PoolConfig::servers`].
-pub(crate) struct Roster {
+pub(crate) struct ServerList {
     balance: Balance,
     /// Requests at a time to each.
     room: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Member {
 
 /// How far one request has come.
 #[derive(Default)]
-pub(crate) struct Course {
+pub(crate) struct RequestProgress {
     /// Where it has failed.
     tried: Vec<usize>,
     /// How often it failed, stale connections apart.
@@ -44,11 +44,11 @@ pub(crate) struct Course {
 }
 
 /// A server's standing before and after an event.
-pub(crate) type Change = (Standing, Standing);
+pub(crate) type Change = (ServerHealth, ServerHealth);
 
 /// How a response's body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum BodyEnd {
     /// It is there.
     Whole,
     /// The server broke it off.
@@ -59,7 +59,7 @@ pub(crate) enum Ending {
     Abandoned,
 }
 
-impl Roster {
+impl ServerList {
     pub(crate) fn new(config: &PoolConfig, now: Instant) -> Self {
         let member = |_| Member {
             health: Health::new(config, now),
@@ -87,8 +87,8 @@ impl Roster {
         self.budget.deposit();
     }
 
-    /// Chooses a server, on which the request runs from now on, until [`Roster::end`].
-    pub(crate) fn pick(&mut self, course: &Course, now: Instant) -> Pick {
+    /// Chooses a server, on which the request runs from now on, until [`ServerList::end`].
+    pub(crate) fn pick(&mut self, course: &RequestProgress, now: Instant) -> Pick {
         let candidates: Vec<_> = (self.members.iter().enumerate())
             .map(|(at, member)| Candidate {
                 standing: member.health.standing(now),
@@ -137,17 +137,17 @@ impl Roster {
     }
 
     /// A response's body has ended.
-    pub(crate) fn body_ended(&mut self, at: usize, ending: Ending, now: Instant) -> Change {
+    pub(crate) fn body_ended(&mut self, at: usize, ending: BodyEnd, now: Instant) -> Change {
         let totals = &mut self.members[at].totals;
         match ending {
-            Ending::Whole => {}
-            Ending::Broken => totals.bodies_broken += 1,
-            Ending::Stalled => totals.bodies_stalled += 1,
-            Ending::Abandoned => totals.abandoned += 1,
+            BodyEnd::Whole => {}
+            BodyEnd::Broken => totals.bodies_broken += 1,
+            BodyEnd::Stalled => totals.bodies_stalled += 1,
+            BodyEnd::Abandoned => totals.abandoned += 1,
         }
         self.judge(at, now, |health| match ending {
-            Ending::Whole | Ending::Abandoned => {}
-            Ending::Broken | Ending::Stalled => health.failed(now),
+            BodyEnd::Whole | BodyEnd::Abandoned => {}
+            BodyEnd::Broken | BodyEnd::Stalled => health.failed(now),
         })
     }
 
@@ -160,12 +160,12 @@ impl Roster {
     /// [`retry::again`].
     pub(crate) fn again(
         &mut self,
-        course: &mut Course,
+        course: &mut RequestProgress,
         at: usize,
         failure: Failure,
         unsent: bool,
         repeatable: bool,
-    ) -> Again {
+    ) -> RetryTerms {
         let met_before = course.stale;
         if failure == Failure::Stale && !met_before {
             course.stale = true;
@@ -175,11 +175,11 @@ impl Roster {
         }
         let tries = course.tries;
         let again = retry::again(failure, unsent, repeatable, tries, self.tries, met_before);
-        if again == Again::Elsewhere && !self.budget.withdraw() {
+        if again == RetryTerms::Elsewhere && !self.budget.withdraw() {
             self.retries_denied += 1;
-            return Again::No;
+            return RetryTerms::No;
         }
-        self.retries += u64::from(again != Again::No);
+        self.retries += u64::from(again != RetryTerms::No);
         again
     }
 
@@ -200,15 +200,15 @@ mod tests {
     use super::*;
     use crate::RetryRule;
 
-    fn roster(servers: usize, retry: RetryRule, now: Instant) -> Roster {
+    fn roster(servers: usize, retry: RetryRule, now: Instant) -> ServerList {
         let servers = vec!["http://localhost:1".parse().unwrap(); servers];
-        Roster::new(&PoolConfig { retry, ..PoolConfig::new(servers) }, now)
+        ServerList::new(&PoolConfig { retry, ..PoolConfig::new(servers) }, now)
     }
 
     /// Sends a request to the end. Who is dead refuses the connection. How often it was sent, and
     /// whether it was answered.
-    fn send(roster: &mut Roster, dead: &[bool], now: Instant) -> (u32, bool) {
-        let mut course = Course::default();
+    fn send(roster: &mut ServerList, dead: &[bool], now: Instant) -> (u32, bool) {
+        let mut course = RequestProgress::default();
         roster.begin();
         for sent in 1.. {
             let Pick::Server(at) = roster.pick(&course, now) else { return (sent - 1, false) };
@@ -218,7 +218,7 @@ mod tests {
                 return (sent, true);
             }
             roster.failed(at, Failure::Connect, now);
-            if roster.again(&mut course, at, Failure::Connect, true, false) == Again::No {
+            if roster.again(&mut course, at, Failure::Connect, true, false) == RetryTerms::No {
                 return (sent, false);
             }
         }
@@ -272,8 +272,8 @@ mod tests {
         let now = Instant::now();
         let servers = vec!["http://localhost:1".parse().unwrap(); 2];
         let config = PoolConfig { requests: 1, ..PoolConfig::new(servers) };
-        let mut roster = Roster::new(&config, now);
-        let course = Course::default();
+        let mut roster = ServerList::new(&config, now);
+        let course = RequestProgress::default();
         let Pick::Server(first) = roster.pick(&course, now) else { panic!("no server") };
         assert!(matches!(roster.pick(&course, now), Pick::Server(other) if other != first));
         assert_eq!(roster.pick(&course, now), Pick::Full);

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::connect::{Io, connect};
-use crate::kept::{Kept, Owner};
+use crate::kept::{IdleConnections, Owner};
 use crate::sender::{self, Sender};
 use crate::{PoolConfig, Protocol, ServerAddress};
 
@@ -18,7 +18,7 @@ pub(crate) struct Server {
     pub(crate) address: ServerAddress,
     /// The address as people read it.
     pub(crate) name: String,
-    pub(crate) kept: Kept,
+    pub(crate) kept: IdleConnections,
     pub(crate) connections: AtomicU64,
     connector: Option<Connector>,
     /// Whoever opens a connection that many can share holds it, and the others wait.
@@ -37,7 +37,7 @@ impl Server {
         Self {
             name: address.to_string(),
             address,
-            kept: Kept::default(),
+            kept: IdleConnections::default(),
             connections: AtomicU64::new(0),
             connector,
             opening: Mutex::new(()),

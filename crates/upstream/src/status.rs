@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::Standing;
+use crate::ServerHealth;
 
 /// A pool as it is now, for metrics and people.
 #[derive(Clone, Debug, Serialize)]
@@ -27,7 +27,7 @@ pub struct ServerStatus {
     /// Its address.
     pub address: String,
     /// What is thought of it.
-    pub standing: Standing,
+    pub standing: ServerHealth,
     /// For how long.
     pub unchanged: Duration,
     /// Requests that are running, bodies of responses included.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use maud::{Markup, html};
 
 use super::figures::number;
-use crate::status::{Spread, Steps};
+use crate::status::{Percentiles, Steps};
 
 /// New connections of the last five minutes, by what became of their early data, and the replays
 /// among them.
@@ -77,7 +77,7 @@ pub(super) fn spark(values: &[u64]) -> Markup {
 
 /// How times are spread, on a scale from half a millisecond to ten seconds: thick from p50 to p90,
 /// thin up to p99.
-pub(super) fn spread(spread: &Spread, class: &str) -> Markup {
+pub(super) fn spread(spread: &Percentiles, class: &str) -> Markup {
     let (from, to) = (FASTEST.ln(), SLOWEST.ln());
     let place = |time: f64| 100.0 * ((time.max(FASTEST).ln() - from) / (to - from)).min(1.0);
     let (p50, p90, p99) = (place(spread.p50), place(spread.p90), place(spread.p99));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use firstflight_telemetry::metrics::{HandshakeKind, HistogramValue, Series, Snapshot, Transport};
 
 use super::{
-    Kind, Moment, Now, Reason, Register, Replays, SCHEMA, Spread, State, Status, Steps, Store,
+    Kind, Moment, Now, Reason, Register, Replays, SCHEMA, Percentiles, State, Status, Steps, Store,
     Upstream, Window,
 };
 use crate::answers;
@@ -108,9 +108,9 @@ fn kinds(counts: &Counts) -> Vec<Kind> {
     kinds
 }
 
-fn spread(times: &HistogramValue) -> Option<Spread> {
+fn spread(times: &HistogramValue) -> Option<Percentiles> {
     let at = |share| times.quantile(share).map(|time| (time * 1e6).round() / 1e6);
-    Some(Spread { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)? })
+    Some(Percentiles { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)? })
 }
 
 fn register(snapshot: &Snapshot, is_filter: bool) -> Register {

@@ -144,14 +144,14 @@ pub struct Kind {
     /// How many.
     pub connections: u64,
     /// From a connection's start to its handshake's end.
-    pub handshake: Option<Spread>,
+    pub handshake: Option<Percentiles>,
     /// From a connection's start to the head of its first response.
-    pub first_answer: Option<Spread>,
+    pub first_answer: Option<Percentiles>,
 }
 
 /// How times are spread, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub struct Spread {
+pub struct Percentiles {
     /// Half of them took no longer.
     pub p50: f64,
     /// Nine of ten.
@@ -194,7 +194,7 @@ pub struct Store {
     /// Connections made since the start.
     pub connections: u64,
     /// How long claims took in the last five minutes.
-    pub claim: Option<Spread>,
+    pub claim: Option<Percentiles>,
 }
 
 /// A server of an upstream.

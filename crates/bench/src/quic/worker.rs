@@ -17,14 +17,14 @@ use super::timers::{Timer, Timers};
 use crate::deadlines::Deadlines;
 use crate::events::{EventQueue, TIMER};
 use crate::failure::Failure;
-use crate::ledger::{Assignment, Driver, Ledger, Role};
+use crate::ledger::{Assignment, Driver, WorkerState, Role};
 use crate::source::{Purpose, Source};
 use crate::tally::Tally;
 use crate::{Kind, LoadConfig, LoadError, Transport};
 
 /// One thread's event loop over QUIC, with its connections, tickets and counts.
 pub(crate) struct QuicWorker<'a> {
-    ledger: Ledger<'a, QuicTicket>,
+    ledger: WorkerState<'a, QuicTicket>,
     crypto: Arc<ClientCrypto>,
     transport: Arc<TransportConfig>,
     shared: Shared,
@@ -84,7 +84,7 @@ const SEGMENTS: usize = 10;
 impl<'a> Driver<'a> for QuicWorker<'a> {
     type Ticket = QuicTicket;
 
-    fn ledger(&mut self) -> &mut Ledger<'a, QuicTicket> {
+    fn ledger(&mut self) -> &mut WorkerState<'a, QuicTicket> {
         &mut self.ledger
     }
 
@@ -137,7 +137,7 @@ impl<'a> QuicWorker<'a> {
         }
         let reset_key = Arc::new(ResetKey::new(rand::random()));
         Ok(Self {
-            ledger: Ledger::new(config, tally, stop, most_tickets),
+            ledger: WorkerState::new(config, tally, stop, most_tickets),
             crypto,
             transport: Arc::new(transport()),
             shared: Shared::new(&config.exchange, config.kind != Kind::Full),

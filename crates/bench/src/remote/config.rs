@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use firstflight_samples::{Asked, ConnectionAxes, Group, Http, Kind, Workload, combinations};
+use firstflight_samples::{RequestedConnection, ConnectionAxes, Group, Http, Kind, Workload, combinations};
 use firstflight_tls::{Trust, Version};
 
 /// Who is to say what each connection was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Testimony {
+pub enum LabelSource {
     /// The packets where this process may capture them, else the kernel and TLS.
     #[default]
     Auto,
@@ -51,7 +51,7 @@ pub struct RemoteConfig {
     /// Orders the samples, and draws the bootstrap's resamples.
     pub seed: u64,
     /// Who says what each connection was.
-    pub witness: Testimony,
+    pub witness: LabelSource,
     /// Where the record will lie, for captures beside it; `None`: no captures.
     pub output: Option<PathBuf>,
     /// The command that makes this run again, for the record.
@@ -76,13 +76,13 @@ impl RemoteConfig {
             limit: Duration::from_secs(15),
             control: true,
             seed: 0,
-            witness: Testimony::Auto,
+            witness: LabelSource::Auto,
             output: None,
             command: Vec::new(),
         }
     }
 
-    pub(super) fn asked(&self) -> Vec<Asked> {
+    pub(super) fn asked(&self) -> Vec<RequestedConnection> {
         combinations(&ConnectionAxes {
             workloads: vec![Workload::Get],
             versions: self.versions.clone(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
 use firstflight_packets::{FastOpen, Label, LabelKind, LabelTransport};
 use firstflight_samples::{
-    Asked, Connectors, Http, Kind, TOO_OLD_S, Ticket, TicketPool, Times, tls_version, wanted,
+    RequestedConnection, Connectors, Http, Kind, TOO_OLD_S, Ticket, TicketPool, Times, tls_version, wanted,
 };
 use firstflight_tls::{EarlyData, Offer, Version};
 
@@ -22,7 +22,7 @@ pub(super) struct Caller {
 
 /// What a connection got.
 #[derive(Clone, Debug)]
-pub(super) struct Got {
+pub(super) struct Outcome {
     pub times: Times,
     pub label: Label,
     /// The kernel's least RTT.
@@ -34,9 +34,9 @@ pub(super) struct Got {
     group: Option<&'static str>,
 }
 
-impl Got {
+impl Outcome {
     /// What the connection is instead of what was requested; `None`: it is what was requested.
-    pub(super) fn wrong(&self, asked: &Asked) -> Option<String> {
+    pub(super) fn wrong(&self, asked: &RequestedConnection) -> Option<String> {
         if self.label != wanted(asked) {
             return Some(self.label.to_string());
         }
@@ -46,7 +46,7 @@ impl Got {
 }
 
 /// A combination in words, to start a sentence on why it is left out.
-pub(super) fn in_words(asked: &Asked) -> String {
+pub(super) fn in_words(asked: &RequestedConnection) -> String {
     let tfo = if asked.tfo { " with TCP Fast Open" } else { "" };
     let (version, kind) = (asked.version.name().replace("TLSv", "TLS "), asked.kind);
     format!("{version} {kind}{tfo} over HTTP/{}, {}", asked.http, asked.group)
@@ -64,7 +64,7 @@ impl Caller {
 
     /// Whether the server does this at all: its first connection may still fetch the TCP Fast Open
     /// cookie, so that there is a second.
-    pub(super) async fn try_out(&self, asked: &Asked) -> Result<Got, String> {
+    pub(super) async fn try_out(&self, asked: &RequestedConnection) -> Result<Outcome, String> {
         let mut why = String::new();
         for _ in 0..2 {
             let got = self.call(asked, &self.offer(asked).await?, &mut None).await?;
@@ -77,7 +77,7 @@ impl Caller {
     }
 
     /// What a connection of this kind brings along; fetches a ticket first if there is none.
-    pub(super) async fn offer(&self, asked: &Asked) -> Result<Offer, String> {
+    pub(super) async fn offer(&self, asked: &RequestedConnection) -> Result<Offer, String> {
         let mut offer = Offer { host: self.target.host().to_owned(), ..Offer::default() };
         if asked.kind == Kind::Full {
             return Ok(offer);
@@ -85,7 +85,7 @@ impl Caller {
         let ticket = match self.ticket(asked) {
             Some(ticket) => Some(ticket),
             None => {
-                let full = Asked { kind: Kind::Full, ..*asked };
+                let full = RequestedConnection { kind: Kind::Full, ..*asked };
                 self.call(&full, &offer, &mut None).await?;
                 self.ticket(asked)
             }
@@ -103,7 +103,7 @@ impl Caller {
         Ok(offer)
     }
 
-    fn ticket(&self, asked: &Asked) -> Option<Ticket> {
+    fn ticket(&self, asked: &RequestedConnection) -> Option<Ticket> {
         self.tickets.borrow_mut().take(&(asked.version, asked.http), asked.version)
     }
 
@@ -111,10 +111,10 @@ impl Caller {
     /// a socket.
     pub(super) async fn call(
         &self,
-        asked: &Asked,
+        asked: &RequestedConnection,
         offer: &Offer,
         local: &mut Option<SocketAddr>,
-    ) -> Result<Got, String> {
+    ) -> Result<Outcome, String> {
         match tokio::time::timeout(self.limit, self.talk(asked, offer, local)).await {
             Ok(result) => result,
             Err(_) => Err(format!("it took longer than {:?}", self.limit)),
@@ -123,10 +123,10 @@ impl Caller {
 
     async fn talk(
         &self,
-        asked: &Asked,
+        asked: &RequestedConnection,
         offer: &Offer,
         local: &mut Option<SocketAddr>,
-    ) -> Result<Got, String> {
+    ) -> Result<Outcome, String> {
         let connector = self.connectors.get(asked).map_err(|error| error.to_string())?;
         let connected = connect_tls(&connector, offer, self.address, asked.tfo).await;
         let connected = connected.map_err(|error| error.to_string())?;
@@ -145,7 +145,7 @@ impl Caller {
 }
 
 /// What TLS and the kernel say of a connection with its response.
-fn read(answer: &Answer, asked: &Asked) -> Result<Got, String> {
+fn read(answer: &Answer, asked: &RequestedConnection) -> Result<Outcome, String> {
     if !answer.head.status.is_success() && !answer.head.status.is_redirection() {
         return Err(format!("status {}", answer.head.status));
     }
@@ -168,7 +168,7 @@ fn read(answer: &Answer, asked: &Asked) -> Result<Got, String> {
     let tfo = if syn_data { FastOpen::Used } else { FastOpen::Off };
     let marks = &answer.marks;
     let since = |mark: Option<Instant>| mark.map(|mark| mark - marks.start);
-    Ok(Got {
+    Ok(Outcome {
         times: Times {
             setup: since(marks.secured),
             first_byte: since(marks.first_byte).ok_or("the answer has no first byte")?,

@@ -11,12 +11,12 @@ use firstflight_report::{
 use firstflight_samples::{Client, machine_facts, round_trips, version_number};
 
 use super::config::RemoteConfig;
-use super::connection::{Caller, Got};
+use super::connection::{Caller, Outcome};
 use super::packets::Packets;
 use super::shot::Cell;
 
 /// What a run has seen.
-pub(super) struct Seen {
+pub(super) struct RunState {
     pub samples: Vec<Sample>,
     /// The kernel's least RTT.
     pub least_rtt: Option<Duration>,
@@ -30,11 +30,11 @@ pub(super) fn record(
     config: &RemoteConfig,
     caller: &Caller,
     cells: &[Cell],
-    seen: Seen,
+    seen: RunState,
     left_out: Vec<String>,
-    first: &Got,
+    first: &Outcome,
 ) -> Record {
-    let Seen { mut samples, least_rtt, packets, why_none } = seen;
+    let RunState { mut samples, least_rtt, packets, why_none } = seen;
     let (witness, least_rtt, source) = match &packets {
         Some(packets) => {
             let source = "the least time from a SYN to its SYN-ACK among the run's connections";

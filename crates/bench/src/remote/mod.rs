@@ -24,12 +24,12 @@ use firstflight_samples::{Connectors, Kind, LEAST_FOR_CONTROL, blocks, impossibl
 use firstflight_tls::KeyLogLines;
 use futures_util::StreamExt;
 
-pub use config::{RemoteConfig, Testimony};
-use connection::{Caller, Got};
+pub use config::{RemoteConfig, LabelSource};
+use connection::{Caller, Outcome};
 pub use error::RemoteError;
-use figures::Seen;
+use figures::RunState;
 use packets::Packets;
-use shot::{Cell, Shot, shoot};
+use shot::{Cell, ClientView, shoot};
 
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ async fn measure(
             }
         });
         let shots = futures_util::stream::iter(shots).buffer_unordered(at_a_time);
-        let shots: Vec<Shot> = shots.collect().await;
+        let shots: Vec<ClientView> = shots.collect().await;
         match &mut packets {
             Some(packets) => {
                 samples.extend(packets.judge(
@@ -116,10 +116,10 @@ async fn measure(
                 samples.extend(shots.iter().map(|shot| shot.by_kernel(&cells, origin_ns)));
             }
         }
-        least_rtt = shots.iter().filter_map(Shot::min_rtt).chain(least_rtt).min();
+        least_rtt = shots.iter().filter_map(ClientView::min_rtt).chain(least_rtt).min();
     }
     samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
-    let seen = Seen { samples, least_rtt, packets, why_none };
+    let seen = RunState { samples, least_rtt, packets, why_none };
     Ok(figures::record(config, &caller, &cells, seen, left_out, &first))
 }
 
@@ -129,12 +129,12 @@ fn witness(
     address: SocketAddr,
     key_log: &Arc<KeyLogLines>,
 ) -> Result<(Option<Packets>, Option<String>), RemoteError> {
-    if config.witness == Testimony::Kernel {
+    if config.witness == LabelSource::Kernel {
         return Ok((None, None));
     }
     match Packets::open(address, key_log) {
         Ok(packets) => Ok((Some(packets), None)),
-        Err(error) if config.witness == Testimony::Packets => Err(error.into()),
+        Err(error) if config.witness == LabelSource::Packets => Err(error.into()),
         Err(error) => Ok((None, Some(error.to_string()))),
     }
 }
@@ -174,7 +174,7 @@ async fn resolve(config: &RemoteConfig) -> Result<(Target, SocketAddr), RemoteEr
 async fn trial(
     config: &RemoteConfig,
     caller: &Caller,
-) -> Result<(Vec<Cell>, Vec<String>, Got), RemoteError> {
+) -> Result<(Vec<Cell>, Vec<String>, Outcome), RemoteError> {
     let (mut cells, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
     for asked in config.asked() {
         let why = match impossible(&asked) {

@@ -10,13 +10,13 @@ use firstflight_emulator::{Batch, CapturedPacket, Direction, Sniffer};
 use firstflight_packets::KeyLog;
 use firstflight_report::{Capture, Fault, Sample};
 use firstflight_samples::{
-    Asked, Flow, Flows, Http, Scene, Taken, described, file_for, wire_packet, write_one, wrong,
+    RequestedConnection, Flow, Flows, Http, Scene, ClientRecord, described, file_for, wire_packet, write_one, wrong,
 };
 use firstflight_tls::KeyLogLines;
 
 use super::connection::in_words;
 use super::error::RemoteError;
-use super::shot::{Cell, Shot};
+use super::shot::{Cell, ClientView};
 
 /// What captures the run's connections, and what it has found so far.
 pub(super) struct Packets {
@@ -55,7 +55,7 @@ impl Packets {
     /// Judges connections by their packets, which are all there once their responses are.
     pub(super) fn judge(
         &mut self,
-        shots: &[Shot],
+        shots: &[ClientView],
         cells: &[Cell],
         origin_ns: u64,
         output: Option<&Path>,
@@ -68,7 +68,7 @@ impl Packets {
         let mut keys = KeyLog::new(2 * shots.len() + MOST_TICKETS);
         keys.add(&secrets);
         let mut samples = Vec::with_capacity(shots.len());
-        for Shot { taken, .. } in shots {
+        for ClientView { taken, .. } in shots {
             let (flow, cell) = (flows.flow(taken), taken.slot.cell);
             let mut sample = described(taken, flow, origin_ns);
             sample.fault = fault(taken, flow, &cells[cell].asked, batch.missed);
@@ -139,7 +139,7 @@ fn hold(batch: &mut Batch, ns: u64) {
 
 /// Why a connection does not enter the figures. A real network loses packets, which is part of what
 /// is measured.
-fn fault(taken: &Taken, flow: Option<&Flow>, asked: &Asked, missed: u64) -> Option<Fault> {
+fn fault(taken: &ClientRecord, flow: Option<&Flow>, asked: &RequestedConnection, missed: u64) -> Option<Fault> {
     if let Err(why) = &taken.outcome {
         return Some(Fault::Failed(match flow.map(lost) {
             Some(packets @ 1..) => format!("{why}; {packets} packets came again or out of order"),
@@ -180,7 +180,7 @@ fn keep(
     let what = format!("{}{control}", in_words(&cell.asked));
     let http = if cell.asked.http == Http::Two { " h2" } else { "" };
     let tfo = if cell.asked.tfo { " TFO" } else { "" };
-    let Asked { version, kind, group, .. } = cell.asked;
+    let RequestedConnection { version, kind, group, .. } = cell.asked;
     let name = format!("{index:03} {}{http} {kind}{tfo} {group}{control}", version.name());
     let capture = Capture { file: file_for(&name), what, connections: 1 };
     let scene = Scene {
@@ -237,7 +237,7 @@ mod tests {
             first_byte: Duration::from_millis(1),
             total: Duration::from_millis(1),
         };
-        let mut taken = Taken {
+        let mut taken = ClientRecord {
             slot: firstflight_samples::Slot { cell: 0, block: 0 },
             began_ns: monotonic_ns(),
             client_random: None,

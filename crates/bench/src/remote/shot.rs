@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use firstflight_emulator::monotonic_ns;
 use firstflight_report::{Fault, Sample};
-use firstflight_samples::{Asked, Slot, Taken, described};
+use firstflight_samples::{RequestedConnection, Slot, ClientRecord, described};
 
-use super::connection::{Caller, Got};
+use super::connection::{Caller, Outcome};
 
 /// A cell of a remote run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
-    pub asked: Asked,
+    pub asked: RequestedConnection,
     pub twin_of: Option<usize>,
 }
 
 /// A connection as the client saw it.
-pub(super) struct Shot {
-    pub(super) taken: Taken,
-    got: Option<Got>,
+pub(super) struct ClientView {
+    pub(super) taken: ClientRecord,
+    got: Option<Outcome>,
 }
 
-pub(super) async fn shoot(caller: &Caller, slot: Slot, asked: &Asked) -> Shot {
+pub(super) async fn shoot(caller: &Caller, slot: Slot, asked: &RequestedConnection) -> ClientView {
     let offer = caller.offer(asked).await;
     let (began_ns, mut local) = (monotonic_ns(), None);
     let got = match offer {
@@ -30,11 +30,11 @@ pub(super) async fn shoot(caller: &Caller, slot: Slot, asked: &Asked) -> Shot {
     };
     let outcome = got.as_ref().map(|got| got.times).map_err(String::clone);
     let server = caller.address;
-    let taken = Taken { slot, began_ns, local, client_random: None, server, outcome };
-    Shot { taken, got: got.ok() }
+    let taken = ClientRecord { slot, began_ns, local, client_random: None, server, outcome };
+    ClientView { taken, got: got.ok() }
 }
 
-impl Shot {
+impl ClientView {
     /// The sample by what the kernel and TLS say.
     pub(super) fn by_kernel(&self, cells: &[Cell], origin_ns: u64) -> Sample {
         let mut sample = described(&self.taken, None, origin_ns);

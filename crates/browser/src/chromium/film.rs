@@ -9,7 +9,7 @@ use crate::{BrowserError, Navigation, Picture};
 
 /// What was seen so far.
 #[derive(Default)]
-struct Seen {
+struct FilmState {
     /// When, in milliseconds of Unix time, and a JPEG.
     frames: Vec<(f64, Vec<u8>)>,
     /// Loaders whose load event was.
@@ -25,7 +25,7 @@ impl Chromium {
     ) -> Result<(Navigation, Vec<Picture>), BrowserError> {
         let form = json!({ "format": "jpeg", "quality": 60, "maxWidth": 400, "maxHeight": 400 });
         self.page("Page.startScreencast", form, wait)?;
-        let mut seen = Seen::default();
+        let mut seen = FilmState::default();
         let went = self.watched("Page.navigate", json!({ "url": url }), &mut seen, wait)?;
         if let Some(loader) = loader(url, &went)? {
             while !seen.loaded.contains(&loader) {
@@ -50,7 +50,7 @@ impl Chromium {
         &mut self,
         method: &str,
         parameters: Value,
-        seen: &mut Seen,
+        seen: &mut FilmState,
         wait: Wait<'_>,
     ) -> Result<Value, BrowserError> {
         let session = self.tab.session.clone();
@@ -65,7 +65,7 @@ impl Chromium {
     }
 
     /// Takes what has come. Each picture is requested by thanks for the one before.
-    fn take(&mut self, seen: &mut Seen, wait: Wait<'_>) -> Result<(), BrowserError> {
+    fn take(&mut self, seen: &mut FilmState, wait: Wait<'_>) -> Result<(), BrowserError> {
         while let Some(event) = self.line.kept_event() {
             if let Some(loader) = loaded(&event) {
                 seen.loaded.push(loader.to_owned());

@@ -7,7 +7,7 @@ use tracing::info;
 use zeroize::Zeroizing;
 
 use crate::acme::ca::Ca;
-use crate::acme::said::Said;
+use crate::acme::said::FailureContext;
 use crate::acme::state::{self, State};
 use crate::acme::{AcmeConfig, AcmeError, ExternalAccount};
 
@@ -21,7 +21,7 @@ pub(crate) async fn open(
     ca: &Ca,
 ) -> Result<Account, AcmeError> {
     let directory = config.directory.to_string();
-    let said = Said { ca, directory: &directory, state };
+    let said = FailureContext { ca, directory: &directory, state };
     let contact = config.mailboxes()?;
     let kept = state.account::<AccountCredentials>()?;
     let Some(mut kept) = kept else {
@@ -56,7 +56,7 @@ async fn restore(
 async fn new(
     config: &AcmeConfig,
     contact: &[String],
-    said: &Said<'_>,
+    said: &FailureContext<'_>,
 ) -> Result<Account, AcmeError> {
     let words: Vec<_> = contact.iter().map(String::as_str).collect();
     let account = NewAccount {

@@ -37,7 +37,7 @@ struct Table {
 }
 
 /// Takes an order's answers away when it ends, however it ends.
-pub(crate) struct Standing {
+pub(crate) struct PendingChallenges {
     shared: Arc<Shared>,
 }
 
@@ -74,10 +74,10 @@ impl Answers {
     }
 
     /// Answers so until what is given back is dropped.
-    pub(crate) fn stand(&self, proofs: &[Proof]) -> Result<Standing, AcmeError> {
+    pub(crate) fn stand(&self, proofs: &[Proof]) -> Result<PendingChallenges, AcmeError> {
         let table = Table::of(proofs)?;
         self.shared.change(|tables| tables.own = table);
-        Ok(Standing { shared: self.shared.clone() })
+        Ok(PendingChallenges { shared: self.shared.clone() })
     }
 
     /// Answers so for other nodes, instead of what was answered for them before.
@@ -117,7 +117,7 @@ impl Shared {
     }
 }
 
-impl Drop for Standing {
+impl Drop for PendingChallenges {
     fn drop(&mut self) {
         self.shared.change(|tables| tables.own = Table::default());
     }

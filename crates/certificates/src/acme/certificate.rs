@@ -9,8 +9,8 @@ use tracing::warn;
 
 use crate::acme::clock::when;
 use crate::acme::plan::{History, Severity, Window, next_try};
-use crate::acme::state::Kept;
-use crate::acme::{AcmeError, CertificateState, Issued, Phase, Tries, Trouble};
+use crate::acme::state::StoredCertificate;
+use crate::acme::{AcmeError, CertificateState, Issued, Phase, Attempts, IssuanceFailure};
 
 pub(crate) struct Certificate {
     pub(crate) names: Vec<String>,
@@ -27,13 +27,13 @@ pub(crate) struct Certificate {
     pub(crate) hold: Option<Instant>,
     /// Since when it is at it.
     pub(crate) elsewhere: Option<Instant>,
-    pub(crate) tries: Tries,
+    pub(crate) tries: Attempts,
     /// What came of the last order is not on disk yet.
     pub(crate) unsaved: bool,
 }
 
 impl Certificate {
-    pub(crate) fn restored(names: Vec<String>, kept: Kept, now: i64, ask_window: Instant) -> Self {
+    pub(crate) fn restored(names: Vec<String>, kept: StoredCertificate, now: i64, ask_window: Instant) -> Self {
         let mut it = Self {
             names,
             issued: None,
@@ -44,7 +44,7 @@ impl Certificate {
             phase: Phase::Waiting,
             hold: None,
             elsewhere: None,
-            tries: Tries::default(),
+            tries: Attempts::default(),
             unsaved: false,
         };
         it.take_history(kept.history);
@@ -57,7 +57,7 @@ impl Certificate {
 
     /// What the files have by now: another process may have asked. Says whether there is another
     /// certificate.
-    pub(crate) fn read_again(&mut self, kept: Kept) -> bool {
+    pub(crate) fn read_again(&mut self, kept: StoredCertificate) -> bool {
         // Unless a disk that cannot be written has an older one.
         if kept.history.begun.is_some() || kept.history.latest() >= self.history.latest() {
             self.take_history(kept.history);
@@ -128,7 +128,7 @@ impl Certificate {
 
     pub(crate) fn state(&self, now: i64) -> CertificateState {
         let failed = self.history.last_failure();
-        let trouble = |(row, reason): (crate::acme::plan::Row, String)| Trouble {
+        let trouble = |(row, reason): (crate::acme::plan::Row, String)| IssuanceFailure {
             at: row.at,
             reason,
             in_a_row: row.times,

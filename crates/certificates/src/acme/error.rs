@@ -7,7 +7,7 @@ use firstflight_units::is_unprintable;
 
 use crate::acme::clock::when;
 use crate::acme::plan::Severity;
-use crate::acme::{ChallengeKind, ShelfError};
+use crate::acme::{ChallengeKind, SharedRecordsError};
 
 /// Why there is no certificate, or not yet.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ pub enum AcmeError {
     },
     /// What the nodes share.
     #[error("what the nodes share about certificates cannot be asked: {0}")]
-    Shelf(#[from] ShelfError),
+    SharedRecords(#[from] SharedRecordsError),
     /// Nobody is there, or not in time.
     #[error("the ACME authority {host} cannot be reached: {reason}; it is tried again by itself")]
     Unreachable {
@@ -175,7 +175,7 @@ impl AcmeError {
     /// How soon to come again.
     pub(crate) fn severity(&self) -> Severity {
         match self {
-            Self::Shelf(_)
+            Self::SharedRecords(_)
             | Self::State { .. }
             | Self::Unreachable { .. }
             | Self::Untrusted { .. }

@@ -14,18 +14,18 @@ use crate::acme::certificate::Certificate;
 use crate::acme::clock::{now, when};
 use crate::acme::order::{self, Ordering};
 use crate::acme::plan::turns;
-use crate::acme::sharing::Sharing;
+use crate::acme::sharing::NodeSharing;
 use crate::acme::state::{Lock, State};
 use crate::acme::{
-    AcmeConfig, AcmeError, Answers, CertificateState, Issued, Phase, Shelf, renewal,
+    AcmeConfig, AcmeError, Answers, CertificateState, Issued, Phase, SharedRecords, renewal,
 };
 
-pub(crate) struct Keeper<S> {
+pub(crate) struct RenewalTask<S> {
     config: AcmeConfig,
     state: State,
     answers: Answers,
     /// `None`: there are no other nodes.
-    sharing: Option<Arc<Sharing<S>>>,
+    sharing: Option<Arc<NodeSharing<S>>>,
     certificates: Vec<Certificate>,
     published: watch::Sender<Vec<CertificateState>>,
     /// Held while the authority is asked, and until what came of it is on disk.
@@ -36,12 +36,12 @@ pub(crate) struct Keeper<S> {
     news: Arc<Notify>,
 }
 
-impl<S: Shelf> Keeper<S> {
+impl<S: SharedRecords> RenewalTask<S> {
     pub(crate) fn restore(
         config: AcmeConfig,
         state: State,
         answers: Answers,
-        sharing: Option<Arc<Sharing<S>>>,
+        sharing: Option<Arc<NodeSharing<S>>>,
         names: Vec<Vec<String>>,
         now: i64,
     ) -> Result<Self, AcmeError> {
@@ -202,7 +202,7 @@ impl<S: Shelf> Keeper<S> {
     async fn ask(
         &mut self,
         index: usize,
-        sharing: Option<&Arc<Sharing<S>>>,
+        sharing: Option<&Arc<NodeSharing<S>>>,
     ) -> Result<(), AcmeError> {
         let certificate = &mut self.certificates[index];
         certificate.history.begun = Some(now());

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::acme::clock::now;
-use crate::acme::keeper::Keeper;
+use crate::acme::keeper::RenewalTask;
 use crate::acme::names::certificate_names;
-use crate::acme::sharing::Sharing;
+use crate::acme::sharing::NodeSharing;
 use crate::acme::state::State;
-use crate::acme::{AcmeConfig, AcmeError, Answers, CertificateState, Shelf};
+use crate::acme::{AcmeConfig, AcmeError, Answers, CertificateState, SharedRecords};
 
 /// Keeps certificates valid: one for each list of names.
-pub struct Manager<S: Shelf> {
-    keeper: Keeper<S>,
+pub struct Manager<S: SharedRecords> {
+    keeper: RenewalTask<S>,
 }
 
-impl<S: Shelf> Manager<S> {
+impl<S: SharedRecords> Manager<S> {
     /// Opens the state on disk, making its directory if there is none, and restores what is there:
     /// [`Manager::watch`] has it at once. Blocks for the files. To be called as the user that the
     /// process will run as.
@@ -36,8 +36,8 @@ impl<S: Shelf> Manager<S> {
         let names = certificates.iter().map(|names| certificate_names(names));
         let names = names.collect::<Result<Vec<_>, _>>()?;
         let state = State::open(&config.state, &config.directory)?;
-        let sharing = shelf.is_shared().then(|| Arc::new(Sharing::new(shelf, &config.directory)));
-        let keeper = Keeper::restore(config, state, answers, sharing, names, now())?;
+        let sharing = shelf.is_shared().then(|| Arc::new(NodeSharing::new(shelf, &config.directory)));
+        let keeper = RenewalTask::restore(config, state, answers, sharing, names, now())?;
         Ok(Self { keeper })
     }
 

@@ -4,7 +4,7 @@
 //! - [`AcmeConfig`]: what the operator says;
 //! - [`Manager`]: keeps certificates valid and publishes them;
 //! - [`Answers`]: what a server answers while the authority looks whether names lead here;
-//! - [`Shelf`]: what several nodes share, [`Alone`] for one.
+//! - [`SharedRecords`]: what several nodes share, [`SingleNode`] for one.
 //!
 //! When to try is decided by rules without a clock (`plan`); the keeper is a thin shell around
 //! them, which asks by orders, keeps what comes on disk and hands it to other nodes.
@@ -40,5 +40,5 @@ pub use config::{AcmeConfig, BadDirectory, ChallengeKind, Directory, ExternalAcc
 pub use error::AcmeError;
 pub use manager::Manager;
 pub use names::certificate_names;
-pub use published::{CertificateState, Issued, Phase, Tries, Trouble};
-pub use shelf::{Alone, Shelf, ShelfError};
+pub use published::{CertificateState, Issued, Phase, Attempts, IssuanceFailure};
+pub use shelf::{SingleNode, SharedRecords, SharedRecordsError};

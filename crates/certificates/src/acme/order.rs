@@ -10,16 +10,16 @@ use instant_acme::{
     NewOrder, Order, OrderStatus, RetryPolicy,
 };
 
-use crate::acme::answers::Standing;
+use crate::acme::answers::PendingChallenges;
 use crate::acme::blocking::blocking;
 use crate::acme::ca::Ca;
 use crate::acme::challenge::Proof;
 use crate::acme::error::words;
-use crate::acme::plan::{History, Turns};
-use crate::acme::said::{Said, in_words, kind as kind_of};
-use crate::acme::sharing::Sharing;
+use crate::acme::plan::{History, ChallengeChoice};
+use crate::acme::said::{FailureContext, in_words, kind as kind_of};
+use crate::acme::sharing::NodeSharing;
 use crate::acme::state::State;
-use crate::acme::{AcmeConfig, AcmeError, Answers, ChallengeKind, Issued, Shelf, account};
+use crate::acme::{AcmeConfig, AcmeError, Answers, ChallengeKind, Issued, SharedRecords, account};
 
 /// All that an order needs.
 pub(crate) struct Ordering<'a, S> {
@@ -27,11 +27,11 @@ pub(crate) struct Ordering<'a, S> {
     pub(crate) state: &'a State,
     pub(crate) answers: &'a Answers,
     /// `None`: this node orders for itself.
-    pub(crate) sharing: Option<&'a Sharing<S>>,
+    pub(crate) sharing: Option<&'a NodeSharing<S>>,
     pub(crate) names: &'a [String],
     /// The certificate that is replaced, for an authority that wants to know (RFC 9773 section 5).
     pub(crate) replaces: Option<CertificateIdentifier<'static>>,
-    pub(crate) turns: Turns,
+    pub(crate) turns: ChallengeChoice,
     /// What is on disk of this try.
     pub(crate) history: &'a History,
     /// Set while the authority looks, so that whoever ends the order knows.
@@ -47,13 +47,13 @@ enum Ended {
     NotOffered(Box<Order>, AcmeError),
 }
 
-impl<S: Shelf> Ordering<'_, S> {
+impl<S: SharedRecords> Ordering<'_, S> {
     /// # Errors
     /// [`AcmeError`]: what the authority said.
     pub(crate) async fn certificate(&self) -> Result<Issued, AcmeError> {
         let ca = Ca::new(self.config)?;
         let directory = self.config.directory.to_string();
-        let said = Said { ca: &ca, directory: &directory, state: self.state };
+        let said = FailureContext { ca: &ca, directory: &directory, state: self.state };
         let mut account = account::open(self.config, self.state, &ca).await?;
         if let Some(issued) = self.resume(&account, &said).await? {
             return Ok(issued);
@@ -91,7 +91,7 @@ impl<S: Shelf> Ordering<'_, S> {
         &self,
         mut order: Box<Order>,
         kind: ChallengeKind,
-        said: &Said<'_>,
+        said: &FailureContext<'_>,
     ) -> Result<Ended, AcmeError> {
         if order.state().status != OrderStatus::Pending {
             return Ok(Ended::Ready(order));
@@ -131,7 +131,7 @@ impl<S: Shelf> Ordering<'_, S> {
     }
 
     /// A new order; with an account that the authority has forgotten, by a new account.
-    async fn new_order(&self, account: &mut Account, said: &Said<'_>) -> Result<Order, AcmeError> {
+    async fn new_order(&self, account: &mut Account, said: &FailureContext<'_>) -> Result<Order, AcmeError> {
         let names: Vec<_> = self.names.iter().cloned().map(Identifier::Dns).collect();
         let plain = NewOrder::new(&names);
         let first = match &self.replaces {
@@ -164,7 +164,7 @@ impl<S: Shelf> Ordering<'_, S> {
         &self,
         order: &mut Order,
         kind: ChallengeKind,
-        said: &Said<'_>,
+        said: &FailureContext<'_>,
     ) -> Result<Vec<Proof>, AcmeError> {
         let mut proofs = Vec::new();
         let mut authorizations = order.authorizations();
@@ -200,7 +200,7 @@ impl<S: Shelf> Ordering<'_, S> {
     }
 
     /// Answers here, and on the other nodes once they have had time to see it.
-    async fn stand(&self, proofs: &[Proof]) -> Result<Standing, AcmeError> {
+    async fn stand(&self, proofs: &[Proof]) -> Result<PendingChallenges, AcmeError> {
         let standing = self.answers.stand(proofs)?;
         if let Some(sharing) = self.sharing.filter(|_| !proofs.is_empty()) {
             sharing.put_answers(proofs).await?;

@@ -38,7 +38,7 @@ pub(crate) struct History {
 
 /// Which challenges a try may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Turns {
+pub(crate) struct ChallengeChoice {
     /// One after the other.
     pub(crate) kinds: Vec<ChallengeKind>,
     /// The most of them that the authority may be told to look by. One that it does not offer costs
@@ -87,11 +87,11 @@ pub(crate) fn next_try(
 ///
 /// A failed one costs one of the five that Let's Encrypt allows for each name and hour. So only the
 /// first try falls back at once; later ones take turns.
-pub(crate) fn turns(configured: &[ChallengeKind], history: &History) -> Turns {
+pub(crate) fn turns(configured: &[ChallengeKind], history: &History) -> ChallengeChoice {
     let mut kinds = configured.to_vec();
     let times = history.refused.map_or(0, |row| row.times as usize);
     kinds.rotate_left(times % configured.len().max(1));
-    Turns { looks: if times == 0 { kinds.len() } else { 1 }, kinds }
+    ChallengeChoice { looks: if times == 0 { kinds.len() } else { 1 }, kinds }
 }
 
 fn due(held: Window, suggested: Option<Window>, history: &History) -> i64 {

@@ -14,7 +14,7 @@ fn seeded(seed: u64) -> History {
 
 /// What an authority does when it is asked.
 #[derive(Clone, Copy, Debug)]
-enum Mood {
+enum AuthorityBehaviour {
     Issues,
     Refuses,
     Gone,
@@ -49,7 +49,7 @@ impl Simulation {
     }
 
     /// Lets time go by, in which the authority is in this mood.
-    fn pass(&mut self, time: i64, mood: Mood) {
+    fn pass(&mut self, time: i64, mood: AuthorityBehaviour) {
         let end = self.now + time;
         loop {
             let clock = self.now + self.off;
@@ -64,27 +64,27 @@ impl Simulation {
         self.now = end;
     }
 
-    fn ask(&mut self, mood: Mood) {
+    fn ask(&mut self, mood: AuthorityBehaviour) {
         let clock = self.now + self.off;
         let both = [ChallengeKind::TlsAlpn01, ChallengeKind::Http01];
         let validations = turns(&both, &self.history).looks;
         let said = String::new();
         let failed = match mood {
-            Mood::Issues => {
+            AuthorityBehaviour::Issues => {
                 self.held = Some(Window { start: self.now, end: self.now + self.life });
                 self.history.success(clock);
                 self.issued.push(self.now);
                 0
             }
-            Mood::Refuses => {
+            AuthorityBehaviour::Refuses => {
                 self.history.failure(clock, Severity::Refused, None, said);
                 validations
             }
-            Mood::Gone => {
+            AuthorityBehaviour::Gone => {
                 self.history.failure(clock, Severity::Unreachable, None, said);
                 0
             }
-            Mood::Limits(seconds) => {
+            AuthorityBehaviour::Limits(seconds) => {
                 let until = Some(clock + seconds);
                 self.history.failure(clock, Severity::Refused, until, said);
                 0
@@ -233,22 +233,22 @@ fn a_clock_that_went_back_does_not_stop_tries() {
 fn only_the_first_try_falls_back_at_once() {
     let both = [ChallengeKind::TlsAlpn01, ChallengeKind::Http01];
     let mut history = seeded(1);
-    assert_eq!(turns(&both, &history), Turns { kinds: both.to_vec(), looks: 2 });
+    assert_eq!(turns(&both, &history), ChallengeChoice { kinds: both.to_vec(), looks: 2 });
     for kind in [ChallengeKind::Http01, ChallengeKind::TlsAlpn01] {
         history.failure(0, Severity::Refused, None, String::new());
         let turns = |configured| turns(configured, &history);
         assert_eq!((turns(&both).kinds[0], turns(&both).looks), (kind, 1));
-        let one = Turns { kinds: vec![ChallengeKind::Http01], looks: 1 };
+        let one = ChallengeChoice { kinds: vec![ChallengeKind::Http01], looks: 1 };
         assert_eq!(turns(&[ChallengeKind::Http01]), one);
     }
 }
 
-fn mood() -> impl Strategy<Value = Mood> {
+fn mood() -> impl Strategy<Value = AuthorityBehaviour> {
     prop_oneof![
-        Just(Mood::Issues),
-        Just(Mood::Refuses),
-        Just(Mood::Gone),
-        (0..10 * DAY).prop_map(Mood::Limits),
+        Just(AuthorityBehaviour::Issues),
+        Just(AuthorityBehaviour::Refuses),
+        Just(AuthorityBehaviour::Gone),
+        (0..10 * DAY).prop_map(AuthorityBehaviour::Limits),
     ]
 }
 
@@ -279,11 +279,11 @@ proptest! {
         let mut it = Simulation::new(seed, LIFE);
         it.off = off;
         for (off, time) in jumps {
-            it.pass(time, Mood::Issues);
+            it.pass(time, AuthorityBehaviour::Issues);
             it.off = off;
         }
         let settled = it.now;
-        it.pass(90 * DAY, Mood::Issues);
+        it.pass(90 * DAY, AuthorityBehaviour::Issues);
         let later = it.issued.iter().filter(|at| **at > settled).count();
         prop_assert!(later <= 5, "{later}");
     }
@@ -295,16 +295,16 @@ proptest! {
         life in prop::sample::select(vec![6 * DAY, 47 * DAY, LIFE]),
         part in 0..200i64,
         start in 0..100i64,
-        mood in prop_oneof![Just(Mood::Gone), Just(Mood::Refuses)],
+        mood in prop_oneof![Just(AuthorityBehaviour::Gone), Just(AuthorityBehaviour::Refuses)],
     ) {
         let mut it = Simulation::new(seed, life);
-        it.pass(60, Mood::Issues);
-        it.pass(life * start / 100, Mood::Issues);
+        it.pass(60, AuthorityBehaviour::Issues);
+        it.pass(life * start / 100, AuthorityBehaviour::Issues);
         it.pass(life * part / 1000, mood);
         let mut end = it.now + 3 * life;
         while it.now < end {
             prop_assert!(it.held.is_some_and(|held| held.end > it.now));
-            it.pass(HOUR, Mood::Issues);
+            it.pass(HOUR, AuthorityBehaviour::Issues);
             end -= HOUR;
         }
     }

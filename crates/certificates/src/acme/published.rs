@@ -39,9 +39,9 @@ pub struct CertificateState {
     /// When a certificate was issued or taken up from another node, in seconds since 1970.
     pub last_success: Option<i64>,
     /// What went wrong last, unless it went well since.
-    pub last_error: Option<Trouble>,
+    pub last_error: Option<IssuanceFailure>,
     /// Tries since the start, by what came of them.
-    pub tries: Tries,
+    pub tries: Attempts,
 }
 
 /// What is done about a certificate.
@@ -58,7 +58,7 @@ pub enum Phase {
 
 /// Something that went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct IssuanceFailure {
     /// When, in seconds since 1970.
     pub at: i64,
     /// What, and the fix: one sentence.
@@ -69,7 +69,7 @@ pub struct Trouble {
 
 /// What came of tries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tries {
+pub struct Attempts {
     /// The authority issued a certificate to this process.
     pub issued: u64,
     /// It did not.

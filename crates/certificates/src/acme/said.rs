@@ -8,13 +8,13 @@ use crate::acme::error::words;
 use crate::acme::state::State;
 
 /// What is needed to say who refused, and where things are kept.
-pub(crate) struct Said<'a> {
+pub(crate) struct FailureContext<'a> {
     pub(crate) ca: &'a Ca,
     pub(crate) directory: &'a str,
     pub(crate) state: &'a State,
 }
 
-impl Said<'_> {
+impl FailureContext<'_> {
     pub(crate) fn error(&self, error: Error) -> AcmeError {
         let until = self.ca.take_until();
         let directory = || self.directory.to_owned();

@@ -8,14 +8,14 @@ use zeroize::Zeroizing;
 use crate::acme::challenge::Proof;
 use crate::acme::names::{label, labelled};
 use crate::acme::plan::{History, Row};
-use crate::acme::{Directory, Issued, Shelf, ShelfError, order};
+use crate::acme::{Directory, Issued, SharedRecords, SharedRecordsError, order};
 
 /// A shelf, and this node's name on it:
 ///
 /// - `AUTHORITY/lease`: who orders;
 /// - `AUTHORITY/answers`: what every node answers for it meanwhile;
 /// - `AUTHORITY/certificate/NAME`: what came of it, `AUTHORITY/trouble/NAME`: or why nothing did.
-pub(crate) struct Sharing<S> {
+pub(crate) struct NodeSharing<S> {
     shelf: S,
     /// Which authority the records are about.
     scope: String,
@@ -31,7 +31,7 @@ pub(crate) struct SharedTrouble {
     reason: Option<String>,
 }
 
-impl<S: Shelf> Sharing<S> {
+impl<S: SharedRecords> NodeSharing<S> {
     pub(crate) fn new(shelf: S, directory: &Directory) -> Self {
         let url = directory.to_string();
         let host = url.split('/').nth(2).unwrap_or_default();
@@ -40,12 +40,12 @@ impl<S: Shelf> Sharing<S> {
     }
 
     /// Whether this node may order now; others may not for as long as an order can take.
-    pub(crate) async fn lease(&self) -> Result<bool, ShelfError> {
+    pub(crate) async fn lease(&self) -> Result<bool, SharedRecordsError> {
         self.shelf.put_new(&self.at("lease"), self.node.as_bytes(), LEASE).await
     }
 
     /// Ends what the lease was for. The lease of another stays.
-    pub(crate) async fn release(&self) -> Result<(), ShelfError> {
+    pub(crate) async fn release(&self) -> Result<(), SharedRecordsError> {
         let held = self.shelf.get(&self.at("lease")).await?;
         if held.as_deref() == Some(self.node.as_bytes()) {
             self.shelf.remove(&self.at("answers")).await?;
@@ -54,11 +54,11 @@ impl<S: Shelf> Sharing<S> {
         Ok(())
     }
 
-    pub(crate) async fn put_answers(&self, proofs: &[Proof]) -> Result<(), ShelfError> {
+    pub(crate) async fn put_answers(&self, proofs: &[Proof]) -> Result<(), SharedRecordsError> {
         self.shelf.put(&self.at("answers"), &json(&proofs), LEASE).await
     }
 
-    pub(crate) async fn answers(&self) -> Result<Vec<Proof>, ShelfError> {
+    pub(crate) async fn answers(&self) -> Result<Vec<Proof>, SharedRecordsError> {
         let record = self.shelf.get(&self.at("answers")).await?;
         // What a node of another version wrote is none of ours.
         Ok(record.and_then(|record| serde_json::from_slice(&record).ok()).unwrap_or_default())
@@ -68,7 +68,7 @@ impl<S: Shelf> Sharing<S> {
         &self,
         issued: &Issued,
         now: i64,
-    ) -> Result<(), ShelfError> {
+    ) -> Result<(), SharedRecordsError> {
         let life = u64::try_from(issued.not_after - now).unwrap_or(0);
         if life == 0 {
             return Ok(());
@@ -78,7 +78,7 @@ impl<S: Shelf> Sharing<S> {
         self.shelf.put(&name, text.as_bytes(), Duration::from_secs(life)).await
     }
 
-    pub(crate) async fn certificate(&self, names: &[String]) -> Result<Option<Issued>, ShelfError> {
+    pub(crate) async fn certificate(&self, names: &[String]) -> Result<Option<Issued>, SharedRecordsError> {
         let name = self.at(&format!("certificate/{}", label(names)));
         let record = self.shelf.get(&name).await?.map(Zeroizing::new);
         let text = record.as_ref().and_then(|record| std::str::from_utf8(record).ok());
@@ -89,7 +89,7 @@ impl<S: Shelf> Sharing<S> {
         &self,
         names: &[String],
         history: &History,
-    ) -> Result<(), ShelfError> {
+    ) -> Result<(), SharedRecordsError> {
         let name = self.at(&format!("trouble/{}", label(names)));
         let History { refused, not_until, reason, .. } = history.clone();
         let trouble = SharedTrouble { refused, not_until, reason };
@@ -99,13 +99,13 @@ impl<S: Shelf> Sharing<S> {
     pub(crate) async fn trouble(
         &self,
         names: &[String],
-    ) -> Result<Option<SharedTrouble>, ShelfError> {
+    ) -> Result<Option<SharedTrouble>, SharedRecordsError> {
         let name = self.at(&format!("trouble/{}", label(names)));
         let record = self.shelf.get(&name).await?;
         Ok(record.and_then(|record| serde_json::from_slice(&record).ok()))
     }
 
-    pub(crate) async fn clear_trouble(&self, names: &[String]) -> Result<(), ShelfError> {
+    pub(crate) async fn clear_trouble(&self, names: &[String]) -> Result<(), SharedRecordsError> {
         self.shelf.remove(&self.at(&format!("trouble/{}", label(names)))).await
     }
 

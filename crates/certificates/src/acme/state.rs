@@ -43,7 +43,7 @@ pub(crate) struct Account<C> {
 
 /// What is kept of one certificate.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct StoredCertificate {
     pub(crate) issued: Option<Issued>,
     pub(crate) history: History,
 }
@@ -103,13 +103,13 @@ impl State {
     /// # Errors
     /// [`AcmeError::State`]: something is there and cannot be read. That says nothing of what is in
     /// it, so it stays where it is.
-    pub(crate) fn certificate(&self, names: &[String], now: i64) -> Result<Kept, AcmeError> {
+    pub(crate) fn certificate(&self, names: &[String], now: i64) -> Result<StoredCertificate, AcmeError> {
         let (pem, json) = self.paths(names);
         let history = read_json(&json)?.unwrap_or_default();
         let issued = read(&pem)?.and_then(|text| {
             Issued::from_pem(names, &text).map_err(|reason| set_aside(&pem, &reason)).ok()
         });
-        Ok(Kept { issued: issued.or_else(|| self.stand_in(names, now)), history })
+        Ok(StoredCertificate { issued: issued.or_else(|| self.stand_in(names, now)), history })
     }
 
     fn stand_in(&self, names: &[String], now: i64) -> Option<Issued> {

@@ -21,17 +21,17 @@ use crate::acme::{AcmeConfig, Directory};
 
 /// What it answers to a path, if it does not answer as ACME wants it. `BASE` in a body or a
 /// location becomes its URL.
-pub(crate) type Whim = fn(&str) -> Option<Response<String>>;
+pub(crate) type StubBehaviour = fn(&str) -> Option<Response<String>>;
 
-pub(crate) struct Stub {
+pub(crate) struct StubAuthority {
     address: SocketAddr,
     files: tempfile::TempDir,
     /// Paths that were requested, and the payload that came with each.
     asked: Arc<Mutex<Vec<(String, String)>>>,
 }
 
-impl Stub {
-    pub(crate) async fn start(whim: Whim) -> Self {
+impl StubAuthority {
+    pub(crate) async fn start(whim: StubBehaviour) -> Self {
         let files = tempfile::tempdir().unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
         let names = vec!["127.0.0.1".to_owned()];
@@ -85,7 +85,7 @@ impl Stub {
 async fn answer(
     request: Request<Incoming>,
     address: SocketAddr,
-    whim: Whim,
+    whim: StubBehaviour,
     asked: &Mutex<Vec<(String, String)>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();

@@ -7,16 +7,16 @@ use crate::acme::ca::Ca;
 use crate::acme::clock::now;
 use crate::acme::plan::{History, Severity, Window, turns};
 use crate::acme::state::State;
-use crate::acme::stub::{Stub, Whim, after, plain, problem};
-use crate::acme::{AcmeError, Alone, Answers, Issued, Manager, account, renewal};
+use crate::acme::stub::{StubAuthority, StubBehaviour, after, plain, problem};
+use crate::acme::{AcmeError, SingleNode, Answers, Issued, Manager, account, renewal};
 
 fn names() -> Vec<String> {
     vec!["example.test".to_owned()]
 }
 
 /// What comes of opening an account with it.
-async fn opened(whim: Whim) -> Result<(), AcmeError> {
-    let stub = Stub::start(whim).await;
+async fn opened(whim: StubBehaviour) -> Result<(), AcmeError> {
+    let stub = StubAuthority::start(whim).await;
     let config = stub.config();
     let state = State::open(&config.state, &config.directory)?;
     account::open(&config, &state, &Ca::new(&config)?).await.map(|_| ())
@@ -32,11 +32,11 @@ fn only(
 
 #[tokio::test]
 async fn rfc8555_6_6_a_limit_is_said_and_waited_for() {
-    let stub = Stub::start(|path| {
+    let stub = StubAuthority::start(|path| {
         only(path, "/order", after(problem(429, "rateLimited", "too many certificates"), "7200"))
     })
     .await;
-    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), Alone).unwrap();
+    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), SingleNode).unwrap();
     let (states, mut seen) = (manager.watch(), manager.watch());
     let stop = async move {
         let _ = seen.wait_for(|all| all[0].last_error.is_some()).await;
@@ -53,7 +53,7 @@ async fn rfc8555_6_6_a_limit_is_said_and_waited_for() {
     assert_eq!(stub.payloads("/order").len(), 1);
 
     // Another process does not ask before either.
-    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), Alone).unwrap();
+    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), SingleNode).unwrap();
     let state = manager.watch().borrow()[0].clone();
     assert_eq!(
         (state.next_try, state.last_error.unwrap().reason),
@@ -65,7 +65,7 @@ async fn rfc8555_6_6_a_limit_is_said_and_waited_for() {
 
 #[tokio::test]
 async fn what_is_no_acme_is_said() {
-    let cases: [(Whim, &str); 6] = [
+    let cases: [(StubBehaviour, &str); 6] = [
         (|path| only(path, "/dir", plain(200, "<html>welcome</html>")), "see that directory"),
         (|path| only(path, "/dir", plain(404, "not here")), "404 Not Found; see that directory"),
         (|path| only(path, "/dir", plain(301, "")), "301 Moved Permanently; see that directory"),
@@ -89,7 +89,7 @@ async fn what_is_no_acme_is_said() {
 
 #[tokio::test]
 async fn an_authority_in_trouble_is_tried_again_soon() {
-    let cases: [(Whim, &str); 5] = [
+    let cases: [(StubBehaviour, &str); 5] = [
         (|path| only(path, "/dir", plain(503, "sorry")), "503 Service Unavailable"),
         (|path| only(path, "/account", plain(500, "sorry")), "500 Internal Server Error"),
         (|path| only(path, "/account", problem(500, "serverInternal", "oh")), "is in trouble: oh"),
@@ -107,7 +107,7 @@ async fn an_authority_in_trouble_is_tried_again_soon() {
 
 #[tokio::test]
 async fn rfc8555_6_7_problems_name_their_mend() {
-    let cases: [(Whim, &str); 5] = [
+    let cases: [(StubBehaviour, &str); 5] = [
         (
             |path| only(path, "/account", problem(403, "userActionRequired", "new terms")),
             "terms_agreed = true",
@@ -156,9 +156,9 @@ fn rfc9773_4_1_a_certificate_is_named_by_its_authoritys_key_and_its_number() {
 async fn rfc9773_4_2_the_suggested_window_is_asked_for() {
     const WINDOW: &str = r#"{"suggestedWindow":
         {"start": "2027-01-15T08:00:00Z", "end": "2027-01-15T10:00:00Z"}}"#;
-    let whim: Whim =
+    let whim: StubBehaviour =
         |path| path.starts_with("/renewal/").then(|| after(plain(200, WINDOW), "21600"));
-    let stub = Stub::start(whim).await;
+    let stub = StubAuthority::start(whim).await;
     let config = stub.config();
     let state = State::open(&config.state, &config.directory).unwrap();
     let issued = issued();
@@ -177,14 +177,14 @@ async fn rfc9773_4_2_the_suggested_window_is_asked_for() {
 
 #[tokio::test]
 async fn rfc9773_5_what_is_replaced_is_named_once() {
-    let stub = Stub::start(|path| {
+    let stub = StubAuthority::start(|path| {
         only(path, "/order", problem(409, "alreadyReplaced", "that one was replaced before"))
     })
     .await;
     let config = stub.config();
     let state = State::open(&config.state, &config.directory).unwrap();
     let history = History::default();
-    let ordering = crate::acme::order::Ordering::<Alone> {
+    let ordering = crate::acme::order::Ordering::<SingleNode> {
         config: &config,
         state: &state,
         answers: &Answers::new(),

@@ -9,7 +9,7 @@ use firstflight_tls::Identity;
 use nix::unistd::geteuid;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
-use crate::authority::making::{self, Made, Signer};
+use crate::authority::making::{self, IssuedCertificate, Signer};
 use crate::authority::{AuthorityError, believing, may_vouch_for};
 
 const CERTIFICATE: &str = "authority.pem";
@@ -119,7 +119,7 @@ impl Authority {
     ///
     /// # Errors
     /// [`AuthorityError::Names`]: it [may not vouch](may_vouch_for) for one of them.
-    pub fn sign(&self, names: &[String], now: u64) -> Result<Made, AuthorityError> {
+    pub fn sign(&self, names: &[String], now: u64) -> Result<IssuedCertificate, AuthorityError> {
         let beyond: Vec<_> = names.iter().filter(|name| !may_vouch_for(name)).cloned().collect();
         if !beyond.is_empty() {
             let reason = "the development authority may not vouch for that".to_owned();

@@ -19,21 +19,21 @@ const SKEW: u64 = 3600;
 const DAY: u64 = 86_400;
 
 /// A certificate that was made, and its key. ECDSA P-256.
-pub struct Made {
+pub struct IssuedCertificate {
     /// The certificate, PEM.
     pub certificate: String,
     /// Its key, PEM.
     pub key: String,
 }
 
-impl std::fmt::Debug for Made {
+impl std::fmt::Debug for IssuedCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The key stays out of logs.
         f.debug_struct("Made").field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 
-impl Made {
+impl IssuedCertificate {
     /// The two as a server shows them.
     ///
     /// # Errors
@@ -54,12 +54,12 @@ pub fn renew_at(now: u64, expires: u64) -> u64 {
 ///
 /// # Errors
 /// [`AuthorityError::Names`] or [`AuthorityError::Key`].
-pub fn self_signed(names: &[String]) -> Result<Made, AuthorityError> {
+pub fn self_signed(names: &[String]) -> Result<IssuedCertificate, AuthorityError> {
     let key = new_key()?;
     let mut params = CertificateParams::new(names).map_err(refused(names))?;
     params.distinguished_name.push(DnType::CommonName, "firstflight, self-signed");
     let made = params.self_signed(&key).map_err(refused(names))?;
-    Ok(Made { certificate: made.pem(), key: key.serialize_pem() })
+    Ok(IssuedCertificate { certificate: made.pem(), key: key.serialize_pem() })
 }
 
 /// What signs in the authority's name.
@@ -103,7 +103,7 @@ fn authority_params(key: &KeyPair) -> CertificateParams {
 }
 
 /// A server's certificate. `names` are all within the authority's bounds.
-pub(crate) fn leaf(signer: &Signer, names: &[String], now: u64) -> Result<Made, AuthorityError> {
+pub(crate) fn leaf(signer: &Signer, names: &[String], now: u64) -> Result<IssuedCertificate, AuthorityError> {
     let key = new_key()?;
     let mut params = CertificateParams::new(names).map_err(refused(names))?;
     params.distinguished_name.push(DnType::CommonName, "firstflight, development");
@@ -112,7 +112,7 @@ pub(crate) fn leaf(signer: &Signer, names: &[String], now: u64) -> Result<Made, 
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
     let made = params.signed_by(&key, signer).map_err(refused(names))?;
-    Ok(Made { certificate: made.pem(), key: key.serialize_pem() })
+    Ok(IssuedCertificate { certificate: made.pem(), key: key.serialize_pem() })
 }
 
 fn refused(names: &[String]) -> impl Fn(rcgen::Error) -> AuthorityError {

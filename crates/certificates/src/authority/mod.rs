@@ -17,4 +17,4 @@ pub mod stores;
 pub use bounds::{DOMAINS, NETWORKS, may_vouch_for};
 pub use error::AuthorityError;
 pub use home::{Authority, believed, directory, remove};
-pub use making::{Made, renew_at, self_signed};
+pub use making::{IssuedCertificate, renew_at, self_signed};

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use firstflight_certificates::acme::{
-    AcmeConfig, Alone, Answers, ChallengeKind, ExternalAccount, KeyKind, Manager,
+    AcmeConfig, SingleNode, Answers, ChallengeKind, ExternalAccount, KeyKind, Manager,
 };
 use firstflight_testkit::{Pebble, PebblePlan};
 
@@ -78,7 +78,7 @@ async fn several_certificates_have_one_account() {
     // The next process has them at once, and asks nobody.
     let orders = pebble.orders();
     let sites = sites.map(names).to_vec();
-    let manager = Manager::new(config, sites, answers, Alone).unwrap();
+    let manager = Manager::new(config, sites, answers, SingleNode).unwrap();
     let restored = manager.watch().borrow().clone();
     for (before, after) in both.iter().zip(restored) {
         let (before, after) = (before.issued.as_ref().unwrap(), after.issued.unwrap());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_certificates::acme::{
-    AcmeConfig, Alone, Answers, CertificateState, ChallengeKind, Issued, Manager, Shelf,
+    AcmeConfig, SingleNode, Answers, CertificateState, ChallengeKind, Issued, Manager, Shelf,
 };
 use firstflight_testkit::Pebble;
 use tokio::sync::{oneshot, watch};
@@ -50,7 +50,7 @@ struct Running {
 
 impl Running {
     fn alone(config: AcmeConfig, certificates: &[&[&str]], answers: &Answers) -> Self {
-        Self::start(config, certificates, answers, Alone)
+        Self::start(config, certificates, answers, SingleNode)
     }
 
     fn sharing(

@@ -54,7 +54,7 @@ pub(crate) struct LoadArgs {
 }
 
 /// What load runs share with the rest of `bench`.
-pub(crate) struct Aim<'a> {
+pub(crate) struct LoadOptions<'a> {
     pub(crate) target: &'a Target,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) trust: Trust,
@@ -77,7 +77,7 @@ impl LoadArgs {
     ///
     /// # Errors
     /// If a run cannot start.
-    pub(crate) fn run(&self, aim: &Aim<'_>, kinds: &[Kind]) -> anyhow::Result<Vec<Load>> {
+    pub(crate) fn run(&self, aim: &LoadOptions<'_>, kinds: &[Kind]) -> anyhow::Result<Vec<Load>> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&interrupted);
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
@@ -102,7 +102,7 @@ impl LoadArgs {
         Ok(loads)
     }
 
-    fn config(&self, aim: &Aim<'_>, kind: Kind) -> LoadConfig {
+    fn config(&self, aim: &LoadOptions<'_>, kind: Kind) -> LoadConfig {
         let connections = self.connections.unwrap_or(1) as usize;
         LoadConfig {
             transport: aim.transport,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::remote::{self, RemoteConfig, Testimony};
+use firstflight_bench::remote::{self, RemoteConfig, LabelSource};
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_report::{Record, Witness};
 use firstflight_samples::{Http, Kind, blank_record};
@@ -18,7 +18,7 @@ use crate::axes::{AxesArgs, command_line, seed_from_clock};
 use crate::judgement::JudgementArgs;
 use crate::outputs;
 use crate::show::Show;
-use load::{Aim, LoadArgs};
+use load::{LoadOptions, LoadArgs};
 
 /// Measure an external server: the cost of each kind of handshake, or how much load it takes.
 ///
@@ -166,9 +166,9 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
         limit: args.connection.max_time,
         seed,
         witness: match args.witness {
-            Witnesses::Auto => Testimony::Auto,
-            Witnesses::Packets => Testimony::Packets,
-            Witnesses::Kernel => Testimony::Kernel,
+            Witnesses::Auto => LabelSource::Auto,
+            Witnesses::Packets => LabelSource::Packets,
+            Witnesses::Kernel => LabelSource::Kernel,
         },
         output: Some(args.output.clone()),
         command: command_line(seed),
@@ -192,7 +192,7 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
         .build()
         .context("cannot start the resolver")?
         .block_on(args.connection.resolver()?.resolve(target.host(), target.port()))?;
-    let aim = Aim {
+    let aim = LoadOptions {
         target,
         addresses: addresses.into_iter().take(1).collect(),
         trust: args.connection.trust(),

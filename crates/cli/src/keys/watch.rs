@@ -34,7 +34,7 @@ pub(super) async fn run(
 
 /// Ends only where it could not start.
 async fn keep_up(source: &Source, target: &Target, exec: Option<String>) -> anyhow::Error {
-    let mut watch = match Watch::start(source, target, exec).await {
+    let mut watch = match KeyExporter::start(source, target, exec).await {
         Ok(watch) => watch,
         Err(error) => return error,
     };
@@ -46,7 +46,7 @@ async fn keep_up(source: &Source, target: &Target, exec: Option<String>) -> anyh
     }
 }
 
-struct Watch<'a> {
+struct KeyExporter<'a> {
     source: &'a Source,
     target: &'a Target,
     /// The last ring that could be had: time goes on without its source.
@@ -56,7 +56,7 @@ struct Watch<'a> {
     complaint: String,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> KeyExporter<'a> {
     /// The server may have read anything before, so the command is due at the start.
     async fn start(
         source: &'a Source,

@@ -128,7 +128,7 @@ fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
     }
     // Before any thread is started: the kernel demands it.
     firstflight_emulator::enter_user_namespace()?;
-    let end = Ending::default();
+    let end = StopRequest::default();
     let scratch = Scratch::make({
         let end = end.clone();
         move || end.ask()
@@ -191,12 +191,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// How the end is requested. Once the lab is up, the first interruption lets it end in order, and a
 /// second one ends it on the spot.
 #[derive(Clone, Default)]
-struct Ending {
+struct StopRequest {
     up: Arc<AtomicBool>,
     asked: Arc<AtomicBool>,
 }
 
-impl Ending {
+impl StopRequest {
     /// By a signal; whether it is seen to.
     fn ask(&self) -> bool {
         !self.asked.swap(true, Ordering::SeqCst) && self.up.load(Ordering::SeqCst)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use firstflight_lab::{Handshake, Seen, Sketch, SketchedNetwork, SketchedServer, TlsVersion};
+use firstflight_lab::{Handshake, Seen, LabDescription, NetworkDescription, ServerDescription, TlsVersion};
 use serde_json::{Value, json};
 
 /// For people or for programs.
@@ -20,7 +20,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(sketch: &Sketch, form: Form) -> Self {
+    pub(super) fn new(sketch: &LabDescription, form: Form) -> Self {
         let widest = |names: &mut dyn Iterator<Item = &str>, least: &str| {
             names.map(|name| name.chars().count()).chain([least.len()]).max().unwrap_or(0)
         };
@@ -30,7 +30,7 @@ impl Live {
     }
 
     /// What there is and how to enter.
-    pub(super) fn opening(&self, sketch: &Sketch) -> String {
+    pub(super) fn opening(&self, sketch: &LabDescription) -> String {
         match self.form {
             Form::Json => line("up", serde_json::to_value(sketch).unwrap_or_default()),
             Form::Text => format!(
@@ -138,7 +138,7 @@ fn what(seen: &Seen) -> String {
     what
 }
 
-fn networks(sketch: &Sketch) -> String {
+fn networks(sketch: &LabDescription) -> String {
     let rate = |mbps: Option<f64>| mbps.map_or("-".to_owned(), |mbps| format!("{mbps} Mbit/s"));
     let mut rows = vec![["network", "round trip", "down", "up", "name inside"].map(str::to_owned)];
     rows.extend(sketch.networks.iter().map(|network| {
@@ -153,7 +153,7 @@ fn networks(sketch: &Sketch) -> String {
     table(&rows)
 }
 
-fn servers(sketch: &Sketch) -> String {
+fn servers(sketch: &LabDescription) -> String {
     let first = sketch.networks.first();
     let mut rows = vec![["server", "HTTP", "0-RTT over", "URL inside"].map(str::to_owned)];
     rows.extend(sketch.servers.iter().map(|server| {
@@ -178,7 +178,7 @@ fn servers(sketch: &Sketch) -> String {
     format!("{}pages: {pages}{others}\n", table(&rows))
 }
 
-fn entering(sketch: &Sketch) -> String {
+fn entering(sketch: &LabDescription) -> String {
     let mut text = format!(
         "From another terminal, a shell inside, and a browser that has 0-RTT on:\n  \
          firstflight lab --enter {pid}\n  firstflight lab --enter {pid} --browser firefox\n",
@@ -194,7 +194,7 @@ fn entering(sketch: &Sketch) -> String {
 }
 
 /// Commands that are worth a try.
-fn try_inside(sketch: &Sketch, network: &SketchedNetwork, server: &SketchedServer) -> String {
+fn try_inside(sketch: &LabDescription, network: &NetworkDescription, server: &ServerDescription) -> String {
     let url = sketch.url(network, server, "/");
     format!(
         "Inside, twice:\n  \
@@ -218,8 +218,8 @@ fn table<const N: usize>(rows: &[[String; N]]) -> String {
 mod tests {
     use super::*;
 
-    fn sketch() -> Sketch {
-        let network = |name: &str, host: &str, rtt_ms, mbps| SketchedNetwork {
+    fn sketch() -> LabDescription {
+        let network = |name: &str, host: &str, rtt_ms, mbps| NetworkDescription {
             name: name.to_owned(),
             host: host.to_owned(),
             address: [10, 77, 1, 2].into(),
@@ -227,7 +227,7 @@ mod tests {
             down_mbps: mbps,
             up_mbps: mbps,
         };
-        let server = |name: &str, port, http: &[&'static str], quic| SketchedServer {
+        let server = |name: &str, port, http: &[&'static str], quic| ServerDescription {
             name: name.to_owned(),
             version: format!("{name} 1"),
             port,
@@ -235,7 +235,7 @@ mod tests {
             early_data: true,
             early_data_quic: quic,
         };
-        Sketch {
+        LabDescription {
             pid: 4711,
             directory: "/tmp/lab".into(),
             trust: "/tmp/lab/authority.pem".into(),

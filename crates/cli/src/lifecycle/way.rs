@@ -13,7 +13,7 @@ use rustix::net::{
 
 /// One end of it. Calls block.
 #[derive(Debug)]
-pub struct Way(UnixStream);
+pub struct HandoffChannel(UnixStream);
 
 /// What has come.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Message {
     pub descriptors: Vec<OwnedFd>,
 }
 
-impl Way {
+impl HandoffChannel {
     /// Both ends: one stays, the other is the successor's standard input.
     ///
     /// # Errors
@@ -141,9 +141,9 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Way, Way) {
-        let (here, there) = Way::new().unwrap();
-        (here, Way(UnixStream::from(there)))
+    fn pair() -> (HandoffChannel, HandoffChannel) {
+        let (here, there) = HandoffChannel::new().unwrap();
+        (here, HandoffChannel(UnixStream::from(there)))
     }
 
     #[test]

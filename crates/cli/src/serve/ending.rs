@@ -9,13 +9,13 @@ use firstflight_server::ServerHandle;
 use super::signals::Signals;
 
 /// How the process is told to stop, whatever else it does.
-pub(super) struct Ending {
+pub(super) struct Termination {
     server: ServerHandle,
     notifier: Arc<Notifier>,
     begun: bool,
 }
 
-impl Ending {
+impl Termination {
     pub(super) fn new(server: ServerHandle, notifier: Arc<Notifier>) -> Self {
         Self { server, notifier, begun: false }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use firstflight::lifecycle::{
-    Activated, Files, Notice, Notifier, User, Way, activated, forbid_dumps, forbid_new_privileges,
+    Activated, Files, Notice, Notifier, User, HandoffChannel, activated, forbid_dumps, forbid_new_privileges,
 };
 use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
 use firstflight_server::{InheritedState, Server, ServerHandle};
@@ -17,11 +17,11 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
 use super::console::{self, Console};
-use super::ending::Ending;
+use super::ending::Termination;
 use super::sentence;
 use super::signals::{Event, Signals};
 use super::upgrade::{self, Attempt, Predecessor};
-use super::watch::Watch;
+use super::watch::FileWatcher;
 
 /// Where the configuration comes from, at the start and again at each reload.
 pub(super) struct Source {
@@ -39,7 +39,7 @@ pub(super) struct Source {
 pub(super) async fn serve(
     source: Source,
     first: First,
-    way: Option<Arc<Way>>,
+    way: Option<Arc<HandoffChannel>>,
 ) -> anyhow::Result<ExitCode> {
     // Caught from before the ready line on, which is when others may send them.
     let signals = Signals::catch()?;
@@ -82,7 +82,7 @@ pub(super) async fn serve(
         console: console.clone(),
         has_admin,
         source: Arc::new(source),
-        files: Watch::new(files),
+        files: FileWatcher::new(files),
         watching: settings.watch,
         notifier: Arc::new(Notifier::from_environment()),
         bereft: Arc::default(),
@@ -155,7 +155,7 @@ struct Process {
     /// Whether the configuration in use has an operators' side.
     has_admin: bool,
     source: Arc<Source>,
-    files: Watch,
+    files: FileWatcher,
     watching: bool,
     notifier: Arc<Notifier>,
     /// The process that has taken over has failed: nobody accepts connections.
@@ -165,7 +165,7 @@ struct Process {
 impl Process {
     async fn follow(mut self, mut signals: Signals) {
         let (server, notifier) = (self.server.clone(), self.notifier.clone());
-        let mut ending = Ending::new(server, notifier);
+        let mut ending = Termination::new(server, notifier);
         loop {
             match signals.next().await {
                 Event::Stop => ending.stop(),

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use firstflight::lifecycle::{Notice, Notifier, Way};
+use firstflight::lifecycle::{Notice, Notifier, HandoffChannel};
 use firstflight_server::{InheritedState, Server, ServerHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -32,7 +32,7 @@ use tracing::{info, warn};
 
 /// What a process has that takes another one's place.
 pub(super) struct Predecessor {
-    way: Arc<Way>,
+    way: Arc<HandoffChannel>,
     register: StdUnixStream,
 }
 
@@ -40,11 +40,11 @@ pub(super) struct Predecessor {
 ///
 /// # Errors
 /// The system's.
-pub(super) fn way() -> anyhow::Result<Option<Arc<Way>>> {
+pub(super) fn way() -> anyhow::Result<Option<Arc<HandoffChannel>>> {
     if env::var_os(SUCCESSOR).is_none() {
         return Ok(None);
     }
-    let way = Way::from_stdin().context("the process before this one cannot be talked to")?;
+    let way = HandoffChannel::from_stdin().context("the process before this one cannot be talked to")?;
     way.set_patience(Some(PATIENCE))?;
     Ok(Some(Arc::new(way)))
 }
@@ -54,7 +54,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// It has gone, or is too different.
-    pub(super) fn hear(way: Arc<Way>) -> anyhow::Result<(Self, InheritedState)> {
+    pub(super) fn hear(way: Arc<HandoffChannel>) -> anyhow::Result<(Self, InheritedState)> {
         let mut message = way.receive().context("the process before this one says nothing")?;
         let inherited = InheritedState::from_parts(&message.bytes, &mut message.descriptors)?;
         let register = message.descriptors.pop().map(StdUnixStream::from);
@@ -140,7 +140,7 @@ async fn name_main(notifier: &Arc<Notifier>, process: u32) -> anyhow::Result<()>
 async fn hand_over(
     server: &ServerHandle,
     register: StdUnixStream,
-    way: &Arc<Way>,
+    way: &Arc<HandoffChannel>,
 ) -> anyhow::Result<()> {
     server.hand_over(stream(register)?).await?;
     server.leave_udp();
@@ -156,8 +156,8 @@ fn start(
     attempt: &Attempt,
     inherited: &InheritedState,
     register: &StdUnixStream,
-) -> anyhow::Result<(u32, Arc<Way>)> {
-    let (way, stdin) = Way::new()?;
+) -> anyhow::Result<(u32, Arc<HandoffChannel>)> {
+    let (way, stdin) = HandoffChannel::new()?;
     way.set_patience(Some(PATIENCE))?;
     let process = attempt.begin(stdin)?;
     let said = tell(&way, inherited, register).and_then(|()| way.receive());
@@ -185,7 +185,7 @@ fn spawn(stdin: OwnedFd) -> anyhow::Result<Child> {
     command.spawn().with_context(|| format!("cannot start {}", program.display()))
 }
 
-fn tell(way: &Way, inherited: &InheritedState, register: &StdUnixStream) -> io::Result<()> {
+fn tell(way: &HandoffChannel, inherited: &InheritedState, register: &StdUnixStream) -> io::Result<()> {
     let (bytes, mut descriptors) = inherited.parts();
     descriptors.push(register.as_fd());
     way.send(&bytes, &descriptors)
@@ -282,7 +282,7 @@ fn terminate(process: &Child) {
     }
 }
 
-async fn hear(way: &Arc<Way>) -> io::Result<Vec<u8>> {
+async fn hear(way: &Arc<HandoffChannel>) -> io::Result<Vec<u8>> {
     let way = way.clone();
     let heard = spawn_blocking(move || way.receive()).await;
     heard.map_err(io::Error::other)?.map(|message| message.bytes)

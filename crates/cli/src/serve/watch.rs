@@ -7,13 +7,13 @@ use firstflight::lifecycle::Files;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Files that are looked at now and then, on threads of their own.
-pub(super) struct Watch {
+pub(super) struct FileWatcher {
     files: Arc<Mutex<Files>>,
     /// The look that was started last.
     look: Option<JoinHandle<bool>>,
 }
 
-impl Watch {
+impl FileWatcher {
     pub(super) fn new(files: Files) -> Self {
         Self { files: Arc::new(Mutex::new(files)), look: None }
     }
@@ -70,7 +70,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("cert");
         fs::write(&file, "a").unwrap();
-        let mut watch = Watch::new(Files::new([file.clone()]));
+        let mut watch = FileWatcher::new(Files::new([file.clone()]));
         let files = watch.files.clone();
         let (locked, wait) = std::sync::mpsc::channel();
         let (release, released) = std::sync::mpsc::channel::<()>();

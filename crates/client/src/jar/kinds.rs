@@ -98,7 +98,7 @@ pub(super) enum Carrier {
 
 /// What a transfer can use.
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
+pub struct JarQuery<'a> {
     /// Whom the connection goes to.
     pub origin: &'a Origin,
     /// How it will be verified.

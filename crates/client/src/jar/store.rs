@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::{Carrier, Origin, Ticket, Token, TrustId, Wanted};
+use super::{Carrier, Origin, Ticket, Token, TrustId, JarQuery};
 
 /// What a jar holds, without files and clocks.
 #[derive(Debug, Default)]
@@ -140,7 +140,7 @@ impl Contents {
     /// Takes out the newest that fits, with early data before without if that is wanted.
     pub(super) fn take(
         &mut self,
-        wanted: &Wanted<'_>,
+        wanted: &JarQuery<'_>,
         carrier: Carrier,
         alpn: &[Vec<u8>],
     ) -> Option<Entry> {
@@ -265,7 +265,7 @@ impl Entry {
         self.scheme == scheme && self.host == host && self.port == port
     }
 
-    fn fits(&self, wanted: &Wanted<'_>, alpn: &[Vec<u8>]) -> bool {
+    fn fits(&self, wanted: &JarQuery<'_>, alpn: &[Vec<u8>]) -> bool {
         let origin = wanted.origin;
         let (oldest, newest) = wanted.versions;
         let alpn_fits = match &self.alpn {

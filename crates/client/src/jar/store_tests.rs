@@ -43,7 +43,7 @@ fn take_for(
     trust: &str,
     early_data: bool,
 ) -> Option<Entry> {
-    let wanted = Wanted {
+    let wanted = JarQuery {
         origin: &origin(host),
         trust: &TrustId(trust.into()),
         tcp: None,

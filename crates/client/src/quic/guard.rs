@@ -15,7 +15,7 @@ use h3::quic::{
 use quinn::VarInt;
 
 /// A connection whose streams are guarded.
-pub(super) struct Guarded {
+pub(super) struct GuardedConnection {
     inner: h3_quinn::Connection,
     connection: quinn::Connection,
     /// Streams of the server in one direction that came so far.
@@ -55,7 +55,7 @@ pub(super) struct Recv {
     connection: Option<quinn::Connection>,
 }
 
-impl Guarded {
+impl GuardedConnection {
     /// `head`: bytes that a response's head may have as it is sent.
     pub(super) fn new(connection: quinn::Connection, head: u64) -> Self {
         let inner = h3_quinn::Connection::new(connection.clone());
@@ -85,7 +85,7 @@ impl Latest {
     }
 }
 
-impl quic::Connection<Bytes> for Guarded {
+impl quic::Connection<Bytes> for GuardedConnection {
     type RecvStream = Recv;
     type OpenStreams = Opener;
 
@@ -121,7 +121,7 @@ impl quic::Connection<Bytes> for Guarded {
     }
 }
 
-impl OpenStreams<Bytes> for Guarded {
+impl OpenStreams<Bytes> for GuardedConnection {
     type BidiStream = Bidi;
     type SendStream = h3_quinn::SendStream<Bytes>;
 

@@ -8,7 +8,7 @@ use h3::error::{Code, StreamError};
 use http::{HeaderMap, Method, StatusCode, Version, header};
 
 use super::failure;
-use super::guard::{Guarded, HandedOn, Latest, Opener, Recv};
+use super::guard::{GuardedConnection, HandedOn, Latest, Opener, Recv};
 use crate::exchange::{MAX_INFORMATIONAL, too_many_informational, write_head};
 use crate::{ClientError, Head, Request};
 
@@ -39,7 +39,7 @@ impl Http3 {
     /// # Errors
     /// [`ClientError`] when the connection has failed already.
     pub async fn open(quic: quinn::Connection) -> Result<Self, ClientError> {
-        let guarded = Guarded::new(quic.clone(), MAX_HEAD);
+        let guarded = GuardedConnection::new(quic.clone(), MAX_HEAD);
         let latest = guarded.latest();
         let (connection, sender) = h3::client::builder()
             .max_field_section_size(MAX_HEAD)
@@ -166,7 +166,7 @@ type Upload = Pin<Box<dyn Future<Output = Result<(), StreamError>> + Send>>;
 
 /// Polls the connection and the request's body beside what waits for them.
 struct Driver {
-    connection: Option<Connection<Guarded, Bytes>>,
+    connection: Option<Connection<GuardedConnection, Bytes>>,
     upload: Option<Upload>,
 }
 

@@ -2,7 +2,7 @@ use std::cell::Cell;
 
 use super::{Carriers, Transfer};
 use crate::quic::ALPN;
-use crate::{ClientError, Event, Origin, Scheme, Target, Ticket, Token, Wanted};
+use crate::{ClientError, Event, Origin, Scheme, Target, Ticket, Token, JarQuery};
 
 /// What came out of the jar for the connection that is being made.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Transfer<'_> {
         self.links.get_mut().clear();
         let (Some(jar), Scheme::Https) = (&config.jar, target.scheme()) else { return Ok(()) };
         let (tcp, quic) = (config.http.alpn(), [ALPN.to_vec()]);
-        let wanted = Wanted {
+        let wanted = JarQuery {
             origin: &origin(target),
             trust: &self.client.trust,
             tcp: (carriers != Carriers::Quic).then_some(tcp.as_slice()),

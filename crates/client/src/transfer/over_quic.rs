@@ -12,7 +12,7 @@ use crate::quic::{Launched, QuicHandle, QuicLink, launch, start};
 use crate::{ClientError, Event, Head, Http3, Receiving, Request};
 
 /// A connection over QUIC whose handshake is complete.
-pub(super) struct Won {
+pub(super) struct QuicReady {
     link: QuicLink,
     launched: Launched,
 }
@@ -36,7 +36,7 @@ impl Transfer<'_> {
         early: bool,
         alone: bool,
         addresses: &[SocketAddr],
-    ) -> Result<Won, ClientError> {
+    ) -> Result<QuicReady, ClientError> {
         let safe = is_safe(&request.method);
         let mut remembered = Some(self.remembered(early && (safe || alone)));
         let mut committed = false;
@@ -114,10 +114,10 @@ impl Transfer<'_> {
     /// The exchange on a connection over QUIC, and its end.
     pub(super) async fn over_quic(
         &mut self,
-        won: Won,
+        won: QuicReady,
         request: &Request,
     ) -> Result<Outcome, ClientError> {
-        let Won { link, launched } = won;
+        let QuicReady { link, launched } = won;
         self.note_link(&link, request);
         self.report.marks.sent = launched.sent;
         let was_early = launched.on_its_way.is_some();
@@ -227,9 +227,9 @@ async fn finish_quic(
     mut link: QuicLink,
     request: &Request,
     address: SocketAddr,
-) -> Result<Won, ClientError> {
+) -> Result<QuicReady, ClientError> {
     match tokio::time::timeout(HANDSHAKE, launch(&mut link, request)).await {
-        Ok(launched) => Ok(Won { launched: launched?, link }),
+        Ok(launched) => Ok(QuicReady { launched: launched?, link }),
         Err(_) => Err(ClientError::Quic {
             address,
             reason: format!("no answer over UDP for {} s", HANDSHAKE.as_secs()),

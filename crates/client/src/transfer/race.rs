@@ -6,7 +6,7 @@ use firstflight_tls::{Offer, TlsStream};
 use tokio::net::TcpStream;
 
 use super::Transfer;
-use super::over_quic::Won;
+use super::over_quic::QuicReady;
 use super::over_tcp::TcpWay;
 use crate::connect::connect_tcp;
 use crate::quic::QuicHandle;
@@ -14,13 +14,13 @@ use crate::{ClientError, Event, Request, Stream};
 
 /// Who could send first.
 pub(super) enum Winner {
-    Quic(Box<Won>),
+    Quic(Box<QuicReady>),
     /// And why TCP was tried.
-    Tcp(Box<Reached>, String),
+    Tcp(Box<TcpReady>, String),
 }
 
 /// A connection over TCP on which nothing of the request has been sent.
-pub(super) struct Reached {
+pub(super) struct TcpReady {
     way: TcpWay,
     offer: Offer,
     stream: TlsStream<TcpStream>,
@@ -69,23 +69,23 @@ impl Transfer<'_> {
         request: &Request,
         early: bool,
         addresses: &[SocketAddr],
-    ) -> Result<Reached, ClientError> {
+    ) -> Result<TcpReady, ClientError> {
         // With Fast Open a socket says that it is connected before anybody has answered.
         let tcp = connect_tcp(addresses, false).await?;
         let (way, offer) = (TcpWay::of(&tcp, false), self.offer(request, early));
         let stream = TlsStream::connect(&self.client.connector, tcp.stream, &offer).await?;
-        Ok(Reached { way, offer, stream })
+        Ok(TcpReady { way, offer, stream })
     }
 
     /// Goes on with the connection over TCP that won. If the request left as early data over QUIC,
     /// it is sent a second time from here on; only those with a safe method are.
     pub(super) fn take_over(
         &mut self,
-        reached: Box<Reached>,
+        reached: Box<TcpReady>,
         request: &Request,
         why: &str,
     ) -> Stream<TcpStream> {
-        let Reached { way, offer, stream } = *reached;
+        let TcpReady { way, offer, stream } = *reached;
         self.listener.event(&Event::TryingTcp(why));
         self.note_lost_copies(None);
         self.note_tcp(&way, request);

@@ -7,7 +7,7 @@ use firstflight_units::Length;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{EarlyDataSettings, Misfit, Mode, Policy, WhenNotAllowed};
+use crate::{EarlyDataSettings, SettingError, Mode, Policy, WhenNotAllowed};
 
 /// Early data, and what of it may run. How it is kept from running twice is told in
 /// [early-data.md](early-data.md).
@@ -44,10 +44,10 @@ pub(crate) struct EarlyDataSection {
 }
 
 impl EarlyDataSection {
-    pub(super) fn settings(self) -> Result<EarlyDataSettings, Misfit> {
+    pub(super) fn settings(self) -> Result<EarlyDataSettings, SettingError> {
         let mut policy = Policy::new(self.default);
         for (path, mode) in &self.paths {
-            let wrong = |reason| Misfit::new(path.clone(), reason).under("paths");
+            let wrong = |reason| SettingError::new(path.clone(), reason).under("paths");
             policy = policy.rule(path, *mode).map_err(|error| wrong(error.to_string()))?;
             if self.paths.contains_key(&format!("{path}/")) {
                 return Err(wrong(format!("{path:?} and \"{path}/\" are one path; keep one")));
@@ -56,7 +56,7 @@ impl EarlyDataSection {
         if self.freshness.is_zero() {
             let reason = "a freshness of 0 would refuse all early data; set enabled = false for \
                           that, or allow more than 0s";
-            return Err(Misfit::new("freshness", reason));
+            return Err(SettingError::new("freshness", reason));
         }
         Ok(EarlyDataSettings {
             enabled: self.enabled,

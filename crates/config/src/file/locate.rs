@@ -5,14 +5,14 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::error::Wrong;
+use crate::error::FileProblem;
 use crate::misfit::{Place, Step};
 
 /// A parser's error, in one line.
-pub(super) fn wrong(text: &str, error: &toml::de::Error) -> Wrong {
+pub(super) fn wrong(text: &str, error: &toml::de::Error) -> FileProblem {
     let at = error.span().map_or(0, |span| span.start);
     let reason = error.message().lines().collect::<Vec<_>>().join(", ");
-    Wrong { line: line(text, at), reason: in_our_words(&reason) }
+    FileProblem { line: line(text, at), reason: in_our_words(&reason) }
 }
 
 /// A sentence of the library that reads types, as an operator would say it.

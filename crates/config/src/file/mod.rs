@@ -34,10 +34,10 @@ pub(crate) use self::site::SiteSection;
 pub(crate) use self::store::StoreSection;
 pub(crate) use self::tickets::TicketSection;
 pub(crate) use self::tls::TlsSection;
-use crate::error::Wrong;
+use crate::error::FileProblem;
 use crate::{
     AccessLogSettings, AdminSettings, ConfigError, Content, Http3Settings, Limits, Listener,
-    LogSettings, Misfit, ProcessSettings, ServerConfig, Sites,
+    LogSettings, SettingError, ProcessSettings, ServerConfig, Sites,
 };
 
 /// A configuration file's content.
@@ -107,7 +107,7 @@ fn read_document(text: &str, path: &Path) -> Result<Document, ConfigError> {
     let unknown = unknown::take_out(table.get_mut());
     let mut wrongs: Vec<_> = unknown
         .into_iter()
-        .map(|(at, reason)| Wrong { line: locate::line(text, at), reason })
+        .map(|(at, reason)| FileProblem { line: locate::line(text, at), reason })
         .collect();
     let (document, errors) = sections::read(table.into_inner());
     wrongs.extend(errors.iter().map(wrong));
@@ -129,11 +129,11 @@ pub(crate) fn admin_section(path: &Path) -> Result<Option<AdminSettings>, Config
 
 impl Document {
     /// The settings, and what cannot be.
-    fn settings(self, base: &Path) -> (ServerConfig, Vec<Misfit>) {
+    fn settings(self, base: &Path) -> (ServerConfig, Vec<SettingError>) {
         let mut misfits = Vec::new();
         let mut config = ServerConfig::default();
         let has_store = self.store.is_some();
-        let mut note = |misfit: Misfit| misfits.push(misfit);
+        let mut note = |misfit: SettingError| misfits.push(misfit);
         match self.tls.settings(base) {
             Ok((tls, certificate)) => (config.tls, config.certificate) = (tls, certificate),
             Err(misfit) => note(misfit.under("tls")),
@@ -223,18 +223,18 @@ fn acme_beside(base: &Path, acme: AcmeConfig) -> AcmeConfig {
     }
 }
 
-fn refuse_if_any(misfits: Vec<Misfit>, text: &str, path: &Path) -> Result<(), ConfigError> {
+fn refuse_if_any(misfits: Vec<SettingError>, text: &str, path: &Path) -> Result<(), ConfigError> {
     if misfits.is_empty() {
         return Ok(());
     }
-    let wrong = |misfit: Misfit| Wrong {
+    let wrong = |misfit: SettingError| FileProblem {
         line: locate::line(text, locate::offset(text, &misfit.at)),
         reason: misfit.reason,
     };
     Err(refusal(misfits.into_iter().map(wrong).collect(), path))
 }
 
-fn refusal(mut wrongs: Vec<Wrong>, path: &Path) -> ConfigError {
+fn refusal(mut wrongs: Vec<FileProblem>, path: &Path) -> ConfigError {
     wrongs.sort();
     wrongs.dedup();
     ConfigError::Config { path: path.to_owned(), wrongs }

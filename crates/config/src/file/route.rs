@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::beside;
 use super::fields::Fields;
-use crate::{Action, EarlyRules, FileSettings, Misfit, Mode, Nonce, Redirect, Route, Timestamp};
+use crate::{Action, EarlyRules, FileSettings, SettingError, Mode, Nonce, Redirect, Route, Timestamp};
 
 /// What becomes of the requests below a path: exactly one of `root`, `upstream`, `redirect` and
 /// `status`.
@@ -69,7 +69,7 @@ pub(crate) struct RouteSection {
 }
 
 impl RouteSection {
-    pub(super) fn route(self, base: &Path) -> Result<Route, Misfit> {
+    pub(super) fn route(self, base: &Path) -> Result<Route, SettingError> {
         let early = EarlyRules {
             mode: self.early_data,
             idempotency_key: self.idempotency_key,
@@ -81,7 +81,7 @@ impl RouteSection {
         Ok(Route { path: self.path.clone(), action: self.action(base)?, headers, early })
     }
 
-    fn action(self, base: &Path) -> Result<Action, Misfit> {
+    fn action(self, base: &Path) -> Result<Action, SettingError> {
         self.check_company()?;
         if let Some(root) = self.root {
             let root = beside(base, root);
@@ -95,9 +95,9 @@ impl RouteSection {
             (Some(to), status) => redirect(&to, status).map(Action::Redirect),
             (None, Some(status)) => match StatusCode::from_u16(status) {
                 Ok(code) if (200..600).contains(&status) => Ok(Action::Status(code)),
-                _ => Err(Misfit::new("status", "a route's status is one of 200 to 599")),
+                _ => Err(SettingError::new("status", "a route's status is one of 200 to 599")),
             },
-            (None, None) => Err(Misfit::here(
+            (None, None) => Err(SettingError::here(
                 "the route has no answer; give root = \"DIR\", upstream = \"NAME\", redirect = \
                  \"URL\" or status = 404",
             )),
@@ -105,7 +105,7 @@ impl RouteSection {
     }
 
     /// Keys that exclude each other, or have no meaning alone.
-    fn check_company(&self) -> Result<(), Misfit> {
+    fn check_company(&self) -> Result<(), SettingError> {
         let actions = [
             ("root", self.root.is_some()),
             ("upstream", self.upstream.is_some()),
@@ -115,18 +115,18 @@ impl RouteSection {
         let mut given = actions.into_iter().filter(|(_, given)| *given).map(|(key, _)| key);
         if let (Some(one), Some(other)) = (given.next(), given.next()) {
             let reason = format!("a route has one answer, but this has {one} and {other}");
-            return Err(Misfit::new(other, reason));
+            return Err(SettingError::new(other, reason));
         }
         let of_files = [
             ("precompressed", !self.precompressed.is_empty()),
             ("follow_symlinks", self.follow_symlinks),
         ];
         if let (None, Some((key, _))) = (&self.root, of_files.iter().find(|(_, given)| *given)) {
-            return Err(Misfit::new(*key, format!("{key} is of use beside root alone")));
+            return Err(SettingError::new(*key, format!("{key} is of use beside root alone")));
         }
         if self.flight_header.is_some() && self.upstream.is_none() {
             let reason = "flight_header is of use beside upstream alone";
-            return Err(Misfit::new("flight_header", reason));
+            return Err(SettingError::new("flight_header", reason));
         }
         Ok(())
     }
@@ -179,16 +179,16 @@ impl Default for RouteSection {
     }
 }
 
-fn redirect(to: &str, status: Option<u16>) -> Result<Redirect, Misfit> {
+fn redirect(to: &str, status: Option<u16>) -> Result<Redirect, SettingError> {
     let not_there = "a redirect goes to a URL such as \"https://example.test/\" or a path such as \
                      \"/new\", in ASCII";
     let good = to.starts_with('/') || to.contains("://");
     let value = HeaderValue::from_str(to).ok().filter(|to| good && to.to_str().is_ok());
-    let to = value.ok_or_else(|| Misfit::new("redirect", not_there))?;
+    let to = value.ok_or_else(|| SettingError::new("redirect", not_there))?;
     let status = status.unwrap_or(StatusCode::PERMANENT_REDIRECT.as_u16());
     match StatusCode::from_u16(status) {
         Ok(status) if REDIRECTS.contains(&status.as_u16()) => Ok(Redirect { to, status }),
-        _ => Err(Misfit::new("status", "a redirect's status is 301, 302, 303, 307 or 308")),
+        _ => Err(SettingError::new("status", "a redirect's status is 301, 302, 303, 307 or 308")),
     }
 }
 

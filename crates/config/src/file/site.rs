@@ -9,7 +9,7 @@ use super::beside;
 use super::fields::Fields;
 use super::route::RouteSection;
 use super::tls;
-use crate::{CertificateSource, Misfit, Site};
+use crate::{CertificateSource, SettingError, Site};
 
 /// What is served under some names; there may be several. The first is for clients that name no
 /// site, or an unknown one.
@@ -41,7 +41,7 @@ pub(crate) struct SiteSection {
 }
 
 impl SiteSection {
-    pub(super) fn site(self, base: &Path) -> Result<Site, Misfit> {
+    pub(super) fn site(self, base: &Path) -> Result<Site, SettingError> {
         let routes = self.route.into_iter().enumerate();
         let routes = routes
             .map(|(at, route)| route.route(base).map_err(|misfit| misfit.under_index("route", at)));
@@ -49,7 +49,7 @@ impl SiteSection {
         let certificate = match (self.acme, files) {
             (true, Some(_)) => {
                 let reason = "the site has a certificate, so none is asked for; leave out either";
-                return Err(Misfit::new("acme", reason));
+                return Err(SettingError::new("acme", reason));
             }
             (true, None) => Some(CertificateSource::Acme),
             (false, files) => files,

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{beside, password};
-use crate::Misfit;
+use crate::SettingError;
 
 /// The Redis or Valkey that the cluster's nodes share; more in [cluster.md](cluster.md). Without
 /// this section the process is alone, and its strike register too.
@@ -97,7 +97,7 @@ pub(crate) enum Urls {
 
 impl StoreSection {
     /// The settings, in a file whose freshness window is `freshness`. Reads the passwords.
-    pub(super) fn config(self, freshness: Duration, base: &Path) -> Result<StoreConfig, Misfit> {
+    pub(super) fn config(self, freshness: Duration, base: &Path) -> Result<StoreConfig, SettingError> {
         let (addresses, tls) = self.addresses()?;
         let tls = self.tls(tls, base)?;
         let topology = self.topology(addresses)?;
@@ -121,8 +121,8 @@ impl StoreSection {
     }
 
     /// The addresses, and whether they are spoken to by TLS.
-    fn addresses(&self) -> Result<(Vec<Address>, bool), Misfit> {
-        let wrong = |reason: &str| Misfit::new("url", reason);
+    fn addresses(&self) -> Result<(Vec<Address>, bool), SettingError> {
+        let wrong = |reason: &str| SettingError::new("url", reason);
         let port = if self.mode == StoreMode::Sentinel { SENTINEL_PORT } else { STORE_PORT };
         let urls = match &self.url {
             Urls::One(url) => std::slice::from_ref(url),
@@ -151,12 +151,12 @@ impl StoreSection {
         Ok((urls.into_iter().map(|url| url.address).collect(), tls))
     }
 
-    fn tls(&self, tls: bool, base: &Path) -> Result<Option<StoreTls>, Misfit> {
+    fn tls(&self, tls: bool, base: &Path) -> Result<Option<StoreTls>, SettingError> {
         let unused =
             [("ca_file", self.ca_file.is_some()), ("server_name", self.server_name.is_some())];
         if let (false, Some((key, _))) = (tls, unused.iter().find(|(_, given)| *given)) {
             let reason = format!("{key} is for TLS only; give the url as rediss://HOST:PORT");
-            return Err(Misfit::new(*key, reason));
+            return Err(SettingError::new(*key, reason));
         }
         Ok(tls.then(|| StoreTls {
             ca_file: self.ca_file.clone().map(|file| beside(base, file)),
@@ -164,7 +164,7 @@ impl StoreSection {
         }))
     }
 
-    fn topology(&self, mut addresses: Vec<Address>) -> Result<Topology, Misfit> {
+    fn topology(&self, mut addresses: Vec<Address>) -> Result<Topology, SettingError> {
         if self.mode != StoreMode::Sentinel {
             let unused = [
                 ("master", self.master.is_some()),
@@ -172,7 +172,7 @@ impl StoreSection {
             ];
             if let Some((key, _)) = unused.iter().find(|(_, given)| *given) {
                 let reason = format!("{key} is for mode = \"sentinel\" only");
-                return Err(Misfit::new(*key, reason));
+                return Err(SettingError::new(*key, reason));
             }
         }
         match (self.mode, &self.master, self.database) {
@@ -180,13 +180,13 @@ impl StoreSection {
             (StoreMode::Sentinel, Some(master), _) => {
                 Ok(Topology::Sentinel { sentinels: addresses, master: master.clone() })
             }
-            (StoreMode::Sentinel, None, _) => Err(Misfit::new(
+            (StoreMode::Sentinel, None, _) => Err(SettingError::new(
                 "mode",
                 "mode = \"sentinel\" needs the master's name; give master = \"mymaster\"",
             )),
             (StoreMode::Cluster, _, 0) => Ok(Topology::Cluster { seeds: addresses }),
             (StoreMode::Cluster, ..) => {
-                Err(Misfit::new("database", "a cluster has database 0 alone"))
+                Err(SettingError::new("database", "a cluster has database 0 alone"))
             }
         }
     }
@@ -232,22 +232,22 @@ impl Default for StoreSection {
     }
 }
 
-fn password(key: &'static str, file: Option<&Path>) -> Result<Option<String>, Misfit> {
-    file.map(|file| password::read(file).map_err(|error| Misfit::new(key, error))).transpose()
+fn password(key: &'static str, file: Option<&Path>) -> Result<Option<String>, SettingError> {
+    file.map(|file| password::read(file).map_err(|error| SettingError::new(key, error))).transpose()
 }
 
 /// What cannot be, whatever else is said.
-fn check(config: &StoreConfig) -> Result<(), Misfit> {
+fn check(config: &StoreConfig) -> Result<(), SettingError> {
     let times = config.shared;
     if times.clock_margin < MIN_CLOCK_MARGIN || times.clock_margin > MAX_CLOCK_MARGIN {
         let reason = "clock_margin is out of bounds; allowed are 1s to 60s";
-        return Err(Misfit::new("clock_margin", reason));
+        return Err(SettingError::new("clock_margin", reason));
     }
     config.validate().map_err(|error| {
         let reason = error.to_string();
         let keys = ["budget", "connections", "prefix", "user"];
         let key = keys.into_iter().find(|key| reason.contains(key)).unwrap_or("url");
-        Misfit::new(if key == "user" { "username" } else { key }, reason)
+        SettingError::new(if key == "user" { "username" } else { key }, reason)
     })
 }
 

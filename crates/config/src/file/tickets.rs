@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::beside;
-use crate::{KeySource, Misfit, TicketSettings};
+use crate::{KeySource, SettingError, TicketSettings};
 
 /// Session tickets, and the keys that seal them; more in [keys.md](keys.md).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -66,7 +66,7 @@ pub(crate) enum Keys {
 
 impl TicketSection {
     /// The settings, of a file with or without a section `[store]`.
-    pub(super) fn settings(self, has_store: bool, base: &Path) -> Result<TicketSettings, Misfit> {
+    pub(super) fn settings(self, has_store: bool, base: &Path) -> Result<TicketSettings, SettingError> {
         self.check_company(has_store)?;
         check_name(self.zone.as_deref(), "zone")?;
         check_name(self.node.as_deref(), "node")?;
@@ -74,12 +74,12 @@ impl TicketSection {
         Ok(TicketSettings { keys: self.source(base)?, zone, node, single_use })
     }
 
-    fn source(self, base: &Path) -> Result<KeySource, Misfit> {
+    fn source(self, base: &Path) -> Result<KeySource, SettingError> {
         match self.keys {
             Keys::Process => Ok(KeySource::Process),
             Keys::File => match self.file {
                 Some(file) => Ok(KeySource::File(beside(base, file))),
-                None => Err(Misfit::new("keys", "keys = \"file\" needs file = \"ticket.keys\"")),
+                None => Err(SettingError::new("keys", "keys = \"file\" needs file = \"ticket.keys\"")),
             },
             Keys::Store => {
                 let default = Schedule::default();
@@ -87,23 +87,23 @@ impl TicketSection {
                 let rotation = self.rotation.unwrap_or(default.rotation());
                 let lifetime = self.lifetime.unwrap_or(default.lifetime());
                 let schedule = Schedule::new(rotation, lifetime)
-                    .map_err(|error| Misfit::new(key, error.to_string()))?;
+                    .map_err(|error| SettingError::new(key, error.to_string()))?;
                 let missing = "keys = \"store\" needs key_encryption_file, the file with the key \
                                under which they are sealed there";
                 match self.key_encryption_file {
                     Some(file) => {
                         Ok(KeySource::Store { key_encryption: beside(base, file), schedule })
                     }
-                    None => Err(Misfit::new("keys", missing)),
+                    None => Err(SettingError::new("keys", missing)),
                 }
             }
         }
     }
 
     /// Keys that need others, or have no meaning beside them.
-    fn check_company(&self, has_store: bool) -> Result<(), Misfit> {
+    fn check_company(&self, has_store: bool) -> Result<(), SettingError> {
         let only = |key: &'static str, source: &str| {
-            Err(Misfit::new(key, format!("{key} is for keys = \"{source}\" only")))
+            Err(SettingError::new(key, format!("{key} is for keys = \"{source}\" only")))
         };
         if self.file.is_some() && self.keys != Keys::File {
             return only("file", "file");
@@ -119,7 +119,7 @@ impl TicketSection {
         }
         let lonely = |key, what| {
             let reason = format!("{what} needs a store; give a section [store] with its url");
-            Err(Misfit::new(key, reason))
+            Err(SettingError::new(key, reason))
         };
         match (has_store, self.keys, self.single_use) {
             (false, Keys::Store, _) => lonely("keys", "keys = \"store\""),
@@ -150,13 +150,13 @@ impl TicketSection {
 }
 
 /// Whether it fits into records, tables and log lines.
-fn check_name(text: Option<&str>, key: &'static str) -> Result<(), Misfit> {
+fn check_name(text: Option<&str>, key: &'static str) -> Result<(), SettingError> {
     let Some(text) = text else { return Ok(()) };
     let good =
         (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     let reason =
         || format!("{key} is no name; allowed are 1 to {MAX_NAME} printable ASCII characters");
-    if good { Ok(()) } else { Err(Misfit::new(key, reason())) }
+    if good { Ok(()) } else { Err(SettingError::new(key, reason())) }
 }
 
 /// What still fits a line.

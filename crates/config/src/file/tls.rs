@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::beside;
-use crate::{CertificateSource, Misfit, TlsSettings};
+use crate::{CertificateSource, SettingError, TlsSettings};
 
 /// TLS on all listeners: versions, ciphers, tickets, and the certificate of sites without one.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -93,13 +93,13 @@ pub(crate) enum TlsVersion {
 }
 
 impl TlsSection {
-    pub(super) fn settings(self, base: &Path) -> Result<(TlsSettings, CertificateSource), Misfit> {
+    pub(super) fn settings(self, base: &Path) -> Result<(TlsSettings, CertificateSource), SettingError> {
         let certificate = certificate(self.certificate, self.key, base)?;
         let self_signed = !self.self_signed.is_empty() || self.save_self_signed.is_some();
         if certificate.is_some() && self_signed {
             let key = if self.self_signed.is_empty() { "save_self_signed" } else { "self_signed" };
             let reason = "there is a certificate, so none is made; leave out either";
-            return Err(Misfit::new(key, reason));
+            return Err(SettingError::new(key, reason));
         }
         let settings = TlsSettings {
             min_version: self.min_version.into(),
@@ -152,7 +152,7 @@ pub(super) fn certificate(
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
     base: &Path,
-) -> Result<Option<CertificateSource>, Misfit> {
+) -> Result<Option<CertificateSource>, SettingError> {
     match (cert, key) {
         (Some(cert), Some(key)) => {
             let (cert, key) = (beside(base, cert), beside(base, key));
@@ -160,11 +160,11 @@ pub(super) fn certificate(
         }
         (None, None) => Ok(None),
         (Some(_), None) => {
-            Err(Misfit::new("certificate", "the certificate needs its key; give key = \"FILE\""))
+            Err(SettingError::new("certificate", "the certificate needs its key; give key = \"FILE\""))
         }
         (None, Some(_)) => {
             let reason = "the key needs its certificate; give certificate = \"FILE\"";
-            Err(Misfit::new("key", reason))
+            Err(SettingError::new("key", reason))
         }
     }
 }

@@ -48,7 +48,7 @@ impl fmt::Display for BurstyLossSpec {
     }
 }
 
-use super::{Cell, CellSettings, Passage, Seeds, Verdict, percent, probability_fault};
+use super::{Cell, CellSettings, PacketInCell, Seeds, CellDecision, percent, probability_fault};
 
 /// Two states, each with a loss of its own; each packet may change the state.
 #[derive(Debug)]
@@ -68,11 +68,11 @@ impl BurstyLoss {
 }
 
 impl Cell for BurstyLoss {
-    fn pass(&mut self, _: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, _: &mut PacketInCell<'_>) -> CellDecision {
         let change = if self.bad { self.leave } else { self.enter };
         self.bad ^= self.random.random_bool(change);
         let lost = self.random.random_bool(self.loss[usize::from(self.bad)]);
-        if lost { Verdict::Drop } else { Verdict::Pass }
+        if lost { CellDecision::Drop } else { CellDecision::Pass }
     }
 }
 

@@ -38,7 +38,7 @@ impl fmt::Display for DelaySpec {
     }
 }
 
-use super::{Cell, CellSettings, Passage, Seeds, Verdict, delay_fault, nanoseconds};
+use super::{Cell, CellSettings, PacketInCell, Seeds, CellDecision, delay_fault, nanoseconds};
 
 /// Adds the same delay to each packet.
 #[derive(Debug)]
@@ -47,9 +47,9 @@ pub(super) struct Delay {
 }
 
 impl Cell for Delay {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         packet.at_ns = packet.at_ns.saturating_add(self.delay_ns);
-        Verdict::Pass
+        CellDecision::Pass
     }
 }
 

@@ -7,7 +7,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::{
-    Cell, CellSettings, Distribution, Passage, Seeds, Verdict, delay_fault, moved, nanoseconds,
+    Cell, CellSettings, Distribution, PacketInCell, Seeds, CellDecision, delay_fault, moved, nanoseconds,
 };
 
 /// A delay that varies.
@@ -98,7 +98,7 @@ impl Jitter {
 }
 
 impl Cell for Jitter {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         if packet.at_ns >= self.drawn_until_ns {
             self.drawn_ns = moved(self.delay_ns, self.distribution.draw(&mut self.random));
             self.drawn_until_ns = packet.at_ns.saturating_add(self.hold_ns);
@@ -108,7 +108,7 @@ impl Cell for Jitter {
             packet.at_ns = packet.at_ns.max(self.last_ns);
             self.last_ns = packet.at_ns;
         }
-        Verdict::Pass
+        CellDecision::Pass
     }
 
     fn keeps_order(&self) -> bool {

@@ -32,7 +32,7 @@ impl fmt::Display for LossSpec {
     }
 }
 
-use super::{Cell, CellSettings, Passage, Seeds, Verdict, percent, probability_fault};
+use super::{Cell, CellSettings, PacketInCell, Seeds, CellDecision, percent, probability_fault};
 
 /// Drops each packet with the same probability, whatever became of those before.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ impl Loss {
 }
 
 impl Cell for Loss {
-    fn pass(&mut self, _: &mut Passage<'_>) -> Verdict {
-        if self.random.random_bool(self.probability) { Verdict::Drop } else { Verdict::Pass }
+    fn pass(&mut self, _: &mut PacketInCell<'_>) -> CellDecision {
+        if self.random.random_bool(self.probability) { CellDecision::Drop } else { CellDecision::Pass }
     }
 }
 

@@ -72,14 +72,14 @@ pub(crate) struct Seeds {
 }
 
 /// A packet inside a cell.
-pub(crate) struct Passage<'a> {
+pub(crate) struct PacketInCell<'a> {
     /// When it is here, in nanoseconds of the caller's clock; a cell that delays moves it on.
     pub(crate) at_ns: u64,
     /// The Ethernet frame.
     pub(crate) frame: &'a [u8],
 }
 
-impl Passage<'_> {
+impl PacketInCell<'_> {
     /// Bytes that a rate is counted in: the IP packet, without the Ethernet header.
     fn length(&self) -> u64 {
         self.frame.len().saturating_sub(ETHERNET) as u64
@@ -88,7 +88,7 @@ impl Passage<'_> {
 
 /// What a cell did with a packet.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum CellDecision {
     /// Handed on.
     Pass,
     /// Handed on as this frame.
@@ -102,7 +102,7 @@ pub(crate) enum Verdict {
 /// One cell of one direction of one path.
 pub(crate) trait Cell: fmt::Debug + Send {
     /// Takes the next packet, in the order of logical times.
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict;
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision;
 
     /// Whether packets leave in the order in which they came.
     fn keeps_order(&self) -> bool {
@@ -157,8 +157,8 @@ mod trial {
     /// When a packet of so many bytes (IP) leaves, if it does.
     pub(super) fn pass(cell: &mut dyn Cell, at_ns: u64, length: usize) -> Option<u64> {
         let frame = vec![0; ETHERNET + length];
-        let mut packet = Passage { at_ns, frame: &frame };
-        (cell.pass(&mut packet) == Verdict::Pass).then_some(packet.at_ns)
+        let mut packet = PacketInCell { at_ns, frame: &frame };
+        (cell.pass(&mut packet) == CellDecision::Pass).then_some(packet.at_ns)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use etherparse::{Icmpv4Type, Ipv4Slice, PacketBuilder, icmpv4};
 
-use super::{Cell, CellSettings, ETHERNET, Passage, Seeds, Verdict};
+use super::{Cell, CellSettings, ETHERNET, PacketInCell, Seeds, CellDecision};
 
 /// A hop that carries no larger IP packets.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,15 +62,15 @@ pub(super) struct Mtu {
 }
 
 impl Cell for Mtu {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         if packet.length() <= u64::from(self.bytes) {
-            return Verdict::Pass;
+            return CellDecision::Pass;
         }
         match self.too_big {
-            TooBig::BlackHole => Verdict::Drop,
+            TooBig::BlackHole => CellDecision::Drop,
             TooBig::Icmp => match fragmentation_needed(packet.frame, self.bytes) {
-                Some(message) => Verdict::Refuse(message),
-                None => Verdict::Drop,
+                Some(message) => CellDecision::Refuse(message),
+                None => CellDecision::Drop,
             },
         }
     }
@@ -125,20 +125,20 @@ mod tests {
         frame
     }
 
-    fn verdict(frame: &[u8], too_big: TooBig) -> Verdict {
-        Mtu { bytes: 1_400, too_big }.pass(&mut Passage { at_ns: 0, frame })
+    fn verdict(frame: &[u8], too_big: TooBig) -> CellDecision {
+        Mtu { bytes: 1_400, too_big }.pass(&mut PacketInCell { at_ns: 0, frame })
     }
 
     #[test]
     fn what_fits_passes() {
-        assert_eq!(verdict(&frame(1_360, true), TooBig::Icmp), Verdict::Pass);
-        assert_eq!(verdict(&frame(1_361, true), TooBig::BlackHole), Verdict::Drop);
+        assert_eq!(verdict(&frame(1_360, true), TooBig::Icmp), CellDecision::Pass);
+        assert_eq!(verdict(&frame(1_361, true), TooBig::BlackHole), CellDecision::Drop);
     }
 
     #[test]
     fn rfc1191_4_the_sender_is_told_the_mtu_and_which_packet() {
         let sent = frame(1_361, true);
-        let Verdict::Refuse(message) = verdict(&sent, TooBig::Icmp) else { panic!("no message") };
+        let CellDecision::Refuse(message) = verdict(&sent, TooBig::Icmp) else { panic!("no message") };
         let parsed = etherparse::SlicedPacket::from_ethernet(&message).expect("a whole packet");
         let Some(etherparse::NetSlice::Ipv4(ip)) = parsed.net else { panic!("no IPv4") };
         assert_eq!(ip.header().destination(), [10, 77, 1, 1], "to the sender");
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_may_be_fragmented_or_is_no_ip_is_dropped_without_a_message() {
-        assert_eq!(verdict(&frame(1_400, false), TooBig::Icmp), Verdict::Drop);
-        assert_eq!(verdict(&vec![0xff; 1_500], TooBig::Icmp), Verdict::Drop);
+        assert_eq!(verdict(&frame(1_400, false), TooBig::Icmp), CellDecision::Drop);
+        assert_eq!(verdict(&vec![0xff; 1_500], TooBig::Icmp), CellDecision::Drop);
     }
 }

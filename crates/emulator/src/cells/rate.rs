@@ -56,7 +56,7 @@ const MIN_MBITS: f64 = 0.001;
 const MAX_MBITS: f64 = 100_000.0;
 const MAX_QUEUE_BYTES: u64 = 1 << 30;
 
-use super::{Cell, CellSettings, Passage, Seeds, Verdict};
+use super::{Cell, CellSettings, PacketInCell, Seeds, CellDecision};
 
 /// Serves packets one after the other at a rate; what finds the queue full is dropped.
 #[derive(Debug)]
@@ -82,19 +82,19 @@ impl Rate {
 }
 
 impl Cell for Rate {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         let now_ps = u128::from(packet.at_ns) * PS_PER_NS;
         let waiting_ps = self.free_ps.saturating_sub(now_ps);
         let waiting_bytes = waiting_ps as f64 * self.bits_per_second / (8.0 * PS_PER_SECOND);
         // An idle line takes any packet, however small the queue.
         if waiting_ps > 0 && waiting_bytes + packet.length() as f64 > self.queue_bytes {
-            return Verdict::Drop;
+            return CellDecision::Drop;
         }
         let start_ps = self.free_ps.max(now_ps.saturating_sub(self.burst_ps));
         self.free_ps = start_ps + self.time_ps(packet.length());
         let leaves_ns = self.free_ps.max(now_ps).div_ceil(PS_PER_NS);
         packet.at_ns = u64::try_from(leaves_ns).unwrap_or(u64::MAX);
-        Verdict::Pass
+        CellDecision::Pass
     }
 }
 

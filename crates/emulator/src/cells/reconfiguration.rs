@@ -7,7 +7,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::{
-    Cell, CellSettings, Distribution, Passage, Seeds, Verdict, delay_fault, mix, moved, nanoseconds,
+    Cell, CellSettings, Distribution, PacketInCell, Seeds, CellDecision, delay_fault, mix, moved, nanoseconds,
 };
 
 /// A delay drawn again at fixed intervals, for both directions of a path together.
@@ -110,14 +110,14 @@ impl Reconfiguration {
 }
 
 impl Cell for Reconfiguration {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         if packet.at_ns % self.period_ns < self.outage_ns {
-            return Verdict::Drop;
+            return CellDecision::Drop;
         }
         let delay_ns = self.delay_in(packet.at_ns / self.period_ns);
         packet.at_ns = packet.at_ns.saturating_add(delay_ns).max(self.last_ns);
         self.last_ns = packet.at_ns;
-        Verdict::Pass
+        CellDecision::Pass
     }
 }
 

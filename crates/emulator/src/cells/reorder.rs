@@ -40,7 +40,7 @@ impl fmt::Display for ReorderSpec {
 }
 
 use super::{
-    Cell, CellSettings, Passage, Seeds, Verdict, delay_fault, nanoseconds, percent,
+    Cell, CellSettings, PacketInCell, Seeds, CellDecision, delay_fault, nanoseconds, percent,
     probability_fault,
 };
 
@@ -59,11 +59,11 @@ impl Reorder {
 }
 
 impl Cell for Reorder {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         if self.random.random_bool(self.probability) {
             packet.at_ns = packet.at_ns.saturating_add(self.by_ns);
         }
-        Verdict::Pass
+        CellDecision::Pass
     }
 
     fn keeps_order(&self) -> bool {

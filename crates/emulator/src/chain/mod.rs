@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::cells::{Cell, CellSpec, Passage, Seeds, Verdict, mix};
+use crate::cells::{Cell, CellSpec, PacketInCell, Seeds, CellDecision, mix};
 use crate::counters::{CellCounters, LaneCounters};
 
 /// A packet that has left its chain.
@@ -190,19 +190,19 @@ impl Chain {
             packet.stage += 1;
             let exit = &mut packet.exit;
             let frame = exit.altered.as_ref().map_or(&exit.frame, |altered| &altered.1);
-            let mut passage = Passage { at_ns: exit.due_ns, frame };
+            let mut passage = PacketInCell { at_ns: exit.due_ns, frame };
             let verdict = cell.pass(&mut passage);
             exit.due_ns = passage.at_ns;
             match verdict {
-                Verdict::Pass => {}
-                Verdict::Alter(frame) => {
+                CellDecision::Pass => {}
+                CellDecision::Alter(frame) => {
                     counted.altered += 1;
                     exit.altered = Some((counted.name, frame.into()));
                 }
-                Verdict::Drop | Verdict::Refuse(_) => {
+                CellDecision::Drop | CellDecision::Refuse(_) => {
                     counted.dropped += 1;
                     exit.dropped_by = Some(counted.name);
-                    if let Verdict::Refuse(reply) = verdict {
+                    if let CellDecision::Refuse(reply) = verdict {
                         packet.reply = Some(reply);
                     }
                     return packet.exit.due_ns;

@@ -7,19 +7,19 @@ use std::os::fd::FromRawFd;
 
 use nix::errno::Errno;
 
-use super::Verdict;
+use super::FindingState;
 
 /// Whether cycles and instructions can be counted.
-pub(super) fn counters() -> Verdict {
+pub(super) fn counters() -> FindingState {
     let all = [CYCLES, INSTRUCTIONS].map(|event| count(event, 0));
     let own = [CYCLES, INSTRUCTIONS].map(|event| count(event, EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR));
     judge(&all, &own, &paranoia())
 }
 
-fn judge(all: &[Result<u64, Errno>; 2], own: &[Result<u64, Errno>; 2], paranoia: &str) -> Verdict {
+fn judge(all: &[Result<u64, Errno>; 2], own: &[Result<u64, Errno>; 2], paranoia: &str) -> FindingState {
     let works = |counts: &[Result<u64, Errno>; 2]| counts.iter().all(|c| matches!(c, Ok(1..)));
     if works(all) {
-        return Verdict::good("cycles and instructions are counted, the kernel's too");
+        return FindingState::good("cycles and instructions are counted, the kernel's too");
     }
     let loosen = "sysctl kernel.perf_event_paranoid=1, or run as root";
     if works(own) {
@@ -27,26 +27,26 @@ fn judge(all: &[Result<u64, Errno>; 2], own: &[Result<u64, Errno>; 2], paranoia:
             "cycles and instructions are counted, but not the kernel's \
              (kernel.perf_event_paranoid is {paranoia})"
         );
-        return Verdict::limited(what, loosen);
+        return FindingState::limited(what, loosen);
     }
     match own.iter().find_map(|count| count.err()) {
-        Some(Errno::EACCES | Errno::EPERM) => Verdict::limited(
+        Some(Errno::EACCES | Errno::EPERM) => FindingState::limited(
             format!("refused (kernel.perf_event_paranoid is {paranoia})"),
             format!("{loosen}; in a container, allow perf_event_open in its seccomp profile"),
         ),
-        Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP) => Verdict::limited(
+        Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP) => FindingState::limited(
             "this processor, or the hypervisor that emulates it, offers none",
             "run on the machine itself, or switch the virtual PMU on; CPU time is counted anyway",
         ),
-        Some(Errno::ENOSYS) => Verdict::limited(
+        Some(Errno::ENOSYS) => FindingState::limited(
             "this kernel has no performance events",
             "use a kernel with CONFIG_PERF_EVENTS; CPU time is counted anyway",
         ),
-        Some(errno) => Verdict::limited(
+        Some(errno) => FindingState::limited(
             format!("could not be opened: {}", errno.desc()),
             "CPU time is counted anyway",
         ),
-        None => Verdict::limited(
+        None => FindingState::limited(
             "they open and stay at zero, as those of some hypervisors do",
             "run on the machine itself; CPU time is counted anyway",
         ),

@@ -10,31 +10,31 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
 use nix::unistd::Pid;
 
-use super::Verdict;
+use super::FindingState;
 use crate::clock::monotonic_ns;
-use crate::{Promptness, wake_promptly};
+use crate::{WakeSettings, wake_promptly};
 
 /// Whether a container or a filter of system calls stands around this process; `open`: it lets all
 /// pass that the lab needs.
-pub(super) fn container(open: bool) -> Verdict {
+pub(super) fn container(open: bool) -> FindingState {
     let marks = [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman")];
     let kind = marks.iter().find(|(file, _)| Path::new(file).exists()).map(|(_, name)| *name);
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     judge_container(kind, &status, open)
 }
 
-fn judge_container(kind: Option<&str>, status: &str, open: bool) -> Verdict {
+fn judge_container(kind: Option<&str>, status: &str, open: bool) -> FindingState {
     let filtered = status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]));
     match (kind, filtered) {
-        (None, false) => Verdict::good("none, and no filter of system calls"),
+        (None, false) => FindingState::good("none, and no filter of system calls"),
         (kind, filtered) => {
             let kind =
                 kind.map_or("no container is recognised".to_owned(), |k| format!("a {k} one"));
             let filter = if filtered { "system calls are filtered (seccomp)" } else { "no filter" };
             if open {
-                return Verdict::good(format!("{kind}, {filter}: all passes that the lab needs"));
+                return FindingState::good(format!("{kind}, {filter}: all passes that the lab needs"));
             }
-            Verdict::limited(
+            FindingState::limited(
                 format!("{kind}, {filter}"),
                 "start it with --cap-add SYS_ADMIN \
                  --cap-add NET_ADMIN --cap-add NET_RAW --security-opt seccomp=unconfined",
@@ -44,28 +44,28 @@ fn judge_container(kind: Option<&str>, status: &str, open: bool) -> Verdict {
 }
 
 /// Whether TCP Fast Open is on outside the lab, which has a setting of its own.
-pub(super) fn fast_open() -> Verdict {
+pub(super) fn fast_open() -> FindingState {
     judge_fast_open(setting("net/ipv4/tcp_fastopen").as_deref())
 }
 
-fn judge_fast_open(value: Option<&str>) -> Verdict {
+fn judge_fast_open(value: Option<&str>) -> FindingState {
     let Some(bits) = value.and_then(|value| value.parse::<u32>().ok()) else {
-        return Verdict::limited(
+        return FindingState::limited(
             "net.ipv4.tcp_fastopen cannot be read",
             "mount /proc, and use a kernel with IPv4",
         );
     };
     let mend = "sysctl net.ipv4.tcp_fastopen=3 for `serve` and `fetch`; the lab sets it itself";
     match (bits & 1 != 0, bits & 2 != 0) {
-        (true, true) => Verdict::good("on for clients and servers"),
-        (true, false) => Verdict::limited("on for clients, off for servers", mend),
-        (false, true) => Verdict::limited("on for servers, off for clients", mend),
-        (false, false) => Verdict::limited("off", mend),
+        (true, true) => FindingState::good("on for clients and servers"),
+        (true, false) => FindingState::limited("on for clients, off for servers", mend),
+        (false, true) => FindingState::limited("on for servers, off for clients", mend),
+        (false, false) => FindingState::limited("off", mend),
     }
 }
 
 /// Whether cubic is there, which the lab puts on its routes.
-pub(super) fn congestion_control() -> Verdict {
+pub(super) fn congestion_control() -> FindingState {
     let flags = SockFlag::SOCK_CLOEXEC;
     let tried = socket(AddressFamily::Inet, SockType::Stream, flags, None)
         .and_then(|socket| setsockopt(&socket, sockopt::TcpCongestion, &"cubic".into()));
@@ -78,15 +78,15 @@ fn judge_congestion_control(
     tried: nix::Result<()>,
     available: Option<&str>,
     default: Option<&str>,
-) -> Verdict {
+) -> FindingState {
     let default = default.unwrap_or("unknown");
     let there = available.is_some_and(|names| names.split_whitespace().any(|n| n == "cubic"));
     match tried {
         // Ordinary users may not choose it for a socket, but for a route in a namespace of theirs.
-        Ok(()) | Err(Errno::EPERM) if tried.is_ok() || there => Verdict::good(format!(
+        Ok(()) | Err(Errno::EPERM) if tried.is_ok() || there => FindingState::good(format!(
             "cubic is there, and the lab sets it on its routes; this machine's default is {default}"
         )),
-        tried => Verdict::missing(
+        tried => FindingState::missing(
             format!(
                 "cubic cannot be chosen ({}); this machine's default is {default}",
                 tried.err().map_or("unknown", Errno::desc)
@@ -97,32 +97,32 @@ fn judge_congestion_control(
 }
 
 /// How many processors this process may use.
-pub(super) fn processors() -> Verdict {
+pub(super) fn processors() -> FindingState {
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     let count = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).count();
     judge_processors(count, fs::read_to_string("/sys/fs/cgroup/cpu.max").ok().as_deref())
 }
 
-fn judge_processors(count: usize, quota: Option<&str>) -> Verdict {
+fn judge_processors(count: usize, quota: Option<&str>) -> FindingState {
     let quota = quota.and_then(|text| {
         let (quota, period) = text.trim().split_once(' ')?;
         Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
     });
     match (count, quota) {
-        (_, Some(quota)) => Verdict::limited(
+        (_, Some(quota)) => FindingState::limited(
             format!("{count}, of which a control group allows {quota:.1}'s time"),
             "lift the quota (cpu.max): who has used it up sleeps for tens of milliseconds",
         ),
-        (0..4, None) => Verdict::limited(
+        (0..4, None) => FindingState::limited(
             format!("{count}, which client, link, servers and the measuring itself share"),
             "use a machine with 4 or more; figures of small ones are right, with more spread",
         ),
-        (_, None) => Verdict::good(format!("{count}")),
+        (_, None) => FindingState::good(format!("{count}")),
     }
 }
 
 /// Which clock there is, and what reading it costs.
-pub(super) fn clock() -> Verdict {
+pub(super) fn clock() -> FindingState {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = fs::read_to_string(file).map_or("unknown".to_owned(), |s| s.trim().to_owned());
     let began = Instant::now();
@@ -132,22 +132,22 @@ pub(super) fn clock() -> Verdict {
     judge_clock(&source, began.elapsed() / READS)
 }
 
-fn judge_clock(source: &str, cost: Duration) -> Verdict {
+fn judge_clock(source: &str, cost: Duration) -> FindingState {
     let said = format!("{source}, read in {} ns", cost.as_nanos());
     // Without the vDSO each read is a system call, or worse a device's register.
     if cost > DEAR {
-        Verdict::limited(
+        FindingState::limited(
             said,
             "boot with a clock source that is read without a system call (tsc, kvm-clock), or \
              measure while the machine has nothing else to do",
         )
     } else {
-        Verdict::good(said)
+        FindingState::good(said)
     }
 }
 
 /// How late a thread wakes that is prepared as the link's is.
-pub(super) fn wake_ups() -> Verdict {
+pub(super) fn wake_ups() -> FindingState {
     let measured = thread::Builder::new().spawn(|| {
         let taken = wake_promptly();
         let mut late: Vec<Duration> = (0..SLEEPS)
@@ -162,11 +162,11 @@ pub(super) fn wake_ups() -> Verdict {
     });
     match measured.map(thread::JoinHandle::join) {
         Ok(Ok((taken, median, worst))) => judge_wake_ups(taken, median, worst),
-        _ => Verdict::limited("no thread could be started", "let this user have more threads"),
+        _ => FindingState::limited("no thread could be started", "let this user have more threads"),
     }
 }
 
-fn judge_wake_ups(taken: Promptness, median: Duration, worst: Duration) -> Verdict {
+fn judge_wake_ups(taken: WakeSettings, median: Duration, worst: Duration) -> FindingState {
     let us = |duration: Duration| duration.as_micros();
     let said =
         format!("{} us late in the median after 1 ms, {} us at worst", us(median), us(worst));
@@ -177,19 +177,19 @@ fn judge_wake_ups(taken: Promptness, median: Duration, worst: Duration) -> Verdi
     let refused: Vec<_> =
         asked.into_iter().filter_map(|(name, taken)| (!taken).then_some(name)).collect();
     if !refused.is_empty() {
-        Verdict::limited(
+        FindingState::limited(
             format!("{said}; refused: {}", refused.join(", ")),
             "use a newer kernel, or allow prctl and sched_setattr in the container's seccomp \
              profile",
         )
     } else if median > LATE {
-        Verdict::limited(
+        FindingState::limited(
             said,
             "measure while the machine has nothing else to do; `--keep-awake` helps where virtual \
              processors fall asleep",
         )
     } else {
-        Verdict::good(said)
+        FindingState::good(said)
     }
 }
 
@@ -254,10 +254,10 @@ mod tests {
         assert_eq!(judge_clock("tsc", Duration::from_nanos(30)).state, State::Good);
         assert_eq!(judge_clock("hpet", Duration::from_micros(2)).state, State::Limited);
         let us = Duration::from_micros;
-        let all = Promptness { timer_slack: true, short_slice: true };
+        let all = WakeSettings { timer_slack: true, short_slice: true };
         assert_eq!(judge_wake_ups(all, us(80), us(900)).state, State::Good);
         assert_eq!(judge_wake_ups(all, us(800), us(900)).state, State::Limited);
-        let old = judge_wake_ups(Promptness { short_slice: false, ..all }, us(80), us(900));
+        let old = judge_wake_ups(WakeSettings { short_slice: false, ..all }, us(80), us(900));
         assert!(old.what.contains("6.12"), "{old:?}");
     }
 }

@@ -63,7 +63,7 @@ pub fn examine() -> Vec<Finding> {
         ("clock", machine::clock()),
         ("wake-ups", machine::wake_ups()),
     ];
-    let finding = |(name, Verdict { state, what, mend }): (&'static str, Verdict)| Finding {
+    let finding = |(name, FindingState { state, what, mend }): (&'static str, FindingState)| Finding {
         name,
         state,
         what,
@@ -74,13 +74,13 @@ pub fn examine() -> Vec<Finding> {
 
 /// A finding without its name.
 #[derive(Debug, PartialEq, Eq)]
-struct Verdict {
+struct FindingState {
     state: State,
     what: String,
     mend: Option<String>,
 }
 
-impl Verdict {
+impl FindingState {
     fn good(what: impl Into<String>) -> Self {
         Self { state: State::Good, what: what.into(), mend: None }
     }

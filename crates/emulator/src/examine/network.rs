@@ -6,49 +6,49 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
 
-use super::Verdict;
+use super::FindingState;
 use super::trial::in_a_copy;
 use crate::ring::PacketRing;
 use crate::tun::{self, TunPort};
 use crate::{LinkError, Network, NetworkConfig, PathConfig, Privilege, enter_user_namespace};
 
 /// Whether this process may make network namespaces.
-pub(super) fn namespaces() -> Verdict {
+pub(super) fn namespaces() -> FindingState {
     in_a_copy(|| match inside() {
-        Ok(Privilege::Held) => Verdict::good("made with the capabilities that this process has"),
+        Ok(Privilege::Held) => FindingState::good("made with the capabilities that this process has"),
         Ok(Privilege::UserNamespace) => {
-            Verdict::good("made by an ordinary user, in a user namespace")
+            FindingState::good("made by an ordinary user, in a user namespace")
         }
         Err(error) => refused(&error),
     })
 }
 
 /// Where this process has every right: whether an ordinary user could do the same.
-pub(super) fn ordinary_users() -> Verdict {
+pub(super) fn ordinary_users() -> FindingState {
     if !geteuid().is_root() {
-        return Verdict::good("this is one; see namespaces");
+        return FindingState::good("this is one; see namespaces");
     }
     in_a_copy(|| {
         if let Err(why) = become_nobody() {
-            return Verdict::good(format!(
+            return FindingState::good(format!(
                 "not tried, since this process cannot become one ({why})"
             ));
         }
         match inside() {
-            Ok(_) => Verdict::good("they can make namespaces as well"),
+            Ok(_) => FindingState::good("they can make namespaces as well"),
             Err(error) => {
-                let Verdict { what, mend, .. } = refused(&error);
-                Verdict::limited(what, mend.unwrap_or_default())
+                let FindingState { what, mend, .. } = refused(&error);
+                FindingState::limited(what, mend.unwrap_or_default())
             }
         }
     })
 }
 
 /// Whether a ring can be opened on an interface in a namespace of ours.
-pub(super) fn packet_sockets() -> Verdict {
+pub(super) fn packet_sockets() -> FindingState {
     in_a_copy(|| match inside().and_then(|_| PacketRing::open("lo")) {
-        Ok(_) => Verdict::good("a packet ring opens"),
-        Err(error @ LinkError::System { .. }) => Verdict::missing(
+        Ok(_) => FindingState::good("a packet ring opens"),
+        Err(error @ LinkError::System { .. }) => FindingState::missing(
             error.to_string(),
             "load the driver (`modprobe af_packet`, CONFIG_PACKET), or give the container \
              CAP_NET_RAW and 8 MiB of memory for each ring",
@@ -58,19 +58,19 @@ pub(super) fn packet_sockets() -> Verdict {
 }
 
 /// Whether a whole network can be built, and a packet gets through it.
-pub(super) fn packet_rings() -> Verdict {
+pub(super) fn packet_rings() -> FindingState {
     in_a_copy(|| {
         let tried = enter_user_namespace().and_then(|_| send_through(NetworkConfig::new(path())));
         match tried {
             Ok(told) => told,
             Err(LinkError::Netlink { step, source }) if step.contains("interface pair") => {
-                Verdict::missing(
+                FindingState::missing(
                     format!("could not {step}: {source}"),
                     "load the driver (`modprobe veth`, CONFIG_VETH)",
                 )
             }
             Err(LinkError::Netlink { step, source }) if step.contains("congestion") => {
-                Verdict::missing(
+                FindingState::missing(
                     format!("could not {step}: {source}"),
                     "load the congestion control (`modprobe tcp_cubic`)",
                 )
@@ -81,16 +81,16 @@ pub(super) fn packet_rings() -> Verdict {
 }
 
 /// Whether a TUN device can be made: the other backend.
-pub(super) fn tun() -> Verdict {
+pub(super) fn tun() -> FindingState {
     in_a_copy(|| match inside().and_then(|_| TunPort::open("tun-trial", [2; 6], [4; 6])) {
-        Ok(_) => Verdict::good(format!("{} opens and makes one", tun::DEVICE)),
-        Err(LinkError::Tun { source, mend }) => Verdict::limited(
+        Ok(_) => FindingState::good(format!("{} opens and makes one", tun::DEVICE)),
+        Err(LinkError::Tun { source, mend }) => FindingState::limited(
             format!("{} cannot be opened ({source}); packet rings do not need it", tun::DEVICE),
             mend,
         ),
         Err(error) => {
-            let Verdict { what, mend, .. } = refused(&error);
-            Verdict::limited(what, mend.unwrap_or_default())
+            let FindingState { what, mend, .. } = refused(&error);
+            FindingState::limited(what, mend.unwrap_or_default())
         }
     })
 }
@@ -117,7 +117,7 @@ fn path() -> Vec<PathConfig> {
     vec![PathConfig::symmetric("trial", RTT)]
 }
 
-fn send_through(config: NetworkConfig) -> Result<Verdict, LinkError> {
+fn send_through(config: NetworkConfig) -> Result<FindingState, LinkError> {
     let began = Instant::now();
     let network = Network::build(config)?;
     let built = began.elapsed();
@@ -144,14 +144,14 @@ fn send_through(config: NetworkConfig) -> Result<Verdict, LinkError> {
     );
     let settings = network.refused_settings();
     Ok(if !settings.is_empty() {
-        Verdict::limited(
+        FindingState::limited(
             format!("{said}; not taken were {}", settings.join(", ")),
             "run where /proc/sys can be written, as outside a container",
         )
     } else if median > RTT + FAIR {
-        Verdict::limited(said, "measure while the machine has nothing else to do")
+        FindingState::limited(said, "measure while the machine has nothing else to do")
     } else {
-        Verdict::good(said)
+        FindingState::good(said)
     })
 }
 
@@ -170,13 +170,13 @@ fn round_trips(server: SocketAddr) -> std::io::Result<Vec<Duration>> {
 }
 
 /// An error as a verdict: what stands behind its first colon is its fix.
-fn refused(error: &LinkError) -> Verdict {
+fn refused(error: &LinkError) -> FindingState {
     let sentence = error.to_string();
     match sentence.split_once(": ") {
         Some((what, mend)) if !matches!(error, LinkError::System { .. }) => {
-            Verdict::missing(what, mend)
+            FindingState::missing(what, mend)
         }
-        _ => Verdict::missing(
+        _ => FindingState::missing(
             sentence,
             "run outside the container, or as root; the message names what was refused",
         ),

@@ -12,20 +12,20 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pipe2};
 
-use super::{State, Verdict};
+use super::{State, FindingState};
 
 /// What `f` finds in a copy of this process, which ends with it.
-pub(super) fn in_a_copy(f: impl FnOnce() -> Verdict) -> Verdict {
+pub(super) fn in_a_copy(f: impl FnOnce() -> FindingState) -> FindingState {
     match run(f) {
         Ok(verdict) => verdict,
-        Err(why) => Verdict::missing(
+        Err(why) => FindingState::missing(
             format!("a trial could not be made: {why}"),
             "see whether the machine has processes and memory to spare, and try again",
         ),
     }
 }
 
-fn run(f: impl FnOnce() -> Verdict) -> Result<Verdict, String> {
+fn run(f: impl FnOnce() -> FindingState) -> Result<FindingState, String> {
     let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| errno.to_string())?;
     // SAFETY: the child runs on in Rust until it ends. Where this process has several threads, a
     // lock that another holds just now stays locked in the child; the C library frees its own, and
@@ -46,7 +46,7 @@ fn run(f: impl FnOnce() -> Verdict) -> Result<Verdict, String> {
             // It has ended, or it hangs.
             let _ = kill(child, Signal::SIGKILL);
             let _ = waitpid(child, None);
-            Verdict::from_line(&text?).ok_or_else(|| "it broke off".to_owned())
+            FindingState::from_line(&text?).ok_or_else(|| "it broke off".to_owned())
         }
     }
 }
@@ -78,7 +78,7 @@ fn read_within(mut pipe: File, limit: Duration) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-impl Verdict {
+impl FindingState {
     fn to_line(&self) -> String {
         let state = match self.state {
             State::Good => "good",
@@ -115,13 +115,13 @@ mod tests {
     #[test]
     fn a_verdict_comes_back_from_the_copy() {
         for verdict in [
-            Verdict::good("fine"),
-            Verdict::limited("so: so", "do\nthis"),
-            Verdict::missing("", "x"),
+            FindingState::good("fine"),
+            FindingState::limited("so: so", "do\nthis"),
+            FindingState::missing("", "x"),
         ] {
-            assert_eq!(Verdict::from_line(&verdict.to_line()), Some(verdict));
+            assert_eq!(FindingState::from_line(&verdict.to_line()), Some(verdict));
         }
-        assert_eq!(in_a_copy(|| Verdict::good(std::process::id().to_string())).state, State::Good);
+        assert_eq!(in_a_copy(|| FindingState::good(std::process::id().to_string())).state, State::Good);
     }
 
     #[test]
@@ -130,6 +130,6 @@ mod tests {
         let verdict = in_a_copy(|| unsafe { libc::_exit(3) });
         assert_eq!(verdict.state, State::Missing);
         assert!(verdict.what.contains("broke off"), "{verdict:?}");
-        assert_eq!(Verdict::from_line("good\u{1f}cut"), None);
+        assert_eq!(FindingState::from_line("good\u{1f}cut"), None);
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Profile>, LinkError> {
         let ProfileTable { source, description, kind, rtt_ms, each_way, up, down } =
             table.into_inner();
         let half_ms = rtt_ms / 2.0;
-        let lane = |own: Lane| own.or(&each_way).cells(half_ms, rtt_ms).map_err(says);
+        let lane = |own: DirectionTable| own.or(&each_way).cells(half_ms, rtt_ms).map_err(says);
         Ok(Profile {
             up: lane(up)?,
             down: lane(down)?,
@@ -69,26 +69,26 @@ struct ProfileTable {
     kind: ProfileKind,
     rtt_ms: f64,
     #[serde(default)]
-    each_way: Lane,
+    each_way: DirectionTable,
     #[serde(default)]
-    up: Lane,
+    up: DirectionTable,
     #[serde(default)]
-    down: Lane,
+    down: DirectionTable,
 }
 
 /// One direction.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields)]
-struct Lane {
+struct DirectionTable {
     delay_ms: Option<f64>,
     rate_mbps: Option<f64>,
     queue_bytes: Option<u64>,
     burst_bytes: Option<u64>,
     loss_percent: Option<f64>,
     bursty_loss: Option<BurstyLoss>,
-    jitter: Option<Draw>,
+    jitter: Option<DelayTable>,
     reorder: Option<Reorder>,
-    reconfiguration: Option<Draw>,
+    reconfiguration: Option<DelayTable>,
     mtu: Option<u16>,
     too_big: Option<OnTooBig>,
     middleboxes: Option<Vec<MiddleboxName>>,
@@ -126,7 +126,7 @@ enum OnTooBig {
 /// A delay that is drawn, and when.
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
-struct Draw {
+struct DelayTable {
     distribution: Shape,
     sd_ms: Option<f64>,
     spread_ms: Option<f64>,
@@ -173,7 +173,7 @@ impl From<MiddleboxName> for Middlebox {
     }
 }
 
-impl Lane {
+impl DirectionTable {
     /// What it says itself, and what holds each way for the rest.
     fn or(self, each_way: &Self) -> Self {
         let other = each_way.clone();
@@ -273,7 +273,7 @@ impl Lane {
     }
 }
 
-impl Draw {
+impl DelayTable {
     fn jitter(&self, delay: Duration) -> Result<CellSpec, String> {
         if self.every_s.is_some() || self.outage_ms.is_some() {
             return Err("jitter: every_s and outage_ms belong to reconfiguration".to_owned());

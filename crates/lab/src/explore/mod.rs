@@ -12,13 +12,13 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use firstflight_emulator::{Backend, Door, Network, NetworkConfig, PathConfig, Profile};
+use firstflight_emulator::{Backend, NamespaceHolder, Network, NetworkConfig, PathConfig, Profile};
 
 use crate::servers::{HOST, Running, Site, Wanted, page};
 use crate::{Certificate, LabError, ServerKind, Size, Workload};
 use capture::CaptureFile;
 pub use seen::{Handshake, Seen};
-pub use sketch::{Sketch, SketchedNetwork, SketchedServer};
+pub use sketch::{LabDescription, NetworkDescription, ServerDescription};
 use witness::Witness;
 
 /// What is to stay up.
@@ -45,11 +45,11 @@ pub struct ExploreConfig {
 /// A lab that is up. Dropped, it is gone with everybody in it.
 pub struct Exploration {
     // Dropped in this order: nobody new comes in, then everybody is ended.
-    _door: Door,
+    _door: NamespaceHolder,
     servers: Vec<Running>,
     network: Network,
     witness: Witness,
-    sketch: Sketch,
+    sketch: LabDescription,
 }
 
 impl Exploration {
@@ -86,7 +86,7 @@ impl Exploration {
         write(&hosts, &hosts_file(&networks))?;
         let door =
             network.client().open_door(&hosts, &environment(&config.directory, &site, &key_log))?;
-        let sketch = Sketch {
+        let sketch = LabDescription {
             pid: door.id(),
             directory: config.directory.clone(),
             trust: site.trust.clone(),
@@ -105,7 +105,7 @@ impl Exploration {
     }
 
     /// What there is, and how it is reached.
-    pub fn sketch(&self) -> &Sketch {
+    pub fn sketch(&self) -> &LabDescription {
         &self.sketch
     }
 
@@ -144,10 +144,10 @@ fn pages() -> Vec<(String, Vec<u8>)> {
 
 /// The only names inside: this machine's own, and one for each network. The lab's own name leads
 /// to the first.
-fn hosts_file(networks: &[SketchedNetwork]) -> String {
+fn hosts_file(networks: &[NetworkDescription]) -> String {
     let first = networks.first().map_or(Ipv4Addr::LOCALHOST, |network| network.address);
     let mut text = format!("127.0.0.1 localhost\n::1 localhost\n{first} {HOST}\n");
-    for SketchedNetwork { address, host, .. } in networks {
+    for NetworkDescription { address, host, .. } in networks {
         text += &format!("{address} {host}\n");
     }
     text
@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn names_inside_lead_to_the_paths() {
-        let network = |host: &str, last| SketchedNetwork {
+        let network = |host: &str, last| NetworkDescription {
             host: host.to_owned(),
             address: Ipv4Addr::new(10, 77, last, 2),
-            ..SketchedNetwork::default()
+            ..NetworkDescription::default()
         };
         let networks = [network("112ms.lab.test", 1), network("3g.lab.test", 2)];
         let expected = "127.0.0.1 localhost\n::1 localhost\n10.77.1.2 lab.test\n\

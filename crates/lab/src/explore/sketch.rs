@@ -12,7 +12,7 @@ use crate::{Certificate, Http, Workload};
 
 /// What there is in a lab, and how it is reached.
 #[derive(Clone, Debug, Serialize)]
-pub struct Sketch {
+pub struct LabDescription {
     /// The process by which the client's namespace is entered.
     pub pid: u32,
     /// Where the files of the lab lie; gone after it.
@@ -24,16 +24,16 @@ pub struct Sketch {
     /// Where all packets are written.
     pub capture: Option<PathBuf>,
     /// The networks.
-    pub networks: Vec<SketchedNetwork>,
+    pub networks: Vec<NetworkDescription>,
     /// The servers.
-    pub servers: Vec<SketchedServer>,
+    pub servers: Vec<ServerDescription>,
     /// What they serve.
     pub pages: Vec<String>,
 }
 
 /// A network: all servers are reached over it, by its name.
 #[derive(Clone, Debug, Serialize)]
-pub struct SketchedNetwork {
+pub struct NetworkDescription {
     /// Its profile's name.
     pub name: String,
     /// The name that leads the client over it; the servers' certificates carry it.
@@ -49,7 +49,7 @@ pub struct SketchedNetwork {
 }
 
 #[cfg(test)]
-impl Default for SketchedNetwork {
+impl Default for NetworkDescription {
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -64,7 +64,7 @@ impl Default for SketchedNetwork {
 
 /// A server.
 #[derive(Clone, Debug, Serialize)]
-pub struct SketchedServer {
+pub struct ServerDescription {
     /// Its name in flags.
     pub name: String,
     /// What it calls itself.
@@ -79,22 +79,22 @@ pub struct SketchedServer {
     pub early_data_quic: bool,
 }
 
-impl Sketch {
+impl LabDescription {
     /// The URL of a page at a server, over a network.
-    pub fn url(&self, network: &SketchedNetwork, server: &SketchedServer, page: &str) -> String {
+    pub fn url(&self, network: &NetworkDescription, server: &ServerDescription, page: &str) -> String {
         format!("https://{}:{}{page}", network.host, server.port)
     }
 }
 
 /// The networks of these profiles, in the order of the paths.
-pub(super) fn networks(profiles: &[Profile], paths: &[Path]) -> Vec<SketchedNetwork> {
+pub(super) fn networks(profiles: &[Profile], paths: &[Path]) -> Vec<NetworkDescription> {
     let mut taken: Vec<String> = Vec::new();
     let pairs = profiles.iter().zip(paths);
     let sketched = pairs.map(|(profile, path)| {
         let label = free(label(&profile.name), &taken);
         taken.push(label.clone());
         let planned = PlannedPath::new(profile.clone());
-        SketchedNetwork {
+        NetworkDescription {
             name: profile.name.clone(),
             host: format!("{label}.{HOST}"),
             address: path.server,
@@ -107,14 +107,14 @@ pub(super) fn networks(profiles: &[Profile], paths: &[Path]) -> Vec<SketchedNetw
 }
 
 /// What a server can do, as its trial has shown.
-pub(super) fn server(running: &Running) -> SketchedServer {
+pub(super) fn server(running: &Running) -> ServerDescription {
     let can = |ability| running.abilities.can(ability);
     let speaks = |http: &Http| match http {
         Http::One => true,
         Http::Two => can(Ability::Http2),
         Http::Three => can(Ability::Http3),
     };
-    SketchedServer {
+    ServerDescription {
         name: running.kind.name().to_owned(),
         version: running.version.clone(),
         port: running.kind.port(Workload::Get, Certificate::EcdsaP256),
@@ -194,7 +194,7 @@ mod tests {
             down_cells: Vec::new(),
         };
         let networks = networks(std::slice::from_ref(&profile), &[path((&profile).into())]);
-        let SketchedNetwork { host, address, rtt_ms, down_mbps, .. } = &networks[0];
+        let NetworkDescription { host, address, rtt_ms, down_mbps, .. } = &networks[0];
         assert_eq!((&**host, *address), ("112ms.lab.test", Ipv4Addr::new(10, 77, 1, 2)));
         assert_eq!((*rtt_ms, *down_mbps), (112.0, None));
     }

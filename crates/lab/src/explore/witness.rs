@@ -11,7 +11,7 @@ use firstflight_packets::{FirstResponse, FlowFacts, KeyLog, Observer, TransportF
 
 use super::capture::CaptureFile;
 use super::secrets::Secrets;
-use super::{Seen, Sketch};
+use super::{Seen, LabDescription};
 use crate::LabError;
 use firstflight_samples::wire_packet;
 
@@ -48,8 +48,8 @@ struct Connection {
 }
 
 impl Witness {
-    pub(super) fn new(sketch: &Sketch, key_log: PathBuf, capture: Option<CaptureFile>) -> Self {
-        let network = |network: &super::SketchedNetwork| Network {
+    pub(super) fn new(sketch: &LabDescription, key_log: PathBuf, capture: Option<CaptureFile>) -> Self {
+        let network = |network: &super::NetworkDescription| Network {
             name: network.name.clone(),
             rtt: Duration::from_secs_f64(network.rtt_ms / 1e3),
         };

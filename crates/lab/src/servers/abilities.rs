@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstflight_tls::Version;
 
-use crate::{Asked, Certificate, Group, Http, Kind, Size, Transport, Workload};
+use crate::{RequestedConnection, Certificate, Group, Http, Kind, Size, Transport, Workload};
 
 /// One thing that a server can or cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +69,7 @@ impl fmt::Display for Ability {
 }
 
 /// The abilities that a connection takes.
-pub(crate) fn needs(asked: &Asked) -> Vec<Ability> {
+pub(crate) fn needs(asked: &RequestedConnection) -> Vec<Ability> {
     let mut needs = vec![Ability::Exchanges(asked.group), Ability::Presents(asked.certificate)];
     match asked.workload {
         Workload::PingPong => {
@@ -102,17 +102,17 @@ pub(crate) fn needs(asked: &Asked) -> Vec<Ability> {
 }
 
 /// An ability that is missing, and why.
-pub type Lack = (Ability, &'static str);
+pub type MissingAbility = (Ability, &'static str);
 
 /// What a server can do: everything but its lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
-    lacks: Vec<Lack>,
+    lacks: Vec<MissingAbility>,
 }
 
 impl Abilities {
     /// Everything but these.
-    pub fn without(lacks: &[Lack]) -> Self {
+    pub fn without(lacks: &[MissingAbility]) -> Self {
         Self { lacks: lacks.to_vec() }
     }
 
@@ -127,17 +127,17 @@ impl Abilities {
     }
 
     /// Why it cannot do what a cell asks; `None`: it can.
-    pub fn cannot(&self, asked: &Asked) -> Option<&'static str> {
+    pub fn cannot(&self, asked: &RequestedConnection) -> Option<&'static str> {
         self.lack(asked).map(|(_, why)| why)
     }
 
     /// The first thing that a cell asks and it cannot do.
-    pub fn lack(&self, asked: &Asked) -> Option<Lack> {
+    pub fn lack(&self, asked: &RequestedConnection) -> Option<MissingAbility> {
         needs(asked).into_iter().find_map(|need| Some((need, self.why_not(need)?)))
     }
 
     /// All that is missing, with the reasons.
-    pub fn lacks(&self) -> &[Lack] {
+    pub fn lacks(&self) -> &[MissingAbility] {
         &self.lacks
     }
 
@@ -164,7 +164,7 @@ fn found(ability: Ability) -> &'static str {
 mod tests {
     use super::*;
 
-    const ASKED: Asked = Asked {
+    const ASKED: RequestedConnection = RequestedConnection {
         workload: Workload::Get,
         transport: Transport::Tcp,
         version: Version::Tls13,
@@ -184,7 +184,7 @@ mod tests {
             assert_eq!(Abilities::without(&[(need, "because")]).cannot(&ASKED), Some("because"));
         }
         assert_eq!(needs(&ASKED).len(), 8);
-        let over_quic = Asked {
+        let over_quic = RequestedConnection {
             transport: Transport::Quic,
             tfo: false,
             token: true,
@@ -200,7 +200,7 @@ mod tests {
             );
         }
         assert_eq!(needs(&over_quic).len(), 7);
-        let refused = Asked { kind: Kind::Refused, ..over_quic };
+        let refused = RequestedConnection { kind: Kind::Refused, ..over_quic };
         assert!(needs(&refused).contains(&Ability::FreshnessQuic));
     }
 
@@ -215,11 +215,11 @@ mod tests {
             (Ability::Counts, "no"),
         ]);
         assert_eq!(can.cannot(&ASKED), None);
-        let ping = Asked { workload: Workload::PingPong, ..ASKED };
+        let ping = RequestedConnection { workload: Workload::PingPong, ..ASKED };
         assert_eq!(can.cannot(&ping), Some("no"));
         let without_http = Abilities::without(&[(Ability::Http2, "no")]);
         assert_eq!(without_http.cannot(&ping), None, "PING is no HTTP");
-        let full = Asked { kind: Kind::Full, version: Version::Tls12, ..ASKED };
+        let full = RequestedConnection { kind: Kind::Full, version: Version::Tls12, ..ASKED };
         assert_eq!(can.cannot(&full), None);
     }
 

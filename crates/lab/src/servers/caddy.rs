@@ -3,7 +3,7 @@ use std::process::Command;
 use firstflight_tls::Version;
 use serde_json::json;
 
-use super::{Ability, Found, HOST, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, HOST, MissingAbility, NO_PING_PONG, Post, Server};
 use crate::{Http, LabError};
 
 /// Caddy with its files, one processor. Its TLS is Go's.
@@ -21,7 +21,7 @@ impl Server for Caddy {
         "apt-get install caddy"
     }
 
-    fn lacks(&self) -> Vec<Lack> {
+    fn lacks(&self) -> Vec<MissingAbility> {
         let old = "Caddy can be set to TLS 1.2 and 1.3 only";
         vec![
             NO_PING_PONG,

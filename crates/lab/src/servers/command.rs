@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::program::find;
-use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
 use crate::LabError;
 
 /// A server of which nothing is known but the command line that starts it. What it can do is found
@@ -81,7 +81,7 @@ impl Server for CommandServer {
         "a shell is needed"
     }
 
-    fn lacks(&self) -> Vec<Lack> {
+    fn lacks(&self) -> Vec<MissingAbility> {
         let mut lacks = vec![NO_PING_PONG];
         if !self.command.contains("{log}") {
             lacks.push((Ability::Counts, "its command has no {log}"));

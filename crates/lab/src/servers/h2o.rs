@@ -2,7 +2,7 @@ use std::fs;
 use std::process::Command;
 
 use super::program::{find, library};
-use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
 use crate::{Certificate, Http, LabError};
 
 /// h2o, one thread, with TCP Fast Open.
@@ -23,7 +23,7 @@ impl Server for H2o {
         "apt-get install h2o"
     }
 
-    fn lacks(&self) -> Vec<Lack> {
+    fn lacks(&self) -> Vec<MissingAbility> {
         vec![
             NO_PING_PONG,
             (Ability::Http3, "h2o speaks HTTP/3 since 2.3"),

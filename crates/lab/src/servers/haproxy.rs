@@ -2,7 +2,7 @@ use std::fs::{self, File};
 use std::process::Command;
 
 use super::program::library;
-use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
 use crate::{Http, LabError};
 
 /// HAProxy with `allow-0rtt` and TCP Fast Open, one thread. It answers by itself, without an
@@ -29,7 +29,7 @@ impl Server for Haproxy {
         "apt-get install haproxy"
     }
 
-    fn lacks(&self) -> Vec<Lack> {
+    fn lacks(&self) -> Vec<MissingAbility> {
         vec![NO_PING_PONG, (Ability::Http3, "Debian builds HAProxy without QUIC")]
     }
 

@@ -24,7 +24,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-pub use abilities::{Abilities, Ability, Lack};
+pub use abilities::{Abilities, Ability, MissingAbility};
 pub use command::CommandServer;
 pub use kind::{SERVERS, ServerKind};
 pub(crate) use program::find;
@@ -46,7 +46,7 @@ trait Server: Sync {
     fn mend(&self) -> &'static str;
 
     /// What it cannot do, as far as that is known without a trial.
-    fn lacks(&self) -> Vec<Lack>;
+    fn lacks(&self) -> Vec<MissingAbility>;
 
     /// Whether it can be told to speak this version of HTTP and none that browsers like better.
     fn keeps_to(&self, _http: Http) -> bool {
@@ -150,4 +150,4 @@ impl Post<'_> {
 }
 
 /// PING and PONG are the bench's own.
-const NO_PING_PONG: Lack = (Ability::PingPong, "ping-pong is no protocol that it speaks");
+const NO_PING_PONG: MissingAbility = (Ability::PingPong, "ping-pong is no protocol that it speaks");

@@ -1,7 +1,7 @@
 use std::process::Command;
 
 use super::program::library;
-use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
 use crate::{Http, LabError};
 
 /// nginx as Debian or anybody else has built it, with 0-RTT and TCP Fast Open on. One process and
@@ -24,7 +24,7 @@ impl Server for Nginx {
         "apt-get install nginx"
     }
 
-    fn lacks(&self) -> Vec<Lack> {
+    fn lacks(&self) -> Vec<MissingAbility> {
         vec![NO_PING_PONG, (Ability::Http3, "nginx speaks HTTP/3 since 1.25")]
     }
 

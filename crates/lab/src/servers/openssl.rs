@@ -1,7 +1,7 @@
 use std::process::Command;
 
 use super::program::library;
-use super::{Ability, Found, Lack, NO_PING_PONG, Post, Server};
+use super::{Ability, Found, MissingAbility, NO_PING_PONG, Post, Server};
 use crate::LabError;
 
 /// `openssl s_server`, which serves files from where it stands, one connection at a time.
@@ -23,7 +23,7 @@ impl Server for Openssl {
         "apt-get install openssl"
     }
 
-    fn lacks(&self) -> Vec<Lack> {
+    fn lacks(&self) -> Vec<MissingAbility> {
         vec![
             NO_PING_PONG,
             (Ability::EarlyData, "s_server refuses -early_data together with -WWW (files)"),

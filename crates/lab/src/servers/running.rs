@@ -30,11 +30,11 @@ pub(crate) struct Running {
     pub version: String,
     /// What it can do, as a trial has shown.
     pub abilities: Abilities,
-    processes: Vec<Manned>,
+    processes: Vec<RunningServer>,
 }
 
 /// A process at its post.
-struct Manned {
+struct RunningServer {
     workload: Workload,
     certificate: Certificate,
     process: Process,
@@ -88,7 +88,7 @@ impl Running {
         }
         let mut count = 0;
         // Nothing is logged where nothing was asked.
-        for Manned { log, .. } in self.processes.iter().filter(|process| process.log.exists()) {
+        for RunningServer { log, .. } in self.processes.iter().filter(|process| process.log.exists()) {
             let bytes = fs::read(log).map_err(|source| LabError::File {
                 verb: "read",
                 path: log.clone(),
@@ -115,10 +115,10 @@ impl Running {
     /// Asks it to end and waits until its log is whole; kills what does not end.
     pub(crate) fn stop(&self) {
         tracing::debug!(server = %self.kind, processor_time = ?self.processor_time(), "stopping");
-        for Manned { process, .. } in &self.processes {
+        for RunningServer { process, .. } in &self.processes {
             let _ = process.signal(nix::sys::signal::Signal::SIGTERM as i32);
         }
-        for Manned { process, .. } in &self.processes {
+        for RunningServer { process, .. } in &self.processes {
             if !matches!(process.wait_timeout(PATIENCE), Ok(Some(_))) {
                 let _ = process.kill();
             }
@@ -154,7 +154,7 @@ impl Running {
         let command = self.kind.server().command(found, &post)?;
         let process = network.server().spawn_child(command)?;
         let (said, log) = (post.said(), post.log);
-        self.processes.push(Manned { workload, certificate, process, log, said });
+        self.processes.push(RunningServer { workload, certificate, process, log, said });
         Ok(())
     }
 
@@ -178,7 +178,7 @@ impl Running {
         Ok(())
     }
 
-    fn wait_for(&self, manned: &Manned, network: &Network) -> Result<(), LabError> {
+    fn wait_for(&self, manned: &RunningServer, network: &Network) -> Result<(), LabError> {
         let address = self.address(manned, network)?;
         listens(self.kind, &manned.process, &manned.said, address, network)
     }
@@ -214,12 +214,12 @@ impl Running {
         Ok(())
     }
 
-    fn address(&self, manned: &Manned, network: &Network) -> Result<SocketAddr, LabError> {
+    fn address(&self, manned: &RunningServer, network: &Network) -> Result<SocketAddr, LabError> {
         let port = self.kind.port(manned.workload, manned.certificate);
         Ok(SocketAddr::from((network.path(0)?.server, port)))
     }
 
-    fn failed(&self, manned: &Manned, what: &str) -> LabError {
+    fn failed(&self, manned: &RunningServer, what: &str) -> LabError {
         failed(self.kind, &manned.said, what)
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use firstflight_client::ClientError;
 use firstflight_tls::{EarlyData, Trust, Version};
 
-use firstflight_samples::{Asked, Connectors, TOO_OLD_S, Ticket};
+use firstflight_samples::{RequestedConnection, Connectors, TOO_OLD_S, Ticket};
 
 use super::{Ability, HOST};
 use crate::connection::{ConnectionOffer, Exchanged};
@@ -16,7 +16,7 @@ use crate::exchange::talk;
 use crate::{Certificate, Group, Http, Kind, Size, Transport, Workload};
 
 /// A GET of the smallest page.
-const ASKED: Asked = Asked {
+const ASKED: RequestedConnection = RequestedConnection {
     workload: Workload::Get,
     transport: Transport::Quic,
     version: Version::Tls13,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use firstflight_emulator::{Namespace, Process};
 use firstflight_tls::{KeyLog, KeyLogLines};
 
-use firstflight_samples::Asked;
+use firstflight_samples::RequestedConnection;
 
 use crate::servers::{HOST, find};
 use crate::{Client, Http, Kind, Workload};
@@ -36,7 +36,7 @@ pub(crate) struct ThirdParty<'a> {
 struct Call<'a> {
     client: Client,
     address: SocketAddr,
-    asked: &'a Asked,
+    asked: &'a RequestedConnection,
     state: &'a Path,
     keys: &'a Path,
     /// Only to fetch a session and a token.
@@ -44,7 +44,7 @@ struct Call<'a> {
 }
 
 /// Why a client cannot connect so; `None`: it can.
-pub(crate) fn cannot(client: Client, asked: &Asked) -> Option<&'static str> {
+pub(crate) fn cannot(client: Client, asked: &RequestedConnection) -> Option<&'static str> {
     if client == Client::Firstflight {
         return None;
     }
@@ -80,14 +80,14 @@ impl ThirdParty<'_> {
     pub(crate) async fn connect(
         &self,
         client: Client,
-        asked: &Asked,
+        asked: &RequestedConnection,
         address: SocketAddr,
         limit: Duration,
     ) -> Result<Vec<u8>, String> {
         let state = self.directory.join(format!("{client}-{}", address.ip()));
         fs::create_dir_all(&state).map_err(|error| error.to_string())?;
         if asked.kind != Kind::Full && !has_what_it_needs(client, &state, asked) {
-            let first = Asked { kind: Kind::Full, token: false, ..*asked };
+            let first = RequestedConnection { kind: Kind::Full, token: false, ..*asked };
             self.run(client, &first, address, &state, (limit, true)).await?;
         }
         self.run(client, asked, address, &state, (limit, false)).await
@@ -96,7 +96,7 @@ impl ThirdParty<'_> {
     async fn run(
         &self,
         client: Client,
-        asked: &Asked,
+        asked: &RequestedConnection,
         address: SocketAddr,
         state: &Path,
         (limit, fetches): (Duration, bool),
@@ -164,7 +164,7 @@ async fn wait(process: &Process, call: &Call<'_>, limit: Duration) -> Result<(),
             && has_what_it_needs(
                 call.client,
                 call.state,
-                &Asked { kind: Kind::ZeroRtt, ..*call.asked },
+                &RequestedConnection { kind: Kind::ZeroRtt, ..*call.asked },
             );
         if fetched || Instant::now() > until {
             // It stays until its idle timeout otherwise.
@@ -176,7 +176,7 @@ async fn wait(process: &Process, call: &Call<'_>, limit: Duration) -> Result<(),
 }
 
 /// Whether its files have what a connection of this kind brings.
-fn has_what_it_needs(client: Client, state: &Path, asked: &Asked) -> bool {
+fn has_what_it_needs(client: Client, state: &Path, asked: &RequestedConnection) -> bool {
     let there = |name: &str| fs::metadata(state.join(name)).is_ok_and(|file| file.len() > 0);
     there("session")
         && (client != Client::Ngtcp2 || there("parameters"))

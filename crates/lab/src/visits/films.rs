@@ -7,7 +7,7 @@ use firstflight_browser::{Browser, Picture};
 use firstflight_packets::LabelKind;
 use firstflight_report::{Filmstrip, Frame};
 
-use super::lane::{Lane, Tour};
+use super::lane::{Lane, BlockRun};
 use super::plan::{Block, Plan};
 use crate::{Http, LabError, VisitPage};
 
@@ -54,7 +54,7 @@ pub(crate) fn film(
     (index, name): (usize, &str),
     output: &Path,
 ) -> Result<Option<Filmstrip>, LabError> {
-    let mut tour = Tour::new(lane, &format!("f{index}"), scene);
+    let mut tour = BlockRun::new(lane, &format!("f{index}"), scene);
     for _ in 0..TRIES {
         let first = tour.arrive(0, Browser::navigate)?;
         if first.outcome.is_err() {

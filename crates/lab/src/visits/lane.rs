@@ -20,7 +20,7 @@ use crate::servers::{HOST, Site, Visited};
 use crate::{Http, LabError};
 
 /// What all lanes share.
-pub(crate) struct Ground<'a> {
+pub(crate) struct SharedState<'a> {
     pub plan: &'a Plan,
     pub browsers: &'a [Installed],
     pub network: &'a Network,
@@ -36,12 +36,12 @@ pub(crate) struct Ground<'a> {
 
 /// A lane, by its number.
 pub(crate) struct Lane<'a> {
-    pub ground: &'a Ground<'a>,
+    pub ground: &'a SharedState<'a>,
     pub number: usize,
 }
 
 /// A browser on its way through a block.
-pub(crate) struct Tour<'a> {
+pub(crate) struct BlockRun<'a> {
     lane: &'a Lane<'a>,
     block: &'a Block,
     profile: PathBuf,
@@ -71,7 +71,7 @@ impl<'a> Lane<'a> {
         block: &Block,
         step: &dyn Fn(),
     ) -> Result<Vec<Visit>, LabError> {
-        let mut tour = Tour::new(self, &format!("b{index}"), block);
+        let mut tour = BlockRun::new(self, &format!("b{index}"), block);
         let mut visits = Vec::new();
         let rounds = block.stops.iter().map(|stop| stop.returns).max().unwrap_or_default();
         for round in 0..=rounds {
@@ -110,7 +110,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-impl<'a> Tour<'a> {
+impl<'a> BlockRun<'a> {
     pub(crate) fn new(lane: &'a Lane<'a>, name: &str, block: &'a Block) -> Self {
         Self {
             lane,
@@ -292,7 +292,7 @@ impl<'a> Tour<'a> {
     }
 }
 
-impl Drop for Tour<'_> {
+impl Drop for BlockRun<'_> {
     fn drop(&mut self) {
         self.end();
     }

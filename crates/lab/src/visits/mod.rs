@@ -32,7 +32,7 @@ use firstflight_samples::{machine_facts, now};
 use crate::paths::PlannedPath;
 use crate::servers::{Manner, Site, Visited};
 use crate::{Http, LabError, Progress, ServerKind, machine};
-use lane::{Ground, Lane};
+use lane::{SharedState, Lane};
 use packets::Sorter;
 use plan::Plan;
 
@@ -80,7 +80,7 @@ pub fn visit(
     let site = Site::for_browsers(&config.directory, &config.program, &files)?;
     let network = network(config, &plan)?;
     let servers = servers(&plan, &site, &pages::served(&files), &network)?;
-    let ground = Ground {
+    let ground = SharedState {
         plan: &plan,
         browsers: &config.browsers,
         network: &network,
@@ -150,7 +150,7 @@ fn servers(
 /// Has the lanes work off the blocks.
 fn all_visits(
     config: &VisitsConfig,
-    ground: &Ground<'_>,
+    ground: &SharedState<'_>,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Visit>, LabError> {
     let (done, total) = (AtomicUsize::new(0), ground.plan.visits());
@@ -166,7 +166,7 @@ fn all_visits(
 }
 
 /// One filmstrip of each scene that succeeds.
-fn filmstrips(config: &VisitsConfig, ground: &Ground<'_>) -> Result<Vec<Filmstrip>, LabError> {
+fn filmstrips(config: &VisitsConfig, ground: &SharedState<'_>) -> Result<Vec<Filmstrip>, LabError> {
     let Some(output) = &config.output else { return Ok(Vec::new()) };
     films::clear(output);
     let names = figures::names(&config.browsers);
@@ -184,7 +184,7 @@ fn filmstrips(config: &VisitsConfig, ground: &Ground<'_>) -> Result<Vec<Filmstri
 /// Has lanes take jobs in their order until there are none, or one fails.
 fn shared_out<T: Send>(
     lanes: usize,
-    ground: &Ground<'_>,
+    ground: &SharedState<'_>,
     jobs: &[usize],
     work: &(dyn Fn(&Lane<'_>, usize) -> Result<T, LabError> + Sync),
 ) -> Result<Vec<T>, LabError> {

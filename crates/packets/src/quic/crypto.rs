@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::header::Kind;
-use super::pieces::Pieces;
+use super::pieces::StreamBytes;
 use crate::Direction;
 use crate::authentication::Authentication;
 use crate::decrypt::Suite;
@@ -34,7 +34,7 @@ pub(crate) struct Handshake {
 /// The CRYPTO frames of one number space and direction.
 #[derive(Default)]
 pub(crate) struct Level {
-    pub(crate) pieces: Pieces,
+    pub(crate) pieces: StreamBytes,
     pub(crate) said: Vec<Said>,
     messages: Messages,
     /// How many of its bytes were read.

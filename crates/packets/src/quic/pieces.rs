@@ -8,7 +8,7 @@ use crate::reassembly::Stream;
 /// The bytes of one direction of a stream, or of CRYPTO frames of one level. `brought` is the
 /// index of the datagram in whose packet they were.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct StreamBytes {
     pub(crate) stream: Stream,
     waiting: BTreeMap<(u64, usize), Vec<u8>>,
     /// Every copy: when it was delivered to its receiver, where it starts and ends.
@@ -17,7 +17,7 @@ pub(crate) struct Pieces {
     end: u64,
 }
 
-impl Pieces {
+impl StreamBytes {
     /// Takes a frame's bytes in.
     pub(crate) fn add(&mut self, offset: u64, data: &[u8], brought: usize, delivered: Option<u64>) {
         // Beyond 2^62 no stream goes (RFC 9000 section 4.5).
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn bytes_are_put_in_order_and_their_deliveries_told() {
-        let mut pieces = Pieces::default();
+        let mut pieces = StreamBytes::default();
         pieces.add(3, b"def", 0, Some(30));
         assert!(pieces.has_gap() && pieces.bytes().is_empty());
         pieces.add(0, b"abc", 1, None);

@@ -8,7 +8,7 @@ use super::flow::{Datagram, QuicFlow};
 use super::frames::{Frame, IMMEDIATE_ACK, frames};
 use super::header::{Kind, Part, Protected};
 use super::opening::{Opened, Opening};
-use super::pieces::Pieces;
+use super::pieces::StreamBytes;
 use super::turns::{Turn, turns};
 use crate::Direction;
 use crate::facts::{AddressToken, Closed, TokenOrigin};
@@ -52,7 +52,7 @@ pub(crate) struct Tally {
     /// By datagram.
     pub(crate) loads: Vec<Load>,
     /// What the server sent on streams that the client opened both ways.
-    pub(crate) answers: BTreeMap<u64, Pieces>,
+    pub(crate) answers: BTreeMap<u64, StreamBytes>,
     pub(crate) retries: u32,
     /// The server's version, else the client's.
     pub(crate) version: Option<u32>,

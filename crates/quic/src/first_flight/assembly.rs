@@ -13,7 +13,7 @@ pub(super) struct Assembly {
 
 /// Why no ClientHello comes of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Hopeless;
+pub(super) struct NoClientHello;
 
 impl Assembly {
     /// Adds a piece. True: the ClientHello is whole. `limit`: its greatest length, with its header.
@@ -22,22 +22,22 @@ impl Assembly {
         offset: u64,
         piece: &[u8],
         limit: usize,
-    ) -> Result<bool, Hopeless> {
+    ) -> Result<bool, NoClientHello> {
         if self.is_whole() {
             return Ok(true);
         }
-        let offset = usize::try_from(offset).map_err(|_| Hopeless)?;
-        let end = offset.checked_add(piece.len()).ok_or(Hopeless)?;
+        let offset = usize::try_from(offset).map_err(|_| NoClientHello)?;
+        let end = offset.checked_add(piece.len()).ok_or(NoClientHello)?;
         if end > limit {
-            return Err(Hopeless);
+            return Err(NoClientHello);
         }
         self.fill(offset, piece);
         if self.apart.len() > MOST_PIECES {
-            return Err(Hopeless);
+            return Err(NoClientHello);
         }
         match (self.whole.first(), self.length()) {
-            (Some(&kind), _) if kind != CLIENT_HELLO => Err(Hopeless),
-            (_, Some(length)) if length > limit => Err(Hopeless),
+            (Some(&kind), _) if kind != CLIENT_HELLO => Err(NoClientHello),
+            (_, Some(length)) if length > limit => Err(NoClientHello),
             _ => Ok(self.is_whole()),
         }
     }
@@ -157,12 +157,12 @@ mod tests {
     #[test]
     fn what_cannot_become_a_client_hello() {
         let add = |offset, piece: &[u8]| Assembly::default().add(offset, piece, 1000);
-        assert_eq!(add(0, &[2, 0, 0, 1, 0]), Err(Hopeless), "a ServerHello");
-        assert_eq!(add(0, &[1, 0, 3, 229]), Err(Hopeless), "longer than the limit");
+        assert_eq!(add(0, &[2, 0, 0, 1, 0]), Err(NoClientHello), "a ServerHello");
+        assert_eq!(add(0, &[1, 0, 3, 229]), Err(NoClientHello), "longer than the limit");
         assert_eq!(add(0, &[1, 0, 3, 228]), Ok(false));
         assert_eq!(add(999, &[0]), Ok(false));
-        assert_eq!(add(1000, &[0]), Err(Hopeless), "beyond the limit");
-        assert_eq!(add(u64::MAX, &[0]), Err(Hopeless));
+        assert_eq!(add(1000, &[0]), Err(NoClientHello), "beyond the limit");
+        assert_eq!(add(u64::MAX, &[0]), Err(NoClientHello));
         assert_eq!(add(0, &[]), Ok(false));
     }
 

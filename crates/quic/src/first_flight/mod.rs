@@ -12,7 +12,7 @@ mod packet;
 use crate::header::HeaderKey;
 use crate::initial::initial_secrets;
 use crate::packet::PacketKey;
-use assembly::{Assembly, Hopeless};
+use assembly::{Assembly, NoClientHello};
 use packet::{ClientKeys, Initial};
 
 /// Collects the ClientHellos of connections that start, from datagrams as they come in and before
@@ -165,7 +165,7 @@ impl FirstFlights {
         if let Some(flight) = self.flights.get_mut(&key) {
             return match flight.see(initial, limit) {
                 Ok(became_whole) => became_whole,
-                Err(Hopeless) => {
+                Err(NoClientHello) => {
                     self.remove(&key);
                     false
                 }
@@ -245,7 +245,7 @@ impl Flight {
 
     /// Takes up a packet. Whether it makes the ClientHello whole; one that is no packet of this
     /// flight is left alone.
-    fn see(&mut self, initial: &Initial<'_>, limit: usize) -> Result<bool, Hopeless> {
+    fn see(&mut self, initial: &Initial<'_>, limit: usize) -> Result<bool, NoClientHello> {
         if self.assembly.message().is_some() {
             return Ok(false);
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
-use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits, Rehearsal, Remembered};
+use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits, FirstFlightPreview, Remembered};
 use firstflight_tls::{CipherPolicy, EarlyData, OpenedTicket};
 use quinn_proto::ConnectionId;
 
@@ -55,13 +55,13 @@ impl Door {
             assert_eq!(token.is_empty(), incoming.may_retry());
             let mut session = None;
             let mut rehearsal = crypto.rehearse(&client_hello, None).unwrap();
-            if let Rehearsal::NeedsSession(words) = &rehearsal {
+            if let FirstFlightPreview::NeedsSession(words) = &rehearsal {
                 // Where the words are the ticket: a byte, and the session.
                 session = Some(OpenedTicket::Session(words[1..].to_vec()));
                 rehearsal = crypto.rehearse(&client_hello, session.clone()).unwrap();
             }
             let expected = match rehearsal {
-                Rehearsal::EarlyData(facts) => Some(facts.client_random),
+                FirstFlightPreview::EarlyData(facts) => Some(facts.client_random),
                 _ => None,
             };
             rehearsed.lock().unwrap().extend(expected);

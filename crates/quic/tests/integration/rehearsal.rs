@@ -2,18 +2,18 @@
 
 use std::sync::{Arc, Mutex};
 
-use firstflight_quic::{Handshake, Rehearsal, Remembered, ServerCrypto};
+use firstflight_quic::{Handshake, FirstFlightPreview, Remembered, ServerCrypto};
 use firstflight_tls::{EarlyData, KeyLogLines, OpenedTicket};
 use proptest::prelude::*;
 
 use crate::support::sessions::{Peers, client_hello, server};
 use crate::support::{Opens, Setup, resuming};
 
-fn early_data(rehearsal: Rehearsal) -> Option<Handshake> {
+fn early_data(rehearsal: FirstFlightPreview) -> Option<Handshake> {
     match rehearsal {
-        Rehearsal::EarlyData(facts) => Some(*facts),
-        Rehearsal::Nothing => None,
-        Rehearsal::NeedsSession(_) => panic!("the session is in the ticket"),
+        FirstFlightPreview::EarlyData(facts) => Some(*facts),
+        FirstFlightPreview::Nothing => None,
+        FirstFlightPreview::NeedsSession(_) => panic!("the session is in the ticket"),
     }
 }
 
@@ -66,7 +66,7 @@ fn nothing_to_decide() {
     let setup = Setup::default();
     let crypto = setup.server();
     let nothing = |crypto: &ServerCrypto, hello: &[u8]| {
-        matches!(crypto.rehearse(hello, None), Ok(Rehearsal::Nothing))
+        matches!(crypto.rehearse(hello, None), Ok(FirstFlightPreview::Nothing))
     };
     assert!(nothing(&crypto, &client_hello(&setup, Remembered::default())));
     let mut resumed = remembered(&setup);
@@ -109,7 +109,7 @@ fn a_session_that_lies_elsewhere_is_asked_for() {
     let hello = client_hello(&plain, remembered(&plain));
     let session = plain.sealed.lock().unwrap().last().cloned().unwrap();
     let crypto = elsewhere.server();
-    let Rehearsal::NeedsSession(words) = crypto.rehearse(&hello, None).unwrap() else {
+    let FirstFlightPreview::NeedsSession(words) = crypto.rehearse(&hello, None).unwrap() else {
         panic!("the session is not in the ticket");
     };
     assert_eq!(words, [&[1][..], &session].concat());

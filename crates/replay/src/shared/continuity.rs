@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, Orders, Role};
-use super::{Epoch, SharedConfig, Sighting, Unknown, judge};
+use super::heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, HeartbeatActions, Role};
+use super::{Epoch, SharedConfig, StoreObservation, Unknown, judge};
 
 /// Watches one master by its heartbeats: when its connections are to be dropped, when an epoch
 /// record is due, and why claims do not count now.
@@ -92,7 +92,7 @@ impl Mark {
 
 impl Seen {
     /// Whether a batch saw the same process and line of replication.
-    fn is_of(&self, seen: &Sighting) -> bool {
+    fn is_of(&self, seen: &StoreObservation) -> bool {
         self.run_id == seen.run_id && self.replication_id == seen.replication_id
     }
 }
@@ -149,7 +149,7 @@ impl Continuity {
     }
 
     /// Takes a heartbeat, of which the response came at `now`, and says what to do.
-    pub fn heartbeat(&mut self, seen: &Heartbeat, now: Duration) -> Orders {
+    pub fn heartbeat(&mut self, seen: &Heartbeat, now: Duration) -> HeartbeatActions {
         let broken = self.find_break(seen);
         if broken == Some(Break::Offset) || self.may_have_evicted(seen) {
             self.gap = self.gap.max(Some(seen.store_time));
@@ -167,7 +167,7 @@ impl Continuity {
         if broken.is_some() {
             self.disconnected();
         }
-        Orders { write, dropped: broken }
+        HeartbeatActions { write, dropped: broken }
     }
 
     /// Whether claims can count now, as far as heartbeats know.
@@ -205,7 +205,7 @@ impl Continuity {
     ///
     /// # Errors
     /// Why it may be missing then.
-    pub fn judge_record(&self, seen: &Sighting, now: Duration) -> Result<(), Unknown> {
+    pub fn judge_record(&self, seen: &StoreObservation, now: Duration) -> Result<(), Unknown> {
         match self.master(Self::RECORD_TRUST, now)?.is_of(seen) {
             true => Ok(()),
             false => Err(Unknown::Absent),
@@ -217,7 +217,7 @@ impl Continuity {
     ///
     /// # Errors
     /// Why they do not.
-    pub fn judge(&self, seen: &Sighting, now: Duration) -> Result<(), Unknown> {
+    pub fn judge(&self, seen: &StoreObservation, now: Duration) -> Result<(), Unknown> {
         self.standing(now)?;
         if !self.last.as_ref().is_some_and(|last| last.is_of(seen)) {
             return Err(Unknown::Window);

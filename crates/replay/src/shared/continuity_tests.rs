@@ -41,8 +41,8 @@ fn well(at: u64) -> Heartbeat {
     }
 }
 
-fn sighting(of: &Heartbeat) -> Sighting {
-    Sighting {
+fn sighting(of: &Heartbeat) -> StoreObservation {
+    StoreObservation {
         run_id: of.run_id.clone(),
         replication_id: of.replication_id.clone(),
         slots: of.slots,
@@ -55,7 +55,7 @@ fn sighting(of: &Heartbeat) -> Sighting {
 
 fn watching(at: u64) -> Continuity {
     let mut continuity = Continuity::new(settings());
-    assert_eq!(continuity.heartbeat(&well(at), s(at)), Orders::default());
+    assert_eq!(continuity.heartbeat(&well(at), s(at)), HeartbeatActions::default());
     assert_eq!(continuity.judge(&sighting(&well(at)), s(at)), Ok(()));
     continuity
 }
@@ -64,12 +64,12 @@ fn watching(at: u64) -> Continuity {
 fn marking(at: u64) -> Continuity {
     let mut continuity = Continuity::new(settings());
     let seen = Heartbeat { marked: Some(at), ..well(at) };
-    assert_eq!(continuity.heartbeat(&seen, s(at)), Orders::default());
+    assert_eq!(continuity.heartbeat(&seen, s(at)), HeartbeatActions::default());
     continuity
 }
 
 /// What a heartbeat orders to be written, as the record would be read a second later.
-fn written(orders: &Orders, next: &mut Heartbeat) {
+fn written(orders: &HeartbeatActions, next: &mut Heartbeat) {
     let write = orders.write.as_ref().expect("an epoch is due");
     next.epoch = Some(write.epoch.clone());
     next.epoch_age = Epoch::age(write.life.saturating_sub(s(1)));
@@ -98,11 +98,11 @@ fn rfc8446_8_2_a_missing_or_foreign_epoch_is_replaced_and_a_window_begins() {
         let seen = Heartbeat { epoch, ..well(1000) };
         let orders = continuity.heartbeat(&seen, s(1000));
         let write = EpochWrite { epoch: epoch_of("p", "r"), life: Epoch::LIFE };
-        assert_eq!(orders, Orders { write: Some(write), dropped: None });
+        assert_eq!(orders, HeartbeatActions { write: Some(write), dropped: None });
         assert_eq!(continuity.judge(&sighting(&seen), s(1000)), Err(Unknown::Window));
 
         let young = Heartbeat { epoch_age: s(51), ..well(1051) };
-        assert_eq!(continuity.heartbeat(&young, s(1051)), Orders::default());
+        assert_eq!(continuity.heartbeat(&young, s(1051)), HeartbeatActions::default());
         assert_eq!(continuity.judge(&sighting(&young), s(1051)), Err(Unknown::Window));
         let old = Heartbeat { epoch_age: s(52), ..well(1052) };
         continuity.heartbeat(&old, s(1052));
@@ -126,7 +126,7 @@ fn slots_that_a_master_is_given_need_a_younger_epoch() {
         assert_eq!(continuity.judge(&batch, s(1000)), Err(Unknown::Window));
         assert_eq!(continuity.judge_record(&batch, s(1000)), Ok(()));
         let next = Heartbeat { mark: Some(1000), ..with(more, more) };
-        assert_eq!(continuity.heartbeat(&next, s(1000)), Orders::default());
+        assert_eq!(continuity.heartbeat(&next, s(1000)), HeartbeatActions::default());
         assert_eq!(continuity.judge(&sighting(&next), s(1000)), Ok(()));
     }
     // A node whose map no majority confirms leaves the epoch as it is.
@@ -147,7 +147,7 @@ fn rfc8446_8_2_a_store_set_back_to_a_snapshot_begins_a_window() {
         let mut next = well(1061);
         written(&orders, &mut next);
         next.mark = Some(1060);
-        assert_eq!(continuity.heartbeat(&next, s(1061)), Orders::default());
+        assert_eq!(continuity.heartbeat(&next, s(1061)), HeartbeatActions::default());
         // Another node that finds it later takes the same epoch, and no other one.
         for (age, counts) in [(59, true), (61, false)] {
             let mut late = marking(1000);
@@ -163,10 +163,10 @@ fn a_mark_that_came_without_its_reply_or_ended_is_no_gap() {
     // A later one than the last that was confirmed.
     let mut continuity = marking(1000);
     let seen = Heartbeat { mark: Some(1001), marked: Some(1002), ..well(1002) };
-    assert_eq!(continuity.heartbeat(&seen, s(1002)), Orders::default());
+    assert_eq!(continuity.heartbeat(&seen, s(1002)), HeartbeatActions::default());
     // One that the store did not take leaves the one before it.
     let full = Heartbeat { mark: Some(1002), marked: None, ..well(1003) };
-    assert_eq!(continuity.heartbeat(&full, s(1003)), Orders::default());
+    assert_eq!(continuity.heartbeat(&full, s(1003)), HeartbeatActions::default());
     let next = Heartbeat { mark: Some(1002), ..well(1004) };
     assert_eq!(continuity.heartbeat(&next, s(1004)).write, None);
     // After its life.
@@ -179,7 +179,7 @@ fn a_mark_that_came_without_its_reply_or_ended_is_no_gap() {
     continuity.disconnected();
     let epoch = Some(epoch_of("q", "r"));
     let other = Heartbeat { run_id: "q".into(), epoch, mark: None, ..well(1100) };
-    assert_eq!(continuity.heartbeat(&other, s(1100)), Orders::default());
+    assert_eq!(continuity.heartbeat(&other, s(1100)), HeartbeatActions::default());
 }
 
 #[test]
@@ -218,14 +218,14 @@ fn an_offset_that_went_back_needs_a_younger_epoch_also_after_reconnecting() {
     assert_eq!(continuity.judge(&sighting(&well(1002)), s(1002)), Err(Unknown::Window));
     let mut next = well(1003);
     written(&again, &mut next);
-    assert_eq!(continuity.heartbeat(&next, s(1003)), Orders::default());
+    assert_eq!(continuity.heartbeat(&next, s(1003)), HeartbeatActions::default());
 }
 
 #[test]
 fn a_batch_by_another_process_than_the_heartbeats_does_not_count() {
     let continuity = watching(1000);
     let other =
-        Sighting { run_id: "q".into(), epoch: Some(epoch_of("q", "r")), ..sighting(&well(1000)) };
+        StoreObservation { run_id: "q".into(), epoch: Some(epoch_of("q", "r")), ..sighting(&well(1000)) };
     assert_eq!(judge(&settings(), &other), Ok(()), "by itself");
     assert_eq!(continuity.judge(&other, s(1000)), Err(Unknown::Window));
 }
@@ -259,8 +259,8 @@ fn a_record_counts_where_claims_do_not_yet() {
 fn a_record_counts_in_the_confirmed_master_that_heartbeats_see() {
     let continuity = watching(1000);
     let batch = sighting(&well(1000));
-    let process = Sighting { run_id: "q".into(), ..batch.clone() };
-    let line = Sighting { replication_id: "q".into(), ..batch.clone() };
+    let process = StoreObservation { run_id: "q".into(), ..batch.clone() };
+    let line = StoreObservation { replication_id: "q".into(), ..batch.clone() };
     assert_eq!(continuity.judge_record(&process, s(1000)), Err(Unknown::Absent));
     assert_eq!(continuity.judge_record(&line, s(1000)), Err(Unknown::Absent));
     let mut continuity = Continuity::new(settings());
@@ -283,7 +283,7 @@ fn a_store_that_may_evict_does_not_count_until_a_window_after() {
     let mut next = evicting(1002);
     written(&orders, &mut next);
     assert_eq!(continuity.judge(&sighting(&evicting(1001)), s(1001)), Err(Unknown::Evicting));
-    assert_eq!(continuity.heartbeat(&next, s(1002)), Orders::default(), "void already");
+    assert_eq!(continuity.heartbeat(&next, s(1002)), HeartbeatActions::default(), "void already");
     // A node that comes afterwards, and knows nothing of it.
     let void = Heartbeat { epoch: next.epoch, epoch_age: s(500), ..well(1500) };
     let mut newcomer = Continuity::new(settings());
@@ -302,7 +302,7 @@ fn a_limit_without_eviction_or_a_policy_without_limit_counts() {
     for (maxmemory, policy) in [(1 << 20, "noeviction"), (0, "allkeys-lru")] {
         let seen = Heartbeat { maxmemory, maxmemory_policy: policy.into(), ..well(1000) };
         let mut continuity = Continuity::new(settings());
-        assert_eq!(continuity.heartbeat(&seen, s(1)), Orders::default());
+        assert_eq!(continuity.heartbeat(&seen, s(1)), HeartbeatActions::default());
         assert_eq!(continuity.standing(s(1)), Ok(()));
     }
 }
@@ -353,7 +353,7 @@ fn rfc8446_8_2_a_stores_clock_set_back_begins_a_window_longer_by_the_step() {
         Some(Epoch::LIFE + s(1))
     );
     let young = Heartbeat { epoch_age: s(1), ..well(1002) };
-    assert_eq!(continuity.heartbeat(&young, s(1062)), Orders::default());
+    assert_eq!(continuity.heartbeat(&young, s(1062)), HeartbeatActions::default());
 }
 
 #[test]
@@ -427,7 +427,7 @@ proptest! {
             let counts = continuity.judge(&sighting(&seen), now).is_ok();
             let sound = epoch && run_id == "p" && role == 1 && age >= 52 && store.abs_diff(node) <= 6;
             prop_assert!(!counts || sound);
-            prop_assert!(!(counts && orders != Orders::default()));
+            prop_assert!(!(counts && orders != HeartbeatActions::default()));
         }
     }
 }

@@ -75,7 +75,7 @@ pub enum Confirmation {
 
 /// What to do after a heartbeat: first `write`, then `dropped`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Orders {
+pub struct HeartbeatActions {
     /// Write this epoch record.
     pub write: Option<EpochWrite>,
     /// Drop all connections to this store, and make new ones.

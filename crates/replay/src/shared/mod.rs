@@ -26,5 +26,5 @@ pub use config::SharedConfig;
 pub use continuity::{Continuity, Mark};
 pub use epoch::{Epoch, Slots};
 pub use gate::{SharedGate, SharedRefusal};
-pub use heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, Orders, Role};
-pub use sighting::{Sighting, StoreAnswer, Unknown, judge};
+pub use heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, HeartbeatActions, Role};
+pub use sighting::{StoreObservation, StoreAnswer, Unknown, judge};

@@ -6,7 +6,7 @@ use super::{Epoch, SharedConfig, Slots};
 
 /// What was seen of the store on the connection of a claim, after the claim, in the same batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Sighting {
+pub struct StoreObservation {
     /// The `run_id` of the process at the other end of this connection.
     pub run_id: String,
     /// Its replication id, as it was when last asked.
@@ -60,7 +60,7 @@ pub enum Unknown {
 ///
 /// # Errors
 /// Why not: [`Unknown::Window`] or [`Unknown::Clock`].
-pub fn judge(config: &SharedConfig, seen: &Sighting) -> Result<(), Unknown> {
+pub fn judge(config: &SharedConfig, seen: &StoreObservation) -> Result<(), Unknown> {
     if seen.store_time.abs_diff(seen.node_time) > config.clock_margin {
         return Err(Unknown::Clock);
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, EpochScope, Gate, GateConfig, Inheritance, Offer, Question, Refusal,
+    Answer, Claim, ClaimKey, EpochScope, Gate, GateConfig, Inheritance, Offer, HandoffQuery, Refusal,
     Spent, TicketEpochs,
 };
 use proptest::prelude::*;
@@ -178,9 +178,9 @@ impl World {
         let (outcome, question) = match accepts {
             true => (
                 Answer::Flight(gate.claim(&here, now).map(|flight| flight.won())),
-                Question::Flight(common),
+                HandoffQuery::Flight(common),
             ),
-            false => (Answer::Spent(gate.spend(&here, now)), Question::Spend(common)),
+            false => (Answer::Spent(gate.spend(&here, now)), HandoffQuery::Spend(common)),
         };
         let outcome = match (outcome, &self.stage) {
             (
@@ -223,7 +223,7 @@ impl World {
             false => self.old.claim_name(name(n), life, self.old_now()),
         };
         let claim = match (claim, &self.stage) {
-            (Claim::Closed, Stage::Done) => match self.ask(&Question::Name(name(n), life)) {
+            (Claim::Closed, Stage::Done) => match self.ask(&HandoffQuery::Name(name(n), life)) {
                 Answer::Name(claim) => claim,
                 other => panic!("{other:?}"),
             },
@@ -246,7 +246,7 @@ impl World {
         match (here, &self.stage) {
             (true, _) => {}
             (false, Stage::Done) => {
-                assert_eq!(self.ask(&Question::Release(name(n))), Answer::Released)
+                assert_eq!(self.ask(&HandoffQuery::Release(name(n))), Answer::Released)
             }
             (false, _) => return self.waiting.push(Step::Release { new, name: n }),
         }
@@ -254,8 +254,8 @@ impl World {
     }
 
     /// The old process asks the new one.
-    fn ask(&self, question: &Question) -> Answer {
-        let question = Question::parse(&question.to_bytes()).unwrap();
+    fn ask(&self, question: &HandoffQuery) -> Answer {
+        let question = HandoffQuery::parse(&question.to_bytes()).unwrap();
         let answer = question.answer(&self.new, self.common(), self.new_now());
         Answer::parse(answer.to_byte()).unwrap()
     }

@@ -20,12 +20,12 @@ pub(crate) struct Development {
     authority: Option<Authority>,
     /// The addresses that certificates are for besides the sites' names.
     addresses: Vec<String>,
-    shown: Mutex<Option<Shown>>,
+    shown: Mutex<Option<PresentedCertificate>>,
 }
 
 /// Certificates that are shown.
 #[derive(Clone)]
-struct Shown {
+struct PresentedCertificate {
     /// The names of all sites, for which they were made.
     names: BTreeSet<String>,
     /// From the authority, for all that it may vouch for.
@@ -54,7 +54,7 @@ impl Development {
     /// Makes certificates for sites with these names, unless it has them and they last.
     ///
     /// # Errors
-    /// [`ServerError::Made`].
+    /// [`ServerError::IssuedCertificate`].
     pub(crate) fn prepare(&self, names: &[&String], now: u64) -> Result<(), ServerError> {
         let names: BTreeSet<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,12 +104,12 @@ impl Development {
         }
     }
 
-    fn make(&self, names: BTreeSet<String>, now: u64) -> Result<Shown, ServerError> {
+    fn make(&self, names: BTreeSet<String>, now: u64) -> Result<PresentedCertificate, ServerError> {
         let ours = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
         let all: BTreeSet<_> = ours.iter().chain(&self.addresses).chain(&names).cloned().collect();
         let (within, beyond): (Vec<_>, Vec<_>) =
             all.iter().cloned().partition(|name| may_vouch_for(name));
-        let mut shown = Shown { names, signed: None, plain: None, due: u64::MAX };
+        let mut shown = PresentedCertificate { names, signed: None, plain: None, due: u64::MAX };
         if let Some(authority) = &self.authority {
             let made = authority.sign(&within, now)?;
             let identity = made.identity()?;

@@ -152,7 +152,7 @@ pub(crate) fn issued<'a>(
 /// `save`: a file to write it to.
 ///
 /// # Errors
-/// [`ServerError::Made`], [`ServerError::Tls`] or [`ServerError::SaveCertificate`].
+/// [`ServerError::IssuedCertificate`], [`ServerError::Tls`] or [`ServerError::SaveCertificate`].
 pub(crate) fn unsigned<'a>(
     names: impl IntoIterator<Item = &'a String>,
     save: Option<&Path>,
@@ -169,7 +169,7 @@ pub(crate) fn unsigned<'a>(
 /// What is shown for names that have no certificate yet. Nobody is to trust it.
 ///
 /// # Errors
-/// [`ServerError::Made`].
+/// [`ServerError::IssuedCertificate`].
 pub(crate) fn placeholder(names: &[String]) -> Result<Identity, ServerError> {
     Ok(self_signed(names)?.identity()?)
 }

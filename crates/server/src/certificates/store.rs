@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use firstflight_certificates::acme::{Shelf, ShelfError};
+use firstflight_certificates::acme::{SharedRecords, SharedRecordsError};
 use firstflight_config::KeySource;
 use firstflight_store::{Store, StoreError};
 use firstflight_tickets::KeyEncryption;
@@ -64,8 +64,8 @@ impl SharedCertificateStore {
     }
 
     /// The shared side, with the keys that its file has now.
-    async fn shared(&self) -> Result<Arc<Shared>, ShelfError> {
-        let none = || ShelfError("nothing is shared".to_owned());
+    async fn shared(&self) -> Result<Arc<Shared>, SharedRecordsError> {
+        let none = || SharedRecordsError("nothing is shared".to_owned());
         let shared = self.0.clone().ok_or_else(none)?;
         let refreshed = shared.clone();
         // That the file is of no use, the ticket keys' side says.
@@ -75,12 +75,12 @@ impl SharedCertificateStore {
     }
 }
 
-impl Shelf for SharedCertificateStore {
+impl SharedRecords for SharedCertificateStore {
     fn is_shared(&self) -> bool {
         self.0.is_some()
     }
 
-    async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, ShelfError> {
+    async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, SharedRecordsError> {
         let shared = self.shared().await?;
         let place = place(name);
         let Some(sealed) = shared.store.get(&place).await.map_err(trouble)? else {
@@ -106,19 +106,19 @@ impl Shelf for SharedCertificateStore {
         }
     }
 
-    async fn put(&self, name: &str, record: &[u8], life: Duration) -> Result<(), ShelfError> {
+    async fn put(&self, name: &str, record: &[u8], life: Duration) -> Result<(), SharedRecordsError> {
         let (shared, place) = (self.shared().await?, place(name));
         let sealed = shared.keys.seal(record, &place);
         shared.store.put(&place, &sealed, life).await.map_err(trouble)
     }
 
-    async fn put_new(&self, name: &str, record: &[u8], life: Duration) -> Result<bool, ShelfError> {
+    async fn put_new(&self, name: &str, record: &[u8], life: Duration) -> Result<bool, SharedRecordsError> {
         let (shared, place) = (self.shared().await?, place(name));
         let sealed = shared.keys.seal(record, &place);
         shared.store.put_new(&place, &sealed, life).await.map_err(trouble)
     }
 
-    async fn remove(&self, name: &str) -> Result<(), ShelfError> {
+    async fn remove(&self, name: &str) -> Result<(), SharedRecordsError> {
         let shared = self.shared().await?;
         shared.store.delete(&place(name)).await.map_err(trouble)
     }
@@ -129,8 +129,8 @@ fn place(name: &str) -> String {
     format!("acme:{name}")
 }
 
-fn trouble(error: StoreError) -> ShelfError {
-    ShelfError(format!("the store: {error}"))
+fn trouble(error: StoreError) -> SharedRecordsError {
+    SharedRecordsError(format!("the store: {error}"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, Inheritance, Offer, Question, Refusal,
+    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, Inheritance, Offer, HandoffQuery, Refusal,
     RegisterStatistics, SharedConfig, SharedRefusal, Spent, StoreAnswer, TicketEpochs, Unknown,
 };
 use firstflight_store::{Claimant, Store};
@@ -44,7 +44,7 @@ pub(crate) struct Successor(mpsc::UnboundedSender<SuccessorRequest>);
 
 /// A question for that process.
 pub(crate) struct SuccessorRequest {
-    pub(crate) question: Question,
+    pub(crate) question: HandoffQuery,
     /// Gone, if nobody waits for it.
     pub(crate) reply: oneshot::Sender<Answer>,
 }
@@ -55,7 +55,7 @@ impl Successor {
     }
 
     /// What the other process says. `None`: it has gone, or the register is ours again.
-    pub(crate) async fn ask(&self, question: Question) -> Option<Answer> {
+    pub(crate) async fn ask(&self, question: HandoffQuery) -> Option<Answer> {
         let (reply, answer) = oneshot::channel();
         self.0.send(SuccessorRequest { question, reply }).ok()?;
         answer.await.ok()
@@ -186,7 +186,7 @@ impl EarlyDataGate {
                 Err(Refusal::HandedOver) => {}
                 settled => return settled.map_err(Refused::Gate),
             }
-            let question = Question::Flight(self.in_common(flight));
+            let question = HandoffQuery::Flight(self.in_common(flight));
             if let Some(Answer::Flight(answer)) = self.ask(question).await {
                 return answer.map(|won| offer.settled(won)).map_err(Refused::Gate);
             }
@@ -239,7 +239,7 @@ impl EarlyDataGate {
         let mut spent = self.gate.spend(&flight.by_own_clock(), self.now());
         if spent == Spent::HandedOver
             && let Some(Answer::Spent(theirs)) =
-                self.ask(Question::Spend(self.in_common(flight))).await
+                self.ask(HandoffQuery::Spend(self.in_common(flight))).await
         {
             spent = theirs;
         }
@@ -260,7 +260,7 @@ impl EarlyDataGate {
             if claim != Claim::Closed {
                 break;
             }
-            claim = match self.ask(Question::Name(name, life)).await {
+            claim = match self.ask(HandoffQuery::Name(name, life)).await {
                 Some(Answer::Name(claim)) => claim,
                 _ => self.gate.claim_name(name, life, self.now()),
             };
@@ -278,7 +278,7 @@ impl EarlyDataGate {
         match &self.shared {
             Some(shared) => shared.release_name(name).await,
             None if self.gate.release_name(name, self.now()) => {}
-            None => drop(self.ask(Question::Release(name)).await),
+            None => drop(self.ask(HandoffQuery::Release(name)).await),
         }
     }
 
@@ -315,11 +315,11 @@ impl EarlyDataGate {
     }
 
     /// Answers a process that has handed its register over.
-    pub(crate) fn answer(&self, question: &Question) -> Answer {
+    pub(crate) fn answer(&self, question: &HandoffQuery) -> Answer {
         question.answer(&self.gate, monotonic(), self.now())
     }
 
-    async fn ask(&self, question: Question) -> Option<Answer> {
+    async fn ask(&self, question: HandoffQuery) -> Option<Answer> {
         let successor = self.successor.load_full()?;
         successor.ask(question).await
     }

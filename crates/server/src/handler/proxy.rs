@@ -6,7 +6,7 @@ use bytes::Bytes;
 use firstflight_config::{Content, ServerConfig};
 use firstflight_telemetry::metrics::{Metrics, TooEarlyBy, UpstreamReading, UpstreamServerReading};
 use firstflight_upstream::{
-    Attempt, Observer, Pool, PoolStatus, SendError, ServerStatus, Standing, Terms,
+    Attempt, Observer, Pool, PoolStatus, SendError, ServerStatus, ServerHealth, SendOptions,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -160,8 +160,8 @@ impl Proxy {
     ) -> Result<Response<ResponseBody>, Response<ResponseBody>> {
         let RequestContext { connection, record, .. } = context;
         let (client, local) = (connection.facts.client, connection.facts.local);
-        let observer = &Watch { notes: &record.upstream(), metrics: &connection.observers.metrics };
-        let terms = Terms { client, local, observer };
+        let observer = &AttemptObserver { notes: &record.upstream(), metrics: &connection.observers.metrics };
+        let terms = SendOptions { client, local, observer };
         self.pool.send(request, &terms).await.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
             let mut response = plain(status(&error));
@@ -355,12 +355,12 @@ pub(crate) fn pools(config: &ServerConfig, before: &Pools) -> Result<Pools, Serv
 }
 
 /// Notes each try for its request, and counts it.
-pub(crate) struct Watch<'a> {
+pub(crate) struct AttemptObserver<'a> {
     pub(crate) notes: &'a UpstreamNotes,
     pub(crate) metrics: &'a Metrics,
 }
 
-impl Observer for Watch<'_> {
+impl Observer for AttemptObserver<'_> {
     fn attempt(&self, attempt: &Attempt<'_>) {
         if attempt.result.is_ok() {
             self.metrics.upstreams.answered(attempt.pool, attempt.server, attempt.took);
@@ -385,7 +385,7 @@ fn server_reading(server: ServerStatus) -> UpstreamServerReading {
     let totals = server.totals;
     UpstreamServerReading {
         address: server.address,
-        healthy: matches!(server.standing, Standing::Up | Standing::Trial),
+        healthy: matches!(server.standing, ServerHealth::Up | ServerHealth::Trial),
         active: server.in_flight as u64,
         connections: server.connections,
         requests: totals.requests,

@@ -2,14 +2,14 @@
 //!
 //! The old process sends a digest of where its store is and `length, inheritance`, the new one
 //! answers [`TAKEN`], and the old one says [`YOURS`]. Only then the register is the new one's;
-//! whatever breaks off before leaves it where it was. After that the old process asks, [`Question`]
-//! by [`Question`], and the new one answers each with a byte, until the old one has gone.
+//! whatever breaks off before leaves it where it was. After that the old process asks, [`HandoffQuery`]
+//! by [`HandoffQuery`], and the new one answers each with a byte, until the old one has gone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::ServerConfig;
-use firstflight_replay::{Answer, BadInheritance, ClaimKey, Inheritance, Question};
+use firstflight_replay::{Answer, BadInheritance, ClaimKey, Inheritance, HandoffQuery};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -173,12 +173,12 @@ async fn take(stream: &mut UnixStream, store: &str) -> Result<Inheritance, HandO
 
 /// Answers questions until the stream ends, and says why it did.
 async fn answer_all(gate: &EarlyDataGate, mut stream: UnixStream) -> std::io::Error {
-    let mut bytes = [0; Question::LENGTH];
+    let mut bytes = [0; HandoffQuery::LENGTH];
     loop {
         if let Err(error) = stream.read_exact(&mut bytes).await {
             return error;
         }
-        let answer = Question::parse(&bytes);
+        let answer = HandoffQuery::parse(&bytes);
         let answer = answer.map_or(0, |question| gate.answer(&question).to_byte());
         if let Err(error) = stream.write_u8(answer).await {
             return error;

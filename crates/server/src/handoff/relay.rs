@@ -23,7 +23,7 @@ pub(crate) struct Predecessor {
 }
 
 /// A packet for a connection of the older process.
-pub(crate) struct Passed {
+pub(crate) struct RelayedPacket {
     /// Which port it came to.
     pub(crate) port: SocketAddr,
     pub(crate) meta: RecvMeta,
@@ -77,7 +77,7 @@ async fn write(stream: UnixStream, mut from: mpsc::Receiver<Vec<u8>>) {
 }
 
 /// Receives what the newer process passes on, until it has gone.
-pub(crate) async fn receive(stream: UnixStream, deliver: impl Fn(Passed)) -> io::Result<()> {
+pub(crate) async fn receive(stream: UnixStream, deliver: impl Fn(RelayedPacket)) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let length = stream.read_u32().await?;
@@ -110,7 +110,7 @@ fn frame(port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn parse(frame: &[u8]) -> Option<Passed> {
+fn parse(frame: &[u8]) -> Option<RelayedPacket> {
     let (ecn, mut rest) = frame.split_first()?;
     let mut text = || {
         let (length, after) = rest.split_first()?;
@@ -127,7 +127,7 @@ fn parse(frame: &[u8]) -> Option<Passed> {
     let mut meta = RecvMeta::default();
     (meta.addr, meta.dst_ip, meta.ecn) = (client, dst_ip, EcnCodepoint::from_bits(*ecn));
     (meta.len, meta.stride) = (datagram.len(), datagram.len());
-    Some(Passed { port, meta, datagram })
+    Some(RelayedPacket { port, meta, datagram })
 }
 
 /// Some bursts.

@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use firstflight_quic::{EarlyDataJudge, Handshake, Rehearsal, ServerCrypto};
+use firstflight_quic::{EarlyDataJudge, Handshake, FirstFlightPreview, ServerCrypto};
 use firstflight_replay::{Flight, Refusal, SharedRefusal};
 use firstflight_telemetry::metrics::{QuicRefusal, Transport};
 use firstflight_tls::{OfferedFlight, OpenedTicket};
@@ -233,7 +233,7 @@ impl SettledClaim {
             let heard_at = gate.heard_at(None);
             let rehearsal = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
                 debug!("rehearsing a ClientHello: {error}");
-                Rehearsal::Nothing
+                FirstFlightPreview::Nothing
             });
             (rehearsal, heard_at)
         };
@@ -241,7 +241,7 @@ impl SettledClaim {
         settled.withheld = gate.admission(early_data).err();
         let (mut rehearsal, mut heard_at) = rehearse(None);
         let mut redeemed = false;
-        if let Rehearsal::NeedsSession(id) = &rehearsal {
+        if let FirstFlightPreview::NeedsSession(id) = &rehearsal {
             let ticket = handshakes.ring.redeem(id).await;
             if let Some(why) = ticket.withheld {
                 settled.withheld = Some(Refused::Shared(SharedRefusal::Store(why)));
@@ -251,7 +251,7 @@ impl SettledClaim {
             settled.session = Some(ticket.session.clone());
             (rehearsal, heard_at) = rehearse(Some(ticket.session));
         }
-        if let (None, Rehearsal::EarlyData(facts)) = (settled.withheld, rehearsal) {
+        if let (None, FirstFlightPreview::EarlyData(facts)) = (settled.withheld, rehearsal) {
             settled.began = Instant::now();
             let claim = gate.claim(&facts, (arrival, heard_at), redeemed).await;
             settled.claim = facts.offered_flight.map(|flight| (flight, claim));

@@ -75,7 +75,7 @@ pub(crate) enum Admission {
     /// Respond with 503: there is no memory for it.
     Busy,
     /// The connection ended before its handshake: drop it.
-    Gone,
+    ConnectionEnded,
 }
 
 impl Completion {
@@ -214,7 +214,7 @@ impl Connection {
         let hold = self.observer.metrics.hold();
         let completed = self.handshake.completes().await;
         record.held_since(hold.since());
-        let (Some(flight), true) = (self.facts().flight, completed) else { return Admission::Gone };
+        let (Some(flight), true) = (self.facts().flight, completed) else { return Admission::ConnectionEnded };
         let release = flight.handshake_complete();
         hold.complete(release == Release::Execute);
         match release {

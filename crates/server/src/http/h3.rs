@@ -260,7 +260,7 @@ enum RequestError {
     #[error("the client has taken nothing of an answer for {0:?}")]
     Standstill(Duration),
     #[error("the connection ended before its handshake")]
-    Gone,
+    ConnectionEnded,
     #[error("{0}")]
     Stream(#[from] StreamError),
     #[error("{0}")]
@@ -297,7 +297,7 @@ async fn respond(
     let complete = || connection.is_complete();
     let request = request.map(|()| body);
     let response = request::respond(connection, complete, request, started).await;
-    writer.send(response.ok_or(RequestError::Gone)?, head_only).await
+    writer.send(response.ok_or(RequestError::ConnectionEnded)?, head_only).await
 }
 
 /// Reads the request's head. One that is too large the library answers by itself, or

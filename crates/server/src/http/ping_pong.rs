@@ -28,7 +28,7 @@ pub(crate) async fn serve_tcp(
     accepted_at: Instant,
     mut stop: watch::Receiver<Stop>,
 ) -> bool {
-    let mut game = Game { connection, stream: &mut stream, completion, accepted_at };
+    let mut game = PingPong { connection, stream: &mut stream, completion, accepted_at };
     let played = tokio::select! {
         played = game.play() => played,
         () = stopped(&mut stop, Stop::Finish) => Ok(()),
@@ -42,14 +42,14 @@ pub(crate) async fn serve_tcp(
     matches!(timeout_at(farewell.into(), stream.shutdown()).await, Ok(Ok(())))
 }
 
-struct Game<'a> {
+struct PingPong<'a> {
     connection: &'a Arc<Connection>,
     stream: &'a mut TlsStream<Socket>,
     completion: &'a Completion,
     accepted_at: Instant,
 }
 
-impl Game<'_> {
+impl PingPong<'_> {
     async fn play(&mut self) -> io::Result<()> {
         while let Some(early) = self.ping().await? {
             // The policy does not look at pings: they have no method and no path.
@@ -65,7 +65,7 @@ impl Game<'_> {
                     record.bytes(4);
                     record.complete();
                 }
-                Admission::TooEarly | Admission::Busy | Admission::Gone => return Ok(()),
+                Admission::TooEarly | Admission::Busy | Admission::ConnectionEnded => return Ok(()),
             }
             if !self.connection.snapshot.keep_alive {
                 return Ok(());
@@ -186,7 +186,7 @@ async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream))
             record.bytes(4);
             record.complete();
         }
-        Admission::TooEarly | Admission::Busy | Admission::Gone => {
+        Admission::TooEarly | Admission::Busy | Admission::ConnectionEnded => {
             return drop(send.reset(VarInt::from_u32(0)));
         }
     }

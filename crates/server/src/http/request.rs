@@ -34,7 +34,7 @@ pub(crate) struct HttpService {
 
 /// The connection ended before the request could be run.
 #[derive(Debug)]
-pub(crate) struct Gone;
+pub(crate) struct ConnectionEnded;
 
 impl HttpService {
     /// `requests`: those of an HTTP/1.1 connection's stream.
@@ -49,8 +49,8 @@ impl HttpService {
 
 impl hyper::service::Service<Request<Incoming>> for HttpService {
     type Response = Response<RecordedBody>;
-    type Error = Gone;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Gone>> + Send>>;
+    type Error = ConnectionEnded;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectionEnded>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         // Here, not in the future: the library calls this while it parses, so at this moment the
@@ -64,7 +64,7 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
         Box::pin(async move {
             let complete = || driver.is_complete();
             let response = respond(&connection, complete, request, started).await;
-            let response = response.map(|response| advertise(&connection, response)).ok_or(Gone)?;
+            let response = response.map(|response| advertise(&connection, response)).ok_or(ConnectionEnded)?;
             if let (Some(requests), StatusCode::SWITCHING_PROTOCOLS) = (requests, response.status())
             {
                 requests.become_tunnel();
@@ -127,7 +127,7 @@ where
         false => Admission::Busy,
     };
     let mut response = match (admission, of_form) {
-        (Admission::Gone, _) => return None,
+        (Admission::ConnectionEnded, _) => return None,
         (Admission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
         (_, Err(status)) => validation::refusal(status, request.version()),
         (Admission::TooEarly, _) => {
@@ -232,13 +232,13 @@ fn say_goodbye<B>(connection: &Connection, mut response: Response<B>) -> Respons
     response
 }
 
-impl fmt::Display for Gone {
+impl fmt::Display for ConnectionEnded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the connection ended before its handshake")
     }
 }
 
-impl std::error::Error for Gone {}
+impl std::error::Error for ConnectionEnded {}
 
 fn version_name(version: Version) -> &'static str {
     match version {

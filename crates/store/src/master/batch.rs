@@ -1,6 +1,6 @@
 //! One exchange: all that waits, and what shows whether the store's word on it counts.
 
-use firstflight_replay::{Epoch, Sighting, Unknown};
+use firstflight_replay::{Epoch, StoreObservation, Unknown};
 use redis::{ServerError, Value};
 
 use super::queue::{Check, Job, Reply};
@@ -22,7 +22,7 @@ pub(super) async fn run(
     let settings = &master.settings;
     settings.counters.batch();
     let witness =
-        jobs.iter().any(|job| job.check != Check::None).then_some(Witness { life, master });
+        jobs.iter().any(|job| job.check != Check::None).then_some(BatchCheck { life, master });
     let mut request = Vec::new();
     jobs.iter().for_each(|job| request.extend_from_slice(&job.command));
     let extra = witness.as_ref().map_or(0, |witness| witness.ask(&mut request));
@@ -107,12 +107,12 @@ fn has_moved(value: &Value) -> bool {
 }
 
 /// What is asked behind the claims of a batch, and what follows from the responses.
-struct Witness<'a> {
+struct BatchCheck<'a> {
     life: &'a Life,
     master: &'a Master,
 }
 
-impl Witness<'_> {
+impl BatchCheck<'_> {
     /// Adds the questions, and says how many they are.
     fn ask(&self, request: &mut Vec<u8>) -> usize {
         let settings = &self.master.settings;
@@ -147,7 +147,7 @@ impl Witness<'_> {
                 return Ok(Verdicts::same(Err(Unknown::Unreplicated)));
             }
         }
-        let sighting = Sighting {
+        let sighting = StoreObservation {
             run_id: self.life.run_id.clone(),
             replication_id: self.life.replication_id.clone(),
             slots: self.master.slots(&self.life.address),

@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::batch::{epoch_of, epoch_questions, garbled};
 use super::info::Report;
-use super::voice::Voice;
+use super::voice::StateLogger;
 use super::{Life, Master};
 use crate::link::{Link, epoch_age, error_of, integer, text, time};
 use crate::settings::{PATIENCE, RETRY, millis};
@@ -23,7 +23,7 @@ const OTHER_SETTINGS: &str = "another node counts by other times; make freshness
 
 /// Runs for ever.
 pub(super) async fn run(master: Arc<Master>) {
-    let mut keeper = Keeper { master: &master, voice: Voice::default(), mark: 0, refused: None };
+    let mut keeper = HeartbeatTask { master: &master, voice: StateLogger::default(), mark: 0, refused: None };
     let mut place = master.place.address.clone();
     loop {
         let address = place.borrow_and_update().clone();
@@ -52,16 +52,16 @@ pub(super) async fn run(master: Arc<Master>) {
     }
 }
 
-struct Keeper<'a> {
+struct HeartbeatTask<'a> {
     master: &'a Master,
-    voice: Voice,
+    voice: StateLogger,
     /// The number of this node's last mark.
     mark: u64,
     /// Why the last epoch could not be written.
     refused: Option<StoreError>,
 }
 
-impl Keeper<'_> {
+impl HeartbeatTask<'_> {
     /// Beats until something is wrong with the connection.
     async fn attend(&mut self, address: &Address) -> StoreError {
         match self.beat_on(address).await {

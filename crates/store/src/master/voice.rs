@@ -10,20 +10,20 @@ use crate::{Address, StoreError};
 
 /// Remembers what was said last.
 #[derive(Default)]
-pub(super) struct Voice {
-    said: Option<Said>,
+pub(super) struct StateLogger {
+    said: Option<LoggedState>,
 }
 
 #[derive(PartialEq, Eq)]
-enum Said {
+enum LoggedState {
     Lost(StoreError),
     Nowhere,
     Well,
     Objection(Unknown),
 }
 
-impl Voice {
-    fn is_news(&mut self, said: Said) -> bool {
+impl StateLogger {
+    fn is_news(&mut self, said: LoggedState) -> bool {
         let news = self.said.as_ref() != Some(&said);
         self.said = Some(said);
         news
@@ -31,7 +31,7 @@ impl Voice {
 
     /// There is no address to try.
     pub(super) fn nowhere(&mut self) {
-        if self.is_news(Said::Nowhere) {
+        if self.is_news(LoggedState::Nowhere) {
             tracing::warn!(
                 "no majority names a master of the store, so nothing runs early; see to the \
                  sentinels, or to the cluster's nodes"
@@ -41,7 +41,7 @@ impl Voice {
 
     /// The connection is gone, or could not be made.
     pub(super) fn lost(&mut self, address: &Address, error: &StoreError) {
-        if self.is_news(Said::Lost(error.clone())) {
+        if self.is_news(LoggedState::Lost(error.clone())) {
             tracing::warn!(%address, "{error}; nothing runs early until it can be asked again");
         }
     }
@@ -54,7 +54,7 @@ impl Voice {
         store_time: Duration,
         node_time: Duration,
     ) {
-        if !self.is_news(objection.map_or(Said::Well, Said::Objection)) {
+        if !self.is_news(objection.map_or(LoggedState::Well, LoggedState::Objection)) {
             return;
         }
         match objection {
@@ -148,13 +148,13 @@ mod tests {
 
     #[test]
     fn each_change_is_said_once() {
-        let mut voice = Voice::default();
-        let lost = || Said::Lost(StoreError::Absent("x".to_owned()));
+        let mut voice = StateLogger::default();
+        let lost = || LoggedState::Lost(StoreError::Absent("x".to_owned()));
         assert!(voice.is_news(lost()));
         assert!(!voice.is_news(lost()));
-        assert!(voice.is_news(Said::Well));
-        assert!(voice.is_news(Said::Objection(Unknown::Clock)));
-        assert!(!voice.is_news(Said::Objection(Unknown::Clock)));
+        assert!(voice.is_news(LoggedState::Well));
+        assert!(voice.is_news(LoggedState::Objection(Unknown::Clock)));
+        assert!(!voice.is_news(LoggedState::Objection(Unknown::Clock)));
         assert!(voice.is_news(lost()));
     }
 }

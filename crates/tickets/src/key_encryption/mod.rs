@@ -31,7 +31,7 @@ pub use sealing::{KeyId, SealingKey};
 pub struct KeyEncryption {
     path: PathBuf,
     keys: RwLock<Arc<Keys>>,
-    seen: Mutex<Seen>,
+    seen: Mutex<FileState>,
 }
 
 /// Why a file of key-encryption keys cannot be used. No message shows a key.
@@ -132,7 +132,7 @@ impl KeyEncryption {
         let path = path.into();
         let (text, _) = read(&path)?;
         let keys = Keys { listed: parse(&path, &text)?, leaving: Vec::new() };
-        let seen = Mutex::new(Seen { digest: digest(&text), complaint: None });
+        let seen = Mutex::new(FileState { digest: digest(&text), complaint: None });
         Ok(Self { path, keys: RwLock::new(Arc::new(keys)), seen })
     }
 
@@ -202,7 +202,7 @@ impl KeyEncryption {
         Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn reread(&self, seen: &mut Seen, now: UnixTime) -> Result<bool, KeyEncryptionError> {
+    fn reread(&self, seen: &mut FileState, now: UnixTime) -> Result<bool, KeyEncryptionError> {
         let (text, _) = read(&self.path)?;
         let digest = digest(&text);
         if digest == seen.digest {
@@ -256,7 +256,7 @@ impl Keys {
 
 /// The file as it was when its keys were taken up, and what was wrong with it since.
 #[derive(Debug)]
-struct Seen {
+struct FileState {
     digest: [u8; 32],
     complaint: Option<String>,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use firstflight_upstream::{
     Attempt, Body, BodyError, HealthCheck, Observer, Pool, PoolConfig, Protocol, SendError,
-    ServerAddress, Standing, Terms, proxy_protocol,
+    ServerAddress, ServerHealth, SendOptions, proxy_protocol,
 };
 use futures_util::{StreamExt, stream};
 use http::{Request, StatusCode};
@@ -44,7 +44,7 @@ async fn send_for(
     client: u16,
 ) -> Result<String, SendError> {
     let client = ([192, 0, 2, 1], client).into();
-    let terms = Terms { client, local: ([192, 0, 2, 9], 443).into(), observer: &() };
+    let terms = SendOptions { client, local: ([192, 0, 2, 9], 443).into(), observer: &() };
     let answer = pool.send(request(method, body), &terms).await?;
     let status = answer.status();
     let body = answer.into_body().collect().await;
@@ -93,7 +93,7 @@ async fn rfc9112_9_3_1_a_stale_connection_costs_no_safe_request() {
     assert!(matches!(send(&pool, "POST", "text").await, Err(SendError::Broken(_))));
     let status = pool.status();
     let server = &status.servers[0];
-    assert_eq!((server.totals.stale, status.retries, server.standing), (5, 4, Standing::Up));
+    assert_eq!((server.totals.stale, status.retries, server.standing), (5, 4, ServerHealth::Up));
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn any_request_of_which_nothing_was_sent_goes_elsewhere() {
         assert_eq!(send(&pool, "POST", "text").await.unwrap(), "alive");
     }
     let status = pool.status();
-    assert_eq!(status.servers[0].standing, Standing::Aside);
+    assert_eq!(status.servers[0].standing, ServerHealth::Aside);
     assert_eq!((status.servers[0].totals.connect_failed, status.retries), (3, 3));
 }
 
@@ -116,7 +116,7 @@ async fn the_only_server_is_asked_even_when_it_is_set_aside() {
         assert!(matches!(send(&pool, "GET", "").await, Err(SendError::Connect(_))));
     }
     let status = pool.status().servers.remove(0);
-    assert_eq!((status.standing, status.totals.connect_failed), (Standing::Aside, 5));
+    assert_eq!((status.standing, status.totals.connect_failed), (ServerHealth::Aside, 5));
 }
 
 #[tokio::test]
@@ -234,14 +234,14 @@ async fn checks_take_a_server_out_and_bring_it_back() {
         let check = HealthCheck::new("/health".parse().unwrap());
         config.check = Some(HealthCheck { interval: Duration::from_millis(10), ..check });
     });
-    for standing in [Standing::Up, Standing::Down, Standing::Up] {
-        *well.lock().unwrap() = standing == Standing::Up;
+    for standing in [ServerHealth::Up, ServerHealth::Down, ServerHealth::Up] {
+        *well.lock().unwrap() = standing == ServerHealth::Up;
         while pool.status().servers[0].standing != standing {
             sleep(Duration::from_millis(5)).await;
         }
         let answer = send(&pool, "GET", "").await;
         match standing {
-            Standing::Up => assert_eq!(answer.unwrap(), "served"),
+            ServerHealth::Up => assert_eq!(answer.unwrap(), "served"),
             _ => assert!(matches!(answer, Err(SendError::NoServer)), "{answer:?}"),
         }
     }
@@ -263,7 +263,7 @@ async fn rfc9113_3_3_many_requests_on_one_connection() {
     let mut upgrade = request("GET", "");
     upgrade.headers_mut().insert("upgrade", "websocket".parse().unwrap());
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = Terms { client: local, local, observer: &() };
+    let terms = SendOptions { client: local, local, observer: &() };
     assert!(matches!(pool.send(upgrade, &terms).await, Err(SendError::NoUpgrade)));
 }
 
@@ -314,7 +314,7 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
         config.answer_timeout = Some(Duration::from_millis(100));
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = Terms { client: local, local, observer: &() };
+    let terms = SendOptions { client: local, local, observer: &() };
     for silent in [true, false] {
         for _ in 0..3 {
             let half = stream::once(async { Ok(Frame::data(Bytes::from("half"))) });
@@ -332,7 +332,7 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
         }
     }
     let server = pool.status().servers.remove(0);
-    assert_eq!((server.standing, server.totals.abandoned), (Standing::Up, 6));
+    assert_eq!((server.standing, server.totals.abandoned), (ServerHealth::Up, 6));
 }
 
 #[tokio::test]
@@ -357,7 +357,7 @@ async fn rfc9112_6_1_a_body_of_unknown_length_goes_with_every_method() {
     .await;
     let pool = pool(&[&peer], |config| config.answer_timeout = Some(Duration::from_secs(5)));
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = Terms { client: local, local, observer: &() };
+    let terms = SendOptions { client: local, local, observer: &() };
     for method in ["GET", "HEAD", "OPTIONS", "TRACE", "DELETE", "POST"] {
         let body = stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from("hello"))) });
         let body = StreamBody::new(body).boxed_unsync();
@@ -398,7 +398,7 @@ async fn observers_are_told_of_each_try() {
     let pool = pool(&[&dead, &peer], |_| ());
     let memory = Memory(Mutex::default());
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = Terms { client: local, local, observer: &memory };
+    let terms = SendOptions { client: local, local, observer: &memory };
     for _ in 0..2 {
         pool.send(request("GET", ""), &terms).await.unwrap().collect().await.unwrap();
         settled(&pool).await;

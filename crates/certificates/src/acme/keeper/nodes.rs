@@ -6,17 +6,17 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use super::{Keeper, LOOK};
+use super::{RenewalTask, LOOK};
 use crate::acme::clock::now;
-use crate::acme::sharing::Sharing;
-use crate::acme::{AcmeError, Answers, Issued, Phase, Shelf, ShelfError};
+use crate::acme::sharing::NodeSharing;
+use crate::acme::{AcmeError, Answers, Issued, Phase, SharedRecords, SharedRecordsError};
 
-impl<S: Shelf> Keeper<S> {
+impl<S: SharedRecords> RenewalTask<S> {
     /// With the lease.
     pub(super) async fn order_for_all(
         &mut self,
         index: usize,
-        sharing: &Arc<Sharing<S>>,
+        sharing: &Arc<NodeSharing<S>>,
     ) -> Result<(), AcmeError> {
         // The store is there, or there were no lease. A record in it that cannot be read is written
         // over, and must not keep everybody from asking.
@@ -41,9 +41,9 @@ impl<S: Shelf> Keeper<S> {
     async fn tell(
         &self,
         index: usize,
-        sharing: &Sharing<S>,
+        sharing: &NodeSharing<S>,
         error: Option<&AcmeError>,
-    ) -> Result<(), ShelfError> {
+    ) -> Result<(), SharedRecordsError> {
         let certificate = &self.certificates[index];
         match (error, certificate.whole()) {
             (None, Some(issued)) => {
@@ -61,9 +61,9 @@ impl<S: Shelf> Keeper<S> {
     /// Ends this node's lease, and tells of the order that was left, if it failed by that.
     pub(super) async fn give_back(
         &self,
-        sharing: &Sharing<S>,
+        sharing: &NodeSharing<S>,
         failed: Option<usize>,
-    ) -> Result<(), ShelfError> {
+    ) -> Result<(), SharedRecordsError> {
         if let Some(certificate) = failed.map(|index| &self.certificates[index]) {
             sharing.put_trouble(&certificate.names, &certificate.history).await?;
         }
@@ -101,8 +101,8 @@ impl<S: Shelf> Keeper<S> {
 }
 
 /// Answers for other nodes what they put on the shelf, and tells when an order of theirs is over.
-pub(super) async fn follow<S: Shelf>(
-    sharing: Option<Arc<Sharing<S>>>,
+pub(super) async fn follow<S: SharedRecords>(
+    sharing: Option<Arc<NodeSharing<S>>>,
     answers: Answers,
     news: Arc<Notify>,
 ) {
@@ -120,7 +120,7 @@ pub(super) async fn follow<S: Shelf>(
                 }
                 standing = proofs;
             }
-            Err(ShelfError(error)) => debug!("what other nodes have to answer is unknown: {error}"),
+            Err(SharedRecordsError(error)) => debug!("what other nodes have to answer is unknown: {error}"),
         }
         sleep(LOOK).await;
     }

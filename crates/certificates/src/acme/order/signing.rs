@@ -12,13 +12,13 @@ use crate::acme::blocking::blocking;
 use crate::acme::clock::now;
 use crate::acme::error::words;
 use crate::acme::key::Request;
-use crate::acme::said::{Said, in_words, is_gone, is_judged};
+use crate::acme::said::{FailureContext, in_words, is_gone, is_judged};
 use crate::acme::state::Pending;
-use crate::acme::{AcmeError, Issued, Shelf};
+use crate::acme::{AcmeError, Issued, SharedRecords};
 
-impl<S: Shelf> Ordering<'_, S> {
+impl<S: SharedRecords> Ordering<'_, S> {
     /// Has a validated order signed for a new key.
-    pub(super) async fn sign(&self, order: Order, said: &Said<'_>) -> Result<Issued, AcmeError> {
+    pub(super) async fn sign(&self, order: Order, said: &FailureContext<'_>) -> Result<Issued, AcmeError> {
         let request = Request::new(self.config.key, self.names.to_vec()).await?;
         let url = order.url().to_owned();
         let pending = Pending { url, key: request.key.clone(), since: now() };
@@ -32,7 +32,7 @@ impl<S: Shelf> Ordering<'_, S> {
     pub(super) async fn resume(
         &self,
         account: &Account,
-        said: &Said<'_>,
+        said: &FailureContext<'_>,
     ) -> Result<Option<Issued>, AcmeError> {
         let Some(Pending { url, key, .. }) = self.state.pending(self.names, now())? else {
             return Ok(None);
@@ -64,7 +64,7 @@ impl<S: Shelf> Ordering<'_, S> {
         &self,
         mut order: Order,
         request: Request,
-        said: &Said<'_>,
+        said: &FailureContext<'_>,
     ) -> Result<Issued, AcmeError> {
         if order.state().status == OrderStatus::Ready
             && let Err(error) = order.finalize_csr(&request.der).await
@@ -79,7 +79,7 @@ impl<S: Shelf> Ordering<'_, S> {
     }
 
     /// The order is over only if the authority says so, and has not signed.
-    fn unfinished(&self, order: &mut Order, error: Error, said: &Said<'_>) -> AcmeError {
+    fn unfinished(&self, order: &mut Order, error: Error, said: &FailureContext<'_>) -> AcmeError {
         match order.state().status {
             OrderStatus::Invalid => self.spoiled(order),
             status => {

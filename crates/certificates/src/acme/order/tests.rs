@@ -9,8 +9,8 @@ use super::*;
 use crate::acme::clock::now;
 use crate::acme::plan::{Severity, turns};
 use crate::acme::state::Pending;
-use crate::acme::stub::{Stub, Whim, after, plain, problem};
-use crate::acme::{Alone, CertificateState, Manager, Phase};
+use crate::acme::stub::{StubAuthority, StubBehaviour, after, plain, problem};
+use crate::acme::{SingleNode, CertificateState, Manager, Phase};
 
 fn names() -> Vec<String> {
     vec!["example.test".to_owned()]
@@ -43,9 +43,9 @@ fn told() -> Option<Response<String>> {
     Some(plain(200, body))
 }
 
-async fn tried(stub: &Stub) -> Result<Issued, AcmeError> {
+async fn tried(stub: &StubAuthority) -> Result<Issued, AcmeError> {
     let (config, history, names) = (stub.config(), History::default(), names());
-    let ordering = Ordering::<Alone> {
+    let ordering = Ordering::<SingleNode> {
         config: &config,
         state: &State::open(&config.state, &config.directory).unwrap(),
         answers: &Answers::new(),
@@ -59,14 +59,14 @@ async fn tried(stub: &Stub) -> Result<Issued, AcmeError> {
     ordering.certificate().await
 }
 
-fn state(stub: &Stub) -> State {
+fn state(stub: &StubAuthority) -> State {
     let config = stub.config();
     State::open(&config.state, &config.directory).unwrap()
 }
 
 #[tokio::test]
 async fn a_kind_that_is_not_offered_costs_nothing() {
-    let stub = Stub::start(|path| match path {
+    let stub = StubAuthority::start(|path| match path {
         "/order" => order("pending"),
         "/names/1" => offers("EXAMPLE.test", "http-01"),
         "/look" => told(),
@@ -82,7 +82,7 @@ async fn a_kind_that_is_not_offered_costs_nothing() {
 
 #[tokio::test]
 async fn that_no_kind_is_offered_is_said_in_few_words() {
-    let whims: [(Whim, &str); 2] = [
+    let whims: [(StubBehaviour, &str); 2] = [
         (
             |path| match path {
                 "/order" => order("pending"),
@@ -101,7 +101,7 @@ async fn that_no_kind_is_offered_is_said_in_few_words() {
         ),
     ];
     for (whim, word) in whims {
-        let error = tried(&Stub::start(whim).await).await.unwrap_err();
+        let error = tried(&StubAuthority::start(whim).await).await.unwrap_err();
         assert!(matches!(error, AcmeError::NotOffered { .. }), "{error}");
         let error = error.to_string();
         assert!(error.contains(word) && error.len() < 700, "{error}");
@@ -111,7 +111,7 @@ async fn that_no_kind_is_offered_is_said_in_few_words() {
 
 #[tokio::test]
 async fn foreign_names_and_tokens_are_refused() {
-    let whims: [(Whim, &str); 2] = [
+    let whims: [(StubBehaviour, &str); 2] = [
         (
             |path| match path {
                 "/order" => order("pending"),
@@ -131,7 +131,7 @@ async fn foreign_names_and_tokens_are_refused() {
         ),
     ];
     for (whim, word) in whims {
-        let stub = Stub::start(whim).await;
+        let stub = StubAuthority::start(whim).await;
         let error = tried(&stub).await.unwrap_err();
         assert_eq!(error.severity(), Severity::Refused);
         assert!(error.to_string().contains(word), "{error}");
@@ -145,7 +145,7 @@ static BLOCKED: AtomicBool = AtomicBool::new(true);
 
 #[tokio::test]
 async fn an_order_that_may_be_signed_is_gone_on_with() {
-    let stub = Stub::start(|path| match path {
+    let stub = StubAuthority::start(|path| match path {
         "/order" => order("ready"),
         "/finalize" => order("processing"),
         "/order/1" if CHAIN.get().is_none() => Some(plain(503, "")),
@@ -169,7 +169,7 @@ async fn an_order_that_may_be_signed_is_gone_on_with() {
 
 #[tokio::test]
 async fn an_order_that_was_judged_is_over() {
-    let whims: [(Whim, bool); 3] = [
+    let whims: [(StubBehaviour, bool); 3] = [
         (
             |path| match path {
                 "/order" => order("ready"),
@@ -197,7 +197,7 @@ async fn an_order_that_was_judged_is_over() {
         ),
     ];
     for (whim, goes_on) in whims {
-        let stub = Stub::start(whim).await;
+        let stub = StubAuthority::start(whim).await;
         assert_eq!(tried(&stub).await.unwrap_err().severity(), Severity::Refused);
         let pending = state(&stub).pending(&names(), now()).unwrap();
         assert_eq!(pending.is_some(), goes_on);
@@ -206,7 +206,7 @@ async fn an_order_that_was_judged_is_over() {
 
 #[tokio::test]
 async fn an_order_that_the_authority_forgot_is_made_anew() {
-    let whims: [Whim; 3] = [
+    let whims: [StubBehaviour; 3] = [
         |path| (path == "/order").then(|| problem(429, "rateLimited", "")),
         |path| match path {
             "/order" => Some(problem(429, "rateLimited", "")),
@@ -220,7 +220,7 @@ async fn an_order_that_the_authority_forgot_is_made_anew() {
         },
     ];
     for whim in whims {
-        let stub = Stub::start(whim).await;
+        let stub = StubAuthority::start(whim).await;
         let url = stub.config().directory.to_string().replace("/dir", "/order/1");
         let pending = Pending { url, key: String::new().into(), since: now() };
         state(&stub).save_pending(&names(), &pending).unwrap();
@@ -231,8 +231,8 @@ async fn an_order_that_the_authority_forgot_is_made_anew() {
 }
 
 /// Runs a manager until the authority was told to look; then it leaves, or is killed.
-async fn until_told(stub: &Stub, leaves: bool) {
-    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), Alone).unwrap();
+async fn until_told(stub: &StubAuthority, leaves: bool) {
+    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), SingleNode).unwrap();
     let told = async {
         while stub.payloads("/look").is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -250,8 +250,8 @@ async fn until_told(stub: &Stub, leaves: bool) {
     }
 }
 
-async fn a_while(stub: &Stub) -> CertificateState {
-    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), Alone).unwrap();
+async fn a_while(stub: &StubAuthority) -> CertificateState {
+    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), SingleNode).unwrap();
     let states = manager.watch();
     manager.run(tokio::time::sleep(Duration::from_millis(300))).await;
     states.borrow()[0].clone()
@@ -266,7 +266,7 @@ fn has_failed_once(state: CertificateState) {
 #[tokio::test]
 async fn whoever_leaves_while_the_authority_looks_has_failed() {
     for leaves in [true, false] {
-        let stub = Stub::start(|path| match path {
+        let stub = StubAuthority::start(|path| match path {
             "/order" | "/order/1" => order("pending"),
             "/names/1" => offers("example.test", "http-01"),
             "/look" => told(),
@@ -281,7 +281,7 @@ async fn whoever_leaves_while_the_authority_looks_has_failed() {
 
 #[tokio::test]
 async fn a_look_that_came_to_no_end_has_failed() {
-    let stub = Stub::start(|path| match path {
+    let stub = StubAuthority::start(|path| match path {
         "/order" => order("pending"),
         "/order/1" => Some(plain(503, "")),
         "/names/1" => offers("example.test", "http-01"),
@@ -289,7 +289,7 @@ async fn a_look_that_came_to_no_end_has_failed() {
         _ => None,
     })
     .await;
-    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), Alone).unwrap();
+    let manager = Manager::new(stub.config(), vec![names()], Answers::new(), SingleNode).unwrap();
     let mut states = manager.watch();
     let failed = async move {
         let _ = states.wait_for(|all| all[0].last_error.is_some()).await;
@@ -301,11 +301,11 @@ async fn a_look_that_came_to_no_end_has_failed() {
 #[tokio::test]
 async fn whoever_leaves_before_the_authority_looks_may_begin_at_once() {
     let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let stub = Stub::start(|_| None).await;
+    let stub = StubAuthority::start(|_| None).await;
     let directory = format!("https://{}/dir", silent.local_addr().unwrap()).parse().unwrap();
     let config = AcmeConfig { directory, ..stub.config() };
     for _ in 0..2 {
-        let manager = Manager::new(config.clone(), vec![names()], Answers::new(), Alone).unwrap();
+        let manager = Manager::new(config.clone(), vec![names()], Answers::new(), SingleNode).unwrap();
         let mut states = manager.watch();
         assert_eq!(states.borrow()[0].last_error, None);
         let asks = async move {

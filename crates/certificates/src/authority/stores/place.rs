@@ -26,7 +26,7 @@ pub struct Place {
 
 /// Where to look for places.
 #[derive(Clone, Debug)]
-pub struct Around {
+pub struct SearchPaths {
     /// The root of the file system, `/` but in tests.
     pub root: PathBuf,
     /// The user's home; `None`: he has none, and no browser.
@@ -39,7 +39,7 @@ pub struct Around {
     pub programs: Vec<PathBuf>,
 }
 
-impl Around {
+impl SearchPaths {
     /// As the environment says.
     pub fn from_environment() -> Self {
         let set = |name| {
@@ -64,7 +64,7 @@ impl Around {
 }
 
 /// All places that there are on this machine for this user.
-pub fn places(around: &Around) -> Vec<Place> {
+pub fn places(around: &SearchPaths) -> Vec<Place> {
     let mut all = Vec::new();
     if around.has("update-ca-certificates") {
         let path = around.root.join("usr/local/share/ca-certificates");
@@ -81,7 +81,7 @@ pub fn places(around: &Around) -> Vec<Place> {
 }
 
 /// The databases that are there; where none is and a browser is, the one that it would take.
-fn chromium(around: &Around, home: &Path) -> Vec<PathBuf> {
+fn chromium(around: &SearchPaths, home: &Path) -> Vec<PathBuf> {
     let usual = home.join(".pki/nssdb");
     let data = around.data.clone().unwrap_or_else(|| home.join(".local/share"));
     let others = [data.join("pki/nssdb"), home.join("snap/chromium/current/.pki/nssdb")];
@@ -102,7 +102,7 @@ fn chromium(around: &Around, home: &Path) -> Vec<PathBuf> {
 }
 
 /// The profiles that have been used.
-fn firefox(around: &Around, home: &Path) -> Vec<PathBuf> {
+fn firefox(around: &SearchPaths, home: &Path) -> Vec<PathBuf> {
     let config = around.config.clone().unwrap_or_else(|| home.join(".config"));
     let folders = [
         home.join(".mozilla/firefox"),
@@ -135,9 +135,9 @@ mod tests {
         fs::write(path, "").unwrap();
     }
 
-    fn machine() -> (tempfile::TempDir, Around) {
+    fn machine() -> (tempfile::TempDir, SearchPaths) {
         let dir = tempfile::tempdir().unwrap();
-        let around = Around {
+        let around = SearchPaths {
             root: dir.path().to_owned(),
             home: Some(dir.path().join("home")),
             data: None,
@@ -151,7 +151,7 @@ mod tests {
     fn nothing_is_found_where_nothing_is() {
         let (_dir, around) = machine();
         assert!(places(&around).is_empty());
-        assert!(places(&Around { home: None, ..around }).is_empty());
+        assert!(places(&SearchPaths { home: None, ..around }).is_empty());
     }
 
     #[test]

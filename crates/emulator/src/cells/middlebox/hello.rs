@@ -2,7 +2,7 @@
 
 use super::first_flights::{Decision, FirstFlights, LONGEST_FLIGHT};
 use super::segment::Segment;
-use crate::cells::{Cell, Passage, Verdict};
+use crate::cells::{Cell, PacketInCell, CellDecision};
 
 /// Drops first flights by what their ClientHello is.
 #[derive(Debug)]
@@ -24,12 +24,12 @@ impl HelloFilter {
 }
 
 impl Cell for HelloFilter {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         let Some(segment) = Segment::read(packet.frame) else {
-            return Verdict::Pass;
+            return CellDecision::Pass;
         };
         let Some((flight, offset)) = self.flights.of(&segment) else {
-            return Verdict::Pass;
+            return CellDecision::Pass;
         };
         let decision = flight.decision.or_else(|| {
             flight.extend(offset, segment.payload);
@@ -39,8 +39,8 @@ impl Cell for HelloFilter {
             decision.map(|decision| flight.decide(decision))
         });
         match decision {
-            Some(Decision::DropBefore(end)) if offset < end => Verdict::Drop,
-            _ => Verdict::Pass,
+            Some(Decision::DropBefore(end)) if offset < end => CellDecision::Drop,
+            _ => CellDecision::Pass,
         }
     }
 }
@@ -198,7 +198,7 @@ mod tests {
         let (port, sequence) = (40_000, 500);
         let mut passes = |tcp: Tcp<'_>| {
             let frame = tcp.frame();
-            cell.pass(&mut Passage { at_ns: 0, frame: &frame }) == Verdict::Pass
+            cell.pass(&mut PacketInCell { at_ns: 0, frame: &frame }) == CellDecision::Pass
         };
         if !syn_data {
             assert!(passes(Tcp { syn: true, sequence, port, ..Tcp::default() }));
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn connections_whose_syn_was_not_seen_pass() {
         let frame = Tcp { ack: true, payload: &hello(&[(42, 0)])[..20], ..Tcp::default() }.frame();
-        let mut packet = Passage { at_ns: 0, frame: &frame };
-        assert_eq!(HelloFilter::large().pass(&mut packet), Verdict::Pass);
+        let mut packet = PacketInCell { at_ns: 0, frame: &frame };
+        assert_eq!(HelloFilter::large().pass(&mut packet), CellDecision::Pass);
     }
 }

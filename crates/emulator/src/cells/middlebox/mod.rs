@@ -157,7 +157,7 @@ mod frames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cells::Passage;
+    use crate::cells::PacketInCell;
     use proptest::prelude::*;
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
                         true => frames::Tcp { syn: *syn, payload: bytes, ..Default::default() }.frame(),
                         false => bytes.clone(),
                     };
-                    cell.pass(&mut Passage { at_ns: 0, frame: &frame });
+                    cell.pass(&mut PacketInCell { at_ns: 0, frame: &frame });
                 }
             }
         }

@@ -1,19 +1,19 @@
 //! Middleboxes that do not let data in a SYN pass.
 
 use super::segment::{Segment, mend};
-use crate::cells::{Cell, Passage, Verdict};
+use crate::cells::{Cell, PacketInCell, CellDecision};
 
 /// Takes the data out, and lets the SYN pass without it.
 #[derive(Debug)]
 pub(super) struct Strip;
 
 impl Cell for Strip {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         let Some(segment) = with_data(packet.frame) else {
-            return Verdict::Pass;
+            return CellDecision::Pass;
         };
         let without = packet.frame[..segment.payload_at()].to_vec();
-        mend(without, segment.tcp_at()).map_or(Verdict::Pass, Verdict::Alter)
+        mend(without, segment.tcp_at()).map_or(CellDecision::Pass, CellDecision::Alter)
     }
 }
 
@@ -22,8 +22,8 @@ impl Cell for Strip {
 pub(super) struct Drop;
 
 impl Cell for Drop {
-    fn pass(&mut self, packet: &mut Passage<'_>) -> Verdict {
-        with_data(packet.frame).map_or(Verdict::Pass, |_| Verdict::Drop)
+    fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
+        with_data(packet.frame).map_or(CellDecision::Pass, |_| CellDecision::Drop)
     }
 }
 
@@ -40,12 +40,12 @@ mod tests {
     fn the_data_goes_and_the_rest_stays_right() {
         let tcp = Tcp { syn: true, options: &[34, 2, 1, 1], payload: b"data", ..Tcp::default() };
         let frame = tcp.frame();
-        let mut packet = Passage { at_ns: 0, frame: &frame };
-        let Verdict::Alter(stripped) = Strip.pass(&mut packet) else { panic!("unaltered") };
+        let mut packet = PacketInCell { at_ns: 0, frame: &frame };
+        let CellDecision::Alter(stripped) = Strip.pass(&mut packet) else { panic!("unaltered") };
         let bare = Tcp { payload: &[], ..tcp }.frame();
         checked(&stripped);
         assert_eq!(stripped, bare);
-        assert_eq!(Drop.pass(&mut packet), Verdict::Drop);
+        assert_eq!(Drop.pass(&mut packet), CellDecision::Drop);
     }
 
     #[test]
@@ -56,9 +56,9 @@ mod tests {
             Tcp { syn: true, ack: true, payload: b"data", ..Tcp::default() },
         ] {
             let frame = tcp.frame();
-            let mut packet = Passage { at_ns: 0, frame: &frame };
-            assert_eq!(Strip.pass(&mut packet), Verdict::Pass);
-            assert_eq!(Drop.pass(&mut packet), Verdict::Pass);
+            let mut packet = PacketInCell { at_ns: 0, frame: &frame };
+            assert_eq!(Strip.pass(&mut packet), CellDecision::Pass);
+            assert_eq!(Drop.pass(&mut packet), CellDecision::Pass);
         }
     }
 }

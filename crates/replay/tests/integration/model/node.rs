@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, Confirmation, Continuity, Flight, Heartbeat, Offer, Orders, SharedGate,
-    SharedRefusal, Sighting, Slots, StoreAnswer, Unknown,
+    ClaimKey, Confirmation, Continuity, Flight, Heartbeat, Offer, HeartbeatActions, SharedGate,
+    SharedRefusal, StoreObservation, Slots, StoreAnswer, Unknown,
 };
 
 use crate::model::setting::{Rule, START, Setting};
@@ -89,7 +89,7 @@ impl Node {
     }
 
     /// Asks the process at the other end how it is, and takes it in.
-    pub(crate) fn beat(&mut self, setting: &Setting, process: &Process, now: i64) -> Orders {
+    pub(crate) fn beat(&mut self, setting: &Setting, process: &Process, now: i64) -> HeartbeatActions {
         let now_here = monotonic(now);
         self.store_offset = Some(process.offset);
         let seen = self.heartbeat(setting, process, now);
@@ -107,7 +107,7 @@ impl Node {
             _ => return self.continuity.heartbeat(&seen, now_here),
         };
         let write = self.continuity.clone().heartbeat(&told, now_here).write;
-        Orders { write, ..self.continuity.heartbeat(&seen, now_here) }
+        HeartbeatActions { write, ..self.continuity.heartbeat(&seen, now_here) }
     }
 
     fn heartbeat(&self, setting: &Setting, process: &Process, now: i64) -> Heartbeat {
@@ -148,7 +148,7 @@ impl Node {
         if !won {
             return Ok(false);
         }
-        let sighting = Sighting {
+        let sighting = StoreObservation {
             run_id: run_id(link.run),
             replication_id: replication_id(link.line),
             slots: Slots::ALL,
@@ -172,7 +172,7 @@ impl Node {
             return StoreAnswer::Unknown(Unknown::Absent);
         };
         let (run_id, replication_id) = ids(setting, link.run, link.line, seen);
-        let mut sighting = Sighting {
+        let mut sighting = StoreObservation {
             run_id,
             replication_id,
             slots: Slots::ALL,

@@ -14,7 +14,7 @@ use firstflight_config::TicketSettings;
 use firstflight_replay::Unknown;
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
 use firstflight_store::{Store, Taken};
-use firstflight_tickets::{Apart, KeyEncryption, Schedule, SessionId, TicketKeys, UnixTime};
+use firstflight_tickets::{DetachedSession, KeyEncryption, Schedule, SessionId, TicketKeys, UnixTime};
 use firstflight_tls::OpenedTicket;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -25,7 +25,7 @@ use crate::context::now;
 /// Sessions in the store.
 pub(crate) struct Sessions {
     pub(crate) store: Store,
-    queue: mpsc::Sender<Deposit>,
+    queue: mpsc::Sender<StoredSession>,
     trouble: Arc<StoreFailures>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Redeemed {
     pub(crate) withheld: Option<Unknown>,
 }
 
-struct Deposit {
+struct StoredSession {
     key: String,
     record: Vec<u8>,
 }
@@ -65,9 +65,9 @@ impl Sessions {
     /// The ticket, whose session is on its way into the store. The client can't be back before it
     /// is there, unless the store is slow; then it makes a full handshake. `None`: too many are
     /// on their way already, and no ticket is better than one in vain.
-    pub(crate) fn deposit(&self, apart: Apart) -> Option<Vec<u8>> {
-        let Apart { ticket, id, record } = apart;
-        match self.queue.try_send(Deposit { key: place(&id), record }) {
+    pub(crate) fn deposit(&self, apart: DetachedSession) -> Option<Vec<u8>> {
+        let DetachedSession { ticket, id, record } = apart;
+        match self.queue.try_send(StoredSession { key: place(&id), record }) {
             Ok(()) => Some(ticket),
             Err(_) => {
                 self.trouble.met("too many sessions wait for the store");
@@ -102,11 +102,11 @@ impl Redeemed {
 async fn keep(
     store: Store,
     life: Duration,
-    mut deposits: mpsc::Receiver<Deposit>,
+    mut deposits: mpsc::Receiver<StoredSession>,
     trouble: Arc<StoreFailures>,
 ) {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
-    while let Some(Deposit { key, record }) = deposits.recv().await {
+    while let Some(StoredSession { key, record }) = deposits.recv().await {
         let Ok(place) = permits.clone().acquire_owned().await else { return };
         let (store, trouble) = (store.clone(), trouble.clone());
         tokio::spawn(async move {
