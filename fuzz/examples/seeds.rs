@@ -15,7 +15,7 @@ use firstflight_fuzz::{Event, Flags, acceptor, connector};
 use firstflight_packets::{Label, Observer};
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
 use firstflight_replay::{
-    ClaimKey, EpochScope, Gate, GateConfig, Offer as FirstFlight, HandoffQuery, TicketEpochs,
+    ClaimKey, EpochScope, Gate, GateConfig, HandoffQuery, Offer as FirstFlight, TicketEpochs,
 };
 use firstflight_report::{
     Cell, Control, ControlPair, Cost, Effect, Figures, LinkFacts, Load, MiddleboxOutcome, Record,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_replay::{
-    Answer, EpochScope, Gate, GateConfig, Inheritance, HandoffQuery, TicketEpochs,
+    Answer, EpochScope, Gate, GateConfig, HandoffQuery, Inheritance, TicketEpochs,
 };
 use libfuzzer_sys::fuzz_target;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use firstflight_config::ConfigError;
 
-use crate::token::{LONGEST, SHORTEST};
+use crate::token::{MAX_TOKEN_BYTES, MIN_TOKEN_BYTES};
 
 /// Why the operators' side cannot be served, in one sentence that names the fix.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum AdminError {
     },
     /// The token is too short to withstand guessing, or has bytes that no header carries.
     #[error(
-        "the admin token in {path} is not {SHORTEST} to {LONGEST} printable characters on one \
+        "the admin token in {path} is not {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} printable characters on one \
          line; make one by `openssl rand -hex 32`"
     )]
     Token {

@@ -38,6 +38,6 @@ pub use serve::{Admin, AdminHandle, Prepared, check};
 pub use source::Source;
 pub use status::{
     Answer, Answers, Certificate, EarlyDataState, Failure, KeyState, KeysState, Kind, Moment, Mood,
-    Now, Reason, Register, Reload, Replay, Replays, SCHEMA, ServerState, Percentiles, State, Status,
-    Steps, Store, Upstream, Window, json_schema,
+    Now, Percentiles, Reason, Register, Reload, Replay, Replays, SCHEMA, ServerState, State,
+    Status, Steps, Store, Upstream, Window, json_schema,
 };

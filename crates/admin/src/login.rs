@@ -58,7 +58,8 @@ pub(crate) async fn typed(headers: &http::HeaderMap, body: Incoming) -> Option<S
     if !kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
         return None;
     }
-    let body = timeout(super::service::PATIENCE, Limited::new(body, LONGEST_FORM).collect());
+    let body =
+        timeout(super::service::HEADER_TIMEOUT, Limited::new(body, MAX_FORM_BYTES).collect());
     token_of(&body.await.ok()?.ok()?.to_bytes())
 }
 
@@ -92,7 +93,7 @@ fn form(wrong: bool) -> String {
 const COOKIE_RULES: &str = "Path=/; HttpOnly; SameSite=Strict";
 
 /// Bytes; the longest token with each byte escaped fits.
-const LONGEST_FORM: usize = 4096;
+const MAX_FORM_BYTES: usize = 4096;
 
 #[cfg(test)]
 mod tests {

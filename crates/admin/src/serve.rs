@@ -21,7 +21,7 @@ use crate::guard::Guard;
 use crate::listener::{Listener, Stream};
 use crate::patience::WriteTimeoutStream;
 use crate::permits::{Permit, Permits};
-use crate::service::{PATIENCE, Service};
+use crate::service::{HEADER_TIMEOUT, Service};
 use crate::source::Source;
 use crate::watch::SourceWatcher;
 
@@ -199,9 +199,9 @@ fn serve(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, PATIENCE)), answer);
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, HEADER_TIMEOUT)), answer);
     let connection = connections.watch(connection);
     async move {
         tokio::select! {

@@ -155,6 +155,6 @@ const NOT_FOUND: &str = "nothing is here; there are / (console), /metrics, /read
                          /status.json and /events\n";
 
 /// For a head, for a form, and for a reader to read on.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const FOLLOWERS: usize = 32;

@@ -33,7 +33,7 @@ impl Token {
         })?;
         let token = text.trim();
         let printable = token.bytes().all(|byte| byte.is_ascii_graphic());
-        match printable && (SHORTEST..=LONGEST).contains(&token.len()) {
+        match printable && (MIN_TOKEN_BYTES..=MAX_TOKEN_BYTES).contains(&token.len()) {
             true => Ok(Self::new(token)),
             false => Err(AdminError::Token { path: path.to_owned() }),
         }
@@ -50,7 +50,7 @@ impl Token {
 
     /// Whether it is this token. Takes as long for one that is nearly right as for any other.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
-        given.len() <= LONGEST
+        given.len() <= MAX_TOKEN_BYTES
             && keyed(&self.key, &[b"token", given]).verify_slice(&self.mark).is_ok()
     }
 
@@ -87,9 +87,9 @@ fn keyed(key: &[u8; 32], parts: &[&[u8]]) -> Hmac<Sha256> {
 }
 
 /// Who can guess that many characters could guess a key: so wrong tokens need not be counted.
-pub(crate) const SHORTEST: usize = 32;
+pub(crate) const MIN_TOKEN_BYTES: usize = 32;
 /// More than anybody needs, and less than a head may have.
-pub(crate) const LONGEST: usize = 512;
+pub(crate) const MAX_TOKEN_BYTES: usize = 512;
 
 /// A working day, in seconds.
 pub(crate) const COOKIE_LIFE: u64 = 12 * 3600;

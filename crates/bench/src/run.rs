@@ -69,7 +69,8 @@ pub fn run(
                 .map_err(LoadError::Resources)?;
         }
         drop(said);
-        let mut watch = ProgressReporter { tallies: &tallies, stop: &stop, start: None, last: None };
+        let mut watch =
+            ProgressReporter { tallies: &tallies, stop: &stop, start: None, last: None };
         let outcome = conduct(config, &says, starts, &mut watch, &mut progress);
         if outcome.is_err() {
             stop.store(true, Ordering::Relaxed);
@@ -139,7 +140,7 @@ fn work(
     let _ = set_timerslack(1);
     let share = Share::of(config, index);
     let wanted = share.tickets(config);
-    let most_tickets = (2 * wanted).max(LEAST_KEPT);
+    let most_tickets = (2 * wanted).max(MIN_KEPT);
     match config.transport {
         Transport::Tcp => {
             let worker = Worker::new(config, tally, stop, most_tickets)?;
@@ -199,7 +200,7 @@ impl Share {
             Model::Open { rate, .. } => rate / config.threads as f64 * OPEN_SUPPLY.as_secs_f64(),
         };
         let each = (needed / config.addresses.len() as f64).ceil() as usize;
-        (each + 2).min(MOST_TICKETS)
+        (each + 2).min(MAX_TICKETS)
     }
 
     fn source(&self, config: &LoadConfig, start: Instant, end: Option<Instant>) -> Source {
@@ -221,9 +222,9 @@ impl Share {
 
 /// An open loop starts with tickets for so long a time at its rate.
 const OPEN_SUPPLY: Duration = Duration::from_millis(250);
-const MOST_TICKETS: usize = 2048;
+const MAX_TICKETS: usize = 2048;
 /// A thread keeps at least so many tickets of an address, if so many come.
-const LEAST_KEPT: usize = 64;
+const MIN_KEPT: usize = 64;
 
 /// Thread `index` of `threads` gets this part of `all`; the first ones get what does not divide.
 fn part(all: u64, threads: u64, index: u64) -> u64 {

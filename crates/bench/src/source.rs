@@ -46,7 +46,7 @@ const REST: Duration = Duration::from_millis(10);
 
 /// How many connections that should bring tickets may fail to, one after another, before a closed
 /// loop gives up.
-const MOST_REFILLS_FOR_NOTHING: usize = 100;
+const MAX_FRUITLESS_REFILLS: usize = 100;
 
 /// How many warm-up connections are open at a time.
 const WARM_UP_AT_A_TIME: usize = 8;
@@ -70,7 +70,7 @@ impl ClosedLoop {
     fn is_over(&self, now: Instant) -> bool {
         self.left == 0
             || self.until.is_some_and(|until| now >= until)
-            || self.refilled_for_nothing > MOST_REFILLS_FOR_NOTHING
+            || self.refilled_for_nothing > MAX_FRUITLESS_REFILLS
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
             source.ended(true, false, now);
             begun += 1;
         }
-        assert_eq!(begun, MOST_REFILLS_FOR_NOTHING + 1);
+        assert_eq!(begun, MAX_FRUITLESS_REFILLS + 1);
         assert!(source.is_over(now));
     }
 }

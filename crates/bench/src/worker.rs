@@ -10,7 +10,7 @@ use crate::connection::{BUFFER, Connection, Shared, Step};
 use crate::deadlines::Deadlines;
 use crate::events::{EventQueue, TIMER};
 use crate::failure::Failure;
-use crate::ledger::{Assignment, Driver, WorkerState, Role};
+use crate::ledger::{Assignment, Driver, Role, WorkerState};
 use crate::source::{Purpose, Source};
 use crate::tally::Tally;
 use crate::{Kind, LoadConfig, LoadError, Transport};

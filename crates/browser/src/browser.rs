@@ -40,7 +40,7 @@ impl Browser {
     /// it knew in one that it had before. Waits until it takes commands.
     ///
     /// # Errors
-    /// If it cannot be started, or is not ready within [`PATIENCE`](crate::PATIENCE).
+    /// If it cannot be started, or is not ready within [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT).
     pub fn open(
         installed: &Installed,
         place: &dyn Place,

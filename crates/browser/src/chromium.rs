@@ -15,7 +15,7 @@ use crate::home::HomeDirectory;
 use crate::line::{Line, Wait};
 use crate::navigation::COLLECT;
 use crate::pipes::Pipes;
-use crate::{BrowserError, Installed, Make, Navigation, PATIENCE, Picture, Place, Settings};
+use crate::{BrowserError, COMMAND_TIMEOUT, Installed, Make, Navigation, Picture, Place, Settings};
 
 mod film;
 mod flags;
@@ -83,7 +83,7 @@ impl Chromium {
     /// A page of our own. One that it opened by itself would go to its first URL when we are
     /// already somewhere else.
     fn first_tab(&mut self) -> Result<Tab, BrowserError> {
-        let wait = Wait::start("start", PATIENCE);
+        let wait = Wait::start("start", COMMAND_TIMEOUT);
         let parameters = json!({ "url": "about:blank", "newWindow": true });
         let made = self.line.call("Target.createTarget", parameters, None, wait)?;
         self.attach(made["targetId"].as_str().unwrap_or_default(), wait)
@@ -174,7 +174,7 @@ impl Driver for Chromium {
     }
 
     fn forget_connections(&mut self) -> Result<(), BrowserError> {
-        let wait = Wait::start("close its connections", PATIENCE);
+        let wait = Wait::start("close its connections", COMMAND_TIMEOUT);
         let network = self.network(wait)?;
         let page = std::mem::replace(&mut self.tab, network);
         let done = self.script("chrome.send('flushSocketPools')", wait);
@@ -183,24 +183,24 @@ impl Driver for Chromium {
     }
 
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {
-        let wait = Wait::start("take a picture of the page", PATIENCE);
+        let wait = Wait::start("take a picture of the page", COMMAND_TIMEOUT);
         let shot = self.page("Page.captureScreenshot", json!({ "format": "png" }), wait)?;
         decoded(&shot["data"]).map_err(|reason| self.line.garbled(wait.step(), reason))
     }
 
     fn evaluate(&mut self, script: &str) -> Result<Value, BrowserError> {
-        self.script(script, Wait::start("run a script in the page", PATIENCE))
+        self.script(script, Wait::start("run a script in the page", COMMAND_TIMEOUT))
     }
 
     fn command(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError> {
-        let wait = Wait::start(method, PATIENCE);
+        let wait = Wait::start(method, COMMAND_TIMEOUT);
         let browser = method.starts_with("Target.") || method.starts_with("Browser.");
         let session = (!browser).then(|| self.tab.session.clone());
         self.line.call(method, parameters, session.as_deref(), wait)
     }
 
     fn open_window(&mut self, window: Window) -> Result<String, BrowserError> {
-        let wait = Wait::start("open a window", PATIENCE);
+        let wait = Wait::start("open a window", COMMAND_TIMEOUT);
         let mut parameters = json!({ "url": "about:blank", "newWindow": window != Window::Tab });
         if window == Window::Private {
             let made = self.line.call("Target.createBrowserContext", json!({}), None, wait)?;
@@ -218,7 +218,7 @@ impl Driver for Chromium {
     }
 
     fn show(&mut self, window: &str) -> Result<(), BrowserError> {
-        let wait = Wait::start("show a window", PATIENCE);
+        let wait = Wait::start("show a window", COMMAND_TIMEOUT);
         let parameters = json!({ "targetId": window });
         self.line.call("Target.activateTarget", parameters, None, wait)?;
         self.tab = self.attach(window, wait)?;
@@ -226,7 +226,7 @@ impl Driver for Chromium {
     }
 
     fn close(&mut self) -> io::Result<()> {
-        let wait = Wait::start("end", PATIENCE);
+        let wait = Wait::start("end", COMMAND_TIMEOUT);
         // Its response may come, or its end first.
         let _ = self.line.ask("Browser.close", json!({}), None, wait);
         self.line.end(Duration::from_secs(5))

@@ -62,7 +62,7 @@ impl CommandQueue {
                 None => "a message that is neither an answer nor an event".to_owned(),
             });
         };
-        if self.events.len() == MOST_EVENTS {
+        if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
         }
         self.events.push_back(Event {
@@ -100,7 +100,7 @@ fn outcome(message: &mut Value) -> Outcome {
 }
 
 /// Nobody waits for that many; a page that makes more of them does not fill our memory.
-const MOST_EVENTS: usize = 10_000;
+const MAX_EVENTS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -152,9 +152,9 @@ mod tests {
         {
             assert!(dialogue.hear(message).is_err(), "{message:?}");
         }
-        for _ in 0..MOST_EVENTS + 10 {
+        for _ in 0..MAX_EVENTS + 10 {
             dialogue.hear(br#"{"method":"m"}"#).unwrap();
         }
-        assert_eq!(dialogue.events.len(), MOST_EVENTS);
+        assert_eq!(dialogue.events.len(), MAX_EVENTS);
     }
 }

@@ -18,7 +18,9 @@ use crate::home::HomeDirectory;
 use crate::line::{Line, Wait};
 use crate::navigation::{COLLECT, strip};
 use crate::socket::Socket;
-use crate::{BrowserError, Installed, Make, Navigation, PATIENCE, Picture, Place, Quic, Settings};
+use crate::{
+    BrowserError, COMMAND_TIMEOUT, Installed, Make, Navigation, Picture, Place, Quic, Settings,
+};
 
 mod preferences;
 
@@ -38,7 +40,7 @@ impl Firefox {
         profile: &Path,
         settings: &Settings,
     ) -> Result<Self, BrowserError> {
-        let wait = Wait::start("start", PATIENCE);
+        let wait = Wait::start("start", COMMAND_TIMEOUT);
         let home = HomeDirectory::make(profile)?;
         let data = home.path("firefox");
         prepare(&data, settings, &[])?;
@@ -203,13 +205,13 @@ impl Driver for Firefox {
     }
 
     fn forget_connections(&mut self) -> Result<(), BrowserError> {
-        let wait = Wait::start("close its connections", PATIENCE);
+        let wait = Wait::start("close its connections", COMMAND_TIMEOUT);
         let script = r#"Services.obs.notifyObservers(null, "net:cancel-all-connections")"#;
         self.inside(script, wait).map(drop)
     }
 
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {
-        let wait = Wait::start("take a picture of the page", PATIENCE);
+        let wait = Wait::start("take a picture of the page", COMMAND_TIMEOUT);
         let form = json!({ "context": self.tab, "format": { "type": "image/png" } });
         let shot = self.line.call("browsingContext.captureScreenshot", form, None, wait)?;
         BASE64_STANDARD
@@ -219,15 +221,15 @@ impl Driver for Firefox {
 
     fn evaluate(&mut self, script: &str) -> Result<Value, BrowserError> {
         let tab = self.tab.clone();
-        self.script(script, &tab, Wait::start("run a script in the page", PATIENCE))
+        self.script(script, &tab, Wait::start("run a script in the page", COMMAND_TIMEOUT))
     }
 
     fn command(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError> {
-        self.line.call(method, parameters, None, Wait::start(method, PATIENCE))
+        self.line.call(method, parameters, None, Wait::start(method, COMMAND_TIMEOUT))
     }
 
     fn open_window(&mut self, window: Window) -> Result<String, BrowserError> {
-        let wait = Wait::start("open a window", PATIENCE);
+        let wait = Wait::start("open a window", COMMAND_TIMEOUT);
         let kind = if window == Window::Tab { "tab" } else { "window" };
         let mut parameters = json!({ "type": kind });
         if window == Window::Private {
@@ -245,7 +247,7 @@ impl Driver for Firefox {
     }
 
     fn show(&mut self, window: &str) -> Result<(), BrowserError> {
-        let wait = Wait::start("show a window", PATIENCE);
+        let wait = Wait::start("show a window", COMMAND_TIMEOUT);
         let parameters = json!({ "context": window });
         self.line.call("browsingContext.activate", parameters, None, wait)?;
         self.tab = window.to_owned();
@@ -253,7 +255,7 @@ impl Driver for Firefox {
     }
 
     fn close(&mut self) -> io::Result<()> {
-        let wait = Wait::start("end", PATIENCE);
+        let wait = Wait::start("end", COMMAND_TIMEOUT);
         // Its response may come, or its end first.
         let _ = self.line.ask("browser.close", json!({}), None, wait);
         self.line.end(Duration::from_secs(5))

@@ -81,4 +81,4 @@ pub use settings::{Quic, Settings};
 
 /// How long a browser has to start, and for anything that is no navigation. It takes a second or
 /// two of a machine that is free.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);

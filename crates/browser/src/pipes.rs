@@ -52,12 +52,12 @@ impl Wire for Pipes {
 /// The next whole message; `None` at the end, and one that was cut off is none.
 fn next(answers: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut message = Vec::new();
-    answers.take(LONGEST).read_until(0, &mut message)?;
+    answers.take(MAX_MESSAGE_BYTES).read_until(0, &mut message)?;
     Ok((message.pop() == Some(0)).then_some(message))
 }
 
 /// More than any picture of a page.
-const LONGEST: u64 = 256 << 20;
+const MAX_MESSAGE_BYTES: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -23,10 +23,12 @@ impl Socket {
     ) -> io::Result<Self> {
         let stream = place.connect(address)?;
         stream.set_nodelay(true)?;
-        let patience = patience.max(SHORTEST);
+        let patience = patience.max(MIN_READ_TIMEOUT);
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        let config = WebSocketConfig::default().max_frame_size(LONGEST).max_message_size(LONGEST);
+        let config = WebSocketConfig::default()
+            .max_frame_size(MAX_MESSAGE_BYTES)
+            .max_message_size(MAX_MESSAGE_BYTES);
         let url = format!("ws://{address}{path}");
         match tungstenite::client::client_with_config(url, stream, Some(config)) {
             Ok((socket, _)) => Ok(Self(socket)),
@@ -46,7 +48,7 @@ impl Wire for Socket {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             // A timeout of nothing would be none.
-            self.0.get_ref().set_read_timeout(Some(left.max(SHORTEST)))?;
+            self.0.get_ref().set_read_timeout(Some(left.max(MIN_READ_TIMEOUT)))?;
             match self.0.read().map_err(failure) {
                 Ok(Message::Text(text)) => return Ok(Some(text.as_bytes().to_vec())),
                 Ok(_) => {}
@@ -72,7 +74,7 @@ fn failure(error: Error) -> io::Error {
     }
 }
 
-const SHORTEST: Duration = Duration::from_millis(1);
+const MIN_READ_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// More than any picture of a page.
-const LONGEST: Option<usize> = Some(256 << 20);
+const MAX_MESSAGE_BYTES: Option<usize> = Some(256 << 20);

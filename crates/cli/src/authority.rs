@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use firstflight_certificates::authority::stores::{self, SearchPaths, Kind, Place, Plan, StepError};
+use firstflight_certificates::authority::stores::{
+    self, Kind, Place, Plan, SearchPaths, StepError,
+};
 use firstflight_certificates::authority::{Authority, DOMAINS, NETWORKS, directory, remove};
 use nix::unistd::geteuid;
 use serde_json::{Value, json};

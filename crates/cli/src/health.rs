@@ -103,7 +103,7 @@ fn exchange(mut stream: impl Read + Write, host: SocketAddr) -> io::Result<(u16,
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
+    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer)?;
     read_answer(&String::from_utf8_lossy(&answer))
         .ok_or_else(|| io::Error::other("it is no HTTP server; is this its admin address?"))
 }
@@ -115,7 +115,7 @@ fn read_answer(answer: &str) -> Option<(u16, String)> {
 }
 
 /// A head, and a sentence.
-const LONGEST_ANSWER: u64 = 16 * 1024;
+const MAX_RESPONSE_BYTES: u64 = 16 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -47,7 +47,7 @@ pub use connect::{Connected, TcpConnected, connect_tcp, connect_tls};
 pub use early::{EarlyPolicy, is_safe};
 pub use error::ClientError;
 pub use exchange::{Answer, Exchange, http_get};
-pub use jar::{Found, Jar, JarError, JarKey, Origin, Ticket, Token, TrustId, JarQuery};
+pub use jar::{Found, Jar, JarError, JarKey, JarQuery, Origin, Ticket, Token, TrustId};
 pub use listener::{Event, Head, Listener};
 pub use quic::{
     Http3, Http3Answer, QuicConnected, QuicFacts, QuicLink, Receiving, connect_quic, http3_get,

@@ -9,7 +9,7 @@ use firstflight_certificates::acme::{AcmeConfig, AcmeError, ChallengeKind, certi
 use nix::unistd::{AccessFlags, User, access};
 
 use crate::look::authorities;
-use crate::{CertificateSource, Content, ListenerProtocol, SettingError, ServerConfig, Site};
+use crate::{CertificateSource, Content, ListenerProtocol, ServerConfig, SettingError, Site};
 
 impl ServerConfig {
     /// The names of the certificates that are to come from an authority, a list for each, in the

@@ -8,8 +8,8 @@ use firstflight_upstream::PoolError;
 
 use crate::nearest::nearest;
 use crate::{
-    Action, Content, ENCODINGS, EarlyRules, ListenerProtocol, SettingError, Prefixes, Route,
-    ServerConfig, Site, Sites,
+    Action, Content, ENCODINGS, EarlyRules, ListenerProtocol, Prefixes, Route, ServerConfig,
+    SettingError, Site, Sites,
 };
 
 impl ServerConfig {
@@ -25,7 +25,8 @@ impl ServerConfig {
     /// All that cannot be.
     pub(crate) fn misfits(&self) -> Vec<SettingError> {
         let mut misfits = Vec::new();
-        let mut note = |misfit: SettingError, section: &'static str| misfits.push(misfit.under(section));
+        let mut note =
+            |misfit: SettingError, section: &'static str| misfits.push(misfit.under(section));
         let _ = self.limits.check().map_err(|misfit| note(misfit, "limits"));
         let _ = self.http3.check().map_err(|misfit| note(misfit, "http3"));
         if let Some(admin) = &self.admin {
@@ -162,7 +163,10 @@ fn route_misfit(route: &Route, sites: &Sites) -> Option<SettingError> {
             Some(known) => format!("did you mean {known:?}?"),
             None => format!("give it a section [upstream.{name}]"),
         };
-        return Some(SettingError::new("upstream", format!("there is no upstream {name:?}; {mend}")));
+        return Some(SettingError::new(
+            "upstream",
+            format!("there is no upstream {name:?}; {mend}"),
+        ));
     }
     if let Action::Files(files) = &route.action
         && let Some(other) =
@@ -185,7 +189,7 @@ fn early_misfit(rules: &EarlyRules) -> Option<SettingError> {
             "{key} is out of bounds; allowed are {} to 168h",
             firstflight_units::print_duration(least)
         );
-        let fits = (least..=LONGEST_MEMORY).contains(&time);
+        let fits = (least..=MAX_RECORD_LIFE).contains(&time);
         (!fits).then(|| SettingError::new(key, reason))
     };
     let key = out_of("idempotency_key", rules.idempotency_key, Duration::from_secs(60));
@@ -208,4 +212,4 @@ fn is_host_name(name: &str) -> bool {
 }
 
 /// As long as a ticket lives at most: an early copy of a request cannot come later.
-const LONGEST_MEMORY: Duration = Duration::from_secs(7 * 24 * 3600);
+const MAX_RECORD_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);

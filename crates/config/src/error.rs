@@ -47,6 +47,7 @@ impl From<SettingError> for ConfigError {
 
 /// A line for each.
 fn lines(path: &std::path::Path, wrongs: &[FileProblem]) -> String {
-    let line = |wrong: &FileProblem| format!("{}, line {}: {}", path.display(), wrong.line, wrong.reason);
+    let line =
+        |wrong: &FileProblem| format!("{}, line {}: {}", path.display(), wrong.line, wrong.reason);
     wrongs.iter().map(line).collect::<Vec<_>>().join("\n")
 }

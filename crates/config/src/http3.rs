@@ -52,7 +52,7 @@ impl Http3Settings {
             let reason = "initial_mtu is out of bounds; allowed are 1200 to 1452 bytes";
             return Err(SettingError::new("initial_mtu", reason));
         }
-        if self.token_lifetime.is_some_and(|life| life.is_zero() || life > LONGEST) {
+        if self.token_lifetime.is_some_and(|life| life.is_zero() || life > MAX_TOKEN_LIFETIME) {
             let reason = "token_lifetime is out of bounds; allowed is more than 0s, up to 168h";
             return Err(SettingError::new("token_lifetime", reason));
         }
@@ -81,4 +81,4 @@ impl Default for Http3Settings {
 const MTU: std::ops::RangeInclusive<u16> = 1200..=1452;
 
 /// No ticket key lives longer.
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);

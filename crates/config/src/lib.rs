@@ -58,7 +58,7 @@ pub use http3::Http3Settings;
 pub use limits::Limits;
 pub use listener::{BadNetwork, IpNetwork, Listener, ListenerProtocol};
 pub use logs::{AccessLogSettings, LogFormat, LogSettings};
-pub use misfit::{SettingError, Place, Step};
+pub use misfit::{Place, SettingError, Step};
 pub use policy::{Mode, Policy, WhenNotAllowed};
 pub use prefixes::{BadRulePath, Found, Prefixes};
 pub use process::ProcessSettings;

@@ -6,7 +6,7 @@ use std::path::Path;
 use firstflight_tickets::{KeyEncryption, KeyFile, SecretFileError, read_secret_file};
 use firstflight_tls::{CipherPolicy, Connector, ConnectorConfig, Identity, Trust};
 
-use crate::{Action, CertificateSource, Content, KeySource, SettingError, ServerConfig, Site};
+use crate::{Action, CertificateSource, Content, KeySource, ServerConfig, SettingError, Site};
 
 impl ServerConfig {
     /// What is wrong with the files that it names, and with lists of ciphers. The store is not
@@ -128,7 +128,8 @@ fn site_files(site: &Site) -> Vec<SettingError> {
     }
     for (at, route) in site.routes.iter().enumerate() {
         if let Action::Files(files) = &route.action {
-            let misfit = directory(&files.root).err().map(|reason| SettingError::new("root", reason));
+            let misfit =
+                directory(&files.root).err().map(|reason| SettingError::new("root", reason));
             misfits.extend(misfit.map(|misfit| misfit.under_index("route", at)));
         }
     }

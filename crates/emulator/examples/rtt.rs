@@ -48,7 +48,7 @@ fn main() -> Result<ExitCode, Failure> {
     network.server().spawn("echo", move || echo(&socket))?;
     let mut results = Vec::new();
     for (bound, path) in BOUNDS.iter().zip(network.paths()) {
-        let count = asked.samples.min((LONGEST.as_nanos() / bound.rtt.as_nanos()) as usize);
+        let count = asked.samples.min((MAX_DURATION.as_nanos() / bound.rtt.as_nanos()) as usize);
         let address = SocketAddr::from((path.server, PORT));
         let tap = network.tap();
         let echoes = network.client().run(|| probe(address, bound.rtt, count, tap))??;
@@ -316,5 +316,5 @@ fn probe(server: SocketAddr, rtt: Duration, count: usize, tap: &Tap) -> io::Resu
 }
 
 /// For all samples of a path.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_DURATION: Duration = Duration::from_secs(60);
 const PORT: u16 = 7;

@@ -82,7 +82,7 @@ impl Attacker {
     /// # Errors
     /// If the tries cannot be started; what a server does is a result, not an error.
     pub fn resend(&self, resend: &Resend<'_>) -> Result<Vec<Attempt>, LinkError> {
-        let racers = resend.concurrent.clamp(1, MOST_RACERS);
+        let racers = resend.concurrent.clamp(1, MAX_RACERS);
         self.namespace.run(|| {
             let mut attempts = Vec::with_capacity(resend.tries);
             while attempts.len() < resend.tries {
@@ -168,7 +168,7 @@ impl Try {
             }
             Err(error) => State::Ended(ending(error.kind())),
         };
-        Self { bytes_received: 0, limit: Instant::now() + LONGEST_TRY, state }
+        Self { bytes_received: 0, limit: Instant::now() + MAX_TRY, state }
     }
 
     /// Reads what there is, and closes our side or gives up when the server has been quiet.
@@ -182,7 +182,7 @@ impl Try {
                 Ok(count) => {
                     self.bytes_received += count as u64;
                     *deadline = now + quiet;
-                    if self.bytes_received > MOST_BYTES || now > self.limit {
+                    if self.bytes_received > MAX_BYTES || now > self.limit {
                         break Some(Ending::Endless);
                     }
                 }
@@ -222,7 +222,7 @@ fn ending(kind: ErrorKind) -> Ending {
 }
 
 /// Open connections of one round; below the usual limit on descriptors.
-const MOST_RACERS: usize = 256;
+const MAX_RACERS: usize = 256;
 /// No response that a server gives to a first flight is longer.
-const MOST_BYTES: u64 = 64 << 20;
-const LONGEST_TRY: Duration = Duration::from_secs(60);
+const MAX_BYTES: u64 = 64 << 20;
+const MAX_TRY: Duration = Duration::from_secs(60);

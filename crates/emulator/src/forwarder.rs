@@ -143,7 +143,7 @@ impl<P: Port> Engine<P> {
                 Command::Replace { path, up, down, done } => {
                     // What has arrived before still takes the cells from before.
                     // As much as a ring holds; a sender may be faster than this.
-                    (0..MOST_WAITING / MOST_AT_ONCE).take_while(|_| self.collect()).count();
+                    (0..MAX_WAITING / MAX_AT_ONCE).take_while(|_| self.collect()).count();
                     self.chains.replace(path, &up, &down);
                     let _ = done.send(());
                 }
@@ -169,8 +169,8 @@ impl<P: Port> Engine<P> {
         for direction in [Direction::Up, Direction::Down] {
             let port = &mut self.ports[entrance(direction)];
             // Not for ever, if a sender is faster than this loop: others want their packets.
-            for taken in 1..=MOST_AT_ONCE {
-                more |= taken == MOST_AT_ONCE;
+            for taken in 1..=MAX_AT_ONCE {
+                more |= taken == MAX_AT_ONCE;
                 let Some(arrived) = port.receive(|frame, stamp| {
                     let path = classify(frame, direction, self.paths)?;
                     Some((lane(path, direction), Box::<[u8]>::from(frame), stamp))
@@ -204,7 +204,7 @@ impl<P: Port> Engine<P> {
 
     /// Sends what is due, and notes what was dropped.
     fn deliver(&mut self) {
-        for _ in 0..MOST_AT_ONCE {
+        for _ in 0..MAX_AT_ONCE {
             let Some(due) = self.chains.next_due() else {
                 return;
             };
@@ -318,16 +318,16 @@ fn entrance(direction: Direction) -> usize {
 /// stepped meanwhile) counts as now.
 fn arrival(stamp: u64, offset: i64, now: u64) -> u64 {
     let monotonic = stamp.saturating_add_signed(offset.saturating_neg());
-    if (now.saturating_sub(LONGEST_STALL_NS)..=now).contains(&monotonic) { monotonic } else { now }
+    if (now.saturating_sub(MAX_STALL_NS)..=now).contains(&monotonic) { monotonic } else { now }
 }
 
 /// 200 ms at 2.6 Gbit/s, more than the link forwards.
 const QUEUE_LIMIT: usize = 64 << 20;
 /// Packets taken from one side, or delivered, before something else has its turn.
-const MOST_AT_ONCE: usize = 64;
+const MAX_AT_ONCE: usize = 64;
 /// Packets that wait at a port at most.
-const MOST_WAITING: usize = 4_096;
-const LONGEST_STALL_NS: u64 = 1_000_000_000;
+const MAX_WAITING: usize = 4_096;
+const MAX_STALL_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {

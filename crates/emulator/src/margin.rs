@@ -12,7 +12,7 @@ pub(crate) struct WakeMargin {
 
 impl WakeMargin {
     pub(crate) fn new() -> Self {
-        Self { margins_ns: [SHORTEST_NS; CLASSES] }
+        Self { margins_ns: [MIN_NS; CLASSES] }
     }
 
     /// How long before the deadline to wake from a sleep of about `sleep_ns`.
@@ -22,7 +22,7 @@ impl WakeMargin {
 
     /// Learns that a sleep of `sleep_ns` ended `late_ns` after the time asked for.
     pub(crate) fn observe(&mut self, sleep_ns: u64, late_ns: u64) {
-        let wanted = (late_ns + HEADROOM_NS).clamp(SHORTEST_NS, LONGEST_NS);
+        let wanted = (late_ns + HEADROOM_NS).clamp(MIN_NS, MAX_NS);
         let margin = &mut self.margins_ns[class(sleep_ns)];
         if wanted > *margin {
             *margin = wanted;
@@ -39,8 +39,8 @@ fn class(sleep_ns: u64) -> usize {
 }
 
 const CLASSES: usize = 11;
-const SHORTEST_NS: u64 = 60_000;
-const LONGEST_NS: u64 = 300_000;
+const MIN_NS: u64 = 60_000;
+const MAX_NS: u64 = 300_000;
 const HEADROOM_NS: u64 = 15_000;
 const FORGETTING: u64 = 64;
 
@@ -53,19 +53,19 @@ mod tests {
         let mut margin = WakeMargin::new();
         margin.observe(100_000_000, 200_000);
         assert_eq!(margin.for_sleep(100_000_000), 215_000);
-        assert_eq!(margin.for_sleep(100_000), SHORTEST_NS);
+        assert_eq!(margin.for_sleep(100_000), MIN_NS);
     }
 
     #[test]
     fn margins_stay_within_bounds_and_come_back() {
         let mut margin = WakeMargin::new();
         margin.observe(5_000_000, 50_000_000);
-        assert_eq!(margin.for_sleep(5_000_000), LONGEST_NS);
+        assert_eq!(margin.for_sleep(5_000_000), MAX_NS);
         for _ in 0..2_000 {
             margin.observe(5_000_000, 1_000);
         }
         let settled = margin.for_sleep(5_000_000);
-        assert!((SHORTEST_NS..SHORTEST_NS + FORGETTING).contains(&settled), "{settled}");
+        assert!((MIN_NS..MIN_NS + FORGETTING).contains(&settled), "{settled}");
     }
 
     #[test]

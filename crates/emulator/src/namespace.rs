@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::LinkError;
-use crate::children::{ProcessSpawner, Process};
+use crate::children::{Process, ProcessSpawner};
 
 /// A network namespace, held by a descriptor and by a thread that starts its children.
 ///

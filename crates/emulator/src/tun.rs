@@ -18,7 +18,7 @@ use crate::port::Port;
 pub(crate) struct TunPort {
     device: File,
     /// Header and room for a packet.
-    buffer: Box<[u8; ETHERNET + LONGEST]>,
+    buffer: Box<[u8; ETHERNET + MAX_PACKET_BYTES]>,
 }
 
 impl TunPort {
@@ -33,7 +33,7 @@ impl TunPort {
             .map_err(|source| LinkError::Tun { mend: mend(&source), source })?;
         name_device(&device, name)
             .map_err(|e| LinkError::system(format!("make the TUN device {name}"), e))?;
-        let mut buffer = Box::new([0; ETHERNET + LONGEST]);
+        let mut buffer = Box::new([0; ETHERNET + MAX_PACKET_BYTES]);
         buffer[..6].copy_from_slice(&to);
         buffer[6..12].copy_from_slice(&from);
         buffer[12..ETHERNET].copy_from_slice(&IPV4);
@@ -108,7 +108,7 @@ pub(crate) fn mend(error: &io::Error) -> &'static str {
 
 pub(crate) const DEVICE: &str = "/dev/net/tun";
 /// More than the MTU of our interfaces.
-const LONGEST: usize = 2_048 - ETHERNET;
+const MAX_PACKET_BYTES: usize = 2_048 - ETHERNET;
 const IPV4: [u8; 2] = [0x08, 0x00];
 
 #[cfg(test)]

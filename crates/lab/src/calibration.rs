@@ -110,7 +110,7 @@ fn probe(server: Ipv4Addr, rtt: Duration, count: usize) -> io::Result<Vec<f64>> 
             // Not in step with timers or with the echo before.
             next = now + EVERY.max(rtt.min(EVERY * 2)) + STAGGER * (number % 7);
         }
-        let last = sent.last().map_or(now, |last| *last + rtt + PATIENCE);
+        let last = sent.last().map_or(now, |last| *last + rtt + ECHO_TIMEOUT);
         let until = if sent.len() < count { next } else { last };
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -149,5 +149,5 @@ const STAGGER: Duration = Duration::from_micros(170);
 const LONG_PROBES: usize = 60;
 const SHORT_PROBES: usize = 100;
 /// How long a lost echo is waited for.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
 const LOOK_UP: Duration = Duration::from_millis(100);

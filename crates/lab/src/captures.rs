@@ -11,7 +11,7 @@ use firstflight_packets::pcapng::Writer;
 use firstflight_packets::{Direction, FirstResponse, KeyLog, LastResponse, Trace};
 use firstflight_report::{Capture, Cell, Sample, Waterfall, WaterfallPacket};
 use firstflight_samples::{
-    Flow, Flows, Scene, ClientRecord, append, begin, file_for, version_number, wire_packet,
+    ClientRecord, Flow, Flows, Scene, append, begin, file_for, version_number, wire_packet,
 };
 use firstflight_tls::Version;
 

@@ -11,7 +11,7 @@ use firstflight_samples::counters::{Counted, Counters};
 use firstflight_samples::{RequestedConnection, Slot, version_number};
 
 use crate::plan::Plan;
-use crate::sampler::{Job, LONGEST, Sampler};
+use crate::sampler::{Job, SAMPLE_TIMEOUT, Sampler};
 use crate::servers::Running;
 use crate::{Client, Kind, LabError, ServerKind};
 
@@ -50,7 +50,8 @@ pub(crate) async fn count(
 /// Whether two cells share a row: what is left is the size of the response and the HTTP version.
 fn same_row(a: &RequestedConnection, b: &RequestedConnection) -> bool {
     let key = |asked: &RequestedConnection| {
-        let RequestedConnection { workload, transport, version, kind, group, certificate, .. } = *asked;
+        let RequestedConnection { workload, transport, version, kind, group, certificate, .. } =
+            *asked;
         (workload, transport, version, kind, group, certificate)
     };
     key(a) == key(b)
@@ -72,7 +73,7 @@ async fn row(
         server: server.kind,
         asked: *asked,
         address,
-        limit: LONGEST,
+        limit: SAMPLE_TIMEOUT,
     };
     let (mut ours, mut theirs) = (Counters::of_this_thread(), Counters::of(&server.pids()));
     let counted = |ours: &mut Option<Counters>| ours.as_mut().and_then(Counters::read);

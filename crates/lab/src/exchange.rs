@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use firstflight_client::ClientError;
-use firstflight_samples::{RequestedConnection, Connectors};
+use firstflight_samples::{Connectors, RequestedConnection};
 use firstflight_tls::TlsError;
 
 use crate::connection::{ConnectionOffer, Exchanged};

@@ -1,7 +1,7 @@
 //! Holds what the packets of a sample show against its cell.
 
 use firstflight_report::{Fault, Sample};
-use firstflight_samples::{Flow, Flows, ClientRecord, described, wrong, wrong_but_for_group};
+use firstflight_samples::{ClientRecord, Flow, Flows, described, wrong, wrong_but_for_group};
 
 use crate::Client;
 use crate::plan::{Plan, PlannedCell};

@@ -113,7 +113,8 @@ fn experiment_facts(experiment: &Experiment) -> ExperimentFacts {
 }
 
 fn server_facts(server: &Running) -> ServerFacts {
-    let note = |(ability, why): &crate::servers::MissingAbility| format!("without {ability}: {why}");
+    let note =
+        |(ability, why): &crate::servers::MissingAbility| format!("without {ability}: {why}");
     ServerFacts {
         name: server.kind.name().to_owned(),
         version: server.version.clone(),

@@ -36,16 +36,18 @@ pub use config::LabConfig;
 pub use error::LabError;
 pub use experiment::{Axes, BuiltIn, Experiment};
 pub use explore::{
-    Exploration, ExploreConfig, Handshake, LAB_VARIABLES, Seen, LabDescription, NetworkDescription,
+    Exploration, ExploreConfig, Handshake, LAB_VARIABLES, LabDescription, NetworkDescription, Seen,
     ServerDescription,
 };
 pub use firstflight_packets::TlsVersion;
 pub use firstflight_samples::{
-    RequestedConnection, Certificate, Client, Group, Http, Kind, Size, Slot, Transport, Workload,
+    Certificate, Client, Group, Http, Kind, RequestedConnection, Size, Slot, Transport, Workload,
 };
 pub use lab::run;
 pub use middlebox::MiddleboxConfig;
 pub use plan::{Plan, PlannedCell};
 pub use progress::Progress;
-pub use servers::{Abilities, Ability, CommandServer, MissingAbility, SERVERS, ServerKind, Surveyed, survey};
+pub use servers::{
+    Abilities, Ability, CommandServer, MissingAbility, SERVERS, ServerKind, Surveyed, survey,
+};
 pub use visits::{InNamespace, VisitPage, VisitSet, VisitsConfig, visit};

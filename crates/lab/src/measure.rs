@@ -9,7 +9,7 @@ use std::time::Duration;
 use firstflight_emulator::{Network, monotonic_ns};
 use firstflight_packets::KeyLog;
 use firstflight_report::{Calibration, Cost, LinkFacts, MiddleboxOutcome};
-use firstflight_samples::{Bytes, Flows, Slot, Taken};
+use firstflight_samples::{Bytes, ClientRecord, Flows, Slot};
 use firstflight_tls::KeyLogLines;
 use tokio::runtime::Runtime;
 
@@ -21,7 +21,7 @@ use crate::middlebox::Trials;
 use crate::paths::{Family, PlannedPath};
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::sampler::{Job, LONGEST, Pace, Sampler};
+use crate::sampler::{Job, Pace, SAMPLE_TIMEOUT, Sampler};
 use crate::servers::{Ability, Running, Site};
 use crate::third_party::ThirdParty;
 use crate::{Client, LabError, ServerKind, Transport, costs, judge, machine, replay};
@@ -130,7 +130,7 @@ impl<'a> Bench<'a> {
             key_log.take();
             let queues = queues.into_iter().map(|(pace, jobs)| sampler.take(jobs, pace, &step));
             let taken = runtime.block_on(futures_util::future::join_all(queues));
-            let taken: Vec<Taken> = taken.into_iter().flatten().collect();
+            let taken: Vec<ClientRecord> = taken.into_iter().flatten().collect();
             progress(Progress::Judging);
             self.judge(&taken, &key_log.take(), origin, &mut album, &mut samples)?;
         }
@@ -140,7 +140,7 @@ impl<'a> Bench<'a> {
 
     fn judge(
         &self,
-        taken: &[Taken],
+        taken: &[ClientRecord],
         key_log: &str,
         origin: u64,
         album: &mut CaptureCollector<'_>,
@@ -204,7 +204,7 @@ impl<'a> Bench<'a> {
                 server: cell.server,
                 asked: cell.asked,
                 address,
-                limit: self.plan.paths[path].limit(cell.asked.size.bytes(), LONGEST),
+                limit: self.plan.paths[path].limit(cell.asked.size.bytes(), SAMPLE_TIMEOUT),
             };
             let running = self.servers.iter().find(|running| running.kind == cell.server);
             let serves_one = running.is_some_and(|one| !one.abilities.can(Ability::SideBySide));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use firstflight_emulator::{Batch, CellSpec, Middlebox, Network, Profile};
 use firstflight_report::{MiddleboxOutcome, figures};
-use firstflight_samples::{RequestedConnection, Flows, Slot, ClientRecord, client_port, described};
+use firstflight_samples::{ClientRecord, Flows, RequestedConnection, Slot, client_port, described};
 use firstflight_tls::{KeyLogLines, Version};
 
 use crate::sampler::{Job, Pace, Sampler};
@@ -172,7 +172,8 @@ fn outcomes(
 ) -> Vec<MiddleboxOutcome> {
     let mut outcomes: Vec<MiddleboxOutcome> = Vec::new();
     for (cell, row) in rows.iter().enumerate() {
-        let mine: Vec<&ClientRecord> = taken.iter().filter(|taken| taken.slot.cell == cell).collect();
+        let mine: Vec<&ClientRecord> =
+            taken.iter().filter(|taken| taken.slot.cell == cell).collect();
         let mut labels: BTreeMap<String, usize> = BTreeMap::new();
         let (mut times, mut failures, mut hit) = (Vec::new(), Vec::new(), 0);
         for taken in &mine {

@@ -79,7 +79,7 @@ impl PlannedPath {
     pub(crate) fn limit(&self, response_bytes: usize, patience: Duration) -> Duration {
         let slowest = self.down_mbps().into_iter().chain(self.up_mbps()).fold(f64::MAX, f64::min);
         let sending = response_bytes as f64 * 8.0 / (slowest * 1e6);
-        patience + self.rtt() * MOST_ROUND_TRIPS + Duration::from_secs_f64(sending * SLACK)
+        patience + self.rtt() * MAX_ROUND_TRIPS + Duration::from_secs_f64(sending * SLACK)
     }
 
     /// What a record says of it.
@@ -129,7 +129,7 @@ fn bottleneck(cells: &[CellSpec]) -> Option<f64> {
 const SIDE_BY_SIDE: Duration = Duration::from_millis(10);
 
 /// More than a handshake and slow start take together.
-const MOST_ROUND_TRIPS: u32 = 20;
+const MAX_ROUND_TRIPS: u32 = 20;
 /// A rate is shared with acknowledgements and with what is sent again.
 const SLACK: f64 = 2.0;
 

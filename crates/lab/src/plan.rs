@@ -1,6 +1,8 @@
 //! The plan of a run: its networks, its cells, and the order of their samples.
 
-use firstflight_samples::{RequestedConnection, LEAST_FOR_CONTROL, Slot, blocks, combinations, impossible};
+use firstflight_samples::{
+    MIN_FOR_CONTROL, RequestedConnection, Slot, blocks, combinations, impossible,
+};
 
 use crate::paths::{Family, PlannedPath};
 use crate::third_party::cannot;
@@ -63,7 +65,7 @@ impl Plan {
             plan.add(index, experiment, server_cannot);
         }
         for (index, experiment) in experiments.iter().enumerate() {
-            if experiment.control && experiment.samples >= LEAST_FOR_CONTROL {
+            if experiment.control && experiment.samples >= MIN_FOR_CONTROL {
                 plan.add_controls(index);
             }
         }

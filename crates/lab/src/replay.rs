@@ -8,7 +8,7 @@ use std::time::Duration;
 use firstflight_emulator::{Attempt, Network, Resend, ResendDatagrams};
 use firstflight_packets::{EarlyData, FirstFlight, FlowFacts};
 use firstflight_report::Replay;
-use firstflight_samples::{Asked, Flows};
+use firstflight_samples::{Flows, RequestedConnection};
 use firstflight_tls::{KeyLogLines, Version};
 
 use crate::Workload;

@@ -13,7 +13,9 @@ use firstflight_emulator::monotonic_ns;
 use firstflight_tls::{KeyLogLines, Trust};
 use futures_util::StreamExt;
 
-use firstflight_samples::{RequestedConnection, Connectors, Slot, Stock, TOO_OLD_S, ClientRecord, TicketPool, Times};
+use firstflight_samples::{
+    ClientRecord, Connectors, RequestedConnection, Slot, Stock, TOO_OLD_S, TicketPool, Times,
+};
 
 use crate::connection::ConnectionOffer;
 use crate::exchange::talk;
@@ -76,7 +78,12 @@ impl<'a> Sampler<'a> {
     }
 
     /// Takes samples in their order; `done` is called after each.
-    pub(crate) async fn take(&self, jobs: Vec<Job>, pace: Pace, done: &dyn Fn()) -> Vec<ClientRecord> {
+    pub(crate) async fn take(
+        &self,
+        jobs: Vec<Job>,
+        pace: Pace,
+        done: &dyn Fn(),
+    ) -> Vec<ClientRecord> {
         let begin = tokio::time::Instant::now();
         let at_a_time = match pace {
             Pace::OneByOne => 1,
@@ -101,11 +108,17 @@ impl<'a> Sampler<'a> {
         asked: &RequestedConnection,
         address: IpAddr,
     ) -> Result<(), LabError> {
-        let asked = RequestedConnection { kind: Kind::Full, tfo: !asked.over_quic(), token: false, ..*asked };
+        let asked = RequestedConnection {
+            kind: Kind::Full,
+            tfo: !asked.over_quic(),
+            token: false,
+            ..*asked
+        };
         let address = SocketAddr::from((address, server.port(asked.workload, asked.certificate)));
         let brought = ConnectionOffer { host: HOST.to_owned(), ..ConnectionOffer::default() };
         let asked = (server, &asked);
-        let (result, _) = self.connect(asked, brought, address, target(asked.1), LONGEST).await;
+        let (result, _) =
+            self.connect(asked, brought, address, target(asked.1), SAMPLE_TIMEOUT).await;
         result.map(drop).map_err(|source| failed(server, source))
     }
 
@@ -120,7 +133,8 @@ impl<'a> Sampler<'a> {
         let port = server.port(Workload::Get, asked.certificate);
         let address = SocketAddr::from((self.shortest, port));
         let began_ns = monotonic_ns();
-        let (result, local) = self.connect((server, asked), offer, address, target, LONGEST).await;
+        let (result, local) =
+            self.connect((server, asked), offer, address, target, SAMPLE_TIMEOUT).await;
         let times = result.map_err(|source| failed(server, source))?;
         let slot = Slot { cell: 0, block: 0 };
         Ok(ClientRecord {
@@ -236,7 +250,7 @@ fn failed(server: ServerKind, source: ClientError) -> LabError {
 }
 
 /// Longer than any handshake of a plan takes, and an end to one that hangs.
-pub(crate) const LONGEST: Duration = Duration::from_secs(15);
+pub(crate) const SAMPLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What a connection asks for.
 fn target(asked: &RequestedConnection) -> &'static str {

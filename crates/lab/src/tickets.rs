@@ -2,7 +2,7 @@
 
 use firstflight_tls::Version;
 
-use crate::{RequestedConnection, Certificate, Http, ServerKind, Transport, Workload};
+use crate::{Certificate, Http, RequestedConnection, ServerKind, Transport, Workload};
 
 /// What a ticket is good for: the listener that issued it, transport and version, and the
 /// application protocol, to which early data is bound (RFC 8446 section 4.2.10).

@@ -58,7 +58,7 @@ type Secret = Box<[u8]>;
 
 /// A replayed ClientHello has the same random, so a server's log may hold several secrets of
 /// one name for it. Beyond so many entries further ones are passed over.
-const MOST_OF_ONE_RANDOM: usize = 32;
+const MAX_OF_ONE_RANDOM: usize = 32;
 
 impl KeyLog {
     /// An empty log that keeps the secrets of at most `connections` client randoms.
@@ -107,7 +107,7 @@ impl KeyLog {
             Vec::new()
         });
         let entry = (label, secret);
-        if of_random.len() >= MOST_OF_ONE_RANDOM || of_random.contains(&entry) {
+        if of_random.len() >= MAX_OF_ONE_RANDOM || of_random.contains(&entry) {
             return None;
         }
         of_random.push(entry);

@@ -151,7 +151,7 @@ pub(crate) enum SegmentOverlap {
 
 impl Coverage {
     /// More gaps than this are closed from below, so that memory stays bounded.
-    const MOST_RANGES: usize = 128;
+    const MAX_RANGES: usize = 128;
 
     /// Notes `range`, which is not empty, and says what it was.
     pub(crate) fn add(&mut self, range: Range<u64>) -> SegmentOverlap {
@@ -163,7 +163,9 @@ impl Coverage {
             .map(|known| known.end.min(range.end).saturating_sub(known.start.max(range.start)))
             .sum();
         let seen = match overlap {
-            0 if self.ranges.last().is_none_or(|last| last.end <= range.start) => SegmentOverlap::New,
+            0 if self.ranges.last().is_none_or(|last| last.end <= range.start) => {
+                SegmentOverlap::New
+            }
             0 => SegmentOverlap::OutOfOrder,
             all if all == range.end - range.start => SegmentOverlap::Before,
             _ => SegmentOverlap::PartlyBefore,
@@ -171,7 +173,7 @@ impl Coverage {
         let start = touched.first().map_or(range.start, |known| known.start.min(range.start));
         let end = touched.last().map_or(range.end, |known| known.end.max(range.end));
         self.ranges.splice(first..last, std::iter::once(start..end));
-        if self.ranges.len() > Self::MOST_RANGES {
+        if self.ranges.len() > Self::MAX_RANGES {
             self.ranges[1].start = self.ranges[0].start;
             self.ranges.remove(0);
         }

@@ -52,7 +52,7 @@ impl<'a> Records<'a> {
     /// `NotTls` where no record header stands; it stays so.
     pub(crate) fn next(&mut self) -> Result<Option<Record<'a>>, Unknown> {
         // Ciphertext may be 2^14 + 2048 long before TLS 1.3 (RFC 5246 section 6.2.3).
-        const LONGEST: usize = (1 << 14) + 2048;
+        const MAX_RECORD_BYTES: usize = (1 << 14) + 2048;
         let rest = &self.stream[self.at..];
         let Some((header, rest)) = rest.split_first_chunk::<HEADER_LEN>() else {
             return Ok(None);
@@ -60,7 +60,7 @@ impl<'a> Records<'a> {
         let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
         if !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&header[0])
             || header[1] != 3
-            || len > LONGEST
+            || len > MAX_RECORD_BYTES
         {
             return Err(Unknown::NotTls);
         }

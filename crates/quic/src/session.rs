@@ -12,7 +12,7 @@ use quinn_proto::{Side, TransportError, TransportErrorCode};
 use crate::header::HeaderKey;
 use crate::initial::key_pairs;
 use crate::late::{LateHeaderKey, LatePacketKey, LateSecret};
-use crate::method::{self, PendingOutput, Level};
+use crate::method::{self, Level, PendingOutput};
 use crate::packet::PacketKey;
 use crate::suite::Secret;
 

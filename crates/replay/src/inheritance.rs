@@ -61,7 +61,7 @@ impl Inheritance {
 fn write(bytes: &mut Vec<u8>, held: &Held) {
     bytes.extend_from_slice(held.key.as_bytes());
     let state = if held.barred { BARRED } else { 0 };
-    bytes.extend_from_slice(&(held.left.min(Held::LONGEST) | state).to_be_bytes());
+    bytes.extend_from_slice(&(held.left.min(Held::MAX_LIFE_UNITS) | state).to_be_bytes());
 }
 
 fn list(rest: &mut &[u8]) -> Result<Vec<Held>, BadInheritance> {
@@ -99,7 +99,7 @@ const MAGIC: &[u8; 8] = b"ff-reg-2";
 /// Bytes of a record: the key, and what is left of its life in seconds with the state on top.
 const RECORD: usize = 20;
 
-const BARRED: u32 = !Held::LONGEST;
+const BARRED: u32 = !Held::MAX_LIFE_UNITS;
 
 #[cfg(test)]
 mod tests {

@@ -102,6 +102,7 @@ pub use inheritance::{BadInheritance, Inheritance};
 pub use question::{Answer, HandoffQuery};
 pub use register::{Claim, RegisterStatistics, StrikeRegister};
 pub use shared::{
-    Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, Mark, HeartbeatActions, Role,
-    SharedConfig, SharedGate, SharedRefusal, StoreObservation, Slots, StoreAnswer, Unknown, judge,
+    Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, HeartbeatActions, Mark,
+    Role, SharedConfig, SharedGate, SharedRefusal, Slots, StoreAnswer, StoreObservation, Unknown,
+    judge,
 };

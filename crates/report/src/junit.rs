@@ -51,7 +51,7 @@ fn case(out: &mut Out, verdict: &Verdict) -> std::io::Result<()> {
             1 => first.clone(),
             n => format!("{first}, and {} more", n - 1),
         };
-        let shown = &verdict.findings[..verdict.findings.len().min(MOST_FINDINGS)];
+        let shown = &verdict.findings[..verdict.findings.len().min(MAX_FINDINGS)];
         text(out, "failure", &[("message", message)], &shown.join("\n"))?;
     }
     let mut more = vec![format!("{} checked", verdict.checked)];
@@ -89,4 +89,4 @@ fn allowed(text: &str) -> String {
     text.chars().map(|c| if can(c) { c } else { '\u{fffd}' }).collect()
 }
 
-const MOST_FINDINGS: usize = 1000;
+const MAX_FINDINGS: usize = 1000;

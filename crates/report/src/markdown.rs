@@ -60,10 +60,10 @@ pub fn verdicts(verdicts: &[Verdict]) -> String {
         let mark = if verdict.passed() { "\u{2705}" } else { "\u{274c}" };
         let _ = writeln!(text, "- {mark} {}: {}", verdict.group, escaped(&verdict.name));
         let more = verdict.undecided.iter().chain(&verdict.findings);
-        for finding in more.take(MOST_FINDINGS) {
+        for finding in more.take(MAX_FINDINGS) {
             let _ = writeln!(text, "  - {}", escaped(finding));
         }
-        let rest = verdict.findings.len().saturating_sub(MOST_FINDINGS);
+        let rest = verdict.findings.len().saturating_sub(MAX_FINDINGS);
         if rest > 0 {
             let _ = writeln!(text, "  - and {rest} more");
         }
@@ -118,6 +118,6 @@ fn escaped(text: &str) -> String {
     out
 }
 
-const MOST_FINDINGS: usize = 20;
+const MAX_FINDINGS: usize = 20;
 // Longer tables are folded.
 const LONG: usize = 30;

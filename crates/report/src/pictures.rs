@@ -23,7 +23,7 @@ impl Pictures {
     /// left out: the report names the file instead.
     pub fn beside(record: &Record, directory: &Path) -> Self {
         let mut pictures = Self::default();
-        let mut room = MOST_IN_ALL;
+        let mut room = MAX_TOTAL_BYTES;
         for frame in record.filmstrips.iter().flat_map(|strip| &strip.frames) {
             if pictures.found.contains_key(&frame.file) {
                 continue;
@@ -54,8 +54,8 @@ fn picture(directory: &Path, file: &str) -> Option<Vec<u8>> {
         return None;
     }
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(MOST as u64 + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() <= MOST).then_some(bytes)
+    File::open(path).ok()?.take(MAX_PICTURE_BYTES as u64 + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() <= MAX_PICTURE_BYTES).then_some(bytes)
 }
 
 fn kind(bytes: &[u8]) -> Option<&'static str> {
@@ -66,5 +66,5 @@ fn kind(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-const MOST: usize = 96 << 10;
-const MOST_IN_ALL: usize = 1 << 20;
+const MAX_PICTURE_BYTES: usize = 96 << 10;
+const MAX_TOTAL_BYTES: usize = 1 << 20;

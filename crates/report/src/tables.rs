@@ -83,12 +83,12 @@ pub fn verdict(record: &Record) -> String {
     }
     let _ = writeln!(text, "seed {}", record.seed);
     let failures = failures(record);
-    for (name, why) in failures.iter().take(MOST_FAILURES) {
+    for (name, why) in failures.iter().take(MAX_FAILURES) {
         let line = format!("WRONG: {name} {why}");
         let _ = writeln!(text, "{}", printable(&line));
     }
-    if failures.len() > MOST_FAILURES {
-        let _ = writeln!(text, "... and {} more", failures.len() - MOST_FAILURES);
+    if failures.len() > MAX_FAILURES {
+        let _ = writeln!(text, "... and {} more", failures.len() - MAX_FAILURES);
     }
     let lines: Vec<String> = text.lines().map(wrap).collect();
     lines.join("\n") + "\n"
@@ -121,17 +121,17 @@ pub fn verdicts(verdicts: &[Verdict]) -> String {
             verdict.group,
             printable(&verdict.name)
         );
-        for finding in verdict.undecided.iter().chain(&verdict.findings).take(MOST_FAILURES) {
+        for finding in verdict.undecided.iter().chain(&verdict.findings).take(MAX_FAILURES) {
             let _ = writeln!(text, "  {}", printable(finding));
         }
-        if verdict.findings.len() > MOST_FAILURES {
-            let _ = writeln!(text, "  ... and {} more", verdict.findings.len() - MOST_FAILURES);
+        if verdict.findings.len() > MAX_FAILURES {
+            let _ = writeln!(text, "  ... and {} more", verdict.findings.len() - MAX_FAILURES);
         }
-        for left_out in verdict.left_out.iter().take(MOST_FAILURES) {
+        for left_out in verdict.left_out.iter().take(MAX_FAILURES) {
             let _ = writeln!(text, "  not asked: {}", printable(left_out));
         }
-        if verdict.left_out.len() > MOST_FAILURES {
-            let _ = writeln!(text, "  ... and {} more", verdict.left_out.len() - MOST_FAILURES);
+        if verdict.left_out.len() > MAX_FAILURES {
+            let _ = writeln!(text, "  ... and {} more", verdict.left_out.len() - MAX_FAILURES);
         }
     }
     text
@@ -168,7 +168,7 @@ fn grid(sheet: &Sheet) -> String {
     // The last column's padding is cut off again.
     table.set_width(WIDTH as u16 + 2);
     table.set_header(sheet.head.iter().map(|head| printable(&head.text)));
-    let most = sheet.glance.unwrap_or(MOST_ROWS);
+    let most = sheet.glance.unwrap_or(MAX_ROWS);
     for row in sheet.rows.iter().take(most) {
         table.add_row(row.iter().zip(&sheet.head).map(|(field, head)| match head.right {
             true => Field::new(printable(field)).set_alignment(CellAlignment::Right),
@@ -217,5 +217,5 @@ pub(crate) fn wrap(text: &str) -> String {
 
 const WIDTH: usize = 100;
 // The report has them all.
-const MOST_ROWS: usize = 40;
-const MOST_FAILURES: usize = 10;
+const MAX_ROWS: usize = 40;
+const MAX_FAILURES: usize = 10;

@@ -2,7 +2,7 @@
 
 use firstflight_tls::Version;
 
-use crate::{RequestedConnection, Certificate, Group, Http, Kind, Size, Transport, Workload};
+use crate::{Certificate, Group, Http, Kind, RequestedConnection, Size, Transport, Workload};
 
 /// The values of each axis of a connection; a cell has one of each.
 #[derive(Clone, Debug)]
@@ -100,7 +100,11 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
 }
 
 /// Each of these with each value of an axis.
-fn vary<T: Copy>(some: &mut Vec<RequestedConnection>, values: &[T], set: fn(&mut RequestedConnection, T)) {
+fn vary<T: Copy>(
+    some: &mut Vec<RequestedConnection>,
+    values: &[T],
+    set: fn(&mut RequestedConnection, T),
+) {
     let with = |asked: &RequestedConnection, value: T| {
         let mut asked = *asked;
         set(&mut asked, value);

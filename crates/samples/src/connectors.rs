@@ -9,7 +9,7 @@ use firstflight_tls::{
     CipherPolicy, Connector, ConnectorConfig, KeyLogLines, TlsError, Trust, Version,
 };
 
-use crate::{RequestedConnection, Certificate, Group, Http, Workload};
+use crate::{Certificate, Group, Http, RequestedConnection, Workload};
 
 /// What contexts differ in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

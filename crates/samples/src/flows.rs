@@ -11,7 +11,7 @@ use firstflight_packets::{
 use firstflight_report::Sample;
 use firstflight_tls::Version;
 
-use crate::{RequestedConnection, Kind, ClientRecord, Transport};
+use crate::{ClientRecord, Kind, RequestedConnection, Transport};
 
 /// The connections of a stretch of a run, by their two ends.
 pub struct Flows {

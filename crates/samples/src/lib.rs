@@ -45,6 +45,6 @@ pub use flows::{
     wrong_but_for_group,
 };
 pub use machine::{blank_record, machine_facts, now};
-pub use order::{LEAST_FOR_CONTROL, Slot, blocks};
-pub use taken::{TOO_OLD_S, ClientRecord, Times};
+pub use order::{MIN_FOR_CONTROL, Slot, blocks};
+pub use taken::{ClientRecord, TOO_OLD_S, Times};
 pub use tickets::{Stock, Ticket, TicketPool};

@@ -14,7 +14,7 @@ pub struct Slot {
 }
 
 /// Fewer samples have no interval.
-pub const LEAST_FOR_CONTROL: usize = 6;
+pub const MIN_FOR_CONTROL: usize = 6;
 
 /// Blocks in which each of these cells comes once, as long as it has samples, each block in an
 /// order of its own.

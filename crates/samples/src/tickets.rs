@@ -59,8 +59,8 @@ impl<K: Eq + Hash, V> Stock<K, V> {
     pub fn put(&mut self, issuer: K, more: Vec<V>) {
         let stock = self.0.entry(issuer).or_default();
         stock.extend(more);
-        if stock.len() > MOST {
-            stock.drain(..stock.len() - MOST);
+        if stock.len() > MAX_TICKETS {
+            stock.drain(..stock.len() - MAX_TICKETS);
         }
     }
 }
@@ -77,4 +77,4 @@ impl<K: Eq + Hash> TicketPool<K> {
 }
 
 /// More than are ever in flight at a time.
-const MOST: usize = 512;
+const MAX_TICKETS: usize = 512;

@@ -12,7 +12,7 @@ use crate::statistics::Counters;
 use crate::{Claimant, StoreConfig, StoreError};
 
 /// How long a record may take, and connecting, and an exchange until its connection is given up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long after a failed connection the next is tried.
 pub(crate) const RETRY: Duration = Duration::from_millis(250);
@@ -47,7 +47,7 @@ impl Settings {
             username: config.username,
             password: config.password,
             database: config.database,
-            patience: PATIENCE,
+            patience: REQUEST_TIMEOUT,
         };
         let sentinel_access = Access {
             username: None,
@@ -59,7 +59,7 @@ impl Settings {
             access,
             sentinel_access,
             budget: config.budget,
-            overdue: (10 * config.budget).max(PATIENCE),
+            overdue: (10 * config.budget).max(REQUEST_TIMEOUT),
             replicas: config.replicas,
             connections: config.connections,
             shared: config.shared,

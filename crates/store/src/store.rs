@@ -9,7 +9,7 @@ use redis::{Cmd, Value};
 
 use crate::link::{error_of, integer, refusal};
 use crate::master::{Check, Reply};
-use crate::settings::{PATIENCE, Settings, claim_name, millis, record};
+use crate::settings::{REQUEST_TIMEOUT, Settings, claim_name, millis, record};
 use crate::topology::Masters;
 use crate::{StoreConfig, StoreError, StoreStatistics};
 
@@ -153,7 +153,7 @@ impl Store {
         if master.is_absent() {
             return Err(Unknown::Absent);
         }
-        let reply = master.request(command, PATIENCE, Check::Record).await;
+        let reply = master.request(command, REQUEST_TIMEOUT, Check::Record).await;
         let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
         Ok((value, verdict))
     }
@@ -170,7 +170,7 @@ impl Store {
     /// [`StoreAnswer::Unknown`]: nobody may act on the name, and it may be claimed all the same.
     pub async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreAnswer {
         let key = self.0.settings.name_key(name);
-        self.set_new(&key, &claim_name(&key, life), PATIENCE)
+        self.set_new(&key, &claim_name(&key, life), REQUEST_TIMEOUT)
             .await
             .unwrap_or_else(StoreAnswer::Unknown)
     }
@@ -367,11 +367,11 @@ impl Store {
     /// A command on a record, which has a second.
     async fn request(&self, key: impl AsRef<[u8]>, command: &Cmd) -> Result<Value, StoreError> {
         let master = self.0.masters.owner_soon(key.as_ref()).await?;
-        match master.request(command, PATIENCE, Check::None).await {
+        match master.request(command, REQUEST_TIMEOUT, Check::None).await {
             Ok(reply) => error_of(&reply.value).map_or(Ok(reply.value), Err),
-            Err(StoreError::Unknown(_)) => Err(master
-                .trouble()
-                .unwrap_or_else(|| StoreError::Absent(format!("no answer within {PATIENCE:?}")))),
+            Err(StoreError::Unknown(_)) => Err(master.trouble().unwrap_or_else(|| {
+                StoreError::Absent(format!("no answer within {REQUEST_TIMEOUT:?}"))
+            })),
             Err(error) => Err(error),
         }
     }

@@ -33,7 +33,7 @@ exec "$4" boot "$2/root"
 "#;
 
 /// How long a step of the boot may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+const MACHINE_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Whether the calling test must be skipped because machines cannot be booted here.
 pub fn skipped_without_root() -> bool {
@@ -238,7 +238,7 @@ fn switch() -> Keeper {
     let script = "ip link add bridge type bridge && ip link set bridge up && exec sleep infinity";
     let command = ["unshare", "--net", "/bin/sh", "-c", script];
     let keeper = Keeper::start(&command.map(str::to_owned));
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + MACHINE_TIMEOUT;
     let comm = format!("/proc/{}/comm", keeper.pid());
     while fs::read_to_string(&comm).is_ok_and(|name| name.trim() != "sleep") {
         assert!(Instant::now() < end, "a bridge could not be made");

@@ -257,7 +257,7 @@ fn without_secrets(message: &str) -> String {
     while !rest.is_empty() {
         let word = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
         let (word, after) = rest.split_at(word);
-        shown.push_str(if word.len() < LONGEST_SHOWN { word } else { "(not shown)" });
+        shown.push_str(if word.len() < MAX_SHOWN { word } else { "(not shown)" });
         let between = after.find(|c: char| c.is_ascii_alphanumeric()).unwrap_or(after.len());
         let (between, after) = after.split_at(between);
         shown.push_str(between);
@@ -320,7 +320,7 @@ fn text_of(ring: &Ring) -> Zeroizing<String> {
 }
 
 const VERSION: i64 = 1;
-const LONGEST_SHOWN: usize = 16;
+const MAX_SHOWN: usize = 16;
 const SHAPE: &str = "a ticket-key file has `version`, `rotation_seconds`, `lifetime_seconds` and \
                      one or more [[key]] with `name`, `secret` and `not_before`";
 

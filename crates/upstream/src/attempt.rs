@@ -11,7 +11,7 @@ use tracing::debug;
 use crate::answer::{AnswerBody, AtEnd};
 use crate::kept::Owner;
 use crate::observer::Attempt;
-use crate::pool::{Permit, Shared, SendOptions};
+use crate::pool::{Permit, SendOptions, Shared};
 use crate::progress::{Progress, Upload};
 use crate::retry::Failure;
 use crate::sender::{Sender, failure};

@@ -18,7 +18,7 @@ use crate::kept::Owner;
 use crate::observer::Observer;
 use crate::progress::{Progress, Upload};
 use crate::retry::{RetryTerms, is_repeatable};
-use crate::roster::{Change, RequestProgress, BodyEnd, ServerList};
+use crate::roster::{BodyEnd, Change, RequestProgress, ServerList};
 use crate::server::Server;
 use crate::status::{PoolStatus, ServerStatus};
 use crate::{Body, PoolConfig, PoolError, SendError, ServerHealth, check, connect, form};

@@ -7,7 +7,7 @@ use http::StatusCode;
 use crate::balance::{self, Candidate, Pick};
 use crate::budget::Budget;
 use crate::health::Health;
-use crate::retry::{self, RetryTerms, Failure};
+use crate::retry::{self, Failure, RetryTerms};
 use crate::status::Totals;
 use crate::{Balance, PoolConfig, ServerHealth};
 

@@ -7,7 +7,9 @@ use super::figures::{ago, length, number, percent, time, until};
 use super::overview::NONE;
 use crate::answers::replays_in;
 use crate::reasons;
-use crate::status::{Certificate, KeyState, Kind, Moment, Replay, Percentiles, Status, Store, Window};
+use crate::status::{
+    Certificate, KeyState, Kind, Moment, Percentiles, Replay, Status, Store, Window,
+};
 
 /// Why early data was refused or held, in the last minute, five minutes and hour.
 pub(super) fn refusals(status: &Status) -> Markup {
@@ -116,7 +118,8 @@ fn kind_row(kind: &Kind) -> Markup {
     };
     let transport = if kind.transport == "quic" { "QUIC" } else { "TCP" };
     let spread = kind.first_answer.as_ref();
-    let figure = |of: fn(&Percentiles) -> f64| spread.map_or(NONE.to_owned(), |spread| time(of(spread)));
+    let figure =
+        |of: fn(&Percentiles) -> f64| spread.map_or(NONE.to_owned(), |spread| time(of(spread)));
     html! {
         tr {
             th scope="row" { span.swatch.(kind.kind) {} (name) " " span.faint { (transport) } }

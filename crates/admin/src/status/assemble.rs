@@ -5,7 +5,7 @@ use std::time::Duration;
 use firstflight_telemetry::metrics::{HandshakeKind, HistogramValue, Series, Snapshot, Transport};
 
 use super::{
-    Kind, Moment, Now, Reason, Register, Replays, SCHEMA, Percentiles, State, Status, Steps, Store,
+    Kind, Moment, Now, Percentiles, Reason, Register, Replays, SCHEMA, State, Status, Steps, Store,
     Upstream, Window,
 };
 use crate::answers;

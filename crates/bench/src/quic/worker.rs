@@ -17,7 +17,7 @@ use super::timers::{Timer, Timers};
 use crate::deadlines::Deadlines;
 use crate::events::{EventQueue, TIMER};
 use crate::failure::Failure;
-use crate::ledger::{Assignment, Driver, WorkerState, Role};
+use crate::ledger::{Assignment, Driver, Role, WorkerState};
 use crate::source::{Purpose, Source};
 use crate::tally::Tally;
 use crate::{Kind, LoadConfig, LoadError, Transport};

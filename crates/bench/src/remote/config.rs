@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use firstflight_samples::{RequestedConnection, ConnectionAxes, Group, Http, Kind, Workload, combinations};
+use firstflight_samples::{
+    ConnectionAxes, Group, Http, Kind, RequestedConnection, Workload, combinations,
+};
 use firstflight_tls::{Trust, Version};
 
 /// Who is to say what each connection was.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use firstflight_client::{Answer, Request, Target, connect_tls, http_get};
 use firstflight_packets::{FastOpen, Label, LabelKind, LabelTransport};
 use firstflight_samples::{
-    RequestedConnection, Connectors, Http, Kind, TOO_OLD_S, Ticket, TicketPool, Times, tls_version, wanted,
+    Connectors, Http, Kind, RequestedConnection, TOO_OLD_S, Ticket, TicketPool, Times, tls_version,
+    wanted,
 };
 use firstflight_tls::{EarlyData, Offer, Version};
 

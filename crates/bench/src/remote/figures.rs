@@ -138,13 +138,13 @@ fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Summary> {
 /// How many whole round trips fit into a time: what it cost, or more if the server took long.
 fn trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
     let trips = time_ms? / rtt_ms;
-    (rtt_ms > 0.0 && trips < MOST).then_some(trips as u32)
+    (rtt_ms > 0.0 && trips < MAX_SAMPLES_SHOWN).then_some(trips as u32)
 }
 
 const NOT_CAPTURED: &str = "no packets were captured: labels are the kernel's word and TLS's";
 const PATH: &str = "the network in between";
 /// Beyond this it is the server's own time that is divided.
-const MOST: f64 = 1e6;
+const MAX_SAMPLES_SHOWN: f64 = 1e6;
 
 #[cfg(test)]
 mod tests {

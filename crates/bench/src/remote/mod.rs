@@ -20,11 +20,11 @@ use std::time::Instant;
 use firstflight_client::{Resolver, Target, connect_tcp};
 use firstflight_emulator::monotonic_ns;
 use firstflight_report::Record;
-use firstflight_samples::{Connectors, Kind, LEAST_FOR_CONTROL, blocks, impossible, now};
+use firstflight_samples::{Connectors, Kind, MIN_FOR_CONTROL, blocks, impossible, now};
 use firstflight_tls::KeyLogLines;
 use futures_util::StreamExt;
 
-pub use config::{RemoteConfig, LabelSource};
+pub use config::{LabelSource, RemoteConfig};
 use connection::{Caller, Outcome};
 pub use error::RemoteError;
 use figures::RunState;
@@ -198,7 +198,7 @@ async fn trial(
         let reasons = left_out.join("; ");
         return Err(RemoteError::EmptyPlan(format!("nothing is left to measure: {reasons}")));
     };
-    if config.control && config.samples >= LEAST_FOR_CONTROL {
+    if config.control && config.samples >= MIN_FOR_CONTROL {
         let early = cells.iter().position(|cell| cell.asked.kind == Kind::ZeroRtt);
         let cell = early.unwrap_or(0);
         cells.push(Cell { twin_of: Some(cell), ..cells[cell] });

@@ -10,7 +10,8 @@ use firstflight_emulator::{Batch, CapturedPacket, Direction, Sniffer};
 use firstflight_packets::KeyLog;
 use firstflight_report::{Capture, Fault, Sample};
 use firstflight_samples::{
-    RequestedConnection, Flow, Flows, Http, Scene, ClientRecord, described, file_for, wire_packet, write_one, wrong,
+    ClientRecord, Flow, Flows, Http, RequestedConnection, Scene, described, file_for, wire_packet,
+    write_one, wrong,
 };
 use firstflight_tls::KeyLogLines;
 
@@ -65,7 +66,7 @@ impl Packets {
         hold(&mut batch, self.least_rtt_ns.unwrap_or(0) / 2);
         let flows = Flows::new(&batch, &secrets, &HashSet::new());
         self.learn(&flows);
-        let mut keys = KeyLog::new(2 * shots.len() + MOST_TICKETS);
+        let mut keys = KeyLog::new(2 * shots.len() + MAX_TICKETS);
         keys.add(&secrets);
         let mut samples = Vec::with_capacity(shots.len());
         for ClientView { taken, .. } in shots {
@@ -139,7 +140,12 @@ fn hold(batch: &mut Batch, ns: u64) {
 
 /// Why a connection does not enter the figures. A real network loses packets, which is part of what
 /// is measured.
-fn fault(taken: &ClientRecord, flow: Option<&Flow>, asked: &RequestedConnection, missed: u64) -> Option<Fault> {
+fn fault(
+    taken: &ClientRecord,
+    flow: Option<&Flow>,
+    asked: &RequestedConnection,
+    missed: u64,
+) -> Option<Fault> {
     if let Err(why) = &taken.outcome {
         return Some(Fault::Failed(match flow.map(lost) {
             Some(packets @ 1..) => format!("{why}; {packets} packets came again or out of order"),
@@ -197,7 +203,7 @@ fn keep(
 /// What the sniffer and a stretch's answers may take.
 pub(super) const LIMIT: usize = 256 << 20;
 /// Connections of a stretch that only fetch tickets, at most.
-const MOST_TICKETS: usize = 1 << 12;
+const MAX_TICKETS: usize = 1 << 12;
 
 #[cfg(test)]
 mod tests {

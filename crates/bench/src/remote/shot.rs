@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use firstflight_emulator::monotonic_ns;
 use firstflight_report::{Fault, Sample};
-use firstflight_samples::{RequestedConnection, Slot, ClientRecord, described};
+use firstflight_samples::{ClientRecord, RequestedConnection, Slot, described};
 
 use super::connection::{Caller, Outcome};
 

@@ -45,7 +45,7 @@ fn visits_and_returns(make: Make) {
     let mut browser = bench.open(make, true);
     let url = bench.server.url("/");
 
-    let first = browser.navigate(&url, PATIENCE).unwrap();
+    let first = browser.navigate(&url, TEST_TIMEOUT).unwrap();
     assert_eq!((first.status(), first.protocol(), &*first.kind), (200, "http/1.1", "navigate"));
     let page = &first.page;
     let order = [
@@ -68,13 +68,13 @@ fn visits_and_returns(make: Make) {
     assert_eq!(bench.server.asked("/favicon.ico"), []);
 
     // On the connection that is there, and past the cache.
-    let second = browser.navigate(&url, PATIENCE).unwrap();
+    let second = browser.navigate(&url, TEST_TIMEOUT).unwrap();
     assert!(!second.page.connected_anew() && second.kind == "navigate", "{second:?}");
     assert_eq!(bench.server.asked("/picture").len(), 2);
 
     // On a new one, for which it has a ticket.
     browser.forget_connections().unwrap();
-    let third = browser.navigate(&url, PATIENCE).unwrap();
+    let third = browser.navigate(&url, TEST_TIMEOUT).unwrap();
     assert!(third.page.connected_anew(), "{:?}", third.page);
     let asked = bench.server.asked("/").pop().unwrap();
     assert!(asked.resumed && asked.early, "{asked:?}");
@@ -85,27 +85,27 @@ fn visits_and_returns(make: Make) {
     assert!(matches!(thrown, BrowserError::Script { .. }), "{thrown}");
     assert!(browser.screenshot().unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
 
-    let (_, pictures) = browser.film(&url, PATIENCE).unwrap();
+    let (_, pictures) = browser.film(&url, TEST_TIMEOUT).unwrap();
     assert!(pictures.len() > 1, "{} pictures", pictures.len());
     assert!(pictures.iter().all(|picture| picture.jpeg.starts_with(b"\xff\xd8\xff")));
     assert!(pictures.is_sorted_by(|a, b| a.at < b.at) && pictures[0].at < 100.0);
 
-    let missing = browser.navigate(&bench.server.url("/nothing"), PATIENCE).unwrap();
+    let missing = browser.navigate(&bench.server.url("/nothing"), TEST_TIMEOUT).unwrap();
     assert_eq!(missing.status(), 404);
     // Nobody listens there, and nothing but the named hosts leads anywhere.
     for url in [format!("https://{NAME}:1/"), "https://example.com/".to_owned()] {
-        let refused = browser.navigate(&url, PATIENCE).unwrap_err();
+        let refused = browser.navigate(&url, TEST_TIMEOUT).unwrap_err();
         assert!(matches!(refused, BrowserError::NotOpened { .. }), "{refused}");
     }
 
     let here = browser.window();
     let other = browser.open_window(Window::Private).unwrap();
     assert_ne!(here, other);
-    browser.navigate(&url, PATIENCE).unwrap();
+    browser.navigate(&url, TEST_TIMEOUT).unwrap();
     assert!(!bench.server.asked("/").pop().unwrap().resumed, "it is known to the server");
     browser.show(&here).unwrap();
     browser.new_tab().unwrap();
-    assert_eq!(browser.navigate(&url, PATIENCE).unwrap().status(), 200);
+    assert_eq!(browser.navigate(&url, TEST_TIMEOUT).unwrap().status(), 200);
 
     browser.close().unwrap();
     bench.is_left_alone();
@@ -127,7 +127,7 @@ fn ends_with_its_handle(make: Make) {
     let mut browser = bench.open(make, false);
     let url = bench.server.url("/");
     for _ in 0..2 {
-        browser.navigate(&url, PATIENCE).unwrap();
+        browser.navigate(&url, TEST_TIMEOUT).unwrap();
         browser.forget_connections().unwrap();
     }
     assert!(bench.server.asked("/").iter().all(|asked| !asked.early));
@@ -138,7 +138,7 @@ fn ends_with_its_handle(make: Make) {
     assert!(matches!(silent, BrowserError::Silent { .. }), "{silent}");
     assert!(silent.to_string().contains("/never within 2 s and was killed"), "{silent}");
     bench.is_left_alone();
-    let gone = browser.navigate(&url, PATIENCE).unwrap_err();
+    let gone = browser.navigate(&url, TEST_TIMEOUT).unwrap_err();
     assert!(matches!(gone, BrowserError::Gone { .. }), "{gone}");
 }
 
@@ -155,7 +155,7 @@ fn browsers_end_when_their_starter_is_killed() {
             .spawn()
             .unwrap();
         let ready = bench.home().join("ready");
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while !ready.exists() && Instant::now() < end {
             sleep(Duration::from_millis(20));
         }
@@ -177,7 +177,7 @@ fn starts_a_browser_and_waits() {
     let settings = Settings::default();
     let _browser = Browser::open(&installed, &OnThisMachine, &home, &settings).unwrap();
     fs::write(home.join("ready"), "").unwrap();
-    sleep(10 * PATIENCE);
+    sleep(10 * TEST_TIMEOUT);
 }
 
 const STARTER: &str = "FIRSTFLIGHT_TEST_HOME";
@@ -233,7 +233,7 @@ impl Bench {
     /// Waits until no process is left there. The last of them end by themselves when they see that
     /// they are alone.
     fn is_left_alone(&self) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         let mut left = below(&self.home());
         while !left.is_empty() {
             assert!(Instant::now() < end, "still there: {left:?}");
@@ -255,4 +255,4 @@ impl Bench {
 }
 
 /// Of a machine that is busy with other tests.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -161,7 +161,7 @@ impl Shared {
         answer: Response<Incoming>,
     ) -> Result<BytesResponse, Failure> {
         let (parts, body) = answer.into_parts();
-        let body = Limited::new(body, LONGEST).collect().await;
+        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| Failure::Unreachable(error.to_string()))?.to_bytes();
         if !parts.status.is_success() {
             *lock(&self.until) = retry_after(&parts.headers, now());
@@ -212,7 +212,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Bytes of a response that are read; a chain takes a few thousand.
-const LONGEST: usize = 256 * 1024;
+const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 
 #[cfg(test)]
 mod tests {

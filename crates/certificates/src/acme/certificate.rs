@@ -10,7 +10,7 @@ use tracing::warn;
 use crate::acme::clock::when;
 use crate::acme::plan::{History, Severity, Window, next_try};
 use crate::acme::state::StoredCertificate;
-use crate::acme::{AcmeError, CertificateState, Issued, Phase, Attempts, IssuanceFailure};
+use crate::acme::{AcmeError, Attempts, CertificateState, IssuanceFailure, Issued, Phase};
 
 pub(crate) struct Certificate {
     pub(crate) names: Vec<String>,
@@ -33,7 +33,12 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    pub(crate) fn restored(names: Vec<String>, kept: StoredCertificate, now: i64, ask_window: Instant) -> Self {
+    pub(crate) fn restored(
+        names: Vec<String>,
+        kept: StoredCertificate,
+        now: i64,
+        ask_window: Instant,
+    ) -> Self {
         let mut it = Self {
             names,
             issued: None,
@@ -113,7 +118,7 @@ impl Certificate {
     /// Whether a lease of others has lasted longer than any order does, and no more can be waited
     /// for: somebody may have spoiled it.
     pub(crate) fn waited_enough(&self, now: i64) -> bool {
-        let waited = self.elsewhere.is_some_and(|since| since.elapsed() > LONGEST_LEASES);
+        let waited = self.elsewhere.is_some_and(|since| since.elapsed() > MAX_LEASES);
         waited && (self.whole().is_none() || self.is_urgent(now))
     }
 
@@ -163,4 +168,4 @@ impl Certificate {
 }
 
 /// Some leases of other nodes in a row, each for a site of theirs.
-const LONGEST_LEASES: Duration = Duration::from_secs(30 * 60);
+const MAX_LEASES: Duration = Duration::from_secs(30 * 60);

@@ -198,14 +198,14 @@ impl AcmeError {
 /// ever.
 pub(crate) fn words(text: &str) -> String {
     let clean = |c: char| if is_unprintable(c) { ' ' } else { c };
-    let mut words: String = text.chars().map(clean).take(LONGEST).collect();
-    if text.chars().nth(LONGEST).is_some() {
+    let mut words: String = text.chars().map(clean).take(MAX_DETAIL_BYTES).collect();
+    if text.chars().nth(MAX_DETAIL_BYTES).is_some() {
         words.push_str("...");
     }
     words
 }
 
-const LONGEST: usize = 400;
+const MAX_DETAIL_BYTES: usize = 400;
 
 struct Until(Option<i64>);
 
@@ -238,7 +238,7 @@ mod tests {
     fn what_strangers_say_stays_one_short_line() {
         assert_eq!(words("a\r\nb\u{1b}[31m"), "a  b [31m");
         assert_eq!(words("a\u{2028}b\u{202e}c\u{2066}"), "a b c ");
-        assert_eq!(words(&"x".repeat(10_000)).len(), LONGEST + 3);
+        assert_eq!(words(&"x".repeat(10_000)).len(), MAX_DETAIL_BYTES + 3);
     }
 
     #[test]

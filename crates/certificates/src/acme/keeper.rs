@@ -136,7 +136,7 @@ impl<S: SharedRecords> RenewalTask<S> {
             due.max(it.hold.map_or(Duration::ZERO, |until| until - ready))
         };
         // The clock may jump, and whoever sleeps does not see it.
-        self.certificates.iter().map(of).min().unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP)
+        self.certificates.iter().map(of).min().unwrap_or(MAX_SLEEP).min(MAX_SLEEP)
     }
 
     /// Asks the authority for a certificate, unless somebody else does or did.
@@ -226,11 +226,11 @@ impl<S: SharedRecords> RenewalTask<S> {
             history: &certificate.history,
             looked: &certificate.looked,
         };
-        let issued = timeout(order::LONGEST, ordering.certificate()).await;
+        let issued = timeout(order::ORDER_TIMEOUT, ordering.certificate()).await;
         let issued = issued.unwrap_or_else(|_| {
             Err(AcmeError::InTrouble {
                 host: self.config.directory.to_string(),
-                said: format!("the order took longer than {:?}", order::LONGEST),
+                said: format!("the order took longer than {:?}", order::ORDER_TIMEOUT),
                 until: None,
             })
         })?;
@@ -346,7 +346,7 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How often it looks for certificates that it has not heard of.
 const LOOK_AT_SHELF: Duration = Duration::from_secs(60);
 
-const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+const MAX_SLEEP: Duration = Duration::from_secs(30);
 
 /// For a store that is away when the process ends.
 const LEAVE: Duration = Duration::from_secs(2);

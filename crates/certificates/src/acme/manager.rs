@@ -36,7 +36,8 @@ impl<S: SharedRecords> Manager<S> {
         let names = certificates.iter().map(|names| certificate_names(names));
         let names = names.collect::<Result<Vec<_>, _>>()?;
         let state = State::open(&config.state, &config.directory)?;
-        let sharing = shelf.is_shared().then(|| Arc::new(NodeSharing::new(shelf, &config.directory)));
+        let sharing =
+            shelf.is_shared().then(|| Arc::new(NodeSharing::new(shelf, &config.directory)));
         let keeper = RenewalTask::restore(config, state, answers, sharing, names, now())?;
         Ok(Self { keeper })
     }

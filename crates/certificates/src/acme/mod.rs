@@ -40,5 +40,5 @@ pub use config::{AcmeConfig, BadDirectory, ChallengeKind, Directory, ExternalAcc
 pub use error::AcmeError;
 pub use manager::Manager;
 pub use names::certificate_names;
-pub use published::{CertificateState, Issued, Phase, Attempts, IssuanceFailure};
-pub use shelf::{SingleNode, SharedRecords, SharedRecordsError};
+pub use published::{Attempts, CertificateState, IssuanceFailure, Issued, Phase};
+pub use shelf::{SharedRecords, SharedRecordsError, SingleNode};

@@ -34,9 +34,9 @@ pub fn certificate_names(names: &[String]) -> Result<Vec<String>, AcmeError> {
     }
     match sound.len() {
         0 => Err(AcmeError::Names { name: String::new(), reason: "a site has to have a name" }),
-        1..=MOST => Ok(sound),
+        1..=MAX_NAMES => Ok(sound),
         _ => Err(AcmeError::Names {
-            name: sound.swap_remove(MOST),
+            name: sound.swap_remove(MAX_NAMES),
             reason: "a certificate has 100 names at most; make several sites of them",
         }),
     }
@@ -60,7 +60,7 @@ pub(crate) fn labelled(readable: &str, all: &str) -> String {
 }
 
 /// As Let's Encrypt and most others have it.
-const MOST: usize = 100;
+const MAX_NAMES: usize = 100;
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ use crate::acme::blocking::blocking;
 use crate::acme::ca::Ca;
 use crate::acme::challenge::Proof;
 use crate::acme::error::words;
-use crate::acme::plan::{History, ChallengeChoice};
+use crate::acme::plan::{ChallengeChoice, History};
 use crate::acme::said::{FailureContext, in_words, kind as kind_of};
 use crate::acme::sharing::NodeSharing;
 use crate::acme::state::State;
@@ -131,7 +131,11 @@ impl<S: SharedRecords> Ordering<'_, S> {
     }
 
     /// A new order; with an account that the authority has forgotten, by a new account.
-    async fn new_order(&self, account: &mut Account, said: &FailureContext<'_>) -> Result<Order, AcmeError> {
+    async fn new_order(
+        &self,
+        account: &mut Account,
+        said: &FailureContext<'_>,
+    ) -> Result<Order, AcmeError> {
         let names: Vec<_> = self.names.iter().cloned().map(Identifier::Dns).collect();
         let plain = NewOrder::new(&names);
         let first = match &self.replaces {
@@ -292,7 +296,7 @@ const POLL: RetryPolicy = RetryPolicy::new()
 const SPREAD: Duration = Duration::from_secs(5);
 
 /// All of it. A lease lives longer.
-pub(crate) const LONGEST: Duration = Duration::from_secs(300);
+pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests;

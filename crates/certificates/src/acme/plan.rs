@@ -156,7 +156,7 @@ impl History {
             row.at = row.at.min(now);
         }
         self.succeeded = self.succeeded.map(|at| at.min(now));
-        self.not_until = self.not_until.map(|at| at.min(now + LONGEST_WAIT));
+        self.not_until = self.not_until.map(|at| at.min(now + MAX_WAIT));
     }
 
     pub(crate) fn success(&mut self, now: i64) {
@@ -182,7 +182,7 @@ impl History {
         }
         // An error page of a server in trouble is trusted for a day, a limit that is explained
         // for the week that the longest one takes.
-        let longest = if severity == Severity::Refused { LONGEST_WAIT } else { DAY };
+        let longest = if severity == Severity::Refused { MAX_WAIT } else { DAY };
         self.not_until = until.map(|at| at.clamp(now, now + longest));
         self.reason = Some(reason);
     }
@@ -224,7 +224,7 @@ const REFUSED: i64 = 600;
 const UNREACHABLE: i64 = 5;
 
 /// The longest that an authority's word is trusted: the longest limit of Let's Encrypt is a week.
-const LONGEST_WAIT: i64 = 7 * DAY;
+const MAX_WAIT: i64 = 7 * DAY;
 
 #[cfg(test)]
 #[path = "plan_tests.rs"]

@@ -20,7 +20,7 @@ pub(crate) async fn suggested(
     issued: &Issued,
 ) -> (Option<Window>, Duration) {
     match ask(config, state, issued).await {
-        Some((window, again)) => (Some(window), again.clamp(SOONEST, LATEST)),
+        Some((window, again)) => (Some(window), again.clamp(MIN_RENEWAL_INTERVAL, LATEST)),
         None => (None, LATEST),
     }
 }
@@ -45,5 +45,5 @@ pub(crate) fn identifier(issued: &Issued) -> Option<CertificateIdentifier<'stati
 }
 
 /// RFC 9773 section 4.3.2 lets clients keep what an authority says within bounds.
-const SOONEST: Duration = Duration::from_secs(3600);
+const MIN_RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 const LATEST: Duration = Duration::from_secs(86_400);

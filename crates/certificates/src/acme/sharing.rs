@@ -78,7 +78,10 @@ impl<S: SharedRecords> NodeSharing<S> {
         self.shelf.put(&name, text.as_bytes(), Duration::from_secs(life)).await
     }
 
-    pub(crate) async fn certificate(&self, names: &[String]) -> Result<Option<Issued>, SharedRecordsError> {
+    pub(crate) async fn certificate(
+        &self,
+        names: &[String],
+    ) -> Result<Option<Issued>, SharedRecordsError> {
         let name = self.at(&format!("certificate/{}", label(names)));
         let record = self.shelf.get(&name).await?.map(Zeroizing::new);
         let text = record.as_ref().and_then(|record| std::str::from_utf8(record).ok());
@@ -135,7 +138,7 @@ fn json(content: &impl Serialize) -> Vec<u8> {
 }
 
 /// A node that dies while it orders is waited for so long.
-const LEASE: Duration = order::LONGEST.saturating_add(Duration::from_secs(60));
+const LEASE: Duration = order::ORDER_TIMEOUT.saturating_add(Duration::from_secs(60));
 
 /// As long as the longest pause between tries.
 const TROUBLE: Duration = Duration::from_secs(8 * 86_400);

@@ -16,7 +16,10 @@ pub trait SharedRecords: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SharedRecordsError`].
-    fn get(&self, name: &str) -> impl Future<Output = Result<Option<Vec<u8>>, SharedRecordsError>> + Send;
+    fn get(
+        &self,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, SharedRecordsError>> + Send;
 
     /// Puts a record, whatever was there.
     ///

@@ -103,7 +103,11 @@ impl State {
     /// # Errors
     /// [`AcmeError::State`]: something is there and cannot be read. That says nothing of what is in
     /// it, so it stays where it is.
-    pub(crate) fn certificate(&self, names: &[String], now: i64) -> Result<StoredCertificate, AcmeError> {
+    pub(crate) fn certificate(
+        &self,
+        names: &[String],
+        now: i64,
+    ) -> Result<StoredCertificate, AcmeError> {
         let (pem, json) = self.paths(names);
         let history = read_json(&json)?.unwrap_or_default();
         let issued = read(&pem)?.and_then(|text| {

@@ -8,7 +8,7 @@ use crate::acme::clock::now;
 use crate::acme::plan::{History, Severity, Window, turns};
 use crate::acme::state::State;
 use crate::acme::stub::{StubAuthority, StubBehaviour, after, plain, problem};
-use crate::acme::{AcmeError, SingleNode, Answers, Issued, Manager, account, renewal};
+use crate::acme::{AcmeError, Answers, Issued, Manager, SingleNode, account, renewal};
 
 fn names() -> Vec<String> {
     vec!["example.test".to_owned()]

@@ -103,7 +103,11 @@ fn authority_params(key: &KeyPair) -> CertificateParams {
 }
 
 /// A server's certificate. `names` are all within the authority's bounds.
-pub(crate) fn leaf(signer: &Signer, names: &[String], now: u64) -> Result<IssuedCertificate, AuthorityError> {
+pub(crate) fn leaf(
+    signer: &Signer,
+    names: &[String],
+    now: u64,
+) -> Result<IssuedCertificate, AuthorityError> {
     let key = new_key()?;
     let mut params = CertificateParams::new(names).map_err(refused(names))?;
     params.distinguished_name.push(DnType::CommonName, "firstflight, development");

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use firstflight_certificates::acme::{
-    AcmeConfig, SingleNode, Answers, ChallengeKind, ExternalAccount, KeyKind, Manager,
+    AcmeConfig, Answers, ChallengeKind, ExternalAccount, KeyKind, Manager, SingleNode,
 };
 use firstflight_testkit::{Pebble, PebblePlan};
 
@@ -70,7 +70,7 @@ async fn several_certificates_have_one_account() {
     let sites: [&[&str]; 2] = [&["one.test"], &["two.test"]];
     let mut running = Running::alone(config.clone(), &sites, &answers);
     let both = running.states.wait_for(|all| all.iter().all(|it| it.issued.is_some()));
-    let both = tokio::time::timeout(crate::PATIENCE, both).await.unwrap().unwrap().clone();
+    let both = tokio::time::timeout(crate::TEST_TIMEOUT, both).await.unwrap().unwrap().clone();
     assert!(both[1].issued.as_ref().unwrap().identity().unwrap().covers("two.test"));
     running.end().await;
     assert_eq!(pebble.log().matches("POST /sign-me-up").count(), 1);

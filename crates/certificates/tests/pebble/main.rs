@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_certificates::acme::{
-    AcmeConfig, SingleNode, Answers, CertificateState, ChallengeKind, Issued, Manager, Shelf,
+    AcmeConfig, Answers, CertificateState, ChallengeKind, Issued, Manager, Shelf, SingleNode,
 };
 use firstflight_testkit::Pebble;
 use tokio::sync::{oneshot, watch};
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use crate::shelf::Common;
 
 /// Even on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn config(pebble: &Pebble, state: &Path) -> AcmeConfig {
     AcmeConfig {
@@ -89,7 +89,7 @@ impl Running {
                 self.states.wait_for(|all| is(&all[0])).await.expect("the manager runs")[0].clone(),
             )
         };
-        let found = tokio::time::timeout(PATIENCE, found).await.unwrap_or_default();
+        let found = tokio::time::timeout(TEST_TIMEOUT, found).await.unwrap_or_default();
         found.unwrap_or_else(|| panic!("waited for {what}: {:?}", self.states.borrow()[0]))
     }
 
@@ -106,6 +106,6 @@ impl Running {
 
     async fn end(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(PATIENCE, self.task).await.expect("it stops").expect("it runs");
+        tokio::time::timeout(TEST_TIMEOUT, self.task).await.expect("it stops").expect("it runs");
     }
 }

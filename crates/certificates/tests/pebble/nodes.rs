@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::answerer::answerer;
 use crate::shelf::Common;
 use crate::trouble::A_WHILE;
-use crate::{PATIENCE, Running, config};
+use crate::{Running, TEST_TIMEOUT, config};
 
 const NAMES: &[&str] = &["example.test", "www.example.test"];
 
@@ -122,7 +122,7 @@ async fn whoever_has_a_certificate_puts_it_there_again() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, again).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, again).await.unwrap();
     has.end().await;
     let other = config(&pebble, other_state.path());
     let mut finds = Running::sharing(other, &[NAMES], &answers, &shelf);

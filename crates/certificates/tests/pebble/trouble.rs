@@ -8,7 +8,7 @@ use firstflight_testkit::{Pebble, PebblePlan};
 use tokio::net::TcpListener;
 
 use crate::answerer::answerer;
-use crate::{PATIENCE, Running, config, only};
+use crate::{Running, TEST_TIMEOUT, config, only};
 
 const NAMES: &[&str] = &["example.test"];
 
@@ -120,7 +120,7 @@ async fn an_order_that_is_left_leaves_no_answer_behind() {
     let state = tempfile::tempdir().unwrap();
     let config = only(ChallengeKind::Http01, config(&pebble, state.path()));
     let running = Running::alone(config.clone(), &[NAMES], &answers);
-    let looks = tokio::time::timeout(PATIENCE, silent.accept()).await.unwrap().unwrap();
+    let looks = tokio::time::timeout(TEST_TIMEOUT, silent.accept()).await.unwrap().unwrap();
     assert!(!answers.is_idle());
     running.end().await;
     assert!(answers.is_idle());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_bench::remote::{self, RemoteConfig, LabelSource};
+use firstflight_bench::remote::{self, LabelSource, RemoteConfig};
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_report::{Record, Witness};
 use firstflight_samples::{Http, Kind, blank_record};
@@ -18,7 +18,7 @@ use crate::axes::{AxesArgs, command_line, seed_from_clock};
 use crate::judgement::JudgementArgs;
 use crate::outputs;
 use crate::show::Show;
-use load::{LoadOptions, LoadArgs};
+use load::{LoadArgs, LoadOptions};
 
 /// Measure an external server: the cost of each kind of handshake, or how much load it takes.
 ///

@@ -153,8 +153,8 @@ where
 {
     let began = Instant::now();
     loop {
-        match timeout(PATIENCE, ask()).await {
-            Ok(Err(SharedRingError::Store(_))) if began.elapsed() < PATIENCE => {
+        match timeout(STORE_TIMEOUT, ask()).await {
+            Ok(Err(SharedRingError::Store(_))) if began.elapsed() < STORE_TIMEOUT => {
                 sleep(Duration::from_millis(50)).await;
             }
             Ok(answer) => return answer,
@@ -163,5 +163,5 @@ where
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_millis(900);

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use firstflight_lab::{Handshake, Seen, LabDescription, NetworkDescription, ServerDescription, TlsVersion};
+use firstflight_lab::{
+    Handshake, LabDescription, NetworkDescription, Seen, ServerDescription, TlsVersion,
+};
 use serde_json::{Value, json};
 
 /// For people or for programs.
@@ -194,7 +196,11 @@ fn entering(sketch: &LabDescription) -> String {
 }
 
 /// Commands that are worth a try.
-fn try_inside(sketch: &LabDescription, network: &NetworkDescription, server: &ServerDescription) -> String {
+fn try_inside(
+    sketch: &LabDescription,
+    network: &NetworkDescription,
+    server: &ServerDescription,
+) -> String {
     let url = sketch.url(network, server, "/");
     format!(
         "Inside, twice:\n  \

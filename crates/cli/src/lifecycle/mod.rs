@@ -15,4 +15,4 @@ pub use notify::{Notice, Notifier};
 pub use privileges::{
     PrivilegeError, User, close_memory, forbid_dumps, forbid_new_privileges, raise_file_limit,
 };
-pub use way::{Message, HandoffChannel};
+pub use way::{HandoffChannel, Message};

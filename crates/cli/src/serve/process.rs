@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use firstflight::lifecycle::{
-    Activated, Files, Notice, Notifier, User, HandoffChannel, activated, forbid_dumps, forbid_new_privileges,
+    Activated, Files, HandoffChannel, Notice, Notifier, User, activated, forbid_dumps,
+    forbid_new_privileges,
 };
 use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
 use firstflight_server::{InheritedState, Server, ServerHandle};

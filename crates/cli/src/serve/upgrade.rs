@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use firstflight::lifecycle::{Notice, Notifier, HandoffChannel};
+use firstflight::lifecycle::{HandoffChannel, Notice, Notifier};
 use firstflight_server::{InheritedState, Server, ServerHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -44,8 +44,9 @@ pub(super) fn way() -> anyhow::Result<Option<Arc<HandoffChannel>>> {
     if env::var_os(SUCCESSOR).is_none() {
         return Ok(None);
     }
-    let way = HandoffChannel::from_stdin().context("the process before this one cannot be talked to")?;
-    way.set_patience(Some(PATIENCE))?;
+    let way =
+        HandoffChannel::from_stdin().context("the process before this one cannot be talked to")?;
+    way.set_patience(Some(SUCCESSOR_TIMEOUT))?;
     Ok(Some(Arc::new(way)))
 }
 
@@ -158,7 +159,7 @@ fn start(
     register: &StdUnixStream,
 ) -> anyhow::Result<(u32, Arc<HandoffChannel>)> {
     let (way, stdin) = HandoffChannel::new()?;
-    way.set_patience(Some(PATIENCE))?;
+    way.set_patience(Some(SUCCESSOR_TIMEOUT))?;
     let process = attempt.begin(stdin)?;
     let said = tell(&way, inherited, register).and_then(|()| way.receive());
     match said {
@@ -303,7 +304,7 @@ const SERVING: &[u8] = b"serving";
 const MAIN: &[u8] = b"main";
 
 /// For a new process to read its files, or to be started on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(60);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 const GIVEN_UP: &str = "it is given up";

@@ -49,7 +49,7 @@ pub async fn take(tour: &Tour<'_>) -> Result<Story, TourError> {
         versions: (Version::Tls13, Version::Tls13),
         http: HttpVersions::One,
         early_data: EarlyPolicy::SafeMethods,
-        max_time: Some(PATIENCE),
+        max_time: Some(VISIT_TIMEOUT),
         jar: Some(Jar::open(&folder.path().join("jar"), key)?),
         ..ClientConfig::new()
     })?;
@@ -80,7 +80,7 @@ async fn visit(
         }
     };
     // Both ends are let go, so that the server has ended its side too.
-    let _ = timeout(PATIENCE, passing).await;
+    let _ = timeout(VISIT_TIMEOUT, passing).await;
     let seen = judge(name, &report, &passage)?;
     Ok((seen, passage))
 }
@@ -111,7 +111,7 @@ fn judge(name: &'static str, report: &Report, passage: &Passage) -> Result<Visit
 /// returns.
 async fn copy(tour: &Tour<'_>, flight: &[u8]) -> Result<Copy, TourError> {
     let before = (tour.counts)();
-    let answer_bytes = timeout(PATIENCE, relay::send_alone(tour.server, flight)).await;
+    let answer_bytes = timeout(VISIT_TIMEOUT, relay::send_alone(tour.server, flight)).await;
     let answer_bytes = answer_bytes.unwrap_or(Ok(0))?;
     let after = (tour.counts)();
     Ok(Copy {
@@ -133,4 +133,4 @@ impl Listener for Counter {
 }
 
 /// For each step, on a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(20);
+const VISIT_TIMEOUT: Duration = Duration::from_secs(20);

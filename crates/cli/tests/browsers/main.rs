@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 
 /// Waits until it is so, as long as a busy machine may need.
 pub(crate) fn within(mut is_so: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     loop {
         if is_so() {
             return true;
@@ -64,4 +64,4 @@ pub(crate) fn within(mut is_so: impl FnMut() -> bool) -> bool {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);

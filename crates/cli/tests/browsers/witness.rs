@@ -256,7 +256,7 @@ impl Shared {
         let facts = stream.facts();
         self.note(number, |heard| heard.handshake = Some(facts));
         // The other side may be gone.
-        let _ = tokio::time::timeout(PATIENCE, stream.shutdown()).await;
+        let _ = tokio::time::timeout(TEST_TIMEOUT, stream.shutdown()).await;
         let _ = tokio::time::timeout(FAREWELL, until_closed(stream.socket())).await;
         Ok(())
     }
@@ -367,6 +367,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// So long a client's own end of a connection is waited for.
 const FAREWELL: Duration = Duration::from_millis(300);

@@ -27,7 +27,7 @@ struct Flood {
 }
 
 const CANCEL: [u8; 4] = 8u32.to_be_bytes();
-const MOST: [u8; 4] = 0x7fff_ffff_u32.to_be_bytes();
+const MAX_WINDOW: [u8; 4] = 0x7fff_ffff_u32.to_be_bytes();
 const ONE: [u8; 4] = 1u32.to_be_bytes();
 
 /// Streams for the n-th round of so many.
@@ -62,7 +62,7 @@ const FLOODS: [Flood; 20] = [
         reads: true,
         settings: &[],
         round: |n| {
-            let pair = |s| [get(s, "/large"), frame(WINDOW_UPDATE, 0, s, &MOST)].concat();
+            let pair = |s| [get(s, "/large"), frame(WINDOW_UPDATE, 0, s, &MAX_WINDOW)].concat();
             streams(n, 50).flat_map(pair).collect()
         },
     },

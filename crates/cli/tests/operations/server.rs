@@ -15,7 +15,7 @@ use serde_json::Value;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_firstflight");
 
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -31,7 +31,7 @@ impl Server {
         certify(dir);
         configure(dir, upstream, "permissive");
         let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
-        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        manager.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let mut command = Command::new(PROGRAM);
         command
             .env("HOME", dir)
@@ -83,7 +83,7 @@ impl Server {
         let _ = kill(self.main, Signal::SIGTERM);
         let _ = kill(Pid::from_raw(self.first.id() as i32), Signal::SIGTERM);
         let _ = self.first.wait();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while kill(self.main, None).is_ok() && !is_zombie(self.main) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }

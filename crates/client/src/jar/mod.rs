@@ -13,7 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 pub use key::JarKey;
 use key::{OpenError, Sealer, is_sealed_by_age};
 use kinds::Carrier;
-pub use kinds::{Found, Origin, Ticket, Token, TrustId, JarQuery};
+pub use kinds::{Found, JarQuery, Origin, Ticket, Token, TrustId};
 use store::{Contents, Entry, TokenEntry};
 
 /// What can be wrong with a session jar, each in one sentence that names the fix. The jar is left
@@ -125,7 +125,11 @@ impl Jar {
     ///
     /// # Errors
     /// [`JarError`].
-    pub fn take(&self, wanted: &JarQuery<'_>, warnings: &mut Vec<String>) -> Result<Found, JarError> {
+    pub fn take(
+        &self,
+        wanted: &JarQuery<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Found, JarError> {
         let _lock = self.lock()?;
         let mut contents = self.read()?;
         let before = (contents.len(), contents.tokens());

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::{Carrier, Origin, Ticket, Token, TrustId, JarQuery};
+use super::{Carrier, JarQuery, Origin, Ticket, Token, TrustId};
 
 /// What a jar holds, without files and clocks.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@ use std::cell::Cell;
 
 use super::{Carriers, Transfer};
 use crate::quic::ALPN;
-use crate::{ClientError, Event, Origin, Scheme, Target, Ticket, Token, JarQuery};
+use crate::{ClientError, Event, JarQuery, Origin, Scheme, Target, Ticket, Token};
 
 /// What came out of the jar for the connection that is being made.
 #[derive(Default)]

@@ -22,7 +22,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// How long to wait for a ticket and a token that did not come with the response: two round trips,
 /// within these.
-const GIFT_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const TICKET_TIMEOUT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 impl Transfer<'_> {
     /// Connects to the first of `addresses` that answers, as over TCP: the next one is tried when
@@ -134,7 +134,7 @@ impl Transfer<'_> {
             self.report.marks.end = Some(Instant::now());
             if self.client.config.jar.is_some() {
                 let patience = 2 * link.quic_facts().rtt;
-                let patience = patience.clamp(GIFT_PATIENCE.0, GIFT_PATIENCE.1);
+                let patience = patience.clamp(TICKET_TIMEOUT.0, TICKET_TIMEOUT.1);
                 link.wait_for_gifts(patience).await;
             }
         }

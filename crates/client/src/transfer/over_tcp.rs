@@ -13,7 +13,7 @@ use crate::{ClientError, Event, Exchange, Request, Scheme, Stream, TcpConnected,
 
 /// How long to wait for a ticket that did not come with the response: two round trips, within
 /// these.
-const TICKET_PATIENCE: (Duration, Duration) =
+const TICKET_TIMEOUT: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(250));
 
 /// How TCP was connected.
@@ -220,7 +220,7 @@ impl Transfer<'_> {
         let tls13 = wire.facts().is_some_and(|facts| facts.version == Some(Version::Tls13));
         match (&self.client.config.jar, &self.report.tcp) {
             (Some(_), Some(tcp)) if tls13 && self.sessions.is_empty() => {
-                (2 * tcp.rtt).clamp(TICKET_PATIENCE.0, TICKET_PATIENCE.1)
+                (2 * tcp.rtt).clamp(TICKET_TIMEOUT.0, TICKET_TIMEOUT.1)
             }
             _ => Duration::ZERO,
         }

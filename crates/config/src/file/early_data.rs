@@ -7,7 +7,7 @@ use firstflight_units::Length;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{EarlyDataSettings, SettingError, Mode, Policy, WhenNotAllowed};
+use crate::{EarlyDataSettings, Mode, Policy, SettingError, WhenNotAllowed};
 
 /// Early data, and what of it may run. How it is kept from running twice is told in
 /// [early-data.md](early-data.md).

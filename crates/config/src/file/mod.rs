@@ -37,7 +37,7 @@ pub(crate) use self::tls::TlsSection;
 use crate::error::FileProblem;
 use crate::{
     AccessLogSettings, AdminSettings, ConfigError, Content, Http3Settings, Limits, Listener,
-    LogSettings, SettingError, ProcessSettings, ServerConfig, Sites,
+    LogSettings, ProcessSettings, ServerConfig, SettingError, Sites,
 };
 
 /// A configuration file's content.

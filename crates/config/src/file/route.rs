@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::beside;
 use super::fields::Fields;
-use crate::{Action, EarlyRules, FileSettings, SettingError, Mode, Nonce, Redirect, Route, Timestamp};
+use crate::{
+    Action, EarlyRules, FileSettings, Mode, Nonce, Redirect, Route, SettingError, Timestamp,
+};
 
 /// What becomes of the requests below a path: exactly one of `root`, `upstream`, `redirect` and
 /// `status`.

@@ -97,7 +97,11 @@ pub(crate) enum Urls {
 
 impl StoreSection {
     /// The settings, in a file whose freshness window is `freshness`. Reads the passwords.
-    pub(super) fn config(self, freshness: Duration, base: &Path) -> Result<StoreConfig, SettingError> {
+    pub(super) fn config(
+        self,
+        freshness: Duration,
+        base: &Path,
+    ) -> Result<StoreConfig, SettingError> {
         let (addresses, tls) = self.addresses()?;
         let tls = self.tls(tls, base)?;
         let topology = self.topology(addresses)?;

@@ -66,7 +66,11 @@ pub(crate) enum Keys {
 
 impl TicketSection {
     /// The settings, of a file with or without a section `[store]`.
-    pub(super) fn settings(self, has_store: bool, base: &Path) -> Result<TicketSettings, SettingError> {
+    pub(super) fn settings(
+        self,
+        has_store: bool,
+        base: &Path,
+    ) -> Result<TicketSettings, SettingError> {
         self.check_company(has_store)?;
         check_name(self.zone.as_deref(), "zone")?;
         check_name(self.node.as_deref(), "node")?;
@@ -79,7 +83,9 @@ impl TicketSection {
             Keys::Process => Ok(KeySource::Process),
             Keys::File => match self.file {
                 Some(file) => Ok(KeySource::File(beside(base, file))),
-                None => Err(SettingError::new("keys", "keys = \"file\" needs file = \"ticket.keys\"")),
+                None => {
+                    Err(SettingError::new("keys", "keys = \"file\" needs file = \"ticket.keys\""))
+                }
             },
             Keys::Store => {
                 let default = Schedule::default();

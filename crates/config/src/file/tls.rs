@@ -93,7 +93,10 @@ pub(crate) enum TlsVersion {
 }
 
 impl TlsSection {
-    pub(super) fn settings(self, base: &Path) -> Result<(TlsSettings, CertificateSource), SettingError> {
+    pub(super) fn settings(
+        self,
+        base: &Path,
+    ) -> Result<(TlsSettings, CertificateSource), SettingError> {
         let certificate = certificate(self.certificate, self.key, base)?;
         let self_signed = !self.self_signed.is_empty() || self.save_self_signed.is_some();
         if certificate.is_some() && self_signed {
@@ -159,9 +162,10 @@ pub(super) fn certificate(
             Ok(Some(CertificateSource::Files { cert, key }))
         }
         (None, None) => Ok(None),
-        (Some(_), None) => {
-            Err(SettingError::new("certificate", "the certificate needs its key; give key = \"FILE\""))
-        }
+        (Some(_), None) => Err(SettingError::new(
+            "certificate",
+            "the certificate needs its key; give key = \"FILE\"",
+        )),
         (None, Some(_)) => {
             let reason = "the key needs its certificate; give certificate = \"FILE\"";
             Err(SettingError::new("key", reason))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFd;
 
-use super::{Attempt, Ending, LONGEST_TRY, MOST_BYTES, MOST_RACERS, readable, wait_for};
+use super::{Attempt, Ending, MAX_BYTES, MAX_RACERS, MAX_TRY, readable, wait_for};
 use crate::{Attacker, LinkError};
 
 /// What to resend over UDP, and how.
@@ -36,7 +36,7 @@ impl Attacker {
         &self,
         resend: &ResendDatagrams<'_>,
     ) -> Result<Vec<Attempt>, LinkError> {
-        let racers = resend.concurrent.clamp(1, MOST_RACERS);
+        let racers = resend.concurrent.clamp(1, MAX_RACERS);
         self.namespace().run(|| {
             let mut attempts = Vec::with_capacity(resend.tries);
             while attempts.len() < resend.tries {
@@ -93,7 +93,7 @@ impl Try {
             socket: socket().map_err(|error| Ending::Failed(error.kind())),
             bytes_received: 0,
             deadline: now + resend.quiet,
-            limit: now + LONGEST_TRY,
+            limit: now + MAX_TRY,
         }
     }
 
@@ -112,7 +112,7 @@ impl Try {
                 Ok(count) => {
                     self.bytes_received += count as u64;
                     self.deadline = now + quiet;
-                    if self.bytes_received > MOST_BYTES || now > self.limit {
+                    if self.bytes_received > MAX_BYTES || now > self.limit {
                         break Some(Ending::Endless);
                     }
                 }

@@ -48,7 +48,7 @@ impl fmt::Display for BurstyLossSpec {
     }
 }
 
-use super::{Cell, CellSettings, PacketInCell, Seeds, CellDecision, percent, probability_fault};
+use super::{Cell, CellDecision, CellSettings, PacketInCell, Seeds, percent, probability_fault};
 
 /// Two states, each with a loss of its own; each packet may change the state.
 #[derive(Debug)]

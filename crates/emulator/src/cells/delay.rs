@@ -38,7 +38,7 @@ impl fmt::Display for DelaySpec {
     }
 }
 
-use super::{Cell, CellSettings, PacketInCell, Seeds, CellDecision, delay_fault, nanoseconds};
+use super::{Cell, CellDecision, CellSettings, PacketInCell, Seeds, delay_fault, nanoseconds};
 
 /// Adds the same delay to each packet.
 #[derive(Debug)]

@@ -63,8 +63,8 @@ impl Distribution {
     /// What is wrong with it, as the end of a sentence.
     pub(crate) fn fault(&self) -> Option<String> {
         let length = |name: &str, ms: f64| {
-            let good = (0.0..=LONGEST_MS).contains(&ms);
-            (!good).then(|| format!("{name} is 0 to {LONGEST_MS} ms, not {ms}"))
+            let good = (0.0..=MAX_MS).contains(&ms);
+            (!good).then(|| format!("{name} is 0 to {MAX_MS} ms, not {ms}"))
         };
         match self {
             Self::Normal { sd_ms } => length("a standard deviation", *sd_ms),
@@ -103,10 +103,10 @@ fn quantile_fault(points: &[(f64, f64)]) -> Option<String> {
     let ends = points.first().map(|point| point.0) == Some(0.0)
         && points.last().map(|point| point.0) == Some(1.0);
     let ascending = points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1);
-    let bounded = points.iter().all(|point| point.1.abs() <= LONGEST_MS);
+    let bounded = points.iter().all(|point| point.1.abs() <= MAX_MS);
     (points.len() < 2 || !ends || !ascending || !bounded).then(|| {
         format!(
-            "quantiles are pairs of probability and milliseconds (at most {LONGEST_MS}), both \
+            "quantiles are pairs of probability and milliseconds (at most {MAX_MS}), both \
              ascending, from probability 0 to 1"
         )
     })
@@ -123,7 +123,7 @@ fn interpolate(points: &[(f64, f64)], probability: f64) -> f64 {
     }
 }
 
-const LONGEST_MS: f64 = 60_000.0;
+const MAX_MS: f64 = 60_000.0;
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::{
-    Cell, CellSettings, Distribution, PacketInCell, Seeds, CellDecision, delay_fault, moved, nanoseconds,
+    Cell, CellDecision, CellSettings, Distribution, PacketInCell, Seeds, delay_fault, moved,
+    nanoseconds,
 };
 
 /// A delay that varies.

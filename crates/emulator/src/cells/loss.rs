@@ -32,7 +32,7 @@ impl fmt::Display for LossSpec {
     }
 }
 
-use super::{Cell, CellSettings, PacketInCell, Seeds, CellDecision, percent, probability_fault};
+use super::{Cell, CellDecision, CellSettings, PacketInCell, Seeds, percent, probability_fault};
 
 /// Drops each packet with the same probability, whatever became of those before.
 #[derive(Debug)]
@@ -49,7 +49,11 @@ impl Loss {
 
 impl Cell for Loss {
     fn pass(&mut self, _: &mut PacketInCell<'_>) -> CellDecision {
-        if self.random.random_bool(self.probability) { CellDecision::Drop } else { CellDecision::Pass }
+        if self.random.random_bool(self.probability) {
+            CellDecision::Drop
+        } else {
+            CellDecision::Pass
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use etherparse::{Icmpv4Type, Ipv4Slice, PacketBuilder, icmpv4};
 
-use super::{Cell, CellSettings, ETHERNET, PacketInCell, Seeds, CellDecision};
+use super::{Cell, CellDecision, CellSettings, ETHERNET, PacketInCell, Seeds};
 
 /// A hop that carries no larger IP packets.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,7 +138,9 @@ mod tests {
     #[test]
     fn rfc1191_4_the_sender_is_told_the_mtu_and_which_packet() {
         let sent = frame(1_361, true);
-        let CellDecision::Refuse(message) = verdict(&sent, TooBig::Icmp) else { panic!("no message") };
+        let CellDecision::Refuse(message) = verdict(&sent, TooBig::Icmp) else {
+            panic!("no message")
+        };
         let parsed = etherparse::SlicedPacket::from_ethernet(&message).expect("a whole packet");
         let Some(etherparse::NetSlice::Ipv4(ip)) = parsed.net else { panic!("no IPv4") };
         assert_eq!(ip.header().destination(), [10, 77, 1, 1], "to the sender");

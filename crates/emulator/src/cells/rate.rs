@@ -56,7 +56,7 @@ const MIN_MBITS: f64 = 0.001;
 const MAX_MBITS: f64 = 100_000.0;
 const MAX_QUEUE_BYTES: u64 = 1 << 30;
 
-use super::{Cell, CellSettings, PacketInCell, Seeds, CellDecision};
+use super::{Cell, CellDecision, CellSettings, PacketInCell, Seeds};
 
 /// Serves packets one after the other at a rate; what finds the queue full is dropped.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::{
-    Cell, CellSettings, Distribution, PacketInCell, Seeds, CellDecision, delay_fault, mix, moved, nanoseconds,
+    Cell, CellDecision, CellSettings, Distribution, PacketInCell, Seeds, delay_fault, mix, moved,
+    nanoseconds,
 };
 
 /// A delay drawn again at fixed intervals, for both directions of a path together.

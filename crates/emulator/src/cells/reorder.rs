@@ -40,7 +40,7 @@ impl fmt::Display for ReorderSpec {
 }
 
 use super::{
-    Cell, CellSettings, PacketInCell, Seeds, CellDecision, delay_fault, nanoseconds, percent,
+    Cell, CellDecision, CellSettings, PacketInCell, Seeds, delay_fault, nanoseconds, percent,
     probability_fault,
 };
 

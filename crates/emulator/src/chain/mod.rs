@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::cells::{Cell, CellSpec, PacketInCell, Seeds, CellDecision, mix};
+use crate::cells::{Cell, CellDecision, CellSpec, PacketInCell, Seeds, mix};
 use crate::counters::{CellCounters, LaneCounters};
 
 /// A packet that has left its chain.

@@ -16,7 +16,11 @@ pub(super) fn counters() -> FindingState {
     judge(&all, &own, &paranoia())
 }
 
-fn judge(all: &[Result<u64, Errno>; 2], own: &[Result<u64, Errno>; 2], paranoia: &str) -> FindingState {
+fn judge(
+    all: &[Result<u64, Errno>; 2],
+    own: &[Result<u64, Errno>; 2],
+    paranoia: &str,
+) -> FindingState {
     let works = |counts: &[Result<u64, Errno>; 2]| counts.iter().all(|c| matches!(c, Ok(1..)));
     if works(all) {
         return FindingState::good("cycles and instructions are counted, the kernel's too");

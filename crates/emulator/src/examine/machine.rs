@@ -32,7 +32,9 @@ fn judge_container(kind: Option<&str>, status: &str, open: bool) -> FindingState
                 kind.map_or("no container is recognised".to_owned(), |k| format!("a {k} one"));
             let filter = if filtered { "system calls are filtered (seccomp)" } else { "no filter" };
             if open {
-                return FindingState::good(format!("{kind}, {filter}: all passes that the lab needs"));
+                return FindingState::good(format!(
+                    "{kind}, {filter}: all passes that the lab needs"
+                ));
             }
             FindingState::limited(
                 format!("{kind}, {filter}"),

@@ -63,11 +63,8 @@ pub fn examine() -> Vec<Finding> {
         ("clock", machine::clock()),
         ("wake-ups", machine::wake_ups()),
     ];
-    let finding = |(name, FindingState { state, what, mend }): (&'static str, FindingState)| Finding {
-        name,
-        state,
-        what,
-        mend,
+    let finding = |(name, FindingState { state, what, mend }): (&'static str, FindingState)| {
+        Finding { name, state, what, mend }
     };
     found.into_iter().map(finding).collect()
 }

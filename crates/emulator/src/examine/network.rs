@@ -15,7 +15,9 @@ use crate::{LinkError, Network, NetworkConfig, PathConfig, Privilege, enter_user
 /// Whether this process may make network namespaces.
 pub(super) fn namespaces() -> FindingState {
     in_a_copy(|| match inside() {
-        Ok(Privilege::Held) => FindingState::good("made with the capabilities that this process has"),
+        Ok(Privilege::Held) => {
+            FindingState::good("made with the capabilities that this process has")
+        }
         Ok(Privilege::UserNamespace) => {
             FindingState::good("made by an ordinary user, in a user namespace")
         }

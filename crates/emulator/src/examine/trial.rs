@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pipe2};
 
-use super::{State, FindingState};
+use super::{FindingState, State};
 
 /// What `f` finds in a copy of this process, which ends with it.
 pub(super) fn in_a_copy(f: impl FnOnce() -> FindingState) -> FindingState {
@@ -42,7 +42,7 @@ fn run(f: impl FnOnce() -> FindingState) -> Result<FindingState, String> {
         }
         ForkResult::Parent { child } => {
             drop(write);
-            let text = read_within(File::from(read), PATIENCE);
+            let text = read_within(File::from(read), TRIAL_TIMEOUT);
             // It has ended, or it hangs.
             let _ = kill(child, Signal::SIGKILL);
             let _ = waitpid(child, None);
@@ -103,7 +103,7 @@ impl FindingState {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// ASCII's unit and record separators, which no message has.
 const FIELD: u8 = 0x1f;
 const END: u8 = 0x1e;
@@ -121,7 +121,10 @@ mod tests {
         ] {
             assert_eq!(FindingState::from_line(&verdict.to_line()), Some(verdict));
         }
-        assert_eq!(in_a_copy(|| FindingState::good(std::process::id().to_string())).state, State::Good);
+        assert_eq!(
+            in_a_copy(|| FindingState::good(std::process::id().to_string())).state,
+            State::Good
+        );
     }
 
     #[test]

@@ -337,12 +337,12 @@ impl DelayTable {
 
 fn duration(field: &str, ms: f64) -> Result<Duration, String> {
     let nanoseconds = (ms * 1e6).round();
-    if (0.0..=LONGEST_NS).contains(&nanoseconds) {
+    if (0.0..=MAX_NS).contains(&nanoseconds) {
         Ok(Duration::from_nanos(nanoseconds as u64))
     } else {
-        Err(format!("{field} is 0 to {} hours, not {ms} ms", LONGEST_NS / 3.6e12))
+        Err(format!("{field} is 0 to {} hours, not {ms} ms", MAX_NS / 3.6e12))
     }
 }
 
 /// Longer than any bound of a cell, which says more exactly what is allowed.
-const LONGEST_NS: f64 = 24.0 * 3.6e12;
+const MAX_NS: f64 = 24.0 * 3.6e12;

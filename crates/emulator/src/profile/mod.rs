@@ -163,7 +163,7 @@ fn milliseconds(text: &str) -> Option<Duration> {
     let ms: f64 = number.parse().ok()?;
     // To the nanosecond, without what a float adds.
     let nanoseconds = (ms * 1e6).round();
-    (0.0..=LONGEST_RTT_MS * 1e6)
+    (0.0..=MAX_RTT_MS * 1e6)
         .contains(&nanoseconds)
         .then(|| Duration::from_nanos(nanoseconds as u64))
 }
@@ -180,7 +180,7 @@ fn no_such(name: &str, own: &[Profile]) -> LinkError {
 /// What additions are shown on.
 const CARRIERS: [&str; 2] = ["fibre", "cable"];
 /// A minute each way.
-const LONGEST_RTT_MS: f64 = 120_000.0;
+const MAX_RTT_MS: f64 = 120_000.0;
 
 #[cfg(test)]
 mod tests;

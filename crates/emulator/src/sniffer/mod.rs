@@ -48,7 +48,7 @@ impl Sniffer {
             io::ErrorKind::PermissionDenied => LinkError::CaptureRefused { source },
             _ => LinkError::system("capture packets", source),
         };
-        let tap = Tap::new(LONGEST, limit_bytes);
+        let tap = Tap::new(MAX_FRAME_BYTES, limit_bytes);
         let socket = open_socket(server).map_err(failed)?;
         // The kernel starts to stamp from a work queue, a moment after it was asked to; until then
         // a packet's stamp is the time at which it is read.
@@ -104,9 +104,9 @@ impl Reader {
     /// Moves what the kernel holds into the tap.
     fn drain(&mut self) {
         let offset = unix_offset_ns();
-        let mut buffer = vec![0; LONGEST];
+        let mut buffer = vec![0; MAX_FRAME_BYTES];
         while let Some((length, stamp, from)) = self.receive(&mut buffer[ETHERNET..]) {
-            let length = length.min(LONGEST - ETHERNET);
+            let length = length.min(MAX_FRAME_BYTES - ETHERNET);
             let direction = match from.pkttype() == libc::PACKET_OUTGOING {
                 true => Direction::Up,
                 false => Direction::Down,
@@ -191,7 +191,7 @@ fn open_socket(server: SocketAddr) -> io::Result<OwnedFd> {
     // No protocol yet: nothing arrives before the filter stands.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None)?;
-    attach(&socket, &filter::program(server, (LONGEST - ETHERNET) as u32))?;
+    attach(&socket, &filter::program(server, (MAX_FRAME_BYTES - ETHERNET) as u32))?;
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
     // Beyond the system's limit where this process may (CAP_NET_ADMIN), else up to it.
     if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
@@ -226,5 +226,5 @@ const STAMPING: Duration = Duration::from_millis(50);
 const EVERY_INTERFACE: u32 = 0;
 const ETHERNET: usize = 14;
 /// What segmentation offload joins is at most an IP packet of 65,535 bytes.
-const LONGEST: usize = ETHERNET + (1 << 16);
+const MAX_FRAME_BYTES: usize = ETHERNET + (1 << 16);
 const BUFFER: usize = 16 << 20;

@@ -70,7 +70,7 @@ fn a_full_queue_is_seen() -> Outcome {
     let rate = CellSpec::Rate(RateSpec { mbits: 1.0, queue_bytes: 5_000, burst_bytes: 0 });
     let network = network(vec![rate, delay(1)], vec![]);
     let sink = network.server().run(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
-    sink.set_read_timeout(Some(PATIENCE))?;
+    sink.set_read_timeout(Some(TEST_TIMEOUT))?;
     let server = SocketAddr::from((network.path(0)?.server, PORT));
     network.client().run(|| -> std::io::Result<()> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -159,7 +159,7 @@ fn loss_is_the_same_again() -> Outcome {
         })??;
         let mut packets = Vec::new();
         let started = Instant::now();
-        while packets.len() < 100 && started.elapsed() < PATIENCE {
+        while packets.len() < 100 && started.elapsed() < TEST_TIMEOUT {
             let new = network.tap().take().packets;
             packets.extend(new.into_iter().filter(|p| p.direction == Direction::Up));
         }
@@ -324,7 +324,7 @@ fn every_network_carries_a_packet() -> Outcome {
             .map(|path| {
                 let socket = UdpSocket::bind("0.0.0.0:0")?;
                 socket.connect((path.server, PORT))?;
-                socket.set_read_timeout(Some(PATIENCE))?;
+                socket.set_read_timeout(Some(TEST_TIMEOUT))?;
                 Ok((socket, Instant::now()))
             })
             .collect::<std::io::Result<_>>()?;
@@ -347,4 +347,4 @@ const SERVER_NAME: u16 = 0;
 const EARLY_DATA: u16 = 42;
 const KEY_SHARE: u16 = 51;
 const PORT: u16 = 7;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -83,7 +83,7 @@ fn children_run_in_their_namespace() -> Outcome {
         let mut said = String::new();
         process.stdout.take().ok_or("piped")?.read_to_string(&mut said)?;
         assert_eq!(said.trim(), format!("net:[{}]", inode(room)));
-        let status = process.wait_timeout(PATIENCE)?.ok_or("still runs")?;
+        let status = process.wait_timeout(TEST_TIMEOUT)?.ok_or("still runs")?;
         assert!(status.success());
     }
     Ok(())
@@ -107,7 +107,7 @@ fn dropping_a_process_ends_its_group() -> Outcome {
     command.arg("4711");
     let process = network.server().spawn_child(command)?;
     process.signal(libc::SIGTERM)?;
-    assert!(process.wait_timeout(PATIENCE)?.is_some(), "signals arrive");
+    assert!(process.wait_timeout(TEST_TIMEOUT)?.is_some(), "signals arrive");
     process.signal(libc::SIGTERM)?;
     Ok(())
 }
@@ -166,11 +166,11 @@ fn eventually<T>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
     let started = Instant::now();
     loop {
         let seen = look();
-        if wanted(&seen) || started.elapsed() > PATIENCE {
+        if wanted(&seen) || started.elapsed() > TEST_TIMEOUT {
             return seen;
         }
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);

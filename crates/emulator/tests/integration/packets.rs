@@ -49,7 +49,7 @@ fn paths_are_delayed_independently() -> Outcome {
     let [slow, fast] = [network.path(0)?, network.path(1)?].map(|p| p.server);
     let order = network.client().run(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         for server in [slow, fast] {
             socket.send_to(b"x", (server, PORT)).unwrap();
         }
@@ -172,7 +172,7 @@ fn echo_server(network: &Network) -> Outcome {
 fn connected(server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(server).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket
 }
 
@@ -188,6 +188,6 @@ fn delay_ns(packet: &CapturedPacket) -> u64 {
 }
 
 const PORT: u16 = 7;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of the median, on a machine that builds something else meanwhile.
 const GENEROUS: Duration = Duration::from_millis(2);

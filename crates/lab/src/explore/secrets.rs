@@ -47,11 +47,11 @@ impl Secrets {
         }
         file.seek(SeekFrom::Start(self.read)).map_err(failed)?;
         let mut bytes = Vec::new();
-        file.take(MOST_AT_ONCE).read_to_end(&mut bytes).map_err(failed)?;
+        file.take(MAX_AT_ONCE).read_to_end(&mut bytes).map_err(failed)?;
         let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
             Some(end) => end + 1,
             // No line is that long.
-            None if bytes.len() as u64 == MOST_AT_ONCE => bytes.len(),
+            None if bytes.len() as u64 == MAX_AT_ONCE => bytes.len(),
             None => 0,
         };
         self.read += whole as u64;
@@ -61,7 +61,7 @@ impl Secrets {
 }
 
 /// What is read of the log at a time.
-const MOST_AT_ONCE: u64 = 1 << 22;
+const MAX_AT_ONCE: u64 = 1 << 22;
 
 #[cfg(test)]
 mod tests {

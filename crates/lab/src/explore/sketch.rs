@@ -81,7 +81,12 @@ pub struct ServerDescription {
 
 impl LabDescription {
     /// The URL of a page at a server, over a network.
-    pub fn url(&self, network: &NetworkDescription, server: &ServerDescription, page: &str) -> String {
+    pub fn url(
+        &self,
+        network: &NetworkDescription,
+        server: &ServerDescription,
+        page: &str,
+    ) -> String {
         format!("https://{}:{}{page}", network.host, server.port)
     }
 }
@@ -133,7 +138,7 @@ pub(super) fn server(running: &Running) -> ServerDescription {
 fn label(name: &str) -> String {
     let plain = name.replace(' ', "").to_ascii_lowercase();
     let kept = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let label: String = plain.chars().map(kept).take(LONGEST).collect();
+    let label: String = plain.chars().map(kept).take(MAX_NAME_LENGTH).collect();
     match label.trim_matches('-') {
         "" => "network".to_owned(),
         label => label.to_owned(),
@@ -148,7 +153,7 @@ fn free(label: String, taken: &[String]) -> String {
 }
 
 /// Less than the 63 bytes that a label may have, with room for a number.
-const LONGEST: usize = 50;
+const MAX_NAME_LENGTH: usize = 50;
 
 #[cfg(test)]
 mod tests {
@@ -171,7 +176,7 @@ mod tests {
         ] {
             assert_eq!(label(name), expected, "{name}");
         }
-        assert_eq!(label(&"x".repeat(100)).len(), LONGEST);
+        assert_eq!(label(&"x".repeat(100)).len(), MAX_NAME_LENGTH);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use firstflight_packets::{FirstResponse, FlowFacts, KeyLog, Observer, TransportF
 
 use super::capture::CaptureFile;
 use super::secrets::Secrets;
-use super::{Seen, LabDescription};
+use super::{LabDescription, Seen};
 use crate::LabError;
 use firstflight_samples::wire_packet;
 
@@ -48,7 +48,11 @@ struct Connection {
 }
 
 impl Witness {
-    pub(super) fn new(sketch: &LabDescription, key_log: PathBuf, capture: Option<CaptureFile>) -> Self {
+    pub(super) fn new(
+        sketch: &LabDescription,
+        key_log: PathBuf,
+        capture: Option<CaptureFile>,
+    ) -> Self {
         let network = |network: &super::NetworkDescription| Network {
             name: network.name.clone(),
             rtt: Duration::from_secs_f64(network.rtt_ms / 1e3),
@@ -56,7 +60,7 @@ impl Witness {
         Self {
             networks: sketch.networks.iter().map(network).collect(),
             servers: sketch.servers.iter().map(|one| (one.port, one.name.clone())).collect(),
-            secrets: Secrets::new(key_log, MOST),
+            secrets: Secrets::new(key_log, MAX_CONNECTIONS),
             open: HashMap::new(),
             told: HashMap::new(),
             capture,
@@ -91,13 +95,13 @@ impl Witness {
             };
             if !self.open.contains_key(&ends) {
                 let later = self.told.get(&ends).is_none_or(|told| packet.arrival_ns > *told);
-                if !(later && opens(&packet)) || self.open.len() >= MOST {
+                if !(later && opens(&packet)) || self.open.len() >= MAX_CONNECTIONS {
                     rest.push(packet);
                     continue;
                 }
             }
             held += packet.frame.len();
-            if held > MOST_BYTES {
+            if held > MAX_BYTES {
                 // What is missing here is told as a gap.
                 held -= packet.frame.len();
                 rest.push(packet);
@@ -172,7 +176,7 @@ impl Connection {
     fn is_silent(&self, now_ns: u64, rtt: Duration) -> bool {
         let patience = SILENCE + rtt * 4;
         u128::from(now_ns.saturating_sub(self.last_ns)) > patience.as_nanos()
-            || self.packets.len() > MOST_PACKETS
+            || self.packets.len() > MAX_PACKETS
     }
 
     /// What its packets say with these secrets. `None`: they are no connection.
@@ -234,13 +238,13 @@ const ACK: u8 = 0x10;
 const UDP_HEADER: usize = 8;
 
 /// Connections that are open at a time; of others nothing is said.
-const MOST: usize = 4096;
+const MAX_CONNECTIONS: usize = 4096;
 
 /// Bytes of packets that are held of all of them.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// A connection that has so many packets and does not show what it is, never will.
-const MOST_PACKETS: usize = 8192;
+const MAX_PACKETS: usize = 8192;
 
 /// A connection that is silent for so long, and four round trips, is told as far as it went.
 const SILENCE: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstflight_tls::Version;
 
-use crate::{RequestedConnection, Certificate, Group, Http, Kind, Size, Transport, Workload};
+use crate::{Certificate, Group, Http, Kind, RequestedConnection, Size, Transport, Workload};
 
 /// One thing that a server can or cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -16,7 +16,7 @@ pub struct CommandServer {
 
 impl CommandServer {
     /// How many there may be.
-    pub(super) const MOST: usize = 16;
+    pub(super) const MAX_SERVERS: usize = 16;
 
     /// The name in tables.
     pub fn name(&self) -> &str {
@@ -39,13 +39,16 @@ impl CommandServer {
         built_in: &[&str],
     ) -> Result<Vec<Self>, LabError> {
         let mut servers: Vec<Self> = Vec::new();
-        if arguments.len() > Self::MOST {
+        if arguments.len() > Self::MAX_SERVERS {
             let reason = format!(
                 "{} commands are given, at most {} are allowed",
                 arguments.len(),
-                Self::MOST
+                Self::MAX_SERVERS
             );
-            return Err(LabError::BadCommand { command: arguments[Self::MOST].clone(), reason });
+            return Err(LabError::BadCommand {
+                command: arguments[Self::MAX_SERVERS].clone(),
+                reason,
+            });
         }
         for (index, argument) in arguments.iter().enumerate() {
             let (name, command) = split(argument, index);
@@ -165,7 +168,7 @@ mod tests {
             (vec!["serve {port} {crt}"], "{crt}; allowed are {port}, {cert}, {key}, {root}, {log}"),
             (vec!["nginx=serve {port}"], "\"nginx\" is taken"),
             (vec!["a=serve {port}", "a=serve {port}"], "\"a\" is taken"),
-            (vec!["serve {port}"; CommandServer::MOST + 1], "at most 16"),
+            (vec!["serve {port}"; CommandServer::MAX_SERVERS + 1], "at most 16"),
         ] {
             let refused = parse(&arguments).unwrap_err();
             assert!(refused.contains(reason), "{refused}");

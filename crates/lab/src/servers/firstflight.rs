@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Found, MissingAbility, Manner, Post, Server};
+use super::{Found, Manner, MissingAbility, Post, Server};
 use crate::{Http, LabError, Workload};
 
 /// Our own server, with ticket keys of its own in each process.

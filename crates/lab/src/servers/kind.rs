@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn no_two_listeners_share_a_port() {
-        let commands = vec!["serve {port}".to_owned(); CommandServer::MOST];
+        let commands = vec!["serve {port}".to_owned(); CommandServer::MAX_SERVERS];
         let mut servers = SERVERS.to_vec();
         servers.extend(ServerKind::commands(&commands).unwrap());
         let mut ports = Vec::new();

@@ -88,7 +88,9 @@ impl Running {
         }
         let mut count = 0;
         // Nothing is logged where nothing was asked.
-        for RunningServer { log, .. } in self.processes.iter().filter(|process| process.log.exists()) {
+        for RunningServer { log, .. } in
+            self.processes.iter().filter(|process| process.log.exists())
+        {
             let bytes = fs::read(log).map_err(|source| LabError::File {
                 verb: "read",
                 path: log.clone(),
@@ -119,7 +121,7 @@ impl Running {
             let _ = process.signal(nix::sys::signal::Signal::SIGTERM as i32);
         }
         for RunningServer { process, .. } in &self.processes {
-            if !matches!(process.wait_timeout(PATIENCE), Ok(Some(_))) {
+            if !matches!(process.wait_timeout(START_TIMEOUT), Ok(Some(_))) {
                 let _ = process.kill();
             }
         }
@@ -255,7 +257,7 @@ pub(super) fn listens(
         if let Ok(Some(status)) = process.try_wait() {
             return Err(failed(kind, said, &format!("it ended with {status}")));
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > START_TIMEOUT {
             return Err(failed(kind, said, &format!("it does not listen on {address}")));
         }
         thread::sleep(Duration::from_millis(20));
@@ -266,4 +268,4 @@ pub(super) fn listens(
 const LAST_WORDS: usize = 3;
 
 /// How long a server may take to start or to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);

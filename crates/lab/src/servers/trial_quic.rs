@@ -8,7 +8,7 @@ use std::time::Duration;
 use firstflight_client::ClientError;
 use firstflight_tls::{EarlyData, Trust, Version};
 
-use firstflight_samples::{RequestedConnection, Connectors, TOO_OLD_S, Ticket};
+use firstflight_samples::{Connectors, RequestedConnection, TOO_OLD_S, Ticket};
 
 use super::{Ability, HOST};
 use crate::connection::{ConnectionOffer, Exchanged};

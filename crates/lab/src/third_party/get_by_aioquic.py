@@ -16,7 +16,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
 # How long the session and the token may come after the answer, in seconds.
-PATIENCE = 3.0
+COMMAND_TIMEOUT = 3.0
 
 
 class Client(QuicConnectionProtocol):
@@ -104,7 +104,7 @@ async def main(address, port, name, path, trust, state, keys, *flags):
         await client.done
         waits = [event.wait() for event in came.values()]
         try:
-            await asyncio.wait_for(asyncio.gather(*waits), PATIENCE)
+            await asyncio.wait_for(asyncio.gather(*waits), COMMAND_TIMEOUT)
         except asyncio.TimeoutError:
             pass
         client.close()

@@ -7,7 +7,7 @@ use firstflight_browser::{Browser, Picture};
 use firstflight_packets::LabelKind;
 use firstflight_report::{Filmstrip, Frame};
 
-use super::lane::{Lane, BlockRun};
+use super::lane::{BlockRun, Lane};
 use super::plan::{Block, Plan};
 use crate::{Http, LabError, VisitPage};
 

@@ -175,7 +175,7 @@ impl<'a> BlockRun<'a> {
         // A query of its own makes each visit the visit of another page.
         let url =
             format!("https://{}:{}/{}?{turn}", host(place), server.port, pages::name(stop.page));
-        let limit = network.limit(pages::weight(stop.page), PATIENCE);
+        let limit = network.limit(pages::weight(stop.page), PAGE_TIMEOUT);
         let alive = &ground.seen_alive[self.block.browser];
         let browser = match self.start() {
             Ok(browser) => browser,
@@ -312,7 +312,7 @@ fn host(place: usize) -> String {
 }
 
 /// How long a visit may take beside what its network needs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often a return is made that the machine has spoiled.
 const TRIES: usize = 3;

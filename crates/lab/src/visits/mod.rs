@@ -32,7 +32,7 @@ use firstflight_samples::{machine_facts, now};
 use crate::paths::PlannedPath;
 use crate::servers::{Manner, Site, Visited};
 use crate::{Http, LabError, Progress, ServerKind, machine};
-use lane::{SharedState, Lane};
+use lane::{Lane, SharedState};
 use packets::Sorter;
 use plan::Plan;
 

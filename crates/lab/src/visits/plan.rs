@@ -162,14 +162,14 @@ impl VisitSet {
     pub fn rounds(visits: usize) -> (usize, usize) {
         let rounds = match visits {
             0..=11 => 1,
-            _ => visits.div_ceil(LONGEST_ROUND).max(LEAST_ROUNDS),
+            _ => visits.div_ceil(MAX_ROUND).max(MIN_ROUNDS),
         };
         (rounds, visits.div_ceil(rounds))
     }
 }
 
-const LEAST_ROUNDS: usize = 6;
-const LONGEST_ROUND: usize = 10;
+const MIN_ROUNDS: usize = 6;
+const MAX_ROUND: usize = 10;
 
 #[cfg(test)]
 mod tests {

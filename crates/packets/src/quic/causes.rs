@@ -82,16 +82,16 @@ impl Credit {
         let before = last(&self.received, |time| time < at);
         at <= self.validated
             && at <= self.unbound
-            && self.sent_before(at) + LEAST_DATAGRAM > 3 * before
+            && self.sent_before(at) + MIN_DATAGRAM > 3 * before
     }
 }
 
 /// A datagram with an Initial packet is as long at least (RFC 9000 section 14.1): with less room a
 /// server waits.
-const LEAST_DATAGRAM: u64 = 1200;
+const MIN_DATAGRAM: u64 = 1200;
 
 /// About the least that a congestion window is at the start (RFC 9002 section 7.2).
-const INITIAL_WINDOW: u64 = 10 * LEAST_DATAGRAM;
+const INITIAL_WINDOW: u64 = 10 * MIN_DATAGRAM;
 
 fn last(sums: &[(u64, u64)], before: impl Fn(u64) -> bool) -> u64 {
     let end = sums.partition_point(|(time, _)| before(*time));

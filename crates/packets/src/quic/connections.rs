@@ -37,10 +37,10 @@ pub(crate) struct Connections {
 }
 
 /// Strays that are kept, at most.
-const MOST_STRAYS: usize = 4096;
+const MAX_STRAYS: usize = 4096;
 
 /// How often a connection looks for its strays.
-const MOST_ROUNDS: usize = 8;
+const MAX_ROUNDS: usize = 8;
 
 /// Where a datagram belongs.
 enum Place {
@@ -79,7 +79,7 @@ impl Connections {
             Place::Stray => {
                 let datagram = Datagram::new(packet, udp);
                 let memory = datagram.memory();
-                if self.strays.len() < MOST_STRAYS && memory <= room {
+                if self.strays.len() < MAX_STRAYS && memory <= room {
                     self.strays.push((ends.1, datagram, udp.frame_len));
                     self.memory += memory;
                 }
@@ -267,7 +267,7 @@ impl Connections {
         flow.datagrams.sort_by_key(|datagram| datagram.arrived);
         if !self.strays.is_empty() {
             // Each round may open packets that give out further IDs.
-            for _ in 0..MOST_ROUNDS {
+            for _ in 0..MAX_ROUNDS {
                 let given = Judge::new(flow, keys).opening.given_out;
                 for (direction, ids) in BOTH.into_iter().zip(given) {
                     for id in ids {
@@ -326,10 +326,10 @@ impl Connections {
 /// it, or one of an unknown version that is as long as a first one has to be (RFC 9000 section
 /// 14.1).
 fn begins(long: &Long<'_>, udp: &Udp<'_>) -> bool {
-    const LEAST: u32 = 1200;
+    const MIN_INITIAL_BYTES: u32 = 1200;
     match long.long_type() {
         Some(LongType::Initial | LongType::ZeroRtt) => true,
         Some(LongType::Handshake | LongType::Retry) => false,
-        None => long.version != 0 && udp.wire_len >= LEAST,
+        None => long.version != 0 && udp.wire_len >= MIN_INITIAL_BYTES,
     }
 }

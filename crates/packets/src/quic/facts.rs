@@ -40,7 +40,7 @@ impl Judge<'_> {
             let new = datagram.direction == Direction::ToServer
                 && !client_addresses.contains(&datagram.client);
             // Any NAT may be between; but an attacker who makes them up shall not fill memory.
-            if new && client_addresses.len() < MOST_ADDRESSES {
+            if new && client_addresses.len() < MAX_ADDRESSES {
                 client_addresses.push(datagram.client);
             }
         }
@@ -194,4 +194,4 @@ impl Judge<'_> {
     }
 }
 
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;

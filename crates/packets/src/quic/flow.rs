@@ -69,7 +69,7 @@ pub(crate) struct QuicFlow {
 
 /// Connection IDs of one side, at most. An endpoint is asked to store eight (RFC 9000 section
 /// 18.2 lets it choose).
-const MOST_IDS: usize = 256;
+const MAX_IDS: usize = 256;
 
 impl QuicFlow {
     pub(crate) fn new(client: SocketAddr, server: SocketAddr, started: u64) -> Self {
@@ -94,7 +94,7 @@ impl QuicFlow {
     /// whether it is new.
     pub(crate) fn learn(&mut self, direction: Direction, id: &[u8]) -> bool {
         let ids = &mut self.ids[direction as usize];
-        !id.is_empty() && ids.len() < MOST_IDS && ids.insert(id.to_vec())
+        !id.is_empty() && ids.len() < MAX_IDS && ids.insert(id.to_vec())
     }
 
     /// Takes a datagram in whose frame was `frame_len` long; `room` is the memory that may yet be

@@ -61,7 +61,7 @@ pub(crate) const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClien
 
 /// The client's first connection IDs whose Initial keys are tried, at most: a Retry or a Version
 /// Negotiation makes a second one, and the server's own ID counts as well.
-const MOST_INITIAL_IDS: usize = 8;
+const MAX_INITIAL_IDS: usize = 8;
 
 impl<'a> Opening<'a> {
     /// Opens what `keys` open of the datagrams, which are in the order of their arrival.
@@ -121,7 +121,7 @@ impl<'a> Opening<'a> {
         for slot in &self.slots {
             if let Part::Protected(Protected { kind: Kind::Initial, destination, .. }) = slot.part
                 && self.direction(slot.datagram) == Direction::ToServer
-                && ids.len() < MOST_INITIAL_IDS
+                && ids.len() < MAX_INITIAL_IDS
                 && !ids.contains(&destination)
             {
                 ids.push(destination);

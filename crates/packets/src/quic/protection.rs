@@ -157,11 +157,11 @@ impl PacketKeys {
 
 /// The number of which `truncated` is the end, `bits` long (RFC 9000 appendix A.3).
 fn packet_number(largest: Option<u64>, truncated: u64, bits: u32) -> u64 {
-    const MOST: u64 = 1 << 62;
+    const MAX_PACKET_NUMBER: u64 = 1 << 62;
     let expected = largest.map_or(0, |largest| largest + 1);
     let window = 1u64 << bits;
     let candidate = (expected & !(window - 1)) | truncated;
-    if candidate + window / 2 <= expected && candidate + window < MOST {
+    if candidate + window / 2 <= expected && candidate + window < MAX_PACKET_NUMBER {
         candidate + window
     } else if candidate > expected + window / 2 && candidate >= window {
         candidate - window

@@ -73,7 +73,7 @@ pub(crate) struct Tally {
 }
 
 /// NEW_TOKEN frames that are told apart, at most.
-const MOST_TOKENS: usize = 64;
+const MAX_TOKENS: usize = 64;
 
 impl Tally {
     /// `refused`: the server took no early data.
@@ -250,7 +250,7 @@ impl Counter<'_> {
 
     fn new_token(&mut self, token: &[u8]) {
         let tokens = &mut self.found.new_tokens;
-        if tokens.len() < MOST_TOKENS && !tokens.iter().any(|known| known == token) {
+        if tokens.len() < MAX_TOKENS && !tokens.iter().any(|known| known == token) {
             tokens.push(token.to_vec());
         }
     }

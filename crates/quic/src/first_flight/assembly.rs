@@ -32,7 +32,7 @@ impl Assembly {
             return Err(NoClientHello);
         }
         self.fill(offset, piece);
-        if self.apart.len() > MOST_PIECES {
+        if self.apart.len() > MAX_PIECES {
             return Err(NoClientHello);
         }
         match (self.whole.first(), self.length()) {
@@ -88,7 +88,7 @@ impl Assembly {
 const CLIENT_HELLO: u8 = 1;
 
 /// Pieces that may wait for others. Browsers scatter a ClientHello on purpose, in a dozen pieces.
-const MOST_PIECES: usize = 64;
+const MAX_PIECES: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -144,7 +144,7 @@ mod tests {
                 }
                 let held: usize = assembly.apart.values().map(Vec::len).sum();
                 prop_assert_eq!(held, first.iter().flatten().count());
-                prop_assert_eq!(kept.is_err(), assembly.apart.len() > MOST_PIECES);
+                prop_assert_eq!(kept.is_err(), assembly.apart.len() > MAX_PIECES);
             }
             for (begin, piece) in &assembly.apart {
                 for (at, byte) in piece.iter().enumerate() {

@@ -238,7 +238,7 @@ impl Flight {
             packet: Box::new(PacketKey::new(&secret)),
         };
         // No token of ours is that long.
-        let token = if initial.token.len() > LONGEST_TOKEN { &[] } else { initial.token };
+        let token = if initial.token.len() > MAX_TOKEN { &[] } else { initial.token };
         let (token, assembly) = (token.to_vec(), Assembly::default());
         Self { number, since: now, keys, token, assembly, expected: 0 }
     }
@@ -260,7 +260,7 @@ impl Flight {
     }
 }
 
-const LONGEST_TOKEN: usize = 256;
+const MAX_TOKEN: usize = 256;
 
 #[cfg(test)]
 mod tests;

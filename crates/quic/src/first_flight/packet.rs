@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
 
     fn connection_id(&mut self) -> Option<&'a [u8]> {
         let length = self.byte()?;
-        if length > LONGEST_ID {
+        if length > MAX_ID {
             return None;
         }
         self.take(length.into())
@@ -208,7 +208,7 @@ const RESERVED: u8 = 0x0c;
 const NUMBER_LENGTH: u8 = 0x03;
 const VERSION_1: [u8; 4] = [0, 0, 0, 1];
 const SMALLEST: usize = 1200;
-const LONGEST_ID: u8 = 20;
+const MAX_ID: u8 = 20;
 
 const PADDING: u8 = 0x00;
 const PING: u8 = 0x01;

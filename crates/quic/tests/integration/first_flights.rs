@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use firstflight_quic::foreign::{crypto_frame, initial_packet};
-use firstflight_quic::{FirstFlight, FirstFlights, FirstFlightsLimits, FirstFlightPreview, Remembered};
+use firstflight_quic::{
+    FirstFlight, FirstFlightPreview, FirstFlights, FirstFlightsLimits, Remembered,
+};
 use firstflight_tls::{CipherPolicy, EarlyData, OpenedTicket};
 use quinn_proto::ConnectionId;
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use firstflight_quic::{Handshake, FirstFlightPreview, Remembered, ServerCrypto};
+use firstflight_quic::{FirstFlightPreview, Handshake, Remembered, ServerCrypto};
 use firstflight_tls::{EarlyData, KeyLogLines, OpenedTicket};
 use proptest::prelude::*;
 

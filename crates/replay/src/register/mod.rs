@@ -78,13 +78,13 @@ pub struct StrikeRegister {
 pub(crate) struct Held {
     pub(crate) key: ClaimKey,
     pub(crate) barred: bool,
-    /// Seconds that it has still to live, at most [`Held::LONGEST`].
+    /// Seconds that it has still to live, at most [`Held::MAX_LIFE_UNITS`].
     pub(crate) left: u32,
 }
 
 impl Held {
     /// What 31 bits hold, 68 years: the state stands above them.
-    pub(crate) const LONGEST: u32 = u32::MAX >> 1;
+    pub(crate) const MAX_LIFE_UNITS: u32 = u32::MAX >> 1;
 }
 
 impl StrikeRegister {
@@ -244,7 +244,7 @@ impl StrikeRegister {
                     barred: record.state() == State::Barred,
                     left: (record.expires - shard.clock.min(record.expires))
                         .saturating_mul(self.unit)
-                        .min(Held::LONGEST),
+                        .min(Held::MAX_LIFE_UNITS),
                 }
             }));
         }

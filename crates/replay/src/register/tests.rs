@@ -92,7 +92,7 @@ fn a_closed_register_knows_what_it_held_and_takes_nothing_new() {
 #[test]
 fn what_is_handed_on_fits_its_place() {
     let register = StrikeRegister::with_unit(10, 17);
-    let longest = Held { key: key(1), barred: true, left: Held::LONGEST };
+    let longest = Held { key: key(1), barred: true, left: Held::MAX_LIFE_UNITS };
     for clock in 0..40 {
         assert!(register.take(&longest, ms(clock * 1000)));
         assert_eq!(register.close(ms(clock * 1000)), [longest]);

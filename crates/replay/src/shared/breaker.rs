@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Opens after some failures in a row. Then claims are not even sent, and only a probe now and then
-/// asks whether the store is back; each that fails doubles the wait up to [`Breaker::LONGEST`].
+/// asks whether the store is back; each that fails doubles the wait up to [`Breaker::MAX_BREAK`].
 ///
 /// Time is since an arbitrary start on a monotonic clock. Heartbeats and claims feed it alike.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ impl Breaker {
     /// The first wait.
     pub const FIRST: Duration = Duration::from_millis(100);
     /// The longest wait.
-    pub const LONGEST: Duration = Duration::from_secs(2);
+    pub const MAX_BREAK: Duration = Duration::from_secs(2);
 
     /// A closed one: the store is thought well until it shows otherwise.
     pub fn new() -> Self {
@@ -69,7 +69,7 @@ impl Breaker {
                 }
             }
             State::Probing { .. } => {
-                self.wait = (self.wait * 2).min(Self::LONGEST);
+                self.wait = (self.wait * 2).min(Self::MAX_BREAK);
                 self.open(now);
             }
             // One that was under way when it opened.
@@ -176,7 +176,7 @@ mod tests {
                     1 => breaker.succeeded(),
                     _ => { breaker.may_probe(now); }
                 }
-                prop_assert!(breaker.clone().may_probe(now + Breaker::LONGEST));
+                prop_assert!(breaker.clone().may_probe(now + Breaker::MAX_BREAK));
                 prop_assert_eq!(breaker.is_open(), breaker.next_probe().is_some());
             }
         }

@@ -129,7 +129,7 @@ impl Continuity {
 
     /// The longest life of a ticket (RFC 8446 section 4.6.1). TLS takes no ticket from the future,
     /// so flights from further ahead than this are never accepted again.
-    const LONGEST_TICKET: Duration = Duration::from_secs(7 * 86_400);
+    const MAX_TICKET: Duration = Duration::from_secs(7 * 86_400);
 
     /// Knows nothing yet, so nothing counts.
     pub fn new(settings: SharedConfig) -> Self {
@@ -278,7 +278,7 @@ impl Continuity {
     /// dropped records when its clock was ahead.
     fn end_of_step(&self, seen: &Heartbeat, now: Duration) -> Duration {
         let reached = self.reached.as_ref().map(|clock| self.expected(clock, seen, now));
-        let near = |end: &Duration| end.saturating_sub(seen.store_time) <= Self::LONGEST_TICKET;
+        let near = |end: &Duration| end.saturating_sub(seen.store_time) <= Self::MAX_TICKET;
         reached.filter(near).unwrap_or_default().max(seen.store_time)
     }
 

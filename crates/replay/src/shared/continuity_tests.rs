@@ -224,8 +224,11 @@ fn an_offset_that_went_back_needs_a_younger_epoch_also_after_reconnecting() {
 #[test]
 fn a_batch_by_another_process_than_the_heartbeats_does_not_count() {
     let continuity = watching(1000);
-    let other =
-        StoreObservation { run_id: "q".into(), epoch: Some(epoch_of("q", "r")), ..sighting(&well(1000)) };
+    let other = StoreObservation {
+        run_id: "q".into(),
+        epoch: Some(epoch_of("q", "r")),
+        ..sighting(&well(1000))
+    };
     assert_eq!(judge(&settings(), &other), Ok(()), "by itself");
     assert_eq!(continuity.judge(&other, s(1000)), Err(Unknown::Window));
 }

@@ -69,7 +69,7 @@ impl Epoch {
     const VOID: &str = "void";
 
     /// Longest text that is read, in bytes. A store's ids have 40 characters.
-    const LONGEST: usize = 256;
+    const MAX_EPOCH_BYTES: usize = 256;
 
     /// Whether the epoch is that of this process with these slots, under these settings.
     pub fn is_of(
@@ -93,7 +93,7 @@ impl Epoch {
     /// Reads an epoch from the store's bytes. `None` for whatever is none: it counts as missing,
     /// and is overwritten.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        if text.len() > Self::LONGEST {
+        if text.len() > Self::MAX_EPOCH_BYTES {
             return None;
         }
         let mut words = std::str::from_utf8(text).ok()?.split(' ');

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, EpochScope, Gate, GateConfig, Inheritance, Offer, HandoffQuery, Refusal,
-    Spent, TicketEpochs,
+    Answer, Claim, ClaimKey, EpochScope, Gate, GateConfig, HandoffQuery, Inheritance, Offer,
+    Refusal, Spent, TicketEpochs,
 };
 use proptest::prelude::*;
 

@@ -142,8 +142,8 @@ impl Comparison {
         let mut notes = self.cautions.clone();
         for (whose, cells) in [("old", &self.only_old), ("new", &self.only_new)] {
             if !cells.is_empty() {
-                let shown = cells[..cells.len().min(MOST_NAMES)].join("; ");
-                let rest = cells.len().saturating_sub(MOST_NAMES);
+                let shown = cells[..cells.len().min(MAX_NAMES)].join("; ");
+                let rest = cells.len().saturating_sub(MAX_NAMES);
                 let rest = if rest > 0 { format!("; and {rest} more") } else { String::new() };
                 notes.push(format!("Only in the {whose} record: {shown}{rest}."));
             }
@@ -178,4 +178,4 @@ fn verdict_sheet(verdicts: &[Verdict]) -> Sheet {
     sheet
 }
 
-const MOST_NAMES: usize = 6;
+const MAX_NAMES: usize = 6;

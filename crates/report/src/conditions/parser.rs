@@ -7,8 +7,8 @@ use super::visits::VisitSelector;
 use super::{Arithmetic, Comparison, Condition, ConditionError, Expression, Figure, Function};
 
 pub(super) fn parse(text: &str) -> Result<Condition, ConditionError> {
-    if text.len() > LONGEST {
-        let message = format!("it is longer than {LONGEST} bytes; split it");
+    if text.len() > MAX_CONDITION_BYTES {
+        let message = format!("it is longer than {MAX_CONDITION_BYTES} bytes; split it");
         return Err(ConditionError::new(text, 0, message));
     }
     let mut parser = Parser {
@@ -334,5 +334,5 @@ fn set_old(expression: &mut Expression, figure: usize) {
     }
 }
 
-const LONGEST: usize = 4096;
+const MAX_CONDITION_BYTES: usize = 4096;
 const DEEPEST: usize = 64;

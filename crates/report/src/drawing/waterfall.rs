@@ -65,7 +65,7 @@ impl WaterfallChart<'_> {
         let within = move |packet: &&WaterfallPacket| {
             packet.sent_ms < end && packet.delivered_ms.unwrap_or(packet.sent_ms) <= end
         };
-        self.waterfall.packets.iter().filter(within).take(MOST)
+        self.waterfall.packets.iter().filter(within).take(MAX_PACKETS)
     }
 }
 
@@ -133,9 +133,9 @@ fn draw_arrow(packet: &WaterfallPacket, scale: &Scale) -> Markup {
 /// The labels of a bundle along its arrows: above the first, and if there are many, below the last.
 fn draw_labels(bundle: &Bundle<'_>, scale: &Scale) -> Markup {
     let mut lines = labels(&bundle.packets);
-    if lines.len() > MOST_LINES {
-        let more = lines.len() - (MOST_LINES - 1);
-        lines.truncate(MOST_LINES - 1);
+    if lines.len() > MAX_LINES {
+        let more = lines.len() - (MAX_LINES - 1);
+        lines.truncate(MAX_LINES - 1);
         lines.push(vec![(format!("\u{2026} and {more} lines more"), "p-tcp")]);
     }
     let below = if lines.len() > 2 { lines.split_off(lines.len().div_ceil(2)) } else { Vec::new() };
@@ -208,6 +208,6 @@ const LINE: f64 = 12.5;
 const ROUNDING: f64 = 1e-6;
 const NEAR: f64 = 22.0;
 const WIDEST: usize = 46;
-const MOST_LINES: usize = 5;
+const MAX_LINES: usize = 5;
 // A page of packets; more of them cannot be told apart.
-const MOST: usize = 200;
+const MAX_PACKETS: usize = 200;

@@ -24,7 +24,7 @@ pub(super) fn section(record: &Record) -> Option<Section> {
             for version in &newest {
                 let drawn = curves(&group, network, version, &times);
                 let Some((curves, beyond)) = drawn else { continue };
-                if drawings.len() == MOST {
+                if drawings.len() == MAX_PANELS {
                     left_out += 1;
                     continue;
                 }
@@ -83,7 +83,7 @@ fn curves(
         .cells
         .iter()
         .filter(|(_, c)| c.profile == network.profile && axes::version(c) == version)
-        .filter(|(place, _)| times[*place].len() >= FEWEST)
+        .filter(|(place, _)| times[*place].len() >= MIN_SAMPLES)
         .copied()
         .collect();
     let network_ms = |cell: &Cell| {
@@ -133,8 +133,8 @@ fn draw(id: &str, title: &str, curves: &[Curve], beyond: bool) -> Markup {
     .draw()
 }
 
-const MOST: usize = 24;
+const MAX_PANELS: usize = 24;
 const SHOWN: usize = 9;
 // Fewer samples have no distribution worth drawing.
-const FEWEST: usize = 10;
+const MIN_SAMPLES: usize = 10;
 const POINTS: usize = 160;

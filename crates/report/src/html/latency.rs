@@ -12,7 +12,7 @@ pub(super) fn section(record: &Record) -> Option<Section> {
     let mut drawings = Vec::new();
     for group in groups(record) {
         for version in group.newest() {
-            if drawings.len() < MOST {
+            if drawings.len() < MAX_PANELS {
                 draw_version(&group, &version, &mut drawings);
             }
         }
@@ -149,4 +149,4 @@ fn draw_trips(id: &str, title: &str, curves: &[Curve]) -> Markup {
     .draw()
 }
 
-const MOST: usize = 12;
+const MAX_PANELS: usize = 12;

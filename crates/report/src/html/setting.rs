@@ -89,9 +89,9 @@ fn failures(record: &Record) -> Markup {
     }
     let all = failures.len();
     let mut sheet = sheets::Sheet::new("What was wrong", "", &["cell", "what"]);
-    sheet.rows.extend(failures.into_iter().take(MOST_FAILURES).map(|(name, why)| vec![name, why]));
-    if all > MOST_FAILURES {
-        sheet.notes.push(format!("and {} more", all - MOST_FAILURES));
+    sheet.rows.extend(failures.into_iter().take(MAX_FAILURES).map(|(name, why)| vec![name, why]));
+    if all > MAX_FAILURES {
+        sheet.notes.push(format!("and {} more", all - MAX_FAILURES));
     }
     let what = if record.visits.is_empty() { "connections" } else { "connections and visits" };
     folded(&format!("{all} {what} failed or were not what was asked for"), &[sheet])
@@ -106,4 +106,4 @@ fn quoted(word: &str) -> String {
     }
 }
 
-const MOST_FAILURES: usize = 50;
+const MAX_FAILURES: usize = 50;

@@ -85,7 +85,7 @@ fn measure(name: &str, class: &str, ms: f64, longest: f64) -> Markup {
 fn cards(savings: &[Saving<'_>]) -> Markup {
     html! {
         ul.cards aria-label="Time to the first byte, full handshake and 0-RTT, network by network" {
-            @for saving in savings.iter().take(MOST_CARDS) {
+            @for saving in savings.iter().take(MAX_CARDS) {
                 li {
                     span.where { (path(saving.early)) }
                     span.saved { (signed(-saving.saved_ms())) " ms" }
@@ -103,8 +103,8 @@ fn cards(savings: &[Saving<'_>]) -> Markup {
                 }
             }
         }
-        @if savings.len() > MOST_CARDS {
-            p.note { "and " (savings.len() - MOST_CARDS) " networks more, in the tables below" }
+        @if savings.len() > MAX_CARDS {
+            p.note { "and " (savings.len() - MAX_CARDS) " networks more, in the tables below" }
         }
     }
 }
@@ -292,6 +292,6 @@ fn sheets_range(interval: &Interval) -> String {
     format!("{} to {}", signed(interval.low), signed(interval.high))
 }
 
-const MOST_CARDS: usize = 8;
+const MAX_CARDS: usize = 8;
 // Round trips: no handshake of TCP and TLS has more to save.
 const FURTHEST: f64 = 4.0;

@@ -80,7 +80,7 @@ fn rates(record: &Record) -> Vec<(String, Markup)> {
             None => groups.push(BarGroup { name, bars: vec![bar] }),
         }
     }
-    groups.truncate(MOST);
+    groups.truncate(MAX_ROWS);
     if groups.is_empty() {
         return Vec::new();
     }
@@ -108,7 +108,7 @@ pub(super) fn costs(record: &Record) -> Option<Section> {
     let drawings: Vec<_> = captions
         .into_iter()
         .filter(|(_, _, version)| version == "1.3" || version == QUIC)
-        .take(MOST)
+        .take(MAX_ROWS)
         .enumerate()
         .map(|(number, whose)| {
             let of: Vec<&Cost> = record.costs.iter().filter(|c| place(c) == whose).collect();
@@ -159,4 +159,4 @@ fn plain(id: &'static str, short: &'static str, sheet: Sheet) -> Option<Section>
     Some(Section { id, title: sheet.title, short, body })
 }
 
-const MOST: usize = 8;
+const MAX_ROWS: usize = 8;

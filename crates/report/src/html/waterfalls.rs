@@ -60,7 +60,7 @@ fn packets(caption: &str, waterfall: &Waterfall) -> Sheet {
         &format!("{}{capture}", waterfall.label),
         &[">sent ms", ">delivered ms", "from", "what", ">bytes", ">round trips"],
     );
-    for packet in waterfall.packets.iter().take(MOST) {
+    for packet in waterfall.packets.iter().take(MAX_WATERFALLS) {
         sheet.rows.push(vec![
             bare(packet.sent_ms),
             packet.delivered_ms.map_or("dropped".to_owned(), bare),
@@ -70,10 +70,10 @@ fn packets(caption: &str, waterfall: &Waterfall) -> Sheet {
             packet.depth.map_or(String::new(), |depth| depth.to_string()),
         ]);
     }
-    if waterfall.packets.len() > MOST {
-        sheet.notes.push(format!("and {} more", waterfall.packets.len() - MOST));
+    if waterfall.packets.len() > MAX_WATERFALLS {
+        sheet.notes.push(format!("and {} more", waterfall.packets.len() - MAX_WATERFALLS));
     }
     sheet
 }
 
-const MOST: usize = 200;
+const MAX_WATERFALLS: usize = 200;

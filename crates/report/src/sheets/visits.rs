@@ -112,7 +112,7 @@ pub(crate) fn ladders(record: &Record) -> Vec<Ladder<'_>> {
             }
         }
     }
-    ladders.retain(|ladder| ladder.networks() >= FEWEST_NETWORKS);
+    ladders.retain(|ladder| ladder.networks() >= MIN_NETWORKS);
     ladders.sort_by_key(|ladder| std::cmp::Reverse(ladder.networks()));
     ladders
 }
@@ -329,4 +329,4 @@ pub(crate) fn browsers(record: &Record) -> Option<Sheet> {
 const GLANCE: usize = 24;
 const GLANCE_EFFECTS: usize = 8;
 // Fewer are no ladder from fibre to satellite.
-const FEWEST_NETWORKS: usize = 3;
+const MIN_NETWORKS: usize = 3;

@@ -36,7 +36,7 @@ impl Interval {
 /// and the binomial distribution says which with what probability. `None` with fewer than 6 values
 /// on either side.
 pub fn difference_of_medians(a: &[f64], b: &[f64]) -> Option<Interval> {
-    if a.len().min(b.len()) < LEAST {
+    if a.len().min(b.len()) < MIN_PAIRS {
         return None;
     }
     let (a, b) = (ascending(a.iter().copied()), ascending(b.iter().copied()));
@@ -60,7 +60,7 @@ pub fn paired_difference_of_medians(
     blocks: &[(Vec<f64>, Vec<f64>)],
     seed: u64,
 ) -> Option<Interval> {
-    if blocks.iter().filter(|(a, b)| !a.is_empty() && !b.is_empty()).count() < LEAST {
+    if blocks.iter().filter(|(a, b)| !a.is_empty() && !b.is_empty()).count() < MIN_PAIRS {
         return None;
     }
     let a = Ranked::new(blocks.iter().map(|(a, _)| a));
@@ -147,7 +147,7 @@ impl Ranked {
 
 const TAIL: f64 = 0.025;
 /// Fewer values say nothing at 95 % about a median.
-const LEAST: usize = 6;
+const MIN_PAIRS: usize = 6;
 /// The ends of the interval then vary by a fiftieth of its width from seed to seed.
 const RESAMPLES: usize = 2_000;
 

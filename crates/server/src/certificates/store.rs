@@ -106,13 +106,23 @@ impl SharedRecords for SharedCertificateStore {
         }
     }
 
-    async fn put(&self, name: &str, record: &[u8], life: Duration) -> Result<(), SharedRecordsError> {
+    async fn put(
+        &self,
+        name: &str,
+        record: &[u8],
+        life: Duration,
+    ) -> Result<(), SharedRecordsError> {
         let (shared, place) = (self.shared().await?, place(name));
         let sealed = shared.keys.seal(record, &place);
         shared.store.put(&place, &sealed, life).await.map_err(trouble)
     }
 
-    async fn put_new(&self, name: &str, record: &[u8], life: Duration) -> Result<bool, SharedRecordsError> {
+    async fn put_new(
+        &self,
+        name: &str,
+        record: &[u8],
+        life: Duration,
+    ) -> Result<bool, SharedRecordsError> {
         let (shared, place) = (self.shared().await?, place(name));
         let sealed = shared.keys.seal(record, &place);
         shared.store.put_new(&place, &sealed, life).await.map_err(trouble)

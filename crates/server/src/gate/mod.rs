@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, Inheritance, Offer, HandoffQuery, Refusal,
+    Answer, Claim, ClaimKey, Flight, Gate, GateConfig, HandoffQuery, Inheritance, Offer, Refusal,
     RegisterStatistics, SharedConfig, SharedRefusal, Spent, StoreAnswer, TicketEpochs, Unknown,
 };
 use firstflight_store::{Claimant, Store};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use firstflight_config::{Content, ServerConfig};
 use firstflight_telemetry::metrics::{Metrics, TooEarlyBy, UpstreamReading, UpstreamServerReading};
 use firstflight_upstream::{
-    Attempt, Observer, Pool, PoolStatus, SendError, ServerStatus, ServerHealth, SendOptions,
+    Attempt, Observer, Pool, PoolStatus, SendError, SendOptions, ServerHealth, ServerStatus,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -160,7 +160,8 @@ impl Proxy {
     ) -> Result<Response<ResponseBody>, Response<ResponseBody>> {
         let RequestContext { connection, record, .. } = context;
         let (client, local) = (connection.facts.client, connection.facts.local);
-        let observer = &AttemptObserver { notes: &record.upstream(), metrics: &connection.observers.metrics };
+        let observer =
+            &AttemptObserver { notes: &record.upstream(), metrics: &connection.observers.metrics };
         let terms = SendOptions { client, local, observer };
         self.pool.send(request, &terms).await.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_config::ServerConfig;
-use firstflight_replay::{Answer, BadInheritance, ClaimKey, Inheritance, HandoffQuery};
+use firstflight_replay::{Answer, BadInheritance, ClaimKey, HandoffQuery, Inheritance};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;

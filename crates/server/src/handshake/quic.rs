@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use firstflight_quic::{EarlyDataJudge, Handshake, FirstFlightPreview, ServerCrypto};
+use firstflight_quic::{EarlyDataJudge, FirstFlightPreview, Handshake, ServerCrypto};
 use firstflight_replay::{Flight, Refusal, SharedRefusal};
 use firstflight_telemetry::metrics::{QuicRefusal, Transport};
 use firstflight_tls::{OfferedFlight, OpenedTicket};

@@ -214,7 +214,9 @@ impl Connection {
         let hold = self.observer.metrics.hold();
         let completed = self.handshake.completes().await;
         record.held_since(hold.since());
-        let (Some(flight), true) = (self.facts().flight, completed) else { return Admission::ConnectionEnded };
+        let (Some(flight), true) = (self.facts().flight, completed) else {
+            return Admission::ConnectionEnded;
+        };
         let release = flight.handshake_complete();
         hold.complete(release == Release::Execute);
         match release {

@@ -64,7 +64,8 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
         Box::pin(async move {
             let complete = || driver.is_complete();
             let response = respond(&connection, complete, request, started).await;
-            let response = response.map(|response| advertise(&connection, response)).ok_or(ConnectionEnded)?;
+            let response =
+                response.map(|response| advertise(&connection, response)).ok_or(ConnectionEnded)?;
             if let (Some(requests), StatusCode::SWITCHING_PROTOCOLS) = (requests, response.status())
             {
                 requests.become_tunnel();

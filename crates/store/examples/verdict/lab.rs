@@ -229,16 +229,16 @@ pub(crate) fn near(record: &Record) -> Vec<Finding> {
         Some(Finding {
             asked: format!(
                 "store on the same host, RTT {rtt} ms: 0-RTT's p50 grows by at most \
-                 {MOST_GROWTH_MS} ms"
+                 {MAX_GROWTH_MS} ms"
             ),
             found: grown.as_ref().map_or(String::new(), shown),
-            holds: grown.map(|grown| grown.estimate <= MOST_GROWTH_MS),
+            holds: grown.map(|grown| grown.estimate <= MAX_GROWTH_MS),
         })
     });
     found.collect()
 }
 
-const MOST_GROWTH_MS: f64 = 0.15;
+const MAX_GROWTH_MS: f64 = 0.15;
 
 /// The store 5 ms from the server.
 pub(crate) fn far(record: &Record) -> Vec<Finding> {

@@ -70,13 +70,13 @@ impl Need {
             (rate / masters * costs.store_us(batch) / 1e6 <= room).then_some(batch)
         };
         (room > 0.0).then_some(())?;
-        (1..=MOST_MASTERS)
+        (1..=MAX_MASTERS)
             .map(f64::from)
             .find_map(|masters| needs(masters).map(|batch| Self { masters, batch, heartbeats }))
     }
 }
 
-const MOST_MASTERS: u32 = 16_384;
+const MAX_MASTERS: u32 = 16_384;
 
 fn regions(costs: &Costs) -> String {
     let head = [
@@ -93,7 +93,8 @@ fn regions(costs: &Costs) -> String {
     ];
     let mut rows = Vec::new();
     for rate in RATES {
-        for regions in REGIONS.into_iter().filter(|regions| rate / regions >= LEAST) {
+        for regions in REGIONS.into_iter().filter(|regions| rate / regions >= MIN_CLAIMS_PER_SECOND)
+        {
             let claims = rate / regions;
             let nodes = (claims / NODE).ceil();
             let Some(need) = Need::of(costs, claims, nodes) else {
@@ -125,7 +126,7 @@ fn regions(costs: &Costs) -> String {
 }
 
 /// Claims a second for which a region of its own is worth a line.
-const LEAST: f64 = 1e3;
+const MIN_CLAIMS_PER_SECOND: f64 = 1e3;
 
 /// One register for all: what the other regions send to it.
 fn world(costs: &Costs) -> String {

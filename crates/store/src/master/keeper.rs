@@ -12,7 +12,7 @@ use super::info::Report;
 use super::voice::StateLogger;
 use super::{Life, Master};
 use crate::link::{Link, epoch_age, error_of, integer, text, time};
-use crate::settings::{PATIENCE, RETRY, millis};
+use crate::settings::{REQUEST_TIMEOUT, RETRY, millis};
 use crate::{Address, StoreError};
 
 /// The sections of `INFO` that are requested, one by one: old stores take no more.
@@ -23,7 +23,8 @@ const OTHER_SETTINGS: &str = "another node counts by other times; make freshness
 
 /// Runs for ever.
 pub(super) async fn run(master: Arc<Master>) {
-    let mut keeper = HeartbeatTask { master: &master, voice: StateLogger::default(), mark: 0, refused: None };
+    let mut keeper =
+        HeartbeatTask { master: &master, voice: StateLogger::default(), mark: 0, refused: None };
     let mut place = master.place.address.clone();
     loop {
         let address = place.borrow_and_update().clone();
@@ -79,7 +80,8 @@ impl HeartbeatTask<'_> {
         loop {
             let began = Instant::now();
             let beat = self.ask(&mut link, address);
-            let beat = tokio::time::timeout(PATIENCE, beat).await.map_err(|_| silent())??;
+            let beat =
+                tokio::time::timeout(REQUEST_TIMEOUT, beat).await.map_err(|_| silent())??;
             // A response that comes later than a claim may wait is no sign of life for claims.
             self.master.feel(began.elapsed() <= self.master.settings.budget);
             self.follow(&mut link, address, &beat).await?;
@@ -177,7 +179,7 @@ impl HeartbeatTask<'_> {
         let mut set = redis::cmd("SET");
         set.arg(&self.master.epoch_key).arg(write.epoch.to_string());
         set.arg("PX").arg(millis(write.life));
-        let written = tokio::time::timeout(PATIENCE, link.command(&set)).await;
+        let written = tokio::time::timeout(REQUEST_TIMEOUT, link.command(&set)).await;
         match written.map_err(|_| silent())? {
             Ok(_) => {
                 self.refused = None;

@@ -14,7 +14,7 @@ use super::slots::{SLOTS, SlotMap, number_in, slot_of};
 use super::votes::Votes;
 use crate::link::Link;
 use crate::master::{Confirmed, Master, Place, Running};
-use crate::settings::{PATIENCE, Settings};
+use crate::settings::{REQUEST_TIMEOUT, Settings};
 use crate::{Address, StoreError};
 
 /// How often the masters are asked at least.
@@ -79,7 +79,7 @@ impl Cluster {
 
     pub(super) async fn owner_soon(&self, key: &[u8]) -> Result<Arc<Master>, StoreError> {
         let mut known = self.known.clone();
-        let waited = tokio::time::timeout(PATIENCE, known.wait_for(|known| *known)).await;
+        let waited = tokio::time::timeout(REQUEST_TIMEOUT, known.wait_for(|known| *known)).await;
         if waited.is_err() {
             return Err(StoreError::Absent("no node of the cluster is reached".to_owned()));
         }
@@ -154,7 +154,8 @@ impl Follower {
             let link = self.links.remove(&address);
             let settings = self.settings.clone();
             asked.spawn(async move {
-                let answer = tokio::time::timeout(PATIENCE, ask(link, &address, &settings)).await;
+                let answer =
+                    tokio::time::timeout(REQUEST_TIMEOUT, ask(link, &address, &settings)).await;
                 let silent = || Err(StoreError::Absent("it is silent".to_owned()));
                 (answer.unwrap_or_else(|_| silent()), address)
             });

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::votes::Votes;
 use crate::link::{Link, integer, text};
 use crate::master::{Confirmed, Place};
-use crate::settings::{PATIENCE, Settings};
+use crate::settings::{REQUEST_TIMEOUT, Settings};
 use crate::{Address, StoreError};
 
 /// How often each sentinel is asked at least.
@@ -58,7 +58,7 @@ impl Watch {
         let period = PERIOD.min(self.settings.shared.confirmation / 4);
         loop {
             let asked = self.settings.now();
-            let answer = tokio::time::timeout(PATIENCE, self.ask(&mut link, address)).await;
+            let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.ask(&mut link, address)).await;
             match answer.unwrap_or_else(|_| Err(StoreError::Absent("it is silent".to_owned()))) {
                 Ok(named) => {
                     troubled = false;

@@ -19,14 +19,14 @@ impl Backoff {
     /// (`Retry-After`). `jitter` is random, 0 to 1. `None`: the batch is given up.
     pub(crate) fn pause(&mut self, asked: Option<Duration>, jitter: f64) -> Option<Duration> {
         let pause = asked.unwrap_or_else(|| self.next.mul_f64(1.0 - JITTER * jitter));
-        self.next = (self.next * 2).min(LONGEST);
+        self.next = (self.next * 2).min(MAX_BACKOFF);
         self.spent += pause;
         (self.spent <= WORTH).then_some(pause)
     }
 }
 
 const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Nodes that lost the same collector don't come back all at once.
 const JITTER: f64 = 0.5;

@@ -164,7 +164,7 @@ impl SharedKeys {
             .unwrap_or_else(|| from.after(Duration::from_secs(rest)))
             .after(self.schedule.lifetime());
         // A node whose clock is years off may have dated a key.
-        Duration::from_secs(end.0.saturating_sub(now.0)).min(LONGEST) + MARGIN
+        Duration::from_secs(end.0.saturating_sub(now.0)).min(MAX_ROTATION) + MARGIN
     }
 
     /// The ring of all keys that are held. `None`: there is none.
@@ -206,7 +206,7 @@ fn fresh(not_before: UnixTime) -> DatedKey {
 const MARGIN: Duration = Duration::from_secs(300);
 
 /// Two rotations and a lifetime of seven days each.
-const LONGEST: Duration = Duration::from_secs(21 * 24 * 3600);
+const MAX_ROTATION: Duration = Duration::from_secs(21 * 24 * 3600);
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use firstflight_upstream::{
     Attempt, Body, BodyError, HealthCheck, Observer, Pool, PoolConfig, Protocol, SendError,
-    ServerAddress, ServerHealth, SendOptions, proxy_protocol,
+    SendOptions, ServerAddress, ServerHealth, proxy_protocol,
 };
 use futures_util::{StreamExt, stream};
 use http::{Request, StatusCode};

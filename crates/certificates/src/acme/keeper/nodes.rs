@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use super::{RenewalTask, LOOK};
+use super::{LOOK, RenewalTask};
 use crate::acme::clock::now;
 use crate::acme::sharing::NodeSharing;
 use crate::acme::{AcmeError, Answers, Issued, Phase, SharedRecords, SharedRecordsError};
@@ -120,7 +120,9 @@ pub(super) async fn follow<S: SharedRecords>(
                 }
                 standing = proofs;
             }
-            Err(SharedRecordsError(error)) => debug!("what other nodes have to answer is unknown: {error}"),
+            Err(SharedRecordsError(error)) => {
+                debug!("what other nodes have to answer is unknown: {error}")
+            }
         }
         sleep(LOOK).await;
     }

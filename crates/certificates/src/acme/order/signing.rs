@@ -18,7 +18,11 @@ use crate::acme::{AcmeError, Issued, SharedRecords};
 
 impl<S: SharedRecords> Ordering<'_, S> {
     /// Has a validated order signed for a new key.
-    pub(super) async fn sign(&self, order: Order, said: &FailureContext<'_>) -> Result<Issued, AcmeError> {
+    pub(super) async fn sign(
+        &self,
+        order: Order,
+        said: &FailureContext<'_>,
+    ) -> Result<Issued, AcmeError> {
         let request = Request::new(self.config.key, self.names.to_vec()).await?;
         let url = order.url().to_owned();
         let pending = Pending { url, key: request.key.clone(), since: now() };

@@ -10,7 +10,7 @@ use crate::acme::clock::now;
 use crate::acme::plan::{Severity, turns};
 use crate::acme::state::Pending;
 use crate::acme::stub::{StubAuthority, StubBehaviour, after, plain, problem};
-use crate::acme::{SingleNode, CertificateState, Manager, Phase};
+use crate::acme::{CertificateState, Manager, Phase, SingleNode};
 
 fn names() -> Vec<String> {
     vec!["example.test".to_owned()]
@@ -305,7 +305,8 @@ async fn whoever_leaves_before_the_authority_looks_may_begin_at_once() {
     let directory = format!("https://{}/dir", silent.local_addr().unwrap()).parse().unwrap();
     let config = AcmeConfig { directory, ..stub.config() };
     for _ in 0..2 {
-        let manager = Manager::new(config.clone(), vec![names()], Answers::new(), SingleNode).unwrap();
+        let manager =
+            Manager::new(config.clone(), vec![names()], Answers::new(), SingleNode).unwrap();
         let mut states = manager.watch();
         assert_eq!(states.borrow()[0].last_error, None);
         let asks = async move {

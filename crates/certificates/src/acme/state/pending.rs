@@ -29,7 +29,7 @@ impl State {
         let Some(pending) = read_json::<Pending>(&self.pending_path(names))? else {
             return Ok(None);
         };
-        let late = now.abs_diff(pending.since) > LONGEST;
+        let late = now.abs_diff(pending.since) > MAX_PENDING_AGE;
         // A process that was killed after the certificate was there left it behind.
         let ended = read(&self.paths(names).0)?.is_some_and(|it| it.starts_with(&*pending.key));
         if late || ended {
@@ -83,4 +83,4 @@ mod secret {
 
 /// Seconds for which an order is gone on with. Let's Encrypt issues five certificates for the same
 /// names in a week; one that gets stuck each time uses up less than those.
-const LONGEST: u64 = 36 * 3600;
+const MAX_PENDING_AGE: u64 = 36 * 3600;

@@ -8,7 +8,7 @@ mod place;
 mod plan;
 mod step;
 
-pub use place::{SearchPaths, Kind, Place, places};
+pub use place::{Kind, Place, SearchPaths, places};
 pub use plan::{Plan, believes, trust, untrust};
 pub use step::{Step, StepError};
 

@@ -1,7 +1,7 @@
 //! Middleboxes that do not let TCP Fast Open pass (RFC 7413).
 
 use super::segment::{NO_OPERATION, Segment, fast_open_options, mend};
-use crate::cells::{Cell, PacketInCell, CellDecision};
+use crate::cells::{Cell, CellDecision, PacketInCell};
 
 /// Overwrites the option, in SYNs of both sides.
 #[derive(Debug)]

@@ -43,7 +43,7 @@ impl FirstFlights {
         let data_at = segment.sequence.wrapping_add(u32::from(segment.syn));
         let offset = data_at.wrapping_sub(flight.first);
         // Further away it belongs to the connection, but not to its start.
-        let near = offset <= LONGEST_FLIGHT as u32;
+        let near = offset <= MAX_FLIGHT as u32;
         (near && !segment.payload.is_empty()).then_some((flight, offset))
     }
 
@@ -59,7 +59,7 @@ impl FirstFlights {
                 self.order.push_back(segment.ends);
             }
         }
-        if self.order.len() > MOST_FLIGHTS
+        if self.order.len() > MAX_FLIGHTS
             && let Some(oldest) = self.order.pop_front()
         {
             self.flights.remove(&oldest);
@@ -73,7 +73,7 @@ impl Flight {
         let known = self.bytes.len();
         let offset = offset as usize;
         if offset <= known && known < offset + data.len() {
-            let room = LONGEST_FLIGHT - known;
+            let room = MAX_FLIGHT - known;
             let new = &data[known - offset..];
             self.bytes.extend_from_slice(&new[..new.len().min(room)]);
         }
@@ -87,8 +87,8 @@ impl Flight {
 }
 
 /// A ClientHello with post-quantum keys and a full ticket is a fifth of this.
-pub(super) const LONGEST_FLIGHT: usize = 16 << 10;
-const MOST_FLIGHTS: usize = 4_096;
+pub(super) const MAX_FLIGHT: usize = 16 << 10;
+const MAX_FLIGHTS: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
@@ -130,12 +130,12 @@ mod tests {
             let (flight, offset) = flights.of(&segment).expect("just begun");
             flight.extend(offset, segment.payload);
         }
-        assert_eq!(flights.flights.len(), MOST_FLIGHTS);
-        assert_eq!(flights.order.len(), MOST_FLIGHTS);
+        assert_eq!(flights.flights.len(), MAX_FLIGHTS);
+        assert_eq!(flights.order.len(), MAX_FLIGHTS);
         let mut flight = Flight { first: 0, bytes: Vec::new(), decision: None };
         for n in 0..40 {
             flight.extend(n * 1_000, &[1; 1_000]);
         }
-        assert_eq!(flight.bytes.len(), LONGEST_FLIGHT);
+        assert_eq!(flight.bytes.len(), MAX_FLIGHT);
     }
 }

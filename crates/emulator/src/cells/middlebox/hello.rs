@@ -1,8 +1,8 @@
 //! Middleboxes that read ClientHellos (RFC 8446 section 4.1.2), as far as they do.
 
-use super::first_flights::{Decision, FirstFlights, LONGEST_FLIGHT};
+use super::first_flights::{Decision, FirstFlights, MAX_FLIGHT};
 use super::segment::Segment;
-use crate::cells::{Cell, PacketInCell, CellDecision};
+use crate::cells::{Cell, CellDecision, PacketInCell};
 
 /// Drops first flights by what their ClientHello is.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ fn no_early_data(bytes: &[u8]) -> Option<Decision> {
     if hello.has_extension(EARLY_DATA) {
         return Some(Decision::DropBefore(hello.ends_at(bytes)));
     }
-    (hello.is_whole() || bytes.len() >= LONGEST_FLIGHT).then_some(Decision::Pass)
+    (hello.is_whole() || bytes.len() >= MAX_FLIGHT).then_some(Decision::Pass)
 }
 
 /// A ClientHello as far as it has been seen.

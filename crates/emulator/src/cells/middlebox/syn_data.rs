@@ -1,7 +1,7 @@
 //! Middleboxes that do not let data in a SYN pass.
 
 use super::segment::{Segment, mend};
-use crate::cells::{Cell, PacketInCell, CellDecision};
+use crate::cells::{Cell, CellDecision, PacketInCell};
 
 /// Takes the data out, and lets the SYN pass without it.
 #[derive(Debug)]

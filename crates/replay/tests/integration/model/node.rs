@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, Confirmation, Continuity, Flight, Heartbeat, Offer, HeartbeatActions, SharedGate,
-    SharedRefusal, StoreObservation, Slots, StoreAnswer, Unknown,
+    ClaimKey, Confirmation, Continuity, Flight, Heartbeat, HeartbeatActions, Offer, SharedGate,
+    SharedRefusal, Slots, StoreAnswer, StoreObservation, Unknown,
 };
 
 use crate::model::setting::{Rule, START, Setting};
@@ -89,7 +89,12 @@ impl Node {
     }
 
     /// Asks the process at the other end how it is, and takes it in.
-    pub(crate) fn beat(&mut self, setting: &Setting, process: &Process, now: i64) -> HeartbeatActions {
+    pub(crate) fn beat(
+        &mut self,
+        setting: &Setting,
+        process: &Process,
+        now: i64,
+    ) -> HeartbeatActions {
         let now_here = monotonic(now);
         self.store_offset = Some(process.offset);
         let seen = self.heartbeat(setting, process, now);

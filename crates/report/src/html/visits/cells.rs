@@ -120,7 +120,7 @@ pub(in crate::html) fn disagreements(record: &Record) -> Option<Section> {
 
 fn warnings(record: &Record) -> Sheet {
     let mut sheet = Sheet::new("Every warning", "", &["visit", ">block", ">turn", "warning"]);
-    for of in record.visits.iter().filter(|of| !of.warnings.is_empty()).take(MOST) {
+    for of in record.visits.iter().filter(|of| !of.warnings.is_empty()).take(MAX_ROWS) {
         sheet.rows.push(vec![
             name(&record.visit_cells[of.cell]),
             of.block.to_string(),
@@ -129,8 +129,8 @@ fn warnings(record: &Record) -> Sheet {
         ]);
     }
     let (all, _) = warned(record);
-    if all > MOST {
-        sheet.notes.push(format!("and {} more, in the record", all - MOST));
+    if all > MAX_ROWS {
+        sheet.notes.push(format!("and {} more, in the record", all - MAX_ROWS));
     }
     sheet
 }
@@ -138,4 +138,4 @@ fn warnings(record: &Record) -> Sheet {
 // Round trips: no handshake of TCP and TLS has more to save.
 const FURTHEST: f64 = 4.0;
 const LONG: usize = 24;
-const MOST: usize = 200;
+const MAX_ROWS: usize = 200;

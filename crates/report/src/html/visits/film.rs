@@ -116,8 +116,8 @@ struct Run<'a> {
 impl Axis {
     /// One that ends at or after this time.
     fn until(end_ms: f64) -> Self {
-        let end_ms = end_ms.clamp(1.0, LONGEST_MS);
-        let rough = end_ms / (MOST_COLUMNS - 1) as f64;
+        let end_ms = end_ms.clamp(1.0, MAX_MS);
+        let rough = end_ms / (MAX_COLUMNS - 1) as f64;
         let power = 10_f64.powf(rough.log10().floor());
         let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|factor| factor * power);
         let step_ms = steps.into_iter().find(|step| *step >= rough).unwrap_or(10.0 * power);
@@ -142,9 +142,9 @@ impl Axis {
     }
 }
 
-const MOST_COLUMNS: usize = 9;
+const MAX_COLUMNS: usize = 9;
 // An hour; no page is waited for that long.
-const LONGEST_MS: f64 = 3.6e6;
+const MAX_MS: f64 = 3.6e6;
 
 #[cfg(test)]
 mod tests {
@@ -171,8 +171,8 @@ mod tests {
     fn any_end_has_few_columns() {
         for end_ms in [0.0, 0.3, 9.0, 100.0, 1234.0, 60_000.0, f64::INFINITY] {
             let axis = Axis::until(end_ms);
-            assert!((2..=MOST_COLUMNS).contains(&axis.columns), "{end_ms}: {}", axis.columns);
-            assert!(axis.at(axis.columns - 1) >= end_ms.min(LONGEST_MS));
+            assert!((2..=MAX_COLUMNS).contains(&axis.columns), "{end_ms}: {}", axis.columns);
+            assert!(axis.at(axis.columns - 1) >= end_ms.min(MAX_MS));
         }
     }
 }

@@ -13,7 +13,7 @@ pub(in crate::html) fn networks(record: &Record) -> Option<Section> {
     let sheet = sheets::returning(record)?;
     let drawings: Vec<(String, Markup)> = ladders(record)
         .iter()
-        .take(MOST)
+        .take(MAX_NETWORKS)
         .enumerate()
         .map(|(place, ladder)| (ladder.heading.clone(), draw(record, ladder, place)))
         .collect();
@@ -80,4 +80,4 @@ fn spot(figures: &Figures) -> Spot {
     Spot { value: figures.p50_ms, interval: figures.p50_interval_ms }
 }
 
-const MOST: usize = 6;
+const MAX_NETWORKS: usize = 6;

@@ -14,7 +14,9 @@ use firstflight_config::TicketSettings;
 use firstflight_replay::Unknown;
 use firstflight_store::ring::{NodeStatus, SharedRing, SharedRingError};
 use firstflight_store::{Store, Taken};
-use firstflight_tickets::{DetachedSession, KeyEncryption, Schedule, SessionId, TicketKeys, UnixTime};
+use firstflight_tickets::{
+    DetachedSession, KeyEncryption, Schedule, SessionId, TicketKeys, UnixTime,
+};
 use firstflight_tls::OpenedTicket;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval, timeout};

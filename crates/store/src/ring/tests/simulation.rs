@@ -53,7 +53,7 @@ struct World {
 
 /// Two calls of a node in a row may fail, the third does not; and one second more, because nodes
 /// call in any order.
-const PATIENCE: u64 = 5;
+const TEST_TIMEOUT: u64 = 5;
 
 /// Ticket, when it was sealed by the sealer's clock, and at which true second.
 type Issued = (Vec<u8>, UnixTime, u64);
@@ -117,7 +117,7 @@ impl World {
     /// Whether a node may have drawn the next period's key and another not have read it yet.
     fn a_key_is_on_its_way(&self) -> bool {
         let first = self.nodes.iter().map(|node| node.time(self.now).0).max();
-        first.is_some_and(|first| first % schedule().rotation().as_secs() < PATIENCE)
+        first.is_some_and(|first| first % schedule().rotation().as_secs() < TEST_TIMEOUT)
     }
 
     fn issue(&self) -> Vec<Issued> {
@@ -199,7 +199,7 @@ proptest! {
                 let away = if let Event::Away(seconds) = event { *seconds } else { 0 };
                 // A store that has forgotten must have been told by one who has not, and a key that
                 // one node has put there must have been read by all, each of which may fail twice.
-                let pause = PATIENCE + pause;
+                let pause = TEST_TIMEOUT + pause;
                 for second in 0..away + pause {
                     if second == away {
                         world.memory.contents().down = false;
