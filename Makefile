@@ -18,7 +18,7 @@ TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firstflight/tools
 DENY = $(TOOLS)/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ = $(TOOLS)/cargo-fuzz-0.13.2/bin/cargo-fuzz
 
-.PHONY: help check bless lab browsers bench quic flood cluster operations conformance control first-answer test package deps-lab deps-fuzz deps-test deps-package build fmt lint deny advisories unit \
+.PHONY: help check bless lab browsers bench quic flood cluster operations conformance control first-response test package deps-lab deps-fuzz deps-test deps-package build fmt lint deny advisories unit \
 	fuzz fuzz-seeds clean
 # The steps of `test` stand in an order, cheap ones first, whatever -j says.
 .NOTPARALLEL:
@@ -73,8 +73,8 @@ chaos: deps-test ## Attacks servers by copies of flights while things go wrong, 
 operations: deps-test ## Reloads, key rotations and an upgrade under load, results to results/... (RESULTS=...)
 	@scripts/operations $(RESULTS)
 
-first-answer: deps-lab ## Times the way from git clone to the first 0-RTT answer (RESULTS=...)
-	@scripts/first-answer $(RESULTS)
+first-response: deps-lab ## Times the way from git clone to the first 0-RTT answer (RESULTS=...)
+	@scripts/first-response $(RESULTS)
 
 conformance: deps-test ## Tries the server by tools and attacks, raw data to results/... (RESULTS=...)
 	@scripts/conformance $(RESULTS)

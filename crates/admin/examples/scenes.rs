@@ -135,7 +135,7 @@ fn connection(scene: &Scene, chance: &mut Chance, away: bool) {
         TlsVersion::Tls13
     };
     metrics.handshakes.seconds.observe((version, kind, transport), path);
-    metrics.handshakes.first_answer.observe((kind, transport), path * trips + 0.002);
+    metrics.handshakes.first_response.observe((kind, transport), path * trips + 0.002);
     requests(scene, chance, kind, transport);
 }
 

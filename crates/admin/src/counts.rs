@@ -17,7 +17,7 @@ pub(crate) struct Counts {
     /// From a connection's start to its handshake's end.
     pub(crate) handshakes: Times,
     /// From a connection's start to its first response's head.
-    pub(crate) first_answers: Times,
+    pub(crate) first_responses: Times,
     pub(crate) requests: u64,
     /// Requests that came early and ran at once.
     pub(crate) ran_early: u64,
@@ -49,7 +49,7 @@ impl Counts {
         Self {
             early: [Transport::Tcp, Transport::Quic].map(|transport| early(snapshot, transport)),
             handshakes: times(snapshot, "firstflight_handshake_seconds"),
-            first_answers: times(snapshot, "firstflight_first_answer_seconds"),
+            first_responses: times(snapshot, "firstflight_first_response_seconds"),
             requests: count("firstflight_requests_total", &[]),
             ran_early: count("firstflight_requests_total", &[("early", "ran")]),
             held: by_reason(snapshot, "firstflight_early_requests_held_total"),
@@ -74,7 +74,7 @@ impl Counts {
         Self {
             early: [early(0), early(1)],
             handshakes: times_since(&self.handshakes, &earlier.handshakes),
-            first_answers: times_since(&self.first_answers, &earlier.first_answers),
+            first_responses: times_since(&self.first_responses, &earlier.first_responses),
             requests: self.requests.saturating_sub(earlier.requests),
             ran_early: self.ran_early.saturating_sub(earlier.ran_early),
             held: held
@@ -93,7 +93,7 @@ impl Counts {
     pub(crate) fn connections_of(&self, kind: HandshakeKind, transport: Transport) -> u64 {
         let key = (kind as usize, transport as usize);
         let count = |times: &Times| times.get(&key).map_or(0, HistogramValue::count);
-        count(&self.handshakes).max(count(&self.first_answers))
+        count(&self.handshakes).max(count(&self.first_responses))
     }
 
     /// The same over both transports.

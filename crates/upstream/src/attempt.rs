@@ -86,7 +86,7 @@ impl Shared {
     ) -> Result<(Response<Incoming>, Sender), Failed> {
         let Line { mut sender, connected } = line;
         let asked = request.headers().contains_key(header::UPGRADE);
-        let limit = self.config.answer_timeout.unwrap_or(ANSWER_TIMEOUT);
+        let limit = self.config.response_timeout.unwrap_or(RESPONSE_TIMEOUT);
         let sent = tokio::select! {
             sent = sender.send(request) => sent,
             client = progress.stalls_for(limit) => {
@@ -158,4 +158,4 @@ fn is_readable(headers: &HeaderMap) -> bool {
 }
 
 /// Where nothing is said, as nginx has it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);

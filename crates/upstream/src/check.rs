@@ -28,7 +28,7 @@ async fn sweep(shared: Weak<Shared>) {
         sleep(SWEEP).await;
         let Some(shared) = shared.upgrade() else { return };
         for server in &shared.servers {
-            server.kept.sweep(shared.config.keep_for, Instant::now());
+            server.kept.sweep(shared.config.idle_timeout, Instant::now());
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct PoolConfig {
     /// By default the `upstream_timeout` of `[limits]`.
     // `None`: as the server that forwards has it for all its pools, or 60 s.
     #[serde(with = "OptionalLength")]
-    pub answer_timeout: Option<Duration>,
+    pub response_timeout: Option<Duration>,
     /// For a response's body that does not go on, though the client takes it.
     ///
     /// By default what nginx waits.
@@ -59,7 +59,7 @@ pub struct PoolConfig {
     /// still, and those are found closed), so that few requests meet a connection that is just
     /// closing.
     #[serde(with = "Length")]
-    pub keep_for: Duration,
+    pub idle_timeout: Duration,
     /// Requests at a time to each server, tunnels included; with HTTP/1.1 each has a connection of
     /// its own. Further ones wait for `queue_timeout`, and are then answered 503.
     ///
@@ -198,11 +198,11 @@ impl PoolConfig {
             protocol: Protocol::default(),
             balance: Balance::default(),
             connect_timeout: Duration::from_secs(3),
-            answer_timeout: None,
+            response_timeout: None,
             body_timeout: Duration::from_secs(60),
             tunnel_timeout: Duration::from_secs(300),
             keep: 64,
-            keep_for: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(30),
             requests: 4096,
             queue_timeout: Duration::from_secs(1),
             check: None,
@@ -258,10 +258,10 @@ impl PoolConfig {
         let check = self.check.as_ref();
         [
             ("connect_timeout", Some(self.connect_timeout)),
-            ("answer_timeout", self.answer_timeout),
+            ("response_timeout", self.response_timeout),
             ("body_timeout", Some(self.body_timeout)),
             ("tunnel_timeout", Some(self.tunnel_timeout)),
-            ("keep_for", Some(self.keep_for)),
+            ("idle_timeout", Some(self.idle_timeout)),
             ("check", check.map(|check| check.interval)),
             ("check", check.map(|check| check.timeout)),
             ("aside", self.aside.map(|aside| aside.first)),
@@ -318,7 +318,7 @@ mod tests {
         let check = HealthCheck::new(PathAndQuery::from_static("/"));
         for (change, word) in [
             (PoolConfig { servers: Vec::new(), ..good.clone() }, "no server"),
-            (PoolConfig { answer_timeout: Some(Duration::ZERO), ..good.clone() }, "more than 0s"),
+            (PoolConfig { response_timeout: Some(Duration::ZERO), ..good.clone() }, "more than 0s"),
             (PoolConfig { requests: 0, ..good.clone() }, "1 and more"),
             (PoolConfig { ca: Some("ca.pem".into()), ..good.clone() }, "https://"),
             (

@@ -117,7 +117,7 @@ fn kind_row(kind: &Kind) -> Markup {
         other => other,
     };
     let transport = if kind.transport == "quic" { "QUIC" } else { "TCP" };
-    let spread = kind.first_answer.as_ref();
+    let spread = kind.first_response.as_ref();
     let figure =
         |of: fn(&Percentiles) -> f64| spread.map_or(NONE.to_owned(), |spread| time(of(spread)));
     html! {

@@ -101,7 +101,7 @@ fn kinds(counts: &Counts) -> Vec<Kind> {
                 transport: transport.name().to_owned(),
                 connections: counts.connections_of(*kind, *transport),
                 handshake: handshakes.and_then(spread),
-                first_answer: counts.first_answers.get(&key).and_then(spread),
+                first_response: counts.first_responses.get(&key).and_then(spread),
             });
         }
     }

@@ -146,7 +146,7 @@ pub struct Kind {
     /// From a connection's start to its handshake's end.
     pub handshake: Option<Percentiles>,
     /// From a connection's start to the head of its first response.
-    pub first_answer: Option<Percentiles>,
+    pub first_response: Option<Percentiles>,
 }
 
 /// How times are spread, in seconds.

@@ -35,7 +35,7 @@ async fn an_early_connection_that_leaves_with_its_answer_counts() {
     let metrics = scene.metrics();
     metrics.early_data.offered.count(Transport::Quic);
     metrics.early_data.accepted.count(Transport::Quic);
-    metrics.handshakes.first_answer.observe((HandshakeKind::Early, Transport::Quic), 0.002);
+    metrics.handshakes.first_response.observe((HandshakeKind::Early, Transport::Quic), 0.002);
     let page = admin.get("/", &[]).await.body;
     assert!(page.contains("100 % of 1 new connections"), "{page}");
     assert!(page.contains("0-RTT <span class=\"faint\">QUIC"), "{page}");
@@ -160,7 +160,7 @@ fn visit(scene: &Scene, count: u64) {
     for _ in 0..count {
         let kind = HandshakeKind::Early;
         metrics.handshakes.seconds.observe((TlsVersion::Tls13, kind, Transport::Tcp), 0.03);
-        metrics.handshakes.first_answer.observe((kind, Transport::Tcp), 0.002);
+        metrics.handshakes.first_response.observe((kind, Transport::Tcp), 0.002);
     }
 }
 

@@ -124,7 +124,7 @@ fn pool() -> impl Strategy<Value = PoolConfig> {
         protocol: if a { Protocol::Http2 } else { Protocol::Http1 },
         balance: if b { Balance::RoundRobin } else { Balance::LeastRequests },
         connect_timeout: one,
-        answer_timeout: maybe,
+        response_timeout: maybe,
         keep: number,
         requests: number,
         check: d.then(|| HealthCheck {

@@ -344,7 +344,7 @@ pub(crate) fn pools(config: &ServerConfig, before: &Pools) -> Result<Pools, Serv
     let mut pools = Pools::new();
     for (name, settings) in &sites.upstreams {
         let mut settings = settings.clone();
-        settings.answer_timeout.get_or_insert(config.limits.upstream_timeout);
+        settings.response_timeout.get_or_insert(config.limits.upstream_timeout);
         let pool = match before.get(name) {
             Some(pool) if *pool.config() == settings => pool.clone(),
             _ => Pool::new(name, settings)

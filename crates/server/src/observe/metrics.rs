@@ -100,7 +100,7 @@ impl ConnectionMetrics {
     pub(crate) fn answer(&self, facts: &Handshake, early: bool) {
         if !self.answered.swap(true, Ordering::Relaxed) {
             let labels = (kind(facts, early), self.transport);
-            self.metrics.handshakes.first_answer.time(labels, self.accepted_at.elapsed());
+            self.metrics.handshakes.first_response.time(labels, self.accepted_at.elapsed());
         }
     }
 

@@ -13,8 +13,8 @@ counted! {
              answer.",
             TIMES,
         );
-        first_answer: Histograms<(HandshakeKind, Transport)> = histogram(
-            "firstflight_first_answer_seconds",
+        first_response: Histograms<(HandshakeKind, Transport)> = histogram(
+            "firstflight_first_response_seconds",
             "From a connection's acceptance to the head of its first answer.",
             "What 0-RTT is worth: early lies below resumed by a round trip. Clients that connect \
              ahead of \

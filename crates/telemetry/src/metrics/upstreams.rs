@@ -203,7 +203,7 @@ static REQUESTS: Description = Description::counter(
     "Uneven: connections that are kept, or servers that were away.",
 );
 static ANSWERS: Description = Description::counter(
-    "firstflight_upstream_answers_total",
+    "firstflight_upstream_responses_total",
     "Answers of an upstream's server.",
     "5xx of one server: look there.",
 );

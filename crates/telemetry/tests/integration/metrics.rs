@@ -16,7 +16,7 @@ fn full() -> Snapshot {
     let metrics = Metrics::default();
     let labels = (TlsVersion::Tls13, HandshakeKind::Early, Transport::Quic);
     metrics.handshakes.seconds.observe(labels, 0.03);
-    metrics.handshakes.first_answer.observe((HandshakeKind::Full, Transport::Tcp), 40.0);
+    metrics.handshakes.first_response.observe((HandshakeKind::Full, Transport::Tcp), 40.0);
     let labels = (Protocol::Http3, Method::Get, Status::Success, Early::Ran);
     metrics.requests.ended.count(labels);
     metrics.requests.seconds.observe((Protocol::Http3, Early::Ran), 0.001);

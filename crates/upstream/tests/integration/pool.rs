@@ -171,7 +171,7 @@ async fn an_answer_that_does_not_come_is_not_waited_for_twice() {
     })
     .await;
     let pool =
-        pool(&[&peer, &peer], |config| config.answer_timeout = Some(Duration::from_millis(100)));
+        pool(&[&peer, &peer], |config| config.response_timeout = Some(Duration::from_millis(100)));
     assert!(matches!(send(&pool, "GET", "").await, Err(SendError::Timeout(_))));
     assert_eq!(pool.status().retries, 0);
 }
@@ -213,7 +213,7 @@ async fn requests_above_the_room_wait_or_are_turned_away() {
     let turns_away = pool(&[&hanging], |config| {
         busy(config);
         config.queue_timeout = Duration::from_millis(50);
-        config.answer_timeout = Some(Duration::from_millis(500));
+        config.response_timeout = Some(Duration::from_millis(500));
     });
     let (first, second) = tokio::join!(send(&turns_away, "GET", ""), send(&turns_away, "GET", ""));
     assert!(matches!(first, Err(SendError::Timeout(_))), "{first:?}");
@@ -311,7 +311,7 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
     })
     .await;
     let pool = pool(&[&peer], |config| {
-        config.answer_timeout = Some(Duration::from_millis(100));
+        config.response_timeout = Some(Duration::from_millis(100));
     });
     let local = ([192, 0, 2, 9], 443).into();
     let terms = SendOptions { client: local, local, observer: &() };
@@ -355,7 +355,7 @@ async fn rfc9112_6_1_a_body_of_unknown_length_goes_with_every_method() {
         }
     })
     .await;
-    let pool = pool(&[&peer], |config| config.answer_timeout = Some(Duration::from_secs(5)));
+    let pool = pool(&[&peer], |config| config.response_timeout = Some(Duration::from_secs(5)));
     let local = ([192, 0, 2, 9], 443).into();
     let terms = SendOptions { client: local, local, observer: &() };
     for method in ["GET", "HEAD", "OPTIONS", "TRACE", "DELETE", "POST"] {

@@ -51,7 +51,7 @@ fn rfc9002_6_each_datagram_of_a_first_flight_lost() {
 }
 
 #[test]
-fn rfc9002_6_each_datagram_of_the_first_answer_lost() {
+fn rfc9002_6_each_datagram_of_the_first_response_lost() {
     let stage = Stage::new(&[]);
     let client = Client::new(&stage.cert);
     for lost in 0..4 {
