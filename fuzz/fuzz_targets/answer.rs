@@ -16,9 +16,9 @@ fn read<'a>(
     exchange: &Exchange,
     pieces: impl Iterator<Item = &'a [u8]>,
 ) -> Option<Option<Answered>> {
-    let mut answer = Answer::expect(exchange, Transport::Tcp);
+    let mut response = Answer::expect(exchange, Transport::Tcp);
     for piece in pieces {
-        answer.feed(piece).ok()?;
+        response.feed(piece).ok()?;
     }
-    Some(answer.whole(true))
+    Some(response.whole(true))
 }

@@ -33,7 +33,7 @@ targets! {
     config,
     policy,
     condition,
-    answer,
+    response,
     cells,
     profiles,
     record,

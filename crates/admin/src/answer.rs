@@ -17,10 +17,10 @@ pub(crate) fn text(
     kind: &'static str,
     text: impl Into<Bytes>,
 ) -> Response<Body> {
-    let mut answer = Response::new(Full::new(text.into()).boxed_unsync());
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    answer
+    let mut response = Response::new(Full::new(text.into()).boxed_unsync());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }
 
 /// A response in one line of plain text.
@@ -30,13 +30,13 @@ pub(crate) fn plain(status: StatusCode, line: &str) -> Response<Body> {
 
 /// Says to a browser that nobody else's page may have the response, that nobody keeps it, and that
 /// the page loads nothing but what came with it.
-pub(crate) fn guarded(mut answer: Response<Body>) -> Response<Body> {
-    let headers = answer.headers_mut();
+pub(crate) fn guarded(mut response: Response<Body>) -> Response<Body> {
+    let headers = response.headers_mut();
     for (name, value) in GUARDS {
         headers.insert(name, HeaderValue::from_static(value));
     }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+    response
 }
 
 pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";

@@ -48,10 +48,10 @@ impl Channel {
             let next = following.next().await?;
             Some((Ok::<_, Infallible>(Frame::data(next)), following))
         });
-        let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
         let kind = HeaderValue::from_static("text/event-stream");
-        answer.headers_mut().insert(CONTENT_TYPE, kind);
-        answer
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
     }
 }
 

@@ -17,7 +17,7 @@ use crate::token::COOKIE_LIFE;
 pub(crate) fn unauthorised(headers: &http::HeaderMap, wrong: bool) -> Response<Body> {
     let accepted = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let browser = wrong || accepted.is_some_and(|accept| accept.contains("text/html"));
-    let mut answer = match browser {
+    let mut response = match browser {
         true => text(StatusCode::UNAUTHORIZED, HTML, form(wrong)),
         false => plain(
             StatusCode::UNAUTHORIZED,
@@ -26,8 +26,8 @@ pub(crate) fn unauthorised(headers: &http::HeaderMap, wrong: bool) -> Response<B
     };
     // RFC 6750 section 3.
     let scheme = HeaderValue::from_static("Bearer realm=\"firstflight\"");
-    answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
-    answer
+    response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+    response
 }
 
 /// Sends a browser to the console, with its cookie. It is for this host alone, and no script sees
@@ -42,14 +42,14 @@ pub(crate) fn farewell() -> Response<Body> {
 }
 
 fn to_console(cookie: &str) -> Response<Body> {
-    let mut answer = plain(StatusCode::SEE_OTHER, "see the console");
-    let headers = answer.headers_mut();
+    let mut response = plain(StatusCode::SEE_OTHER, "see the console");
+    let headers = response.headers_mut();
     headers.insert(LOCATION, HeaderValue::from_static("./"));
     // Made of digits and hexadecimal.
     if let Ok(cookie) = HeaderValue::from_str(cookie) {
         headers.insert(SET_COOKIE, cookie);
     }
-    answer
+    response
 }
 
 /// The token that was typed into the form; `None`: it is not our form.

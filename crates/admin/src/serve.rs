@@ -193,7 +193,7 @@ fn serve(
 ) -> impl Future<Output = ()> + Send + use<> {
     let permit = Arc::new(permit);
     let shared = permit.clone();
-    let answer = service_fn(move |request| {
+    let response = service_fn(move |request| {
         let (service, permit) = (service.clone(), shared.clone());
         async move { Ok::<_, std::convert::Infallible>(service.answer(request, &permit).await) }
     });
@@ -201,7 +201,7 @@ fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, HEADER_TIMEOUT)), answer);
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, HEADER_TIMEOUT)), response);
     let connection = connections.watch(connection);
     async move {
         tokio::select! {

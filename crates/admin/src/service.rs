@@ -47,7 +47,7 @@ impl Service {
             guard.asks_for_token() && !trusted
         };
         let admitted = self.admit(&head, body, now).await;
-        let mut answer = guarded(admitted.unwrap_or_else(|refusal| match refusal {
+        let mut response = guarded(admitted.unwrap_or_else(|refusal| match refusal {
             Refusal::Misdirected => plain(
                 StatusCode::MISDIRECTED_REQUEST,
                 "this host name is not known here; ask for localhost or an address, or give the \
@@ -59,9 +59,9 @@ impl Service {
             Refusal::Unauthorised => login::unauthorised(&head.headers, false),
         }));
         if closes {
-            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        answer
+        response
     }
 
     async fn admit(
@@ -88,8 +88,8 @@ impl Service {
             (&Method::GET | &Method::HEAD, _) => {}
             _ => return Ok(not_allowed()),
         }
-        if let Some(answer) = self.open(path) {
-            return Ok(answer);
+        if let Some(response) = self.open(path) {
+            return Ok(response);
         }
         let may_look = guard.may_look(head, now);
         // Whoever asks how we are gets one word; the reason is for those who may look.
@@ -146,9 +146,9 @@ impl Service {
 }
 
 fn not_allowed() -> Response<Body> {
-    let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here");
-    answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-    answer
+    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
 }
 
 const NOT_FOUND: &str = "nothing is here; there are / (console), /metrics, /readyz, /livez, \

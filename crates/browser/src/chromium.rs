@@ -54,10 +54,10 @@ impl Chromium {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let fail = |source| BrowserError::Start { program: installed.program.clone(), source };
         let mut running = place.start(command).map_err(fail)?;
-        let (Some(commands), Some(answers)) = (running.stdin(), running.stdout()) else {
+        let (Some(commands), Some(responses)) = (running.stdin(), running.stdout()) else {
             return Err(fail(io::Error::other("its place gives no pipes to it")));
         };
-        let pipes = Pipes::new(commands, answers).map_err(fail)?;
+        let pipes = Pipes::new(commands, responses).map_err(fail)?;
         let mut line = Line::new(Make::Chromium, running, home.log());
         line.connect(Box::new(pipes));
         let tab = Tab { target: String::new(), session: String::new() };

@@ -21,8 +21,8 @@ impl Pipes {
     ) -> io::Result<Self> {
         let (sender, messages) = channel();
         thread::Builder::new().name("chromium's answers".to_owned()).spawn(move || {
-            let mut answers = BufReader::new(answers);
-            while let Ok(Some(message)) = next(&mut answers) {
+            let mut responses = BufReader::new(responses);
+            while let Ok(Some(message)) = next(&mut responses) {
                 if sender.send(message).is_err() {
                     return;
                 }
@@ -50,9 +50,9 @@ impl Wire for Pipes {
 }
 
 /// The next whole message; `None` at the end, and one that was cut off is none.
-fn next(answers: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+fn next(responses: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut message = Vec::new();
-    answers.take(MAX_MESSAGE_BYTES).read_until(0, &mut message)?;
+    responses.take(MAX_MESSAGE_BYTES).read_until(0, &mut message)?;
     Ok((message.pop() == Some(0)).then_some(message))
 }
 

@@ -102,15 +102,15 @@ fn ask(address: &AdminAddress, timeout: Duration) -> io::Result<(u16, String)> {
 fn exchange(mut stream: impl Read + Write, host: SocketAddr) -> io::Result<(u16, String)> {
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer)?;
-    read_answer(&String::from_utf8_lossy(&answer))
+    let mut response = Vec::new();
+    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut response)?;
+    read_answer(&String::from_utf8_lossy(&response))
         .ok_or_else(|| io::Error::other("it is no HTTP server; is this its admin address?"))
 }
 
-fn read_answer(answer: &str) -> Option<(u16, String)> {
-    let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    let (_, body) = answer.split_once("\r\n\r\n")?;
+fn read_answer(response: &str) -> Option<(u16, String)> {
+    let status = response.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let (_, body) = response.split_once("\r\n\r\n")?;
     Some((status, body.trim().to_owned()))
 }
 

@@ -80,10 +80,10 @@ impl Forwarder {
     }
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, LinkError> {
-        let (reply, answer) = sync_channel(1);
+        let (reply, response) = sync_channel(1);
         self.commands.send(command(reply)).map_err(|_| LinkError::ThreadGone("forwarding"))?;
         self.ring_bell();
-        answer.recv().map_err(|_| LinkError::ThreadGone("forwarding"))
+        response.recv().map_err(|_| LinkError::ThreadGone("forwarding"))
     }
 
     fn ring_bell(&self) {

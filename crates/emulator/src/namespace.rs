@@ -104,10 +104,10 @@ impl Namespace {
     /// If the program cannot be started.
     pub fn spawn_child(&self, command: Command) -> Result<Process, LinkError> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let (reply, answer) = sync_channel(1);
+        let (reply, response) = sync_channel(1);
         let (sender, _) = self.runner.as_ref().ok_or(LinkError::ThreadGone("runner"))?;
         sender.send(Job { command, reply }).map_err(|_| LinkError::ThreadGone("runner"))?;
-        answer
+        response
             .recv()
             .map_err(|_| LinkError::ThreadGone("runner"))?
             .map_err(|e| LinkError::system(format!("start {program}"), e))

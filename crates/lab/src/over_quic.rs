@@ -84,18 +84,18 @@ async fn ask(connection: &Connection) -> Result<(Instant, Instant), String> {
 
 async fn get(connected: QuicConnected, target: &str) -> Result<Exchanged, ClientError> {
     let request = Request::get(Target::parse(&format!("https://{HOST}{target}"))?);
-    let answer = http3_get(connected, &request, MAX_RESPONSE_BYTES).await?;
-    if !answer.head.status.is_success() {
-        return Err(ClientError::WeirdReply(format!("status {}", answer.head.status)));
+    let response = http3_get(connected, &request, MAX_RESPONSE_BYTES).await?;
+    if !response.head.status.is_success() {
+        return Err(ClientError::WeirdReply(format!("status {}", response.head.status)));
     }
-    let (marks, facts) = (answer.marks, answer.facts.clone());
+    let (marks, facts) = (response.marks, response.facts.clone());
     let since = |mark: Instant| mark - marks.start;
     let times = Times {
         setup: marks.secured.map(since),
         first_byte: marks.first_byte.map(since).unwrap_or_default(),
         total: marks.end.map(since).unwrap_or_default(),
     };
-    Ok(talked(times, facts, answer.close(GIFTS).await))
+    Ok(talked(times, facts, response.close(GIFTS).await))
 }
 
 fn talked(

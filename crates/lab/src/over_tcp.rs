@@ -69,11 +69,11 @@ async fn get(
     target: &str,
 ) -> Result<(Times, Vec<Session>), ClientError> {
     let request = Request::get(Target::parse(&format!("https://{HOST}{target}"))?);
-    let answer = http_get(connected, &request, MAX_RESPONSE_BYTES).await?;
-    if !answer.head.status.is_success() {
-        return Err(ClientError::WeirdReply(format!("status {}", answer.head.status)));
+    let response = http_get(connected, &request, MAX_RESPONSE_BYTES).await?;
+    if !response.head.status.is_success() {
+        return Err(ClientError::WeirdReply(format!("status {}", response.head.status)));
     }
-    let got = answer.head.version;
+    let got = response.head.version;
     // Some servers answer HTTP/1.1 by 1.0, which is as good for one request.
     if (got == http::Version::HTTP_2) != (asked.http == Http::Two) {
         return Err(ClientError::WeirdReply(format!(
@@ -81,15 +81,15 @@ async fn get(
             asked.http
         )));
     }
-    let marks = answer.marks;
+    let marks = response.marks;
     let since = |mark: Instant| mark - marks.start;
     let times = Times {
         setup: marks.secured.map(since),
         first_byte: marks.first_byte.map(since).unwrap_or_default(),
         total: marks.end.map(since).unwrap_or_default(),
     };
-    let mut sessions = answer.sessions;
-    sessions.extend(answer.exchange.close(Duration::ZERO).await);
+    let mut sessions = response.sessions;
+    sessions.extend(response.exchange.close(Duration::ZERO).await);
     Ok((times, sessions))
 }
 

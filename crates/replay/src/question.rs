@@ -119,13 +119,13 @@ impl Answer {
     /// The byte.
     pub fn to_byte(self) -> u8 {
         // Names are never barred.
-        let known = Self::ALL.iter().find(|(_, answer)| *answer == self);
+        let known = Self::ALL.iter().find(|(_, response)| *response == self);
         known.map_or(0, |(byte, _)| *byte)
     }
 
     /// Reads it. `None`: a response of another version.
     pub fn parse(byte: u8) -> Option<Self> {
-        Self::ALL.iter().find(|(one, _)| *one == byte).map(|(_, answer)| *answer)
+        Self::ALL.iter().find(|(one, _)| *one == byte).map(|(_, response)| *response)
     }
 }
 
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn every_answer_has_its_byte() {
-        for (byte, answer) in Answer::ALL {
-            assert_eq!((answer.to_byte(), Answer::parse(byte)), (byte, Some(answer)));
+        for (byte, response) in Answer::ALL {
+            assert_eq!((response.to_byte(), Answer::parse(byte)), (byte, Some(response)));
         }
         assert_eq!(Answer::parse(0), None);
     }

@@ -76,8 +76,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn claim(&self, answer: StoreAnswer, took: Duration) {
-        match answer {
+    pub(crate) fn claim(&self, response: StoreAnswer, took: Duration) {
+        match response {
             StoreAnswer::Won => add(&self.won, 1),
             StoreAnswer::Lost => add(&self.lost, 1),
             StoreAnswer::Unknown(why) => {

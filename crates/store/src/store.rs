@@ -88,10 +88,10 @@ impl Store {
         let began = Instant::now();
         let key = settings.claim_key(key);
         let command = record(&key, claimant, expires_at, "NX");
-        let answer = self.set_new(&key, &command, settings.budget).await;
-        let answer = answer.unwrap_or_else(StoreAnswer::Unknown);
-        settings.counters.claim(answer, began.elapsed());
-        answer
+        let response = self.set_new(&key, &command, settings.budget).await;
+        let response = response.unwrap_or_else(StoreAnswer::Unknown);
+        settings.counters.claim(response, began.elapsed());
+        response
     }
 
     /// Records a flight whose early data was refused, for the connection `claimant`, before its

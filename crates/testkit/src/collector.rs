@@ -145,13 +145,13 @@ async fn take(
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     state.messages += 1;
-    let mut answer = Response::new(Empty::new());
-    *answer.status_mut() = match state.refusals.pop() {
+    let mut response = Response::new(Empty::new());
+    *response.status_mut() = match state.refusals.pop() {
         Some(refusal) => refusal,
         None if protobuf && note(&path, body, &mut state) => StatusCode::OK,
         None => StatusCode::BAD_REQUEST,
     };
-    Ok(answer)
+    Ok(response)
 }
 
 /// Whether it was a message of the protocol.

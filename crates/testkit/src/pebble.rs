@@ -75,14 +75,14 @@ impl Pebble {
     /// # Panics
     /// If curl cannot be started, or it does not answer.
     pub fn root(&self) -> String {
-        let answer = Command::new("curl")
+        let response = Command::new("curl")
             .args(["-sS", "--fail", "--cacert"])
             .arg(self.authority())
             .arg(format!("https://127.0.0.1:{}/roots/0", self.management))
             .output()
             .expect("curl (install-deps) can be started");
-        assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
-        String::from_utf8(answer.stdout).expect("PEM is text")
+        assert!(response.status.success(), "{}", String::from_utf8_lossy(&response.stderr));
+        String::from_utf8(response.stdout).expect("PEM is text")
     }
 
     /// Kills it (SIGKILL).

@@ -255,8 +255,8 @@ impl Process {
     fn wait_ready(&self) -> bool {
         let end = Instant::now() + Duration::from_secs(5);
         while self.runs() && Instant::now() < end {
-            let answer = self.ask(&["ping"]);
-            if answer.contains("PONG") || answer.contains("NOAUTH") || answer.contains("NOPERM") {
+            let response = self.ask(&["ping"]);
+            if response.contains("PONG") || response.contains("NOAUTH") || response.contains("NOPERM") {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(5));

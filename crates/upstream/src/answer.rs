@@ -40,13 +40,13 @@ pub(crate) struct AtEnd {
 
 impl AnswerBody {
     pub(crate) fn new(body: Incoming, limit: Duration, tail: AtEnd) -> Self {
-        let mut answer = Self { body, limit, standstill: None, waiting: false, tail: Some(tail) };
+        let mut response = Self { body, limit, standstill: None, waiting: false, tail: Some(tail) };
         // What has become a tunnel runs until it is dropped.
-        let tunnel = answer.tail.as_ref().is_some_and(|tail| tail.upgraded);
-        if answer.body.is_end_stream() && !tunnel {
-            answer.end(BodyEnd::Whole);
+        let tunnel = response.tail.as_ref().is_some_and(|tail| tail.upgraded);
+        if response.body.is_end_stream() && !tunnel {
+            response.end(BodyEnd::Whole);
         }
-        answer
+        response
     }
 
     fn end(&mut self, ending: BodyEnd) {

@@ -57,15 +57,15 @@ impl Shared {
             connected,
             took: now - began,
             result: match &result {
-                Ok((answer, _)) => Ok(answer.status()),
+                Ok((response, _)) => Ok(response.status()),
                 Err(failed) => Err(failed.error.name()),
             },
         });
         match result {
-            Ok((answer, sender)) => {
-                let change = self.lock().answered(lease.at, answer.status(), now);
+            Ok((response, sender)) => {
+                let change = self.lock().answered(lease.at, response.status(), now);
                 self.tell(lease.at, change, "it answers");
-                Ok(self.answer(answer, lease, sender))
+                Ok(self.answer(response, lease, sender))
             }
             Err(failed) => {
                 let change = self.lock().failed(lease.at, failed.failure, now);
@@ -97,15 +97,15 @@ impl Shared {
             }
         };
         match sent {
-            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS && !asked => {
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS && !asked => {
                 let error = SendError::Unasked;
                 Err(Failed { failure: Failure::Broken, error, unsent: None })
             }
-            Ok(answer) if !is_readable(answer.headers()) => {
+            Ok(response) if !is_readable(response.headers()) => {
                 let error = SendError::Coding;
                 Err(Failed { failure: Failure::Broken, error, unsent: None })
             }
-            Ok(answer) => Ok((answer, sender)),
+            Ok(response) => Ok((response, sender)),
             Err(_) if progress.is_broken() => Err(Failed::by_client(SendError::ClientGone)),
             Err(mut error) => {
                 let unsent = error.take_message();
@@ -116,14 +116,14 @@ impl Shared {
         }
     }
 
-    fn answer(&self, answer: Response<Incoming>, lease: Permit, sender: Sender) -> Response<Body> {
-        let upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    fn answer(&self, response: Response<Incoming>, lease: Permit, sender: Sender) -> Response<Body> {
+        let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let tail = AtEnd { lease, sender, upgraded };
         let limit = self.config.body_timeout;
-        let mut answer = answer.map(|body| AnswerBody::new(body, limit, tail).boxed_unsync());
+        let mut response = response.map(|body| AnswerBody::new(body, limit, tail).boxed_unsync());
         // What was spoken to the server is of no interest to the client.
-        *answer.version_mut() = Version::HTTP_11;
-        answer
+        *response.version_mut() = Version::HTTP_11;
+        response
     }
 
     fn owner(&self, terms: &SendOptions<'_>) -> Owner {

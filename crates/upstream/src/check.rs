@@ -59,7 +59,7 @@ async fn ask(shared: &Shared, at: usize, check: &HealthCheck) -> Result<(), Stri
         request.body(Upload::new(body, Progress::new())).map_err(|error| error.to_string())?;
     let headers = request.headers_mut();
     headers.insert(header::USER_AGENT, HeaderValue::from_static("firstflight-health"));
-    let answer = match shared.config.protocol {
+    let response = match shared.config.protocol {
         Protocol::Http1 => {
             let host = HeaderValue::from_str(&host).map_err(|error| error.to_string())?;
             headers.insert(header::HOST, host);
@@ -68,7 +68,7 @@ async fn ask(shared: &Shared, at: usize, check: &HealthCheck) -> Result<(), Stri
         }
         Protocol::Http2 => sender::http2(io).await.map_err(reason)?.0.send_request(request).await,
     };
-    match answer.map_err(reason)?.status() {
+    match response.map_err(reason)?.status() {
         status if status.is_success() || status.is_redirection() => Ok(()),
         status => Err(said(status)),
     }

@@ -137,7 +137,7 @@ impl Pool {
             progress.note();
             let Failed { failure, error, unsent } =
                 match shared.attempt(lease, request, &progress, terms, fresh).await {
-                    Ok(answer) => return Ok(answer),
+                    Ok(response) => return Ok(response),
                     Err(failed) => failed,
                 };
             let again =

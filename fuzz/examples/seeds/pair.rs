@@ -100,10 +100,10 @@ impl Pair {
                 asked |= sides[from].talk(from, asked, now)?;
                 for datagram in sides[from].datagrams(now) {
                     note(&mut capture, from, &datagram);
-                    let answer = sides[1 - from].hear(ADDRESSES[from], &datagram, retry, now)?;
-                    if let Some(answer) = answer {
-                        note(&mut capture, 1 - from, &answer);
-                        sides[from].hear(ADDRESSES[1 - from], &answer, false, now)?;
+                    let response = sides[1 - from].hear(ADDRESSES[from], &datagram, retry, now)?;
+                    if let Some(response) = response {
+                        note(&mut capture, 1 - from, &response);
+                        sides[from].hear(ADDRESSES[1 - from], &response, false, now)?;
                     }
                 }
             }

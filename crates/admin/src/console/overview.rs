@@ -7,31 +7,31 @@ use super::figures::{number, percent, rate};
 use crate::status::{Answer, Answers, Mood, Status};
 
 /// The three questions, answered.
-pub(super) fn answers(answers: &Answers) -> Markup {
+pub(super) fn answers(responses: &Answers) -> Markup {
     let questions = [
-        ("used", "Is 0-RTT used?", &answers.used),
-        ("why-not", "Where not, why not?", &answers.why_not),
-        ("replayed", "Has anyone tried to replay?", &answers.replayed),
+        ("used", "Is 0-RTT used?", &responses.used),
+        ("why-not", "Where not, why not?", &responses.why_not),
+        ("replayed", "Has anyone tried to replay?", &responses.replayed),
     ];
     html! {
         section.answers aria-label="The three questions" {
-            @for (id, question, answer) in questions {
-                (card(id, question, answer))
+            @for (id, question, response) in questions {
+                (card(id, question, response))
             }
         }
     }
 }
 
-fn card(id: &str, question: &str, answer: &Answer) -> Markup {
-    let (class, sign) = sign(answer.mood);
+fn card(id: &str, question: &str, response: &Answer) -> Markup {
+    let (class, sign) = sign(response.mood);
     html! {
         article.card.(class) id=(id) {
             h2 { (question) }
             // Said aloud when it changes; the sentence, whose figures always do, is not.
             p.word aria-live="polite" {
-                span.sign aria-hidden="true" { (sign) } (capital(&answer.word))
+                span.sign aria-hidden="true" { (sign) } (capital(&response.word))
             }
-            p.sentence { (answer.sentence) }
+            p.sentence { (response.sentence) }
         }
     }
 }

@@ -103,7 +103,7 @@ pub(super) fn kinds(status: &Status) -> Markup {
                 tbody { @for kind in &rows { (kind_row(kind)) } }
             }
             p.note {
-                "From a connection's beginning to the head of its first answer, in the last 5 \
+                "From a connection's beginning to the head of its first response, in the last 5 \
                  minutes; the bars run from p50 to p99, 0.5 ms to 10 s."
             }
         }

@@ -31,11 +31,11 @@ impl Status {
         let windows = windows.map(|(window, _)| window).to_vec();
         let replays = Replays { since_start: counts.replays(), recent: state.replays };
         let store = store(snapshot, claims.as_ref());
-        let answers = answers::answer(&windows, &state.early_data, &replays, at);
+        let responses = answers::answer(&windows, &state.early_data, &replays, at);
         Self {
             schema: SCHEMA,
             at,
-            answers,
+            responses,
             server: state.server,
             early_data: state.early_data,
             now: what_there_is(snapshot),

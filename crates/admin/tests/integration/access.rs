@@ -28,9 +28,9 @@ async fn loopback_needs_no_token_and_answers_no_other_name() {
     }
     for path in PATHS {
         for host in ["Host: rebound.example", "Host: localhost.rebound.example:9090", "Host:"] {
-            let answer = admin.get(path, &[host]).await;
-            assert_eq!(answer.status, 421, "{path} {host}: {answer:?}");
-            assert!(!answer.body.contains("edge-1"), "{answer:?}");
+            let response = admin.get(path, &[host]).await;
+            assert_eq!(response.status, 421, "{path} {host}: {response:?}");
+            assert!(!response.body.contains("edge-1"), "{response:?}");
         }
     }
     // In the request's target a name counts as in Host (RFC 9112 section 3.2.2).
@@ -53,22 +53,22 @@ async fn every_answer_keeps_other_pages_out() {
     }
 }
 
-fn guarded(answer: &Answer) {
-    let policy = answer.field("content-security-policy");
-    assert!(policy.starts_with("default-src 'none';"), "{answer:?}");
+fn guarded(response: &Answer) {
+    let policy = response.field("content-security-policy");
+    assert!(policy.starts_with("default-src 'none';"), "{response:?}");
     assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"), "{policy}");
-    assert_eq!(answer.field("x-content-type-options"), "nosniff");
-    assert_eq!(answer.field("cache-control"), "no-store");
-    assert_eq!(answer.field("cross-origin-resource-policy"), "same-origin");
-    assert!(!answer.head.to_ascii_lowercase().contains("access-control"), "{answer:?}");
+    assert_eq!(response.field("x-content-type-options"), "nosniff");
+    assert_eq!(response.field("cache-control"), "no-store");
+    assert_eq!(response.field("cross-origin-resource-policy"), "same-origin");
+    assert!(!response.head.to_ascii_lowercase().contains("access-control"), "{response:?}");
 }
 
 #[tokio::test]
 async fn there_is_nothing_to_change() {
     let admin = Running::open(Scene::quiet()).await;
     for method in ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "POST"] {
-        let answer = admin.ask(method, "/", &[], "").await;
-        assert_eq!((answer.status, answer.field("allow")), (405, "GET, HEAD"), "{method}");
+        let response = admin.ask(method, "/", &[], "").await;
+        assert_eq!((response.status, response.field("allow")), (405, "GET, HEAD"), "{method}");
     }
     let head = admin.ask("HEAD", "/metrics", &[], "").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
@@ -85,10 +85,10 @@ async fn with_a_token_strangers_see_nothing() {
         for lines in
             [&[][..], &[wrong.as_str()], &["Authorization: Basic YTpi"], &["Accept: text/html"]]
         {
-            let answer = admin.get(path, lines).await;
-            assert_eq!(answer.status, 401, "{path} {lines:?}");
-            assert!(answer.field("www-authenticate").starts_with("Bearer"), "{answer:?}");
-            assert!(!answer.body.contains("edge-1"), "{answer:?}");
+            let response = admin.get(path, lines).await;
+            assert_eq!(response.status, 401, "{path} {lines:?}");
+            assert!(response.field("www-authenticate").starts_with("Bearer"), "{response:?}");
+            assert!(!response.body.contains("edge-1"), "{response:?}");
         }
     }
     // Probes need no token, and learn no reason.
@@ -141,8 +141,8 @@ async fn no_answer_has_the_token_in_it() {
     let admin = Running::closed(&dir, Scene::quiet()).await;
     for path in PATHS {
         for path in [path.to_owned(), format!("{path}?token={TOKEN}")] {
-            let answer = admin.get(&path, &[&bearer(TOKEN)]).await;
-            assert!(!answer.head.contains(TOKEN) && !answer.body.contains(TOKEN), "{answer:?}");
+            let response = admin.get(&path, &[&bearer(TOKEN)]).await;
+            assert!(!response.head.contains(TOKEN) && !response.body.contains(TOKEN), "{response:?}");
         }
     }
 }

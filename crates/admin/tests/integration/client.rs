@@ -100,10 +100,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 async fn exchange(mut stream: Box<dyn Stream>, request: &str) -> Answer {
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer).await;
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response).await;
+    let response = String::from_utf8(response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
     let status = head.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
     Answer { status, head: head.to_owned(), body: body.to_owned() }
 }

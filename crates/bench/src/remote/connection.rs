@@ -133,12 +133,12 @@ impl Caller {
         let connected = connected.map_err(|error| error.to_string())?;
         *local = connected.stream.socket().local_addr().ok();
         let request = Request::get(self.target.clone());
-        let answer = http_get(connected, &request, LARGEST).await;
-        let mut answer = answer.map_err(|error| error.to_string())?;
-        let got = read(&answer, asked)?;
-        let mut sessions = std::mem::take(&mut answer.sessions);
+        let response = http_get(connected, &request, LARGEST).await;
+        let mut response = response.map_err(|error| error.to_string())?;
+        let got = read(&response, asked)?;
+        let mut sessions = std::mem::take(&mut response.sessions);
         let patience = if sessions.is_empty() { TICKETS } else { Duration::ZERO };
-        sessions.extend(answer.exchange.close(patience).await);
+        sessions.extend(response.exchange.close(patience).await);
         let tickets = sessions.into_iter().map(Ticket::Tcp).collect();
         self.tickets.borrow_mut().put((asked.version, asked.http), tickets);
         Ok(got)
@@ -146,15 +146,15 @@ impl Caller {
 }
 
 /// What TLS and the kernel say of a connection with its response.
-fn read(answer: &Answer, asked: &RequestedConnection) -> Result<Outcome, String> {
-    if !answer.head.status.is_success() && !answer.head.status.is_redirection() {
-        return Err(format!("status {}", answer.head.status));
+fn read(response: &Answer, asked: &RequestedConnection) -> Result<Outcome, String> {
+    if !response.head.status.is_success() && !response.head.status.is_redirection() {
+        return Err(format!("status {}", response.head.status));
     }
-    let got = answer.head.version;
+    let got = response.head.version;
     if (got == http::Version::HTTP_2) != (asked.http == Http::Two) {
         return Err(format!("{got:?} where HTTP/{} was asked", asked.http));
     }
-    let facts = answer.facts.as_ref().ok_or("the connection has no TLS")?;
+    let facts = response.facts.as_ref().ok_or("the connection has no TLS")?;
     let version = facts.version.ok_or("the handshake has no version")?;
     let kind = match (facts.early_data, facts.resumed) {
         (EarlyData::Accepted, _) => LabelKind::EarlyAccepted,
@@ -163,11 +163,11 @@ fn read(answer: &Answer, asked: &RequestedConnection) -> Result<Outcome, String>
         (EarlyData::NotOffered, true) => LabelKind::Resumed,
         (EarlyData::NotOffered, false) => LabelKind::Full,
     };
-    let tcp = answer.tcp;
+    let tcp = response.tcp;
     // The kernel does not tell data in a SYN that was not taken from none.
     let syn_data = tcp.is_some_and(|tcp| tcp.syn_data);
     let tfo = if syn_data { FastOpen::Used } else { FastOpen::Off };
-    let marks = &answer.marks;
+    let marks = &response.marks;
     let since = |mark: Option<Instant>| mark.map(|mark| mark - marks.start);
     Ok(Outcome {
         times: Times {
@@ -177,14 +177,14 @@ fn read(answer: &Answer, asked: &RequestedConnection) -> Result<Outcome, String>
         },
         label: Label { version: tls_version(version), kind, transport: LabelTransport::Tcp(tfo) },
         min_rtt: tcp.map(|tcp| tcp.min_rtt).filter(|rtt| !rtt.is_zero()),
-        bytes: answer.body.len(),
-        server: header(answer, http::header::SERVER.as_str()),
+        bytes: response.body.len(),
+        server: header(response, http::header::SERVER.as_str()),
         group: facts.group,
     })
 }
 
-fn header(answer: &Answer, name: &str) -> String {
-    let value = answer.head.headers.get(name).and_then(|value| value.to_str().ok());
+fn header(response: &Answer, name: &str) -> String {
+    let value = response.head.headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().to_owned()
 }
 

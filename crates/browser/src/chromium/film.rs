@@ -56,9 +56,9 @@ impl Chromium {
         let session = self.tab.session.clone();
         let id = self.line.send(method, parameters, Some(&session), wait)?;
         loop {
-            let answer = self.line.hear(wait)?;
+            let response = self.line.hear(wait)?;
             self.take(seen, wait)?;
-            if let Some((_, outcome)) = answer.filter(|(answered, _)| *answered == id) {
+            if let Some((_, outcome)) = response.filter(|(answered, _)| *answered == id) {
                 return outcome.map_err(|reason| self.line.refused(method, reason, wait));
             }
         }

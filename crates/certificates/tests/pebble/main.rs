@@ -49,8 +49,8 @@ struct Running {
 }
 
 impl Running {
-    fn alone(config: AcmeConfig, certificates: &[&[&str]], answers: &Answers) -> Self {
-        Self::start(config, certificates, answers, SingleNode)
+    fn alone(config: AcmeConfig, certificates: &[&[&str]], responses: &Answers) -> Self {
+        Self::start(config, certificates, responses, SingleNode)
     }
 
     fn sharing(
@@ -59,7 +59,7 @@ impl Running {
         answers: &Answers,
         shelf: &Common,
     ) -> Self {
-        Self::start(config, certificates, answers, shelf.clone())
+        Self::start(config, certificates, responses, shelf.clone())
     }
 
     fn start(
@@ -69,7 +69,7 @@ impl Running {
         shelf: impl Shelf,
     ) -> Self {
         let certificates = certificates.iter().map(|it| names(it)).collect();
-        let manager = Manager::new(config, certificates, answers.clone(), shelf).unwrap();
+        let manager = Manager::new(config, certificates, responses.clone(), shelf).unwrap();
         let states = manager.watch();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(manager.run(async {

@@ -157,7 +157,7 @@ where
             Ok(Err(SharedRingError::Store(_))) if began.elapsed() < STORE_TIMEOUT => {
                 sleep(Duration::from_millis(50)).await;
             }
-            Ok(answer) => return answer,
+            Ok(response) => return response,
             Err(_) => return Err(StoreError::Absent("it is silent".to_owned()).into()),
         }
     }

@@ -164,14 +164,14 @@ mod tests {
         let ask = async {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
             stream.write_all(b"ping").await.unwrap();
-            let mut answer = Vec::new();
+            let mut response = Vec::new();
             stream.shutdown().await.unwrap();
-            stream.read_to_end(&mut answer).await.unwrap();
-            answer
+            stream.read_to_end(&mut response).await.unwrap();
+            response
         };
-        let (passed, asked, answer) = tokio::join!(relay.pass(&mut passage), serve, ask);
+        let (passed, asked, response) = tokio::join!(relay.pass(&mut passage), serve, ask);
         passed.unwrap();
-        assert_eq!((&asked, &answer[..]), (b"ping", &b"pong"[..]));
+        assert_eq!((&asked, &response[..]), (b"ping", &b"pong"[..]));
         assert_eq!((&passage.first_flight[..], passage.turns.len()), (&b"ping"[..], 1));
     }
 }

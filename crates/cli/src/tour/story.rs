@@ -103,7 +103,7 @@ impl Story {
         let saved = first.round_trips.saturating_sub(returning.round_trips);
         writeln!(
             f,
-            "That is {saved} round trip{} less. On a path of {PATH_MS} ms the answer would begin \
+            "That is {saved} round trip{} less. On a path of {PATH_MS} ms the response would begin \
              after {} ms, not {} ms.",
             if saved == 1 { "" } else { "s" },
             returning.round_trips * PATH_MS,
@@ -181,13 +181,13 @@ mod tests {
         assert_eq!(
             text,
             "\
-GET /a/path/that/is/... TLS                                        round trips    answer after
+GET /a/path/that/is/... TLS                                        round trips    response after
 first visit             full handshake                                       3          2.3 ms
 returning               resumed, 83 bytes of early data accepted             2          0.9 ms
 a copy of it            stopped: its request was not run again
 
 The returning visit's request left in its first flight: 612 bytes before the server spoke.
-That is 1 round trip less. On a path of 50 ms the answer would begin after 100 ms, not 150 ms.
+That is 1 round trip less. On a path of 50 ms the response would begin after 100 ms, not 150 ms.
 "
         );
     }

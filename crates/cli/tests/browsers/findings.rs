@@ -42,24 +42,24 @@ pub(crate) fn found(
     let (_, habits) =
         all.entry(make.clone()).or_insert_with(|| (installed.version.clone(), BTreeMap::new()));
     let connections = seen.iter().map(ToString::to_string).collect();
-    habits.insert(habit.to_owned(), Evidence { answer: answer.to_owned(), connections });
+    habits.insert(habit.to_owned(), Evidence { response: response.to_owned(), connections });
     let known = known();
     let Some(known) = known.get(&make) else { return Ok(()) };
     match known.habits.get(habit) {
-        Some(before) if before == answer => Ok(()),
+        Some(before) if before == response => Ok(()),
         Some(before) if known.version == installed.version && !varies(habit) => {
-            Err(format!("{habit}: {answer:?}, not {before:?} as docs/browsers.toml has it"))
+            Err(format!("{habit}: {response:?}, not {before:?} as docs/browsers.toml has it"))
         }
         Some(before) => {
             let Installed { version, .. } = installed;
             println!(
-                "note: {make} {version}: {habit}: {answer:?}; {before:?} in {}",
+                "note: {make} {version}: {habit}: {response:?}; {before:?} in {}",
                 known.version
             );
             Ok(())
         }
         None => {
-            println!("note: {make}: {habit}: {answer:?}, of which docs/browsers.toml says nothing");
+            println!("note: {make}: {habit}: {response:?}, of which docs/browsers.toml says nothing");
             Ok(())
         }
     }
@@ -80,8 +80,8 @@ pub(crate) fn publish() {
     let mut summary: BTreeMap<&String, Browser> = BTreeMap::new();
     let mut evidence = serde_json::Map::new();
     for (make, (version, habits)) in &*all {
-        let answers = habits.iter().map(|(name, found)| (name.clone(), found.answer.clone()));
-        summary.insert(make, Browser { version: version.clone(), habits: answers.collect() });
+        let responses = habits.iter().map(|(name, found)| (name.clone(), found.answer.clone()));
+        summary.insert(make, Browser { version: version.clone(), habits: responses.collect() });
         let value = serde_json::json!({ "version": version, "habits": habits });
         evidence.insert(make.clone(), value);
     }

@@ -132,8 +132,8 @@ impl Room {
     }
 
     /// Takes down what all since the last finding came to.
-    pub(crate) fn found(&mut self, habit: &str, answer: impl AsRef<str>) -> Result<(), String> {
-        found(&self.installed, habit, answer.as_ref(), &std::mem::take(&mut self.seen))
+    pub(crate) fn found(&mut self, habit: &str, response: impl AsRef<str>) -> Result<(), String> {
+        found(&self.installed, habit, response.as_ref(), &std::mem::take(&mut self.seen))
     }
 }
 

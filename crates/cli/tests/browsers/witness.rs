@@ -240,17 +240,17 @@ impl Shared {
         let facts = stream.facts();
         self.note(number, |heard| heard.handshake = Some(facts));
         let mut buffer = Vec::new();
-        let answers = lock(&self.manner).answers;
+        let responses = lock(&self.manner).answers;
         for _ in 0..answers {
             let request = tokio::select! {
                 request = read(&mut stream, &mut buffer) => request?,
                 _ = hung_up.changed() => None,
             };
             let Some(mut request) = request else { break };
-            let (status, answer) = self.answer(&request);
+            let (status, response) = self.answer(&request);
             request.status = status;
             self.note(number, |heard| heard.requests.push(request));
-            stream.write_all(&answer).await?;
+            stream.write_all(&response).await?;
             stream.flush().await?;
         }
         let facts = stream.facts();

@@ -77,8 +77,8 @@ async fn answer(mut tcp: TcpStream, node: usize, seen: Seen) {
             executions.nodes.push(node);
             executions.marked += usize::from(marked);
         }
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}", target.len());
-        if tcp.write_all(answer.as_bytes()).await.is_err() {
+        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}", target.len());
+        if tcp.write_all(response.as_bytes()).await.is_err() {
             return;
         }
     }

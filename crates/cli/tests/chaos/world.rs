@@ -143,13 +143,13 @@ impl World {
         match result {
             Err(_) => {}
             Ok(Err(error)) => connection.status = Err(error.to_string()),
-            Ok(Ok(answer)) => {
-                connection.early = answer.facts.as_ref().unwrap().early_data;
-                connection.status = Ok(answer.head.status);
-                if answer.head.status.is_success() && answer.body != target.as_bytes() {
+            Ok(Ok(response)) => {
+                connection.early = response.facts.as_ref().unwrap().early_data;
+                connection.status = Ok(response.head.status);
+                if response.head.status.is_success() && response.body != target.as_bytes() {
                     connection.status = Err("the answer of another request".to_owned());
                 }
-                client.keep_sessions(answer).await;
+                client.keep_sessions(response).await;
             }
         }
         connection
@@ -157,9 +157,9 @@ impl World {
 }
 
 impl Client {
-    async fn keep_sessions(&self, answer: Answer) {
-        let mut sessions = answer.sessions;
-        sessions.extend(answer.exchange.close(TICKETS).await);
+    async fn keep_sessions(&self, response: Answer) {
+        let mut sessions = response.sessions;
+        sessions.extend(response.exchange.close(TICKETS).await);
         let mut kept = self.sessions.lock().unwrap();
         kept.extend(sessions);
         // Young ones are left; old ones would come of keys that are gone.

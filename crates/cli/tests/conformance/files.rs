@@ -27,13 +27,13 @@ pub(crate) fn traversal() {
     let mut wrong = Vec::new();
     for case in &cases {
         let target = bytes(&case.lines.concat());
-        for (protocol, answer) in
+        for (protocol, response) in
             [("HTTP/1.1", ask1(&one, &target)), ("HTTP/2", ask2(&two, &target))]
         {
-            let page = answer.contains(PAGE.trim());
+            let page = response.contains(PAGE.trim());
             let good = match case.expected.as_str() {
                 "page" => page,
-                "no" => !page && !answer.contains("200"),
+                "no" => !page && !response.contains("200"),
                 "inside" => true,
                 other => panic!("{}: {other}", case.name),
             };
@@ -42,8 +42,8 @@ pub(crate) fn traversal() {
             let said =
                 protocol == "HTTP/1.1" || target.starts_with(b"/") && !target.contains(&b'#');
             let out = ["what lies outside", "root:", "PATH=", "the secret"];
-            if said && !good || out.iter().any(|secret| answer.contains(secret)) {
-                wrong.push(format!("{}, {protocol}: {answer}", case.name));
+            if said && !good || out.iter().any(|secret| response.contains(secret)) {
+                wrong.push(format!("{}, {protocol}: {response}", case.name));
             }
         }
     }
@@ -63,15 +63,15 @@ pub(crate) fn methods() {
         let request = format!(
             "{method} /index.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nCookie: secret\r\n\r\n"
         );
-        let answer = say(&dialer, request.as_bytes());
+        let response = say(&dialer, request.as_bytes());
         let good = match method {
-            "GET" => answer.starts_with("HTTP/1.1 200") && answer.ends_with(PAGE),
-            "HEAD" => answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\n"),
+            "GET" => response.starts_with("HTTP/1.1 200") && response.ends_with(PAGE),
+            "HEAD" => response.starts_with("HTTP/1.1 200") && response.ends_with("\r\n\r\n"),
             // TRACE would show a script what it may not see.
-            _ => answer.starts_with("HTTP/1.1 405") && !answer.contains("secret"),
+            _ => response.starts_with("HTTP/1.1 405") && !response.contains("secret"),
         };
         if !good || fs::read_to_string(site.path().join("root/index.html")).unwrap() != PAGE {
-            wrong.push(format!("{method}: {answer}"));
+            wrong.push(format!("{method}: {response}"));
         }
     }
     table::cases("methods of files", methods.len(), 0, wrong.len());
@@ -116,9 +116,9 @@ pub(crate) fn ranges() {
         let request = format!(
             "GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: bytes={range}\r\n\r\n"
         );
-        let answer = say(&dialer, request.as_bytes());
-        let status = answer.get(9..12).unwrap_or_default();
-        let length = answer.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
+        let response = say(&dialer, request.as_bytes());
+        let status = response.get(9..12).unwrap_or_default();
+        let length = response.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
         // Whatever the response is, it is no longer than the file with its parts' heads.
         if !["200", "206", "400", "416"].contains(&status) || length > LENGTH + 10_000 {
             let start: String = range.chars().take(40).collect();
@@ -172,13 +172,13 @@ fn ask2(dialer: &Dialer, target: &[u8]) -> String {
         frames.iter().any(|frame| frame.ends(1) || frame.kind == http2::GOAWAY)
     };
     let came = wire.read_until(over);
-    let mut answer = String::new();
+    let mut response = String::new();
     for frame in http2::frames(&came).iter().filter(|frame| frame.stream == 1) {
         match frame.kind {
-            HEADERS => answer += &format!("{:?} ", http2::status(frame.payload)),
-            http2::DATA => answer += &String::from_utf8_lossy(frame.payload),
+            HEADERS => response += &format!("{:?} ", http2::status(frame.payload)),
+            http2::DATA => response += &String::from_utf8_lossy(frame.payload),
             _ => {}
         }
     }
-    answer
+    response
 }

@@ -314,8 +314,8 @@ impl Flood {
 /// Whether the server has read all, and answers a ping behind it.
 fn heard(wire: &mut Wire) -> bool {
     let last = frame(PING, 0, 0, b"the last");
-    let answer = frame(PING, ACK, 0, b"the last");
-    let is_there = |bytes: &[u8]| bytes.windows(answer.len()).any(|window| window == answer);
+    let response = frame(PING, ACK, 0, b"the last");
+    let is_there = |bytes: &[u8]| bytes.windows(response.len()).any(|window| window == response);
     wire.send(&last).is_ok() && is_there(&wire.read_until(is_there))
 }
 

@@ -91,7 +91,7 @@ async fn answers(link: &Link) -> bool {
     if send.write_all(&request).await.is_err() || send.finish().is_err() {
         return false;
     }
-    recv.read_to_end(1 << 20).await.is_ok_and(|answer| !answer.is_empty())
+    recv.read_to_end(1 << 20).await.is_ok_and(|response| !response.is_empty())
 }
 
 fn rounds() -> usize {

@@ -133,7 +133,7 @@ impl Client {
             // A server that has had enough may stop either direction.
             let _ = send.write_all(bytes).await;
             let _ = send.finish();
-            recv.read_to_end(1 << 20).await.is_ok_and(|answer| is_ok(&answer))
+            recv.read_to_end(1 << 20).await.is_ok_and(|response| is_ok(&response))
         })
     }
 
@@ -185,15 +185,15 @@ pub(crate) fn get(path: &str) -> Vec<u8> {
 }
 
 /// Whether a response's last head says 200, by the static table (RFC 9204 appendix A).
-fn is_ok(mut answer: &[u8]) -> bool {
+fn is_ok(mut response: &[u8]) -> bool {
     let mut ok = false;
-    while let Some((kind, rest)) = number(answer) {
+    while let Some((kind, rest)) = number(response) {
         let Some((length, rest)) = number(rest) else { break };
         let Some(payload) = rest.get(..length as usize) else { break };
         if kind == HEADERS {
             ok = payload.get(2) == Some(&(0xc0 | 25));
         }
-        answer = &rest[length as usize..];
+        response = &rest[length as usize..];
     }
     ok
 }

@@ -178,10 +178,10 @@ fn has_body(case: &Case) -> bool {
 /// there are beside those of 1xx.
 fn send1(dialer: &Dialer, case: &Case) -> (String, usize) {
     let mut wire = dialer.send(&[&bytes(&case.lines.concat()), LAST].concat()).unwrap();
-    let answer = wire.read_to_end();
-    let answer = String::from_utf8_lossy(&answer);
-    let responses = answer.matches("HTTP/1.").count() - answer.matches("HTTP/1.1 1").count();
-    match answer.strip_prefix("HTTP/1.1 ").or(answer.strip_prefix("HTTP/1.0 ")) {
+    let response = wire.read_to_end();
+    let response = String::from_utf8_lossy(&response);
+    let responses = response.matches("HTTP/1.").count() - response.matches("HTTP/1.1 1").count();
+    match response.strip_prefix("HTTP/1.1 ").or(response.strip_prefix("HTTP/1.0 ")) {
         Some(status) => (status[..3].to_owned(), responses),
         None => ("closed".to_owned(), responses),
     }
@@ -209,8 +209,8 @@ fn send2(dialer: &Dialer, case: &Case) -> Option<u16> {
         let frames = http2::frames(bytes);
         frames.iter().any(|frame| frame.ends(1) || frame.kind == http2::GOAWAY)
     };
-    let answer = wire.read_until(over);
-    let frames = http2::frames(&answer);
+    let response = wire.read_until(over);
+    let frames = http2::frames(&response);
     let head = frames.iter().find(|frame| frame.kind == http2::HEADERS && frame.stream == 1);
     http2::status(head?.payload)
 }

@@ -86,13 +86,13 @@ fn serve(mut client: TcpStream, memory: &Mutex<Vec<Seen>>, pause: Duration) {
     // A connection that ends between requests is no request.
     while let Some(seen) = request(&mut reader).unwrap_or_else(|why| Some(Seen::Faulty(why))) {
         let goes_on = matches!(seen, Seen::Whole { .. });
-        let answer = match &seen {
+        let response = match &seen {
             Seen::Whole { line, .. } if line.starts_with("HEAD ") => head_of(ANSWER),
             _ => ANSWER,
         };
         memory.lock().unwrap().push(seen);
         thread::sleep(pause);
-        if !goes_on || client.write_all(answer).is_err() {
+        if !goes_on || client.write_all(response).is_err() {
             return;
         }
     }
@@ -271,9 +271,9 @@ fn only_ours(fields: &[Field]) -> Result<(), String> {
 }
 
 /// A response without its body.
-fn head_of(answer: &[u8]) -> &[u8] {
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
-    &answer[..end + 4]
+fn head_of(response: &[u8]) -> &[u8] {
+    let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    &response[..end + 4]
 }
 
 /// Longer than the windows that tools try.

@@ -61,11 +61,11 @@ fn fetch(dialer: &Dialer) -> Result<(), String> {
     let mut wire = dialer.connect().map_err(|error| error.to_string())?;
     wire.send(b"GET /index.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         .map_err(|error| error.to_string())?;
-    let answer = wire.read_to_end();
-    match answer.starts_with(b"HTTP/1.1 200 ") && answer.ends_with(crate::running::PAGE.as_bytes())
+    let response = wire.read_to_end();
+    match response.starts_with(b"HTTP/1.1 200 ") && response.ends_with(crate::running::PAGE.as_bytes())
     {
         true => Ok(()),
-        false => Err(String::from_utf8_lossy(&answer).into_owned()),
+        false => Err(String::from_utf8_lossy(&response).into_owned()),
     }
 }
 

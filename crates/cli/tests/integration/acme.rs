@@ -72,11 +72,11 @@ fn redirector(https: u16) -> u16 {
             let target = head.next().unwrap_or_default();
             let target = target.split(' ').nth(1).unwrap_or_default().to_owned();
             head.find(String::is_empty);
-            let answer = format!(
+            let response = format!(
                 "HTTP/1.1 301 Moved Permanently\r\nLocation: https://a.test:{https}{target}\r\n\
                  Content-Length: 0\r\nConnection: close\r\n\r\n"
             );
-            let _ = connection.write_all(answer.as_bytes());
+            let _ = connection.write_all(response.as_bytes());
         }
     });
     port

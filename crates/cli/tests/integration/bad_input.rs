@@ -193,13 +193,13 @@ fn session_jars() {
 }
 
 /// A server that reads what comes first, answers with these bytes, and closes.
-fn closes_after(answer: &'static [u8]) -> u16 {
+fn closes_after(response: &'static [u8]) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
             let _ = client.read(&mut [0; 4096]);
-            let _ = client.write_all(answer);
+            let _ = client.write_all(response);
             let _ = client.shutdown(Shutdown::Write);
             // Read out, so that the response isn't lost to a reset.
             let _ = std::io::copy(&mut client, &mut std::io::sink());
@@ -212,8 +212,8 @@ fn closes_after(answer: &'static [u8]) -> u16 {
 fn servers_that_close_in_the_middle() {
     let site = site();
     let dir = site.path();
-    let https = |answer: &'static [u8]| format!("https://127.0.0.1:{}/", closes_after(answer));
-    let http = |answer: &'static [u8]| format!("http://127.0.0.1:{}/", closes_after(answer));
+    let https = |response: &'static [u8]| format!("https://127.0.0.1:{}/", closes_after(response));
+    let http = |response: &'static [u8]| format!("http://127.0.0.1:{}/", closes_after(response));
     refused(dir, &["fetch", "-k", &https(b"")], 35, &["closed the connection", "handshake"]);
     // A record that announces more than comes.
     refused(dir, &["fetch", "-k", &https(b"\x16\x03\x03\x00\x7a\x02\x00")], 35, &["handshake"]);
@@ -264,11 +264,11 @@ fn a_megabyte_of_noise_as_client_hello() {
         // The server may close before it has all of it.
         let _ = tcp.write_all(&bytes);
         let _ = tcp.shutdown(Shutdown::Write);
-        let mut answer = Vec::new();
-        let end = tcp.read_to_end(&mut answer).map_err(|error| error.kind());
+        let mut response = Vec::new();
+        let end = tcp.read_to_end(&mut response).map_err(|error| error.kind());
         let reset = Err(std::io::ErrorKind::ConnectionReset);
         assert!(end.is_ok() || end == reset, "closed, not left hanging: {end:?}");
-        assert!(answer.len() < 100, "an alert at most: {answer:?}");
+        assert!(response.len() < 100, "an alert at most: {response:?}");
     }
     let url = format!("https://localhost:{}/index.html", server.port());
     assert_eq!(fetch(dir, &server.cert, &url, &[]).ended.out, PAGE);

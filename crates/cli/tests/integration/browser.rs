@@ -42,10 +42,10 @@ impl Browser {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = Running::start(&mut command);
         let commands = running.0.stdin.take().unwrap();
-        let answers = running.0.stdout.take().unwrap();
+        let responses = running.0.stdout.take().unwrap();
         let (sender, messages) = channel();
         thread::spawn(move || {
-            for message in BufReader::new(answers).split(0).map_while(Result::ok) {
+            for message in BufReader::new(responses).split(0).map_while(Result::ok) {
                 let Ok(message) = serde_json::from_slice(&message) else { continue };
                 if sender.send(message).is_err() {
                     return;

@@ -114,10 +114,10 @@ fn no_secret_is_in_any_answer() {
     secrets.extend(server.log().iter().map(|line| line["client_random"].as_str().unwrap().into()));
     secrets.extend(key_secrets(&keys));
     for path in ["", "metrics", "status.json", "readyz", "nothing"] {
-        let answer = curl(&[&format!("{console}{path}"), "-i", "-H", &bearer(&token)]);
-        assert!(answer.out.contains("HTTP/1.1 "), "{answer:?}");
+        let response = curl(&[&format!("{console}{path}"), "-i", "-H", &bearer(&token)]);
+        assert!(response.out.contains("HTTP/1.1 "), "{response:?}");
         for secret in &secrets {
-            assert!(!answer.out.contains(secret), "{path}: {secret}");
+            assert!(!response.out.contains(secret), "{path}: {secret}");
         }
     }
     assert!(!text(&server.said).contains(&token));

@@ -67,11 +67,11 @@ impl Firefox {
         self.stream.write_all(command.as_bytes()).expect("firefox takes commands");
         loop {
             // The kind of message, its number, an error and a result.
-            let mut answer = self.message();
-            if answer[1] == self.last {
-                return match answer[2]["error"].as_str() {
+            let mut response = self.message();
+            if response[1] == self.last {
+                return match response[2]["error"].as_str() {
                     Some(error) => Err(error.to_owned()),
-                    None => Ok(answer[3].take()),
+                    None => Ok(response[3].take()),
                 };
             }
         }

@@ -142,8 +142,8 @@ const HAPROXY: Make = Make {
     format: "haproxy",
     start: |dir| {
         // It would try for seconds to reach somebody.
-        let answer = "    http-request return status 200\n    default_backend";
-        haproxy::start(dir, "127.0.0.1:9", |config| config.replace("    default_backend", answer))
+        let response = "    http-request return status 200\n    default_backend";
+        haproxy::start(dir, "127.0.0.1:9", |config| config.replace("    default_backend", response))
     },
     reload: Some("kill -USR2 {}"),
     lifetime: 43_200,

@@ -222,12 +222,12 @@ impl Prometheus {
         let query = format!("query={expression}");
         let asked =
             run(Command::new("curl").args(["--silent", "--get", "--data-urlencode", &query, &url]));
-        let answer: Value = serde_json::from_str(&asked.out).unwrap_or_default();
-        match answer["data"]["result"].as_array() {
+        let response: Value = serde_json::from_str(&asked.out).unwrap_or_default();
+        match response["data"]["result"].as_array() {
             Some(result) => result.clone(),
             // It may not be ready yet.
             None => {
-                assert_ne!(answer["errorType"], "bad_data", "{expression}: {answer}");
+                assert_ne!(response["errorType"], "bad_data", "{expression}: {response}");
                 Vec::new()
             }
         }

@@ -60,8 +60,8 @@ async fn pass(
     let _ = to_server.set_nodelay(true);
     to_server.write_all(&flight).await?;
     // The original first: it is the copies that have to be stopped.
-    let mut answer = Vec::with_capacity(32 * 1024);
-    to_server.read_buf(&mut answer).await?;
+    let mut response = Vec::with_capacity(32 * 1024);
+    to_server.read_buf(&mut response).await?;
     for delay in DELAYS {
         let (flight, counter) = (flight.clone(), counter.clone());
         tokio::spawn(async move {
@@ -71,7 +71,7 @@ async fn pass(
             }
         });
     }
-    client.write_all(&answer).await?;
+    client.write_all(&response).await?;
     copy_bidirectional(&mut client, &mut to_server).await?;
     Ok(())
 }

@@ -144,18 +144,18 @@ impl Transfer<'_> {
                     std::future::pending::<()>().await;
                 }
             };
-            let answer = tokio::select! {
+            let response = tokio::select! {
                 biased;
-                answer = exchange.send(request) => answer,
+                response = exchange.send(request) => response,
                 () = handshake_late => return Err(connecting.late()),
             };
-            let (head, mut body) = match answer {
+            let (head, mut body) = match response {
                 // The server was closing after its 425. A request that may be repeated goes once
                 // more (RFC 9110 section 9.2.2).
                 Err(_) if second && !wire.answered() && request.method.is_idempotent() => {
                     return Ok(Outcome::Again("the connection of the 425 was closed"));
                 }
-                answer => answer?,
+                response => response?,
             };
             if let (false, Some(facts)) = (was_complete, wire.facts()) {
                 self.listener.event(&Event::Secured(&facts));

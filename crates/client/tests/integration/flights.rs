@@ -98,11 +98,11 @@ async fn rfc8470_5_2_a_425_that_closes_is_retried_on_a_fresh_connection_not_earl
         (|_, early| Answer::Say(if early { CLOSING } else { OK }, !early), 1),
         (|_, early| Answer::Say(if early { TOO_EARLY } else { OK }, !early), 2),
     ];
-    for (answer, most) in ways {
+    for (response, most) in ways {
         let (home, server) = (Home::new(), Server::start(Manner::default()).await);
         get(&home.client(|_| {}), &server).await;
         server.seen();
-        server.behave(|manner| manner.answer = answer);
+        server.behave(|manner| manner.answer = response);
         let (report, body) = get(&home.client(|_| {}), &server).await;
         assert_eq!((report.status(), body.as_str()), (200, "hello"), "{report:?}");
         assert!((1..=most).contains(&report.retries), "{report:?}");
@@ -115,7 +115,7 @@ async fn rfc8470_5_2_a_425_that_closes_is_retried_on_a_fresh_connection_not_earl
 
 #[tokio::test]
 async fn rfc8470_5_2_a_425_to_what_was_not_early_and_a_second_one_are_answers() {
-    let manner = Manner { answer: |_, _| Answer::Say(TOO_EARLY, true), ..Manner::default() };
+    let manner = Manner { response: |_, _| Answer::Say(TOO_EARLY, true), ..Manner::default() };
     let (home, server) = (Home::new(), Server::start(manner).await);
     let (report, _) = get(&home.client(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, server.seen().len()), (425, 0, 1));
@@ -199,8 +199,8 @@ async fn a_server_that_stops_in_the_middle_has_curls_code() {
         (|_, _| Answer::Say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhell", false), 18),
         (|_, _| Answer::Say("\x01\x02 garbage\r\n\r\n", false), 8),
     ];
-    for (answer, code) in cases {
-        let server = Server::start(Manner { answer, ..Manner::default() }).await;
+    for (response, code) in cases {
+        let server = Server::start(Manner { response, ..Manner::default() }).await;
         let home = Home::new();
         for turn in ["full", "early"] {
             let (report, _) = get(&home.client(|_| {}), &server).await;
@@ -214,8 +214,8 @@ async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
     type Rule = fn(usize, bool) -> Answer;
     let cases: [(Rule, u8); 3] =
         [(|_, _| Answer::After(16), 0), (|_, _| Answer::After(17), 8), (|_, _| Answer::Endless, 8)];
-    for (answer, code) in cases {
-        let server = Server::start(Manner { answer, ..Manner::default() }).await;
+    for (response, code) in cases {
+        let server = Server::start(Manner { response, ..Manner::default() }).await;
         let (report, body) = get(&Home::new().client(|_| {}), &server).await;
         assert_eq!(report.exit_code(), code, "{:?}", report.error);
         match report.error {
@@ -230,7 +230,7 @@ async fn rfc9110_15_2_not_every_informational_head_is_waited_through() {
 
 #[tokio::test]
 async fn limits_end_a_transfer_that_does_not() {
-    let manner = Manner { answer: |_, _| Answer::Hang, ..Manner::default() };
+    let manner = Manner { response: |_, _| Answer::Hang, ..Manner::default() };
     let (home, server) = (Home::new(), Server::start(manner).await);
     let hasty = home.client(|config| config.max_time = Some(Duration::from_millis(300)));
     let (report, _) = get(&hasty, &server).await;
@@ -332,7 +332,7 @@ async fn an_error_status_is_an_error_where_asked() {
 #[tokio::test]
 async fn a_server_that_closes_without_a_ticket_does_not_hold_the_client_up() {
     let manner =
-        Manner { issues: false, answer: |_, _| Answer::Say(OK, false), ..Manner::default() };
+        Manner { issues: false, response: |_, _| Answer::Say(OK, false), ..Manner::default() };
     let (home, server) = (Home::new(), Server::start(manner).await);
     for _ in 0..2 {
         let (report, body) = get(&home.client(|_| {}), &server).await;

@@ -307,12 +307,12 @@ async fn make_sessions(count: usize) -> Vec<Session> {
     let mut sessions = Vec::new();
     while sessions.len() < count {
         let connected = connect_tls(&connector, &offer, server.address, false).await.unwrap();
-        let answer = http_get(connected, &Request::get(server.url("/")), 100).await.unwrap();
-        match answer.sessions.is_empty() {
+        let response = http_get(connected, &Request::get(server.url("/")), 100).await.unwrap();
+        match response.sessions.is_empty() {
             true => {
-                sessions.extend(answer.exchange.close(std::time::Duration::from_secs(5)).await);
+                sessions.extend(response.exchange.close(std::time::Duration::from_secs(5)).await);
             }
-            false => sessions.extend(answer.sessions),
+            false => sessions.extend(response.sessions),
         }
     }
     sessions

@@ -82,11 +82,11 @@ async fn first_flight(alpn: &'static str, body: &'static [u8]) {
     let offer = Offer { host: "localhost".into(), ..Offer::default() };
     let connected = connect_tls(&connector, &offer, server.address, false).await.unwrap();
     let request = Request::get(server.url("/"));
-    let answer = http_get(connected, &request, 100).await.unwrap();
-    assert_eq!(answer.body, b"hello");
-    let mut sessions = answer.sessions;
+    let response = http_get(connected, &request, 100).await.unwrap();
+    assert_eq!(response.body, b"hello");
+    let mut sessions = response.sessions;
     if sessions.is_empty() {
-        sessions = answer.exchange.close(Duration::from_secs(5)).await;
+        sessions = response.exchange.close(Duration::from_secs(5)).await;
     }
 
     let socket = TcpStream::connect(server.address).await.unwrap();

@@ -214,8 +214,8 @@ async fn rfc9110_15_2_informational_heads_come_before_the_answer() {
         |_, _| QuicAnswer::After(&[100, 102, 103, 199]),
         |_, _| QuicAnswer::After(&[103; 16]),
     ];
-    for answer in cases {
-        let server = QuicServer::start(QuicManner { answer, ..QuicManner::default() }).await;
+    for response in cases {
+        let server = QuicServer::start(QuicManner { response, ..QuicManner::default() }).await;
         let (report, body) = get(&Home::new().quic(|_| {}), &server).await;
         assert_eq!((report.exit_code(), report.status()), (0, 200), "{:?}", report.error);
         assert_eq!(body, "hello");
@@ -230,8 +230,8 @@ async fn rfc9114_4_5_nothing_is_switched_to_and_not_everything_is_waited_through
         (|_, _| QuicAnswer::After(&[103, 101]), "101"),
         (|_, _| QuicAnswer::After(&[103; 17]), "more than 16 informational heads"),
     ];
-    for (answer, text) in cases {
-        let server = QuicServer::start(QuicManner { answer, ..QuicManner::default() }).await;
+    for (response, text) in cases {
+        let server = QuicServer::start(QuicManner { response, ..QuicManner::default() }).await;
         let (report, _) = get(&Home::new().quic(|_| {}), &server).await;
         let error = report.error.as_ref().map(ToString::to_string).unwrap_or_default();
         assert_eq!(report.exit_code(), 95, "{error}");
@@ -253,8 +253,8 @@ async fn a_server_that_stops_in_the_middle_has_curls_code() {
         (|_, _| QuicAnswer::Close(Code::H3_NO_ERROR), [(52, NO_ERROR), (96, BEFORE)]),
         (|_, _| QuicAnswer::Close(Code::H3_EXCESSIVE_LOAD), [(95, EXCESSIVE), (96, BEFORE)]),
     ];
-    for (answer, expected) in cases {
-        let server = QuicServer::start(QuicManner { answer, ..QuicManner::default() }).await;
+    for (response, expected) in cases {
+        let server = QuicServer::start(QuicManner { response, ..QuicManner::default() }).await;
         let home = Home::new();
         for (code, text) in expected {
             let (report, _) = get(&home.quic(|_| {}), &server).await;
@@ -292,7 +292,7 @@ async fn frames_without_end_are_refused_and_not_kept() {
 /// More of them than may wait in the library at once.
 #[tokio::test]
 async fn a_body_of_small_frames_arrives_whole() {
-    let manner = QuicManner { answer: |_, _| QuicAnswer::Crumbs(8_000), ..QuicManner::default() };
+    let manner = QuicManner { response: |_, _| QuicAnswer::Crumbs(8_000), ..QuicManner::default() };
     let (home, server) = (Home::new(), QuicServer::start(manner).await);
     let client = home.quic(|config| config.max_time = Some(Duration::from_secs(60)));
     let (report, body) = get(&client, &server).await;
@@ -321,7 +321,7 @@ async fn handshakes_that_fail_have_curls_codes() {
 
 #[tokio::test]
 async fn limits_end_a_transfer_that_does_not() {
-    let manner = QuicManner { answer: |_, _| QuicAnswer::Hang, ..QuicManner::default() };
+    let manner = QuicManner { response: |_, _| QuicAnswer::Hang, ..QuicManner::default() };
     let (home, server) = (Home::new(), QuicServer::start(manner).await);
     let hasty = home.quic(|config| config.max_time = Some(Duration::from_millis(300)));
     let (report, _) = get(&hasty, &server).await;

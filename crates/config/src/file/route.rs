@@ -100,7 +100,7 @@ impl RouteSection {
                 _ => Err(SettingError::new("status", "a route's status is one of 200 to 599")),
             },
             (None, None) => Err(SettingError::here(
-                "the route has no answer; give root = \"DIR\", upstream = \"NAME\", redirect = \
+                "the route has no response; give root = \"DIR\", upstream = \"NAME\", redirect = \
                  \"URL\" or status = 404",
             )),
         }

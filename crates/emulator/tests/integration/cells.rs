@@ -220,12 +220,12 @@ fn drop_syn_data() -> Outcome {
 /// The kernel remembers such a loss for a while, so only the first connection shows it.
 fn fell_back_after_a_timer(packets: &[CapturedPacket], by: &str) -> Outcome {
     let dropped = packets.iter().find(|p| p.dropped_by == Some(by)).ok_or("nothing dropped")?;
-    let answer = packets
+    let response = packets
         .iter()
         .filter(|packet| packet.direction == Direction::Down)
         .find(|packet| fast_open::is_syn(packet))
         .ok_or("no connection")?;
-    let waited = answer.arrival_ns - dropped.arrival_ns;
+    let waited = response.arrival_ns - dropped.arrival_ns;
     assert!(waited > 500_000_000, "after its timer the client tries without: {waited} ns");
     Ok(())
 }

@@ -71,7 +71,7 @@ fn config(found: &Found, post: &Post<'_>, pem: &str) -> String {
         true => format!("tune.bufsize {}\n", largest + (64 << 10)),
         false => String::new(),
     };
-    let answers: String = post
+    let responses: String = post
         .pages
         .iter()
         .map(|page| {
@@ -97,7 +97,7 @@ fn config(found: &Found, post: &Post<'_>, pem: &str) -> String {
          frontend lab\n\
          bind 0.0.0.0:{port} ssl crt {pem} ssl-min-ver TLSv1.0 alpn {alpn} \
          curves {groups} allow-0rtt tfo backlog 4096\n\
-         {answers}\
+         {responses}\
          http-request return status 404\n",
         port = post.port,
         groups = found.groups(),

@@ -85,12 +85,12 @@ impl Trial {
                 found.push((Ability::Exchanges(group), can));
             }
             for &size in sizes {
-                let answer = self.get(Try { size, ..newest }).await;
-                let can = answer.is_ok_and(|answer| answer.body.len() == size.bytes());
+                let response = self.get(Try { size, ..newest }).await;
+                let can = response.is_ok_and(|response| response.body.len() == size.bytes());
                 found.push((Ability::Serves(size), can));
             }
             let second = self.get(Try { http: Http::Two, ..newest }).await;
-            let chosen = second.ok().and_then(|answer| answer.facts?.alpn);
+            let chosen = second.ok().and_then(|response| response.facts?.alpn);
             found.push((Ability::Http2, chosen.as_deref() == Some(Http::Two.alpn())));
             found.push((Ability::FastOpen, self.fast_open(newest).await));
             found.push((Ability::SideBySide, self.side_by_side(newest).await));
@@ -102,15 +102,15 @@ impl Trial {
     /// Full, resumed and, in TLS 1.3, with early data.
     async fn version(&self, version: Version, found: &mut Vec<(Ability, bool)>) {
         let sessions = match self.get(Try::new(version)).await {
-            Ok(answer) => Some(sessions(answer).await),
+            Ok(response) => Some(sessions(response).await),
             Err(_) => None,
         };
         found.push((Ability::Speaks(version), sessions.is_some()));
         let Some(mut sessions) = sessions else { return };
         let mut resumed = false;
         if let Some(session) = sessions.pop() {
-            let answer = self.get(Try { session: Some(&session), ..Try::new(version) }).await;
-            resumed = answer.is_ok_and(|answer| answer.facts.is_some_and(|facts| facts.resumed));
+            let response = self.get(Try { session: Some(&session), ..Try::new(version) }).await;
+            resumed = response.is_ok_and(|response| response.facts.is_some_and(|facts| facts.resumed));
         }
         found.push((Ability::Resumes(version), resumed));
         if version == Version::Tls13 {
@@ -121,15 +121,15 @@ impl Trial {
     async fn early_data(&self, mut sessions: Vec<Session>) -> bool {
         if sessions.is_empty() {
             // The server issues one ticket at a time.
-            if let Ok(answer) = self.get(Try::new(Version::Tls13)).await {
-                sessions = self::sessions(answer).await;
+            if let Ok(response) = self.get(Try::new(Version::Tls13)).await {
+                sessions = self::sessions(response).await;
             }
         }
         let Some(session) = sessions.pop().filter(Session::early_data_capable) else {
             return false;
         };
         let early = Try { session: Some(&session), early_data: true, ..Try::new(Version::Tls13) };
-        let facts = self.get(early).await.ok().and_then(|answer| answer.facts);
+        let facts = self.get(early).await.ok().and_then(|response| response.facts);
         facts.is_some_and(|facts| facts.early_data == EarlyData::Accepted)
     }
 
@@ -137,8 +137,8 @@ impl Trial {
     async fn fast_open(&self, plain: Try<'_>) -> bool {
         let mut used = false;
         for _ in 0..2 {
-            let answer = self.get(Try { fast_open: true, ..plain }).await;
-            used = answer.is_ok_and(|answer| answer.tcp.is_some_and(|tcp| tcp.syn_data));
+            let response = self.get(Try { fast_open: true, ..plain }).await;
+            used = response.is_ok_and(|response| response.tcp.is_some_and(|tcp| tcp.syn_data));
         }
         used
     }
@@ -146,7 +146,7 @@ impl Trial {
     /// Whether it answers while another connection says nothing.
     async fn side_by_side(&self, plain: Try<'_>) -> bool {
         let Ok(_silent) = TcpStream::connect(self.address).await else { return false };
-        tokio::time::timeout(SOON, self.get(plain)).await.is_ok_and(|answer| answer.is_ok())
+        tokio::time::timeout(SOON, self.get(plain)).await.is_ok_and(|response| response.is_ok())
     }
 
     async fn get(&self, what: Try<'_>) -> Result<Answer, ClientError> {
@@ -169,19 +169,19 @@ impl Trial {
         };
         let timeout =
             ClientError::Timeout { phase: "a connection of the trial", after: TRIAL_TIMEOUT };
-        let answer = tokio::time::timeout(TRIAL_TIMEOUT, whole).await.unwrap_or(Err(timeout))?;
-        match answer.head.status.is_success() {
-            true => Ok(answer),
-            false => Err(ClientError::WeirdReply(format!("status {}", answer.head.status))),
+        let response = tokio::time::timeout(TRIAL_TIMEOUT, whole).await.unwrap_or(Err(timeout))?;
+        match response.head.status.is_success() {
+            true => Ok(response),
+            false => Err(ClientError::WeirdReply(format!("status {}", response.head.status))),
         }
     }
 }
 
 /// The sessions of a connection, which often come before the response and seldom much later.
-async fn sessions(mut answer: Answer) -> Vec<Session> {
-    match answer.sessions.is_empty() {
-        true => answer.exchange.close(TICKETS).await,
-        false => std::mem::take(&mut answer.sessions),
+async fn sessions(mut response: Answer) -> Vec<Session> {
+    match response.sessions.is_empty() {
+        true => response.exchange.close(TICKETS).await,
+        false => std::mem::take(&mut response.sessions),
     }
 }
 

@@ -26,24 +26,24 @@ impl Response {
         let mut found: Option<Self> = None;
         for pieces in tally.answers.values() {
             let len = pieces.bytes().len();
-            let answers = match http3 {
+            let responses = match http3 {
                 true => http3::answers(pieces.bytes()),
                 false if len == 0 => Vec::new(),
                 false => std::iter::once(0..len).collect(),
             };
-            let (Some(begin), Some(end)) = (answers.first(), answers.last()) else { continue };
+            let (Some(begin), Some(end)) = (responses.first(), responses.last()) else { continue };
             let arrived = |datagram: &usize| flow.datagrams[*datagram].arrived;
             let Some(first) = pieces.brought_by(begin.start..begin.start + 1).next() else {
                 continue;
             };
-            let all = answers.iter().flat_map(|range| pieces.brought_by(range.clone()));
+            let all = responses.iter().flat_map(|range| pieces.brought_by(range.clone()));
             let last = all.max_by_key(arrived).unwrap_or(first);
             let here = Self {
                 first,
                 first_delivered: pieces.delivered(begin.start),
                 last,
                 last_delivered: pieces.delivered_up_to(end.end),
-                bytes: answers.iter().map(|range| range.len() as u64).sum(),
+                bytes: responses.iter().map(|range| range.len() as u64).sum(),
             };
             found = Some(match found {
                 None => here,

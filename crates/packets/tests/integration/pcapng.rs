@@ -115,8 +115,8 @@ fn rfc9001_quic_opens_by_its_secrets() {
     // "PING" by early data before and after the Retry, and "PONG".
     let early = tshark(&file, "quic.long.packet_type == 1", &["quic.stream_data"]);
     assert_eq!(early, ["50494e47", "50494e47"]);
-    let answers = tshark(&file, "quic.stream_data == 50:4f:4e:47", &["udp.srcport"]);
-    assert_eq!(answers, ["443"]);
+    let responses = tshark(&file, "quic.stream_data == 50:4f:4e:47", &["udp.srcport"]);
+    assert_eq!(responses, ["443"]);
     let accepted = "tls.handshake.type == 8 && tls.handshake.extension.type == 42";
     assert_eq!(tshark(&file, accepted, &["frame.number"]).len(), 1);
     assert_eq!(tshark(&file, "quic.retry_token", &["frame.number"]).len(), 1);

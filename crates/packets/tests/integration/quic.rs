@@ -101,9 +101,9 @@ fn rfc9114_http3_is_read_up_to_its_frames() {
     check(&world.meet(), LabelKind::EarlyAccepted, 1, 1);
     // A frame of a reserved type is no response (RFC 9114 section 7.2.8).
     world = QuicWorld::http3(600);
-    let answer = world.response.len() as u64;
+    let response = world.response.len() as u64;
     world.response = [http3_frame(0x21, 30), world.response].concat();
-    assert_eq!(world.facts(&Way::new(20 * MS)).response_bytes, Some(answer));
+    assert_eq!(world.facts(&Way::new(20 * MS)).response_bytes, Some(response));
 }
 
 #[test]

@@ -203,9 +203,9 @@ fn rfc9001_4_quic_datagram_by_datagram() {
         words(&trace.packets[0]),
         ["Initial packet 0", "ClientHello", "0-RTT packet 0", "early data, stream 0 4 B, FIN"]
     );
-    let answer = words(&trace.packets[1]);
+    let response = words(&trace.packets[1]);
     assert_eq!(
-        answer[..7],
+        response[..7],
         [
             "Initial packet 0",
             "ACK",
@@ -216,8 +216,8 @@ fn rfc9001_4_quic_datagram_by_datagram() {
             "1-RTT packet 0"
         ]
     );
-    assert_eq!(answer[answer.len() - 1], "stream 0 4 B, FIN");
-    assert!(answer.contains(&"NEW_TOKEN 46 B".to_owned()), "{answer:?}");
+    assert_eq!(response[response.len() - 1], "stream 0 4 B, FIN");
+    assert!(response.contains(&"NEW_TOKEN 46 B".to_owned()), "{response:?}");
     assert_eq!((trace.packets[1].round_trips, trace.packets[1].tcp), (Some(1), None));
     let closing = words(&trace.packets[trace.packets.len() - 2]);
     assert_eq!(closing[closing.len() - 1], "CONNECTION_CLOSE, application error 0x100");

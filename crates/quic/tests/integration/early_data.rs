@@ -199,18 +199,18 @@ fn a_session_that_was_fetched_is_resumed_and_its_early_data_judged() {
     // The ticket was sealed plainly, and a copy of its session kept.
     let plain = Setup::default();
     let setup = Setup { opens: Opens::Elsewhere, ..plain.clone() };
-    for answer in [true, false] {
+    for response in [true, false] {
         let remembered = plain.remembered();
         let sealed = plain.sealed.lock().unwrap().last().cloned().unwrap();
         let mut pair = setup.pair();
         let (crypto, made) = (pair.crypto.clone(), setup.clone());
         pair.policy = Box::new(move |_| {
             let session = Some(OpenedTicket::Session(sealed.clone()));
-            let judged = crypto.for_connection(Box::new(move |_| answer), session);
+            let judged = crypto.for_connection(Box::new(move |_| response), session);
             Answer::Accept(made.server_config(judged))
         });
         let connected = pair.connect(remembered);
-        assert_eq!(pair.client(connected.client).accepted_0rtt(), answer);
+        assert_eq!(pair.client(connected.client).accepted_0rtt(), response);
         assert!(facts(pair.server(connected.server)).resumed);
     }
 }

@@ -58,7 +58,7 @@ impl SharedGate {
         answer: StoreAnswer,
         now: Duration,
     ) -> Result<Flight, SharedRefusal> {
-        match answer {
+        match response {
             StoreAnswer::Lost => Ok(offer.settled(false)),
             StoreAnswer::Unknown(why) => Err(SharedRefusal::Store(why)),
             StoreAnswer::Won if self.is_fresh(offer, now) => Ok(offer.settled(true)),
@@ -94,7 +94,7 @@ mod tests {
             0,
         );
         let gate = SharedGate::new(SharedConfig::default());
-        let settled = gate.settle(&offer, answer, Duration::from_millis(now));
+        let settled = gate.settle(&offer, response, Duration::from_millis(now));
         settled.map(|flight| flight.won())
     }
 

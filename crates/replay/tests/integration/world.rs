@@ -302,8 +302,8 @@ impl World {
         self.answer(flight, request, Answer::TooEarly);
     }
 
-    fn answer(&mut self, flight: usize, request: usize, answer: Answer) {
-        let before = self.answers.insert((flight, request), answer);
+    fn answer(&mut self, flight: usize, request: usize, response: Answer) {
+        let before = self.answers.insert((flight, request), response);
         assert_eq!(before, None, "flight {flight} request {request} answered twice");
     }
 
@@ -314,7 +314,7 @@ impl World {
 
     /// Forgets connections that can do nothing more, once an honest one has all its responses.
     fn tidy(&mut self) {
-        let Self { connections, flights, answers, .. } = self;
+        let Self { connections, flights, responses, .. } = self;
         connections.retain(|connection| {
             let Some(hello) = &connection.hello else { return true };
             let requests = flights[connection.flight].requests.len();
@@ -322,8 +322,8 @@ impl World {
             let delivered = refused || connection.next == requests;
             if connection.finished && delivered {
                 for request in 0..requests {
-                    let answer = answers.get(&(connection.flight, request));
-                    assert!(answer.is_some(), "request {request} of {connection:?} is lost");
+                    let response = responses.get(&(connection.flight, request));
+                    assert!(response.is_some(), "request {request} of {connection:?} is lost");
                 }
             }
             !delivered || (connection.honest && !connection.finished)

@@ -9,7 +9,7 @@ use crate::{Figures, Record};
 pub(crate) fn loss(record: &Record) -> Option<Sheet> {
     let mut sheet = Sheet::new(
         "Lost and overtaken packets",
-        "ms to the answer's first and last byte, and packets that the network dropped in a \
+        "ms to the response's first and last byte, and packets that the network dropped in a \
          connection. No sample is left out for what its network did.",
         &[
             "network",

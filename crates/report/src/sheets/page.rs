@@ -11,7 +11,7 @@ pub(crate) fn page(record: &Record) -> Option<Sheet> {
         "A page over HTTP/3, from packets",
         &format!(
             "Medians and 95th percentiles in ms from the client's first datagram to the delivery of \
-             the answer's first and last byte, and how many samples had the last by 0-RTT within \
+             the response's first and last byte, and how many samples had the last by 0-RTT within \
              one round trip and {MORE_MS} ms. A server sends an address that it has not seen no more \
              than three times what it got (RFC 9000 section 8.1); an address token lifts that.",
         ),

@@ -174,7 +174,7 @@ pub(crate) fn visit_cells(record: &Record) -> Option<Sheet> {
         "All visits",
         "First visits, and returns with 0-RTT off and on. Medians in ms, as the browser has them and after the slash as the packets do: TLS set-up, and \
          the total from the navigation's start or the first packet to the last byte (of a page's \
-         subresources beside its load event). Round trips to the first byte of the answer. Early: visits in which the server accepted early data.",
+         subresources beside its load event). Round trips to the first byte of the response. Early: visits in which the server accepted early data.",
         &["network", "who", "page", "visit", ">early", ">TLS", ">total", ">RT", ">load", ">LCP"],
     );
     sheet.glance = Some(GLANCE);

@@ -56,9 +56,9 @@ impl Successor {
 
     /// What the other process says. `None`: it has gone, or the register is ours again.
     pub(crate) async fn ask(&self, question: HandoffQuery) -> Option<Answer> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, response) = oneshot::channel();
         self.0.send(SuccessorRequest { question, reply }).ok()?;
-        answer.await.ok()
+        response.await.ok()
     }
 
     /// Waits until the register is ours again.
@@ -171,12 +171,12 @@ impl EarlyDataGate {
         let flight = Unspent::of(facts, arrival, heard_at)?;
         let Some(shared) = &self.shared else { return self.claim_here(&flight).await };
         let offer = flight.by_unix_time();
-        let answer = match redeemed {
+        let response = match redeemed {
             true => StoreAnswer::Won,
             false => shared.claim(&offer, arrival.claimant, || self.now()).await,
         };
         let now = micros(SteadyClock::unix_micros());
-        shared.gate().settle(&offer, answer, now).map_err(Refused::Shared)
+        shared.gate().settle(&offer, response, now).map_err(Refused::Shared)
     }
 
     async fn claim_here(&self, flight: &Unspent) -> Result<Flight, Refused> {
@@ -187,8 +187,8 @@ impl EarlyDataGate {
                 settled => return settled.map_err(Refused::Gate),
             }
             let question = HandoffQuery::Flight(self.in_common(flight));
-            if let Some(Answer::Flight(answer)) = self.ask(question).await {
-                return answer.map(|won| offer.settled(won)).map_err(Refused::Gate);
+            if let Some(Answer::Flight(response)) = self.ask(question).await {
+                return response.map(|won| offer.settled(won)).map_err(Refused::Gate);
             }
         }
         Err(Refused::Gate(Refusal::HandedOver))

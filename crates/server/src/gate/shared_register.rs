@@ -50,13 +50,13 @@ impl SharedRegister {
         if self.filter.contains(offer.key(), now()) {
             return StoreAnswer::Lost;
         }
-        let answer = self.store.claim(offer.key(), claimant, self.record_end(offer)).await;
+        let response = self.store.claim(offer.key(), claimant, self.record_end(offer)).await;
         // A claim that came out is taken for good. One whose outcome is not known was executed
         // nowhere, and the honest original may still come.
-        if !matches!(answer, StoreAnswer::Unknown(_)) {
+        if !matches!(response, StoreAnswer::Unknown(_)) {
             self.remember(offer.key(), now());
         }
-        answer
+        response
     }
 
     /// One attempt to record a flight whose early data was refused. `None`: it is not recorded, and

@@ -20,8 +20,8 @@ pub(crate) struct AcmeChallenges {
 
 impl AcmeChallenges {
     /// `answers`: to the challenges of orders that are under way.
-    pub(crate) fn new(answers: Answers, metrics: Arc<Metrics>) -> Self {
-        Self { answers, metrics }
+    pub(crate) fn new(responses: Answers, metrics: Arc<Metrics>) -> Self {
+        Self { responses, metrics }
     }
 
     /// The response to an authority's request (RFC 8555 section 8.3), whatever its host. `None`: it

@@ -123,7 +123,7 @@ async fn ask_all(
         let Some(ask) = ask else { return Ok(()) };
         stream.write_all(&ask.question.to_bytes()).await?;
         match Answer::parse(stream.read_u8().await?) {
-            Some(answer) => drop(ask.reply.send(answer)),
+            Some(response) => drop(ask.reply.send(response)),
             None => debug!("no answer to {:?}", ask.question),
         }
     }
@@ -178,9 +178,9 @@ async fn answer_all(gate: &EarlyDataGate, mut stream: UnixStream) -> std::io::Er
         if let Err(error) = stream.read_exact(&mut bytes).await {
             return error;
         }
-        let answer = HandoffQuery::parse(&bytes);
-        let answer = answer.map_or(0, |question| gate.answer(&question).to_byte());
-        if let Err(error) = stream.write_u8(answer).await {
+        let response = HandoffQuery::parse(&bytes);
+        let response = response.map_or(0, |question| gate.answer(&question).to_byte());
+        if let Err(error) = stream.write_u8(response).await {
             return error;
         }
     }

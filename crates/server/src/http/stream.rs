@@ -520,9 +520,9 @@ mod tests {
     async fn expect(bytes: &str, bodies: &[&str], statuses: &[u16]) {
         let bytes = format!("{bytes}{NEXT}{LAST}");
         for split in 0..=bytes.len() {
-            let (seen, answers) = read(bytes.as_bytes(), split).await;
+            let (seen, responses) = read(bytes.as_bytes(), split).await;
             assert_eq!(seen, bodies, "{bytes:?}, split at {split}");
-            assert_eq!(answers, statuses, "{bytes:?}, split at {split}");
+            assert_eq!(responses, statuses, "{bytes:?}, split at {split}");
         }
     }
 

@@ -183,7 +183,7 @@ impl ResponseFields {
     pub(crate) fn new(fields: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
         match fields.iter().find(|(name, _)| OURS.contains(name)) {
             Some((name, _)) => Err(ConfigError::Setting(format!(
-                "the field {name} cannot be set on answers, because it follows from how they are \
+                "the field {name} cannot be set on responses, because it follows from how they are \
                  sent; leave it out"
             ))),
             None => Ok(Self(fields.to_vec())),

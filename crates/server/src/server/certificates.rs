@@ -104,8 +104,8 @@ impl AcmeCertificates {
         }
         let Some(wanted) = wanted else { return Ok(Change::To(None)) };
         let Wanted { config, names } = wanted.clone();
-        let (answers, shelf) = (self.answers.clone(), self.shelf.clone());
-        let open = move || Manager::new(config, names, answers, shelf);
+        let (responses, shelf) = (self.answers.clone(), self.shelf.clone());
+        let open = move || Manager::new(config, names, responses, shelf);
         let manager = tokio::task::spawn_blocking(open).await;
         let manager = manager.map_err(|error| ServerError::Interrupted(error.to_string()))??;
         let states = manager.watch();

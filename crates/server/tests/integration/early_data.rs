@@ -11,13 +11,13 @@ use crate::support::{
 #[tokio::test(flavor = "multi_thread")]
 async fn full_resumed_and_early_requests_are_answered_and_logged() {
     let server = RunningServer::files(|_| {}).await;
-    let answer = full(server.address, &String::from_utf8(get("/?full")).unwrap()).await;
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("hello\n"), "{answer}");
+    let response = full(server.address, &String::from_utf8(get("/?full")).unwrap()).await;
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("hello\n"), "{response}");
 
     let session = server.session("http/1.1").await;
-    let answer =
+    let response =
         Client::prepare("http/1.1", Some(&session), &get("/?early")).run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("hello\n"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("hello\n"), "{response}");
 
     let log = server.stop().await;
     let full = line(&log, "?full");
@@ -88,16 +88,16 @@ async fn rfc8470_5_2_a_425_to_our_own_mark_is_retried_after_the_handshake() {
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
     let request = get("/refuse-early");
-    let answer = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     assert_eq!(upstream.seen("/refuse-early").len(), 2);
 
     // Marked by the client: its own affair.
     let session = server.session("http/1.1").await;
     let request = b"GET /refuse-early?2 HTTP/1.1\r\nHost: h\r\nEarly-Data: 1\r\n\
                     Connection: close\r\n\r\n";
-    let answer = Client::prepare("http/1.1", Some(&session), request).run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    let response = Client::prepare("http/1.1", Some(&session), request).run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     assert_eq!(upstream.seen("/refuse-early?2").len(), 1);
     server.stop().await;
 }
@@ -115,8 +115,8 @@ async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
     let mut tcp = replay_as_client(&server, &mut client).await;
     let attacker = replay(server.address, &client.flight).await;
     assert!(upstream.seen("/post").is_empty(), "not before the handshake is complete");
-    let answer = client.finish(&mut tcp).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = client.finish(&mut tcp).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let seen = upstream.seen("/post");
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].body, body.as_bytes());
@@ -149,8 +149,8 @@ async fn rfc8470_5_2_what_a_copy_overtook_is_answered_425_also_if_the_policy_hol
     let client = Client::prepare("http/1.1", Some(&session), post);
     // The copy may have come under another policy.
     let attacker = replay(server.address, &client.flight).await;
-    let answer = client.run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    let response = client.run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     drop(attacker);
     server.stop().await;
     assert!(upstream.seen("/post").is_empty());
@@ -164,8 +164,8 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
     let session = server.session("http/1.1").await.issued_earlier(20).unwrap();
     let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
     let flight = client.flight.clone();
-    let answer = client.run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = client.run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     drop(replay(server.address, &flight).await);
     let log = server.stop().await;
     let stale = line(&log, "/stale");
@@ -182,12 +182,12 @@ async fn rfc8470_5_2_instead_of_holding_a_425_on_request() {
     let server = RunningServer::proxy(&upstream, change).await;
     let session = server.session("http/1.1").await;
     let post = b"POST /post HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    let answer = Client::prepare("http/1.1", Some(&session), post).run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 425 Too Early\r\n"), "{answer}");
+    let response = Client::prepare("http/1.1", Some(&session), post).run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 425 Too Early\r\n"), "{response}");
     let session = server.session("http/1.1").await;
-    let answer =
+    let response =
         Client::prepare("http/1.1", Some(&session), &get("/get")).run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let log = server.stop().await;
     assert!(upstream.seen("/post").is_empty());
     assert_eq!(line(&log, "/post")["executed"], false);
@@ -225,8 +225,8 @@ async fn early_data_off_means_that_the_client_sends_again() {
     let session = server.session("http/1.1").await;
     drop(server);
     let off = RunningServer::files(|config| config.early_data.enabled = false).await;
-    let answer = Client::prepare("http/1.1", Some(&session), &get("/?off")).run(off.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = Client::prepare("http/1.1", Some(&session), &get("/?off")).run(off.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let log = off.stop().await;
     assert_eq!(line(&log, "?off")["early"], false);
 }
@@ -246,7 +246,7 @@ async fn http2_requests_of_one_flight_run_early_by_one_claim() {
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
     // Three responses end with END_STREAM: two files of 6 bytes, and 405 without a body.
-    client.read_until(&mut tcp, |answer| ends(answer) == 3).await;
+    client.read_until(&mut tcp, |response| ends(response) == 3).await;
     drop(tcp);
     let log = server.stop().await;
     for (word, status) in [("?a", 200), ("?b", 200), ("?c", 405)] {
@@ -299,7 +299,7 @@ async fn http2_an_early_request_does_not_pass_the_gate_by_beside_later_bytes() {
     let late = client.machine.outgoing().to_vec();
     client.machine.sent(late.len());
     tcp.write_all(&[early, late].concat()).await.unwrap();
-    client.read_until(&mut tcp, |answer| ends(answer) == 3).await;
+    client.read_until(&mut tcp, |response| ends(response) == 3).await;
 
     drop(replay(server.address, &copy).await);
     drop(tcp);
@@ -322,10 +322,10 @@ async fn a_ping_is_answered_early_and_its_copy_never() {
     let copy = client.flight.clone();
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
-    let answer = client.read_until(&mut tcp, |answer| answer.len() == 4).await;
-    assert_eq!(answer, b"PONG");
+    let response = client.read_until(&mut tcp, |response| response.len() == 4).await;
+    assert_eq!(response, b"PONG");
     client.write(b"PING");
-    assert_eq!(client.read_until(&mut tcp, |answer| answer.len() == 4).await, b"PONG");
+    assert_eq!(client.read_until(&mut tcp, |response| response.len() == 4).await, b"PONG");
     drop(replay(server.address, &copy).await);
     drop(tcp);
     let log = server.stop().await;
@@ -346,12 +346,12 @@ async fn rfc9113_6_1_a_short_answer_ends_on_its_data_and_fits_the_initial_window
     tcp.write_all(&client.flight).await.unwrap();
 
     // One write comes as one read: nothing of ours is sent meanwhile, not even Finished.
-    let mut answer = vec![0; 64 * 1024];
+    let mut response = vec![0; 64 * 1024];
     tcp.readable().await.unwrap();
-    let count = tokio::io::AsyncReadExt::read(&mut tcp, &mut answer).await.unwrap();
+    let count = tokio::io::AsyncReadExt::read(&mut tcp, &mut response).await.unwrap();
     assert!(count > 10 * 1024, "{count} bytes: the answer did not leave in one write");
     assert!(count <= 10 * 1448, "{count} bytes exceed ten segments (RFC 6928)");
-    client.machine.feed(&answer[..count]);
+    client.machine.feed(&response[..count]);
     let frames = client.read_until(&mut tcp, |frames| ends(frames) == 1).await;
     assert!(!frames.windows(9).any(|head| head == [0, 0, 0, 0, 1, 0, 0, 0, 1]), "an empty DATA");
     drop(tcp);

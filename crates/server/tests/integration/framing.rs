@@ -30,9 +30,9 @@ async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
     {
         for trailers in BARE_LF {
             let requests = chunked("POST", trailers);
-            for answer in [full(server.address, &requests).await, early(&server, &requests).await] {
-                assert!(answer.starts_with("HTTP/1.1 400 "), "{requests:?}: {answer}");
-                assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{requests:?}: {answer}");
+            for response in [full(server.address, &requests).await, early(&server, &requests).await] {
+                assert!(response.starts_with("HTTP/1.1 400 "), "{requests:?}: {response}");
+                assert_eq!(response.matches("HTTP/1.1 ").count(), 1, "{requests:?}: {response}");
             }
         }
         server.stop().await;
@@ -45,8 +45,8 @@ async fn rfc9112_7_1_2_requests_behind_a_trailer_section_have_their_own_response
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| ()).await;
     let requests = chunked("POST", "X: a\r\nY: b\r\n\r\n");
-    for answer in [full(server.address, &requests).await, early(&server, &requests).await] {
-        assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{answer}");
+    for response in [full(server.address, &requests).await, early(&server, &requests).await] {
+        assert_eq!(response.matches("HTTP/1.1 200 ").count(), 3, "{response}");
     }
     for word in ["first", "second", "third"] {
         assert_eq!(upstream.seen(word).len(), 2, "{word}");
@@ -59,8 +59,8 @@ async fn rfc9112_6_1_a_get_keeps_its_body_of_unknown_length() {
     let server = RunningServer::proxy(&upstream, |_| ()).await;
     for method in ["GET", "OPTIONS", "DELETE"] {
         let requests = chunked(method, "\r\n");
-        for answer in [full(server.address, &requests).await, early(&server, &requests).await] {
-            assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{answer}");
+        for response in [full(server.address, &requests).await, early(&server, &requests).await] {
+            assert_eq!(response.matches("HTTP/1.1 200 ").count(), 3, "{response}");
         }
         let seen: Vec<_> =
             upstream.seen("first").into_iter().filter(|seen| seen.method == method).collect();

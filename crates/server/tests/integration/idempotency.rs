@@ -38,8 +38,8 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn status(answer: &str) -> &str {
-    answer.get(9..12).unwrap_or(answer)
+fn status(response: &str) -> &str {
+    response.get(9..12).unwrap_or(response)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,15 +54,15 @@ async fn a_post_with_a_key_runs_early_and_once() {
     // Nothing of ours has been read: the handshake is not complete.
     upstream.wait_for("/pay").await;
     let copy = replay(server.address, &client.flight).await;
-    let answer = client.finish(&mut tcp).await;
-    assert_eq!(status(&answer), "200", "{answer}");
+    let response = client.finish(&mut tcp).await;
+    assert_eq!(status(&response), "200", "{response}");
     // The client has not got the response, and asks again.
-    let answer = full(server.address, &text(request.clone())).await;
-    assert_eq!(status(&answer), "409", "{answer}");
-    assert!(answer.contains("application/problem+json"), "{answer}");
+    let response = full(server.address, &text(request.clone())).await;
+    assert_eq!(status(&response), "409", "{response}");
+    assert!(response.contains("application/problem+json"), "{response}");
     let session = server.session("http/1.1").await;
-    let answer = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
-    assert_eq!(status(&answer), "409", "{answer}");
+    let response = Client::prepare("http/1.1", Some(&session), &request).run(server.address).await;
+    assert_eq!(status(&response), "409", "{response}");
     drop(copy);
     let seen = upstream.seen("/pay");
     assert_eq!((seen.len(), seen[0].body.as_ref()), (1, &b"hi"[..]));
@@ -87,8 +87,8 @@ async fn a_post_without_a_key_or_whose_key_is_none_waits() {
     {
         let session = server.session("http/1.1").await;
         let client = Client::prepare("http/1.1", Some(&session), &post(target, field));
-        let answer = client.run(server.address).await;
-        assert_eq!(status(&answer), expected, "{target}: {answer}");
+        let response = client.run(server.address).await;
+        assert_eq!(status(&response), expected, "{target}: {response}");
     }
     let log = server.stop().await;
     for target in ["/none", "/long", "/empty"] {
@@ -105,8 +105,8 @@ async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
     let request = post("/again", "Idempotency-Key: r");
     let client = Client::prepare("http/1.1", Some(&session), &request);
     let flight = client.flight.clone();
-    let answer = client.run(server.address).await;
-    assert_eq!(status(&answer), "200", "{answer}");
+    let response = client.run(server.address).await;
+    assert_eq!(status(&response), "200", "{response}");
     drop(replay(server.address, &flight).await);
     assert_eq!(status(&full(server.address, &text(request)).await), "409");
     let log = server.stop().await;
@@ -123,8 +123,8 @@ async fn a_key_whose_request_was_not_sent_is_good_again() {
     let server = RunningServer::start(dir, content, by(keys())).await;
     let request = text(post("/pay", "Idempotency-Key: u"));
     for _ in 0..2 {
-        let answer = full(server.address, &request).await;
-        assert!(["502", "503"].contains(&status(&answer)), "{answer}");
+        let response = full(server.address, &request).await;
+        assert!(["502", "503"].contains(&status(&response)), "{response}");
     }
     server.stop().await;
 }
@@ -171,18 +171,18 @@ async fn a_key_is_good_once_on_all_nodes_and_nowhere_without_the_store() {
     let request = post("/pay", "Idempotency-Key: n");
     let client = Client::prepare("http/1.1", Some(&session), &request);
     let flight = client.flight.clone();
-    let answer = client.run(a.address).await;
-    assert_eq!(status(&answer), "200", "{answer}");
+    let response = client.run(a.address).await;
+    assert_eq!(status(&response), "200", "{response}");
     drop(replay(b.address, &flight).await);
     assert_eq!(status(&full(b.address, &text(request)).await), "409");
     let session = b.session("http/1.1").await;
     let request = post("/pay", "Idempotency-Key: n");
-    let answer = Client::prepare("http/1.1", Some(&session), &request).run(b.address).await;
-    assert_eq!(status(&answer), "409", "{answer}");
+    let response = Client::prepare("http/1.1", Some(&session), &request).run(b.address).await;
+    assert_eq!(status(&response), "409", "{response}");
     cluster.store.freeze();
-    let answer = full(b.address, &text(post("/pay", "Idempotency-Key: m"))).await;
-    assert_eq!(status(&answer), "503", "{answer}");
-    assert!(answer.to_ascii_lowercase().contains("retry-after:"), "{answer}");
+    let response = full(b.address, &text(post("/pay", "Idempotency-Key: m"))).await;
+    assert_eq!(status(&response), "503", "{response}");
+    assert!(response.to_ascii_lowercase().contains("retry-after:"), "{response}");
     cluster.store.thaw();
     let (a, b) = (a.stop().await, b.stop().await);
     assert_eq!(upstream.seen("/pay").len(), 1);
@@ -211,8 +211,8 @@ async fn copies_run_nothing_across_a_reload_of_the_policy() {
         let overtaking = replay(server.address, &late.flight).await;
         server.reload(mode(after)).await.unwrap();
         drop(replay(server.address, &flight).await);
-        let answer = late.run(server.address).await;
-        assert_eq!(status(&answer), "425", "{answer}");
+        let response = late.run(server.address).await;
+        assert_eq!(status(&response), "425", "{response}");
         if before == Mode::Unrestricted {
             upstream.wait_for(&format!("/{word}/2")).await;
         }

@@ -39,8 +39,8 @@ async fn random_bytes_instead_of_a_client_hello_are_closed() {
         let _ = tcp.write_all(&[start, &garbage].concat()).await;
         closes(&mut tcp).await;
     }
-    let answer = full(server.address, &text(get("/"))).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "it serves on: {answer}");
+    let response = full(server.address, &text(get("/"))).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "it serves on: {response}");
     server.stop().await;
 }
 
@@ -96,23 +96,23 @@ async fn a_response_whose_windows_open_slowly_is_not_cut_by_limits_on_heads_and_
     flight.extend(crate::support::http2_request(1, "GET", "/slow"));
     client.write(&flight);
     client.send(&mut tcp).await;
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     for taken in (4000..60_000).step_by(4000) {
-        answer
-            .extend(client.read_until(&mut tcp, |more| data(&answer) + data(more) >= taken).await);
+        response
+            .extend(client.read_until(&mut tcp, |more| data(&response) + data(more) >= taken).await);
         tokio::time::sleep(SHORT / 2).await;
         // WINDOW_UPDATE of 4000.
         client.write(&[0, 0, 4, 8, 0, 0, 0, 0, 1, 0, 0, 0x0f, 0xa0]);
         client.send(&mut tcp).await;
     }
-    answer.extend(client.read_until(&mut tcp, |more| data(&answer) + data(more) >= 60_000).await);
-    assert!(data(&answer) >= 60_000, "{}", data(&answer));
+    response.extend(client.read_until(&mut tcp, |more| data(&response) + data(more) >= 60_000).await);
+    assert!(data(&response) >= 60_000, "{}", data(&response));
     server.stop().await;
 }
 
 /// Bytes of the file in it, and perhaps a few like them of the heads.
-fn data(answer: &[u8]) -> usize {
-    answer.iter().filter(|byte| **byte == b'x').count()
+fn data(response: &[u8]) -> usize {
+    response.iter().filter(|byte| **byte == b'x').count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,8 +132,8 @@ async fn a_request_that_comes_with_the_servers_goodbye_is_answered_whole() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     client.write(b"x");
     client.send(&mut tcp).await;
-    let answer = timeout(TEST_TIMEOUT, client.finish(&mut tcp)).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = timeout(TEST_TIMEOUT, client.finish(&mut tcp)).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     server.stop().await;
 }
 
@@ -156,8 +156,8 @@ async fn a_copy_that_never_finishes_is_closed_in_time() {
 async fn a_head_that_is_too_large_is_answered_431() {
     let server = RunningServer::files(|config| config.limits.header_size = 2048).await;
     let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(3000));
-    let answer = full(server.address, &request).await;
-    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let response = full(server.address, &request).await;
+    assert!(response.starts_with("HTTP/1.1 431"), "{response}");
     server.stop().await;
 }
 
@@ -171,8 +171,8 @@ async fn above_the_limit_connections_wait_until_a_place_is_free() {
     // Two that say nothing take both places, for a second.
     let _first = TcpStream::connect(server.address).await.unwrap();
     let _second = TcpStream::connect(server.address).await.unwrap();
-    let answer = timeout(TEST_TIMEOUT, full(server.address, &text(get("/")))).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = timeout(TEST_TIMEOUT, full(server.address, &text(get("/")))).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     server.stop().await;
 }
 
@@ -200,15 +200,15 @@ async fn stopping_finishes_running_requests_and_closes_idle_connections() {
     let mut idle_tcp = TcpStream::connect(server.address).await.unwrap();
     idle.handshake(&mut idle_tcp).await;
     idle.write(b"GET /first HTTP/1.1\r\nHost: h\r\n\r\n");
-    idle.read_until(&mut idle_tcp, |answer| answer.ends_with(b"upstream\n")).await;
+    idle.read_until(&mut idle_tcp, |response| response.ends_with(b"upstream\n")).await;
     let address = server.address;
     let running = tokio::spawn(async move { full(address, &text(get("/slow"))).await });
     upstream.wait_for("/slow").await;
     server.start_stop();
     closes(&mut idle_tcp).await;
     drop(idle_tcp);
-    let answer = running.await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("upstream\n"), "{answer}");
+    let response = running.await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("upstream\n"), "{response}");
     let log = server.stop().await;
     assert_eq!(line(&log, "/slow")["complete"], true);
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
@@ -222,9 +222,9 @@ async fn keep_alive_serves_many_requests_or_one() {
     assert_eq!(full(on.address, two).await.matches("HTTP/1.1 200").count(), 2);
     on.stop().await;
     let off = RunningServer::files(|config| config.limits.keep_alive = false).await;
-    let answer = full(off.address, two).await;
-    assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{answer}");
-    assert!(answer.to_lowercase().contains("\r\nconnection: close\r\n"), "{answer}");
+    let response = full(off.address, two).await;
+    assert_eq!(response.matches("HTTP/1.1 200").count(), 1, "{response}");
+    assert!(response.to_lowercase().contains("\r\nconnection: close\r\n"), "{response}");
     off.stop().await;
 }
 
@@ -232,14 +232,14 @@ async fn keep_alive_serves_many_requests_or_one() {
 async fn files_come_whole_in_ranges_and_from_nowhere_else() {
     let server = RunningServer::files(|_| {}).await;
     std::fs::write(server.dir.path().join("secret"), "secret").unwrap();
-    let answer = full(server.address, &text(get("/big"))).await;
-    assert!(answer.ends_with(&"x".repeat(1 << 20)), "{} bytes", answer.len());
+    let response = full(server.address, &text(get("/big"))).await;
+    assert!(response.ends_with(&"x".repeat(1 << 20)), "{} bytes", response.len());
     let range = "GET /big HTTP/1.1\r\nHost: h\r\nRange: bytes=10-19\r\nConnection: close\r\n\r\n";
-    let answer = full(server.address, range).await;
-    assert!(answer.starts_with("HTTP/1.1 206") && answer.ends_with("\r\n\r\nxxxxxxxxxx"));
+    let response = full(server.address, range).await;
+    assert!(response.starts_with("HTTP/1.1 206") && response.ends_with("\r\n\r\nxxxxxxxxxx"));
     for path in ["/../secret", "/%2e%2e/secret", "/..%2fsecret", "/missing"] {
-        let answer = full(server.address, &text(get(path))).await;
-        assert!(!answer.contains("secret") && answer.starts_with("HTTP/1.1 404"), "{answer}");
+        let response = full(server.address, &text(get(path))).await;
+        assert!(!response.contains("secret") && response.starts_with("HTTP/1.1 404"), "{response}");
     }
     server.stop().await;
 }
@@ -254,8 +254,8 @@ async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
         config.limits.upstream_timeout = SHORT
     })
     .await;
-    let answer = full(silent.address, &text(get("/"))).await;
-    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+    let response = full(silent.address, &text(get("/"))).await;
+    assert!(response.starts_with("HTTP/1.1 504"), "{response}");
     // An upload that goes on for longer than the limit is no standstill.
     let upstream = Upstream::start().await;
     let long =
@@ -269,12 +269,12 @@ async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
         client.send(&mut tcp).await;
         tokio::time::sleep(SHORT / 4).await;
     }
-    let answer = client.finish(&mut tcp).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = client.finish(&mut tcp).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     long.stop().await;
     drop(port);
-    let answer = full(silent.address, &text(get("/"))).await;
-    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+    let response = full(silent.address, &text(get("/"))).await;
+    assert!(response.starts_with("HTTP/1.1 502"), "{response}");
     silent.stop().await;
 }
 

@@ -29,9 +29,9 @@ async fn the_client_is_who_the_header_names_early_or_not() {
     let session = direct.session("http/1.1").await;
     let server = RunningServer::proxy(&upstream, from_loopback).await;
     // The other server's ticket: a full handshake, for which the request is sent again.
-    let answer =
+    let response =
         with_header(&server, Client::prepare("http/1.1", Some(&session), &get("/who"))).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     assert_eq!(upstream.seen("/who")[0].headers["x-forwarded-for"], "192.0.2.1");
     let log = server.stop().await;
     assert_eq!(line(&log, "/who")["client"], "192.0.2.1:5");
@@ -51,11 +51,11 @@ async fn a_header_is_required_from_there_in_time_and_refused_from_elsewhere() {
     for (server, bytes) in [(&proxied, &hello[..]), (&proxied, &HEADER[..9]), (&direct, &with)] {
         let mut tcp = TcpStream::connect(server.address).await.unwrap();
         tcp.write_all(bytes).await.unwrap();
-        let mut answer = Vec::new();
-        let _ = tokio::time::timeout(crate::support::TEST_TIMEOUT, tcp.read_to_end(&mut answer))
+        let mut response = Vec::new();
+        let _ = tokio::time::timeout(crate::support::TEST_TIMEOUT, tcp.read_to_end(&mut response))
             .await
             .unwrap();
         // At most an alert, and no word of a handshake.
-        assert!(answer.first() != Some(&22), "{answer:?}");
+        assert!(response.first() != Some(&22), "{response:?}");
     }
 }

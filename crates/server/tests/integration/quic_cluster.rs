@@ -73,8 +73,8 @@ async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answere
     let copy = replay(b.address, &gathered(&wire).await).await;
     upstream.wait_for("/overtaken").await;
     wire.lose_up(false);
-    let answer = reply(stream).await.unwrap();
-    assert_eq!(answer.status, StatusCode::TOO_EARLY);
+    let response = reply(stream).await.unwrap();
+    assert_eq!(response.status, StatusCode::TOO_EARLY);
     drop(copy);
     let (a, b) = (a.stop().await, b.stop().await);
     assert_eq!(upstream.seen("/overtaken").len(), 1);
@@ -259,10 +259,10 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
         attack.extend(copy);
         let socket = send(a.address, &attack).await;
         // First it closes what came with the token, then it starts a handshake with the copy.
-        let mut answer = vec![0; 2000];
+        let mut response = vec![0; 2000];
         let mut longest = 0;
         while longest < 1200 {
-            let answered = timeout(TEST_TIMEOUT, socket.recv(&mut answer)).await;
+            let answered = timeout(TEST_TIMEOUT, socket.recv(&mut response)).await;
             longest = longest.max(answered.expect("the copy is answered").unwrap());
         }
     }

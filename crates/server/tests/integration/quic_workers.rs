@@ -29,12 +29,12 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
     quiet(&wire).await;
     wire.lose_up(true);
     let before = wire.up().len();
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for (connection, _) in &connections {
         let (mut send, receive) = connection.open_bi().await.unwrap();
         send.write_all(&head("GET", "/")).await.unwrap();
         send.finish().unwrap();
-        answers.push(receive);
+        responses.push(receive);
     }
     while ids(&wire.up()[before..]) < connections.len() {
         sleep(Duration::from_millis(1)).await;
@@ -50,9 +50,9 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
     assert!(workers.len() > 1, "requests for several workers");
     wire.inject_joined(&joined);
     wire.lose_up(false);
-    for mut receive in answers {
-        let answer = timeout(TEST_TIMEOUT, receive.read_to_end(10_000)).await.expect("an answer");
-        assert!(answer.expect("no reset").ends_with(b"hello\n"));
+    for mut receive in responses {
+        let response = timeout(TEST_TIMEOUT, receive.read_to_end(10_000)).await.expect("an answer");
+        assert!(response.expect("no reset").ends_with(b"hello\n"));
     }
     server.stop().await;
 }

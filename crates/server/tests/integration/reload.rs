@@ -108,12 +108,12 @@ async fn a_configuration_that_cannot_be_changes_nothing() {
         assert!(TcpStream::connect(other).await.is_err());
     }
     // The old one is in use: connections are kept.
-    let answer = full(
+    let response = full(
         server.address,
         "GET / HTTP/1.1\r\nHost: h\r\n\r\nGET /2 HTTP/1.1\r\nHost: h\r\n\
                                     Connection: close\r\n\r\n",
     );
-    assert!(answer.await.contains("HTTP/1.1 404"));
+    assert!(response.await.contains("HTTP/1.1 404"));
     server.reload(|_| {}).await.unwrap();
     assert_eq!(server.handle.status().last_reload.unwrap().error, None);
 }
@@ -181,8 +181,8 @@ async fn a_smaller_limit_waits_until_connections_have_gone() {
         client.write(&get("/"));
         assert!(client.finish(&mut tcp).await.starts_with("HTTP/1.1 200"));
     }
-    let answer = tokio::time::timeout(TEST_TIMEOUT, waiting).await.unwrap().unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = tokio::time::timeout(TEST_TIMEOUT, waiting).await.unwrap().unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     drop(last);
     server.stop().await;
 }
@@ -210,9 +210,9 @@ async fn stopping_serves_who_was_in_the_queue() {
     for (mut client, mut tcp) in waiting {
         client.handshake(&mut tcp).await;
         client.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-        let answer = client.finish(&mut tcp).await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        assert!(answer.contains("connection: close"), "{answer}");
+        let response = client.finish(&mut tcp).await;
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        assert!(response.contains("connection: close"), "{response}");
     }
     let status = server.handle.status();
     assert_eq!((status.ready, status.not_ready_because.is_some()), (false, true));

@@ -35,8 +35,8 @@ async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/pay?flight=1"));
     let flight = client.flight.clone();
-    let answer = client.run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = client.run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     attack(server.address, &flight, 10_000, 50).await;
     let log = server.stop().await;
     assert_eq!(upstream.seen("flight=1").len(), 1);
@@ -66,7 +66,7 @@ async fn rfc8446_8_2_copies_that_race_the_original_execute_once_in_all() {
         if round % 2 == 0 {
             tokio::task::yield_now().await;
         }
-        let answer = client.run(server.address).await;
+        let response = client.run(server.address).await;
         let mut open = Vec::new();
         for copy in copies {
             open.push(copy.await.unwrap());
@@ -75,8 +75,8 @@ async fn rfc8446_8_2_copies_that_race_the_original_execute_once_in_all() {
         upstream.wait_for(&word).await;
         drop(open);
         assert_eq!(upstream.seen(&word).len(), 1, "round {round}");
-        let status = answer.get(9..12).unwrap_or_default();
-        assert!(["200", "425"].contains(&status), "the honest client is answered: {answer:?}");
+        let status = response.get(9..12).unwrap_or_default();
+        assert!(["200", "425"].contains(&status), "the honest client is answered: {response:?}");
     }
     let log = server.stop().await;
     for round in 0..20 {
@@ -92,8 +92,8 @@ async fn rfc8470_5_2_whose_flight_a_copy_overtook_is_answered_425() {
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
     let copy = replay(server.address, &client.flight).await;
-    let answer = client.run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    let response = client.run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     // A copy that leaves takes its request along if the upstream has not got it yet.
     upstream.wait_for("/overtaken").await;
     drop(copy);
@@ -129,9 +129,9 @@ async fn rfc8446_8_2_no_copy_executes_across_a_restart_with_a_shared_key_file() 
     let second = start(keys).await;
     attack(second.address, &flight, 200, 20).await;
     // The session is good there too, without early data at first.
-    let answer = Client::prepare("http/1.1", Some(&session), &get("/honest")).run(second.address);
-    let answer = answer.await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = Client::prepare("http/1.1", Some(&session), &get("/honest")).run(second.address);
+    let response = response.await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let log = second.stop().await;
     assert_eq!(upstream.seen("/restart").len(), 1);
     let honest = crate::support::line(&log, "/honest");
@@ -153,8 +153,8 @@ async fn no_copy_executes_while_the_register_is_full() {
             let request = get(&format!("/?{word}"));
             let client = Client::prepare("http/1.1", Some(&session), &request);
             let copy = client.flight.clone();
-            let answer = client.run(server.address).await;
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            let response = client.run(server.address).await;
+            assert!(response.starts_with("HTTP/1.1 200"), "{response}");
             attack(server.address, &copy, 25, 5).await;
             assert_eq!(upstream.seen(&word).len(), 1, "{word}");
         }

@@ -75,16 +75,16 @@ async fn the_host_chooses_the_site_as_far_as_the_certificate_goes() {
         ("127.0.0.1", "127.0.0.1", "200 OK", "one\n"),
         ("one.test", "one.test\r\nHost: one.test", "400 Bad Request", "400 Bad Request\n"),
     ] {
-        let answer = full(&server, server_name, &get(host, "/")).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{host}: {answer}");
-        assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{host}: {answer}");
-        assert_eq!(answer.contains("server: one\r\n"), body == "one\n", "{host}: {answer}");
+        let response = full(&server, server_name, &get(host, "/")).await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{host}: {response}");
+        assert!(response.ends_with(&format!("\r\n\r\n{body}")), "{host}: {response}");
+        assert_eq!(response.contains("server: one\r\n"), body == "one\n", "{host}: {response}");
     }
     for head in
         ["GET / HTTP/1.1\r\nConnection: close", "GET / HTTP/1.1\r\nHost:\r\nConnection: close"]
     {
-        let answer = full(&server, "one.test", format!("{head}\r\n\r\n").as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 400 "), "{head}: {answer}");
+        let response = full(&server, "one.test", format!("{head}\r\n\r\n").as_bytes()).await;
+        assert!(response.starts_with("HTTP/1.1 400 "), "{head}: {response}");
     }
     let old = full(&server, "one.test", b"GET / HTTP/1.0\r\n\r\n").await;
     assert!(old.ends_with("one\n"), "{old}");
@@ -101,10 +101,10 @@ async fn http3_has_the_same_sites() {
     ] {
         let mut client = Quic::connect_to(server_name, server.address, Remembered::default()).await;
         let request = Request::builder().uri(format!("https://{host}/")).body(()).unwrap();
-        let answer = reply(client.begin(request, true).await).await.unwrap();
-        assert_eq!(answer.status, status, "{host}");
+        let response = reply(client.begin(request, true).await).await.unwrap();
+        assert_eq!(response.status, status, "{host}");
         let body = if host == "one.test" { "one\n" } else { "two\n" };
-        assert!(status != StatusCode::OK || answer.body == body, "{host}: {:?}", answer.body);
+        assert!(status != StatusCode::OK || response.body == body, "{host}: {:?}", response.body);
         client.close().await;
     }
     server.stop().await;
@@ -122,8 +122,8 @@ async fn a_ticket_of_one_site_brings_no_early_data_to_another() {
         let session = server.session_of(issued, "http/1.1").await;
         let request = get(asked, &format!("/?{issued}-{asked}"));
         let client = Client::calling(asked, "http/1.1", Some(&session), &request);
-        let answer = client.run(server.address).await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{issued} {asked}: {answer}");
+        let response = client.run(server.address).await;
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{issued} {asked}: {response}");
     }
     let log = server.stop().await;
     for (word, early_data, early) in [

@@ -46,8 +46,8 @@ async fn an_early_request_is_told_whole_with_its_handshake_claim_and_upstream() 
     let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/early?secret=1"));
-    let answer = client.run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = client.run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let log = server.stop().await;
     let spans = collector.spans();
     let whole = root(&spans, "/early").expect("a request");
@@ -91,8 +91,8 @@ async fn a_held_request_says_why_and_how_long_and_a_copy_that_it_lost() {
     let post =
         b"POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
     let client = Client::prepare("http/1.1", Some(&session), post);
-    let answer = client.run(server.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = client.run(server.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/copied"));
     let flight = client.flight.clone();

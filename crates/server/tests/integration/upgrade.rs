@@ -113,7 +113,7 @@ async fn a_kept_connection_has_its_next_answer_as_its_last() {
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     kept.handshake(&mut tcp).await;
     kept.write(b"GET /?first HTTP/1.1\r\nHost: h\r\n\r\n");
-    let first = kept.read_until(&mut tcp, |answer| answer.ends_with(b"hello\n")).await;
+    let first = kept.read_until(&mut tcp, |response| response.ends_with(b"hello\n")).await;
     assert!(!String::from_utf8_lossy(&first).contains("connection: close"));
     let successor = Successor::of(&server).await;
     // What comes in the moment of leaving may still be the old one's.
@@ -203,9 +203,9 @@ async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
                 if let Some(flight) = early {
                     copy(flight).await;
                 }
-                let (answer, ()) = tokio::join!(client.run(address), copy(flight.clone()));
+                let (response, ()) = tokio::join!(client.run(address), copy(flight.clone()));
                 copy(flight).await;
-                answer
+                response
             });
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -215,16 +215,16 @@ async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
     let successor = Successor::beside(&server).await;
     tokio::time::sleep(Duration::from_millis(60)).await;
     server.handle.leave();
-    let answers = timeout(TEST_TIMEOUT, attack).await.unwrap().unwrap();
+    let responses = timeout(TEST_TIMEOUT, attack).await.unwrap().unwrap();
     let (old, new) = (server.stop().await, successor.stop().await);
     for number in 0..60 {
         let word = format!("flight={number}.");
         assert!(upstream.seen(&word).len() <= 1, "{number}: {:?}", upstream.seen(&word));
     }
     // An original that a copy has overtaken is told so; no other is lost.
-    let status = |answer: &String| answer.get(9..12).unwrap_or_default().to_owned();
+    let status = |response: &String| response.get(9..12).unwrap_or_default().to_owned();
     let lost: Vec<_> =
-        answers.iter().filter(|answer| !["200", "425"].contains(&&*status(answer))).collect();
+        responses.iter().filter(|response| !["200", "425"].contains(&&*status(response))).collect();
     assert!(lost.is_empty(), "{lost:?}");
     let early = |log: &[serde_json::Value]| log.iter().any(|line| line["early"] == true);
     assert!(early(&old) && early(&new), "both have run early data");

@@ -50,7 +50,7 @@ impl Echo {
     #[allow(clippy::result_large_err)]
     async fn serve(self, tcp: TcpStream) {
         let seen = self.seen;
-        let remember = |asked: &Asked, answer: Response| {
+        let remember = |asked: &Asked, response: Response| {
             if asked.uri().path() == "/forbidden" {
                 let mut refusal = ErrorResponse::new(None);
                 *refusal.status_mut() = StatusCode::FORBIDDEN;
@@ -60,7 +60,7 @@ impl Echo {
                 (name.to_string(), value.to_str().unwrap().to_owned())
             };
             seen.lock().unwrap().push(asked.headers().iter().map(field).collect());
-            Ok(answer)
+            Ok(response)
         };
         let Ok(mut socket) = tokio_tungstenite::accept_hdr_async(tcp, remember).await else {
             return;
@@ -126,11 +126,11 @@ async fn over_http2(address: SocketAddr, path: &str) -> Result<WebSocketStream<I
     })
     .await
     .expect("the server allows it");
-    let answer = sender.send_request(request).await.unwrap();
-    if answer.status() != StatusCode::OK {
-        return Err(answer.status());
+    let response = sender.send_request(request).await.unwrap();
+    if response.status() != StatusCode::OK {
+        return Err(response.status());
     }
-    let io: Io = Box::new(TokioIo::new(hyper::upgrade::on(answer).await.unwrap()));
+    let io: Io = Box::new(TokioIo::new(hyper::upgrade::on(response).await.unwrap()));
     Ok(WebSocketStream::from_raw_socket(io, Role::Client, None).await)
 }
 
@@ -192,7 +192,7 @@ async fn a_refusal_is_passed_on() {
     let (_, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
     let refusal = over_http1(server.address, "/forbidden").await.err().unwrap();
-    assert!(matches!(&refusal, Error::Http(answer) if answer.status() == 403), "{refusal:?}");
+    assert!(matches!(&refusal, Error::Http(response) if response.status() == 403), "{refusal:?}");
     assert_eq!(over_http2(server.address, "/forbidden").await.err(), Some(StatusCode::FORBIDDEN));
 }
 
@@ -225,8 +225,8 @@ async fn an_early_one_waits_for_the_handshake() {
     client = Client::prepare("http/1.1", Some(&session), ask);
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
-    let answer = client.read_until(&mut tcp, |bytes| bytes.ends_with(b"\r\n\r\n")).await;
-    assert!(answer.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&answer));
+    let response = client.read_until(&mut tcp, |bytes| bytes.ends_with(b"\r\n\r\n")).await;
+    assert!(response.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&response));
     // A text of one byte, unmasked by a key of zeros.
     client.write(&[0x81, 0x81, 0, 0, 0, 0, b'x']);
     client.send(&mut tcp).await;

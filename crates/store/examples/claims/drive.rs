@@ -44,8 +44,8 @@ impl Outcomes {
         Self { won: 0, others: BTreeMap::new(), latency, seconds: 0.0 }
     }
 
-    fn add(&mut self, answer: StoreAnswer, due: Instant) {
-        match answer {
+    fn add(&mut self, response: StoreAnswer, due: Instant) {
+        match response {
             StoreAnswer::Won => self.won += 1,
             other => *self.others.entry(format!("{other:?}")).or_default() += 1,
         }
@@ -89,12 +89,12 @@ pub(crate) async fn until_claims_count(store: &Store, longest: Duration) -> Resu
     let keys = Keys::new();
     let begin = Instant::now();
     loop {
-        let answer = claim(store, keys.next()).await;
-        if answer == StoreAnswer::Won {
+        let response = claim(store, keys.next()).await;
+        if response == StoreAnswer::Won {
             return Ok(());
         }
         if begin.elapsed() > longest {
-            return Err(format!("after {longest:?} a claim is still {answer:?}"));
+            return Err(format!("after {longest:?} a claim is still {response:?}"));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -113,8 +113,8 @@ pub(crate) async fn drive(store: &Store, keys: &Keys, load: Load) -> Outcomes {
                 tasks.spawn_local(async move {
                     while Instant::now() < until {
                         let due = Instant::now();
-                        let answer = claim(&store, keys.next()).await;
-                        outcomes.borrow_mut().add(answer, due);
+                        let response = claim(&store, keys.next()).await;
+                        outcomes.borrow_mut().add(response, due);
                     }
                 });
             }
@@ -149,8 +149,8 @@ async fn at_rate(
         }
         let (store, key, outcomes) = (store.clone(), keys.next(), outcomes.clone());
         tokio::task::spawn_local(async move {
-            let answer = claim(&store, key).await;
-            outcomes.borrow_mut().add(answer, due);
+            let response = claim(&store, key).await;
+            outcomes.borrow_mut().add(response, due);
         });
     }
     total

@@ -154,15 +154,15 @@ impl Follower {
             let link = self.links.remove(&address);
             let settings = self.settings.clone();
             asked.spawn(async move {
-                let answer =
+                let response =
                     tokio::time::timeout(REQUEST_TIMEOUT, ask(link, &address, &settings)).await;
                 let silent = || Err(StoreError::Absent("it is silent".to_owned()));
-                (answer.unwrap_or_else(|_| silent()), address)
+                (response.unwrap_or_else(|_| silent()), address)
             });
         }
         let mut maps = Vec::new();
-        while let Some(Ok((answer, address))) = asked.join_next().await {
-            match answer {
+        while let Some(Ok((response, address))) = asked.join_next().await {
+            match response {
                 Ok((link, map)) => {
                     self.links.insert(address.clone(), link);
                     maps.extend(map.map(|map| (address, map)));
@@ -235,7 +235,7 @@ async fn ask(
         Some(link) => link,
         None => Link::open(address, &settings.access).await?,
     };
-    let answer = link.command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
-    let map = SlotMap::parse(&answer, address);
+    let response = link.command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+    let map = SlotMap::parse(&response, address);
     Ok((link, map))
 }

@@ -56,8 +56,8 @@ pub(crate) struct Range {
 impl SlotMap {
     /// Reads the response to `CLUSTER SLOTS` of the node at `asked`. `None` for what is no such
     /// answer, or for a map without any slot.
-    pub(crate) fn parse(answer: &Value, asked: &Address) -> Option<Self> {
-        let Value::Array(rows) = answer else { return None };
+    pub(crate) fn parse(response: &Value, asked: &Address) -> Option<Self> {
+        let Value::Array(rows) = response else { return None };
         let ranges: Option<Vec<_>> = rows.iter().map(|row| Range::parse(row, asked)).collect();
         let mut ranges = ranges.filter(|ranges| !ranges.is_empty())?;
         ranges.sort_by_key(|range| range.first);

@@ -53,8 +53,8 @@ async fn claims_and_records_find_their_master() {
         all_count(&other).await;
         for _ in 0..100 {
             let flight = fresh();
-            let answers = tokio::join!(claim(&one, flight), claim(&other, flight));
-            assert!(matches!(answers, (Won, Lost) | (Lost, Won)), "{answers:?}");
+            let responses = tokio::join!(claim(&one, flight), claim(&other, flight));
+            assert!(matches!(responses, (Won, Lost) | (Lost, Won)), "{responses:?}");
         }
         for number in 0..50 {
             let key = format!("record:{number}");
@@ -86,16 +86,16 @@ async fn a_slot_that_moves_waits_a_window() {
     let mut waited = 0;
     let (mine, end) = (claimant(), end_of(unix_time()));
     loop {
-        let answer = store.claim(flight, mine, end_of(unix_time())).await;
-        if answer == unknown(Unknown::Window) {
+        let response = store.claim(flight, mine, end_of(unix_time())).await;
+        if response == unknown(Unknown::Window) {
             // A record is with the new owner from now on.
             assert_eq!(store.spend(flight, mine, end).await, Ok(Spent::Recorded));
             waited += 1;
         }
-        if answer == Won {
+        if response == Won {
             break;
         }
-        assert!(moved.elapsed() < Duration::from_secs(30), "it never counts again: {answer:?}");
+        assert!(moved.elapsed() < Duration::from_secs(30), "it never counts again: {response:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(moved.elapsed() >= window, "{:?}", moved.elapsed());
@@ -121,11 +121,11 @@ async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
     for node in [&late, &later] {
         loop {
             // Its record ends at once: only whether the store's word counts is of interest.
-            let answer = node.claim(flight, claimant(), Duration::ZERO).await;
-            if answer == Won {
+            let response = node.claim(flight, claimant(), Duration::ZERO).await;
+            if response == Won {
                 break;
             }
-            assert!(moved.elapsed() < Duration::from_secs(30), "it never counts: {answer:?}");
+            assert!(moved.elapsed() < Duration::from_secs(30), "it never counts: {response:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert!(moved.elapsed() >= window, "{:?}", moved.elapsed());
@@ -170,13 +170,13 @@ async fn a_replica_in_a_masters_place_waits_a_window() {
     let window = short(Duration::from_secs(2)).recording_window();
     let mut later = later.into_iter();
     loop {
-        let answer = claim(&store, later.next().expect("it counts again at last")).await;
-        if answer == Won {
+        let response = claim(&store, later.next().expect("it counts again at last")).await;
+        if response == Won {
             break;
         }
         for flight in &flights {
-            let answer = claim(&store, *flight).await;
-            assert!(answer != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
+            let response = claim(&store, *flight).await;
+            assert!(response != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
     }

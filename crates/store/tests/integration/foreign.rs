@@ -91,9 +91,9 @@ async fn nonsense_is_unknown_and_costs_no_memory() {
         mode.store(u8::try_from(kind).unwrap(), Ordering::Relaxed);
         let end = Instant::now() + Duration::from_millis(700);
         while Instant::now() < end {
-            let answer = claim(&store, fresh()).await;
+            let response = claim(&store, fresh()).await;
             // That a key is there may be a lie that costs a request its response, but no more.
-            assert!(matches!(answer, Unknown(_) | Lost), "{kind}: {answer:?}");
+            assert!(matches!(response, Unknown(_) | Lost), "{kind}: {response:?}");
             let record = store.get("x").await;
             assert!(record.is_err() || record == Ok(None), "{kind}: {record:?}");
         }

@@ -534,8 +534,8 @@ async fn of_two_nodes_that_race_exactly_one_wins() {
             tokio::spawn(async move { tokio::join!(claim(&one, flight), claim(&other, flight)) })
         });
         for claim in claims.collect::<Vec<_>>() {
-            let answers = claim.await.unwrap();
-            assert!(matches!(answers, (Won, Lost) | (Lost, Won)), "{answers:?}");
+            let responses = claim.await.unwrap();
+            assert!(matches!(responses, (Won, Lost) | (Lost, Won)), "{responses:?}");
             wins += 1;
         }
     }

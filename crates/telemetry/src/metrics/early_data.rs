@@ -32,7 +32,7 @@ counted! {
         held: Counters<HeldReason> = counter(
             "firstflight_early_requests_held_total",
             "Requests that came early and were not run at once.",
-            "policy is your routes' own doing: let more of them run early if their answers allow \
+            "policy is your routes' own doing: let more of them run early if their responses allow \
              it.",
         );
         holding: Active<()> = gauge(

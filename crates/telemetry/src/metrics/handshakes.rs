@@ -10,7 +10,7 @@ counted! {
             "firstflight_handshake_seconds",
             "From a connection's acceptance to the client's Finished.",
             "The client's round trip lies in it. An early one is not waited for: see the first \
-             answer.",
+             response.",
             TIMES,
         );
         first_response: Histograms<(HandshakeKind, Transport)> = histogram(

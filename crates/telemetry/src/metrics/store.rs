@@ -136,6 +136,6 @@ static CONNECTIONS: Description = Description::counter(
 static CLAIM_SECONDS: Description = Description::histogram(
     "firstflight_claim_seconds",
     "How long claims in the store took, from the call to the answer or the end of the budget.",
-    "It comes on top of each early connection's first answer. Above a millisecond or two the store \
+    "It comes on top of each early connection's first response. Above a millisecond or two the store \
      is far away or busy.",
 );

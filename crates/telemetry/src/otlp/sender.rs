@@ -48,11 +48,11 @@ impl Sender {
             .body(Full::from(message.encode_to_vec()))
             .map_err(|error| Refusal::Never(error.to_string()))?;
         let answering = async {
-            let answer = self.client.request(request).await.map_err(|error| {
+            let response = self.client.request(request).await.map_err(|error| {
                 let cause = std::error::Error::source(&error);
                 later(cause.map_or_else(|| error.to_string(), ToString::to_string))
             })?;
-            let (parts, body) = answer.into_parts();
+            let (parts, body) = response.into_parts();
             // Read to its end, so that the connection can be used again.
             let _ = Limited::new(body, MAX_ANSWER).collect().await;
             Ok(parts)

@@ -45,9 +45,9 @@ async fn send_for(
 ) -> Result<String, SendError> {
     let client = ([192, 0, 2, 1], client).into();
     let terms = SendOptions { client, local: ([192, 0, 2, 9], 443).into(), observer: &() };
-    let answer = pool.send(request(method, body), &terms).await?;
-    let status = answer.status();
-    let body = answer.into_body().collect().await;
+    let response = pool.send(request(method, body), &terms).await?;
+    let status = response.status();
+    let body = response.into_body().collect().await;
     let body = body.map_or_else(|error| format!("broken: {error}"), text);
     Ok(if status == StatusCode::OK { body } else { status.to_string() })
 }
@@ -152,10 +152,10 @@ async fn rfc9112_7_a_response_with_another_coding_than_chunked_is_none() {
         })
         .await;
         let pool = pool(&[&peer], |_| ());
-        let answer = send(&pool, "GET", "").await;
+        let response = send(&pool, "GET", "").await;
         match readable {
-            true => assert_eq!(answer.unwrap(), "ok", "{coding}"),
-            false => assert!(matches!(answer, Err(SendError::Coding)), "{coding}: {answer:?}"),
+            true => assert_eq!(response.unwrap(), "ok", "{coding}"),
+            false => assert!(matches!(response, Err(SendError::Coding)), "{coding}: {response:?}"),
         }
         if !readable {
             assert_eq!(pool.status().servers[0].kept, 0, "{coding}");
@@ -185,8 +185,8 @@ async fn a_body_that_stands_still_is_broken_off() {
     })
     .await;
     let pool = pool(&[&peer], |config| config.body_timeout = Duration::from_millis(100));
-    let answer = send(&pool, "GET", "").await.unwrap();
-    assert!(answer.contains("did not go on"), "{answer}");
+    let response = send(&pool, "GET", "").await.unwrap();
+    assert!(response.contains("did not go on"), "{response}");
     let status = pool.status().servers.remove(0);
     assert_eq!((status.totals.bodies_stalled, status.in_flight, status.kept), (1, 0, 0));
 }
@@ -239,10 +239,10 @@ async fn checks_take_a_server_out_and_bring_it_back() {
         while pool.status().servers[0].standing != standing {
             sleep(Duration::from_millis(5)).await;
         }
-        let answer = send(&pool, "GET", "").await;
+        let response = send(&pool, "GET", "").await;
         match standing {
-            ServerHealth::Up => assert_eq!(answer.unwrap(), "served"),
-            _ => assert!(matches!(answer, Err(SendError::NoServer)), "{answer:?}"),
+            ServerHealth::Up => assert_eq!(response.unwrap(), "served"),
+            _ => assert!(matches!(response, Err(SendError::NoServer)), "{response:?}"),
         }
     }
 }
@@ -255,8 +255,8 @@ async fn rfc9113_3_3_many_requests_on_one_connection() {
         let pool = pool.clone();
         tokio::spawn(async move { send(&pool, "POST", "text").await.unwrap() })
     });
-    for answer in all.collect::<Vec<_>>() {
-        assert_eq!(answer.await.unwrap(), "POST http://a.test/path?q text");
+    for response in all.collect::<Vec<_>>() {
+        assert_eq!(response.await.unwrap(), "POST http://a.test/path?q text");
     }
     settled(&pool).await;
     assert_eq!(pool.status().servers[0].connections, 1);
@@ -291,8 +291,8 @@ async fn a_connection_for_each_client_where_servers_are_told_who_it_is() {
         .await;
         let pool = pool(&[&peer], |config| config.proxy_protocol = Some(version));
         for client in [1, 1, 2, 1, 2] {
-            let answer = send_for(&pool, "GET", "", client).await.unwrap();
-            assert_eq!(answer, "GET /path?q HTTP/1.1");
+            let response = send_for(&pool, "GET", "", client).await.unwrap();
+            assert_eq!(response, "GET /path?q HTTP/1.1");
             settled(&pool).await;
         }
         let seen = seen.lock().unwrap();
@@ -362,8 +362,8 @@ async fn rfc9112_6_1_a_body_of_unknown_length_goes_with_every_method() {
         let body = stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from("hello"))) });
         let body = StreamBody::new(body).boxed_unsync();
         let request = Request::builder().method(method).uri("/").header("host", "a.test");
-        let answer = pool.send(request.body(body).unwrap(), &terms).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::NO_CONTENT, "{method}");
+        let response = pool.send(request.body(body).unwrap(), &terms).await.unwrap();
+        assert_eq!(response.status(), StatusCode::NO_CONTENT, "{method}");
         let seen = seen.lock().unwrap().pop().unwrap();
         assert_eq!(seen, format!("{method} / HTTP/1.1 true 5\r\nhello\r\n0\r\n\r\n"));
     }

@@ -15,11 +15,11 @@ pub(crate) fn too_early(installed: &Installed) -> Result<(), String> {
     room.manner(|manner| manner.too_early = true);
     room.go("https://www.site.test/?early");
     let seen = room.end();
-    let answer = again(&seen, "/?early");
+    let response = again(&seen, "/?early");
     // Whoever sends early has to come by his page at last.
     let mut asked = seen.iter().flat_map(Seen::requests).filter(|r| r.target == "/?early");
     assert!(asked.next_back().is_some_and(|request| request.status == 200), "{}", words(&seen));
-    room.found("425-page", answer)?;
+    room.found("425-page", response)?;
 
     for (habit, target, script) in [
         (
@@ -107,8 +107,8 @@ pub(crate) fn refused(installed: &Installed) -> Result<(), String> {
     room.visit(PAGE);
     room.manner(|manner| manner.accepts_early = false);
     let seen = room.visit("https://www.site.test/?refused");
-    let answer = sent_again(&seen, "/?refused");
-    room.found("early-data-refused", answer)?;
+    let response = sent_again(&seen, "/?refused");
+    room.found("early-data-refused", response)?;
     let seen = room.visit(PAGE);
     room.found(
         "after-a-refusal",
@@ -119,8 +119,8 @@ pub(crate) fn refused(installed: &Installed) -> Result<(), String> {
     room.visit(PAGE);
     room.manner(|manner| manner.knows_tickets = false);
     let seen = room.visit("https://www.site.test/?unknown");
-    let answer = sent_again(&seen, "/?unknown");
-    room.found("ticket-unknown", answer)?;
+    let response = sent_again(&seen, "/?unknown");
+    room.found("ticket-unknown", response)?;
     room.manner(|manner| manner.knows_tickets = true);
     let seen = room.visit(PAGE);
     room.found("after-an-unknown-ticket", how(&seen, "/"))
@@ -143,8 +143,8 @@ pub(crate) fn changes(installed: &Installed) -> Result<(), String> {
         room.visit(PAGE);
         room.becomes(&after);
         let seen = room.visit(&format!("https://www.site.test/?{habit}"));
-        let answer = sent_again(&seen, &format!("/?{habit}"));
-        room.found(&format!("change-{habit}"), answer)?;
+        let response = sent_again(&seen, &format!("/?{habit}"));
+        room.found(&format!("change-{habit}"), response)?;
         // And the visit after it, with the server as it is now.
         let target = format!("/?after-{habit}");
         let seen = room.visit(&format!("https://www.site.test{target}"));

@@ -36,13 +36,13 @@ pub(crate) fn looks(installed: &Installed) -> Result<(), String> {
         _ => "three segments or more",
     };
     room.found("client-hello-first", format!("{}, {}", group(&first), segments(&first)))?;
-    let answer = format!(
+    let response = format!(
         "{}, {}, {}",
         group(&again),
         segments(&again),
         how(std::slice::from_ref(&again), "/")
     );
-    room.found("client-hello-return", answer)
+    room.found("client-hello-return", response)
 }
 
 /// The length of its first ClientHello with the record's header, in bytes.
@@ -78,13 +78,13 @@ pub(crate) fn ahead(installed: &Installed) -> Result<(), String> {
     }
     let spent: Vec<String> = idle.iter().flat_map(|seen| seen.offered.clone()).collect();
     let announced = idle.iter().filter(|seen| seen.announced_early()).count();
-    let answer = format!(
+    let response = format!(
         "6 return visits: {early} early, {} connections unused, {} tickets spent on them, \
          {announced} that announced early data",
         idle.len(),
         spent.len()
     );
-    room.found("speculation", answer)?;
+    room.found("speculation", response)?;
 
     // A page names a server that it will need.
     room.visit("https://other.test/");
@@ -94,7 +94,7 @@ pub(crate) fn ahead(installed: &Installed) -> Result<(), String> {
     let ahead = seen.iter().find(|seen| {
         seen.tls().is_some_and(|tls| tls.server_name.as_deref() == Some("other.test"))
     });
-    let answer = ahead.map_or("does not connect".to_owned(), |seen| {
+    let response = ahead.map_or("does not connect".to_owned(), |seen| {
         let ticket = if seen.offered.is_empty() { "without a ticket" } else { "with a ticket" };
         let early = match (seen.announced_early(), seen.early()) {
             (false, _) => "no early data announced",
@@ -103,7 +103,7 @@ pub(crate) fn ahead(installed: &Installed) -> Result<(), String> {
         };
         format!("connects {ticket}, {early}")
     });
-    room.found("preconnect", answer)
+    room.found("preconnect", response)
 }
 
 /// Tickets of one name, offered to another one of the same server.

@@ -57,8 +57,8 @@ impl Visits {
         self.end()
     }
 
-    fn found(&mut self, habit: &str, answer: impl AsRef<str>) -> Result<(), String> {
-        found(&self.installed, habit, answer.as_ref(), &std::mem::take(&mut self.seen))
+    fn found(&mut self, habit: &str, response: impl AsRef<str>) -> Result<(), String> {
+        found(&self.installed, habit, response.as_ref(), &std::mem::take(&mut self.seen))
     }
 
     /// Runs a script in a page whose connection has ended, waits for the request, and says how it
@@ -122,8 +122,8 @@ fn spoken(visits: &mut Visits, name: &str, protocol: &str) -> Result<(), String>
         .map(|number| {
             let target = format!("/?{number}");
             let (seen, lines) = visits.visit(&target);
-            let answer = answer(&seen, &lines, &target);
-            answer.split(':').next().unwrap_or_default().to_owned()
+            let response = answer(&seen, &lines, &target);
+            response.split(':').next().unwrap_or_default().to_owned()
         })
         .collect();
     visits.found(&key("six-returns"), six.join(", "))

@@ -78,11 +78,11 @@ pub(crate) fn methods(installed: &Installed) -> Result<(), String> {
     crate::within(|| room.heard().iter().any(|request| request.target == "/across"));
     let seen = room.end();
     let first = seen.iter().flat_map(Seen::requests).find(|request| request.target == "/across");
-    let answer = first.map_or("nothing is sent".to_owned(), |request| {
+    let response = first.map_or("nothing is sent".to_owned(), |request| {
         let when = if request.early { "early" } else { "late" };
         format!("{} {when}", request.method)
     });
-    room.found("preflight", answer)
+    room.found("preflight", response)
 }
 
 /// Images of a page: on its connection, on others beside it, and of another site.

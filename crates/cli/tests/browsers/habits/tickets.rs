@@ -45,11 +45,11 @@ fn kept(room: &mut Room, tickets: usize) -> Result<(), String> {
     distinct.dedup();
     let twice =
         if distinct.len() < offered.len() { "used again and again" } else { "each used once" };
-    let answer = match &offered[..] {
+    let response = match &offered[..] {
         [] => "none is used".to_owned(),
         _ => format!("keeps {}: {}, {twice}", distinct.len(), offered.join(" ")),
     };
-    room.found(&format!("tickets-{tickets}"), answer)
+    room.found(&format!("tickets-{tickets}"), response)
 }
 
 /// A ticket's place among those of its connection.
@@ -68,12 +68,12 @@ pub(crate) fn side_by_side(installed: &Installed) -> Result<(), String> {
         distinct.sort();
         distinct.dedup();
         let connections = super::requests::several(&seen);
-        let answer = format!(
+        let response = format!(
             "{connections}; {} tickets offered, {} of them different",
             used.len(),
             distinct.len()
         );
-        room.found(&format!("side-by-side-of-{tickets}"), answer)?;
+        room.found(&format!("side-by-side-of-{tickets}"), response)?;
     }
     Ok(())
 }

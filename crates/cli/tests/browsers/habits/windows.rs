@@ -78,9 +78,9 @@ pub(crate) fn history(installed: &Installed) -> Result<(), String> {
     std::thread::sleep(std::time::Duration::from_secs(1));
     let seen = room.end();
     let asked = seen.iter().any(|seen| seen.asked("/kept"));
-    let answer = match asked {
+    let response = match asked {
         true => format!("asks, {}", how(&seen, "/kept")),
         false => "asks nobody".to_owned(),
     };
-    room.found("back", answer)
+    room.found("back", response)
 }

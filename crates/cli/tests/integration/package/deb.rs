@@ -109,8 +109,8 @@ fn upgrades(machine: &Machine) {
     let failed: Vec<_> = log.lines().filter(|line| !line.starts_with("200 ")).collect();
     assert!(failed.is_empty(), "of {} failed: {failed:?}", log.lines().count());
     assert!(log.lines().filter(|line| early(line)).count() > 40, "{log}");
-    let answer = machine.ask(&fetch);
-    assert!(early(answer.trim()), "a session of the version before is worth its while: {answer}");
+    let response = machine.ask(&fetch);
+    assert!(early(response.trim()), "a session of the version before is worth its while: {response}");
     println!("{} requests during an upgrade, 0 failed", log.lines().count());
 }
 
@@ -190,8 +190,8 @@ fn comes_back(machine: &Machine) {
 }
 
 /// Whether bytes were sent early and accepted.
-fn early(answer: &str) -> bool {
-    answer.strip_prefix("200 ").and_then(|bytes| bytes.parse().ok()).is_some_and(|n: i64| n > 0)
+fn early(response: &str) -> bool {
+    response.strip_prefix("200 ").and_then(|bytes| bytes.parse().ok()).is_some_and(|n: i64| n > 0)
 }
 
 fn main_process(machine: &Machine) -> String {

@@ -29,8 +29,8 @@ fn it_serves_with_nothing_else_about() {
 
     let mut container = Container::start(&root);
     let health = "for _ in {1..600}; do $firstflight health && break; sleep 0.1; done";
-    let answers = container.ask(health);
-    assert_eq!(answers.lines().last(), Some("ok"), "{answers}");
+    let responses = container.ask(health);
+    assert_eq!(responses.lines().last(), Some("ok"), "{responses}");
     let fetch = "$firstflight fetch --insecure --silent --show-error --tls-earlydata --ssl-sessions \
                  /tmp/jar --output /tmp/page --write-out '%{http_code} %{tls_earlydata}\\n'";
     // By /etc/hosts, and by DNS.

@@ -16,8 +16,8 @@ fn aio(stage: &Stage, flags: &[&str]) -> Value {
 
 /// resumed, early, key phases, version; and how many answers with the page.
 fn outcome(said: &Value) -> (String, usize) {
-    let answers = said["answers"].as_array().unwrap();
-    let pages = answers.iter().filter(|a| a["status"] == 200 && a["body"] == PAGE).count();
+    let responses = said["answers"].as_array().unwrap();
+    let pages = responses.iter().filter(|a| a["status"] == 200 && a["body"] == PAGE).count();
     (fields(said, "resumed early key_phase version"), pages)
 }
 

@@ -19,8 +19,8 @@ fn ask(
     assert_eq!(link.ask(get("/index.html?session")).status, 200);
     link.close();
     stage.relay.rule(rule);
-    let (link, answers) = client.connect_early(stage.port(), &[get(target)]);
-    assert_eq!((answers[0].status, &*answers[0].body), (200, PAGE), "{target}");
+    let (link, responses) = client.connect_early(stage.port(), &[get(target)]);
+    assert_eq!((responses[0].status, &*responses[0].body), (200, PAGE), "{target}");
     link.close();
 }
 

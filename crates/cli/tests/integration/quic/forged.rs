@@ -17,8 +17,8 @@ use crate::running::PAGE;
 fn still_serves(stage: &mut Stage) {
     let client = Client::new(&stage.cert);
     let mut link = client.connect(stage.port());
-    let answer = link.ask(get("/index.html?honest"));
-    assert_eq!((answer.status, &*answer.body), (200, PAGE));
+    let response = link.ask(get("/index.html?honest"));
+    assert_eq!((response.status, &*response.body), (200, PAGE));
     link.close();
     let log = stage.end();
     assert_eq!(log.last().unwrap()["target"], "/index.html?honest");
@@ -147,7 +147,7 @@ fn rfc9000_10_3_guessing_at_stateless_resets() {
     let mut link = client.connect(stage.port());
     assert_eq!(link.ask(get("/index.html?before")).status, 200);
     let attacker = Attacker::new(stage.server.address);
-    let mut answers = 0;
+    let mut responses = 0;
     for number in 0..2_000_u32 {
         let mut guess = vec![0x40; 50];
         guess[1..5].copy_from_slice(&number.to_be_bytes());
@@ -156,10 +156,10 @@ fn rfc9000_10_3_guessing_at_stateless_resets() {
             // What comes is a reset, shorter than what it answers (section 10.3.3).
             let came = attacker.settle(&guess[1..9]);
             assert!(came.iter().all(|reset| reset.len() < guess.len()), "{came:?}");
-            answers += came.len();
+            responses += came.len();
         }
     }
-    assert!(answers > 0, "no reset at all");
+    assert!(responses > 0, "no reset at all");
     // Nor does the client take what somebody else made up.
     stage.relay.send_down(&[0x41; 60]);
     assert_eq!(link.ask(get("/index.html?after")).status, 200);

@@ -49,8 +49,8 @@ impl Nodes {
             let mut link = self.client.connect(self.relay.port);
             assert_eq!(link.ask(get("/index.html")).status, 200);
             link.close();
-            let (link, answers) = self.client.connect_early(self.relay.port, &[get(&target)]);
-            assert_eq!(answers[0].status, 200);
+            let (link, responses) = self.client.connect_early(self.relay.port, &[get(&target)]);
+            assert_eq!(responses[0].status, 200);
             let early = link.early == Some(true);
             link.close();
             early && self.counts(&target, "claim", "won") == [(node, 1)]

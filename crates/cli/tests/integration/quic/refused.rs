@@ -65,8 +65,8 @@ fn rfc9001_4_6_2_rustls_asks_again() {
         for (target, early) in [("/a", false), ("/b", true), ("/c", false), ("/d", true)] {
             if early {
                 restart.restart(&mut stage);
-                let (link, answers) = client.connect_early(stage.port(), &[post(target)]);
-                assert_eq!((link.early, &*answers[0].body), (Some(false), "up\n"));
+                let (link, responses) = client.connect_early(stage.port(), &[post(target)]);
+                assert_eq!((link.early, &*responses[0].body), (Some(false), "up\n"));
                 link.close();
             } else {
                 let mut link = client.connect(stage.port());

@@ -23,8 +23,8 @@ fn record(stage: &Stage, client: &Client, count: usize) -> Vec<Recorded> {
     client.connect(stage.port()).ask(get("/index.html"));
     let one = |number: usize| {
         let target = format!("/index.html?flight={number}");
-        let (link, answers) = client.connect_early(stage.port(), &[get(&target)]);
-        assert_eq!((link.early, answers[0].status), (Some(true), 200));
+        let (link, responses) = client.connect_early(stage.port(), &[get(&target)]);
+        assert_eq!((link.early, responses[0].status), (Some(true), 200));
         link.close();
         Recorded { datagrams: stage.relay.flight(), target }
     };
@@ -49,8 +49,8 @@ fn counts<'a>(log: &'a [Value], field: &str, value: impl Into<Value>) -> HashMap
 
 /// Each flight was executed once, and whoever comes now is served.
 fn executed_once(stage: &mut Stage, recorded: &[Recorded], client: &Client) {
-    let (link, answers) = client.connect_early(stage.port(), &[get("/index.html?honest")]);
-    assert_eq!((link.early, answers[0].status), (Some(true), 200));
+    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html?honest")]);
+    assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
     let log = stage.end();
     let executed = counts(&log, "executed", true);
@@ -95,8 +95,8 @@ fn rfc9001_9_2_a_copy_of_early_data_that_was_lost_executes_nothing() {
         Way::Up => without_early_data(&datagram).into_iter().collect(),
         Way::Down => vec![datagram],
     });
-    let (link, answers) = client.connect_early(stage.port(), &[get("/index.html?lost")]);
-    assert_eq!((link.early, answers[0].status), (Some(true), 200));
+    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html?lost")]);
+    assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
     let line = stage.server.lines(2).remove(1);
     assert_eq!(fields(&line, "early executed"), "false true");

@@ -12,13 +12,13 @@ fn rustls_full_resumed_and_early() {
     let client = Client::new(&stage.cert);
     for _ in 0..2 {
         let mut link = client.connect(stage.port());
-        let answer = link.ask(get("/index.html"));
-        assert_eq!((answer.status, &*answer.body), (200, PAGE));
+        let response = link.ask(get("/index.html"));
+        assert_eq!((response.status, &*response.body), (200, PAGE));
         link.close();
     }
     stage.answer_first(2);
-    let (link, answers) = client.connect_early(stage.port(), &[get("/index.html")]);
-    assert_eq!((link.early, answers[0].status, &*answers[0].body), (Some(true), 200, PAGE));
+    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    assert_eq!((link.early, responses[0].status, &*responses[0].body), (Some(true), 200, PAGE));
     link.close();
     assert_eq!(stage.seen(3), [FULL, RESUMED, EARLY]);
 }
@@ -29,8 +29,8 @@ fn rustls_refused_by_a_server_without_its_keys() {
     let client = Client::new(&stage.cert);
     client.connect(stage.port()).ask(get("/index.html"));
     stage.restart("", &[]);
-    let (link, answers) = client.connect_early(stage.port(), &[get("/index.html")]);
-    assert_eq!((link.early, answers[0].status), (Some(false), 200));
+    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    assert_eq!((link.early, responses[0].status), (Some(false), 200));
     link.close();
     assert_eq!(stage.seen(2), [FULL, FULL]);
 }
@@ -69,8 +69,8 @@ fn rustls_with_chacha20() {
     let chacha = CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
     let client = Client::with(&stage.cert, |suite| suite == chacha);
     client.connect(stage.port()).ask(get("/index.html"));
-    let (link, answers) = client.connect_early(stage.port(), &[get("/index.html")]);
-    assert_eq!((link.early, answers[0].status), (Some(true), 200));
+    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
     assert!(stage.server.lines(2).iter().all(|l| l["cipher"] == "TLS_CHACHA20_POLY1305_SHA256"));
 }
@@ -84,8 +84,8 @@ fn rfc9000_8_1_rustls_shows_its_address_or_a_token() {
     link.close();
     assert_eq!(stage.relay.retries(), 1);
     stage.answer_first(1);
-    let (link, answers) = client.connect_early(stage.port(), &[get("/index.html")]);
-    assert_eq!((link.early, answers[0].status), (Some(true), 200));
+    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
     assert_eq!((stage.relay.retries(), stage.seen(2)), (1, vec![FULL.into(), EARLY.into()]));
 }
@@ -97,8 +97,8 @@ fn rustls_sends_early_data_again_after_a_retry() {
     let client = Client::without_tokens(&stage.cert);
     client.connect(stage.port()).ask(get("/index.html"));
     stage.answer_first(1);
-    let (link, answers) = client.connect_early(stage.port(), &[get("/index.html")]);
-    assert_eq!((link.early, answers[0].status), (Some(true), 200));
+    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
     assert_eq!((stage.relay.retries(), stage.seen(2)), (2, vec![FULL.into(), EARLY.into()]));
 }

@@ -115,22 +115,22 @@ impl Client {
                 panic!("no session with early data");
             };
             let (mut http, driver) = begin_http(&connection).await;
-            let mut answers = ask_all(&mut http, port, asks).await;
+            let mut responses = ask_all(&mut http, port, asks).await;
             let taken = accepted.await;
             if !taken {
                 // Its streams are gone. Without its driver it cannot close what goes on.
                 driver.abort();
                 let _ = driver.await;
                 http = begin_http(&connection).await.0;
-                for (answer, ask) in answers.iter_mut().zip(asks) {
+                for (response, ask) in responses.iter_mut().zip(asks) {
                     // One whose stream was opened late was no early data.
-                    if answer.is_err() {
-                        *answer = ask_all(&mut http, port, slice::from_ref(ask)).await.remove(0);
+                    if response.is_err() {
+                        *response = ask_all(&mut http, port, slice::from_ref(ask)).await.remove(0);
                     }
                 }
             }
             let link = Link { client: self, endpoint, connection, http, port, early: Some(taken) };
-            (link, answers.into_iter().map(Result::unwrap).collect())
+            (link, responses.into_iter().map(Result::unwrap).collect())
         })
     }
 
@@ -166,8 +166,8 @@ impl TokenStore for NoTokens {
 impl Link<'_> {
     /// One request and its response.
     pub(crate) fn ask(&mut self, ask: Ask) -> Answer {
-        let answers = ask_all(&mut self.http, self.port, slice::from_ref(&ask));
-        self.client.wait(answers).remove(0).unwrap()
+        let responses = ask_all(&mut self.http, self.port, slice::from_ref(&ask));
+        self.client.wait(responses).remove(0).unwrap()
     }
 
     /// New keys from here on (RFC 9001 section 6).
@@ -214,11 +214,11 @@ async fn begin_http(connection: &Connection) -> (Http, JoinHandle<()>) {
 async fn ask_all(http: &mut Http, port: u16, asks: &[Ask]) -> Vec<Result<Answer, String>> {
     let asked = asks.iter().map(|ask| tokio::spawn(answer(http.clone(), port, ask.clone())));
     let asked: Vec<_> = asked.collect();
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for one in asked {
-        answers.push(one.await.unwrap());
+        responses.push(one.await.unwrap());
     }
-    answers
+    responses
 }
 
 async fn answer(mut http: Http, port: u16, ask: Ask) -> Result<Answer, String> {

@@ -152,8 +152,8 @@ impl Server {
         while let Some((text, early)) = read_request(&mut tls).await {
             let number = self.remember(text, early, connection);
             match (manner.answer)(number, early) {
-                Answer::Say(answer, keep) => {
-                    if tls.write_all(answer.as_bytes()).await.is_err() {
+                Answer::Say(response, keep) => {
+                    if tls.write_all(response.as_bytes()).await.is_err() {
                         return;
                     }
                     let _ = tls.flush().await;
@@ -162,8 +162,8 @@ impl Server {
                         return;
                     }
                 }
-                Answer::Drop(answer) => {
-                    let _ = tls.write_all(answer.as_bytes()).await;
+                Answer::Drop(response) => {
+                    let _ = tls.write_all(response.as_bytes()).await;
                     let _ = tls.flush().await;
                     return;
                 }

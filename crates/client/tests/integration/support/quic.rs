@@ -259,13 +259,13 @@ impl QuicServer {
                 seen.len() - 1
             };
             let say = |status: u16| http::Response::builder().status(status);
-            let answer = (manner.answer)(number, early);
-            if let QuicAnswer::After(statuses) = answer {
+            let response = (manner.answer)(number, early);
+            if let QuicAnswer::After(statuses) = response {
                 for status in statuses {
                     stream.send_response(say(*status).body(()).unwrap()).await.unwrap();
                 }
             }
-            match answer {
+            match response {
                 QuicAnswer::After(_) => {
                     // Whoever refuses one of the heads has turned away.
                     let _ = stream.send_response(say(200).body(()).unwrap()).await;
@@ -277,7 +277,7 @@ impl QuicServer {
                     stream.send_response(head.body(()).unwrap()).await.unwrap();
                     stream.send_data(Bytes::from_static(body.as_bytes())).await.unwrap();
                     stream.finish().await.unwrap();
-                    if let QuicAnswer::Last(..) = answer {
+                    if let QuicAnswer::Last(..) = response {
                         let _ = http.shutdown(0).await;
                     }
                 }

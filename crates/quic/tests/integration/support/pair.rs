@@ -91,10 +91,10 @@ impl Pair {
     }
 
     /// A judge's answer for all connections to come.
-    pub(crate) fn judge(&mut self, answer: bool) {
+    pub(crate) fn judge(&mut self, response: bool) {
         let (setup, crypto) = (self.setup.clone(), self.crypto.clone());
         self.policy = Box::new(move |_| {
-            let judged = crypto.for_connection(Box::new(move |_| answer), None);
+            let judged = crypto.for_connection(Box::new(move |_| response), None);
             Answer::Accept(setup.server_config(judged))
         });
     }

@@ -210,13 +210,13 @@ impl Node {
         answer: StoreAnswer,
         now: i64,
     ) -> Result<Flight, SharedRefusal> {
-        let answer = match answer {
+        let response = match response {
             StoreAnswer::Unknown(_) if setting.leaves_out(Rule::RefuseUnknown) => StoreAnswer::Won,
-            answer => answer,
+            response => response,
         };
         let skew = if setting.leaves_out(Rule::Freshness) { 0 } else { pending.skew };
         let offer = Offer::new(ClaimKey::of_flight(&[1; 32]), skew, millis(pending.seen_at), 0);
-        SharedGate::new(setting.config).settle(&offer, answer, millis(self.clock(now)))
+        SharedGate::new(setting.config).settle(&offer, response, millis(self.clock(now)))
     }
 }
 

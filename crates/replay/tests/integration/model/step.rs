@@ -101,7 +101,7 @@ impl World {
         let clock = self.nodes[node].clock(self.now());
         let skew = self.skew(setting, node) as i32;
         let pending =
-            Pending { node, original, skew, seen_at: clock, answer: None, is_forgotten: false };
+            Pending { node, original, skew, seen_at: clock, response: None, is_forgotten: false };
         if original {
             self.original = Original::Asking;
         }
@@ -137,11 +137,11 @@ impl World {
     fn settle(&mut self, setting: &Setting, pending: usize) {
         let pending = self.pending.remove(pending);
         let node = &self.nodes[pending.node];
-        let answer = match &pending.answer {
+        let response = match &pending.answer {
             Some(reply) => node.answer(setting, reply, self.now()),
             None => StoreAnswer::Unknown(Unknown::Slow),
         };
-        self.conclude(setting, &pending, answer);
+        self.conclude(setting, &pending, response);
     }
 
     fn give_up(&mut self, setting: &Setting, pending: usize) {
@@ -161,10 +161,10 @@ impl World {
     }
 
     /// What the node does with a connection, now that its claim is won, lost or unknown.
-    fn conclude(&mut self, setting: &Setting, pending: &Pending, answer: StoreAnswer) {
+    fn conclude(&mut self, setting: &Setting, pending: &Pending, response: StoreAnswer) {
         let node = &self.nodes[pending.node];
-        let settled = node.settle(setting, pending, answer, self.now());
-        if !matches!(answer, StoreAnswer::Unknown(_)) {
+        let settled = node.settle(setting, pending, response, self.now());
+        if !matches!(response, StoreAnswer::Unknown(_)) {
             self.nodes[pending.node].filter = true;
         }
         let runs = settled.is_ok_and(|flight| flight.won());
@@ -174,7 +174,7 @@ impl World {
         if !setting.honest {
             return;
         }
-        self.counted_again |= self.lost && answer == StoreAnswer::Won;
+        self.counted_again |= self.lost && response == StoreAnswer::Won;
         if pending.original {
             self.original = match settled {
                 Ok(_) if runs => Original::RanEarly,
@@ -199,7 +199,7 @@ impl World {
     fn refused(&mut self, setting: &Setting, node: usize) {
         match setting.leaves_out(Rule::Spends) {
             true => self.run_late(),
-            false => self.waiting = Some(Waiting { node, answer: None, is_late: false }),
+            false => self.waiting = Some(Waiting { node, response: None, is_late: false }),
         }
     }
 

@@ -24,8 +24,8 @@ pub(crate) async fn send(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket
 /// the connection already, it is the connection's, from a strange address, and nothing is answered.
 pub(crate) async fn replay(server: SocketAddr, datagrams: &[Vec<u8>]) -> UdpSocket {
     let socket = send(server, datagrams).await;
-    let mut answer = [0; 2000];
-    timeout(TEST_TIMEOUT, socket.recv(&mut answer)).await.expect("the server answers").unwrap();
+    let mut response = [0; 2000];
+    timeout(TEST_TIMEOUT, socket.recv(&mut response)).await.expect("the server answers").unwrap();
     socket
 }
 

@@ -212,17 +212,17 @@ impl Client {
         tcp: &mut TcpStream,
         enough: impl Fn(&[u8]) -> bool,
     ) -> Vec<u8> {
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         let mut buffer = [0; 4096];
-        while !enough(&answer) {
+        while !enough(&response) {
             match self.machine.read(&mut buffer) {
-                Ok(Progress::Done(count)) => answer.extend_from_slice(&buffer[..count]),
+                Ok(Progress::Done(count)) => response.extend_from_slice(&buffer[..count]),
                 Ok(Progress::NeedsInput) => self.exchange(tcp).await,
                 Ok(Progress::Closed) | Err(_) => break,
             }
         }
         self.send(tcp).await;
-        answer
+        response
     }
 
     /// Completes the handshake.
@@ -380,11 +380,11 @@ async fn answer(
     if target.contains("slow") {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    let mut answer = Response::new(Full::from("upstream\n"));
+    let mut response = Response::new(Full::from("upstream\n"));
     if early && target.contains("refuse-early") {
-        *answer.status_mut() = http::StatusCode::TOO_EARLY;
+        *response.status_mut() = http::StatusCode::TOO_EARLY;
     }
-    Ok(answer)
+    Ok(response)
 }
 
 /// HTTP/2 by hand, so that a test decides which bytes are early: the preface and empty SETTINGS.

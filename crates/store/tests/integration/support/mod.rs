@@ -87,11 +87,11 @@ pub(crate) async fn until(store: &Store, wanted: StoreAnswer) {
 pub(crate) async fn until_within(store: &Store, wanted: StoreAnswer, patience: Duration) {
     let end = Instant::now() + patience;
     loop {
-        let answer = claim(store, fresh()).await;
-        if answer == wanted {
+        let response = claim(store, fresh()).await;
+        if response == wanted {
             return;
         }
-        assert!(Instant::now() < end, "{patience:?} passed: {answer:?}, not yet {wanted:?}");
+        assert!(Instant::now() < end, "{patience:?} passed: {response:?}, not yet {wanted:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -25,7 +25,7 @@ impl Peer {
         answer: impl Fn(Vec<String>) -> Vec<u8> + Clone + Send + Sync + 'static,
     ) -> Self {
         Self::raw(move |mut stream| {
-            let answer = answer.clone();
+            let response = response.clone();
             async move {
                 while let Some(lines) = head(&mut stream).await {
                     let length =
