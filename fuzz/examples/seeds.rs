@@ -65,7 +65,7 @@ fn main() -> Outcome {
         put(&folder, "condition", name, condition.as_bytes())?;
     }
     for (name, bytes) in ANSWERS {
-        put(&folder, "answer", name, bytes)?;
+        put(&folder, "response", name, bytes)?;
     }
     for (name, bytes) in STORE_ANSWERS {
         put(&folder, "store", name, bytes)?;

@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
     for bytes in bytes.as_chunks::<{ HandoffQuery::LENGTH }>().0 {
         let Some(question) = HandoffQuery::parse(bytes) else { continue };
         assert_eq!(HandoffQuery::parse(&question.to_bytes()).as_ref(), Some(&question));
-        let response = question.answer(&gate, common, now);
-        assert_eq!(Answer::parse(response.to_byte()), Some(response));
+        let reply = question.reply(&gate, common, now);
+        assert_eq!(Answer::parse(reply.to_byte()), Some(reply));
     }
 });

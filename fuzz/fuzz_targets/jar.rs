@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use firstflight_client::{Jar, JarKey, Origin, TrustId, Wanted};
+use firstflight_client::{Jar, JarKey, JarQuery, Origin, TrustId};
 use firstflight_tickets::KeyEncryption;
 use firstflight_tls::{Trust, Version};
 use libfuzzer_sys::fuzz_target;
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn use_it(jar: &Jar) {
     let mut warnings = Vec::new();
-    let wanted = Wanted {
+    let wanted = JarQuery {
         origin: &Origin { scheme: "https".into(), host: "a".into(), port: 443 },
         trust: &TrustId::of(&Trust::System).expect("a name for the system's trust"),
         tcp: Some(&[b"h2".to_vec()]),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use firstflight_fuzz::quic::{Peer, Wire, pieces, resumption, server_crypto, spoilt};
 use firstflight_quic::foreign::initial_packet;
-use firstflight_quic::{Rehearsal, Resumption};
+use firstflight_quic::{FirstFlightPreview, Resumption};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -64,6 +64,6 @@ fn rehearse(hello: &[u8]) {
     }));
     server.read(hello);
     let rehearsal = server_crypto().rehearse(hello, None).expect("memory");
-    let would = matches!(rehearsal, Rehearsal::EarlyData(_));
+    let would = matches!(rehearsal, FirstFlightPreview::EarlyData(_));
     assert_eq!(would, asked.load(Ordering::Relaxed), "the rehearsal was wrong");
 }

@@ -13,7 +13,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::answer::{Body, plain};
+use crate::response::{Body, plain};
 
 /// A text that changes, and those who follow it.
 pub(crate) struct Channel {

@@ -12,8 +12,6 @@
 //!
 //! [`Admin`] serves what a [`Source`] says.
 
-mod answer;
-mod answers;
 mod console;
 mod counts;
 mod error;
@@ -25,6 +23,8 @@ mod login;
 mod patience;
 mod permits;
 mod reasons;
+mod response;
+mod responses;
 mod running;
 mod serve;
 mod service;

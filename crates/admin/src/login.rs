@@ -8,9 +8,9 @@ use hyper::body::Incoming;
 use maud::html;
 use tokio::time::timeout;
 
-use crate::answer::{Body, HTML, plain, text};
 use crate::console;
 use crate::guard::COOKIE_NAME;
+use crate::response::{Body, HTML, plain, text};
 use crate::token::COOKIE_LIFE;
 
 /// For who brings no token: a form for browsers, a line for programs.

@@ -195,7 +195,7 @@ fn serve(
     let shared = permit.clone();
     let response = service_fn(move |request| {
         let (service, permit) = (service.clone(), shared.clone());
-        async move { Ok::<_, std::convert::Infallible>(service.answer(request, &permit).await) }
+        async move { Ok::<_, std::convert::Infallible>(service.response(request, &permit).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

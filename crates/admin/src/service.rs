@@ -10,11 +10,11 @@ use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
-use crate::answer::{Body, HTML, PLAIN, guarded, plain, text};
 use crate::console::{self, SCRIPT, STYLE};
 use crate::guard::{Guard, Refusal};
 use crate::login;
 use crate::permits::Permit;
+use crate::response::{Body, HTML, PLAIN, guarded, plain, text};
 use crate::watch::SourceWatcher;
 
 /// Answers requests on any number of connections.
@@ -33,7 +33,7 @@ impl Service {
 
     /// Answers a request on the connection with this permit. Where there is a token, the connection
     /// of a request without it is closed after the response, so that it does not keep a permit.
-    pub(crate) async fn answer(
+    pub(crate) async fn response(
         &self,
         request: Request<Incoming>,
         permit: &Permit,

@@ -85,10 +85,10 @@ async fn connection(incoming: Incoming, config: ServerConfig) -> Result<(), Fail
     // SETTINGS that change nothing (RFC 9114 section 6.2.1).
     let mut control = connection.open_uni().await?;
     control.write_all(&[0, 4, 0]).await?;
-    answer(&connection).await
+    response(&connection).await
 }
 
-async fn answer(connection: &Connection) -> Result<(), Failed> {
+async fn response(connection: &Connection) -> Result<(), Failed> {
     // A HEADERS frame with `:status: 200` of the static table, and a DATA frame.
     let mut page = vec![1, 3, 0, 0, 0xc0 | 25, 0, 0x44, 0];
     page.extend_from_slice(&[b'x'; 1024]);

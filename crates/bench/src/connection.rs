@@ -7,8 +7,8 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpFastOpenConnect;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::answer::{Answer, Answered};
 use crate::failure::Failure;
+use crate::response::{Answer, Answered};
 use crate::tally::Finished;
 use crate::{ErrorKind, Exchange, Transport};
 
@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     intended: Instant,
     /// How much of the request the TLS machine has taken.
     requested: usize,
-    answer: Answer,
+    response: Answer,
     tickets: Vec<Session>,
     has_tickets: bool,
     said_goodbye: bool,
@@ -70,7 +70,7 @@ impl Connection {
             machine,
             intended,
             requested: 0,
-            answer: Answer::expect(&shared.exchange, Transport::Tcp),
+            response: Answer::expect(&shared.exchange, Transport::Tcp),
             tickets: Vec::new(),
             has_tickets: false,
             said_goodbye: false,
@@ -200,7 +200,7 @@ impl Connection {
 
     fn answered_by(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.first_byte.get_or_insert_with(|| self.intended.elapsed());
-        self.answer.feed(bytes)?;
+        self.response.feed(bytes)?;
         self.note_whole(false);
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Connection {
 
     fn note_whole(&mut self, ended: bool) {
         if self.answered.is_none()
-            && let Some(answered) = self.answer.whole(ended)
+            && let Some(answered) = self.response.whole(ended)
         {
             self.answered = Some((self.intended.elapsed(), answered));
         }

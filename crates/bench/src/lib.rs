@@ -12,7 +12,6 @@
 //! says, not what was requested; only those that were what was requested have a latency. TLS 1.3
 //! tickets are used once, and come from a warm-up and from the run itself.
 
-mod answer;
 mod config;
 mod connection;
 mod cpu;
@@ -26,6 +25,7 @@ mod ledger;
 mod memory;
 mod quic;
 pub mod remote;
+mod response;
 mod result;
 mod run;
 mod schedule;
@@ -34,12 +34,12 @@ mod tally;
 mod tickets;
 mod worker;
 
-pub use answer::{Answer, Answered};
 pub use config::{Exchange, Kind, Limit, LoadConfig, Model, Transport};
 pub use error::LoadError;
 pub use failure::BadAnswer;
 pub use flood::{Flood, FloodConfig, FloodPart, FloodResult, FloodTrial, Forgery};
 pub use latency::Latency;
+pub use response::{Answer, Answered};
 pub use result::LoadResult;
 pub use run::{LoadProgress, run};
 pub use schedule::{Arrivals, Schedule, SchedulePlan};

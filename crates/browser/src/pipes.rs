@@ -17,7 +17,7 @@ impl Pipes {
     /// Reads on a thread of its own, which ends with the browser.
     pub(crate) fn new(
         commands: Box<dyn Write + Send>,
-        answers: Box<dyn Read + Send>,
+        responses: Box<dyn Read + Send>,
     ) -> io::Result<Self> {
         let (sender, messages) = channel();
         thread::Builder::new().name("chromium's answers".to_owned()).spawn(move || {

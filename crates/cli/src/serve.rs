@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use firstflight::lifecycle::{Way, raise_file_limit};
+use firstflight::lifecycle::{HandoffChannel, raise_file_limit};
 use firstflight_config::{LogFormat, LogSettings};
 use firstflight_server::ServerError;
 use tracing::warn;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<E
 fn start(
     args: ServeArgs,
     memory: io::Result<bool>,
-    way: Option<Arc<Way>>,
+    way: Option<Arc<HandoffChannel>>,
 ) -> anyhow::Result<ExitCode> {
     let file = args.config.clone();
     let source = Source { file, read: Box::new(move || settings(&args).and_then(complete)) };

@@ -29,7 +29,7 @@ impl Echo {
         socket.set_read_timeout(Some(LOOK_UP)).map_err(failed)?;
         let ended = Arc::new(AtomicBool::new(false));
         let until = ended.clone();
-        let thread = network.server().spawn("echo", move || answer(&socket, &until))?;
+        let thread = network.server().spawn("echo", move || response(&socket, &until))?;
         Ok(Self { ended, thread: Some(thread) })
     }
 }
@@ -44,7 +44,7 @@ impl Drop for Echo {
     }
 }
 
-fn answer(socket: &UdpSocket, ended: &AtomicBool) {
+fn response(socket: &UdpSocket, ended: &AtomicBool) {
     let mut buffer = [0; 64];
     while !ended.load(Ordering::Relaxed) {
         if let Ok((length, from)) = socket.recv_from(&mut buffer) {

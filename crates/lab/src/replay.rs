@@ -19,8 +19,8 @@ use crate::servers::{Ability, Running};
 use crate::{Certificate, Group, Http, Kind, LabError, ServerKind, Size, Transport};
 
 /// What the attack is tried on: the smallest GET by early data.
-fn asked(transport: Transport) -> Asked {
-    Asked {
+fn asked(transport: Transport) -> RequestedConnection {
+    RequestedConnection {
         workload: Workload::Get,
         transport,
         version: Version::Tls13,
@@ -206,7 +206,7 @@ const QUIET: Duration = Duration::from_millis(100);
 
 /// One request by early data, and its first flight from the packets.
 async fn capture(
-    (server, asked): (&Running, &Asked),
+    (server, asked): (&Running, &RequestedConnection),
     sampler: &Sampler<'_>,
     network: &Network,
     key_log: &KeyLogLines,

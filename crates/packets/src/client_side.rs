@@ -8,7 +8,7 @@ use crate::handshake::{self, ClientHello, Messages};
 use crate::keylog::{KeyLog, SecretLabel};
 use crate::legacy::{self, LegacyOpener};
 use crate::record::{self, Record, Records};
-use crate::sayings::{Said, StreamEvents};
+use crate::sayings::{StreamEvent, StreamEvents};
 use crate::server_side::ServerSide;
 
 /// The first ClientHello at the start of `stream`.
@@ -46,7 +46,7 @@ pub(crate) struct ClientSide {
     /// Whether the client's Finished was seen; `None` if that could not be read.
     pub(crate) finished: Option<bool>,
     /// All that was read, in order.
-    pub(crate) said: Vec<Said>,
+    pub(crate) said: Vec<StreamEvent>,
 }
 
 impl ClientSide {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::facts::{FastOpen, TcpFacts};
 use crate::judge::Judge;
 use crate::packet::Segment;
-use crate::reassembly::{Coverage, Seen, Stored};
+use crate::reassembly::{Coverage, SegmentOverlap, Stored};
 use crate::{Direction, KeyLog, Limits, Packet};
 
 /// A connection while its packets come in. Judging waits until the secrets are there.
@@ -59,7 +59,7 @@ impl Side {
     }
 
     /// Notes a stretch of the sequence space, which may end with a FIN.
-    fn take_in(&mut self, stretch: Range<u64>, fin: bool) -> Seen {
+    fn take_in(&mut self, stretch: Range<u64>, fin: bool) -> SegmentOverlap {
         self.high = self.high.max(stretch.end);
         if fin {
             self.fin.get_or_insert(stretch.end);
@@ -211,12 +211,13 @@ impl Flow {
             stored.range = start..end;
             if end_with_fin > start {
                 let seen = side.take_in(start..end_with_fin, segment.flags.fin);
-                stored.again = matches!(seen, Seen::PartlyBefore | Seen::Before);
-                self.tcp.out_of_order += u32::from(seen == Seen::OutOfOrder);
+                stored.again =
+                    matches!(seen, SegmentOverlap::PartlyBefore | SegmentOverlap::Before);
+                self.tcp.out_of_order += u32::from(seen == SegmentOverlap::OutOfOrder);
                 *retransmissions += u32::from(stored.again);
                 side.data_end = side.data_end.max(end);
                 let fits = side.kept + segment.payload.len() <= limits.bytes_per_direction;
-                if fits && seen != Seen::Before {
+                if fits && seen != SegmentOverlap::Before {
                     stored.payload = segment.payload.into();
                 }
             }

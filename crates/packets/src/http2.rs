@@ -7,7 +7,7 @@ pub(crate) struct Frames {
     header: Vec<u8>,
     /// What is left of the current frame, and whether it is of a response.
     left: usize,
-    answers: bool,
+    responses: bool,
 }
 
 const HEADER_LEN: usize = 9;
@@ -24,14 +24,14 @@ impl Frames {
                 bytes = &bytes[missing..];
                 if let Some(header) = self.header.first_chunk::<HEADER_LEN>() {
                     self.left = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
-                    self.answers = is_answer(header);
+                    self.responses = is_answer(header);
                     self.header.clear();
-                    counted += if self.answers { HEADER_LEN as u64 } else { 0 };
+                    counted += if self.responses { HEADER_LEN as u64 } else { 0 };
                 }
                 continue;
             }
             let here = self.left.min(bytes.len());
-            counted += if self.answers { here as u64 } else { 0 };
+            counted += if self.responses { here as u64 } else { 0 };
             self.left -= here;
             bytes = &bytes[here..];
         }

@@ -12,7 +12,7 @@ use crate::flow::Flow;
 use crate::handshake::ClientHello;
 use crate::reassembly::{Stored, Stream};
 use crate::round_trips::{self, Weight};
-use crate::sayings::Said;
+use crate::sayings::StreamEvent;
 use crate::server_side::ServerSide;
 use crate::{Direction, KeyLog};
 
@@ -95,7 +95,7 @@ impl<'a> Judge<'a> {
     }
 
     /// What the bytes of a direction say; nothing if they are not TLS.
-    pub(crate) fn said(&self, direction: Direction) -> &[Said] {
+    pub(crate) fn said(&self, direction: Direction) -> &[StreamEvent] {
         match (&self.read, direction) {
             (Ok(read), Direction::ToServer) => &read.client.said,
             (Ok(read), Direction::ToClient) => &read.server.said,

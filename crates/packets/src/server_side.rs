@@ -12,7 +12,7 @@ use crate::http2::Frames;
 use crate::keylog::{KeyLog, SecretLabel};
 use crate::legacy::{self, LegacyOpener};
 use crate::record::{self, Record, Records};
-use crate::sayings::{Said, StreamEvents};
+use crate::sayings::{StreamEvent, StreamEvents};
 
 /// What the server's bytes say.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(crate) struct ServerSide {
     /// Why reading stopped, if the stream did not simply end.
     pub(crate) stopped: Option<Unknown>,
     /// All that was read, in order.
-    pub(crate) said: Vec<Said>,
+    pub(crate) said: Vec<StreamEvent>,
 }
 
 /// Where the response lies in the stream.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::judge::Judge;
 use crate::reassembly::Stored;
-use crate::sayings::Said;
+use crate::sayings::StreamEvent;
 use crate::{Direction, Event, TcpFlags, TcpOptions};
 
 /// The packets of a connection. Times are nanoseconds of the tap's clock.
@@ -116,7 +116,7 @@ impl Trace {
     }
 }
 
-fn traced(packet: &Stored, round_trips: Option<u32>, said: &[Said]) -> TracedPacket {
+fn traced(packet: &Stored, round_trips: Option<u32>, said: &[StreamEvent]) -> TracedPacket {
     TracedPacket {
         direction: packet.direction,
         arrived: packet.arrived,
@@ -134,7 +134,7 @@ fn traced(packet: &Stored, round_trips: Option<u32>, said: &[Said]) -> TracedPac
     }
 }
 
-fn carried(packet: &Stored, said: &[Said]) -> Vec<Carried> {
+fn carried(packet: &Stored, said: &[StreamEvent]) -> Vec<Carried> {
     let whole = |event| Carried { event, part: Part::Whole };
     let mut carries = Vec::new();
     match packet.flags {
@@ -164,7 +164,7 @@ fn carried(packet: &Stored, said: &[Said]) -> Vec<Carried> {
 }
 
 /// What of `said` lies in `bytes` of the stream.
-pub(crate) fn parts(bytes: Range<u64>, said: &[Said]) -> impl Iterator<Item = Carried> {
+pub(crate) fn parts(bytes: Range<u64>, said: &[StreamEvent]) -> impl Iterator<Item = Carried> {
     let first = said.partition_point(|said| said.span.end as u64 <= bytes.start);
     said[first..]
         .iter()

@@ -103,6 +103,6 @@ pub use question::{Answer, HandoffQuery};
 pub use register::{Claim, RegisterStatistics, StrikeRegister};
 pub use shared::{
     Break, Breaker, Confirmation, Continuity, Epoch, EpochWrite, Heartbeat, HeartbeatActions, Mark,
-    Role, SharedConfig, SharedGate, SharedRefusal, Slots, StoreAnswer, StoreObservation, Unknown,
+    Role, SharedConfig, SharedGate, SharedRefusal, Slots, StoreObservation, StoreReply, Unknown,
     judge,
 };

@@ -40,7 +40,7 @@ impl HandoffQuery {
 
     /// Answers it in the process that has the register. `common`: now, by the clock that both
     /// read.
-    pub fn answer(&self, gate: &Gate, common: Duration, now: Duration) -> Answer {
+    pub fn reply(&self, gate: &Gate, common: Duration, now: Duration) -> Answer {
         match self {
             Self::Flight(offer) => {
                 let offer = by_own_clock(offer, common, now);
@@ -119,13 +119,13 @@ impl Answer {
     /// The byte.
     pub fn to_byte(self) -> u8 {
         // Names are never barred.
-        let known = Self::ALL.iter().find(|(_, response)| *response == self);
+        let known = Self::ALL.iter().find(|(_, reply)| *reply == self);
         known.map_or(0, |(byte, _)| *byte)
     }
 
     /// Reads it. `None`: a response of another version.
     pub fn parse(byte: u8) -> Option<Self> {
-        Self::ALL.iter().find(|(one, _)| *one == byte).map(|(_, response)| *response)
+        Self::ALL.iter().find(|(one, _)| *one == byte).map(|(_, reply)| *reply)
     }
 }
 
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn every_answer_has_its_byte() {
-        for (byte, response) in Answer::ALL {
-            assert_eq!((response.to_byte(), Answer::parse(byte)), (byte, Some(response)));
+        for (byte, reply) in Answer::ALL {
+            assert_eq!((reply.to_byte(), Answer::parse(byte)), (byte, Some(reply)));
         }
         assert_eq!(Answer::parse(0), None);
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use firstflight_replay::{StoreAnswer, Unknown};
+use firstflight_replay::{StoreReply, Unknown};
 
 use crate::Spent;
 
@@ -76,11 +76,11 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn claim(&self, response: StoreAnswer, took: Duration) {
-        match response {
-            StoreAnswer::Won => add(&self.won, 1),
-            StoreAnswer::Lost => add(&self.lost, 1),
-            StoreAnswer::Unknown(why) => {
+    pub(crate) fn claim(&self, reply: StoreReply, took: Duration) {
+        match reply {
+            StoreReply::Won => add(&self.won, 1),
+            StoreReply::Lost => add(&self.lost, 1),
+            StoreReply::Unknown(why) => {
                 let place = StoreStatistics::REASONS.iter().position(|reason| *reason == why);
                 place.into_iter().for_each(|place| add(&self.reasons[place], 1));
             }
@@ -137,9 +137,9 @@ mod tests {
     #[test]
     fn each_claim_is_in_one_class() {
         let counters = Counters::default();
-        counters.claim(StoreAnswer::Won, Duration::from_micros(100));
-        counters.claim(StoreAnswer::Lost, Duration::from_micros(101));
-        counters.claim(StoreAnswer::Unknown(Unknown::Slow), Duration::from_secs(1));
+        counters.claim(StoreReply::Won, Duration::from_micros(100));
+        counters.claim(StoreReply::Lost, Duration::from_micros(101));
+        counters.claim(StoreReply::Unknown(Unknown::Slow), Duration::from_secs(1));
         let read = counters.read();
         assert_eq!((read.won, read.lost, read.unknown), (1, 1, 1));
         assert_eq!((read.claim_times[0], read.claim_times[1], read.claim_times[10]), (1, 1, 1));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{ClaimKey, StoreAnswer, Unknown};
+use firstflight_replay::{ClaimKey, StoreReply, Unknown};
 use redis::{Cmd, Value};
 
 use crate::link::{error_of, integer, refusal};
@@ -83,15 +83,15 @@ impl Store {
         key: ClaimKey,
         claimant: Claimant,
         expires_at: Duration,
-    ) -> StoreAnswer {
+    ) -> StoreReply {
         let settings = &self.0.settings;
         let began = Instant::now();
         let key = settings.claim_key(key);
         let command = record(&key, claimant, expires_at, "NX");
-        let response = self.set_new(&key, &command, settings.budget).await;
-        let response = response.unwrap_or_else(StoreAnswer::Unknown);
-        settings.counters.claim(response, began.elapsed());
-        response
+        let reply = self.set_new(&key, &command, settings.budget).await;
+        let reply = reply.unwrap_or_else(StoreReply::Unknown);
+        settings.counters.claim(reply, began.elapsed());
+        reply
     }
 
     /// Records a flight whose early data was refused, for the connection `claimant`, before its
@@ -167,12 +167,12 @@ impl Store {
     /// Claims a name, an idempotency key or a nonce, for `life`. Nobody's handshake waits for it,
     /// so it may take a second. The store's word counts as for flights.
     ///
-    /// [`StoreAnswer::Unknown`]: nobody may act on the name, and it may be claimed all the same.
-    pub async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreAnswer {
+    /// [`StoreReply::Unknown`]: nobody may act on the name, and it may be claimed all the same.
+    pub async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreReply {
         let key = self.0.settings.name_key(name);
         self.set_new(&key, &claim_name(&key, life), REQUEST_TIMEOUT)
             .await
-            .unwrap_or_else(StoreAnswer::Unknown)
+            .unwrap_or_else(StoreReply::Unknown)
     }
 
     /// Gives a name back that was won: what it was claimed for has certainly not happened. Soon
@@ -190,7 +190,7 @@ impl Store {
         key: &[u8],
         command: &Cmd,
         patience: Duration,
-    ) -> Result<StoreAnswer, Unknown> {
+    ) -> Result<StoreReply, Unknown> {
         let owner = self.0.masters.owner(key)?;
         if let Some(why) = owner.master.resting() {
             return Err(why);
@@ -199,8 +199,8 @@ impl Store {
         let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
         match value {
             // Who finds a record knows that somebody has claimed, however young the store is.
-            Value::Nil => Ok(StoreAnswer::Lost),
-            Value::Okay => verdict.and(owner.settled).map(|()| StoreAnswer::Won),
+            Value::Nil => Ok(StoreReply::Lost),
+            Value::Okay => verdict.and(owner.settled).map(|()| StoreReply::Won),
             other => Err(refusal(&other).unwrap_or(Unknown::Refused)),
         }
     }

@@ -256,7 +256,10 @@ impl Process {
         let end = Instant::now() + Duration::from_secs(5);
         while self.runs() && Instant::now() < end {
             let response = self.ask(&["ping"]);
-            if response.contains("PONG") || response.contains("NOAUTH") || response.contains("NOPERM") {
+            if response.contains("PONG")
+                || response.contains("NOAUTH")
+                || response.contains("NOPERM")
+            {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(5));

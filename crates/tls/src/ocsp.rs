@@ -30,14 +30,14 @@ pub(crate) fn about(response: &[u8], serial: &[u8]) -> Result<CertificateStatus,
     if status != [0] {
         return Err(TlsError::Ocsp("the responder answered with an error"));
     }
-    let mut responses = answers(fields).ok_or(DAMAGED)?;
-    while !responses.is_empty() {
-        let (answer, rest) = element(responses, SEQUENCE).ok_or(DAMAGED)?;
+    let mut answers = answers(fields).ok_or(DAMAGED)?;
+    while !answers.is_empty() {
+        let (answer, rest) = element(answers, SEQUENCE).ok_or(DAMAGED)?;
         let (theirs, said) = single(answer).ok_or(DAMAGED)?;
         if theirs == serial {
             return Ok(said);
         }
-        responses = rest;
+        answers = rest;
     }
     Err(TlsError::Ocsp("it is about another certificate"))
 }

@@ -8,11 +8,11 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tracing::debug;
 
-use crate::answer::{AnswerBody, AtEnd};
 use crate::kept::Owner;
 use crate::observer::Attempt;
 use crate::pool::{Permit, SendOptions, Shared};
 use crate::progress::{Progress, Upload};
+use crate::response::{AnswerBody, AtEnd};
 use crate::retry::Failure;
 use crate::sender::{Sender, failure};
 use crate::server::Line;
@@ -65,7 +65,7 @@ impl Shared {
             Ok((response, sender)) => {
                 let change = self.lock().answered(lease.at, response.status(), now);
                 self.tell(lease.at, change, "it answers");
-                Ok(self.answer(response, lease, sender))
+                Ok(self.response(response, lease, sender))
             }
             Err(failed) => {
                 let change = self.lock().failed(lease.at, failed.failure, now);
@@ -116,7 +116,12 @@ impl Shared {
         }
     }
 
-    fn answer(&self, response: Response<Incoming>, lease: Permit, sender: Sender) -> Response<Body> {
+    fn response(
+        &self,
+        response: Response<Incoming>,
+        lease: Permit,
+        sender: Sender,
+    ) -> Response<Body> {
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let tail = AtEnd { lease, sender, upgraded };
         let limit = self.config.body_timeout;

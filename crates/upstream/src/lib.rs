@@ -20,7 +20,6 @@
 //! ```
 
 mod address;
-mod answer;
 mod attempt;
 mod balance;
 mod budget;
@@ -35,6 +34,7 @@ mod observer;
 mod pool;
 mod progress;
 pub mod proxy_protocol;
+mod response;
 mod retry;
 mod roster;
 mod sender;

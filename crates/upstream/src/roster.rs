@@ -114,7 +114,7 @@ impl ServerList {
     /// The head of a response has come.
     pub(crate) fn answered(&mut self, at: usize, status: StatusCode, now: Instant) -> Change {
         let class = usize::from(status.as_u16() / 100).clamp(1, 5) - 1;
-        self.members[at].totals.answers[class] += 1;
+        self.members[at].totals.responses[class] += 1;
         self.judge(at, now, |health| health.succeeded(now))
     }
 

@@ -46,7 +46,7 @@ pub struct Totals {
     /// Sent, or tried to be.
     pub requests: u64,
     /// Answers by the first digit of their status, from 1 to 5.
-    pub answers: [u64; 5],
+    pub responses: [u64; 5],
     /// No connection.
     pub connect_failed: u64,
     /// On a kept connection that ended meanwhile.

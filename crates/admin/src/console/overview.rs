@@ -7,14 +7,14 @@ use super::figures::{number, percent, rate};
 use crate::status::{Answer, Answers, Mood, Status};
 
 /// The three questions, answered.
-pub(super) fn answers(responses: &Answers) -> Markup {
+pub(super) fn responses(responses: &Answers) -> Markup {
     let questions = [
         ("used", "Is 0-RTT used?", &responses.used),
         ("why-not", "Where not, why not?", &responses.why_not),
         ("replayed", "Has anyone tried to replay?", &responses.replayed),
     ];
     html! {
-        section.answers aria-label="The three questions" {
+        section.responses aria-label="The three questions" {
             @for (id, question, response) in questions {
                 (card(id, question, response))
             }

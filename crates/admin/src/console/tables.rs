@@ -5,8 +5,8 @@ use maud::{Markup, html};
 use super::chart;
 use super::figures::{ago, length, number, percent, time, until};
 use super::overview::NONE;
-use crate::answers::replays_in;
 use crate::reasons;
+use crate::responses::replays_in;
 use crate::status::{
     Certificate, KeyState, Kind, Moment, Percentiles, Replay, Status, Store, Window,
 };

@@ -22,7 +22,7 @@ pub struct Status {
     /// When this was.
     pub at: Moment,
     /// The three questions, answered in words.
-    pub answers: Answers,
+    pub responses: Answers,
     /// The process.
     pub server: ServerState,
     /// Whether early data is taken now.

@@ -142,7 +142,10 @@ async fn no_answer_has_the_token_in_it() {
     for path in PATHS {
         for path in [path.to_owned(), format!("{path}?token={TOKEN}")] {
             let response = admin.get(&path, &[&bearer(TOKEN)]).await;
-            assert!(!response.head.contains(TOKEN) && !response.body.contains(TOKEN), "{response:?}");
+            assert!(
+                !response.head.contains(TOKEN) && !response.body.contains(TOKEN),
+                "{response:?}"
+            );
         }
     }
 }

@@ -7,8 +7,8 @@ use quinn_proto::{
 };
 
 use super::http3::{CONTROL, request_of};
-use crate::answer::{Answer, Answered};
 use crate::failure::Failure;
+use crate::response::{Answer, Answered};
 use crate::tally::Finished;
 use crate::tickets::Ticket;
 use crate::{ErrorKind, Exchange, Transport};
@@ -51,7 +51,7 @@ pub(crate) struct Connection {
     /// When it should have started; its times count from here.
     intended: Instant,
     request: Request,
-    answer: Answer,
+    response: Answer,
     tickets: Vec<QuicTicket>,
     setup: Option<Duration>,
     first_byte: Option<Duration>,
@@ -89,7 +89,7 @@ impl Connection {
             inbox,
             intended,
             request: Request::default(),
-            answer: Answer::expect(&shared.exchange, Transport::Quic),
+            response: Answer::expect(&shared.exchange, Transport::Quic),
             tickets: Vec::new(),
             setup: None,
             first_byte: None,
@@ -210,7 +210,7 @@ impl Connection {
             match chunks.next(usize::MAX) {
                 Ok(Some(chunk)) => {
                     self.first_byte.get_or_insert_with(|| self.intended.elapsed());
-                    self.answer.feed(&chunk.bytes)?;
+                    self.response.feed(&chunk.bytes)?;
                 }
                 Ok(None) => break true,
                 Err(ReadError::Blocked) => break false,
@@ -223,7 +223,7 @@ impl Connection {
         // Whether a window has to be sent is looked at with everything else.
         let _ = chunks.finalize();
         if self.answered.is_none() {
-            let whole = self.answer.whole(ended);
+            let whole = self.response.whole(ended);
             self.answered = whole.map(|answered| (self.intended.elapsed(), answered));
             if ended && self.answered.is_none() {
                 return Err(Failure::truncated());

@@ -104,7 +104,7 @@ fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, noted: &Mutex<Vec<Ask
         }
         let resumed = stream.conn.handshake_kind() == Some(HandshakeKind::Resumed);
         noted.lock().unwrap().push(Asked { path: path.clone(), early, resumed });
-        if answer(&mut stream, &path).is_err() {
+        if response(&mut stream, &path).is_err() {
             return;
         }
         request.clear();
@@ -128,7 +128,7 @@ fn step(connection: &mut ServerConnection, stream: &mut TcpStream) -> io::Result
     processed.map(drop).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn answer(stream: &mut StreamOwned<ServerConnection, TcpStream>, path: &str) -> io::Result<()> {
+fn response(stream: &mut StreamOwned<ServerConnection, TcpStream>, path: &str) -> io::Result<()> {
     let (status, kind, body) = match path {
         "/" => ("200 OK", "text/html", PAGE),
         "/picture" => ("200 OK", "image/svg+xml", PICTURE),

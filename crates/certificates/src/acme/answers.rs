@@ -143,25 +143,25 @@ mod tests {
 
     #[test]
     fn answers_are_there_while_the_order_stands() {
-        let responses = Answers::new();
-        assert!(responses.is_idle() && responses.http("t").is_none());
-        let standing = responses.stand(&proofs()).unwrap();
-        assert!(!responses.is_idle());
-        assert_eq!(responses.http("t").as_deref(), Some("t.thumb"));
-        assert!(responses.http("u").is_none());
-        assert!(responses.tls_alpn("EXAMPLE.test.").is_some_and(|it| it.covers("example.test")));
-        assert!(responses.tls_alpn("www.example.test").is_none());
+        let answers = Answers::new();
+        assert!(answers.is_idle() && answers.http("t").is_none());
+        let standing = answers.stand(&proofs()).unwrap();
+        assert!(!answers.is_idle());
+        assert_eq!(answers.http("t").as_deref(), Some("t.thumb"));
+        assert!(answers.http("u").is_none());
+        assert!(answers.tls_alpn("EXAMPLE.test.").is_some_and(|it| it.covers("example.test")));
+        assert!(answers.tls_alpn("www.example.test").is_none());
         drop(standing);
-        assert!(responses.is_idle() && responses.http("t").is_none());
+        assert!(answers.is_idle() && answers.http("t").is_none());
     }
 
     #[test]
     fn what_is_answered_for_others_is_apart() {
-        let responses = Answers::new();
-        responses.stand_in(&proofs()).unwrap();
-        drop(responses.stand(&[]).unwrap());
-        assert!(responses.http("t").is_some());
-        responses.stand_in(&[]).unwrap();
-        assert!(responses.is_idle());
+        let answers = Answers::new();
+        answers.stand_in(&proofs()).unwrap();
+        drop(answers.stand(&[]).unwrap());
+        assert!(answers.http("t").is_some());
+        answers.stand_in(&[]).unwrap();
+        assert!(answers.is_idle());
     }
 }

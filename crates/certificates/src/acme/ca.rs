@@ -100,10 +100,10 @@ impl Shared {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         parts.uri = path.parse().map_err(|_| Failure::NoAcme("it has a strange path"))?;
         let request = Request::from_parts(parts, Full::new(body.to_bytes()));
-        let (response, sender) = self.exchange(&host, port, &authority, request).await?;
-        let response = self.read(&method, response).await?;
+        let (answer, sender) = self.exchange(&host, port, &authority, request).await?;
+        let answer = self.read(&method, answer).await?;
         *lock(&self.kept) = Some(Connection { authority, sender, since: Instant::now() });
-        Ok(response)
+        Ok(answer)
     }
 
     /// On the connection that was kept, if it still is one, or on a new one.
@@ -118,7 +118,7 @@ impl Shared {
         let kept = lock(&self.kept).take().filter(fit);
         if let Some(mut kept) = kept {
             match kept.sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, kept.sender)),
+                Ok(answer) => return Ok((answer, kept.sender)),
                 // What was never sent comes back.
                 Err(mut error) => match error.take_message() {
                     Some(back) => request = back,
@@ -127,9 +127,9 @@ impl Shared {
             }
         }
         let mut sender = self.connect(host, port).await?;
-        let response = sender.send_request(request).await;
-        response
-            .map(|response| (response, sender))
+        let answer = sender.send_request(request).await;
+        answer
+            .map(|answer| (answer, sender))
             .map_err(|error| Failure::Unreachable(error.to_string()))
     }
 
@@ -160,7 +160,7 @@ impl Shared {
         method: &Method,
         answer: Response<Incoming>,
     ) -> Result<BytesResponse, Failure> {
-        let (parts, body) = response.into_parts();
+        let (parts, body) = answer.into_parts();
         let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| Failure::Unreachable(error.to_string()))?.to_bytes();
         if !parts.status.is_success() {

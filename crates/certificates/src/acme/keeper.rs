@@ -60,7 +60,7 @@ impl<S: SharedRecords> RenewalTask<S> {
         let (published, _) = watch::channel(states);
         let (look, news) = (Instant::now(), Arc::default());
         let lock = None;
-        Ok(Self { config, state, responses, sharing, certificates, published, lock, look, news })
+        Ok(Self { config, state, answers, sharing, certificates, published, lock, look, news })
     }
 
     pub(crate) fn watch(&self) -> watch::Receiver<Vec<CertificateState>> {

@@ -38,7 +38,7 @@ impl<S: SharedRecords> Manager<S> {
         let state = State::open(&config.state, &config.directory)?;
         let sharing =
             shelf.is_shared().then(|| Arc::new(NodeSharing::new(shelf, &config.directory)));
-        let keeper = RenewalTask::restore(config, state, responses, sharing, names, now())?;
+        let keeper = RenewalTask::restore(config, state, answers, sharing, names, now())?;
         Ok(Self { keeper })
     }
 

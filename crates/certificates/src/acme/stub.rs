@@ -99,18 +99,18 @@ async fn answer(
                 "newOrder": "{base}/order", "renewalInfo": "{base}/renewal"}}"#
         )),
         "/account" => {
-            let response = Response::builder().status(201).header("location", format!("{base}/me"));
-            response.body("{}".to_owned()).unwrap()
+            let answer = Response::builder().status(201).header("location", format!("{base}/me"));
+            answer.body("{}".to_owned()).unwrap()
         }
         "/nonce" => Response::new(String::new()),
         _ => problem(404, "malformed", "nothing is there"),
     };
-    let mut response = whim(&path).unwrap_or_else(usual).map(|body| body.replace("BASE", &base));
-    if let Some(location) = response.headers_mut().get_mut("location") {
+    let mut answer = whim(&path).unwrap_or_else(usual).map(|body| body.replace("BASE", &base));
+    if let Some(location) = answer.headers_mut().get_mut("location") {
         *location = location.to_str().unwrap().replace("BASE", &base).parse().unwrap();
     }
-    response.headers_mut().insert("replay-nonce", "nonce".parse().unwrap());
-    Ok(response.map(|body| Full::from(if head { String::new() } else { body })))
+    answer.headers_mut().insert("replay-nonce", "nonce".parse().unwrap());
+    Ok(answer.map(|body| Full::from(if head { String::new() } else { body })))
 }
 
 /// What a signed request says (RFC 7515 section 7.2.2).
@@ -125,8 +125,8 @@ pub(crate) fn problem(status: u16, kind: &str, detail: &str) -> Response<String>
     let body = serde_json::json!({
         "type": format!("urn:ietf:params:acme:error:{kind}"), "detail": detail
     });
-    let response = Response::builder().status(status);
-    response.header("content-type", "application/problem+json").body(body.to_string()).unwrap()
+    let answer = Response::builder().status(status);
+    answer.header("content-type", "application/problem+json").body(body.to_string()).unwrap()
 }
 
 pub(crate) fn plain(status: u16, body: impl Into<String>) -> Response<String> {
@@ -137,7 +137,7 @@ pub(crate) fn plain(status: u16, body: impl Into<String>) -> Response<String> {
         .unwrap()
 }
 
-pub(crate) fn after(mut response: Response<String>, retry: &str) -> Response<String> {
-    response.headers_mut().insert("retry-after", retry.parse().unwrap());
-    response
+pub(crate) fn after(mut answer: Response<String>, retry: &str) -> Response<String> {
+    answer.headers_mut().insert("retry-after", retry.parse().unwrap());
+    answer
 }

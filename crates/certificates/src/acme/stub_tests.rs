@@ -27,7 +27,7 @@ fn only(
     wanted: &str,
     answer: http::Response<String>,
 ) -> Option<http::Response<String>> {
-    (path == wanted).then_some(response)
+    (path == wanted).then_some(answer)
 }
 
 #[tokio::test]

@@ -7,10 +7,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Answers at two ports of its own, for as long as the test runs.
-pub(crate) async fn answerer(responses: &Answers, names: &'static [&'static str]) -> PebblePlan {
+pub(crate) async fn answerer(answers: &Answers, names: &'static [&'static str]) -> PebblePlan {
     let (http, http_port) = listen().await;
     let (tls, tls_port) = listen().await;
-    let (of_http, of_tls) = (responses.clone(), responses.clone());
+    let (of_http, of_tls) = (answers.clone(), answers.clone());
     tokio::spawn(async move {
         while let Ok((stream, _)) = http.accept().await {
             tokio::spawn(answer_http(stream, of_http.clone()));
@@ -31,7 +31,7 @@ async fn listen() -> (TcpListener, u16) {
 }
 
 /// RFC 8555 section 8.3.
-async fn answer_http(mut stream: TcpStream, responses: Answers) -> Option<()> {
+async fn answer_http(mut stream: TcpStream, answers: Answers) -> Option<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok()?);
@@ -39,22 +39,22 @@ async fn answer_http(mut stream: TcpStream, responses: Answers) -> Option<()> {
     let head = String::from_utf8(head).ok()?;
     let path = head.split(' ').nth(1)?;
     let token = path.strip_prefix("/.well-known/acme-challenge/")?;
-    let response = match responses.http(token) {
+    let answer = match answers.http(token) {
         Some(body) => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()),
         None => "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned(),
     };
-    stream.write_all(response.as_bytes()).await.ok()
+    stream.write_all(answer.as_bytes()).await.ok()
 }
 
 /// RFC 8737 section 3. Which name it is about is looked for in the bytes of the ClientHello.
-async fn answer_tls(stream: TcpStream, responses: Answers, names: &[&str]) -> Option<()> {
+async fn answer_tls(stream: TcpStream, answers: Answers, names: &[&str]) -> Option<()> {
     let mut hello = [0; 4096];
     let length = stream.peek(&mut hello).await.ok()?;
     let has = |word: &str| hello[..length].windows(word.len()).any(|it| it == word.as_bytes());
     // The longest first: a name may be the end of another.
     let mut names = names.to_vec();
     names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-    let identity = responses.tls_alpn(names.into_iter().find(|name| has(name))?)?;
+    let identity = answers.tls_alpn(names.into_iter().find(|name| has(name))?)?;
     let alpn = vec![b"acme-tls/1".to_vec()];
     let config = AcceptorConfig { alpn, ..AcceptorConfig::new(identity) };
     let mut stream = TlsStream::accept(&Acceptor::new(config).ok()?, stream, false).await.ok()?;

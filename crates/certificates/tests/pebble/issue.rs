@@ -13,11 +13,11 @@ use crate::{Running, config, names, only};
 const NAMES: &[&str] = &["example.test", "www.example.test", "shop.example.test"];
 
 async fn issued_by(kind: ChallengeKind) {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let config = only(kind, config(&pebble, state.path()));
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = Running::alone(config, &[NAMES], &answers);
     let found = running.until_issued().await;
     let issued = found.issued.unwrap();
     let identity = issued.identity().unwrap();
@@ -35,7 +35,7 @@ async fn issued_by(kind: ChallengeKind) {
         .unwrap();
     assert!(verified.status.success(), "{verified:?}");
     running.end().await;
-    assert!(responses.is_idle());
+    assert!(answers.is_idle());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,11 +50,11 @@ async fn rfc8555_8_3_by_a_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_other_kind_is_tried_when_one_fails() {
-    let responses = Answers::new();
-    let plan = answerer(&responses, &[]).await;
+    let answers = Answers::new();
+    let plan = answerer(&answers, &[]).await;
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
-    let mut running = Running::alone(config(&pebble, state.path()), &[&["example.test"]], &responses);
+    let mut running = Running::alone(config(&pebble, state.path()), &[&["example.test"]], &answers);
     let found = running.until_issued().await;
     assert_eq!((found.tries.issued, found.tries.failed), (1, 0));
     assert_eq!(pebble.orders(), 2);
@@ -63,12 +63,12 @@ async fn the_other_kind_is_tried_when_one_fails() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_certificates_have_one_account() {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, &["one.test", "two.test"]).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, &["one.test", "two.test"]).await);
     let state = tempfile::tempdir().unwrap();
     let config = AcmeConfig { key: KeyKind::Rsa2048, ..config(&pebble, state.path()) };
     let sites: [&[&str]; 2] = [&["one.test"], &["two.test"]];
-    let mut running = Running::alone(config.clone(), &sites, &responses);
+    let mut running = Running::alone(config.clone(), &sites, &answers);
     let both = running.states.wait_for(|all| all.iter().all(|it| it.issued.is_some()));
     let both = tokio::time::timeout(crate::TEST_TIMEOUT, both).await.unwrap().unwrap().clone();
     assert!(both[1].issued.as_ref().unwrap().identity().unwrap().covers("two.test"));
@@ -78,7 +78,7 @@ async fn several_certificates_have_one_account() {
     // The next process has them at once, and asks nobody.
     let orders = pebble.orders();
     let sites = sites.map(names).to_vec();
-    let manager = Manager::new(config, sites, responses, SingleNode).unwrap();
+    let manager = Manager::new(config, sites, answers, SingleNode).unwrap();
     let restored = manager.watch().borrow().clone();
     for (before, after) in both.iter().zip(restored) {
         let (before, after) = (before.issued.as_ref().unwrap(), after.issued.unwrap());
@@ -90,11 +90,11 @@ async fn several_certificates_have_one_account() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn renewed_while_the_old_one_is_valid_and_by_the_same_account() {
-    let responses = Answers::new();
-    let plan = PebblePlan { life: Some(16), ..answerer(&responses, NAMES).await };
+    let answers = Answers::new();
+    let plan = PebblePlan { life: Some(16), ..answerer(&answers, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
-    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &responses);
+    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &answers);
     let first = running.until_issued().await.issued.unwrap();
     let second = running.until("a second one", |it| it.tries.issued == 2).await.issued.unwrap();
     // Two thirds of 16 s; the end may be passed on a machine that has no time.
@@ -106,25 +106,25 @@ async fn renewed_while_the_old_one_is_valid_and_by_the_same_account() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn good_nonces_that_are_refused_are_no_hindrance() {
-    let responses = Answers::new();
-    let plan = PebblePlan { bad_nonces: 20, ..answerer(&responses, NAMES).await };
+    let answers = Answers::new();
+    let plan = PebblePlan { bad_nonces: 20, ..answerer(&answers, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
-    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &responses);
+    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &answers);
     running.until_issued().await;
     running.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8555_7_3_4_an_account_elsewhere_is_bound() {
-    let responses = Answers::new();
+    let answers = Answers::new();
     let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W".to_owned();
     let external = Some(("kid-1".to_owned(), key.clone()));
-    let plan = PebblePlan { external_account: external, ..answerer(&responses, NAMES).await };
+    let plan = PebblePlan { external_account: external, ..answerer(&answers, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let without = config(&pebble, state.path());
-    let mut running = Running::alone(without.clone(), &[NAMES], &responses);
+    let mut running = Running::alone(without.clone(), &[NAMES], &answers);
     let refused = running.until("an error", |it| it.last_error.is_some()).await;
     let reason = refused.last_error.unwrap().reason;
     assert!(reason.contains("external_account in [acme]"), "{reason}");
@@ -139,23 +139,23 @@ async fn rfc8555_7_3_4_an_account_elsewhere_is_bound() {
         state: other.path().join("acme"),
         ..without
     };
-    let mut running = Running::alone(with, &[NAMES], &responses);
+    let mut running = Running::alone(with, &[NAMES], &answers);
     running.until_issued().await;
     running.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_with_a_new_name_goes_on_until_there_is_one_for_all() {
-    let responses = Answers::new();
-    let mut pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let mut pebble = Pebble::start(answerer(&answers, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut running = Running::alone(config.clone(), &[&NAMES[..2]], &responses);
+    let mut running = Running::alone(config.clone(), &[&NAMES[..2]], &answers);
     let old = running.until_issued().await.issued.unwrap();
     running.end().await;
 
     pebble.kill();
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = Running::alone(config, &[NAMES], &answers);
     let meanwhile = running.until("an error", |it| it.last_error.is_some()).await;
     let served = meanwhile.issued.unwrap();
     assert_eq!((&served.chain, &served.names[..]), (&old.chain, &names(&NAMES[..2])[..]));
@@ -167,19 +167,19 @@ async fn a_site_with_a_new_name_goes_on_until_there_is_one_for_all() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expired_one_is_served_until_there_is_another() {
-    let responses = Answers::new();
-    let plan = PebblePlan { life: Some(3), ..answerer(&responses, NAMES).await };
+    let answers = Answers::new();
+    let plan = PebblePlan { life: Some(3), ..answerer(&answers, NAMES).await };
     let mut pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut running = Running::alone(config.clone(), &[NAMES], &responses);
+    let mut running = Running::alone(config.clone(), &[NAMES], &answers);
     running.until_issued().await;
     // On a machine that has no time it is renewed before it is stopped.
     let old = running.end_with().await;
     pebble.kill();
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
 
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = Running::alone(config, &[NAMES], &answers);
     let meanwhile = running.until("an error", |it| it.last_error.is_some()).await;
     assert_eq!(meanwhile.issued.unwrap().not_after, old.not_after);
     pebble.restart();

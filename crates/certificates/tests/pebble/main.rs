@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use firstflight_certificates::acme::{
-    AcmeConfig, Answers, CertificateState, ChallengeKind, Issued, Manager, Shelf, SingleNode,
+    AcmeConfig, Answers, CertificateState, ChallengeKind, Issued, Manager, SharedRecords,
+    SingleNode,
 };
 use firstflight_testkit::Pebble;
 use tokio::sync::{oneshot, watch};
@@ -49,8 +50,8 @@ struct Running {
 }
 
 impl Running {
-    fn alone(config: AcmeConfig, certificates: &[&[&str]], responses: &Answers) -> Self {
-        Self::start(config, certificates, responses, SingleNode)
+    fn alone(config: AcmeConfig, certificates: &[&[&str]], answers: &Answers) -> Self {
+        Self::start(config, certificates, answers, SingleNode)
     }
 
     fn sharing(
@@ -59,17 +60,17 @@ impl Running {
         answers: &Answers,
         shelf: &Common,
     ) -> Self {
-        Self::start(config, certificates, responses, shelf.clone())
+        Self::start(config, certificates, answers, shelf.clone())
     }
 
     fn start(
         config: AcmeConfig,
         certificates: &[&[&str]],
         answers: &Answers,
-        shelf: impl Shelf,
+        shelf: impl SharedRecords,
     ) -> Self {
         let certificates = certificates.iter().map(|it| names(it)).collect();
-        let manager = Manager::new(config, certificates, responses.clone(), shelf).unwrap();
+        let manager = Manager::new(config, certificates, answers.clone(), shelf).unwrap();
         let states = manager.watch();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(manager.run(async {

@@ -1,6 +1,6 @@
 //! Nodes and processes that serve the same names.
 
-use firstflight_certificates::acme::{Answers, Phase, Shelf as _};
+use firstflight_certificates::acme::{Answers, Phase, SharedRecords as _};
 use firstflight_testkit::Pebble;
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ async fn two_nodes_make_one_order_and_either_answers() {
     let mut asks = Running::sharing(config(&pebble, state.path()), &[NAMES], &one, &shelf);
     asks.until("an order", |it| it.phase == Phase::Ordering).await;
     let config = config(&pebble, other_state.path());
-    let mut responses = Running::sharing(config, &[NAMES], &other, &shelf);
+    let mut answers = Running::sharing(config, &[NAMES], &other, &shelf);
     let issued = asks.until_issued().await;
-    let taken = responses.until_issued().await;
+    let taken = answers.until_issued().await;
     assert_eq!(issued.issued.unwrap().chain, taken.issued.unwrap().chain);
     assert_eq!((issued.tries.issued, taken.tries.issued, taken.tries.taken_up), (1, 0, 1));
     assert_eq!(pebble.orders(), 1);
     // Nothing of the order stays, and what was issued does.
     asks.end().await;
-    responses.end().await;
+    answers.end().await;
     assert!(shelf.names("/lease").is_empty() && shelf.names("/answers").is_empty());
     assert!(one.is_idle() && other.is_idle());
 
@@ -44,20 +44,20 @@ async fn two_nodes_make_one_order_and_either_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_died_is_waited_for_as_long_as_its_lease() {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let shelf = Common::default();
     let config = config(&pebble, state.path());
     // Where the lease is, by one that holds it.
-    let mut first = Running::sharing(config.clone(), &[NAMES], &responses, &shelf);
+    let mut first = Running::sharing(config.clone(), &[NAMES], &answers, &shelf);
     first.until("an order", |it| it.phase == Phase::Ordering).await;
     let lease = shelf.names("/lease").pop().unwrap();
     first.end().await;
     assert!(shelf.names("/lease").is_empty());
 
     shelf.put(&lease, b"another node", Duration::from_secs(3600)).await.unwrap();
-    let mut waits = Running::sharing(config, &[NAMES], &responses, &shelf);
+    let mut waits = Running::sharing(config, &[NAMES], &answers, &shelf);
     waits.until("the other", |it| it.phase == Phase::Elsewhere).await;
     let orders = pebble.orders();
     tokio::time::sleep(A_WHILE).await;
@@ -69,12 +69,12 @@ async fn a_node_that_died_is_waited_for_as_long_as_its_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_store_nobody_orders_and_all_is_well_when_it_is_back() {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let shelf = Common::default();
     shelf.set_away(true);
-    let mut running = Running::sharing(config(&pebble, state.path()), &[NAMES], &responses, &shelf);
+    let mut running = Running::sharing(config(&pebble, state.path()), &[NAMES], &answers, &shelf);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let reason = failed.last_error.unwrap().reason;
     assert!(reason.contains("the store is away"), "{reason}");
@@ -86,18 +86,18 @@ async fn without_the_store_nobody_orders_and_all_is_well_when_it_is_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_was_spoiled_keeps_nobody_from_asking() {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
     let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let shelf = Common::default();
     shelf.spoil("/certificate/");
     let one = config(&pebble, state.path());
-    let mut asks = Running::sharing(one, &[NAMES], &responses, &shelf);
+    let mut asks = Running::sharing(one, &[NAMES], &answers, &shelf);
     let issued = asks.until_issued().await;
     asks.end().await;
     // What was issued took its place.
     let other = config(&pebble, other_state.path());
-    let mut finds = Running::sharing(other, &[NAMES], &responses, &shelf);
+    let mut finds = Running::sharing(other, &[NAMES], &answers, &shelf);
     let found = finds.until_issued().await;
     finds.end().await;
     assert_eq!(found.issued.unwrap().chain, issued.issued.unwrap().chain);
@@ -106,17 +106,17 @@ async fn a_record_that_was_spoiled_keeps_nobody_from_asking() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_has_a_certificate_puts_it_there_again() {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
     let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let shelf = Common::default();
     let one = config(&pebble, state.path());
-    let mut asks = Running::sharing(one.clone(), &[NAMES], &responses, &shelf);
+    let mut asks = Running::sharing(one.clone(), &[NAMES], &answers, &shelf);
     asks.until_issued().await;
     asks.end().await;
     // The keys that it was sealed under are gone.
     shelf.spoil("/certificate/");
-    let has = Running::sharing(one, &[NAMES], &responses, &shelf);
+    let has = Running::sharing(one, &[NAMES], &answers, &shelf);
     let again = async {
         while shelf.is_spoiled("/certificate/") {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -125,7 +125,7 @@ async fn whoever_has_a_certificate_puts_it_there_again() {
     tokio::time::timeout(TEST_TIMEOUT, again).await.unwrap();
     has.end().await;
     let other = config(&pebble, other_state.path());
-    let mut finds = Running::sharing(other, &[NAMES], &responses, &shelf);
+    let mut finds = Running::sharing(other, &[NAMES], &answers, &shelf);
     assert_eq!(finds.until_issued().await.tries.taken_up, 1);
     finds.end().await;
     assert_eq!(pebble.orders(), 1);
@@ -133,11 +133,11 @@ async fn whoever_has_a_certificate_puts_it_there_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_of_one_machine_make_one_order() {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut one = Running::alone(config.clone(), &[NAMES], &responses);
+    let mut one = Running::alone(config.clone(), &[NAMES], &answers);
     one.until("an order", |it| it.phase == Phase::Ordering || it.issued.is_some()).await;
     // Nobody comes to see its responses.
     let mut other = Running::alone(config, &[NAMES], &Answers::new());

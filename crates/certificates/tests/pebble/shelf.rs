@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use firstflight_certificates::acme::{Shelf, ShelfError};
+use firstflight_certificates::acme::{SharedRecords, SharedRecordsError};
 
 /// Contents, and the ends of their lives.
 type Records = HashMap<String, (Vec<u8>, Instant)>;
@@ -45,16 +45,16 @@ impl Common {
         self.records.lock().unwrap().retain(|name, _| !name.ends_with(end));
     }
 
-    fn reach(&self) -> Result<(), ShelfError> {
+    fn reach(&self) -> Result<(), SharedRecordsError> {
         match *self.away.lock().unwrap() {
-            true => Err(ShelfError("the store is away".to_owned())),
+            true => Err(SharedRecordsError("the store is away".to_owned())),
             false => Ok(()),
         }
     }
 }
 
-impl Shelf for Common {
-    async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, ShelfError> {
+impl SharedRecords for Common {
+    async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, SharedRecordsError> {
         self.reach()?;
         if self.is_spoiled(name) {
             return Ok(None);
@@ -64,7 +64,12 @@ impl Shelf for Common {
         Ok(alive.map(|(record, _)| record.clone()))
     }
 
-    async fn put(&self, name: &str, record: &[u8], life: Duration) -> Result<(), ShelfError> {
+    async fn put(
+        &self,
+        name: &str,
+        record: &[u8],
+        life: Duration,
+    ) -> Result<(), SharedRecordsError> {
         self.reach()?;
         if self.is_spoiled(name) {
             *self.spoiled.lock().unwrap() = None;
@@ -74,7 +79,12 @@ impl Shelf for Common {
         Ok(())
     }
 
-    async fn put_new(&self, name: &str, record: &[u8], life: Duration) -> Result<bool, ShelfError> {
+    async fn put_new(
+        &self,
+        name: &str,
+        record: &[u8],
+        life: Duration,
+    ) -> Result<bool, SharedRecordsError> {
         self.reach()?;
         let mut records = self.records.lock().unwrap();
         if records.get(name).is_some_and(|(_, end)| *end > Instant::now()) {
@@ -84,7 +94,7 @@ impl Shelf for Common {
         Ok(true)
     }
 
-    async fn remove(&self, name: &str) -> Result<(), ShelfError> {
+    async fn remove(&self, name: &str) -> Result<(), SharedRecordsError> {
         self.reach()?;
         self.records.lock().unwrap().remove(name);
         Ok(())

@@ -18,19 +18,19 @@ fn now() -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_answer_is_named_and_the_old_certificate_stays() {
-    let responses = Answers::new();
-    let plan = PebblePlan { life: Some(12), ..answerer(&responses, NAMES).await };
+    let answers = Answers::new();
+    let plan = PebblePlan { life: Some(12), ..answerer(&answers, NAMES).await };
     let pebble = Pebble::start(plan);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut running = Running::alone(config.clone(), &[NAMES], &responses);
+    let mut running = Running::alone(config.clone(), &[NAMES], &answers);
     running.until_issued().await;
     let old = running.end_with().await;
     let orders = pebble.orders();
 
     // From now on what stands at the ports is another server: it knows nothing of our responses.
-    let responses = Answers::new();
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let answers = Answers::new();
+    let mut running = Running::alone(config, &[NAMES], &answers);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let trouble = failed.last_error.unwrap();
     for word in ["example.test", "tls-alpn-01 at port 443", "http-01 at port 80"] {
@@ -41,7 +41,7 @@ async fn a_wrong_answer_is_named_and_the_old_certificate_stays() {
     assert!((600..=900).contains(&pause), "{pause}");
     assert_eq!((failed.tries.failed, pebble.orders()), (1, orders + 2));
     running.end().await;
-    assert!(responses.is_idle());
+    assert!(answers.is_idle());
 }
 
 /// Where the account is kept.
@@ -53,11 +53,11 @@ fn account(config: &AcmeConfig) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_that_is_down_at_the_start_is_asked_again() {
-    let responses = Answers::new();
-    let mut pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let mut pebble = Pebble::start(answerer(&answers, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     pebble.kill();
-    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &responses);
+    let mut running = Running::alone(config(&pebble, state.path()), &[NAMES], &answers);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let trouble = failed.last_error.unwrap();
     assert!(trouble.reason.contains("127.0.0.1 cannot be reached"), "{}", trouble.reason);
@@ -70,26 +70,26 @@ async fn an_authority_that_is_down_at_the_start_is_asked_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_that_the_authority_forgot_is_opened_anew() {
-    let responses = Answers::new();
-    let mut pebble = Pebble::start(answerer(&responses, &["one.test", "two.test"]).await);
+    let answers = Answers::new();
+    let mut pebble = Pebble::start(answerer(&answers, &["one.test", "two.test"]).await);
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
-    let mut running = Running::alone(config.clone(), &[&["one.test"]], &responses);
+    let mut running = Running::alone(config.clone(), &[&["one.test"]], &answers);
     running.until_issued().await;
     running.end().await;
     pebble.restart();
-    let mut running = Running::alone(config, &[&["two.test"]], &responses);
+    let mut running = Running::alone(config, &[&["two.test"]], &answers);
     running.until_issued().await;
     running.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_is_refused_is_said() {
-    let responses = Answers::new();
-    let plan = answerer(&responses, NAMES).await;
+    let answers = Answers::new();
+    let plan = answerer(&answers, NAMES).await;
     let pebble = Pebble::start(PebblePlan { blocked: vec!["blocked.test".to_owned()], ..plan });
     let state = tempfile::tempdir().unwrap();
-    let mut running = Running::alone(config(&pebble, state.path()), &[&["blocked.test"]], &responses);
+    let mut running = Running::alone(config(&pebble, state.path()), &[&["blocked.test"]], &answers);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let reason = failed.last_error.unwrap().reason;
     assert!(reason.contains("blocked.test") && reason.contains("CAA"), "{reason}");
@@ -98,11 +98,11 @@ async fn a_name_that_is_refused_is_said() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_that_is_not_trusted_is_told_nothing() {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, NAMES).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, NAMES).await);
     let state = tempfile::tempdir().unwrap();
     let config = AcmeConfig { authority: None, ..config(&pebble, state.path()) };
-    let mut running = Running::alone(config, &[NAMES], &responses);
+    let mut running = Running::alone(config, &[NAMES], &answers);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
     let reason = failed.last_error.unwrap().reason;
     assert!(reason.contains("not trusted") && reason.contains("authority = FILE"), "{reason}");
@@ -112,21 +112,21 @@ async fn an_authority_that_is_not_trusted_is_told_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_is_left_leaves_no_answer_behind() {
-    let responses = Answers::new();
+    let answers = Answers::new();
     // Nobody answers at this port, and nobody refuses: the authority has to wait.
     let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let http_port = silent.local_addr().unwrap().port();
     let pebble = Pebble::start(PebblePlan { http_port, ..PebblePlan::default() });
     let state = tempfile::tempdir().unwrap();
     let config = only(ChallengeKind::Http01, config(&pebble, state.path()));
-    let running = Running::alone(config.clone(), &[NAMES], &responses);
+    let running = Running::alone(config.clone(), &[NAMES], &answers);
     let looks = tokio::time::timeout(TEST_TIMEOUT, silent.accept()).await.unwrap().unwrap();
-    assert!(!responses.is_idle());
+    assert!(!answers.is_idle());
     running.end().await;
-    assert!(responses.is_idle());
+    assert!(answers.is_idle());
 
     // The authority goes on looking, and counts that it finds nobody.
-    let mut again = Running::alone(config, &[NAMES], &responses);
+    let mut again = Running::alone(config, &[NAMES], &answers);
     let failed = again.until("an error", |it| it.last_error.is_some()).await;
     let trouble = failed.last_error.unwrap();
     assert!(failed.next_try.unwrap() >= trouble.at + 600, "{trouble:?}");
@@ -138,17 +138,17 @@ async fn an_order_that_is_left_leaves_no_answer_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_contacts_are_told_to_the_authority() {
-    let responses = Answers::new();
-    let pebble = Pebble::start(answerer(&responses, &["one.test", "two.test"]).await);
+    let answers = Answers::new();
+    let pebble = Pebble::start(answerer(&answers, &["one.test", "two.test"]).await);
     let state = tempfile::tempdir().unwrap();
     let first = config(&pebble, state.path());
-    let mut running = Running::alone(first.clone(), &[&["one.test"]], &responses);
+    let mut running = Running::alone(first.clone(), &[&["one.test"]], &answers);
     running.until_issued().await;
     running.end().await;
     let account = account(&first);
     assert!(std::fs::read_to_string(&account).unwrap().contains("mailto:ops@example.org"));
     let second = AcmeConfig { contact: vec!["root@example.org".to_owned()], ..first };
-    let mut running = Running::alone(second, &[&["two.test"]], &responses);
+    let mut running = Running::alone(second, &[&["two.test"]], &answers);
     running.until_issued().await;
     running.end().await;
     assert!(std::fs::read_to_string(&account).unwrap().contains("mailto:root@example.org"));

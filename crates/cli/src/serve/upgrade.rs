@@ -186,7 +186,11 @@ fn spawn(stdin: OwnedFd) -> anyhow::Result<Child> {
     command.spawn().with_context(|| format!("cannot start {}", program.display()))
 }
 
-fn tell(way: &HandoffChannel, inherited: &InheritedState, register: &StdUnixStream) -> io::Result<()> {
+fn tell(
+    way: &HandoffChannel,
+    inherited: &InheritedState,
+    register: &StdUnixStream,
+) -> io::Result<()> {
     let (bytes, mut descriptors) = inherited.parts();
     descriptors.push(register.as_fd());
     way.send(&bytes, &descriptors)

@@ -20,7 +20,7 @@ pub(crate) struct Browser {
 /// A finding with what it was read from.
 #[derive(Clone, Debug, Serialize)]
 struct Evidence {
-    answer: String,
+    response: String,
     connections: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ static FOUND: Mutex<All> = Mutex::new(BTreeMap::new());
 pub(crate) fn found(
     installed: &Installed,
     habit: &str,
-    answer: &str,
+    response: &str,
     seen: &[Seen],
 ) -> Result<(), String> {
     let make = installed.make.to_string();
@@ -59,7 +59,9 @@ pub(crate) fn found(
             Ok(())
         }
         None => {
-            println!("note: {make}: {habit}: {response:?}, of which docs/browsers.toml says nothing");
+            println!(
+                "note: {make}: {habit}: {response:?}, of which docs/browsers.toml says nothing"
+            );
             Ok(())
         }
     }
@@ -80,7 +82,7 @@ pub(crate) fn publish() {
     let mut summary: BTreeMap<&String, Browser> = BTreeMap::new();
     let mut evidence = serde_json::Map::new();
     for (make, (version, habits)) in &*all {
-        let responses = habits.iter().map(|(name, found)| (name.clone(), found.answer.clone()));
+        let responses = habits.iter().map(|(name, found)| (name.clone(), found.response.clone()));
         summary.insert(make, Browser { version: version.clone(), habits: responses.collect() });
         let value = serde_json::json!({ "version": version, "habits": habits });
         evidence.insert(make.clone(), value);

@@ -54,7 +54,7 @@ pub(crate) struct Manner {
     /// All requests get 425.
     pub(crate) always_too_early: bool,
     /// A connection ends after so many answers.
-    pub(crate) answers: usize,
+    pub(crate) responses: usize,
     /// What is served; by their path, of any other one word.
     pub(crate) pages: BTreeMap<&'static str, (&'static str, String)>,
 }
@@ -66,7 +66,7 @@ impl Default for Manner {
             knows_tickets: true,
             too_early: false,
             always_too_early: false,
-            answers: usize::MAX,
+            responses: usize::MAX,
             pages: BTreeMap::new(),
         }
     }
@@ -240,14 +240,14 @@ impl Shared {
         let facts = stream.facts();
         self.note(number, |heard| heard.handshake = Some(facts));
         let mut buffer = Vec::new();
-        let responses = lock(&self.manner).answers;
-        for _ in 0..answers {
+        let responses = lock(&self.manner).responses;
+        for _ in 0..responses {
             let request = tokio::select! {
                 request = read(&mut stream, &mut buffer) => request?,
                 _ = hung_up.changed() => None,
             };
             let Some(mut request) = request else { break };
-            let (status, response) = self.answer(&request);
+            let (status, response) = self.response(&request);
             request.status = status;
             self.note(number, |heard| heard.requests.push(request));
             stream.write_all(&response).await?;
@@ -261,7 +261,7 @@ impl Shared {
         Ok(())
     }
 
-    fn answer(&self, request: &Request) -> (u16, Vec<u8>) {
+    fn response(&self, request: &Request) -> (u16, Vec<u8>) {
         let manner = lock(&self.manner);
         let path = request.target.split('?').next().unwrap_or_default();
         let (kind, body) = match manner.pages.get(path) {

@@ -40,7 +40,7 @@ impl Upstream {
                 let seen = seen.clone();
                 tokio::spawn(async move {
                     while let Ok((tcp, _)) = listener.accept().await {
-                        tokio::spawn(answer(tcp, node, seen.clone()));
+                        tokio::spawn(response(tcp, node, seen.clone()));
                     }
                 });
             }
@@ -57,7 +57,7 @@ impl Upstream {
 }
 
 /// Answers GETs with their target, one after the other.
-async fn answer(mut tcp: TcpStream, node: usize, seen: Seen) {
+async fn response(mut tcp: TcpStream, node: usize, seen: Seen) {
     let _ = tcp.set_nodelay(true);
     let mut buffer = Vec::new();
     loop {
@@ -77,7 +77,8 @@ async fn answer(mut tcp: TcpStream, node: usize, seen: Seen) {
             executions.nodes.push(node);
             executions.marked += usize::from(marked);
         }
-        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}", target.len());
+        let response =
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}", target.len());
         if tcp.write_all(response.as_bytes()).await.is_err() {
             return;
         }

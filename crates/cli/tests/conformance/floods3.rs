@@ -49,7 +49,7 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
     let link = client.connect();
     let sent = flood(&client, &link);
     // A server that goes on answers this as well.
-    let goes_on = client.wait(async { answers(&link).await });
+    let goes_on = client.wait(async { responses(&link).await });
     let end = link.connection.close_reason().map(|reason| reason.to_string());
     let seen = witness.end();
     let honest3 = client.ask(&plain(), &[], &[]);
@@ -85,7 +85,7 @@ fn plain() -> Vec<Field> {
     .to_vec()
 }
 
-async fn answers(link: &Link) -> bool {
+async fn responses(link: &Link) -> bool {
     let Ok((mut send, mut recv)) = link.connection.open_bi().await else { return false };
     let request = frame(HEADERS, &get("/index.html"));
     if send.write_all(&request).await.is_err() || send.finish().is_err() {

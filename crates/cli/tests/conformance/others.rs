@@ -42,7 +42,7 @@ impl Nginx {
         let mut command = Command::new(program_path("nginx"));
         command.args(["-p", dir.to_str().unwrap(), "-c", "nginx.conf", "-e", "nginx.err"]);
         let running = Running::start(quiet(&mut command, dir));
-        answers(port);
+        responses(port);
         Self { url: format!("http://127.0.0.1:{port}"), log, _running: running }
     }
 
@@ -67,7 +67,7 @@ impl Haproxy {
         let mut command = Command::new(program_path("haproxy"));
         command.args(["-db", "-f", "haproxy.cfg"]);
         let running = Running::start(quiet(&mut command, dir));
-        answers(port);
+        responses(port);
         let url = format!("http://127.0.0.1:{port}");
         Self { url, log, seen: AtomicUsize::new(0), _running: running }
     }
@@ -95,7 +95,7 @@ fn quiet<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
     command.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said)
 }
 
-fn answers(port: u16) {
+fn responses(port: u16) {
     let there = until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
     assert!(there, "the upstream does not listen");
 }

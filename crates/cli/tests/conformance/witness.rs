@@ -62,7 +62,8 @@ fn fetch(dialer: &Dialer) -> Result<(), String> {
     wire.send(b"GET /index.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         .map_err(|error| error.to_string())?;
     let response = wire.read_to_end();
-    match response.starts_with(b"HTTP/1.1 200 ") && response.ends_with(crate::running::PAGE.as_bytes())
+    match response.starts_with(b"HTTP/1.1 200 ")
+        && response.ends_with(crate::running::PAGE.as_bytes())
     {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&response).into_owned()),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use firstflight_bench::remote::{self, RemoteConfig, Testimony};
+use firstflight_bench::remote::{self, LabelSource, RemoteConfig};
 use firstflight_emulator::{Network, NetworkConfig, PathConfig};
 use firstflight_lab::Kind;
 use firstflight_report::{Fault, Record, Witness};
@@ -80,7 +80,7 @@ pub(super) fn every_kind() {
 }
 
 pub(super) fn by_the_kernel() {
-    let record = measure(&["--early-data", "on"], |config| config.witness = Testimony::Kernel);
+    let record = measure(&["--early-data", "on"], |config| config.witness = LabelSource::Kernel);
     assert_eq!((record.witness, record.captures.len()), (Witness::Kernel, 0));
     // The kernel measures some round trips by time stamps of whole milliseconds.
     let rtt_ms = record.profiles[0].rtt_ms;

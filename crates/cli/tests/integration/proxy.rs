@@ -33,7 +33,7 @@ impl Upstream {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let memory = memory.clone();
-                thread::spawn(move || answer(client, &memory));
+                thread::spawn(move || response(client, &memory));
             }
         });
         Self { url, seen }
@@ -51,7 +51,7 @@ impl Upstream {
 }
 
 /// One request, one response, and the end of the connection.
-fn answer(mut client: TcpStream, memory: &Mutex<Vec<Seen>>) {
+fn response(mut client: TcpStream, memory: &Mutex<Vec<Seen>>) {
     let mut reader = BufReader::new(client.try_clone().unwrap());
     let mut lines = (&mut reader).lines().map_while(Result::ok).take_while(|l| !l.is_empty());
     let Some(line) = lines.next() else { return };

@@ -135,8 +135,8 @@ fn curl_is_told_when_a_request_comes_to_the_wrong_site() {
     let private = curl(dir, &server, "one.test", "/private/x", &[]).out;
     assert!(private.contains(" 403") && private.ends_with("403 Forbidden\n"), "{private}");
     for path in ["/x/../private/x", "/%2e/private", "//private", "/private;x"] {
-        let answer = curl(dir, &server, "one.test", path, &["--path-as-is"]).out;
-        assert!(answer.lines().next().unwrap().contains(" 400"), "{path}: {answer}");
+        let response = curl(dir, &server, "one.test", path, &["--path-as-is"]).out;
+        assert!(response.lines().next().unwrap().contains(" 400"), "{path}: {response}");
     }
     server.stop();
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use firstflight::lifecycle::Way;
+use firstflight::lifecycle::HandoffChannel;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -42,7 +42,7 @@ fn plays_a_new_process_that_dies() {
         }
     };
     dies_if(STEPS[0]);
-    let way = Way::from_stdin().unwrap();
+    let way = HandoffChannel::from_stdin().unwrap();
     // Its sockets stay open until the end.
     let mut message = way.receive().unwrap();
     let mut register = UnixStream::from(message.descriptors.pop().unwrap());

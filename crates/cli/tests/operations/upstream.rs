@@ -21,7 +21,7 @@ impl Upstream {
         thread::spawn(move || {
             for tcp in listener.incoming().flatten() {
                 let counter = counter.clone();
-                thread::spawn(move || answer(tcp, &counter));
+                thread::spawn(move || response(tcp, &counter));
             }
         });
         Self { address, executed }
@@ -33,7 +33,7 @@ impl Upstream {
 }
 
 /// GETs, one after the other.
-fn answer(tcp: TcpStream, counter: &AtomicU64) {
+fn response(tcp: TcpStream, counter: &AtomicU64) {
     let _ = tcp.set_nodelay(true);
     let Ok(mut writer) = tcp.try_clone() else { return };
     let mut lines = BufReader::new(tcp).lines();

@@ -125,7 +125,7 @@ impl Transfer<'_> {
         let result = match self.ask(&link, launched, request).await {
             Ok((head, open, receiving)) => {
                 let open = http3.insert(open);
-                self.answer(head, open, receiving, request, was_early).await
+                self.response(head, open, receiving, request, was_early).await
             }
             Err(error) => Err(error),
         };
@@ -206,7 +206,7 @@ impl Transfer<'_> {
 
     /// A 425 over QUIC is answered on a fresh connection: a server that has seen the flight before
     /// answers so to all of this one.
-    async fn answer(
+    async fn response(
         &mut self,
         head: Head,
         http3: &mut Http3,

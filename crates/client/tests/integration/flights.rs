@@ -77,7 +77,7 @@ async fn rfc8470_5_2_a_425_is_retried_once_on_the_same_connection() {
     get(&home.client(|_| {}), &server).await;
     server.seen();
     server.behave(|manner| {
-        manner.answer = |_, early| Answer::Say(if early { TOO_EARLY } else { OK }, true);
+        manner.response = |_, early| Answer::Say(if early { TOO_EARLY } else { OK }, true);
     });
     let (report, body) = get(&home.client(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, body.as_str()), (200, 1, "hello"), "{report:?}");
@@ -102,7 +102,7 @@ async fn rfc8470_5_2_a_425_that_closes_is_retried_on_a_fresh_connection_not_earl
         let (home, server) = (Home::new(), Server::start(Manner::default()).await);
         get(&home.client(|_| {}), &server).await;
         server.seen();
-        server.behave(|manner| manner.answer = response);
+        server.behave(|manner| manner.response = response);
         let (report, body) = get(&home.client(|_| {}), &server).await;
         assert_eq!((report.status(), body.as_str()), (200, "hello"), "{report:?}");
         assert!((1..=most).contains(&report.retries), "{report:?}");
@@ -300,7 +300,7 @@ async fn fast_open_is_asked_for_and_does_no_harm() {
 async fn redirections_are_followed_as_far_as_allowed() {
     const MOVED: &str = "HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 4\r\n\r\ngone";
     let manner = Manner {
-        answer: |number, _| Answer::Say(if number < 2 { MOVED } else { OK }, true),
+        response: |number, _| Answer::Say(if number < 2 { MOVED } else { OK }, true),
         ..Manner::default()
     };
     let (home, server) = (Home::new(), Server::start(manner.clone()).await);
@@ -318,7 +318,7 @@ async fn redirections_are_followed_as_far_as_allowed() {
 #[tokio::test]
 async fn an_error_status_is_an_error_where_asked() {
     let manner = Manner {
-        answer: |_, _| Answer::Say("HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno", true),
+        response: |_, _| Answer::Say("HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno", true),
         ..Manner::default()
     };
     let (home, server) = (Home::new(), Server::start(manner).await);

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use firstflight_client::{Found, Jar, JarError, JarKey, Origin, Ticket, Token, TrustId, Wanted};
+use firstflight_client::{Found, Jar, JarError, JarKey, JarQuery, Origin, Ticket, Token, TrustId};
 use firstflight_tls::{Session, Trust, Version};
 use proptest::prelude::*;
 
@@ -261,7 +261,7 @@ fn take(jar: &Jar) -> Option<Vec<u8>> {
 }
 
 fn take_all(jar: &Jar) -> Found {
-    let wanted = Wanted {
+    let wanted = JarQuery {
         origin: &origin(),
         trust: &TrustId::of(&Trust::Anyone).unwrap(),
         tcp: Some(&[b"http/1.1".to_vec()]),

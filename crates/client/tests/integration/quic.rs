@@ -170,7 +170,7 @@ async fn rfc8470_5_2_a_425_is_retried_once_on_a_fresh_connection_not_early() {
     get(&home.quic(|_| {}), &server).await;
     server.seen();
     server.behave(|manner| {
-        manner.answer = |_, early| match early {
+        manner.response = |_, early| match early {
             true => QuicAnswer::Last(425, ""),
             false => QuicAnswer::Say(200, "hello"),
         };
@@ -183,7 +183,7 @@ async fn rfc8470_5_2_a_425_is_retried_once_on_a_fresh_connection_not_early() {
     assert_ne!(seen[0].connection, seen[1].connection);
 
     // To what was not early, and a second time, it is a response.
-    server.behave(|manner| manner.answer = |_, _| QuicAnswer::Say(425, ""));
+    server.behave(|manner| manner.response = |_, _| QuicAnswer::Say(425, ""));
     let (report, _) = get(&home.quic(|_| {}), &server).await;
     assert_eq!((report.status(), report.retries, server.seen().len()), (425, 1, 2));
     let late = home.quic(|config| config.early_data = EarlyPolicy::Never);
@@ -194,7 +194,7 @@ async fn rfc8470_5_2_a_425_is_retried_once_on_a_fresh_connection_not_early() {
 #[tokio::test]
 async fn rfc9114_4_1_1_a_request_that_was_not_begun_goes_to_a_fresh_connection() {
     let manner = QuicManner {
-        answer: |number, _| match number {
+        response: |number, _| match number {
             0 => QuicAnswer::Reset(Code::H3_REQUEST_REJECTED),
             _ => QuicAnswer::Say(200, "hello"),
         },
@@ -341,7 +341,7 @@ async fn limits_end_a_transfer_that_does_not() {
 #[tokio::test]
 async fn redirections_are_followed() {
     let manner = QuicManner {
-        answer: |number, _| match number {
+        response: |number, _| match number {
             0 => QuicAnswer::Move("/next"),
             _ => QuicAnswer::Say(200, "hello"),
         },

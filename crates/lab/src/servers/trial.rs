@@ -110,7 +110,8 @@ impl Trial {
         let mut resumed = false;
         if let Some(session) = sessions.pop() {
             let response = self.get(Try { session: Some(&session), ..Try::new(version) }).await;
-            resumed = response.is_ok_and(|response| response.facts.is_some_and(|facts| facts.resumed));
+            resumed =
+                response.is_ok_and(|response| response.facts.is_some_and(|facts| facts.resumed));
         }
         found.push((Ability::Resumes(version), resumed));
         if version == Version::Tls13 {

@@ -10,7 +10,7 @@ use crate::decrypt::Suite;
 use crate::event::Event;
 use crate::facts::{TlsVersion, Unknown};
 use crate::handshake::{self, ClientHello, EncryptedExtensions, Messages, ServerHello};
-use crate::sayings::Said;
+use crate::sayings::StreamEvent;
 
 /// What both sides said so far.
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub(crate) struct Handshake {
 #[derive(Default)]
 pub(crate) struct Level {
     pub(crate) pieces: StreamBytes,
-    pub(crate) said: Vec<Said>,
+    pub(crate) said: Vec<StreamEvent>,
     messages: Messages,
     /// How many of its bytes were read.
     read: usize,
@@ -72,7 +72,7 @@ impl Handshake {
                     self.broken.get_or_insert(why);
                     Event::message(number)
                 });
-                level.said.push(Said { span, event });
+                level.said.push(StreamEvent { span, event });
             }
         }
         self.levels[direction as usize][kind.space()] = level;

@@ -9,7 +9,7 @@ const DATA: u64 = 0x00;
 const HEADERS: u64 = 0x01;
 
 /// Where HEADERS and DATA frames lie in a request stream, as far as it goes: the last may be cut.
-pub(crate) fn answers(stream: &[u8]) -> Vec<Range<usize>> {
+pub(crate) fn responses(stream: &[u8]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut at = 0;
     while at < stream.len() {
@@ -39,15 +39,15 @@ mod tests {
     fn rfc9114_7_2_only_headers_and_data_are_an_answer() {
         // A reserved type, HEADERS, DATA, another reserved one, DATA that is cut.
         let stream = [&[0x21, 1, 9][..], &[1, 2, 7, 7], &[0, 1, 8], &[0x40, 0x40, 0], &[0, 9, 5]];
-        assert_eq!(answers(&stream.concat()), [3..10, 13..16]);
-        assert_eq!(answers(&[0x21]), []);
+        assert_eq!(responses(&stream.concat()), [3..10, 13..16]);
+        assert_eq!(responses(&[0x21]), []);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_answered_in_order(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut at = 0;
-            for range in answers(&bytes) {
+            for range in responses(&bytes) {
                 prop_assert!(at <= range.start && range.start < range.end);
                 at = range.end;
             }

@@ -76,7 +76,7 @@ impl<'a> Judge<'a> {
         ];
         let mut closed = closed.into_iter();
         let why = closed.find_map(|(direction, kind)| self.opening.why_closed(direction, kind));
-        let gap = self.is_cut() || self.tally.answers.values().any(|pieces| pieces.has_gap());
+        let gap = self.is_cut() || self.tally.responses.values().any(|pieces| pieces.has_gap());
         why.or(self.opening.handshake.broken).or(gap.then_some(Unknown::CaptureGap))
     }
 

@@ -24,10 +24,10 @@ impl Response {
     pub(crate) fn find(flow: &QuicFlow, tally: &Tally, alpn: Option<&str>) -> Option<Self> {
         let http3 = alpn.is_some_and(|alpn| alpn == "h3" || alpn.starts_with("h3-"));
         let mut found: Option<Self> = None;
-        for pieces in tally.answers.values() {
+        for pieces in tally.responses.values() {
             let len = pieces.bytes().len();
             let responses = match http3 {
-                true => http3::answers(pieces.bytes()),
+                true => http3::responses(pieces.bytes()),
                 false if len == 0 => Vec::new(),
                 false => std::iter::once(0..len).collect(),
             };

@@ -12,7 +12,7 @@ use super::pieces::StreamBytes;
 use super::turns::{Turn, turns};
 use crate::Direction;
 use crate::facts::{AddressToken, Closed, TokenOrigin};
-use crate::reassembly::{Coverage, Seen};
+use crate::reassembly::{Coverage, SegmentOverlap};
 
 /// What is numbered on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ pub(crate) struct Tally {
     /// By datagram.
     pub(crate) loads: Vec<Load>,
     /// What the server sent on streams that the client opened both ways.
-    pub(crate) answers: BTreeMap<u64, StreamBytes>,
+    pub(crate) responses: BTreeMap<u64, StreamBytes>,
     pub(crate) retries: u32,
     /// The server's version, else the client's.
     pub(crate) version: Option<u32>,
@@ -170,7 +170,7 @@ impl Counter<'_> {
                 Frame::Stream { id, offset, data, .. } => {
                     again |= self.range(index, datagram, kind, Of::Stream(id), offset, data.len());
                     if direction == Direction::ToClient && is_request(id) {
-                        let pieces = self.found.answers.entry(id).or_default();
+                        let pieces = self.found.responses.entry(id).or_default();
                         pieces.add(offset, data, index, datagram.delivered);
                     }
                 }
@@ -233,7 +233,7 @@ impl Counter<'_> {
         }
         self.found.loads[index].ranges.push((space, offset..end));
         let coverage = self.coverage.entry((datagram.direction, space)).or_default();
-        matches!(coverage.add(offset..end), Seen::PartlyBefore | Seen::Before)
+        matches!(coverage.add(offset..end), SegmentOverlap::PartlyBefore | SegmentOverlap::Before)
     }
 
     /// Whether the server throws away what the client sends in this packet, as `Space` has it.

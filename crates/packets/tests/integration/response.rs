@@ -144,26 +144,26 @@ fn frame(kind: u8, stream: u8, len: u8) -> Vec<u8> {
 #[test]
 fn rfc9113_3_4_the_servers_settings_are_no_response() {
     let settings = frame(4, 0, 18);
-    let answer = [frame(1, 1, 40), frame(0, 1, 200)].concat();
+    let response = [frame(1, 1, 40), frame(0, 1, 200)].concat();
     let mut world = Made::default().world().alpn("h2");
     world.greeting = settings.clone();
-    world.response = [answer.clone(), frame(7, 0, 8)].concat();
+    world.response = [response.clone(), frame(7, 0, 8)].concat();
     let path = Path::new(20 * MS);
     let facts = world.facts(&path);
     assert_eq!(facts.tls.as_ref().unwrap().alpn.as_deref(), Some("h2"));
     assert_eq!(facts.round_trips(), Some(3));
-    assert_eq!(facts.response_bytes, Some(answer.len() as u64));
+    assert_eq!(facts.response_bytes, Some(response.len() as u64));
     // The same bytes are a response, and come earlier, where they are not HTTP/2.
     for (mut world, round_trips) in [(Made::default().world(), 2), (Made::tls12().world(), 3)] {
         world.greeting = settings.clone();
-        world.response = answer.clone();
+        world.response = response.clone();
         assert_eq!(world.facts(&path).round_trips(), Some(round_trips));
     }
 }
 
 #[test]
 fn rfc9113_3_4_the_same_before_tls13_with_secrets_and_unknown_without() {
-    let answer = [frame(1, 1, 40), frame(0, 1, 200)].concat();
+    let response = [frame(1, 1, 40), frame(0, 1, 200)].concat();
     for suite in [
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
@@ -171,7 +171,7 @@ fn rfc9113_3_4_the_same_before_tls13_with_secrets_and_unknown_without() {
     ] {
         let mut world = Made { suite: Some(suite), ..Made::tls12() }.world().alpn("h2");
         world.greeting = frame(4, 0, 18);
-        world.response = answer.clone();
+        world.response = response.clone();
         let capture = world.capture(&Path::new(20 * MS));
         let facts = judge(&capture, &world.key_log());
         assert_eq!((facts.round_trips(), facts.response_bytes), (Some(4), Some(249 + 9)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{SharedConfig, StoreAnswer, Unknown};
+use super::{SharedConfig, StoreReply, Unknown};
 use crate::flight::{Flight, Offer};
 
 /// Why early data is refused by TLS though the ticket was good for it.
@@ -55,14 +55,14 @@ impl SharedGate {
     pub fn settle(
         &self,
         offer: &Offer,
-        answer: StoreAnswer,
+        reply: StoreReply,
         now: Duration,
     ) -> Result<Flight, SharedRefusal> {
-        match response {
-            StoreAnswer::Lost => Ok(offer.settled(false)),
-            StoreAnswer::Unknown(why) => Err(SharedRefusal::Store(why)),
-            StoreAnswer::Won if self.is_fresh(offer, now) => Ok(offer.settled(true)),
-            StoreAnswer::Won => Err(SharedRefusal::TicketAge),
+        match reply {
+            StoreReply::Lost => Ok(offer.settled(false)),
+            StoreReply::Unknown(why) => Err(SharedRefusal::Store(why)),
+            StoreReply::Won if self.is_fresh(offer, now) => Ok(offer.settled(true)),
+            StoreReply::Won => Err(SharedRefusal::TicketAge),
         }
     }
 
@@ -81,12 +81,7 @@ mod tests {
     use super::*;
 
     /// Whether the claim is won, if the flight is accepted.
-    fn settle(
-        skew: i32,
-        seen_at: u64,
-        answer: StoreAnswer,
-        now: u64,
-    ) -> Result<bool, SharedRefusal> {
+    fn settle(skew: i32, seen_at: u64, reply: StoreReply, now: u64) -> Result<bool, SharedRefusal> {
         let offer = Offer::new(
             crate::ClaimKey::of_flight(&[1; 32]),
             skew,
@@ -94,7 +89,7 @@ mod tests {
             0,
         );
         let gate = SharedGate::new(SharedConfig::default());
-        let settled = gate.settle(&offer, response, Duration::from_millis(now));
+        let settled = gate.settle(&offer, reply, Duration::from_millis(now));
         settled.map(|flight| flight.won())
     }
 
@@ -111,25 +106,25 @@ mod tests {
             (11, STALE),
             (i32::MAX, STALE),
         ] {
-            assert_eq!(settle(skew, 5000, StoreAnswer::Won, 5000), expected, "{skew}");
+            assert_eq!(settle(skew, 5000, StoreReply::Won, 5000), expected, "{skew}");
         }
     }
 
     #[test]
     fn rfc8446_8_3_a_flight_ages_until_its_claim_is_settled() {
-        assert_eq!(settle(0, 5000, StoreAnswer::Won, 15_000), RUNS);
-        assert_eq!(settle(0, 5000, StoreAnswer::Won, 15_001), STALE);
-        assert_eq!(settle(0, 5000, StoreAnswer::Won, u64::MAX), STALE);
+        assert_eq!(settle(0, 5000, StoreReply::Won, 15_000), RUNS);
+        assert_eq!(settle(0, 5000, StoreReply::Won, 15_001), STALE);
+        assert_eq!(settle(0, 5000, StoreReply::Won, u64::MAX), STALE);
         // A clock that was set back meanwhile: nothing is known of the age.
-        assert_eq!(settle(0, 5000, StoreAnswer::Won, 4999), STALE);
+        assert_eq!(settle(0, 5000, StoreReply::Won, 4999), STALE);
     }
 
     #[test]
     fn rfc8446_8_2_a_lost_claim_is_held_and_an_unknown_one_refused() {
-        assert_eq!(settle(0, 5000, StoreAnswer::Lost, 5000), Ok(false));
-        assert_eq!(settle(-60, 5000, StoreAnswer::Lost, 5000), Ok(false), "a stale original, too");
+        assert_eq!(settle(0, 5000, StoreReply::Lost, 5000), Ok(false));
+        assert_eq!(settle(-60, 5000, StoreReply::Lost, 5000), Ok(false), "a stale original, too");
         let why = Unknown::Slow;
         let refused = Err(SharedRefusal::Store(why));
-        assert_eq!(settle(0, 5000, StoreAnswer::Unknown(why), 5000), refused);
+        assert_eq!(settle(0, 5000, StoreReply::Unknown(why), 5000), refused);
     }
 }

@@ -27,4 +27,4 @@ pub use continuity::{Continuity, Mark};
 pub use epoch::{Epoch, Slots};
 pub use gate::{SharedGate, SharedRefusal};
 pub use heartbeat::{Break, Confirmation, EpochWrite, Heartbeat, HeartbeatActions, Role};
-pub use sighting::{StoreAnswer, StoreObservation, Unknown, judge};
+pub use sighting::{StoreObservation, StoreReply, Unknown, judge};

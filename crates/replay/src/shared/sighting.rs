@@ -26,7 +26,7 @@ pub struct StoreObservation {
 
 /// The store's word on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StoreAnswer {
+pub enum StoreReply {
     /// The key was not there; it is now, and nobody else has won it.
     Won,
     /// The key was there.

@@ -256,8 +256,8 @@ impl World {
     /// The old process asks the new one.
     fn ask(&self, question: &HandoffQuery) -> Answer {
         let question = HandoffQuery::parse(&question.to_bytes()).unwrap();
-        let response = question.answer(&self.new, self.common(), self.new_now());
-        Answer::parse(response.to_byte()).unwrap()
+        let reply = question.reply(&self.new, self.common(), self.new_now());
+        Answer::parse(reply.to_byte()).unwrap()
     }
 }
 

@@ -104,7 +104,7 @@ struct World {
     /// Whether a copy won, and its record was lost after that.
     copy_forgotten: Vec<bool>,
     executions: HashMap<(usize, usize), usize>,
-    answers: HashMap<(usize, usize), Answer>,
+    replies: HashMap<(usize, usize), Answer>,
 }
 
 impl World {
@@ -126,7 +126,7 @@ impl World {
             copy_won: vec![false; n],
             copy_forgotten: vec![false; n],
             executions: HashMap::new(),
-            answers: HashMap::new(),
+            replies: HashMap::new(),
         }
     }
 
@@ -291,7 +291,7 @@ impl World {
             self.now
         );
         if honest {
-            self.answer(flight, request, Answer::Executed);
+            self.reply(flight, request, Answer::Executed);
         }
     }
 
@@ -299,11 +299,11 @@ impl World {
         let connection = &self.connections[c];
         let flight = connection.flight;
         assert!(self.copy_won[flight], "425 without need: {connection:?} at {}", self.now);
-        self.answer(flight, request, Answer::TooEarly);
+        self.reply(flight, request, Answer::TooEarly);
     }
 
-    fn answer(&mut self, flight: usize, request: usize, response: Answer) {
-        let before = self.answers.insert((flight, request), response);
+    fn reply(&mut self, flight: usize, request: usize, reply: Answer) {
+        let before = self.replies.insert((flight, request), reply);
         assert_eq!(before, None, "flight {flight} request {request} answered twice");
     }
 
@@ -314,7 +314,7 @@ impl World {
 
     /// Forgets connections that can do nothing more, once an honest one has all its responses.
     fn tidy(&mut self) {
-        let Self { connections, flights, responses, .. } = self;
+        let Self { connections, flights, replies, .. } = self;
         connections.retain(|connection| {
             let Some(hello) = &connection.hello else { return true };
             let requests = flights[connection.flight].requests.len();
@@ -322,8 +322,8 @@ impl World {
             let delivered = refused || connection.next == requests;
             if connection.finished && delivered {
                 for request in 0..requests {
-                    let response = responses.get(&(connection.flight, request));
-                    assert!(response.is_some(), "request {request} of {connection:?} is lost");
+                    let reply = replies.get(&(connection.flight, request));
+                    assert!(reply.is_some(), "request {request} of {connection:?} is lost");
                 }
             }
             !delivered || (connection.honest && !connection.finished)

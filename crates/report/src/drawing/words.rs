@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(said(std::slice::from_ref(&first)), expected);
         assert_eq!(class(&first), "p-early");
         let response = |what: &str| packet(false, &["1-RTT packet 4", "ACK", what]);
-        let responses = [answer("stream 0 1172 B"), answer("stream 0 981 B, FIN")];
+        let responses = [response("stream 0 1172 B"), response("stream 0 981 B, FIN")];
         assert_eq!(said(&responses), [("answer 2153 B".to_owned(), "p-data")]);
         let upkeep = packet(false, &["1-RTT packet 1", "NEW_CONNECTION_ID", "NEW_CONNECTION_ID"]);
         assert_eq!(class(&upkeep), "p-tcp");

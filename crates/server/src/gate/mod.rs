@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
     Answer, Claim, ClaimKey, Flight, Gate, GateConfig, HandoffQuery, Inheritance, Offer, Refusal,
-    RegisterStatistics, SharedConfig, SharedRefusal, Spent, StoreAnswer, TicketEpochs, Unknown,
+    RegisterStatistics, SharedConfig, SharedRefusal, Spent, StoreReply, TicketEpochs, Unknown,
 };
 use firstflight_store::{Claimant, Store};
 use firstflight_telemetry::metrics::RefusedReason;
@@ -172,7 +172,7 @@ impl EarlyDataGate {
         let Some(shared) = &self.shared else { return self.claim_here(&flight).await };
         let offer = flight.by_unix_time();
         let response = match redeemed {
-            true => StoreAnswer::Won,
+            true => StoreReply::Won,
             false => shared.claim(&offer, arrival.claimant, || self.now()).await,
         };
         let now = micros(SteadyClock::unix_micros());
@@ -250,9 +250,9 @@ impl EarlyDataGate {
     pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> NameClaim {
         if let Some(shared) = &self.shared {
             return match shared.claim_name(name, life).await {
-                StoreAnswer::Won => NameClaim::Won,
-                StoreAnswer::Lost => NameClaim::Taken,
-                StoreAnswer::Unknown(why) => NameClaim::Unknown(store_reason(why).name()),
+                StoreReply::Won => NameClaim::Won,
+                StoreReply::Lost => NameClaim::Taken,
+                StoreReply::Unknown(why) => NameClaim::Unknown(store_reason(why).name()),
             };
         }
         let mut claim = self.gate.claim_name(name, life, self.now());
@@ -315,8 +315,8 @@ impl EarlyDataGate {
     }
 
     /// Answers a process that has handed its register over.
-    pub(crate) fn answer(&self, question: &HandoffQuery) -> Answer {
-        question.answer(&self.gate, monotonic(), self.now())
+    pub(crate) fn response(&self, question: &HandoffQuery) -> Answer {
+        question.reply(&self.gate, monotonic(), self.now())
     }
 
     async fn ask(&self, question: HandoffQuery) -> Option<Answer> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use firstflight_replay::{
-    ClaimKey, Offer, RegisterStatistics, SharedConfig, SharedGate, Spent, StoreAnswer,
+    ClaimKey, Offer, RegisterStatistics, SharedConfig, SharedGate, Spent, StoreReply,
     StrikeRegister, Unknown,
 };
 use firstflight_store::{self as store, Claimant, Store, StoreStatistics};
@@ -46,14 +46,14 @@ impl SharedRegister {
         offer: &Offer,
         claimant: Claimant,
         now: impl Fn() -> Duration,
-    ) -> StoreAnswer {
+    ) -> StoreReply {
         if self.filter.contains(offer.key(), now()) {
-            return StoreAnswer::Lost;
+            return StoreReply::Lost;
         }
         let response = self.store.claim(offer.key(), claimant, self.record_end(offer)).await;
         // A claim that came out is taken for good. One whose outcome is not known was executed
         // nowhere, and the honest original may still come.
-        if !matches!(response, StoreAnswer::Unknown(_)) {
+        if !matches!(response, StoreReply::Unknown(_)) {
             self.remember(offer.key(), now());
         }
         response
@@ -105,7 +105,7 @@ impl SharedRegister {
     }
 
     /// Claims a name for so long. There is no filter before it: another node may give it back.
-    pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreAnswer {
+    pub(crate) async fn claim_name(&self, name: ClaimKey, life: Duration) -> StoreReply {
         self.store.claim_name(name, life).await
     }
 

@@ -14,12 +14,12 @@ use crate::context::ResponseBody;
 /// Responses to an authority's challenges, over HTTP and in TLS handshakes.
 #[derive(Clone)]
 pub(crate) struct AcmeChallenges {
-    answers: Answers,
+    responses: Answers,
     metrics: Arc<Metrics>,
 }
 
 impl AcmeChallenges {
-    /// `answers`: to the challenges of orders that are under way.
+    /// `responses`: to the challenges of orders that are under way.
     pub(crate) fn new(responses: Answers, metrics: Arc<Metrics>) -> Self {
         Self { responses, metrics }
     }
@@ -27,11 +27,11 @@ impl AcmeChallenges {
     /// The response to an authority's request (RFC 8555 section 8.3), whatever its host. `None`: it
     /// is none, or no order is under way.
     pub(crate) fn respond<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
-        if self.answers.is_idle() {
+        if self.responses.is_idle() {
             return None;
         }
         let token = token(request)?;
-        let body = Full::new(Bytes::from(self.answers.http(token)?));
+        let body = Full::new(Bytes::from(self.responses.http(token)?));
         self.metrics.acme.challenges.count(AcmeChallenge::Http01);
         let mut response = Response::new(body.map_err(|never| match never {}).boxed_unsync());
         let kind = HeaderValue::from_static("application/octet-stream");
@@ -42,7 +42,7 @@ impl AcmeChallenges {
 
 impl ChallengeCertificates for AcmeChallenges {
     fn certificate(&self, server_name: &str) -> Option<Identity> {
-        let identity = self.answers.tls_alpn(server_name)?;
+        let identity = self.responses.tls_alpn(server_name)?;
         self.metrics.acme.challenges.count(AcmeChallenge::TlsAlpn01);
         Some(identity)
     }

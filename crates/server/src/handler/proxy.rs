@@ -390,7 +390,7 @@ fn server_reading(server: ServerStatus) -> UpstreamServerReading {
         active: server.in_flight as u64,
         connections: server.connections,
         requests: totals.requests,
-        answers: totals.answers,
+        responses: totals.responses,
         failures: [
             totals.connect_failed,
             totals.stale,

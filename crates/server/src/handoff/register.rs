@@ -65,7 +65,7 @@ pub(crate) async fn hand_over(
         shared.gate.reopen();
         // What came meanwhile.
         while let Ok(ask) = received.try_recv() {
-            let _ = ask.reply.send(shared.gate.answer(&ask.question));
+            let _ = ask.reply.send(shared.gate.response(&ask.question));
         }
         return Err(error);
     }
@@ -179,7 +179,7 @@ async fn answer_all(gate: &EarlyDataGate, mut stream: UnixStream) -> std::io::Er
             return error;
         }
         let response = HandoffQuery::parse(&bytes);
-        let response = response.map_or(0, |question| gate.answer(&question).to_byte());
+        let response = response.map_or(0, |question| gate.response(&question).to_byte());
         if let Err(error) = stream.write_u8(response).await {
             return error;
         }

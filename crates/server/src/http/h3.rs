@@ -330,17 +330,17 @@ struct ResponseWriter<'a> {
 impl ResponseWriter<'_> {
     /// RFC 9110 section 10.1.1: a client that waits for it sends its body now.
     async fn go_on(&mut self) -> Result<(), RequestError> {
-        let mut answer = Response::new(());
-        *answer.status_mut() = StatusCode::CONTINUE;
-        steady(self.state, self.standstill, self.send.send_response(answer)).await
+        let mut response = Response::new(());
+        *response.status_mut() = StatusCode::CONTINUE;
+        steady(self.state, self.standstill, self.send.send_response(response)).await
     }
 
     async fn send(
         mut self,
-        answer: Response<RecordedBody>,
+        response: Response<RecordedBody>,
         head_only: bool,
     ) -> Result<RequestStream<Send, Bytes>, RequestError> {
-        let (mut parts, mut body) = answer.into_parts();
+        let (mut parts, mut body) = response.into_parts();
         let bodyless =
             head_only || matches!(parts.status, StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT);
         let headers = &mut parts.headers;

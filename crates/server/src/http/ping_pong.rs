@@ -139,7 +139,7 @@ pub(crate) async fn serve_quic(
         tokio::select! {
             accepted = quic.accept_bi(), if !last => match accepted {
                 Ok(streams) => {
-                    pings.push(answer(connection, streams));
+                    pings.push(response(connection, streams));
                     last = !connection.snapshot.keep_alive;
                 }
                 Err(_) => return,
@@ -165,7 +165,7 @@ pub(crate) async fn serve_quic(
     }
 }
 
-async fn answer(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
+async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
     let (mut send, mut recv) = streams;
     let early = recv.is_0rtt() || !connection.is_complete() || connection.facts().lost_claim();
     let limits = &connection.snapshot.limits;

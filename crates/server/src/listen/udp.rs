@@ -18,7 +18,7 @@ use tracing::debug;
 
 use crate::ServerError;
 use crate::context::Stop;
-use crate::handoff::relay::{self, Passed, Predecessor};
+use crate::handoff::relay::{self, Predecessor, RelayedPacket};
 use crate::handoff::{InheritedState, Secrets};
 use crate::handshake::Handshakes;
 use crate::handshake::initials::InitialPackets;
@@ -205,7 +205,7 @@ impl QuicPorts {
         let quic_ports = self.clone();
         tokio::spawn(async move {
             if let Some(stream) = stream {
-                let ended = relay::receive(stream, |Passed { port, meta, datagram }| {
+                let ended = relay::receive(stream, |RelayedPacket { port, meta, datagram }| {
                     for one in quic_ports.ports().iter().filter(|one| one.address == port) {
                         one.dispatch.deliver(meta, datagram.clone());
                     }

@@ -63,7 +63,7 @@ impl ConnectionObserver {
 
     /// The head of a response is there.
     pub(crate) fn note_response(&self) {
-        self.metrics.answer(&self.facts.tls, self.facts.refused.is_none());
+        self.metrics.response(&self.facts.tls, self.facts.refused.is_none());
     }
 
     /// Adds the handshake to the first request's trace, once both have been seen. `over`: there

@@ -97,7 +97,7 @@ impl ConnectionMetrics {
     }
 
     /// A response's head is there.
-    pub(crate) fn answer(&self, facts: &Handshake, early: bool) {
+    pub(crate) fn response(&self, facts: &Handshake, early: bool) {
         if !self.answered.swap(true, Ordering::Relaxed) {
             let labels = (kind(facts, early), self.transport);
             self.metrics.handshakes.first_response.time(labels, self.accepted_at.elapsed());

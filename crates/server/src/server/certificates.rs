@@ -27,7 +27,7 @@ use crate::handler::acme_challenge::AcmeChallenges;
 
 /// Certificates from an authority, as long as the process lives.
 pub(crate) struct AcmeCertificates {
-    answers: Answers,
+    responses: Answers,
     shelf: SharedCertificateStore,
     metrics: Arc<Metrics>,
     /// What there is, and what is done about it.
@@ -68,7 +68,7 @@ impl AcmeCertificates {
         metrics: &Arc<Metrics>,
     ) -> Result<Self, ServerError> {
         Ok(Self {
-            answers: Answers::new(),
+            responses: Answers::new(),
             shelf: SharedCertificateStore::new(&config.tickets.keys, store)?,
             metrics: metrics.clone(),
             states: ArcSwap::default(),
@@ -83,7 +83,7 @@ impl AcmeCertificates {
 
     /// Responses to the authority's challenges.
     pub(crate) fn challenges(&self) -> AcmeChallenges {
-        AcmeChallenges::new(self.answers.clone(), self.metrics.clone())
+        AcmeChallenges::new(self.responses.clone(), self.metrics.clone())
     }
 
     /// All that is known.
@@ -104,7 +104,7 @@ impl AcmeCertificates {
         }
         let Some(wanted) = wanted else { return Ok(Change::To(None)) };
         let Wanted { config, names } = wanted.clone();
-        let (responses, shelf) = (self.answers.clone(), self.shelf.clone());
+        let (responses, shelf) = (self.responses.clone(), self.shelf.clone());
         let open = move || Manager::new(config, names, responses, shelf);
         let manager = tokio::task::spawn_blocking(open).await;
         let manager = manager.map_err(|error| ServerError::Interrupted(error.to_string()))??;

@@ -54,7 +54,7 @@ fn config(dir: &Path) -> ServerConfig {
 }
 
 /// What a client gets who asks for a name and trusts this certificate alone.
-async fn answer(server: SocketAddr, name: &str, trusted: &Path) -> String {
+async fn response(server: SocketAddr, name: &str, trusted: &Path) -> String {
     let trust = Trust::File(trusted.to_owned());
     let connector = Connector::new(ConnectorConfig {
         alpn: vec![b"http/1.1".to_vec()],
@@ -106,10 +106,10 @@ async fn another_sites_broken_files_keep_no_new_certificate_back() {
     let running = tokio::spawn(server.run(async {
         let _ = stopped.await;
     }));
-    let page = answer(address, "issued.test", &issued).await;
+    let page = response(address, "issued.test", &issued).await;
     assert!(page.starts_with("HTTP/1.1 200") && page.ends_with("issued.test\n"), "{page}");
     // The other one's certificate is shown on; its pages are gone.
-    let page = answer(address, "files.test", &trusted).await;
+    let page = response(address, "files.test", &trusted).await;
     assert!(page.starts_with("HTTP/1.1 404"), "{page}");
     drop(stop);
     tokio::time::timeout(Duration::from_secs(30), running).await.unwrap().unwrap();

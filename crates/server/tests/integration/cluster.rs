@@ -65,8 +65,8 @@ async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answere
     let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
     let copy = replay(b.address, &client.flight).await;
     upstream.wait_for("/overtaken").await;
-    let answer = client.run(a.address).await;
-    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    let response = client.run(a.address).await;
+    assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     drop(copy);
     let (a, b) = (a.stop().await, b.stop().await);
     assert_eq!(upstream.seen("/overtaken").len(), 1);
@@ -93,15 +93,15 @@ async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
                 tokio::spawn(async move { replay(node, &flight).await })
             })
             .into();
-        let answer = client.run(if round % 2 == 0 { a.address } else { b.address }).await;
+        let response = client.run(if round % 2 == 0 { a.address } else { b.address }).await;
         let mut open = Vec::new();
         for copy in copies {
             open.push(copy.await.unwrap());
         }
         upstream.wait_for(&word).await;
         drop(open);
-        let status = answer.get(9..12).unwrap_or_default();
-        assert!(["200", "425"].contains(&status), "the honest client is answered: {answer:?}");
+        let status = response.get(9..12).unwrap_or_default();
+        assert!(["200", "425"].contains(&status), "the honest client is answered: {response:?}");
     }
     a.stop().await;
     b.stop().await;
@@ -144,9 +144,9 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
     loop {
         let session = node.session("http/1.1").await;
         let client = Client::prepare("http/1.1", Some(&session), &get("/window"));
-        let answer = client.run(node.address).await;
-        let status = answer.get(9..12).unwrap_or_default();
-        assert!(["200", "425"].contains(&status), "{answer}");
+        let response = client.run(node.address).await;
+        let status = response.get(9..12).unwrap_or_default();
+        assert!(["200", "425"].contains(&status), "{response}");
         let log = lines(&node.dir.path().join("access.log"));
         if log.iter().any(|line| line["early_data"] == "store_window") {
             assert_eq!(status, "200", "the store has the record, though its word does not count");
@@ -187,8 +187,8 @@ async fn a_frozen_store_is_slow_and_then_absent_and_nothing_runs_unrecorded() {
         let client = Client::prepare("http/1.1", Some(&session), &get(&target));
         // Nobody knows about the copy, so nobody holds it against the original.
         let copy = replay(node.address, &client.flight).await;
-        let answer = client.run(node.address).await;
-        assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+        let response = client.run(node.address).await;
+        assert!(response.starts_with("HTTP/1.1 425"), "{response}");
         drop(copy);
     }
     cluster.store.thaw();
@@ -217,9 +217,9 @@ async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
     cluster.store.kill();
     let client = Client::prepare("http/1.1", Some(&session), &get("/single"));
     let copy = replay(node.address, &client.flight).await;
-    let answer = client.run(node.address).await;
+    let response = client.run(node.address).await;
     // Another node may reach the store, and the session there.
-    assert!(answer.starts_with("HTTP/1.1 425"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 425"), "{response}");
     drop(copy);
     let log = node.stop().await;
     assert_eq!((upstream.seen("/single").len(), executions(&log, "/single")), (0, 0));
@@ -266,8 +266,8 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_claimed_all_the_same()
     let session = a.session("http/1.1").await.issued_earlier(30).unwrap();
     let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
     let flight = client.flight.clone();
-    let answer = client.run(a.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = client.run(a.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     drop(replay(b.address, &flight).await);
     let (a, b) = (a.stop().await, b.stop().await);
     let honest = line(&a, "/stale");
@@ -290,8 +290,8 @@ async fn what_policy_holds_runs_after_the_handshake() {
     let post = b"POST /pay HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx";
     let client = Client::prepare("http/1.1", Some(&session), post);
     let flight = client.flight.clone();
-    let answer = client.run(node.address).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = client.run(node.address).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     drop(replay(node.address, &flight).await);
     let log = node.stop().await;
     let (held, copies): (Vec<_>, Vec<_>) =
@@ -315,7 +315,7 @@ async fn ping_pong_is_claimed_too() {
     let mut tcp = TcpStream::connect(a.address).await.unwrap();
     let flight = client.flight.clone();
     client.handshake(&mut tcp).await;
-    let pong = client.read_until(&mut tcp, |answer| answer.len() >= 4).await;
+    let pong = client.read_until(&mut tcp, |response| response.len() >= 4).await;
     assert_eq!(pong, b"PONG");
     drop(replay(b.address, &flight).await);
     let random = hex::encode(client.machine.facts().client_random);

@@ -12,12 +12,18 @@ use crate::support::{
 async fn full_resumed_and_early_requests_are_answered_and_logged() {
     let server = RunningServer::files(|_| {}).await;
     let response = full(server.address, &String::from_utf8(get("/?full")).unwrap()).await;
-    assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("hello\n"), "{response}");
+    assert!(
+        response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("hello\n"),
+        "{response}"
+    );
 
     let session = server.session("http/1.1").await;
     let response =
         Client::prepare("http/1.1", Some(&session), &get("/?early")).run(server.address).await;
-    assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("hello\n"), "{response}");
+    assert!(
+        response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("hello\n"),
+        "{response}"
+    );
 
     let log = server.stop().await;
     let full = line(&log, "?full");
@@ -225,7 +231,8 @@ async fn early_data_off_means_that_the_client_sends_again() {
     let session = server.session("http/1.1").await;
     drop(server);
     let off = RunningServer::files(|config| config.early_data.enabled = false).await;
-    let response = Client::prepare("http/1.1", Some(&session), &get("/?off")).run(off.address).await;
+    let response =
+        Client::prepare("http/1.1", Some(&session), &get("/?off")).run(off.address).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let log = off.stop().await;
     assert_eq!(line(&log, "?off")["early"], false);

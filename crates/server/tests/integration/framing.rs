@@ -30,7 +30,8 @@ async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
     {
         for trailers in BARE_LF {
             let requests = chunked("POST", trailers);
-            for response in [full(server.address, &requests).await, early(&server, &requests).await] {
+            for response in [full(server.address, &requests).await, early(&server, &requests).await]
+            {
                 assert!(response.starts_with("HTTP/1.1 400 "), "{requests:?}: {response}");
                 assert_eq!(response.matches("HTTP/1.1 ").count(), 1, "{requests:?}: {response}");
             }

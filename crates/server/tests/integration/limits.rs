@@ -98,14 +98,16 @@ async fn a_response_whose_windows_open_slowly_is_not_cut_by_limits_on_heads_and_
     client.send(&mut tcp).await;
     let mut response = Vec::new();
     for taken in (4000..60_000).step_by(4000) {
-        response
-            .extend(client.read_until(&mut tcp, |more| data(&response) + data(more) >= taken).await);
+        response.extend(
+            client.read_until(&mut tcp, |more| data(&response) + data(more) >= taken).await,
+        );
         tokio::time::sleep(SHORT / 2).await;
         // WINDOW_UPDATE of 4000.
         client.write(&[0, 0, 4, 8, 0, 0, 0, 0, 1, 0, 0, 0x0f, 0xa0]);
         client.send(&mut tcp).await;
     }
-    response.extend(client.read_until(&mut tcp, |more| data(&response) + data(more) >= 60_000).await);
+    response
+        .extend(client.read_until(&mut tcp, |more| data(&response) + data(more) >= 60_000).await);
     assert!(data(&response) >= 60_000, "{}", data(&response));
     server.stop().await;
 }

@@ -32,8 +32,8 @@ async fn an_early_get_runs_before_the_handshake_is_complete() {
     let stream = client.begin(request(Method::GET, "/early"), true).await;
     upstream.wait_for("early").await;
     wire.release_down().await;
-    let answer = reply(stream).await.unwrap();
-    assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"upstream\n"[..]));
+    let response = reply(stream).await.unwrap();
+    assert_eq!((response.status, &response.body[..]), (StatusCode::OK, &b"upstream\n"[..]));
     assert!(client.accepted().await);
     assert_eq!(client.get("/late").await.status, StatusCode::OK);
     client.close().await;

@@ -128,8 +128,8 @@ async fn large_heads_are_refused_and_endless_ones_not_even_read() {
     let mut large = request(Method::GET, "/large");
     large.headers_mut().insert("x-large", "x".repeat(5000).parse().unwrap());
     if let Some(stream) = client.begin_unless_told(large).await {
-        let answer = reply(stream).await.unwrap();
-        assert_eq!(answer.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        let response = reply(stream).await.unwrap();
+        assert_eq!(response.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
     let large = |length: usize| {
         let mut block = head("GET", "/large").split_off(2);
@@ -224,8 +224,8 @@ async fn bodies_reach_the_upstream_whole_and_lengths_that_lie_do_not() {
         let mut post = client.begin(lying, false).await;
         post.send_data(Bytes::from_static(sent.as_bytes())).await.unwrap();
         let _ = post.finish().await;
-        let answer = reply(post).await;
-        assert!(!answer.is_ok_and(|answer| answer.status.is_success()), "{length}");
+        let response = reply(post).await;
+        assert!(!response.is_ok_and(|response| response.status.is_success()), "{length}");
     }
     let tunnel = client.ask(Method::CONNECT, "/x").await.unwrap();
     assert_eq!(tunnel.status, StatusCode::NOT_IMPLEMENTED);
@@ -272,8 +272,8 @@ async fn stopping_finishes_what_is_running_and_loses_nothing() {
     running.send_data(Bytes::from_static(b"the second")).await.unwrap();
     running.finish().await.unwrap();
     for stream in [running, page] {
-        let answer = reply(stream).await.unwrap();
-        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"upstream\n"[..]));
+        let response = reply(stream).await.unwrap();
+        assert_eq!((response.status, &response.body[..]), (StatusCode::OK, &b"upstream\n"[..]));
     }
     let end = timeout(TEST_TIMEOUT, client.driver).await.unwrap().unwrap();
     assert!(end.is_h3_no_error(), "{end}");
@@ -318,9 +318,9 @@ async fn a_close_is_sent_though_the_congestion_window_is_full() {
 async fn answers_over_tcp_say_where_http3_is() {
     let get = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
     let server = RunningServer::files(|_| {}).await;
-    let answer = crate::support::full(server.address, get).await;
+    let response = crate::support::full(server.address, get).await;
     let header = format!("alt-svc: h3=\":{}\"; ma=86400\r\n", server.address.port());
-    assert!(answer.contains(&header), "{answer}");
+    assert!(response.contains(&header), "{response}");
     server.stop().await;
     for change in [
         (|config: &mut ServerConfig| config.http3.alt_svc = None) as fn(&mut ServerConfig),
@@ -328,8 +328,11 @@ async fn answers_over_tcp_say_where_http3_is() {
         |config| config.tls.max_version = firstflight_tls::Version::Tls12,
     ] {
         let server = RunningServer::files(change).await;
-        let answer = crate::support::full(server.address, get).await;
-        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("alt-svc"), "{answer}");
+        let response = crate::support::full(server.address, get).await;
+        assert!(
+            response.starts_with("HTTP/1.1 200") && !response.contains("alt-svc"),
+            "{response}"
+        );
         server.stop().await;
     }
 }

@@ -71,8 +71,8 @@ fn post(target: &str, key: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-fn status(answer: &str) -> &str {
-    answer.get(9..12).unwrap_or(answer)
+fn status(response: &str) -> &str {
+    response.get(9..12).unwrap_or(response)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,8 +245,8 @@ async fn nothing_runs_twice_while_the_register_is_handed_over() {
             let client = Client::prepare("http/1.1", Some(&session), &request);
             let flight = client.flight.clone();
             sent.fetch_add(1, Ordering::SeqCst);
-            let answer = client.run(to_old).await;
-            (n, flight, request, status(&answer).to_owned())
+            let response = client.run(to_old).await;
+            (n, flight, request, status(&response).to_owned())
         });
     }
     while sent.load(Ordering::SeqCst) < FLIGHTS / 4 {

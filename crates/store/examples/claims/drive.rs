@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use firstflight_replay::{ClaimKey, SharedConfig, StoreAnswer};
+use firstflight_replay::{ClaimKey, SharedConfig, StoreReply};
 use firstflight_store::{Claimant, Store};
 use hdrhistogram::Histogram;
 use tokio::task::LocalSet;
@@ -44,9 +44,9 @@ impl Outcomes {
         Self { won: 0, others: BTreeMap::new(), latency, seconds: 0.0 }
     }
 
-    fn add(&mut self, response: StoreAnswer, due: Instant) {
-        match response {
-            StoreAnswer::Won => self.won += 1,
+    fn add(&mut self, reply: StoreReply, due: Instant) {
+        match reply {
+            StoreReply::Won => self.won += 1,
             other => *self.others.entry(format!("{other:?}")).or_default() += 1,
         }
         let nanos = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -77,7 +77,7 @@ impl Keys {
 }
 
 /// Claims a flight that is exact now.
-async fn claim(store: &Store, key: ClaimKey) -> StoreAnswer {
+async fn claim(store: &Store, key: ClaimKey) -> StoreReply {
     let now = UNIX_EPOCH.elapsed().unwrap_or_default();
     // Claimants are random numbers; a key's bytes are random, too.
     let name = key.as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
@@ -89,12 +89,12 @@ pub(crate) async fn until_claims_count(store: &Store, longest: Duration) -> Resu
     let keys = Keys::new();
     let begin = Instant::now();
     loop {
-        let response = claim(store, keys.next()).await;
-        if response == StoreAnswer::Won {
+        let reply = claim(store, keys.next()).await;
+        if reply == StoreReply::Won {
             return Ok(());
         }
         if begin.elapsed() > longest {
-            return Err(format!("after {longest:?} a claim is still {response:?}"));
+            return Err(format!("after {longest:?} a claim is still {reply:?}"));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -113,8 +113,8 @@ pub(crate) async fn drive(store: &Store, keys: &Keys, load: Load) -> Outcomes {
                 tasks.spawn_local(async move {
                     while Instant::now() < until {
                         let due = Instant::now();
-                        let response = claim(&store, keys.next()).await;
-                        outcomes.borrow_mut().add(response, due);
+                        let reply = claim(&store, keys.next()).await;
+                        outcomes.borrow_mut().add(reply, due);
                     }
                 });
             }
@@ -149,8 +149,8 @@ async fn at_rate(
         }
         let (store, key, outcomes) = (store.clone(), keys.next(), outcomes.clone());
         tokio::task::spawn_local(async move {
-            let response = claim(&store, key).await;
-            outcomes.borrow_mut().add(response, due);
+            let reply = claim(&store, key).await;
+            outcomes.borrow_mut().add(reply, due);
         });
     }
     total

@@ -154,15 +154,15 @@ impl Follower {
             let link = self.links.remove(&address);
             let settings = self.settings.clone();
             asked.spawn(async move {
-                let response =
+                let reply =
                     tokio::time::timeout(REQUEST_TIMEOUT, ask(link, &address, &settings)).await;
                 let silent = || Err(StoreError::Absent("it is silent".to_owned()));
-                (response.unwrap_or_else(|_| silent()), address)
+                (reply.unwrap_or_else(|_| silent()), address)
             });
         }
         let mut maps = Vec::new();
-        while let Some(Ok((response, address))) = asked.join_next().await {
-            match response {
+        while let Some(Ok((reply, address))) = asked.join_next().await {
+            match reply {
                 Ok((link, map)) => {
                     self.links.insert(address.clone(), link);
                     maps.extend(map.map(|map| (address, map)));
@@ -235,7 +235,7 @@ async fn ask(
         Some(link) => link,
         None => Link::open(address, &settings.access).await?,
     };
-    let response = link.command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
-    let map = SlotMap::parse(&response, address);
+    let reply = link.command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+    let map = SlotMap::parse(&reply, address);
     Ok((link, map))
 }

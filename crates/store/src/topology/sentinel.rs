@@ -58,8 +58,8 @@ impl Watch {
         let period = PERIOD.min(self.settings.shared.confirmation / 4);
         loop {
             let asked = self.settings.now();
-            let response = tokio::time::timeout(REQUEST_TIMEOUT, self.ask(&mut link, address)).await;
-            match response.unwrap_or_else(|_| Err(StoreError::Absent("it is silent".to_owned()))) {
+            let reply = tokio::time::timeout(REQUEST_TIMEOUT, self.ask(&mut link, address)).await;
+            match reply.unwrap_or_else(|_| Err(StoreError::Absent("it is silent".to_owned()))) {
                 Ok(named) => {
                     troubled = false;
                     self.hear(voter, named, asked);
@@ -87,9 +87,9 @@ impl Watch {
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let response = open.command(&command).await?;
+        let reply = open.command(&command).await?;
         *link = Some(open);
-        Ok(named(&response, address))
+        Ok(named(&reply, address))
     }
 
     /// Follows the majority; while there is none, the master stays where it was, and its word
@@ -108,8 +108,8 @@ impl Watch {
 }
 
 /// Host and port, as two texts; whatever else is none.
-fn named(response: &Value, asked: &Address) -> Option<Address> {
-    let Value::Array(parts) = response else { return None };
+fn named(reply: &Value, asked: &Address) -> Option<Address> {
+    let Value::Array(parts) = reply else { return None };
     let [host, port] = parts.as_slice() else { return None };
     super::address(text(host)?, integer(port)?, asked)
 }
@@ -121,15 +121,15 @@ mod tests {
     #[test]
     fn names_and_addresses_are_taken_as_they_are() {
         let asked = Address::Tcp("sentinel".to_owned(), 26_379);
-        let response = |parts: &[&str]| {
+        let reply = |parts: &[&str]| {
             Value::Array(parts.iter().map(|p| Value::BulkString(p.as_bytes().to_vec())).collect())
         };
         for host in ["redis-0.redis.svc", "192.0.2.7", "2001:db8::7"] {
             let wanted = Some(Address::Tcp(host.to_owned(), 6379));
-            assert_eq!(named(&answer(&[host, "6379"]), &asked), wanted);
+            assert_eq!(named(&reply(&[host, "6379"]), &asked), wanted);
         }
         for wrong in [&["h"][..], &["h", "0"], &["h", "65536"], &["h", "x"], &["h", "1", "2"]] {
-            assert_eq!(named(&answer(wrong), &asked), None, "{wrong:?}");
+            assert_eq!(named(&reply(wrong), &asked), None, "{wrong:?}");
         }
         assert_eq!(named(&Value::Nil, &asked), None);
     }

@@ -56,8 +56,8 @@ pub(crate) struct Range {
 impl SlotMap {
     /// Reads the response to `CLUSTER SLOTS` of the node at `asked`. `None` for what is no such
     /// answer, or for a map without any slot.
-    pub(crate) fn parse(response: &Value, asked: &Address) -> Option<Self> {
-        let Value::Array(rows) = response else { return None };
+    pub(crate) fn parse(reply: &Value, asked: &Address) -> Option<Self> {
+        let Value::Array(rows) = reply else { return None };
         let ranges: Option<Vec<_>> = rows.iter().map(|row| Range::parse(row, asked)).collect();
         let mut ranges = ranges.filter(|ranges| !ranges.is_empty())?;
         ranges.sort_by_key(|range| range.first);
@@ -141,7 +141,7 @@ mod tests {
         Address::Tcp("asked".to_owned(), 1)
     }
 
-    fn answer(rows: &[(i64, i64, &str, i64, &str)]) -> Value {
+    fn reply(rows: &[(i64, i64, &str, i64, &str)]) -> Value {
         let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let row = |(first, last, host, port, node): &(i64, i64, &str, i64, &str)| {
             let master = Value::Array(vec![bulk(host), Value::Int(*port), bulk(node)]);
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_map_knows_owners_and_gaps() {
         let rows = [(8, 9, "b", 7, "B"), (0, 5, "", 7, "A"), (20, 30, "", 7, "A")];
-        let map = SlotMap::parse(&answer(&rows), &asked()).unwrap();
+        let map = SlotMap::parse(&reply(&rows), &asked()).unwrap();
         let owners: Vec<_> = [0, 5, 6, 8, 9, 10, 30, 31].map(|slot| map.owner(slot)).into();
         let (a, b) = (Some("A"), Some("B"));
         assert_eq!(owners, [a, a, None, b, b, None, a, None]);
@@ -171,7 +171,7 @@ mod tests {
             &[(0, 4, "a", 70_000, "A")],
             &[(0, 4, "a", 7, "A"), (4, 6, "b", 7, "B")],
         ] {
-            assert_eq!(SlotMap::parse(&answer(rows), &asked()), None, "{rows:?}");
+            assert_eq!(SlotMap::parse(&reply(rows), &asked()), None, "{rows:?}");
         }
         assert_eq!(SlotMap::parse(&Value::Okay, &asked()), None);
         assert_eq!(SlotMap::parse(&Value::Array(vec![Value::Nil]), &asked()), None);

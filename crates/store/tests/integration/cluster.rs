@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::*;
-use firstflight_replay::{ClaimKey, StoreAnswer::*, Unknown};
+use firstflight_replay::{ClaimKey, StoreReply::*, Unknown};
 use firstflight_store::{Address, Spent, Store, StoreConfig, Topology};
 use firstflight_testkit::{Cluster, Kind};
 use libtest_mimic::Trial;
@@ -53,8 +53,8 @@ async fn claims_and_records_find_their_master() {
         all_count(&other).await;
         for _ in 0..100 {
             let flight = fresh();
-            let responses = tokio::join!(claim(&one, flight), claim(&other, flight));
-            assert!(matches!(responses, (Won, Lost) | (Lost, Won)), "{responses:?}");
+            let replies = tokio::join!(claim(&one, flight), claim(&other, flight));
+            assert!(matches!(replies, (Won, Lost) | (Lost, Won)), "{replies:?}");
         }
         for number in 0..50 {
             let key = format!("record:{number}");
@@ -86,16 +86,16 @@ async fn a_slot_that_moves_waits_a_window() {
     let mut waited = 0;
     let (mine, end) = (claimant(), end_of(unix_time()));
     loop {
-        let response = store.claim(flight, mine, end_of(unix_time())).await;
-        if response == unknown(Unknown::Window) {
+        let reply = store.claim(flight, mine, end_of(unix_time())).await;
+        if reply == unknown(Unknown::Window) {
             // A record is with the new owner from now on.
             assert_eq!(store.spend(flight, mine, end).await, Ok(Spent::Recorded));
             waited += 1;
         }
-        if response == Won {
+        if reply == Won {
             break;
         }
-        assert!(moved.elapsed() < Duration::from_secs(30), "it never counts again: {response:?}");
+        assert!(moved.elapsed() < Duration::from_secs(30), "it never counts again: {reply:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(moved.elapsed() >= window, "{:?}", moved.elapsed());
@@ -121,11 +121,11 @@ async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
     for node in [&late, &later] {
         loop {
             // Its record ends at once: only whether the store's word counts is of interest.
-            let response = node.claim(flight, claimant(), Duration::ZERO).await;
-            if response == Won {
+            let reply = node.claim(flight, claimant(), Duration::ZERO).await;
+            if reply == Won {
                 break;
             }
-            assert!(moved.elapsed() < Duration::from_secs(30), "it never counts: {response:?}");
+            assert!(moved.elapsed() < Duration::from_secs(30), "it never counts: {reply:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert!(moved.elapsed() >= window, "{:?}", moved.elapsed());
@@ -170,13 +170,13 @@ async fn a_replica_in_a_masters_place_waits_a_window() {
     let window = short(Duration::from_secs(2)).recording_window();
     let mut later = later.into_iter();
     loop {
-        let response = claim(&store, later.next().expect("it counts again at last")).await;
-        if response == Won {
+        let reply = claim(&store, later.next().expect("it counts again at last")).await;
+        if reply == Won {
             break;
         }
         for flight in &flights {
-            let response = claim(&store, *flight).await;
-            assert!(response != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
+            let reply = claim(&store, *flight).await;
+            assert!(reply != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
     }

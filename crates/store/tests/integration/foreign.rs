@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::*;
-use firstflight_replay::{StoreAnswer::*, Unknown};
+use firstflight_replay::{StoreReply::*, Unknown};
 use firstflight_store::{Address, StoreConfig, StoreError, StoreTls, Topology};
 use firstflight_testkit::{Kind, Listen, Plan, Process};
 use libtest_mimic::Trial;
@@ -91,9 +91,9 @@ async fn nonsense_is_unknown_and_costs_no_memory() {
         mode.store(u8::try_from(kind).unwrap(), Ordering::Relaxed);
         let end = Instant::now() + Duration::from_millis(700);
         while Instant::now() < end {
-            let response = claim(&store, fresh()).await;
+            let reply = claim(&store, fresh()).await;
             // That a key is there may be a lie that costs a request its response, but no more.
-            assert!(matches!(response, Unknown(_) | Lost), "{kind}: {response:?}");
+            assert!(matches!(reply, Unknown(_) | Lost), "{kind}: {reply:?}");
             let record = store.get("x").await;
             assert!(record.is_err() || record == Ok(None), "{kind}: {record:?}");
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::*;
-use firstflight_replay::{StoreAnswer::*, Unknown};
+use firstflight_replay::{StoreReply::*, Unknown};
 use firstflight_store::{Address, Store, StoreConfig, Topology};
 use firstflight_testkit::{MASTER_NAME, Sentinels};
 use libtest_mimic::Trial;
@@ -46,8 +46,8 @@ async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
     loop {
         for flight in &flights {
             // Within a window of the failover a copy may be told anything but that it has won.
-            let answer = claim(&store, *flight).await;
-            assert!(answer != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
+            let reply = claim(&store, *flight).await;
+            assert!(reply != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
         }
         if claim(&store, fresh()).await == Won {
             break;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::*;
-use firstflight_replay::{Offer, SharedConfig, StoreAnswer::*, Unknown};
+use firstflight_replay::{Offer, SharedConfig, StoreReply::*, Unknown};
 use firstflight_store::{Address, Spent, Store, StoreConfig, StoreError, Topology};
 use firstflight_testkit::{Kind, Listen, Plan, Process};
 use libtest_mimic::Trial;
@@ -330,8 +330,8 @@ async fn a_store_set_back_to_a_snapshot_begins_anew() {
         redis.ask(&["client", "kill", "type", "normal", "skipme", "yes"]);
         let window = short(Duration::ZERO).recording_window();
         while claim(&store, fresh()).await != Won {
-            let answer = claim(&store, flight).await;
-            assert!(answer != Won || reverted.elapsed() >= window, "{:?}", reverted.elapsed());
+            let reply = claim(&store, flight).await;
+            assert!(reply != Won || reverted.elapsed() >= window, "{:?}", reverted.elapsed());
             assert!(reverted.elapsed() < Duration::from_secs(30), "it never counts again");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -534,8 +534,8 @@ async fn of_two_nodes_that_race_exactly_one_wins() {
             tokio::spawn(async move { tokio::join!(claim(&one, flight), claim(&other, flight)) })
         });
         for claim in claims.collect::<Vec<_>>() {
-            let responses = claim.await.unwrap();
-            assert!(matches!(responses, (Won, Lost) | (Lost, Won)), "{responses:?}");
+            let replies = claim.await.unwrap();
+            assert!(matches!(replies, (Won, Lost) | (Lost, Won)), "{replies:?}");
             wins += 1;
         }
     }

@@ -47,7 +47,7 @@ pub struct UpstreamServerReading {
     /// Requests that it was sent.
     pub requests: u64,
     /// Its responses by the first digit of their status, from 1 to 5.
-    pub answers: [u64; 5],
+    pub responses: [u64; 5],
     /// Requests that it did not answer, or not to the end, in the order of
     /// [`UpstreamServerReading::FAILURES`].
     pub failures: [u64; UpstreamServerReading::FAILURES.len()],
@@ -85,7 +85,7 @@ impl Upstreams {
         snapshot.push(of_servers(&UP, pools, up));
         snapshot.push(of_servers(&ACTIVE, pools, |one| Value::Number(one.active as f64)));
         snapshot.push(of_servers(&REQUESTS, pools, |one| Value::Count(one.requests)));
-        snapshot.push(split(&ANSWERS, STATUS, pools, |one| &one.answers));
+        snapshot.push(split(&ANSWERS, STATUS, pools, |one| &one.responses));
         snapshot.push(split(&FAILURES, REASON, pools, |one| &one.failures));
         snapshot.push(of_servers(&CONNECTIONS, pools, |one| Value::Count(one.connections)));
         snapshot.push(self.times(pools));

@@ -202,12 +202,12 @@ async fn a_ticket_without_early_data_is_resumed_and_the_next_one_allows_it_again
         let mut server = accepting.into_stream();
         echo(&mut server).await;
     };
-    let response = async {
+    let answer = async {
         client.read_exact(&mut [0; 4]).await.unwrap();
         assert_eq!(client.facts().early_data, EarlyData::Refused);
         client.take_sessions().pop().expect("a ticket")
     };
-    let ((), next) = tokio::join!(server, response);
+    let ((), next) = tokio::join!(server, answer);
     assert!(next.early_data_capable());
     let plain = Setup::default();
     let (_client, socket, _) = first_flight(&plain, next, &[b"PING".to_vec()], 1 << 20).await;

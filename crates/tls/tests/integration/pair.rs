@@ -82,9 +82,9 @@ fn rfc8446_2_3_early_data_arrives_with_the_first_flight_and_is_answered_before_f
     assert_eq!(pair.server.write(b"200").unwrap(), Progress::Done(3));
     pair.server_to_client();
 
-    let mut response = [0; 8];
-    assert_eq!(pair.client.read(&mut response).unwrap(), Progress::Done(3));
-    assert_eq!(&response[..3], b"200");
+    let mut answer = [0; 8];
+    assert_eq!(pair.client.read(&mut answer).unwrap(), Progress::Done(3));
+    assert_eq!(&answer[..3], b"200");
     assert_eq!(pair.client.facts().early_data, EarlyData::Accepted);
     assert!(!pair.server.is_complete(), "half-RTT data came before the client's Finished");
     pair.complete();

@@ -209,9 +209,9 @@ async fn closing_after_an_early_answer_drains_to_finished_and_says_goodbye() {
         assert!(server.is_complete());
     };
     let reader = async {
-        let mut response = Vec::new();
-        client.read_to_end(&mut response).await.unwrap();
-        assert_eq!(response, b"PONG", "close_notify ends it, no reset");
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, b"PONG", "close_notify ends it, no reset");
     };
     tokio::join!(server, reader);
 }

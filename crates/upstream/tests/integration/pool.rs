@@ -73,7 +73,7 @@ async fn connections_are_kept() {
     }
     assert_eq!(send(&pool, "POST", "text").await.unwrap(), "POST /path?q HTTP/1.1");
     let status = pool.status().servers.remove(0);
-    assert_eq!((status.connections, status.totals.answers), (1, [0, 6, 0, 0, 0]));
+    assert_eq!((status.connections, status.totals.responses), (1, [0, 6, 0, 0, 0]));
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn checks_take_a_server_out_and_bring_it_back() {
     let well = Arc::new(Mutex::new(true));
     let word = well.clone();
     let peer = Peer::http1(move |head| match (head[0].as_str(), *word.lock().unwrap()) {
-        ("GET /health HTTP/1.1", false) => crate::peer::answer("503 Service Unavailable", ""),
+        ("GET /health HTTP/1.1", false) => crate::peer::response("503 Service Unavailable", ""),
         _ => ok("served"),
     })
     .await;

@@ -112,7 +112,7 @@ pub(super) async fn follow<S: SharedRecords>(
         match sharing.answers().await {
             Ok(proofs) if proofs == standing => {}
             Ok(proofs) => {
-                if let Err(error) = responses.stand_in(&proofs) {
+                if let Err(error) = answers.stand_in(&proofs) {
                     warn!("another node's challenge cannot be answered here: {error}");
                 }
                 if proofs.is_empty() {

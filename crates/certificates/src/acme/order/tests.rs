@@ -22,8 +22,8 @@ fn order(status: &str) -> Option<Response<String>> {
         "status": status, "finalize": "BASE/finalize", "certificate": "BASE/certificate",
         "authorizations": ["BASE/names/1"],
     });
-    let response = Response::builder().status(201).header("location", "BASE/order/1");
-    Some(response.body(body.to_string()).unwrap())
+    let answer = Response::builder().status(201).header("location", "BASE/order/1");
+    Some(answer.body(body.to_string()).unwrap())
 }
 
 /// Section 7.1.4.
@@ -124,7 +124,7 @@ async fn foreign_names_and_tokens_are_refused() {
             |path| match path {
                 "/order" => order("pending"),
                 "/names/1" => offers("example.test", "http-01")
-                    .map(|response| response.map(|body| body.replace("to-_ken", "../x"))),
+                    .map(|answer| answer.map(|body| body.replace("to-_ken", "../x"))),
                 _ => None,
             },
             "token",

@@ -1,9 +1,9 @@
 //! The experiments, by what they ask.
 
-mod answers;
 mod connections;
 mod protocols;
 mod requests;
+mod responses;
 mod tickets;
 mod windows;
 
@@ -28,14 +28,14 @@ const fn long(name: &'static str, run: fn(&Installed) -> Result<(), String>) -> 
 /// All experiments.
 pub(crate) const ALL: &[Habit] = &[
     short("a_return_visit_is_early_and_a_post_is_not", requests::pages_and_posts),
-    short("rfc8470_5_2_what_a_425_makes_it_do", answers::too_early),
+    short("rfc8470_5_2_what_a_425_makes_it_do", responses::too_early),
     short("a_second_tab_uses_the_tickets_of_the_first", windows::second_tab),
     short("rfc8446_c_4_how_many_tickets_it_keeps", tickets::four),
     long("what_methods_it_sends_early", requests::methods),
     long("images_come_early_while_tickets_last", requests::images),
-    long("what_refused_early_data_makes_it_do", answers::refused),
-    long("what_a_425_for_ever_makes_it_do", answers::always_too_early),
-    long("what_else_of_tls_may_change", answers::changes),
+    long("what_refused_early_data_makes_it_do", responses::refused),
+    long("what_a_425_for_ever_makes_it_do", responses::always_too_early),
+    long("what_else_of_tls_may_change", responses::changes),
     long("how_many_tickets_of_one_to_eight_it_keeps", tickets::counts),
     long("connections_side_by_side_share_tickets", tickets::side_by_side),
     long("how_long_it_keeps_tickets", tickets::lifetimes),

@@ -70,7 +70,7 @@ impl Visits {
         self.browser.evaluate(script).unwrap();
         crate::within(|| self.ours.lines().iter().any(|line| line.target == target));
         let (seen, lines) = self.end();
-        answer(&seen, &lines, target)
+        response(&seen, &lines, target)
     }
 }
 
@@ -102,7 +102,7 @@ fn spoken(visits: &mut Visits, name: &str, protocol: &str) -> Result<(), String>
         return Ok(());
     }
     let (seen, lines) = visits.visit("/?again");
-    let get = answer(&seen, &lines, "/?again");
+    let get = response(&seen, &lines, "/?again");
     visits.found(&key("get"), get)?;
     let (seen, lines) = visits.visit("/images.html");
     let early = lines.iter().filter(|line| line.early).count();
@@ -116,13 +116,13 @@ fn spoken(visits: &mut Visits, name: &str, protocol: &str) -> Result<(), String>
     visits.found(&key("425-fetch"), late)?;
     visits.visit("/");
     let (seen, lines) = visits.visit("/late/");
-    let late = answer(&seen, &lines, "/late/");
+    let late = response(&seen, &lines, "/late/");
     visits.found(&key("425-page"), late)?;
     let six: Vec<String> = (0..6)
         .map(|number| {
             let target = format!("/?{number}");
             let (seen, lines) = visits.visit(&target);
-            let response = answer(&seen, &lines, &target);
+            let response = response(&seen, &lines, &target);
             response.split(':').next().unwrap_or_default().to_owned()
         })
         .collect();
@@ -130,7 +130,7 @@ fn spoken(visits: &mut Visits, name: &str, protocol: &str) -> Result<(), String>
 }
 
 /// How requests for a target came, and what became of them.
-fn answer(seen: &[Seen], lines: &[Line], target: &str) -> String {
+fn response(seen: &[Seen], lines: &[Line], target: &str) -> String {
     let asked: Vec<&Line> = lines.iter().filter(|line| line.target == target).collect();
     let mut words = Vec::new();
     for line in &asked {

@@ -64,8 +64,8 @@ fn serves(machine: &Machine) {
     for http3 in ["", "--http3-only"] {
         machine.ask("rm -f jar");
         let twice = format!("for _ in 1 2; do {fetch} {http3} --ssl-sessions jar {URL}; done");
-        let answers = machine.ask(&twice);
-        let (first, second) = answers.trim().split_once('\n').unwrap();
+        let responses = machine.ask(&twice);
+        let (first, second) = responses.trim().split_once('\n').unwrap();
         assert_eq!(first, "200 0", "no session yet");
         assert!(early(second), "early data is accepted {http3}: {second}");
     }
@@ -110,7 +110,10 @@ fn upgrades(machine: &Machine) {
     assert!(failed.is_empty(), "of {} failed: {failed:?}", log.lines().count());
     assert!(log.lines().filter(|line| early(line)).count() > 40, "{log}");
     let response = machine.ask(&fetch);
-    assert!(early(response.trim()), "a session of the version before is worth its while: {response}");
+    assert!(
+        early(response.trim()),
+        "a session of the version before is worth its while: {response}"
+    );
     println!("{} requests during an upgrade, 0 failed", log.lines().count());
 }
 

@@ -212,7 +212,7 @@ async fn begin_http(connection: &Connection) -> (Http, JoinHandle<()>) {
 
 /// All at once.
 async fn ask_all(http: &mut Http, port: u16, asks: &[Ask]) -> Vec<Result<Answer, String>> {
-    let asked = asks.iter().map(|ask| tokio::spawn(answer(http.clone(), port, ask.clone())));
+    let asked = asks.iter().map(|ask| tokio::spawn(response(http.clone(), port, ask.clone())));
     let asked: Vec<_> = asked.collect();
     let mut responses = Vec::new();
     for one in asked {
@@ -221,7 +221,7 @@ async fn ask_all(http: &mut Http, port: u16, asks: &[Ask]) -> Vec<Result<Answer,
     responses
 }
 
-async fn answer(mut http: Http, port: u16, ask: Ask) -> Result<Answer, String> {
+async fn response(mut http: Http, port: u16, ask: Ask) -> Result<Answer, String> {
     let Ask(method, target, body) = ask;
     let request =
         Request::builder().method(method).uri(format!("https://localhost:{port}{target}"));

@@ -180,7 +180,7 @@ async fn serve(incoming: Incoming, wishes: Wishes, retried: bool, seen: Arc<Mute
             if wishes.new_keys {
                 connection.force_key_update();
             }
-            let _ = answer(request, facts, &connection, &seen).await;
+            let _ = response(request, facts, &connection, &seen).await;
         });
     }
 }
@@ -191,7 +191,7 @@ struct Facts {
     retried: bool,
 }
 
-async fn answer(
+async fn response(
     request: h3::server::RequestResolver<h3_quinn::Connection, Bytes>,
     facts: Facts,
     connection: &Connection,

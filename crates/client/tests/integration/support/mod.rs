@@ -51,7 +51,7 @@ pub(crate) struct Manner {
     pub(crate) max: Version,
     /// Declines early data by the connection.
     pub(crate) decline: bool,
-    pub(crate) answer: fn(usize, bool) -> Answer,
+    pub(crate) response: fn(usize, bool) -> Answer,
 }
 
 /// What to do with a request, given its number from 0 on and whether it was early data.
@@ -81,7 +81,7 @@ impl Default for Manner {
             alpn: "http/1.1",
             max: Version::Tls13,
             decline: false,
-            answer: |_, _| Answer::Say(OK, true),
+            response: |_, _| Answer::Say(OK, true),
         }
     }
 }
@@ -151,7 +151,7 @@ impl Server {
     async fn serve_h1(self, mut tls: TlsStream<TcpStream>, connection: usize, manner: &Manner) {
         while let Some((text, early)) = read_request(&mut tls).await {
             let number = self.remember(text, early, connection);
-            match (manner.answer)(number, early) {
+            match (manner.response)(number, early) {
                 Answer::Say(response, keep) => {
                     if tls.write_all(response.as_bytes()).await.is_err() {
                         return;

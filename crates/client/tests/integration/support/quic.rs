@@ -37,7 +37,7 @@ pub(crate) struct QuicManner {
     /// Answers a client without a token by Retry.
     pub(crate) retry: bool,
     pub(crate) alpn: &'static str,
-    pub(crate) answer: fn(usize, bool) -> QuicAnswer,
+    pub(crate) response: fn(usize, bool) -> QuicAnswer,
     /// Speaks no HTTP/3, and floods one stream instead.
     pub(crate) flood: Option<Flood>,
 }
@@ -86,7 +86,7 @@ impl Default for QuicManner {
             window: 1 << 20,
             retry: false,
             alpn: "h3",
-            answer: |_, _| QuicAnswer::Say(200, "hello"),
+            response: |_, _| QuicAnswer::Say(200, "hello"),
             flood: None,
         }
     }
@@ -259,7 +259,7 @@ impl QuicServer {
                 seen.len() - 1
             };
             let say = |status: u16| http::Response::builder().status(status);
-            let response = (manner.answer)(number, early);
+            let response = (manner.response)(number, early);
             if let QuicAnswer::After(statuses) = response {
                 for status in statuses {
                     stream.send_response(say(*status).body(()).unwrap()).await.unwrap();

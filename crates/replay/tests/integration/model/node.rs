@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use firstflight_replay::{
     ClaimKey, Confirmation, Continuity, Flight, Heartbeat, HeartbeatActions, Offer, SharedGate,
-    SharedRefusal, Slots, StoreAnswer, StoreObservation, Unknown,
+    SharedRefusal, Slots, StoreObservation, StoreReply, Unknown,
 };
 
 use crate::model::setting::{Rule, START, Setting};
@@ -48,7 +48,7 @@ pub(crate) struct Pending {
     /// By the node's clock, in milliseconds.
     pub(crate) seen_at: i64,
     /// The store's answer, which the node has not read yet.
-    pub(crate) answer: Option<Reply>,
+    pub(crate) reply: Option<Reply>,
     /// Whether the record that the response tells of is lost since, or will be.
     pub(crate) is_forgotten: bool,
 }
@@ -169,12 +169,12 @@ impl Node {
     }
 
     /// What the node makes of the response to a claim.
-    pub(crate) fn answer(&self, setting: &Setting, reply: &Reply, now: i64) -> StoreAnswer {
+    pub(crate) fn reply(&self, setting: &Setting, reply: &Reply, now: i64) -> StoreReply {
         let Reply::Answer { won, seen } = reply else {
-            return StoreAnswer::Unknown(Unknown::Refused);
+            return StoreReply::Unknown(Unknown::Refused);
         };
         let Some(link) = &self.link else {
-            return StoreAnswer::Unknown(Unknown::Absent);
+            return StoreReply::Unknown(Unknown::Absent);
         };
         let (run_id, replication_id) = ids(setting, link.run, link.line, seen);
         let mut sighting = StoreObservation {
@@ -196,9 +196,9 @@ impl Node {
             sighting.node_time = sighting.store_time;
         }
         match self.continuity.judge(&sighting, monotonic(now)) {
-            Err(why) => StoreAnswer::Unknown(why),
-            Ok(()) if *won => StoreAnswer::Won,
-            Ok(()) => StoreAnswer::Lost,
+            Err(why) => StoreReply::Unknown(why),
+            Ok(()) if *won => StoreReply::Won,
+            Ok(()) => StoreReply::Lost,
         }
     }
 
@@ -207,16 +207,16 @@ impl Node {
         &self,
         setting: &Setting,
         pending: &Pending,
-        answer: StoreAnswer,
+        reply: StoreReply,
         now: i64,
     ) -> Result<Flight, SharedRefusal> {
-        let response = match response {
-            StoreAnswer::Unknown(_) if setting.leaves_out(Rule::RefuseUnknown) => StoreAnswer::Won,
-            response => response,
+        let reply = match reply {
+            StoreReply::Unknown(_) if setting.leaves_out(Rule::RefuseUnknown) => StoreReply::Won,
+            reply => reply,
         };
         let skew = if setting.leaves_out(Rule::Freshness) { 0 } else { pending.skew };
         let offer = Offer::new(ClaimKey::of_flight(&[1; 32]), skew, millis(pending.seen_at), 0);
-        SharedGate::new(setting.config).settle(&offer, response, millis(self.clock(now)))
+        SharedGate::new(setting.config).settle(&offer, reply, millis(self.clock(now)))
     }
 }
 

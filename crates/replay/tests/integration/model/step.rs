@@ -1,6 +1,6 @@
 //! What comes of each step.
 
-use firstflight_replay::{Role, StoreAnswer, Unknown};
+use firstflight_replay::{Role, StoreReply, Unknown};
 
 use crate::model::node::{Node, Pending, monotonic};
 use crate::model::setting::{AtClose, Rule, Setting, Trouble};
@@ -20,7 +20,7 @@ impl World {
             Step::GiveUp { pending } => self.give_up(setting, pending),
             Step::Spend => self.spend(setting),
             Step::Spent => self.spent(setting),
-            Step::SpendLost => self.waiting.iter_mut().for_each(|waiting| waiting.answer = None),
+            Step::SpendLost => self.waiting.iter_mut().for_each(|waiting| waiting.reply = None),
             Step::Close => self.close(setting),
             Step::Reach { node } => self.nodes[node].is_cut_off = false,
             Step::WakeUp { node } => self.nodes[node].is_paused = false,
@@ -42,7 +42,7 @@ impl World {
                 self.go_wrong(setting, trouble, at);
             }
         }
-        self.pending.sort_by_key(|p| (p.node, p.original, p.seen_at, p.answer.is_some()));
+        self.pending.sort_by_key(|p| (p.node, p.original, p.seen_at, p.reply.is_some()));
     }
 
     fn tick(&mut self, setting: &Setting) {
@@ -101,12 +101,12 @@ impl World {
         let clock = self.nodes[node].clock(self.now());
         let skew = self.skew(setting, node) as i32;
         let pending =
-            Pending { node, original, skew, seen_at: clock, response: None, is_forgotten: false };
+            Pending { node, original, skew, seen_at: clock, reply: None, is_forgotten: false };
         if original {
             self.original = Original::Asking;
         }
         if self.nodes[node].filter {
-            self.conclude(setting, &pending, StoreAnswer::Lost);
+            self.conclude(setting, &pending, StoreReply::Lost);
             return;
         }
         if setting.leaves_out(Rule::FilterOfOutcomes) {
@@ -128,7 +128,7 @@ impl World {
         }
         let store = &mut self.stores[link.store];
         let until = setting.record_end(asking.exact_at(), node.clock(now), store.clock(now));
-        asking.answer = Some(store.claim(asking.original, until, now));
+        asking.reply = Some(store.claim(asking.original, until, now));
         self.copy.claimed |= setting.honest && !asking.original;
         let store = link.store;
         self.pending[pending].is_forgotten = setting.honest && self.is_old_master(store);
@@ -137,22 +137,22 @@ impl World {
     fn settle(&mut self, setting: &Setting, pending: usize) {
         let pending = self.pending.remove(pending);
         let node = &self.nodes[pending.node];
-        let response = match &pending.answer {
-            Some(reply) => node.answer(setting, reply, self.now()),
-            None => StoreAnswer::Unknown(Unknown::Slow),
+        let reply = match &pending.reply {
+            Some(reply) => node.reply(setting, reply, self.now()),
+            None => StoreReply::Unknown(Unknown::Slow),
         };
-        self.conclude(setting, &pending, response);
+        self.conclude(setting, &pending, reply);
     }
 
     fn give_up(&mut self, setting: &Setting, pending: usize) {
         let pending = self.pending.remove(pending);
-        self.conclude(setting, &pending, StoreAnswer::Unknown(Unknown::Slow));
+        self.conclude(setting, &pending, StoreReply::Unknown(Unknown::Slow));
     }
 
     /// What a node has asked of the store goes on its way, though nobody waits for it any more.
     fn send_late(&mut self, pending: usize) {
         let pending = &self.pending[pending];
-        if let (None, Some(link)) = (&pending.answer, &self.nodes[pending.node].link) {
+        if let (None, Some(link)) = (&pending.reply, &self.nodes[pending.node].link) {
             let node_clock = self.nodes[pending.node].clock(self.now());
             let (copy, exact_at) = (!pending.original, pending.exact_at());
             let message = Message::Claim { copy, exact_at, node_clock };
@@ -161,10 +161,10 @@ impl World {
     }
 
     /// What the node does with a connection, now that its claim is won, lost or unknown.
-    fn conclude(&mut self, setting: &Setting, pending: &Pending, response: StoreAnswer) {
+    fn conclude(&mut self, setting: &Setting, pending: &Pending, reply: StoreReply) {
         let node = &self.nodes[pending.node];
-        let settled = node.settle(setting, pending, response, self.now());
-        if !matches!(response, StoreAnswer::Unknown(_)) {
+        let settled = node.settle(setting, pending, reply, self.now());
+        if !matches!(reply, StoreReply::Unknown(_)) {
             self.nodes[pending.node].filter = true;
         }
         let runs = settled.is_ok_and(|flight| flight.won());
@@ -174,7 +174,7 @@ impl World {
         if !setting.honest {
             return;
         }
-        self.counted_again |= self.lost && response == StoreAnswer::Won;
+        self.counted_again |= self.lost && reply == StoreReply::Won;
         if pending.original {
             self.original = match settled {
                 Ok(_) if runs => Original::RanEarly,
@@ -199,7 +199,7 @@ impl World {
     fn refused(&mut self, setting: &Setting, node: usize) {
         match setting.leaves_out(Rule::Spends) {
             true => self.run_late(),
-            false => self.waiting = Some(Waiting { node, response: None, is_late: false }),
+            false => self.waiting = Some(Waiting { node, reply: None, is_late: false }),
         }
     }
 
@@ -217,13 +217,13 @@ impl World {
         let store = &mut self.stores[link.store];
         let clock = store.clock(now);
         let until = setting.record_end(setting.exact_at(), node.clock(now), clock);
-        waiting.answer = Some((link.clone(), store.spend(until, now)));
+        waiting.reply = Some((link.clone(), store.spend(until, now)));
         waiting.is_late = clock >= until;
     }
 
     fn spent(&mut self, setting: &Setting) {
         let Some(waiting) = &mut self.waiting else { return };
-        let Some((link, reply)) = waiting.answer.take() else { return };
+        let Some((link, reply)) = waiting.reply.take() else { return };
         let (at, is_late) = (waiting.node, waiting.is_late);
         let node = &self.nodes[at];
         match node.spent(setting, &link, &reply, self.now()) {
@@ -264,11 +264,11 @@ impl World {
     /// after it.
     fn lose_records(&mut self, setting: &Setting, store: usize) {
         self.forgot_copy |= self.copy.ran;
-        let answered = self.pending.iter_mut().filter(|pending| pending.answer.is_some());
+        let answered = self.pending.iter_mut().filter(|pending| pending.reply.is_some());
         answered.for_each(|pending| pending.is_forgotten |= setting.honest);
         let bound = setting.config.freshness + setting.config.clock_margin;
         let last = self.stores[store].clock(self.now()) + bound.as_millis() as i64;
-        let is_asked = self.waiting.as_ref().is_some_and(|waiting| waiting.answer.is_some());
+        let is_asked = self.waiting.as_ref().is_some_and(|waiting| waiting.reply.is_some());
         let is_spent = is_asked || self.original == Original::RanLate;
         if is_spent && setting.exact_at() > last {
             self.excused = self.excused.max(1);

@@ -85,7 +85,7 @@ pub(crate) enum Original {
 pub(crate) struct Waiting {
     pub(crate) node: usize,
     /// The response to a spend, which the node has not read yet, and the connection it came by.
-    pub(crate) answer: Option<(Link, Reply)>,
+    pub(crate) reply: Option<(Link, Reply)>,
     /// Whether that spend came after the record's end.
     pub(crate) is_late: bool,
 }
@@ -263,7 +263,7 @@ impl World {
         let spends = self
             .waiting
             .iter()
-            .any(|waiting| waiting.answer.is_some() && !self.nodes[waiting.node].is_paused);
+            .any(|waiting| waiting.reply.is_some() && !self.nodes[waiting.node].is_paused);
         if self.tick < setting.horizon && self.pending.iter().all(stands_still) && !spends {
             steps.push(Step::Tick);
         }
@@ -272,7 +272,7 @@ impl World {
         }
         let awake = |(_, pending): &(usize, &Pending)| !self.nodes[pending.node].is_paused;
         for (i, pending) in self.pending.iter().enumerate().filter(awake) {
-            match pending.answer {
+            match pending.reply {
                 None if self.can_ask(pending) => steps.push(Step::Ask { pending: i }),
                 None => {}
                 Some(_) => steps.push(Step::Settle { pending: i }),
@@ -297,7 +297,7 @@ impl World {
         if node.is_paused {
             return;
         }
-        if waiting.answer.is_some() {
+        if waiting.reply.is_some() {
             steps.extend([Step::Spent, Step::SpendLost]);
             return;
         }

@@ -137,11 +137,11 @@ async fn a_key_is_given_back_if_certainly_nothing_was_sent() {
     let rules = RouteRules::new(&rules());
     for sent in [false, true] {
         let claims = enter(&rules, &keyed("a"), (None, None), &gate).await.unwrap();
-        let mut answer = crate::handler::response::plain(StatusCode::BAD_GATEWAY);
+        let mut response = crate::handler::response::plain(StatusCode::BAD_GATEWAY);
         if !sent {
-            answer.extensions_mut().insert(crate::handler::NotSent);
+            response.extensions_mut().insert(crate::handler::NotSent);
         }
-        claims.release_if_unsent(answer.extensions(), &gate).await;
+        claims.release_if_unsent(response.extensions(), &gate).await;
     }
     assert!(enter(&rules, &keyed("a"), (None, None), &gate).await.is_err());
 }

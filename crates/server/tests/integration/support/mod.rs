@@ -330,7 +330,7 @@ impl Upstream {
             loop {
                 let (tcp, _) = listener.accept().await.unwrap();
                 let log = log.clone();
-                let service = service_fn(move |request| answer(log.clone(), request));
+                let service = service_fn(move |request| response(log.clone(), request));
                 tokio::spawn(
                     hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(tcp), service),
@@ -361,7 +361,7 @@ impl Upstream {
     }
 }
 
-async fn answer(
+async fn response(
     log: Arc<Mutex<Vec<Seen>>>,
     request: Request<hyper::body::Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use firstflight_replay::{ClaimKey, SharedConfig, StoreAnswer, Unknown};
+use firstflight_replay::{ClaimKey, SharedConfig, StoreReply, Unknown};
 use firstflight_store::{Address, Claimant, Store, StoreConfig, Topology};
 use firstflight_testkit::Process;
 
@@ -61,7 +61,7 @@ pub(crate) fn claimant() -> Claimant {
 }
 
 /// Claims a flight that is exact now, for a connection of its own.
-pub(crate) async fn claim(store: &Store, flight: ClaimKey) -> StoreAnswer {
+pub(crate) async fn claim(store: &Store, flight: ClaimKey) -> StoreReply {
     store.claim(flight, claimant(), end_of(unix_time())).await
 }
 
@@ -80,24 +80,24 @@ pub(crate) fn fresh() -> ClaimKey {
 }
 
 /// Claims fresh flights until one is answered so.
-pub(crate) async fn until(store: &Store, wanted: StoreAnswer) {
+pub(crate) async fn until(store: &Store, wanted: StoreReply) {
     until_within(store, wanted, Duration::from_secs(20)).await;
 }
 
-pub(crate) async fn until_within(store: &Store, wanted: StoreAnswer, patience: Duration) {
+pub(crate) async fn until_within(store: &Store, wanted: StoreReply, patience: Duration) {
     let end = Instant::now() + patience;
     loop {
-        let response = claim(store, fresh()).await;
-        if response == wanted {
+        let reply = claim(store, fresh()).await;
+        if reply == wanted {
             return;
         }
-        assert!(Instant::now() < end, "{patience:?} passed: {response:?}, not yet {wanted:?}");
+        assert!(Instant::now() < end, "{patience:?} passed: {reply:?}, not yet {wanted:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-pub(crate) fn unknown(why: Unknown) -> StoreAnswer {
-    StoreAnswer::Unknown(why)
+pub(crate) fn unknown(why: Unknown) -> StoreReply {
+    StoreReply::Unknown(why)
 }
 
 /// Until the store can be asked at all.

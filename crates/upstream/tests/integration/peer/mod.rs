@@ -22,7 +22,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Answers each request by its head's lines.
     pub(crate) async fn http1(
-        answer: impl Fn(Vec<String>) -> Vec<u8> + Clone + Send + Sync + 'static,
+        response: impl Fn(Vec<String>) -> Vec<u8> + Clone + Send + Sync + 'static,
     ) -> Self {
         Self::raw(move |mut stream| {
             let response = response.clone();
@@ -32,7 +32,7 @@ impl Peer {
                         lines.iter().find_map(|line| line.strip_prefix("content-length: "));
                     let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
                     stream.read_exact(&mut body).await.unwrap();
-                    if stream.write_all(&answer(lines)).await.is_err() {
+                    if stream.write_all(&response(lines)).await.is_err() {
                         return;
                     }
                 }
@@ -93,11 +93,11 @@ pub(crate) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<St
 }
 
 /// A response.
-pub(crate) fn answer(status: &str, body: &str) -> Vec<u8> {
+pub(crate) fn response(status: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
 /// A good one.
 pub(crate) fn ok(body: &str) -> Vec<u8> {
-    answer("200 OK", body)
+    response("200 OK", body)
 }

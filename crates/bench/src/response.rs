@@ -183,19 +183,19 @@ mod tests {
         Answer::expect(&Exchange::get("h", "/"), Transport::Tcp)
     }
 
-    fn fed(answer: &mut Answer, text: &str) -> Result<(), BadAnswer> {
-        answer.feed(text.as_bytes())
+    fn fed(response: &mut Answer, text: &str) -> Result<(), BadAnswer> {
+        response.feed(text.as_bytes())
     }
 
     #[test]
     fn pong_is_whole_at_its_fourth_byte() {
-        let mut answer = Answer::expect(&Exchange::PingPong, Transport::Tcp);
-        assert!(!answer.begun());
-        fed(&mut answer, "PO").unwrap();
-        assert!(answer.begun() && answer.whole(true).is_none());
-        fed(&mut answer, "NG").unwrap();
-        assert_eq!(answer.whole(false), Some(Answered { status: None, bytes: 4 }));
-        assert!(fed(&mut answer, "!").is_err());
+        let mut response = Answer::expect(&Exchange::PingPong, Transport::Tcp);
+        assert!(!response.begun());
+        fed(&mut response, "PO").unwrap();
+        assert!(response.begun() && response.whole(true).is_none());
+        fed(&mut response, "NG").unwrap();
+        assert_eq!(response.whole(false), Some(Answered { status: None, bytes: 4 }));
+        assert!(fed(&mut response, "!").is_err());
         assert!(
             fed(&mut Answer::expect(&Exchange::PingPong, Transport::Tcp), "HTTP/1.1 400").is_err()
         );
@@ -203,38 +203,39 @@ mod tests {
 
     #[test]
     fn rfc9112_6_3_a_body_ends_by_its_length_or_with_the_connection() {
-        let mut answer = get();
-        fed(&mut answer, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel").unwrap();
-        assert_eq!(answer.whole(true), None);
-        fed(&mut answer, "lo").unwrap();
-        assert_eq!(answer.whole(false).unwrap().status, Some(200));
-        assert!(fed(&mut answer, "!").is_err());
+        let mut response = get();
+        fed(&mut response, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel").unwrap();
+        assert_eq!(response.whole(true), None);
+        fed(&mut response, "lo").unwrap();
+        assert_eq!(response.whole(false).unwrap().status, Some(200));
+        assert!(fed(&mut response, "!").is_err());
 
-        let mut answer = get();
-        fed(&mut answer, "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n0").unwrap();
-        assert_eq!(answer.whole(false), None);
-        assert_eq!(answer.whole(true).unwrap().status, Some(404));
+        let mut response = get();
+        fed(&mut response, "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n0")
+            .unwrap();
+        assert_eq!(response.whole(false), None);
+        assert_eq!(response.whole(true).unwrap().status, Some(404));
 
-        let mut answer = get();
-        fed(&mut answer, "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n").unwrap();
-        assert_eq!(answer.whole(false).unwrap().status, Some(304));
+        let mut response = get();
+        fed(&mut response, "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n").unwrap();
+        assert_eq!(response.whole(false).unwrap().status, Some(304));
     }
 
     #[test]
     fn rfc9110_15_2_informational_answers_are_passed_over() {
-        let mut answer = get();
-        fed(&mut answer, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n").unwrap();
-        assert_eq!(answer.whole(true), None);
-        fed(&mut answer, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
-        assert_eq!(answer.whole(false).unwrap().status, Some(200));
+        let mut response = get();
+        fed(&mut response, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n").unwrap();
+        assert_eq!(response.whole(true), None);
+        fed(&mut response, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        assert_eq!(response.whole(false).unwrap().status, Some(200));
     }
 
     #[test]
     fn a_head_without_end_is_refused() {
-        let mut answer = get();
-        fed(&mut answer, "HTTP/1.1 200 OK\r\nX: ").unwrap();
+        let mut response = get();
+        fed(&mut response, "HTTP/1.1 200 OK\r\nX: ").unwrap();
         let more = "x".repeat(1024);
-        assert!((0..100).any(|_| fed(&mut answer, &more).is_err()));
+        assert!((0..100).any(|_| fed(&mut response, &more).is_err()));
     }
 
     #[test]
@@ -252,18 +253,18 @@ mod tests {
         fn how_it_is_cut_makes_no_difference(cuts in proptest::collection::vec(1usize..40, 1..20)) {
             let text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nServer: s\r\n\
                         Content-Length: 26\r\n\r\nabcdefghijklmnopqrstuvwxyz";
-            let (mut answer, mut rest) = (get(), text.as_bytes());
+            let (mut response, mut rest) = (get(), text.as_bytes());
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() {
                     break;
                 }
-                prop_assert_eq!(answer.whole(false), None);
+                prop_assert_eq!(response.whole(false), None);
                 let (now, later) = rest.split_at((*cut).min(rest.len()));
-                answer.feed(now).unwrap();
+                response.feed(now).unwrap();
                 rest = later;
             }
             let bytes = text.len() as u64;
-            prop_assert_eq!(answer.whole(false), Some(Answered { status: Some(200), bytes }));
+            prop_assert_eq!(response.whole(false), Some(Answered { status: Some(200), bytes }));
         }
     }
 }

@@ -10,7 +10,10 @@ fn where_it_is_used_it_says_how_much() {
         responses.used.sentence,
         "60 % of 1,000 new connections in the last 5 min; accepted for 94 % of those that offered it."
     );
-    assert_eq!((responses.why_not.mood, responses.why_not.word.as_str()), (Mood::Quiet, "ticket age"));
+    assert_eq!(
+        (responses.why_not.mood, responses.why_not.word.as_str()),
+        (Mood::Quiet, "ticket age")
+    );
     assert!(responses.why_not.sentence.starts_with("40 refused in the last 5 min, 75 % of them"));
     assert_eq!((responses.replayed.mood, responses.replayed.word.as_str()), (Mood::Good, "no"));
 }
@@ -78,7 +81,7 @@ fn a_young_process_says_how_young() {
 }
 
 fn ask(recent: Window, early_data: EarlyDataState, replays: Replays) -> Answers {
-    answer(&[Window::default(), recent, Window::default()], &early_data, &replays, NOW)
+    response(&[Window::default(), recent, Window::default()], &early_data, &replays, NOW)
 }
 
 fn open() -> EarlyDataState {
