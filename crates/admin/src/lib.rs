@@ -12,6 +12,7 @@
 //!
 //! [`Admin`] serves what a [`Source`] says.
 
+mod answers;
 mod console;
 mod counts;
 mod error;
@@ -24,7 +25,6 @@ mod patience;
 mod permits;
 mod reasons;
 mod response;
-mod responses;
 mod running;
 mod serve;
 mod service;

@@ -25,7 +25,7 @@ pub struct AdminSettings {
     /// address but loopback's and a unix socket.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
-    /// Host names by which it may be requested without a token, besides `localhost` and addresses.
+    /// Host names by which it may be used without a token, besides `localhost` and addresses.
     ///
     /// By default none: any other name in a browser's request is a page of somebody else that had
     /// its own name resolved to this machine.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{PoolError, ServerAddress};
 
-/// Servers that response alike, and how they are treated. Routes name them.
+/// Servers that serve the same requests, and how they are used. Routes name them.
 // `new` has the defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -23,7 +23,7 @@ use crate::server::Server;
 use crate::status::{PoolStatus, ServerStatus};
 use crate::{Body, PoolConfig, PoolError, SendError, ServerHealth, check, connect, form};
 
-/// Servers that response alike. Cheap to clone.
+/// Servers that serve the same requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 

@@ -42,7 +42,7 @@ pub(crate) fn page(status: &Status, log_out: bool) -> Markup {
 pub(crate) fn content(status: &Status) -> Markup {
     html! {
         h1.hidden { "firstflight on " (status.server.host) }
-        (overview::responses(&status.responses))
+        (overview::answers(&status.answers))
         (notices::list(status))
         (overview::tiles(status))
         (chart::connections(&status.steps))

@@ -7,14 +7,14 @@ use super::figures::{number, percent, rate};
 use crate::status::{Answer, Answers, Mood, Status};
 
 /// The three questions, answered.
-pub(super) fn responses(responses: &Answers) -> Markup {
+pub(super) fn answers(answers: &Answers) -> Markup {
     let questions = [
-        ("used", "Is 0-RTT used?", &responses.used),
-        ("why-not", "Where not, why not?", &responses.why_not),
-        ("replayed", "Has anyone tried to replay?", &responses.replayed),
+        ("used", "Is 0-RTT used?", &answers.used),
+        ("why-not", "Where not, why not?", &answers.why_not),
+        ("replayed", "Has anyone tried to replay?", &answers.replayed),
     ];
     html! {
-        section.responses aria-label="The three questions" {
+        section.answers aria-label="The three questions" {
             @for (id, question, response) in questions {
                 (card(id, question, response))
             }

@@ -5,8 +5,8 @@ use maud::{Markup, html};
 use super::chart;
 use super::figures::{ago, length, number, percent, time, until};
 use super::overview::NONE;
+use crate::answers::replays_in;
 use crate::reasons;
-use crate::responses::replays_in;
 use crate::status::{
     Certificate, KeyState, Kind, Moment, Percentiles, Replay, Status, Store, Window,
 };
@@ -103,7 +103,7 @@ pub(super) fn kinds(status: &Status) -> Markup {
                 tbody { @for kind in &rows { (kind_row(kind)) } }
             }
             p.note {
-                "From a connection's beginning to the head of its first response, in the last 5 \
+                "From a connection's beginning to the head of its first answer, in the last 5 \
                  minutes; the bars run from p50 to p99, 0.5 ms to 10 s."
             }
         }

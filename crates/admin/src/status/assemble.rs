@@ -8,10 +8,10 @@ use super::{
     Kind, Moment, Now, Percentiles, Reason, Register, Replays, SCHEMA, State, Status, Steps, Store,
     Upstream, Window,
 };
+use crate::answers;
 use crate::counts::Counts;
 use crate::history::{FIVE_MINUTES, HOUR, History};
 use crate::reasons::REPLAYS;
-use crate::responses;
 
 impl Status {
     /// The status at `at` by the wall clock, and `now` on the history's.
@@ -31,11 +31,11 @@ impl Status {
         let windows = windows.map(|(window, _)| window).to_vec();
         let replays = Replays { since_start: counts.replays(), recent: state.replays };
         let store = store(snapshot, claims.as_ref());
-        let responses = responses::response(&windows, &state.early_data, &replays, at);
+        let answers = answers::answer(&windows, &state.early_data, &replays, at);
         Self {
             schema: SCHEMA,
             at,
-            responses,
+            answers,
             server: state.server,
             early_data: state.early_data,
             now: what_there_is(snapshot),

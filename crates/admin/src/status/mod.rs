@@ -22,7 +22,7 @@ pub struct Status {
     /// When this was.
     pub at: Moment,
     /// The three questions, answered in words.
-    pub responses: Answers,
+    pub answers: Answers,
     /// The process.
     pub server: ServerState,
     /// Whether early data is taken now.

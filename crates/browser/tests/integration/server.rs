@@ -81,9 +81,16 @@ fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, noted: &Mutex<Vec<Ask
         if step(&mut connection, &mut stream).is_err() {
             return;
         }
-        if let Some(mut early) = connection.early_data() {
-            // What has come so far.
+        // A browser sends its early request after the ClientHello, unless the handshake is complete
+        // by then. It isn't: no response is sent before the whole request is here.
+        while let Some(mut early) = connection.early_data() {
             let _ = early.read_to_end(&mut request);
+            if whole(&request) {
+                break;
+            }
+            if receive(&mut connection, &mut stream).is_err() {
+                return;
+            }
         }
     }
     let mut early = !request.is_empty();
@@ -121,6 +128,10 @@ fn step(connection: &mut ServerConnection, stream: &mut TcpStream) -> io::Result
     while connection.wants_write() {
         connection.write_tls(stream)?;
     }
+    receive(connection, stream)
+}
+
+fn receive(connection: &mut ServerConnection, stream: &mut TcpStream) -> io::Result<()> {
     if connection.read_tls(stream)? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -131,7 +142,12 @@ fn step(connection: &mut ServerConnection, stream: &mut TcpStream) -> io::Result
 fn response(stream: &mut StreamOwned<ServerConnection, TcpStream>, path: &str) -> io::Result<()> {
     let (status, kind, body) = match path {
         "/" => ("200 OK", "text/html", PAGE),
+        "/slow" => ("200 OK", "text/html", SLOW_PAGE),
         "/picture" => ("200 OK", "image/svg+xml", PICTURE),
+        "/late-picture" => {
+            thread::sleep(Duration::from_secs(1));
+            ("200 OK", "image/svg+xml", PICTURE)
+        }
         "/never" => ("200 OK", "text/html", ""),
         _ => ("404 Not Found", "text/html", "<h1>Nothing here</h1>"),
     };
@@ -146,6 +162,9 @@ fn response(stream: &mut StreamOwned<ServerConnection, TcpStream>, path: &str) -
 }
 
 const PAGE: &str = "<!doctype html><title>A page</title><h1>Hello</h1><img src=/picture>";
+
+/// Is seen without its picture for a second.
+const SLOW_PAGE: &str = "<!doctype html><h1>Wait</h1><img src=/late-picture>";
 
 const PICTURE: &str = "<svg xmlns='http://www.w3.org/2000/svg' width='300' height='200'>\
                        <rect width='300' height='200' fill='green'/></svg>";

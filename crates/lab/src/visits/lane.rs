@@ -200,7 +200,7 @@ impl<'a> BlockRun<'a> {
                 }
             }
         }
-        // The client's Finished, then the tickets that response it.
+        // The client's Finished, then the tickets that follow it.
         thread::sleep(network.rtt() + SETTLE);
         let secrets = fs::read_to_string(self.secrets()).unwrap_or_default();
         let (packets, missed) = ground.sorter.take(path);

@@ -60,7 +60,7 @@ impl Condition {
         self.root.any(&|expression| matches!(expression, Expression::Rtt))
     }
 
-    /// The response as a verdict in any case: what cannot be decided is [`Verdict::undecided`].
+    /// The result as a verdict in any case: what cannot be decided is [`Verdict::undecided`].
     pub fn verdict(&self, record: &Record, old: Option<&Record>) -> Verdict {
         self.check(record, old).unwrap_or_else(|error| {
             Verdict::undecided("condition", &self.claim(), &error.to_string())

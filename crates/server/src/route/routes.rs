@@ -18,7 +18,7 @@ use crate::handler::proxy::Proxy;
 use crate::handler::response::{discard, plain};
 use crate::route::early::RouteRules;
 
-/// A site, ready to response.
+/// A site, ready to respond.
 pub(crate) struct ReadySite {
     /// What may run early, the routes' own modes among it.
     policy: Policy,
@@ -27,7 +27,7 @@ pub(crate) struct ReadySite {
     fields: ResponseFields,
 }
 
-/// A route, ready to response.
+/// A route, ready to respond.
 pub(crate) struct ReadyRoute {
     handler: Handler,
     rules: RouteRules,

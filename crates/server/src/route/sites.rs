@@ -180,7 +180,7 @@ mod tests {
     const ONE: &[&str] = &["one.test", "www.one.test"];
     const TWO: &[&str] = &["two.test", "*.two.test"];
 
-    /// Two sites that response 201 and 202. The first one's certificate covers `a.two.test` too.
+    /// Two sites that respond with 201 and 202. The first one's certificate covers `a.two.test` too.
     fn sites() -> (Sites, Identities) {
         let site = |names: &[&str], code| Site {
             names: names.iter().map(|&name| name.to_owned()).collect(),

@@ -4,18 +4,15 @@ use crate::status::{Reason, Replay};
 #[test]
 fn where_it_is_used_it_says_how_much() {
     let recent = window(1_000, 640, 600, &[("age", 30), ("session_not_resumed", 10)]);
-    let responses = ask(recent, open(), Replays::default());
-    assert_eq!((responses.used.mood, responses.used.word.as_str()), (Mood::Good, "yes"));
+    let answers = ask(recent, open(), Replays::default());
+    assert_eq!((answers.used.mood, answers.used.word.as_str()), (Mood::Good, "yes"));
     assert_eq!(
-        responses.used.sentence,
+        answers.used.sentence,
         "60 % of 1,000 new connections in the last 5 min; accepted for 94 % of those that offered it."
     );
-    assert_eq!(
-        (responses.why_not.mood, responses.why_not.word.as_str()),
-        (Mood::Quiet, "ticket age")
-    );
-    assert!(responses.why_not.sentence.starts_with("40 refused in the last 5 min, 75 % of them"));
-    assert_eq!((responses.replayed.mood, responses.replayed.word.as_str()), (Mood::Good, "no"));
+    assert_eq!((answers.why_not.mood, answers.why_not.word.as_str()), (Mood::Quiet, "ticket age"));
+    assert!(answers.why_not.sentence.starts_with("40 refused in the last 5 min, 75 % of them"));
+    assert_eq!((answers.replayed.mood, answers.replayed.word.as_str()), (Mood::Good, "no"));
 }
 
 #[test]
@@ -76,12 +73,12 @@ fn a_replay_is_said_for_as_long_as_the_process_lives() {
 fn a_young_process_says_how_young() {
     let mut young = window(10, 10, 9, &[]);
     young.covered_seconds = 42.4;
-    let responses = ask(young, open(), Replays::default());
-    assert!(responses.used.sentence.contains("in the 42 s since the start"));
+    let answers = ask(young, open(), Replays::default());
+    assert!(answers.used.sentence.contains("in the 42 s since the start"));
 }
 
 fn ask(recent: Window, early_data: EarlyDataState, replays: Replays) -> Answers {
-    response(&[Window::default(), recent, Window::default()], &early_data, &replays, NOW)
+    answer(&[Window::default(), recent, Window::default()], &early_data, &replays, NOW)
 }
 
 fn open() -> EarlyDataState {

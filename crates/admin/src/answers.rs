@@ -4,8 +4,8 @@ use crate::console::figures::{ago, number, percent};
 use crate::reasons;
 use crate::status::{Answer, Answers, EarlyDataState, Moment, Mood, Replays, Window};
 
-/// The responses, by the last five minutes. `windows`: the last minute, five minutes and hour.
-pub(crate) fn response(
+/// The answers, by the last five minutes. `windows`: the last minute, five minutes and hour.
+pub(crate) fn answer(
     windows: &[Window],
     early_data: &EarlyDataState,
     replays: &Replays,
@@ -129,5 +129,5 @@ fn say(mood: Mood, word: impl Into<String>, sentence: String) -> Answer {
 const RECENTLY: i64 = 3600;
 
 #[cfg(test)]
-#[path = "responses_tests.rs"]
+#[path = "answers_tests.rs"]
 mod tests;
