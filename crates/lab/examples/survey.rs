@@ -1,4 +1,4 @@
-//! Prints what the servers that are installed here can do:
+//! Prints which capabilities the installed servers lack:
 //! `cargo run -p firstflight-lab --example probe_server -- target/debug/firstflight`.
 
 use std::error::Error;
@@ -12,10 +12,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     firstflight_emulator::enter_user_namespace()?;
     for server in ServerKind::all_installed() {
         let directory = tempfile::tempdir()?;
-        let surveyed = probe_server(server, directory.path(), &program)?;
-        println!("{}", surveyed.version);
-        for (capability, why) in surveyed.capabilities.missing() {
-            println!("  no {capability}: {why}");
+        let probed = probe_server(server, directory.path(), &program)?;
+        println!("{}", probed.version);
+        for (capability, reason) in probed.capabilities.missing() {
+            println!("  no {capability}: {reason}");
         }
     }
     Ok(())

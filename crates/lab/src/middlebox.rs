@@ -188,7 +188,7 @@ fn outcomes(
             let late = sample.lateness_us > 1e3;
             let label = match (&record.outcome, sample.label, flow) {
                 (Ok(_), Some(label), _) => label,
-                (Err(_), _, _) => "no answer".to_owned(),
+                (Err(_), _, _) => "no response".to_owned(),
                 (Ok(_), None, Some(flow)) => {
                     flow.facts.label().map_or_else(|why| why.to_string(), |label| label.to_string())
                 }

@@ -1,4 +1,4 @@
-//! What each server under test is found to do, really started, with every certificate and size.
+//! Probes the capabilities of each server under test, with every certificate and size.
 //!
 //! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
@@ -13,64 +13,68 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
     if let Err(error) = firstflight_emulator::enter_user_namespace() {
-        eprintln!("the servers' tests cannot run here: {error}");
+        eprintln!("the server tests cannot run here: {error}");
         return ExitCode::FAILURE;
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
     let trials = vec![
-        trial("nginx_can_all_but_ping_pong", ServerKind::Nginx, |supports| {
-            all_versions(supports);
-            common(supports);
+        trial("nginx_supports_all_but_ping_pong", ServerKind::Nginx, |capabilities| {
+            all_versions(capabilities);
+            common(capabilities);
             assert_all(
-                supports,
+                capabilities,
                 &[Capability::EarlyData, Capability::FastOpen, Capability::RequestLog],
             );
         }),
-        trial("haproxy_can_all_but_ping_pong", ServerKind::Haproxy, |supports| {
-            all_versions(supports);
-            common(supports);
+        trial("haproxy_supports_all_but_ping_pong", ServerKind::Haproxy, |capabilities| {
+            all_versions(capabilities);
+            common(capabilities);
             assert_all(
-                supports,
+                capabilities,
                 &[Capability::EarlyData, Capability::FastOpen, Capability::RequestLog],
             );
         }),
-        trial("h2o_takes_no_early_data", ServerKind::H2o, |supports| {
-            all_versions(supports);
-            common(supports);
-            assert_all(supports, &[Capability::FastOpen, Capability::RequestLog]);
-            assert_none(supports, &[Capability::EarlyData, Capability::Http3]);
+        trial("h2o_accepts_no_early_data", ServerKind::H2o, |capabilities| {
+            all_versions(capabilities);
+            common(capabilities);
+            assert_all(capabilities, &[Capability::FastOpen, Capability::RequestLog]);
+            assert_none(capabilities, &[Capability::EarlyData, Capability::Http3]);
         }),
         trial(
-            "envoy_takes_early_data_over_quic_alone_and_is_post_quantum",
+            "envoy_accepts_early_data_over_quic_only_and_is_post_quantum",
             ServerKind::Envoy,
-            |supports| {
-                all_versions(supports);
-                common(supports);
+            |capabilities| {
+                all_versions(capabilities);
+                common(capabilities);
                 let group = Capability::Group(Group::X25519MlKem768);
-                assert_all(supports, &[Capability::FastOpen, Capability::RequestLog, group]);
-                assert_all(supports, &OVER_QUIC);
-                assert_all(supports, &[Capability::QuicTicketAgeCheck]);
-                assert_none(supports, &[Capability::EarlyData]);
+                assert_all(capabilities, &[Capability::FastOpen, Capability::RequestLog, group]);
+                assert_all(capabilities, &OVER_QUIC);
+                assert_all(capabilities, &[Capability::QuicTicketAgeCheck]);
+                assert_none(capabilities, &[Capability::EarlyData]);
             },
         ),
-        trial("caddy_takes_early_data_over_quic_whatever_its_age", ServerKind::Caddy, |supports| {
-            common(supports);
-            assert_all(supports, &[Capability::RequestLog]);
-            let old = [Version::Tls10, Version::Tls11].map(Capability::Tls);
-            assert_none(supports, &old);
-            assert_all(supports, &OVER_QUIC);
+        trial(
+            "caddy_accepts_early_data_over_quic_of_any_ticket_age",
+            ServerKind::Caddy,
+            |capabilities| {
+                common(capabilities);
+                assert_all(capabilities, &[Capability::RequestLog]);
+                let old = [Version::Tls10, Version::Tls11].map(Capability::Tls);
+                assert_none(capabilities, &old);
+                assert_all(capabilities, &OVER_QUIC);
+                assert_none(
+                    capabilities,
+                    &[Capability::EarlyData, Capability::FastOpen, Capability::QuicTicketAgeCheck],
+                );
+            },
+        ),
+        trial("s_server_serves_one_connection_at_a_time", ServerKind::Openssl, |capabilities| {
+            all_versions(capabilities);
+            assert_all(capabilities, &ResponseSize::ALL.map(Capability::ResponseSize));
+            assert_all(capabilities, &CertificateKind::ALL.map(Capability::Certificate));
             assert_none(
-                supports,
-                &[Capability::EarlyData, Capability::FastOpen, Capability::QuicTicketAgeCheck],
-            );
-        }),
-        trial("s_server_serves_one_connection_at_a_time", ServerKind::Openssl, |supports| {
-            all_versions(supports);
-            assert_all(supports, &ResponseSize::ALL.map(Capability::Response));
-            assert_all(supports, &CertificateKind::ALL.map(Capability::Certificate));
-            assert_none(
-                supports,
+                capabilities,
                 &[Capability::ConcurrentConnections, Capability::Http2, Capability::EarlyData],
             );
         }),
@@ -81,16 +85,16 @@ fn main() -> ExitCode {
 fn trial(name: &str, server: ServerKind, check: fn(&Capabilities)) -> Trial {
     Trial::test(name, move || {
         let directory = tempfile::tempdir()?;
-        let surveyed = probe_server(server, directory.path(), Path::new("not needed"))
+        let probed = probe_server(server, directory.path(), Path::new("not needed"))
             .map_err(|error| Failed::from(format!("{error}; `make deps-test` installs it")))?;
-        check(&surveyed.capabilities);
-        assert!(surveyed.version.contains(|c: char| c.is_ascii_digit()), "{}", surveyed.version);
-        assert!(!surveyed.capabilities.supports(Capability::PingPong));
+        check(&probed.capabilities);
+        assert!(probed.version.contains(|c: char| c.is_ascii_digit()), "{}", probed.version);
+        assert!(!probed.capabilities.supports(Capability::PingPong));
         Ok(())
     })
 }
 
-/// What those that speak HTTP/3 do.
+/// The capabilities of the servers that support HTTP/3.
 const OVER_QUIC: [Capability; 4] = [
     Capability::Http3,
     Capability::QuicResumption,
@@ -98,22 +102,22 @@ const OVER_QUIC: [Capability; 4] = [
     Capability::AddressTokens,
 ];
 
-/// Each version, full and resumed.
-fn all_versions(supports: &Capabilities) {
-    assert_all(supports, &Version::ALL.map(Capability::Tls));
-    assert_all(supports, &Version::ALL.map(Capability::Resumption));
+/// All TLS versions, full and resumed.
+fn all_versions(capabilities: &Capabilities) {
+    assert_all(capabilities, &Version::ALL.map(Capability::Tls));
+    assert_all(capabilities, &Version::ALL.map(Capability::Resumption));
 }
 
-/// What all but s_server do.
-fn common(supports: &Capabilities) {
-    assert_all(supports, &[Version::Tls12, Version::Tls13].map(Capability::Resumption));
-    assert_all(supports, &[Group::X25519, Group::P256].map(Capability::Group));
+/// The capabilities of all servers but s_server.
+fn common(capabilities: &Capabilities) {
+    assert_all(capabilities, &[Version::Tls12, Version::Tls13].map(Capability::Resumption));
+    assert_all(capabilities, &[Group::X25519, Group::P256].map(Capability::Group));
     assert_all(
-        supports,
+        capabilities,
         &[CertificateKind::EcdsaP256, CertificateKind::Rsa2048].map(Capability::Certificate),
     );
-    assert_all(supports, &ResponseSize::ALL.map(Capability::Response));
-    assert_all(supports, &[Capability::Http2, Capability::ConcurrentConnections]);
+    assert_all(capabilities, &ResponseSize::ALL.map(Capability::ResponseSize));
+    assert_all(capabilities, &[Capability::Http2, Capability::ConcurrentConnections]);
 }
 
 fn assert_all(capabilities: &Capabilities, required: &[Capability]) {
@@ -122,8 +126,8 @@ fn assert_all(capabilities: &Capabilities, required: &[Capability]) {
     }
 }
 
-fn assert_none(capabilities: &Capabilities, lacking: &[Capability]) {
-    for capability in lacking {
+fn assert_none(capabilities: &Capabilities, missing: &[Capability]) {
+    for capability in missing {
         assert!(!capabilities.supports(*capability), "{capability}");
     }
 }

@@ -38,7 +38,7 @@ impl Connection {
     }
 
     pub(crate) fn early_data(&self) -> EarlyDataOutcome {
-        match self.tls().map(|tls| tls.early_data.verdict) {
+        match self.tls().map(|tls| tls.early.verdict) {
             Some(EarlyData::Accepted) => EarlyDataOutcome::Accepted,
             Some(EarlyData::Refused) => EarlyDataOutcome::Refused,
             Some(EarlyData::NotOffered) | None => EarlyDataOutcome::None,
@@ -48,7 +48,7 @@ impl Connection {
 
     /// Whether the ClientHello announces early data, even if none follows.
     pub(crate) fn announced_early_data(&self) -> bool {
-        self.tls().is_some_and(|tls| tls.early_data.extension)
+        self.tls().is_some_and(|tls| tls.early.extension)
     }
 
     pub(crate) fn resumed(&self) -> bool {
@@ -86,8 +86,8 @@ impl fmt::Display for Connection {
             Ok(label) => write!(f, "{label}")?,
             Err(why) => write!(f, "{why}")?,
         }
-        if tls.early_data.extension {
-            write!(f, " ({} early records)", tls.early_data.records)?;
+        if tls.early.extension {
+            write!(f, " ({} early records)", tls.early.records)?;
         }
         if let Some(group) = tls.group {
             write!(f, ", {group}")?;

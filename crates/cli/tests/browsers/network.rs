@@ -8,11 +8,10 @@ use std::{fs, io};
 
 use firstflight_browser::{Browser, Installed, Settings};
 use firstflight_certificates::authority::Authority;
-use firstflight_emulator::{
-    Direction as LinkDirection, Network, NetworkConfig, PathConfig, Process,
-};
+use firstflight_emulator::{Network, NetworkConfig, PathConfig, Process};
 use firstflight_lab::InNamespace;
-use firstflight_packets::{Direction, Observer, Packet};
+use firstflight_packets::Observer;
+use firstflight_samples::wire_packet;
 use firstflight_tls::Identity;
 use serde::Deserialize;
 
@@ -129,15 +128,7 @@ impl TestNetwork {
         observer.add_secrets(&self.secrets);
         observer.add_secrets(&std::fs::read_to_string(self.key_log()).unwrap_or_default());
         for packet in self.network.tap().take().packets {
-            observer.packet(&Packet {
-                direction: match packet.direction {
-                    LinkDirection::Up => Direction::ToServer,
-                    LinkDirection::Down => Direction::ToClient,
-                },
-                arrived: packet.arrival_ns,
-                delivered: packet.delivered(),
-                frame: &packet.frame,
-            });
+            observer.packet(&wire_packet(&packet));
         }
         observer.finish().into_iter().map(Connection::new).collect()
     }

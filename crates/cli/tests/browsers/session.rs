@@ -108,9 +108,9 @@ impl BrowserSession {
 
     /// Waits until a server has responded to a request of `target` with 200.
     pub(crate) fn wait_for(&self, target: &str) {
-        let served = |request: &Request| request.target == target && request.status == 200;
-        let came = poll(|| self.recorded().iter().any(served));
-        assert!(came, "{}: {target} was not requested; {:?}", self.make(), self.recorded());
+        let is_served = |request: &Request| request.target == target && request.status == 200;
+        let served = poll(|| self.recorded().iter().any(is_served));
+        assert!(served, "{}: {target} was not requested; {:?}", self.make(), self.recorded());
     }
 
     /// The requests since connections were last closed.

@@ -248,16 +248,16 @@ fn middleboxes() {
         ("strip-tfo", "0-RTT", true, "X25519", "TLS 1.3 early data accepted, TFO off"),
         ("strip-syn-data", "0-RTT", true, "X25519", "TLS 1.3 early data accepted, TFO fallen back"),
         ("drop-syn-data", "resumed", true, "X25519", "TLS 1.3 resumed, TFO fallen back"),
-        ("drop-large-hello", "resumed", false, "X25519MLKEM768", "no answer"),
+        ("drop-large-hello", "resumed", false, "X25519MLKEM768", "no response"),
         ("drop-large-hello", "full", false, "X25519MLKEM768", "TLS 1.3 full, TFO off"),
         ("drop-large-hello", "full", false, "X25519", "TLS 1.3 full, TFO off"),
-        ("drop-early-data", "0-RTT", false, "X25519", "no answer"),
+        ("drop-early-data", "0-RTT", false, "X25519", "no response"),
         ("drop-early-data", "full", false, "X25519", "TLS 1.3 full, TFO off"),
     ];
     for (middlebox, kind, tfo, group, label) in expected {
         let (words, row) = labels(middlebox, kind, tfo, group);
         assert_eq!(words, label, "{row:#?}");
-        assert_eq!(row.failed, if label == "no answer" { row.tries } else { 0 }, "{row:#?}");
+        assert_eq!(row.failed, if label == "no response" { row.tries } else { 0 }, "{row:#?}");
     }
     // A lost SYN costs the kernel's first retransmission timeout.
     let lost = labels("drop-syn-data", "0-RTT", true, "X25519").1;

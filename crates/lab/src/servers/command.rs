@@ -52,9 +52,9 @@ impl CommandServer {
         for (index, argument) in arguments.iter().enumerate() {
             let (name, command) = split(argument, index);
             let bad = |reason: String| LabError::BadCommand { command: argument.clone(), reason };
-            let taken = reserved.contains(&name.as_str())
+            let is_used = reserved.contains(&name.as_str())
                 || servers.iter().any(|server| server.name == name);
-            if taken {
+            if is_used {
                 return Err(bad(format!("the name {name:?} is already used; choose another")));
             }
             if let Some(unknown) = unknown_placeholder(command) {
