@@ -10,14 +10,11 @@ use firstflight_report::{MiddleboxOutcome, figures};
 use firstflight_samples::{
     ClientRecord, Flows, RequestedConnection, Slot, client_port, sample_from_flow,
 };
-use firstflight_tls::{KeyLogLines, Version};
+use firstflight_tls::KeyLogLines;
 
 use crate::sampler::{Pace, SampleJob, Sampler};
 use crate::servers::RunningServer;
-use crate::{
-    CertificateKind, ClientKind, Group, HandshakeKind, HttpVersion, LabError, ResponseSize,
-    ServerKind, Transport, Workload,
-};
+use crate::{ClientKind, Group, HandshakeKind, LabError, ServerKind, Transport};
 
 /// How connections through middleboxes are measured.
 #[derive(Clone, Debug)]
@@ -71,18 +68,7 @@ const CONNECTIONS: [(HandshakeKind, bool, Group); 6] = [
 ];
 
 fn requested_connection((kind, tfo, group): (HandshakeKind, bool, Group)) -> RequestedConnection {
-    RequestedConnection {
-        workload: Workload::Get,
-        transport: Transport::Tcp,
-        version: Version::Tls13,
-        kind,
-        tfo,
-        token: false,
-        http: HttpVersion::One,
-        size: ResponseSize::OneKib,
-        group,
-        certificate: CertificateKind::EcdsaP256,
-    }
+    RequestedConnection { kind, tfo, group, ..RequestedConnection::smallest_get(Transport::Tcp) }
 }
 
 /// The measurement of connections through middleboxes. The cell of a sample is the index of its row.

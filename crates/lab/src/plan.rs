@@ -165,14 +165,11 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use firstflight_emulator::Profile;
-    use firstflight_samples::{ConnectionAxes, combinations, round_trips};
+    use firstflight_samples::ConnectionAxes;
     use firstflight_tls::Version;
 
     use super::*;
-    use crate::{
-        Axes, BuiltInExperiment, CertificateKind, Group, HttpVersion, ResponseSize, Transport,
-        Workload,
-    };
+    use crate::{Axes, BuiltInExperiment, HttpVersion, ResponseSize, Workload};
 
     fn no_limitation(_: ServerKind, _: &RequestedConnection) -> Option<String> {
         None
@@ -239,44 +236,6 @@ mod tests {
         assert_eq!(count(Workload::PingPong), 2 * 3 * (2 + 1));
         // HTTP/1.1 and 2 without and with TFO, and HTTP/3, in three sizes.
         assert_eq!(count(Workload::Get), 2 * 3 * (2 * 2 + 1) * 3);
-    }
-
-    #[test]
-    fn round_trips_are_those_of_the_protocols() {
-        let expected = |version, kind, tfo| {
-            round_trips(&RequestedConnection {
-                workload: Workload::Get,
-                transport: Transport::Tcp,
-                version,
-                kind,
-                tfo,
-                token: false,
-                http: HttpVersion::One,
-                size: ResponseSize::OneKib,
-                group: Group::X25519,
-                certificate: CertificateKind::EcdsaP256,
-            })
-        };
-        let over_quic = |kind| {
-            let axes = ConnectionAxes {
-                kinds: vec![kind],
-                http: vec![HttpVersion::Three],
-                ..ConnectionAxes::baseline()
-            };
-            round_trips(&combinations(&axes)[0])
-        };
-        for old in [Version::Tls10, Version::Tls11, Version::Tls12] {
-            assert_eq!(expected(old, HandshakeKind::Full, false), 4);
-            assert_eq!(expected(old, HandshakeKind::Resumed, false), 3);
-            assert_eq!(expected(old, HandshakeKind::Full, true), 3);
-            assert_eq!(expected(old, HandshakeKind::Resumed, true), 2);
-        }
-        assert_eq!(expected(Version::Tls13, HandshakeKind::Full, false), 3);
-        assert_eq!(expected(Version::Tls13, HandshakeKind::Resumed, true), 2);
-        assert_eq!(expected(Version::Tls13, HandshakeKind::ZeroRtt, false), 2);
-        assert_eq!(expected(Version::Tls13, HandshakeKind::ZeroRtt, true), 1);
-        assert_eq!(expected(Version::Tls13, HandshakeKind::Refused, false), 3);
-        assert_eq!(HandshakeKind::ALL.map(over_quic), [2, 2, 1, 2]);
     }
 
     #[test]

@@ -9,33 +9,19 @@ use firstflight_emulator::{Attempt, Network, Resend, ResendDatagrams};
 use firstflight_packets::{EarlyData, FirstFlight, FlowFacts};
 use firstflight_report::Replay;
 use firstflight_samples::{Flows, RequestedConnection};
-use firstflight_tls::{KeyLogLines, Version};
+use firstflight_tls::KeyLogLines;
 
 use crate::Workload;
 use crate::config::{LabConfig, Progress};
 use crate::sampler::Sampler;
 use crate::servers::{Capability, RunningServer};
-use crate::{
-    CertificateKind, Group, HandshakeKind, HttpVersion, LabError, ResponseSize, ServerKind,
-    Transport,
-};
+use crate::{HandshakeKind, LabError, ServerKind, Transport};
 
 /// The attacked connection: the smallest GET, sent as early data.
 fn attacked_connection(transport: Transport) -> RequestedConnection {
     RequestedConnection {
-        workload: Workload::Get,
-        transport,
-        version: Version::Tls13,
         kind: HandshakeKind::ZeroRtt,
-        tfo: false,
-        token: false,
-        http: match transport {
-            Transport::Tcp => HttpVersion::One,
-            Transport::Quic => HttpVersion::Three,
-        },
-        size: ResponseSize::OneKib,
-        group: Group::X25519,
-        certificate: CertificateKind::EcdsaP256,
+        ..RequestedConnection::smallest_get(transport)
     }
 }
 

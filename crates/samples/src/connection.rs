@@ -29,6 +29,26 @@ pub struct RequestedConnection {
 }
 
 impl RequestedConnection {
+    /// A full handshake of TLS 1.3 and a GET of 1 KiB, over HTTP/1.1 or HTTP/3, with X25519 and an
+    /// ECDSA certificate.
+    pub const fn smallest_get(transport: Transport) -> Self {
+        Self {
+            workload: Workload::Get,
+            transport,
+            version: Version::Tls13,
+            kind: HandshakeKind::Full,
+            tfo: false,
+            token: false,
+            http: match transport {
+                Transport::Tcp => HttpVersion::One,
+                Transport::Quic => HttpVersion::Three,
+            },
+            size: ResponseSize::OneKib,
+            group: Group::X25519,
+            certificate: CertificateKind::EcdsaP256,
+        }
+    }
+
     /// Whether it runs over QUIC.
     pub fn over_quic(&self) -> bool {
         self.transport == Transport::Quic
@@ -262,6 +282,34 @@ mod tests {
     fn group_names_are_those_of_the_tls_library() {
         let known = firstflight_tls::group_names();
         assert!(Group::ALL.iter().all(|group| known.contains(&group.name())), "{known:?}");
+    }
+
+    #[test]
+    fn round_trips_are_those_of_the_protocols() {
+        let expected = |version, kind, tfo| {
+            round_trips(&RequestedConnection {
+                version,
+                kind,
+                tfo,
+                ..RequestedConnection::smallest_get(Transport::Tcp)
+            })
+        };
+        let over_quic = |kind| {
+            let get = RequestedConnection::smallest_get(Transport::Quic);
+            round_trips(&RequestedConnection { kind, ..get })
+        };
+        for old in [Version::Tls10, Version::Tls11, Version::Tls12] {
+            assert_eq!(expected(old, HandshakeKind::Full, false), 4);
+            assert_eq!(expected(old, HandshakeKind::Resumed, false), 3);
+            assert_eq!(expected(old, HandshakeKind::Full, true), 3);
+            assert_eq!(expected(old, HandshakeKind::Resumed, true), 2);
+        }
+        assert_eq!(expected(Version::Tls13, HandshakeKind::Full, false), 3);
+        assert_eq!(expected(Version::Tls13, HandshakeKind::Resumed, true), 2);
+        assert_eq!(expected(Version::Tls13, HandshakeKind::ZeroRtt, false), 2);
+        assert_eq!(expected(Version::Tls13, HandshakeKind::ZeroRtt, true), 1);
+        assert_eq!(expected(Version::Tls13, HandshakeKind::Refused, false), 3);
+        assert_eq!(HandshakeKind::ALL.map(over_quic), [2, 2, 1, 2]);
     }
 
     #[test]

@@ -65,19 +65,15 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
         return all;
     };
     for &workload in &axes.workloads {
-        let one = RequestedConnection {
+        let template = RequestedConnection {
             workload,
-            transport: Transport::Tcp,
-            version: Version::Tls13,
-            kind: HandshakeKind::Full,
-            tfo: false,
-            token: false,
             http,
             size,
             group,
             certificate,
+            ..RequestedConnection::smallest_get(Transport::Tcp)
         };
-        let mut connections = vec![one];
+        let mut connections = vec![template];
         vary(&mut connections, &axes.transports, |requested, transport| {
             requested.transport = transport
         });

@@ -157,7 +157,7 @@ impl ConnectionTracker {
             unreadable.iter().try_for_each(|connection| capture.add(&connection.packets, &[]))?;
             capture.flush()?;
         }
-        // Later packets between these addresses belong to a new connection.
+        // Once no packet of the reported connection can still arrive, its addresses may be reused.
         self.reported.retain(|_, reported| now_ns.saturating_sub(*reported) < MAX_PACKET_AGE_NS);
         Ok(connections)
     }
@@ -247,7 +247,7 @@ const MAX_CONNECTIONS: usize = 4096;
 /// The maximum size of the packets of all tracked connections.
 const MAX_BYTES: usize = 256 << 20;
 
-/// The maximum number of packets after which a connection is classified.
+/// After so many packets a connection is reported even if they do not show what it was.
 const MAX_PACKETS: usize = 8192;
 
 /// A connection that is silent for this time and four round trips is reported as far as it went.

@@ -172,16 +172,13 @@ mod tests {
     use super::*;
 
     const REQUESTED: RequestedConnection = RequestedConnection {
-        workload: Workload::Get,
-        transport: Transport::Tcp,
-        version: Version::Tls13,
         kind: HandshakeKind::ZeroRtt,
         tfo: true,
-        token: false,
         http: HttpVersion::Two,
         size: ResponseSize::TenKib,
         group: Group::P256,
         certificate: CertificateKind::Rsa2048,
+        ..RequestedConnection::smallest_get(Transport::Tcp)
     };
 
     #[test]

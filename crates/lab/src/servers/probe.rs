@@ -15,9 +15,7 @@ use tokio::net::TcpStream;
 
 use super::{Capabilities, Capability, HOST, Requirements, RunningServer, ServerKind, Site};
 use crate::connection::{ConnectionOffer, Exchange, exchange};
-use crate::{
-    CertificateKind, Group, HandshakeKind, HttpVersion, LabError, ResponseSize, Transport, Workload,
-};
+use crate::{CertificateKind, Group, HttpVersion, LabError, ResponseSize, Transport, Workload};
 
 /// Probes a listener. Its functions block, and must run in a namespace that reaches the listener.
 pub(super) struct Probe {
@@ -223,18 +221,7 @@ const CONCURRENT_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 const TICKET_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A GET of the smallest page over HTTP/3.
-const HTTP3_GET: RequestedConnection = RequestedConnection {
-    workload: Workload::Get,
-    transport: Transport::Quic,
-    version: Version::Tls13,
-    kind: HandshakeKind::Full,
-    tfo: false,
-    token: false,
-    http: HttpVersion::Three,
-    size: ResponseSize::OneKib,
-    group: Group::X25519,
-    certificate: CertificateKind::EcdsaP256,
-};
+const HTTP3_GET: RequestedConnection = RequestedConnection::smallest_get(Transport::Quic);
 
 /// Probes HTTP/3, and if the listener supports it, resumption, early data, its refusal by ticket age,
 /// and address tokens.
