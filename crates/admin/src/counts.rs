@@ -173,8 +173,8 @@ fn histogram(value: &Value) -> Option<&HistogramValue> {
 }
 
 fn sum(one: HistogramValue, other: HistogramValue) -> HistogramValue {
-    let classes = one.classes.iter().zip(&other.classes).map(|(one, other)| one + other).collect();
-    HistogramValue { classes, sum: one.sum + other.sum, ..one }
+    let buckets = one.buckets.iter().zip(&other.buckets).map(|(one, other)| one + other).collect();
+    HistogramValue { buckets, sum: one.sum + other.sum, ..one }
 }
 
 fn times_since(now: &Times, earlier: &Times) -> Times {
@@ -183,8 +183,8 @@ fn times_since(now: &Times, earlier: &Times) -> Times {
 
 fn difference(now: &HistogramValue, earlier: Option<&HistogramValue>) -> HistogramValue {
     let Some(earlier) = earlier else { return now.clone() };
-    let classes = now.classes.iter().zip(&earlier.classes).map(rise).collect();
-    HistogramValue { bounds: now.bounds.clone(), classes, sum: now.sum - earlier.sum }
+    let buckets = now.buckets.iter().zip(&earlier.buckets).map(rise).collect();
+    HistogramValue { bounds: now.bounds.clone(), buckets, sum: now.sum - earlier.sum }
 }
 
 fn rise((now, then): (&u64, &u64)) -> u64 {

@@ -94,7 +94,7 @@ pub enum ClientError {
     /// The server says that it has not started with the request, so that it may be sent again on
     /// another connection.
     #[error("the server takes no more requests on this connection; try again")]
-    NotBegun,
+    NotProcessed,
     /// An error status, where the caller wanted that to be an error.
     #[error("the server answered {0}")]
     Status(u16),
@@ -128,7 +128,7 @@ impl ClientError {
             Self::EmptyReply => 52,
             Self::Send(_) => 55,
             Self::Receive(_) => 56,
-            Self::Http3(_) | Self::NotBegun => 95,
+            Self::Http3(_) | Self::NotProcessed => 95,
             Self::Quic { .. } => 96,
             Self::QuicTls { certificate: true, .. } => 60,
             Self::QuicTls { .. } => 35,

@@ -1,7 +1,9 @@
 use std::io;
+use std::io::Write;
 use std::net::SocketAddr;
 
-use firstflight_tls::Handshake;
+use firstflight_tls::{EarlyData, Handshake};
+use firstflight_units::printable_bytes;
 use http::{HeaderMap, StatusCode, Version};
 
 /// Hears what happens in a transfer while it happens.
@@ -100,11 +102,124 @@ pub enum Event<'a> {
     /// A redirection is followed.
     Redirected(&'a str),
     /// New sessions were put into the jar.
-    SessionsKept(usize),
+    SessionsStored(usize),
     /// New address tokens were put into the jar.
-    TokensKept(usize),
+    TokensStored(usize),
     /// Something is odd, and it goes on.
     Warning(&'a str),
     /// The connection was closed.
     Closed,
+}
+
+/// Writes events in the shape of curl's `-v`: `* ` for what happens, `> ` and `< ` for heads.
+/// Control characters are escaped: much of it is the server's words.
+pub struct Verbose<W>(pub W);
+
+impl<W: Write> Verbose<W> {
+    /// Writes one event. A log that cannot be written does not end a transfer.
+    pub fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Resolved { host, addresses } => {
+                let list: Vec<String> = addresses.iter().map(|a| a.ip().to_string()).collect();
+                self.note(&format!("Host {host} resolved to {}", list.join(", ")));
+            }
+            Event::Connected { host, peer, local, fast_open } => {
+                let from = local.map_or_else(String::new, |local| format!(" from {local}"));
+                let how = if *fast_open { ", TCP Fast Open asked for" } else { "" };
+                self.note(&format!("Connected to {host} ({peer}){from}{how}"));
+            }
+            Event::QuicConnected { host, peer, local, token } => {
+                let from = local.map_or_else(String::new, |local| format!(" from {local}"));
+                let how = if *token { ", an address token sent along" } else { "" };
+                self.note(&format!("Connected to {host} ({peer}){from} over QUIC{how}"));
+            }
+            Event::TryingTcp(why) => self.note(&format!("Trying TCP: {why}")),
+            Event::Resuming { early_data } => self.note(match early_data {
+                true => "TLS: offering a session, and the request as early data",
+                false => "TLS: offering a session",
+            }),
+            Event::Secured(facts) => self.secured(facts),
+            Event::RequestHead(head) => self.head("> ", head),
+            Event::ResponseHead(head) => self.head("< ", head),
+            Event::Retrying(why) => self.note(&format!("Sending the request again: {why}")),
+            Event::Redirected(to) => self.note(&format!("Following the redirection to {to}")),
+            Event::SessionsStored(count) => {
+                self.note(&format!("TLS: {count} new session(s) put into the jar"));
+            }
+            Event::TokensStored(count) => {
+                self.note(&format!("QUIC: {count} new address token(s) put into the jar"));
+            }
+            Event::Warning(text) => self.note(&format!("Warning: {text}")),
+            Event::Closed => self.note("Connection closed"),
+        }
+    }
+
+    fn secured(&mut self, facts: &Handshake) {
+        self.note(&format!(
+            "TLS: {} / {} / {}",
+            facts.version.map_or("?", |version| version.name()),
+            facts.cipher.unwrap_or("?"),
+            facts.group.unwrap_or("no group"),
+        ));
+        let alpn = match &facts.alpn {
+            Some(alpn) => format!("ALPN {}", String::from_utf8_lossy(alpn)),
+            None => "no ALPN".to_owned(),
+        };
+        let resumed = if facts.resumed { "session resumed" } else { "full handshake" };
+        self.note(&format!("TLS: {resumed}, {alpn}"));
+        if let Some(authority) = &facts.authority {
+            self.note(&format!("TLS: certificate good by the word of \"{authority}\""));
+        }
+        match facts.early_data {
+            EarlyData::Accepted => self.note("TLS: early data accepted"),
+            EarlyData::Refused => self.note(&format!(
+                "TLS: early data refused ({}); the request was sent again after the handshake",
+                facts.early_data_reason
+            )),
+            EarlyData::NotOffered | EarlyData::Pending => {}
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.line("* ", text.as_bytes());
+    }
+
+    fn head(&mut self, mark: &str, head: &[u8]) {
+        let text = head.strip_suffix(b"\r\n").unwrap_or(head);
+        for line in text.split(|byte| *byte == b'\n') {
+            self.line(mark, line.strip_suffix(b"\r").unwrap_or(line));
+        }
+    }
+
+    fn line(&mut self, mark: &str, text: &[u8]) {
+        let line = format!("{mark}{}\n", printable_bytes(text));
+        let _ = self.0.write_all(line.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_words_are_text_and_nothing_else() {
+        let mut verbose = Verbose(Vec::new());
+        verbose.event(&Event::ResponseHead(b"HTTP/1.1 200 OK\r\nA: \xc2\x9b2J\x9b\x1b\tb\r\n\r\n"));
+        verbose.event(&Event::TryingTcp("\u{9b}2J\n::error::"));
+        assert_eq!(
+            String::from_utf8(verbose.0).unwrap(),
+            "< HTTP/1.1 200 OK\n< A: \\u{9b}2J\\x9b\\u{1b}\\tb\n< \n* Trying TCP: \\u{9b}2J\\n::error::\n"
+        );
+    }
+
+    #[test]
+    fn heads_are_written_line_by_line_with_their_empty_line() {
+        let mut verbose = Verbose(Vec::new());
+        verbose.event(&Event::ResponseHead(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n"));
+        verbose.event(&Event::Closed);
+        assert_eq!(
+            String::from_utf8(verbose.0).unwrap(),
+            "< HTTP/1.1 200 OK\n< A: b\n< \n* Connection closed\n"
+        );
+    }
 }

@@ -1,9 +1,9 @@
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firstflight_tls::{EarlyData, Handshake};
 
-use crate::{ClientError, Head, Marks, QuicFacts, Request, TcpFacts, Timings};
+use crate::{ClientError, Head, QuicStats, Request, TcpInfo};
 
 /// What a transfer came to, also one that failed: whatever was reached is filled in. Where a
 /// transfer took several requests, this is about the last one, and the counters are about all.
@@ -23,7 +23,7 @@ pub struct Report {
     /// Where a redirection would have led.
     pub redirect_url: Option<String>,
     /// The instants of the phases.
-    pub marks: Marks,
+    pub marks: PhaseInstants,
     /// Seconds spent before the last request started, if redirections were followed.
     pub redirect_time: f64,
     /// The far end.
@@ -35,9 +35,9 @@ pub struct Report {
     /// Bytes written as early data, over QUIC with the settings of HTTP/3.
     pub early_bytes: usize,
     /// What the kernel says about the connection, over TCP.
-    pub tcp: Option<TcpFacts>,
+    pub tcp: Option<TcpInfo>,
     /// What QUIC says about it, over QUIC.
-    pub quic: Option<QuicFacts>,
+    pub quic: Option<QuicStats>,
     /// Bytes of body received.
     pub size_download: u64,
     /// Bytes of body sent.
@@ -71,7 +71,7 @@ impl Report {
             method: request.method.to_string(),
             head: None,
             redirect_url: None,
-            marks: Marks::new(std::time::Instant::now()),
+            marks: PhaseInstants::new(std::time::Instant::now()),
             redirect_time: 0.0,
             peer: None,
             local: None,
@@ -129,5 +129,77 @@ impl Report {
         };
         let elapsed = self.marks.first_byte?.checked_duration_since(self.marks.dialled?)?;
         (min_rtt > Duration::ZERO).then(|| elapsed.as_secs_f64() / min_rtt.as_secs_f64())
+    }
+}
+
+/// The instants at which the phases of a transfer ended; `None`: not reached.
+#[derive(Clone, Copy, Debug)]
+pub struct PhaseInstants {
+    /// The transfer started.
+    pub start: Instant,
+    /// The name was resolved.
+    pub resolved: Option<Instant>,
+    /// Connecting started: the SYN left, or was left to the first write (TCP Fast Open, QUIC).
+    pub dialled: Option<Instant>,
+    /// TCP was connected; with TCP Fast Open and a cookie, this is the moment of dialling. Over
+    /// QUIC the handshake was complete.
+    pub connected: Option<Instant>,
+    /// The TLS handshake was complete. With early data this comes after the request was sent.
+    pub secured: Option<Instant>,
+    /// The request was handed to the kernel.
+    pub sent: Option<Instant>,
+    /// The first byte of the response was there.
+    pub first_byte: Option<Instant>,
+    /// All was done.
+    pub end: Option<Instant>,
+}
+
+impl PhaseInstants {
+    /// Nothing but the start.
+    pub fn new(start: Instant) -> Self {
+        Self {
+            start,
+            resolved: None,
+            dialled: None,
+            connected: None,
+            secured: None,
+            sent: None,
+            first_byte: None,
+            end: None,
+        }
+    }
+}
+
+/// Seconds since the start of a transfer, named as curl names them; 0 where a phase was not
+/// reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// Until the name was resolved.
+    pub namelookup: f64,
+    /// Until TCP was connected, or QUIC's handshake complete.
+    pub connect: f64,
+    /// Until the TLS handshake was complete, also with early data.
+    pub appconnect: f64,
+    /// Until the request was about to leave; before `appconnect` if it was early.
+    pub pretransfer: f64,
+    /// Until the first byte of the response.
+    pub starttransfer: f64,
+    /// Until the end.
+    pub total: f64,
+}
+
+impl From<&PhaseInstants> for Timings {
+    fn from(marks: &PhaseInstants) -> Self {
+        let since = |mark: Option<Instant>| {
+            mark.map_or(0.0, |mark| mark.saturating_duration_since(marks.start).as_secs_f64())
+        };
+        Self {
+            namelookup: since(marks.resolved),
+            connect: since(marks.connected),
+            appconnect: since(marks.secured),
+            pretransfer: since(marks.sent),
+            starttransfer: since(marks.first_byte),
+            total: since(marks.end),
+        }
     }
 }

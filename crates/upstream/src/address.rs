@@ -23,7 +23,7 @@ pub enum ServerAddress {
 /// A server's address that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot forward to {given:?}: {reason}; give it as {}", ALLOWED)]
-pub struct BadAddress {
+pub struct InvalidAddress {
     /// As given.
     pub given: String,
     /// Why not.
@@ -49,10 +49,10 @@ impl ServerAddress {
 }
 
 impl FromStr for ServerAddress {
-    type Err = BadAddress;
+    type Err = InvalidAddress;
 
-    fn from_str(given: &str) -> Result<Self, BadAddress> {
-        parse(given).map_err(|reason| BadAddress { given: given.to_owned(), reason })
+    fn from_str(given: &str) -> Result<Self, InvalidAddress> {
+        parse(given).map_err(|reason| InvalidAddress { given: given.to_owned(), reason })
     }
 }
 

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::proxy_protocol;
-use firstflight_units::{Length, OptionalLength, OrOff, Text, TextList};
+use firstflight_units::{DurationText, OptionalDurationText, OrOff, Text, TextList};
 use http::uri::PathAndQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,24 +29,24 @@ pub struct PoolConfig {
     /// To connect, TLS included.
     ///
     /// By default enough to make good a lost packet, which takes a second; an upstream is near.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub connect_timeout: Duration,
     /// For the head of a response, from the last bit of the request's body on.
     ///
     /// By default the `upstream_timeout` of `[limits]`.
     // `None`: as the server that forwards has it for all its pools, or 60 s.
-    #[serde(with = "OptionalLength")]
+    #[serde(with = "OptionalDurationText")]
     pub response_timeout: Option<Duration>,
     /// For a response's body that does not go on, though the client takes it.
     ///
     /// By default what nginx waits.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub body_timeout: Duration,
     /// For a WebSocket on which neither side says anything.
     ///
     /// By default longer than most clients' and servers' pings are apart, a minute, and about when
     /// NATs forget a connection.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub tunnel_timeout: Duration,
     /// Idle connections that are kept to each server.
     ///
@@ -58,7 +58,7 @@ pub struct PoolConfig {
     /// By default shorter than what most servers keep them for (nginx 75 s; Node 5 s is shorter
     /// still, and those are found closed), so that few requests meet a connection that is just
     /// closing.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub idle_timeout: Duration,
     /// Requests at a time to each server, tunnels included; with HTTP/1.1 each has a connection of
     /// its own. Further ones wait for `queue_timeout`, and are then answered 503.
@@ -70,7 +70,7 @@ pub struct PoolConfig {
     ///
     /// By default long enough for a burst, and short enough that clients are told while they are
     /// still there.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub queue_timeout: Duration,
     /// Questions to each server whether it is well.
     ///
@@ -79,8 +79,8 @@ pub struct PoolConfig {
     /// When failures of requests put a server aside; `false`: never.
     ///
     /// By default as the section below has it: a server that died then costs few requests a try.
-    #[serde(with = "OrOff::<AsideRule>")]
-    pub aside: Option<AsideRule>,
+    #[serde(with = "OrOff::<EjectionRule>")]
+    pub aside: Option<EjectionRule>,
     /// What is sent a second time.
     ///
     /// By default as the section below has it.
@@ -134,12 +134,12 @@ pub struct HealthCheck {
     /// From one question to the next.
     ///
     /// By default a server that died is noticed in a quarter of a minute, for little work.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub interval: Duration,
     /// For connection and answer together.
     ///
     /// By default enough for a server that is busy, and less than the interval.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub timeout: Duration,
     /// Good answers in a row that bring a server back.
     ///
@@ -154,7 +154,7 @@ pub struct HealthCheck {
 /// When a server that fails is left alone for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct AsideRule {
+pub struct EjectionRule {
     /// Requests in a row that failed: no connection, a broken one, or no response in time.
     ///
     /// By default three: one may be an accident.
@@ -162,12 +162,12 @@ pub struct AsideRule {
     /// How long the first time; twice as long each time again.
     ///
     /// By default what a process takes to restart.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub first: Duration,
     /// How long at most.
     ///
     /// By default short enough that a server which was fixed is soon used again.
-    #[serde(with = "Length")]
+    #[serde(with = "DurationText")]
     pub most: Duration,
 }
 
@@ -206,7 +206,7 @@ impl PoolConfig {
             requests: 4096,
             queue_timeout: Duration::from_secs(1),
             check: None,
-            aside: Some(AsideRule::default()),
+            aside: Some(EjectionRule::default()),
             retry: RetryRule::default(),
             proxy_protocol: None,
             ca: None,
@@ -295,7 +295,7 @@ impl HealthCheck {
     }
 }
 
-impl Default for AsideRule {
+impl Default for EjectionRule {
     fn default() -> Self {
         Self { after: 3, first: Duration::from_secs(1), most: Duration::from_secs(60) }
     }
@@ -327,7 +327,7 @@ mod tests {
             ),
             (
                 PoolConfig {
-                    aside: Some(AsideRule { after: 0, ..AsideRule::default() }),
+                    aside: Some(EjectionRule { after: 0, ..EjectionRule::default() }),
                     ..good.clone()
                 },
                 "set aside",

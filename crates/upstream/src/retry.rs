@@ -1,6 +1,8 @@
-//! What is sent a second time.
+//! Decides whether a failed request is sent again, and limits how many are.
 
 use http::{header, request};
+
+use crate::RetryRule;
 
 /// How a try failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub(crate) enum Failure {
 
 /// On what terms a request is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RetryTerms {
+pub(crate) enum RetryDecision {
     /// No.
     No,
     /// At once, to any server, over a new connection.
@@ -39,23 +41,58 @@ pub(crate) fn is_repeatable(head: &request::Parts, empty: bool) -> bool {
 }
 
 /// `unsent`: certainly no byte of the request was sent, and it is whole. `repeatable`: see
-/// [`is_repeatable`]; then a second one can be made. `tries` of `most` have failed, those on stale
+/// [`is_repeatable`]; then a second one can be made. `attempts` of `max_attempts` have failed, those on stale
 /// connections apart, and `stale` says whether there was one of these before.
 pub(crate) fn again(
     failure: Failure,
     unsent: bool,
     repeatable: bool,
-    tries: u32,
-    most: u32,
+    attempts: u32,
+    max_attempts: u32,
     stale: bool,
-) -> RetryTerms {
-    let elsewhere = if tries < most { RetryTerms::Elsewhere } else { RetryTerms::No };
+) -> RetryDecision {
+    let elsewhere =
+        if attempts < max_attempts { RetryDecision::Elsewhere } else { RetryDecision::No };
     match failure {
-        _ if !unsent && !repeatable => RetryTerms::No,
-        Failure::Stale if most > 1 && !stale => RetryTerms::Fresh,
+        _ if !unsent && !repeatable => RetryDecision::No,
+        Failure::Stale if max_attempts > 1 && !stale => RetryDecision::Fresh,
         Failure::Stale | Failure::Connect | Failure::Refused | Failure::Broken => elsewhere,
         // The client has waited long enough, and the request may be what is slow.
-        Failure::Timeout | Failure::Client => RetryTerms::No,
+        Failure::Timeout | Failure::Client => RetryDecision::No,
+    }
+}
+
+/// A share of the requests, with a burst: a pool that fails all that it gets is sent that share
+/// more, and not a multiple.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    percent: u64,
+    max: u64,
+    /// In hundredths of a retry.
+    left: u64,
+}
+
+impl Budget {
+    /// Full at the start.
+    pub(crate) fn new(rule: &RetryRule) -> Self {
+        let max = u64::from(rule.burst) * 100;
+        Self { percent: rule.percent.into(), max, left: max }
+    }
+
+    /// A request has come.
+    pub(crate) fn deposit(&mut self) {
+        self.left = (self.left + self.percent).min(self.max);
+    }
+
+    /// Whether one may be sent again.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        match self.left.checked_sub(100) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
     }
 }
 
@@ -106,25 +143,56 @@ mod tests {
         #[test]
         fn nothing_that_may_have_been_executed_is_repeated_unless_it_is_safe(
             failure in failure(),
-            tries in 0u32..4,
+            attempts in 0u32..4,
             stale: bool,
         ) {
-            prop_assert_eq!(again(failure, false, false, tries, 3, stale), RetryTerms::No);
+            prop_assert_eq!(again(failure, false, false, attempts, 3, stale), RetryDecision::No);
         }
 
         #[test]
         fn the_tries_have_an_end(failures in prop::collection::vec((failure(), any::<bool>()), 50)) {
-            let (mut tries, mut stale) = (0, false);
+            let (mut attempts, mut stale) = (0, false);
             let sent = failures
                 .into_iter()
                 .take_while(|(failure, unsent)| {
-                    tries += u32::from(*failure != Failure::Stale || stale);
-                    let again = again(*failure, *unsent, true, tries, 3, stale);
+                    attempts += u32::from(*failure != Failure::Stale || stale);
+                    let again = again(*failure, *unsent, true, attempts, 3, stale);
                     stale |= *failure == Failure::Stale;
-                    again != RetryTerms::No
+                    again != RetryDecision::No
                 })
                 .count();
             prop_assert!(sent <= 3);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_the_burst_and_the_share(
+            events in prop::collection::vec(any::<bool>(), 0..2000),
+            percent in 0u32..100,
+            burst in 0u32..50,
+        ) {
+            let mut budget = Budget::new(&RetryRule { tries: 2, percent, burst });
+            let (mut requests, mut retries) = (0u64, 0u64);
+            for request in events {
+                if request {
+                    budget.deposit();
+                    requests += 1;
+                } else if budget.withdraw() {
+                    retries += 1;
+                }
+                prop_assert!(retries * 100 <= u64::from(burst) * 100 + requests * u64::from(percent));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_spent_comes_back_with_requests() {
+        let mut budget = Budget::new(&RetryRule { tries: 2, percent: 20, burst: 1 });
+        assert!(budget.withdraw());
+        (0..4).for_each(|_| budget.deposit());
+        assert!(!budget.withdraw());
+        budget.deposit();
+        assert!(budget.withdraw());
     }
 }

@@ -1,11 +1,12 @@
-//! The process, by the names that all exporters use.
+//! Metrics of the process: its resources, configuration reloads and exported spans.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use procfs::process::{LimitValue, Process};
 
-use super::label::LabelInfo;
-use super::{Description, Snapshot};
+use super::labels::LabelInfo;
+use super::{Counters, Description, Readings, ReloadResult, Snapshot};
 
 /// The process's figures.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -32,7 +33,7 @@ pub struct ProcessReading {
 
 impl ProcessReading {
     /// This process, from /proc. What is not to be had is 0.
-    pub fn of_this_process(version: &'static str, log_lines_lost: u64) -> Self {
+    pub fn current(version: &'static str, log_lines_lost: u64) -> Self {
         let mut reading = Self { version, log_lines_lost, ..Self::default() };
         // Before the process is opened, which takes a descriptor more.
         reading.open_fds = fs::read_dir("/proc/self/fd").map_or(0, |fds| fds.count() as u64);
@@ -108,13 +109,114 @@ static MAX_FDS: Description = Description::gauge(
     "Twice limits.connections and more: an upstream takes another one each.",
 );
 
+/// Reloads of the configuration.
+#[derive(Debug)]
+pub struct Reloads {
+    ended: Counters<ReloadResult>,
+    failed: AtomicBool,
+    /// Milliseconds since 1970.
+    applied_at: AtomicI64,
+}
+
+impl Default for Reloads {
+    fn default() -> Self {
+        Self {
+            ended: Counters::new(&RELOADS),
+            failed: AtomicBool::new(false),
+            applied_at: AtomicI64::new(0),
+        }
+    }
+}
+
+impl Reloads {
+    /// The process started with a configuration, at `unix` milliseconds since 1970.
+    pub fn started(&self, unix: i64) {
+        self.applied_at.store(unix, Ordering::Relaxed);
+    }
+
+    /// A configuration was taken up, at `unix` milliseconds since 1970.
+    pub fn succeeded(&self, unix: i64) {
+        self.started(unix);
+        self.failed.store(false, Ordering::Relaxed);
+        self.ended.count(ReloadResult::Success);
+    }
+
+    /// One was of no use.
+    pub fn failed(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+        self.ended.count(ReloadResult::Failure);
+    }
+
+    pub(super) fn collect(&self, readings: &Readings, snapshot: &mut Snapshot) {
+        snapshot.number(&GENERATION, readings.generation as f64);
+        let successful = !self.failed.load(Ordering::Relaxed);
+        snapshot.number(&SUCCESSFUL, f64::from(u8::from(successful)));
+        snapshot.number(&APPLIED_AT, self.applied_at.load(Ordering::Relaxed) as f64 / 1e3);
+        snapshot.push(self.ended.family());
+    }
+}
+
+static GENERATION: Description = Description::gauge(
+    "firstflight_config_generation",
+    "Which configuration serves: 1 from the start, one more with each reload.",
+    "The same on each node after the same reloads.",
+);
+static SUCCESSFUL: Description = Description::gauge(
+    "firstflight_config_last_reload_successful",
+    "1 unless the last reload failed.",
+    "At 0 the server goes on by its old configuration and loses the new one with the next restart. \
+     The log says what is wrong; so does firstflight serve --check.",
+);
+static APPLIED_AT: Description = Description::gauge(
+    "firstflight_config_last_reload_success_timestamp_seconds",
+    "When the configuration that serves was taken up, in seconds since 1970.",
+    "Older than your last change: the change was not reloaded.",
+);
+static RELOADS: Description = Description::counter(
+    "firstflight_config_reloads_total",
+    "Reloads of the configuration.",
+    "Growing by itself: something touches the files.",
+);
+
+/// What became of spans.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpanReading {
+    /// Taken by the collector.
+    pub sent: u64,
+    /// Dropped, because too many waited or the collector did not take them.
+    pub dropped: u64,
+}
+
+/// `None`: spans go nowhere, and the metric is without series.
+pub(super) fn collect_spans(spans: Option<&SpanReading>, snapshot: &mut Snapshot) {
+    let results = spans.map(|spans| {
+        [("sent".into(), spans.sent as f64), ("dropped".into(), spans.dropped as f64)]
+    });
+    snapshot.numbers(&SPANS, RESULT, results.into_iter().flatten());
+}
+
+const RESULT: LabelInfo = LabelInfo {
+    name: "result",
+    values: &[
+        ("sent", "Taken by the collector."),
+        ("dropped", "Too many waited, or the collector did not take them for a minute."),
+    ],
+    meaning: "",
+};
+
+static SPANS: Description = Description::counter(
+    "firstflight_spans_total",
+    "Spans of sampled requests, by what became of them; without telemetry.otlp there is none.",
+    "Drops: the collector is away or too slow, or telemetry.traces_sampled is too high for it.",
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn this_process_has_figures() {
-        let reading = ProcessReading::of_this_process("1", 0);
+        let reading = ProcessReading::current("1", 0);
         assert!(reading.resident_bytes > 100_000, "{reading:?}");
         assert!(reading.start_time > 1.6e9 && reading.open_fds > 2, "{reading:?}");
         assert!(reading.max_fds >= reading.open_fds && reading.threads >= 1, "{reading:?}");

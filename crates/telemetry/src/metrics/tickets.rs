@@ -1,7 +1,7 @@
 //! Tickets, their keys and their ages.
 
-use super::label::LabelInfo;
-use super::{Description, Family, Histograms, Series, Snapshot, Value};
+use super::labels::LabelInfo;
+use super::{Description, Family, Histograms, Series, SeriesValue, Snapshot};
 
 /// Tickets that clients came with.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub struct Tickets {
 
 impl Default for Tickets {
     fn default() -> Self {
-        Self { age_skew: Histograms::new(&AGE_SKEW, SKEWS) }
+        Self { age_skew: Histograms::new(&AGE_SKEW, SKEW_BOUNDS) }
     }
 }
 
@@ -68,13 +68,13 @@ fn counter(
 ) -> Family {
     let series = values.into_iter().map(|(label, count)| {
         let labels = label.map(|(name, value)| (name, value.into()));
-        Series::new(labels.into_iter().collect(), Value::Count(count))
+        Series::new(labels.into_iter().collect(), SeriesValue::Count(count))
     });
     Family { description, labels, series: series.collect() }
 }
 
 /// Whole seconds are what TLS reckons in; the gate's window is 10 s, the library's 60 s.
-const SKEWS: &[f64] = &[-60.0, -10.0, -5.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0, 60.0];
+const SKEW_BOUNDS: &[f64] = &[-60.0, -10.0, -5.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0, 60.0];
 
 const KEY: LabelInfo = LabelInfo {
     name: "key",

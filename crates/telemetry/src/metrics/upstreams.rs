@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::family::Cell;
-use super::label::LabelInfo;
-use super::{Description, Family, Series, Snapshot, Value};
-use crate::metrics::handshakes::TIMES;
+use super::instruments::HistogramCell;
+use super::labels::LabelInfo;
+use super::{Description, Family, Series, SeriesValue, Snapshot};
+use crate::metrics::connections::DURATION_BOUNDS;
 
 /// How long upstreams' servers take.
 #[derive(Debug, Default)]
 pub struct Upstreams {
     /// By pool and server.
-    times: RwLock<BTreeMap<String, BTreeMap<String, Arc<Cell>>>>,
+    times: RwLock<BTreeMap<String, BTreeMap<String, Arc<HistogramCell>>>>,
 }
 
 /// An upstream pool.
@@ -30,7 +30,7 @@ pub struct UpstreamReading {
     /// Requests that wait for a server with room.
     pub waiting: u64,
     /// Requests that waited for too long.
-    pub turned_away: u64,
+    pub rejected: u64,
 }
 
 /// A server of a pool.
@@ -68,31 +68,34 @@ impl UpstreamServerReading {
 
 impl Upstreams {
     /// A server of a pool has answered.
-    pub fn answered(&self, pool: &str, server: &str, took: Duration) {
+    pub fn observe_response(&self, pool: &str, server: &str, took: Duration) {
         let known = self.times.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = known.get(pool).and_then(|servers| servers.get(server)) {
-            return cell.observe(TIMES, took.as_secs_f64());
+            return cell.observe(DURATION_BOUNDS, took.as_secs_f64());
         }
         drop(known);
         let mut times = self.times.write().unwrap_or_else(PoisonError::into_inner);
         let servers = times.entry(pool.to_owned()).or_default();
-        let cell = servers.entry(server.to_owned()).or_insert_with(|| Arc::new(Cell::new(TIMES)));
-        cell.observe(TIMES, took.as_secs_f64());
+        let cell = servers
+            .entry(server.to_owned())
+            .or_insert_with(|| Arc::new(HistogramCell::new(DURATION_BOUNDS)));
+        cell.observe(DURATION_BOUNDS, took.as_secs_f64());
     }
 
     pub(super) fn collect(&self, pools: &[UpstreamReading], snapshot: &mut Snapshot) {
-        let up = |one: &UpstreamServerReading| Value::Number(f64::from(u8::from(one.healthy)));
+        let up =
+            |one: &UpstreamServerReading| SeriesValue::Number(f64::from(u8::from(one.healthy)));
         snapshot.push(of_servers(&UP, pools, up));
-        snapshot.push(of_servers(&ACTIVE, pools, |one| Value::Number(one.active as f64)));
-        snapshot.push(of_servers(&REQUESTS, pools, |one| Value::Count(one.requests)));
-        snapshot.push(split(&ANSWERS, STATUS, pools, |one| &one.responses));
+        snapshot.push(of_servers(&ACTIVE, pools, |one| SeriesValue::Number(one.active as f64)));
+        snapshot.push(of_servers(&REQUESTS, pools, |one| SeriesValue::Count(one.requests)));
+        snapshot.push(split(&RESPONSES, STATUS, pools, |one| &one.responses));
         snapshot.push(split(&FAILURES, REASON, pools, |one| &one.failures));
-        snapshot.push(of_servers(&CONNECTIONS, pools, |one| Value::Count(one.connections)));
+        snapshot.push(of_servers(&CONNECTIONS, pools, |one| SeriesValue::Count(one.connections)));
         snapshot.push(self.times(pools));
-        snapshot.push(of_pools(&RETRIES, pools, |pool| Value::Count(pool.retries)));
-        snapshot.push(of_pools(&DENIED, pools, |pool| Value::Count(pool.retries_denied)));
-        snapshot.push(of_pools(&WAITING, pools, |pool| Value::Number(pool.waiting as f64)));
-        snapshot.push(of_pools(&TURNED_AWAY, pools, |pool| Value::Count(pool.turned_away)));
+        snapshot.push(of_pools(&RETRIES, pools, |pool| SeriesValue::Count(pool.retries)));
+        snapshot.push(of_pools(&DENIED, pools, |pool| SeriesValue::Count(pool.retries_denied)));
+        snapshot.push(of_pools(&WAITING, pools, |pool| SeriesValue::Number(pool.waiting as f64)));
+        snapshot.push(of_pools(&REJECTED, pools, |pool| SeriesValue::Count(pool.rejected)));
     }
 
     /// Of servers that are still configured.
@@ -100,7 +103,10 @@ impl Upstreams {
         let times = self.times.read().unwrap_or_else(PoisonError::into_inner);
         let series = servers(pools).filter_map(|(pool, server)| {
             let cell = times.get(&pool.name)?.get(&server.address)?;
-            Some(Series::new(names(pool, server), Value::Histogram(cell.read(TIMES))))
+            Some(Series::new(
+                names(pool, server),
+                SeriesValue::Histogram(cell.read(DURATION_BOUNDS)),
+            ))
         });
         let series = series.collect();
         Family { description: &SECONDS, labels: vec![POOL, SERVER], series }
@@ -123,7 +129,7 @@ fn names(
 fn of_pools(
     description: &'static Description,
     pools: &[UpstreamReading],
-    value: fn(&UpstreamReading) -> Value,
+    value: fn(&UpstreamReading) -> SeriesValue,
 ) -> Family {
     let series = pools
         .iter()
@@ -134,7 +140,7 @@ fn of_pools(
 fn of_servers(
     description: &'static Description,
     pools: &[UpstreamReading],
-    value: fn(&UpstreamServerReading) -> Value,
+    value: fn(&UpstreamServerReading) -> SeriesValue,
 ) -> Family {
     let series = servers(pools)
         .map(|(pool, server)| Series::new(names(pool, server), value(server)))
@@ -153,7 +159,7 @@ fn split(
         label.values.iter().zip(counts(server)).map(move |((value, _), count)| {
             let mut labels = names(pool, server);
             labels.push((label.name, (*value).into()));
-            Series::new(labels, Value::Count(*count))
+            Series::new(labels, SeriesValue::Count(*count))
         })
     });
     let series = series.collect();
@@ -202,7 +208,7 @@ static REQUESTS: Description = Description::counter(
     "Requests sent to an upstream's server.",
     "Uneven: connections that are kept, or servers that were away.",
 );
-static ANSWERS: Description = Description::counter(
+static RESPONSES: Description = Description::counter(
     "firstflight_upstream_responses_total",
     "Answers of an upstream's server.",
     "5xx of one server: look there.",
@@ -237,8 +243,8 @@ static WAITING: Description = Description::gauge(
     "Requests that wait because every server has as many as it may.",
     "Above 0 for long: more servers, or a higher limit.",
 );
-static TURNED_AWAY: Description = Description::counter(
-    "firstflight_upstream_requests_turned_away_total",
+static REJECTED: Description = Description::counter(
+    "firstflight_upstream_requests_rejected_total",
     "Requests that waited for a server with room for too long, and were answered 503.",
     "More servers, or a higher limit.",
 );
@@ -250,9 +256,9 @@ mod tests {
     #[test]
     fn times_are_those_of_servers_that_are_still_there() {
         let upstreams = Upstreams::default();
-        upstreams.answered("app", "one", Duration::from_millis(3));
-        upstreams.answered("app", "one", Duration::from_millis(3));
-        upstreams.answered("app", "two", Duration::from_millis(3));
+        upstreams.observe_response("app", "one", Duration::from_millis(3));
+        upstreams.observe_response("app", "one", Duration::from_millis(3));
+        upstreams.observe_response("app", "two", Duration::from_millis(3));
         let server = |address: &str| UpstreamServerReading {
             address: address.to_owned(),
             ..UpstreamServerReading::default()
