@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use firstflight_telemetry::metrics::{
-    HandshakeKind, HistogramValue, RefusedReason, Snapshot, Transport, Value,
+    HandshakeKind, HistogramValue, RefusedReason, SeriesValue, Snapshot, Transport,
 };
 
 use crate::reasons::REPLAYS;
@@ -165,9 +165,9 @@ fn by_reason(snapshot: &Snapshot, name: &str) -> BTreeMap<Cow<'static, str>, u64
     series.collect()
 }
 
-fn histogram(value: &Value) -> Option<&HistogramValue> {
+fn histogram(value: &SeriesValue) -> Option<&HistogramValue> {
     match value {
-        Value::Histogram(histogram) => Some(histogram),
+        SeriesValue::Histogram(histogram) => Some(histogram),
         _ => None,
     }
 }

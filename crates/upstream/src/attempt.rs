@@ -18,7 +18,7 @@ use crate::sender::{Sender, failure};
 use crate::server::Checkout;
 use crate::{Body, PoolConfig, Protocol, SendError};
 
-/// A try that failed.
+/// A failed attempt.
 pub(crate) struct AttemptError {
     pub(crate) failure: Failure,
     pub(crate) error: SendError,
@@ -65,7 +65,7 @@ impl Shared {
         match result {
             Ok((response, sender)) => {
                 let change = self.lock().answered(permit.index, response.status(), now);
-                self.log_change(permit.index, change, "it answers");
+                self.log_change(permit.index, change, "it responded");
                 Ok(self.response(response, permit, sender))
             }
             Err(failed) => {
@@ -77,7 +77,7 @@ impl Shared {
         }
     }
 
-    /// Sends a request on a connection, and waits for the head of its response.
+    /// Sends a request on a connection and waits for the response head.
     async fn exchange(
         &self,
         permit: &Permit,
@@ -93,7 +93,7 @@ impl Shared {
             client = progress.stalled_for(limit) => {
                 return Err(match client {
                     true => AttemptError::by_client(SendError::ClientStalled(limit)),
-                    false => AttemptError::in_time(permit, &sender, limit),
+                    false => AttemptError::timed_out(permit, &sender, limit),
                 });
             }
         };
@@ -128,7 +128,7 @@ impl Shared {
         let limit = self.config.body_timeout;
         let mut response =
             response.map(|body| ResponseBody::new(body, limit, completion).boxed_unsync());
-        // What was spoken to the server is of no interest to the client.
+        // The version towards the server does not concern the client.
         *response.version_mut() = Version::HTTP_11;
         response
     }
@@ -145,8 +145,8 @@ impl AttemptError {
         Self { failure: Failure::Client, error, unsent: None }
     }
 
-    /// A connection on which a response does not come is of no use to others.
-    fn in_time(permit: &Permit, sender: &Sender, limit: Duration) -> Self {
+    /// Also discards the HTTP/2 connection, because other requests on it would time out too.
+    fn timed_out(permit: &Permit, sender: &Sender, limit: Duration) -> Self {
         if let Sender::Http2(_, stream) = sender {
             permit.server().cache.discard(stream);
         }
@@ -154,8 +154,8 @@ impl AttemptError {
     }
 }
 
-/// RFC 9112 section 7: the library undoes chunks alone, and a client over another connection would
-/// not be told of other codings.
+/// RFC 9112 section 7: the library decodes only `chunked`, and other codings cannot be announced to
+/// the client.
 fn is_readable(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     codings
@@ -164,10 +164,10 @@ fn is_readable(headers: &HeaderMap) -> bool {
         && codings.next().is_none()
 }
 
-/// Where nothing is said, as nginx has it.
+/// Default of `response_timeout`, as in nginx.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Gives a request the form that the protocol wants.
+/// Prepares a request for the protocol to the server.
 pub(crate) fn prepare(
     head: &mut request::Parts,
     body: &Body,
@@ -178,8 +178,8 @@ pub(crate) fn prepare(
         Protocol::Http1 => {
             head.version = Version::HTTP_11;
             if !body.is_end_stream() && body.size_hint().exact().is_none() {
-                // RFC 9112 section 6.1. The library does so by itself for some methods only, and
-                // leaves a GET's or HEAD's body out.
+                // RFC 9112 section 6.1. The library does this for some methods only, and drops the
+                // body of a GET or HEAD.
                 head.headers.remove(header::CONTENT_LENGTH);
                 head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
@@ -213,30 +213,30 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-/// Told of each try to have a request answered, when its head has come or it has failed.
+/// Receives each attempt, when its response head has arrived or it has failed.
 pub trait Observer: Send + Sync {
-    /// Must not block.
+    /// Called after an attempt. Must not block.
     fn attempt(&self, attempt: &Attempt<'_>);
 }
 
-/// One try.
+/// One attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
     /// The pool's name.
     pub pool: &'a str,
     /// The server's address.
     pub server: &'a str,
-    /// When it started.
+    /// When the attempt started.
     pub started: Instant,
-    /// How long connecting took; `None`: over a kept connection.
+    /// How long connecting took; `None` on a reused connection.
     pub connected: Option<Duration>,
-    /// How long it took, connecting included.
+    /// How long the attempt took, connecting included.
     pub took: Duration,
     /// The response's status, or [`crate::SendError::name`].
     pub result: Result<StatusCode, &'static str>,
 }
 
-/// Nobody wants to know.
+/// Ignores attempts.
 impl Observer for () {
     fn attempt(&self, _: &Attempt<'_>) {}
 }

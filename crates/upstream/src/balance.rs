@@ -1,47 +1,47 @@
-//! Which server a request goes to.
+//! Chooses the server for a request.
 
 use crate::{Balance, ServerHealth};
 
-/// A server, as far as the choice goes.
+/// A server, as far as the choice needs it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub(crate) state: ServerHealth,
-    /// Requests that are running there.
+    /// Requests in flight on the server.
     pub(crate) in_flight: usize,
-    /// Whether it may have no more.
+    /// Whether it has the maximum number of requests.
     pub(crate) full: bool,
-    /// Whether this request has failed there.
+    /// Whether this request has failed on it.
     pub(crate) tried: bool,
 }
 
 /// The choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pick {
-    /// This one.
+    /// The index of the server.
     Server(usize),
-    /// None has room now.
+    /// All eligible servers are full.
     Full,
-    /// There is none.
-    Nobody,
+    /// There is no eligible server.
+    NoServer,
 }
 
-/// Chooses. `next_server`: where counting starts, so that equals take turns.
+/// Chooses a server. `next_server` is where counting starts, so that equal servers take turns.
 ///
-/// Those that are set aside are chosen when there are no others, and never those that are down.
+/// Ejected servers are chosen only if there are no others; servers that are down are never chosen.
 pub(crate) fn pick(balance: Balance, candidates: &[Candidate], next_server: usize) -> Pick {
     let healthy = |candidate: &Candidate| match candidate.state {
         ServerHealth::Up => true,
         ServerHealth::Trial => candidate.in_flight == 0,
         ServerHealth::Ejected | ServerHealth::Down => false,
     };
-    let there = |candidate: &Candidate| candidate.state != ServerHealth::Down;
-    match among(balance, candidates, next_server, healthy) {
-        Pick::Nobody => among(balance, candidates, next_server, there),
+    let not_down = |candidate: &Candidate| candidate.state != ServerHealth::Down;
+    match pick_among(balance, candidates, next_server, healthy) {
+        Pick::NoServer => pick_among(balance, candidates, next_server, not_down),
         pick => pick,
     }
 }
 
-fn among(
+fn pick_among(
     balance: Balance,
     candidates: &[Candidate],
     next_server: usize,
@@ -53,7 +53,7 @@ fn among(
         .filter(|index| !candidates[*index].tried && eligible(&candidates[*index]))
         .peekable();
     if eligible.peek().is_none() {
-        return Pick::Nobody;
+        return Pick::NoServer;
     }
     let mut free = eligible.filter(|index| !candidates[*index].full);
     let chosen = match balance {
@@ -100,12 +100,12 @@ mod tests {
             (&[aside, full], Pick::Full),
             (&[aside, aside], Pick::Server(0)),
             (&[down, aside], Pick::Server(1)),
-            (&[down, down], Pick::Nobody),
+            (&[down, down], Pick::NoServer),
             (&[tried, aside], Pick::Server(1)),
-            (&[tried, down], Pick::Nobody),
+            (&[tried, down], Pick::NoServer),
             (&[trial, full], Pick::Server(0)),
             (&[busy_trial, UP], Pick::Server(1)),
-            (&[], Pick::Nobody),
+            (&[], Pick::NoServer),
         ] {
             assert_eq!(pick(Balance::LeastRequests, servers, 0), expected, "{servers:?}");
         }
@@ -139,7 +139,7 @@ mod tests {
                     prop_assert!(chosen.state != ServerHealth::Ejected || !servers.iter().any(up));
                 }
                 Pick::Full => prop_assert!(servers.iter().any(|c| usable(c) && c.full)),
-                Pick::Nobody => prop_assert!(!servers.iter().any(usable)),
+                Pick::NoServer => prop_assert!(!servers.iter().any(usable)),
             }
         }
     }

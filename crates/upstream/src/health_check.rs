@@ -1,10 +1,10 @@
-//! Questions to servers whether they are well, and the closing of what is kept for too long.
+//! Active health checks, and the closing of idle connections.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, header};
+use http::{HeaderValue, Request, header};
 use http_body_util::{BodyExt, Empty};
 use tokio::time::{sleep, timeout};
 
@@ -13,12 +13,12 @@ use crate::pool::Shared;
 use crate::sender;
 use crate::{HealthCheck, Protocol};
 
-/// Starts what goes on beside the requests, until the pool is gone.
+/// Starts the background tasks of a pool, which end with it.
 pub(crate) fn start(shared: &Arc<Shared>) {
     tokio::spawn(sweep(Arc::downgrade(shared)));
     if let Some(check) = &shared.config.check {
         for index in 0..shared.servers.len() {
-            tokio::spawn(watch(Arc::downgrade(shared), index, check.clone()));
+            tokio::spawn(check_regularly(Arc::downgrade(shared), index, check.clone()));
         }
     }
 }
@@ -33,19 +33,19 @@ async fn sweep(shared: Weak<Shared>) {
     }
 }
 
-async fn watch(pool: Weak<Shared>, index: usize, check: HealthCheck) {
+async fn check_regularly(pool: Weak<Shared>, index: usize, check: HealthCheck) {
     loop {
         let Some(shared) = pool.upgrade() else { return };
-        let requested = timeout(check.timeout, probe(&shared, index, &check)).await;
-        let found =
-            requested.unwrap_or_else(|_| Err(format!("no answer within {:?}", check.timeout)));
-        shared.checked(index, found);
+        let result = timeout(check.timeout, probe(&shared, index, &check)).await;
+        let result =
+            result.unwrap_or_else(|_| Err(format!("no response within {:?}", check.timeout)));
+        shared.checked(index, result);
         drop(shared);
         sleep(check.interval).await;
     }
 }
 
-/// Asks over a connection of its own: whether the server takes new ones is part of the question.
+/// Checks over a new connection, because a server must also accept connections to be healthy.
 async fn probe(shared: &Shared, index: usize, check: &HealthCheck) -> Result<(), String> {
     let server = &shared.servers[index];
     let host = check.host.clone().unwrap_or_else(|| server.address.authority());
@@ -71,7 +71,7 @@ async fn probe(shared: &Shared, index: usize, check: &HealthCheck) -> Result<(),
     };
     match response.map_err(reason)?.status() {
         status if status.is_success() || status.is_redirection() => Ok(()),
-        status => Err(output(status)),
+        status => Err(format!("it responded {status}")),
     }
 }
 
@@ -79,9 +79,5 @@ fn reason(error: hyper::Error) -> String {
     error.to_string()
 }
 
-fn output(status: StatusCode) -> String {
-    format!("it answered {status}")
-}
-
-/// How often kept connections are looked at.
+/// Interval between sweeps of idle connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

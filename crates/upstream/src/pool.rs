@@ -163,7 +163,7 @@ impl Shared {
     async fn permit(self: &Arc<Self>, history: &AttemptHistory) -> Result<Permit, SendError> {
         let pick = |shared: &Arc<Self>| match shared.lock().pick(history, Instant::now()) {
             Pick::Server(index) => Some(Ok(Permit { shared: shared.clone(), index })),
-            Pick::Nobody => Some(Err(SendError::NoServer)),
+            Pick::NoServer => Some(Err(SendError::NoServer)),
             Pick::Full => None,
         };
         if let Some(picked) = pick(self) {

@@ -4,45 +4,45 @@ use http::{header, request};
 
 use crate::RetryRule;
 
-/// How a try failed.
+/// How an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// No connection.
     Connect,
-    /// A kept connection ended before anything of a response came: most likely the server closed it
-    /// while the request was on its way, which says nothing of the server.
+    /// A reused connection ended before any byte of a response: most likely the server closed the
+    /// idle connection while the request was on its way. The server may be healthy.
     Stale,
-    /// A new connection ended before a response, or what came on it is none.
+    /// A new connection ended before a response, or the response is invalid.
     Broken,
-    /// The server says that it has not processed the request (RFC 9113 section 8.7).
+    /// The server reports that it has not processed the request (RFC 9113 section 8.7).
     Refused,
     /// No response in time.
     Timeout,
-    /// By the client, who did not send the rest.
+    /// The client did not send the rest of its request.
     Client,
 }
 
-/// On what terms a request is sent again.
+/// Whether and where to send a request again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryDecision {
-    /// No.
+    /// Do not retry.
     No,
-    /// At once, to any server, over a new connection.
+    /// Retry at once on any server, over a new connection.
     Fresh,
-    /// To another server, if the budget has it.
+    /// Retry on another server, if the budget allows.
     Elsewhere,
 }
 
-/// Whether a request can be sent again though it may have been executed: only a safe one (RFC 9110
-/// section 9.2.1), and without a body nothing of it has to be kept for that.
+/// Whether a request can be sent again although it may have been executed: only if its method is safe
+/// (RFC 9110 section 9.2.1). Requests with a body are excluded, because the body is not buffered.
 pub(crate) fn is_repeatable(head: &request::Parts, empty: bool) -> bool {
-    // An upgrade is the start of a conversation.
+    // An upgrade starts a tunnel.
     empty && head.method.is_safe() && !head.headers.contains_key(header::UPGRADE)
 }
 
-/// `unsent`: certainly no byte of the request was sent, and it is whole. `repeatable`: see
-/// [`is_repeatable`]; then a second one can be made. `attempts` of `max_attempts` have failed, those on stale
-/// connections apart, and `stale` says whether there was one of these before.
+/// Decides about a retry. `unsent`: certainly no byte of the request was sent. `repeatable`: see
+/// [`is_repeatable`]. `attempts` of `max_attempts` have failed, not counting stale connections;
+/// `stale`: whether there was a stale connection before.
 pub(crate) fn again(
     failure: Failure,
     unsent: bool,
@@ -57,13 +57,13 @@ pub(crate) fn again(
         _ if !unsent && !repeatable => RetryDecision::No,
         Failure::Stale if max_attempts > 1 && !stale => RetryDecision::Fresh,
         Failure::Stale | Failure::Connect | Failure::Refused | Failure::Broken => elsewhere,
-        // The client has waited long enough, and the request may be what is slow.
+        // The client has waited long enough, and the request itself may be slow.
         Failure::Timeout | Failure::Client => RetryDecision::No,
     }
 }
 
-/// A share of the requests, with a burst: a pool that fails all that it gets is sent that share
-/// more, and not a multiple.
+/// Limits retries to a share of the requests plus a burst, so that a failing pool does not get a
+/// multiple of its load.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     percent: u64,
@@ -79,12 +79,12 @@ impl Budget {
         Self { percent: rule.percent.into(), max, left: max }
     }
 
-    /// A request has come.
+    /// Adds the share of a new request.
     pub(crate) fn deposit(&mut self) {
         self.left = (self.left + self.percent).min(self.max);
     }
 
-    /// Whether one may be sent again.
+    /// Takes a retry out of the budget; returns whether there was one.
     pub(crate) fn withdraw(&mut self) -> bool {
         match self.left.checked_sub(100) {
             Some(left) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use firstflight_testkit::{MASTER_NAME, Sentinels, StoreListen, StoreProcess};
 
 use crate::cluster::{ALL, Cluster, NODES};
-use crate::kind::{Settings, StoreKind};
+use crate::kind::{Kind, Settings};
 use crate::pipe::Pipe;
 use crate::plan::Plan;
 use crate::run::Run;
@@ -153,7 +153,7 @@ fn start(
         store: url(node),
         tickets: setup.tickets,
     };
-    let cluster = Cluster::start(StoreKind::Shared, setup.clocks, settings);
+    let cluster = Cluster::start(Kind::Shared, setup.clocks, settings);
     cluster.warm_up(WINDOW, setup.takers);
     let run = Run::new(&cluster.world, name, plan.copies);
     (cluster, run)

@@ -162,7 +162,7 @@ fn keys(servers: Servers, file: PathBuf) -> Keys {
         file.clone()
     };
     match servers {
-        Servers::One => Keys::StoreProcess,
+        Servers::One => Keys::Process,
         Servers::OneWithKeyFile | Servers::NodesByFile(_) => Keys::File(make("new")),
         Servers::OneWithStore | Servers::NodesByStore(_) => Keys::Store(make("new-encryption")),
     }

@@ -224,13 +224,13 @@ impl Limit {
 }
 
 /// The body of a response, whatever carries it.
-pub(super) trait Body {
+trait Body {
     /// The next bytes; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, ClientError>;
 }
 
 /// Over TCP.
-pub(super) struct TcpBody<'a>(pub(super) &'a mut Exchange<TcpStream>, pub(super) &'a mut Incoming);
+struct TcpBody<'a>(pub(super) &'a mut Exchange<TcpStream>, pub(super) &'a mut Incoming);
 
 impl Body for TcpBody<'_> {
     async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
@@ -239,7 +239,7 @@ impl Body for TcpBody<'_> {
 }
 
 /// Over QUIC.
-pub(super) struct QuicBody<'a>(pub(super) &'a mut Http3, pub(super) &'a mut PendingResponse);
+struct QuicBody<'a>(pub(super) &'a mut Http3, pub(super) &'a mut PendingResponse);
 
 impl Body for QuicBody<'_> {
     async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
@@ -252,7 +252,7 @@ const MAX_DISCARDED: usize = 64 * 1024;
 
 impl Transfer<'_> {
     /// A response to the listener.
-    pub(super) async fn deliver(
+    async fn deliver(
         &mut self,
         head: Head,
         mut body: impl Body,
@@ -293,7 +293,7 @@ fn redirection(head: &Head, from: &Target) -> Option<Target> {
 }
 
 /// Reads a body to its end; whether that was reached within bounds.
-pub(super) async fn discard(mut body: impl Body) -> bool {
+async fn discard(mut body: impl Body) -> bool {
     let mut count = 0;
     loop {
         match body.next().await {
