@@ -8,11 +8,11 @@ use http::{Method, StatusCode};
 use crate::transfer::Transfer;
 use crate::{ClientError, Jar, Listener, Report, Request, Resolver, TrustId, quic};
 
-/// Makes transfers, each on a connection of its own.
+/// Makes transfers, each on its own connection.
 pub struct Client {
     pub(crate) config: ClientConfig,
     pub(crate) connector: Connector,
-    /// `None`: QUIC is not used.
+    /// `None` if QUIC is off.
     pub(crate) quic: Option<Arc<ClientCrypto>>,
     pub(crate) trust: TrustId,
 }
@@ -21,13 +21,13 @@ impl Client {
     /// Checks the configuration.
     ///
     /// # Errors
-    /// [`ClientError::Tls`] with the setting that is not taken, [`ClientError::Jar`],
-    /// [`ClientError::Usage`] for HTTP/3 alone without TLS 1.3.
+    /// [`ClientError::Tls`] for an invalid TLS setting, [`ClientError::Jar`], [`ClientError::Usage`]
+    /// for HTTP/3 only without TLS 1.3.
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let connector = Connector::new(config.over_tcp())?;
         let tls13 = config.versions.1 == Version::Tls13;
         if config.http == HttpVersions::Three && !tls13 {
-            let text = "HTTP/3 needs TLS 1.3; leave --tls-max out, or --http3-only";
+            let text = "HTTP/3 needs TLS 1.3; remove --tls-max or --http3-only";
             return Err(ClientError::Usage(text.to_owned()));
         }
         let quic = match config.http.over_quic() && tls13 {
@@ -38,8 +38,8 @@ impl Client {
         Ok(Self { config, connector, quic, trust })
     }
 
-    /// Makes a request and hands its response to `listener` as it comes in. What went wrong is in
-    /// the report, together with all that was reached before.
+    /// Makes a request and passes its response to `listener` as it arrives. The report contains the
+    /// error, if any, and everything that was reached before it.
     pub async fn fetch(&self, request: Request, listener: &mut dyn Listener) -> Report {
         let mut transfer = Transfer::new(self, &request, listener);
         let result = match self.config.max_time {
@@ -57,26 +57,25 @@ impl Client {
     }
 }
 
-/// Which versions of HTTP a client speaks.
+/// Which versions of HTTP a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HttpVersions {
-    /// HTTP/3, or those of [`HttpVersions::Two`] where TCP is there first: QUIC gets a start, TCP
-    /// is tried beside it after 200 ms or once QUIC has failed. The request is handed to the one
-    /// that wins. As early data over QUIC it leaves before that is known, so that happens with safe
-    /// methods alone, and where TCP wins after all it is sent again there.
+    /// HTTP/3, or [`HttpVersions::Two`] if TCP connects first. QUIC has a head start; TCP is tried
+    /// after 200 ms or when QUIC has failed. The request goes to the winner. Early data over QUIC is
+    /// sent before the winner is known, so only requests with a safe method use it here; if TCP wins,
+    /// they are sent again over TCP.
     ThreeFirst,
-    /// HTTP/3 alone.
+    /// Only HTTP/3.
     Three,
-    /// HTTP/2, or HTTP/1.1 where the server prefers it.
+    /// HTTP/2, or HTTP/1.1 if the server prefers it.
     #[default]
     Two,
-    /// HTTP/1.1 alone.
+    /// Only HTTP/1.1.
     One,
 }
 
 impl HttpVersions {
-    /// The protocols that are offered over TCP, as ALPN names them, in order of preference; empty:
-    /// TCP is not used.
+    /// Returns the ALPN names offered over TCP, in order of preference; empty if TCP is not used.
     pub fn alpn(self) -> Vec<Vec<u8>> {
         match self {
             Self::Two | Self::ThreeFirst => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -91,9 +90,9 @@ impl HttpVersions {
     }
 }
 
-/// What a client is willing to do.
+/// The configuration of a client.
 pub struct ClientConfig {
-    /// Whom to trust.
+    /// Trusted certificate authorities.
     pub trust: Trust,
     /// Oldest and newest version of TLS. QUIC needs 1.3.
     pub versions: (Version, Version),
@@ -101,29 +100,30 @@ pub struct ClientConfig {
     pub ciphers: CipherPolicy,
     /// Versions of HTTP.
     pub http: HttpVersions,
-    /// Whether to put the first write into the SYN where the kernel has a cookie (RFC 7413). Not
-    /// where QUIC and TCP race: what is said in the SYN could not be taken back.
+    /// Whether to use TCP Fast Open (RFC 7413). Ignored when QUIC and TCP race: data in the SYN cannot
+    /// be withdrawn.
     pub fast_open: bool,
-    /// Which requests may be early data; needs a jar with a session.
+    /// Which requests may be sent as early data; needs a jar with a session.
     pub early_data: EarlyPolicy,
-    /// Where names lead.
+    /// Name resolution.
     pub resolver: Resolver,
-    /// Limit for name, TCP and TLS, or name and QUIC, together.
+    /// Timeout of name resolution and handshakes together.
     pub connect_timeout: Option<Duration>,
-    /// Limit for everything.
+    /// Timeout of the whole transfer.
     pub max_time: Option<Duration>,
-    /// Redirections to follow; `None`: none, and they are answers like any other.
+    /// Maximum number of redirections to follow; `None`: a redirection is the final response.
     pub redirects: Option<u32>,
-    /// Whether a status of 400 and above is an error.
+    /// Whether a status of 400 or more is an error.
     pub fail: bool,
-    /// Where sessions and address tokens come from and go to.
+    /// The jar of sessions and address tokens.
     pub jar: Option<Jar>,
-    /// Where TLS secrets go.
+    /// Where to log TLS secrets.
     pub key_log: Option<Arc<dyn KeyLog>>,
 }
 
 impl ClientConfig {
-    /// The machine's authorities, TLS 1.2 and 1.3, HTTP/2 or 1.1, no early data, no jar, no limits.
+    /// The defaults: the system's certificate authorities, TLS 1.2 and 1.3, HTTP/2 or 1.1, no early
+    /// data, no jar, no timeouts.
     pub fn new() -> Self {
         Self {
             trust: Trust::System,
@@ -169,16 +169,16 @@ impl Default for ClientConfig {
     }
 }
 
-/// Which requests may travel as early data, where whoever records the first flight can have it
-/// run again (RFC 8446 section 8, RFC 8470 section 4).
+/// Which requests may be sent as early data, which an attacker can replay (RFC 8446 section 8, RFC 8470
+/// section 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EarlyPolicy {
     /// None.
     #[default]
     Never,
-    /// Those with a safe method.
+    /// Requests with a safe method.
     SafeMethods,
-    /// All: the caller knows that running one twice does no harm.
+    /// All requests: the caller knows that executing one twice does no harm.
     AnyMethod,
 }
 
@@ -193,19 +193,19 @@ impl EarlyPolicy {
     }
 }
 
-/// Whether a method is safe: asks, and changes nothing (RFC 9110 section 9.2.1).
+/// Whether a method is safe (RFC 9110 section 9.2.1).
 pub fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method)
 }
 
-/// Whether a response asks for the request once more after the handshake: 425 to a request that
-/// was early data (RFC 8470 section 5.2). To one that was not, 425 is a response like any other.
+/// Whether the request has to be sent again after the handshake: a 425 to a request that was early
+/// data (RFC 8470 section 5.2). Otherwise a 425 is a final response.
 pub(crate) fn too_early(status: StatusCode, was_early: bool) -> bool {
     was_early && status == StatusCode::TOO_EARLY
 }
 
-/// Whether a failure is fixed by a fresh connection without early data: the server has gone back
-/// to an older version (RFC 8446 appendix D.3) or to another protocol.
+/// Whether a new connection without early data can succeed after this error: the server now uses an
+/// older TLS version (RFC 8446 appendix D.3) or another protocol.
 pub(crate) fn fixed_without_early_data(error: &TlsError) -> bool {
     matches!(error, TlsError::RetryWithoutEarlyData | TlsError::AlpnChanged { .. })
 }

@@ -11,38 +11,37 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::{ClientError, PhaseInstants};
 
-/// A TCP connection and when it came about.
+/// A TCP connection, with the times of its phases.
 #[derive(Debug)]
 pub struct TcpConnected {
     /// The socket, with TCP_NODELAY.
     pub stream: TcpStream,
-    /// Whom it reached.
+    /// Address of the server.
     pub peer: SocketAddr,
     /// When connecting to this address started.
     pub dialled: Instant,
-    /// When the kernel called it connected.
+    /// When the kernel reported it as connected.
     pub connected: Instant,
 }
 
-/// A TLS connection and when it came about.
+/// A TLS connection, with the times of its phases.
 pub struct Connected {
-    /// The connection. In early data nothing of it has been sent yet: write, then flush, and
-    /// ClientHello and request leave as one.
+    /// The connection. With early data nothing has been sent yet: write and then flush, so that
+    /// ClientHello and request leave together.
     pub stream: TlsStream<TcpStream>,
-    /// Instants; `secured` only if the handshake is complete.
+    /// Times of the phases; `secured` only if the handshake is complete.
     pub marks: PhaseInstants,
 }
 
 /// Connects to the first of `addresses` that answers; the next one is tried when one fails or has
 /// not answered for 250 ms (RFC 8305 section 5).
 ///
-/// With `fast_open` the kernel keeps the SYN back until the first write, if it has a cookie of the
-/// server (RFC 7413); otherwise it asks for one, and all goes on as without. Where the kernel does
-/// not take the option, the connection is an ordinary one.
+/// With `fast_open` the kernel delays the SYN until the first write if it has a cookie of the server
+/// (RFC 7413); otherwise it requests one. A kernel without the option makes an ordinary connection.
 ///
 /// # Errors
-/// [`ClientError::Connect`] for the last address that failed. A refusal after Fast Open is met by
-/// the first write or read instead.
+/// [`ClientError::Connect`] for the last address that failed. With Fast Open, a refused
+/// connection is reported by the first write or read instead.
 pub async fn connect_tcp(
     addresses: &[SocketAddr],
     fast_open: bool,
@@ -74,7 +73,7 @@ pub async fn connect_tcp(
 }
 
 /// Connects to one address by TCP and TLS. Returns when the handshake is complete, or, if the
-/// offer's session allows early data and it is requested, as soon as early data can be written.
+/// offer requests early data and its session allows it, as soon as early data can be written.
 ///
 /// # Errors
 /// [`ClientError::Connect`] or [`ClientError::Tls`].
@@ -117,23 +116,23 @@ async fn dial(address: SocketAddr, fast_open: bool) -> Result<TcpConnected, Clie
     Ok(TcpConnected { stream, peer: address, dialled, connected: Instant::now() })
 }
 
-/// What the kernel knows about a TCP connection (`TCP_INFO`).
+/// What the kernel reports about a TCP connection (`TCP_INFO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round-trip time.
     pub rtt: Duration,
-    /// The least round-trip time seen; zero when none has been measured.
+    /// The minimum round-trip time; zero if none has been measured.
     pub min_rtt: Duration,
     /// Whether data in the SYN was acknowledged (`TCPI_OPT_SYN_DATA`, RFC 7413).
     pub syn_data: bool,
-    /// Segments sent again since the connection started.
+    /// Retransmitted segments.
     pub retransmits: u32,
     /// The sender's maximum segment size, in bytes.
     pub mss: u32,
 }
 
 impl TcpInfo {
-    /// Asks the kernel. `None`: not a TCP socket.
+    /// Queries the kernel. Returns `None` if it is not a TCP socket.
     pub fn of(socket: &impl AsFd) -> Option<Self> {
         let info = getsockopt(socket, TcpInfoOption).ok()?;
         Some(Self {

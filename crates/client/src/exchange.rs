@@ -18,29 +18,29 @@ use tokio::net::TcpStream;
 use crate::stream::tls_error;
 use crate::{ClientError, Connected, Head, PhaseInstants, Request, SharedStream, Stream};
 
-/// HTTP on one connection, driven by whoever waits for it: no task is spawned, so that the request
-/// is written before the connection is polled for the first time and leaves in the first write.
+/// HTTP on one connection. The caller drives it and no task is spawned, so that the request is written
+/// before the connection is first polled, and leaves in the first write.
 pub struct Exchange<S> {
     stream: SharedStream<S>,
     sender: Sender,
     driver: Driver,
 }
 
-/// What [`http_get`] got.
+/// The result of [`http_get`].
 pub struct HttpResponse {
     /// The head.
     pub head: Head,
     /// The body.
     pub body: Vec<u8>,
-    /// The instants of all phases.
+    /// The times of all phases.
     pub marks: PhaseInstants,
     /// What TLS negotiated.
     pub facts: Option<firstflight_tls::Handshake>,
-    /// The sessions that came in until the body was whole.
+    /// The sessions received until the end of the body.
     pub sessions: Vec<Session>,
-    /// What the kernel says about the connection.
+    /// The kernel's TCP statistics of the connection.
     pub tcp: Option<crate::TcpInfo>,
-    /// The connection, for a next request or to be closed.
+    /// The connection, for another request or to close.
     pub exchange: Exchange<TcpStream>,
 }
 
@@ -84,10 +84,10 @@ pub async fn http_get(
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
-    /// Gets ready to speak HTTP/2 or HTTP/1.1; nothing is sent yet.
+    /// Prepares HTTP/2 or HTTP/1.1; sends nothing yet.
     ///
     /// # Errors
-    /// [`ClientError`] when the stream fails already.
+    /// [`ClientError`] if the stream has failed.
     pub async fn open(stream: SharedStream<S>, http2: bool) -> Result<Self, ClientError> {
         let io = TokioIo::new(stream.clone());
         let tasks = Tasks::default();
@@ -105,7 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
                     .handshake(io)
                     .await
                     .map_err(|error| failure(&stream, &error))?;
-                // Without shutdown: the client closes, after it has waited for tickets.
+                // Without shutdown: the client waits for tickets before it closes.
                 let connection = connection.without_shutdown();
                 (Sender::One(sender), Box::pin(async move { drop(connection.await) }))
             }
@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         Ok(Self { stream, sender, driver: Driver { connection: Some(connection), tasks } })
     }
 
-    /// The version of HTTP that is spoken.
+    /// Returns the version of HTTP.
     pub fn version(&self) -> Version {
         match self.sender {
             Sender::One(_) => Version::HTTP_11,
@@ -121,22 +121,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         }
     }
 
-    /// The stream below.
+    /// Returns the underlying stream.
     pub fn stream(&self) -> SharedStream<S> {
         self.stream.clone()
     }
 
-    /// Sends a request and waits for the head of its response. Over HTTP/1.1, 16 informational
-    /// heads may come before it.
+    /// Sends a request and waits for its response head. Up to 16 informational responses may precede
+    /// it over HTTP/1.1.
     ///
     /// # Errors
-    /// [`ClientError`]: TLS errors as they are, a close without a byte as
-    /// [`ClientError::EmptyReply`].
+    /// [`ClientError`]; [`ClientError::EmptyReply`] if the server closes without a byte.
     pub async fn send(&mut self, request: &Request) -> Result<(Head, Incoming), ClientError> {
         let mut request = request.to_http(self.version())?;
         self.stream.reset_for_request();
         let stream = self.stream.clone();
-        // Called as heads are parsed, when nothing holds the stream.
+        // Called while heads are parsed, when the stream is not locked.
         hyper::ext::on_informational(&mut request, move |_| stream.note_informational());
         let reply: Reply = match &mut self.sender {
             Sender::One(sender) => Box::pin(sender.send_request(request)),
@@ -150,7 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         let (parts, body) = response.into_parts();
         let raw = match parts.version {
             Version::HTTP_2 => {
-                // The first bytes were the server's settings.
+                // The first bytes were the SETTINGS of the server.
                 self.stream.note_response(Instant::now());
                 write_head("HTTP/2", parts.status, &parts.headers)
             }
@@ -161,7 +160,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         Ok((head, body))
     }
 
-    /// The next bytes of the body; `None` at its end.
+    /// Returns the next bytes of the body; `None` at its end.
     ///
     /// # Errors
     /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should.
@@ -179,7 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         }
     }
 
-    /// Whether another request can follow on this connection.
+    /// Returns whether the connection can be used for another request.
     pub async fn is_reusable(&mut self) -> bool {
         let ready = match &mut self.sender {
             Sender::One(sender) => {
@@ -195,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
     /// (`timeout` not zero), and closes the connection. What it got so far is in the wire, too.
     pub async fn close(self, timeout: Duration) -> Vec<Session> {
         let Self { mut stream, sender, driver } = self;
-        // The HTTP library's part ends first; from here on the stream is read directly.
+        // Drop the HTTP library's part first; from here on the stream is read directly.
         drop((sender, driver));
         let mut sessions = stream.take_sessions();
         if sessions.is_empty() && !timeout.is_zero() {
@@ -208,16 +207,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
     }
 }
 
-/// More informational heads are not waited through before the response (RFC 9110 section 15.2 has
-/// no bound).
+/// Maximum number of informational responses before the final one (RFC 9110 section 15.2 has no
+/// bound).
 pub(crate) const MAX_INFORMATIONAL: usize = 16;
 
-/// What is wrong with a server that sends more.
+/// The error for more than that.
 pub(crate) fn too_many_informational() -> String {
-    format!("more than {MAX_INFORMATIONAL} informational heads came and no answer")
+    format!("more than {MAX_INFORMATIONAL} informational responses without a final one")
 }
 
-/// How long the end of a connection may take.
+/// Timeout of closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 enum Sender {
@@ -229,7 +228,7 @@ type Reply = Pin<Box<dyn Future<Output = hyper::Result<http::Response<Incoming>>
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Polls the connection beside what waits for it.
+/// Polls the connection together with the future that waits for it.
 struct Driver {
     connection: Option<Task>,
     tasks: Tasks,
@@ -243,7 +242,7 @@ impl Driver {
                 return Poll::Ready(output);
             }
             self.poll(cx);
-            // It may be ready now; if not, it has left its waker.
+            // It may be ready now; if not, its waker is registered.
             future.as_mut().poll(cx)
         })
         .await
@@ -259,14 +258,14 @@ impl Driver {
     }
 }
 
-/// What the HTTP/2 library wants to run beside; the first of it writes to the socket.
+/// Tasks that the HTTP/2 library spawns; the first one writes to the socket.
 #[derive(Clone, Default)]
 struct Tasks(Arc<Mutex<Vec<Task>>>);
 
 impl Tasks {
     fn poll(&self, cx: &mut Context<'_>) {
         let mut running = std::mem::take(&mut *self.queue());
-        // The newest first, the writer last: it then finds all there is to write.
+        // Newest first and the writer last, so that it finds everything there is to write.
         for index in (0..running.len()).rev() {
             if running[index].as_mut().poll(cx).is_ready() {
                 drop(running.remove(index));
@@ -274,7 +273,7 @@ impl Tasks {
         }
         let mut queue = self.queue();
         if !queue.is_empty() {
-            // Tasks that came up meanwhile have not been polled once.
+            // Tasks that were spawned meanwhile have not been polled yet.
             cx.waker().wake_by_ref();
         }
         running.append(&mut queue);
@@ -292,7 +291,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
     }
 }
 
-/// A head of HTTP/2 or HTTP/3 in the form of HTTP/1.1, as curl prints it.
+/// Formats a head of HTTP/2 or HTTP/3 as HTTP/1.1, as curl prints it.
 pub(crate) fn write_head(version: &str, status: http::StatusCode, headers: &HeaderMap) -> Vec<u8> {
     let mut head = format!("{version} {} \r\n", status.as_u16()).into_bytes();
     for (name, value) in headers {
@@ -338,7 +337,7 @@ where
     http2_or(error, ClientError::Receive(causes(error)))
 }
 
-/// What a failure of the stream itself means to curl.
+/// Maps an error of the stream to the error that curl reports.
 fn stream_failure(error: io::Error, has_started: bool, complete: bool) -> ClientError {
     match tls_error(error) {
         Ok(error) => ClientError::Tls(error),
@@ -361,7 +360,7 @@ fn http2_or(error: &hyper::Error, other: ClientError) -> ClientError {
     }
 }
 
-/// An error and what lies behind it, as one phrase.
+/// Formats an error and its sources as one phrase.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

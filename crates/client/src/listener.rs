@@ -6,17 +6,17 @@ use firstflight_tls::{EarlyData, Handshake};
 use firstflight_units::printable_bytes;
 use http::{HeaderMap, StatusCode, Version};
 
-/// Hears what happens in a transfer while it happens.
+/// Receives the events of a transfer as they happen.
 pub trait Listener {
-    /// Something happened.
+    /// An event.
     fn event(&mut self, event: &Event<'_>) {
         let _ = event;
     }
 
-    /// The head of a response is here (of each, where one leads to another).
+    /// A response head, also of each redirection.
     ///
     /// # Errors
-    /// When it cannot be written; the transfer then ends.
+    /// If it cannot be written; the transfer then ends.
     fn head(&mut self, head: &Head) -> io::Result<()> {
         let _ = head;
         Ok(())
@@ -25,11 +25,11 @@ pub trait Listener {
     /// The next bytes of the body.
     ///
     /// # Errors
-    /// As above.
+    /// If they cannot be written; the transfer then ends.
     fn body(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// Keeps the body and drops the rest.
+/// Collects the body and ignores the rest.
 impl Listener for Vec<u8> {
     fn body(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.extend_from_slice(bytes);
@@ -46,12 +46,12 @@ pub struct Head {
     pub status: StatusCode,
     /// The fields.
     pub headers: HeaderMap,
-    /// The head as text with its empty line: as it came for HTTP/1.1 (with any informational
-    /// heads before it), written in the same form for HTTP/2 and HTTP/3.
+    /// The head as text, including the empty line: as received for HTTP/1.1 (with informational heads
+    /// before it), in the same form for HTTP/2 and HTTP/3.
     pub raw: Vec<u8>,
 }
 
-/// What happened.
+/// An event of a transfer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -62,13 +62,13 @@ pub enum Event<'a> {
         /// Its addresses in order.
         addresses: &'a [SocketAddr],
     },
-    /// TCP is connected, or left to the first write.
+    /// TCP is connected, or will be with the first write.
     Connected {
         /// The name or address that was requested.
         host: &'a str,
-        /// The far end.
+        /// Address of the server.
         peer: SocketAddr,
-        /// Our end.
+        /// Local address.
         local: Option<SocketAddr>,
         /// Whether TCP Fast Open was requested.
         fast_open: bool,
@@ -77,46 +77,46 @@ pub enum Event<'a> {
     QuicConnected {
         /// The name or address that was requested.
         host: &'a str,
-        /// The far end.
+        /// Address of the server.
         peer: SocketAddr,
-        /// Our end.
+        /// Local address.
         local: Option<SocketAddr>,
-        /// Whether an address token was sent along.
+        /// Whether an address token was sent.
         token: bool,
     },
-    /// TCP is tried beside QUIC, or instead.
+    /// TCP is tried in addition to QUIC, or instead; with the reason.
     TryingTcp(&'a str),
     /// A session from the jar is offered.
     Resuming {
-        /// Whether the request goes as early data.
+        /// Whether the request is sent as early data.
         early_data: bool,
     },
     /// The TLS handshake is complete.
     Secured(&'a Handshake),
-    /// The request's head left.
+    /// The request head was sent.
     RequestHead(&'a [u8]),
-    /// The response's head came.
+    /// The response head was received.
     ResponseHead(&'a [u8]),
-    /// The request is sent once more.
+    /// The request is sent again; with the reason.
     Retrying(&'a str),
     /// A redirection is followed.
     Redirected(&'a str),
-    /// New sessions were put into the jar.
+    /// New sessions were stored in the jar.
     SessionsStored(usize),
-    /// New address tokens were put into the jar.
+    /// New address tokens were stored in the jar.
     TokensStored(usize),
-    /// Something is odd, and it goes on.
+    /// A warning; the transfer continues.
     Warning(&'a str),
     /// The connection was closed.
     Closed,
 }
 
-/// Writes events in the shape of curl's `-v`: `* ` for what happens, `> ` and `< ` for heads.
-/// Control characters are escaped: much of it is the server's words.
+/// Writes events like curl's `-v`: `* ` for events, `> ` and `< ` for heads. Control characters are
+/// escaped, because much of the text is the server's.
 pub struct Verbose<W>(pub W);
 
 impl<W: Write> Verbose<W> {
-    /// Writes one event. A log that cannot be written does not end a transfer.
+    /// Writes one event. Write errors are ignored.
     pub fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Resolved { host, addresses } => {
@@ -125,12 +125,12 @@ impl<W: Write> Verbose<W> {
             }
             Event::Connected { host, peer, local, fast_open } => {
                 let from = local.map_or_else(String::new, |local| format!(" from {local}"));
-                let how = if *fast_open { ", TCP Fast Open asked for" } else { "" };
+                let how = if *fast_open { ", with TCP Fast Open" } else { "" };
                 self.note(&format!("Connected to {host} ({peer}){from}{how}"));
             }
             Event::QuicConnected { host, peer, local, token } => {
                 let from = local.map_or_else(String::new, |local| format!(" from {local}"));
-                let how = if *token { ", an address token sent along" } else { "" };
+                let how = if *token { ", with an address token" } else { "" };
                 self.note(&format!("Connected to {host} ({peer}){from} over QUIC{how}"));
             }
             Event::TryingTcp(why) => self.note(&format!("Trying TCP: {why}")),
@@ -144,10 +144,10 @@ impl<W: Write> Verbose<W> {
             Event::Retrying(why) => self.note(&format!("Sending the request again: {why}")),
             Event::Redirected(to) => self.note(&format!("Following the redirection to {to}")),
             Event::SessionsStored(count) => {
-                self.note(&format!("TLS: {count} new session(s) put into the jar"));
+                self.note(&format!("TLS: {count} new session(s) stored in the jar"));
             }
             Event::TokensStored(count) => {
-                self.note(&format!("QUIC: {count} new address token(s) put into the jar"));
+                self.note(&format!("QUIC: {count} new address token(s) stored in the jar"));
             }
             Event::Warning(text) => self.note(&format!("Warning: {text}")),
             Event::Closed => self.note("Connection closed"),
@@ -168,7 +168,7 @@ impl<W: Write> Verbose<W> {
         let resumed = if facts.resumed { "session resumed" } else { "full handshake" };
         self.note(&format!("TLS: {resumed}, {alpn}"));
         if let Some(authority) = &facts.authority {
-            self.note(&format!("TLS: certificate good by the word of \"{authority}\""));
+            self.note(&format!("TLS: certificate verified by \"{authority}\""));
         }
         match facts.early_data {
             EarlyData::Accepted => self.note("TLS: early data accepted"),

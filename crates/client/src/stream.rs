@@ -9,31 +9,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::exchange::MAX_INFORMATIONAL;
 
-/// What HTTP is spoken on.
+/// The stream that carries HTTP.
 pub enum Stream<S> {
-    /// The socket itself.
+    /// The socket, without TLS.
     Plain(S),
-    /// TLS on it.
+    /// TLS over the socket.
     Tls(Box<TlsStream<S>>),
 }
 
-/// A stream shared between the HTTP library, which reads and writes it, and the client, which asks
-/// what became of it. Both must be polled by the same task.
+/// A stream shared between the HTTP library, which reads and writes it, and the client, which inspects
+/// its state. Both must be polled by the same task.
 ///
-/// Nothing is read before the first flush: HTTP clients speak first, and a read would send a
-/// ClientHello, or a Finished, without the request that is to leave with it.
+/// Nothing is read before the first flush: HTTP clients send first, and a read would send the
+/// ClientHello (or the Finished) without the request that has to leave with it.
 pub struct SharedStream<S>(Arc<Mutex<Inner<S>>>);
 
-/// What a stream has seen of itself.
+/// What a stream has recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCounters {
     /// When the first flush was started.
     pub(crate) sent: Option<Instant>,
     /// When the handshake was complete.
     pub(crate) secured: Option<Instant>,
-    /// When the first byte came.
+    /// When the first byte arrived.
     pub(crate) first_byte: Option<Instant>,
-    /// Whether the peer has ended its direction.
+    /// Whether the peer has closed its direction.
     pub(crate) ended: bool,
 }
 
@@ -55,7 +55,7 @@ impl<S> Clone for SharedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
-    /// Takes a stream over.
+    /// Wraps a stream.
     pub fn new(stream: Stream<S>) -> Self {
         let secured = match &stream {
             Stream::Tls(tls) => tls.is_complete().then(Instant::now),
@@ -72,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         })))
     }
 
-    /// What TLS has negotiated; `None` without TLS.
+    /// Returns what TLS negotiated; `None` without TLS.
     pub fn facts(&self) -> Option<Handshake> {
         match &self.lock().stream {
             Stream::Tls(tls) => Some(tls.facts()),
@@ -80,7 +80,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         }
     }
 
-    /// Whether what is needed before a response is complete: the TLS handshake, if there is one.
+    /// Returns whether the TLS handshake is complete; true without TLS.
     pub fn is_complete(&self) -> bool {
         match &self.lock().stream {
             Stream::Tls(tls) => tls.is_complete(),
@@ -88,7 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         }
     }
 
-    /// Bytes written as early data, accepted or not.
+    /// Returns the bytes written as early data, accepted or not.
     pub fn early_bytes(&self) -> usize {
         match &self.lock().stream {
             Stream::Tls(tls) => tls.early_bytes_written(),
@@ -96,12 +96,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         }
     }
 
-    /// Whether early data was offered.
+    /// Returns whether early data was offered.
     pub fn offered_early_data(&self) -> bool {
         self.facts().is_some_and(|facts| facts.early_data != EarlyData::NotOffered)
     }
 
-    /// The sessions that came in since the last call.
+    /// Returns the sessions received since the last call.
     pub fn take_sessions(&self) -> Vec<Session> {
         match &mut self.lock().stream {
             Stream::Tls(tls) => tls.take_sessions(),
@@ -109,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         }
     }
 
-    /// Looks at the socket below.
+    /// Calls a function with the socket.
     pub fn with_socket<T>(&self, inspect: impl FnOnce(&S) -> T) -> T {
         match &self.lock().stream {
             Stream::Plain(socket) => inspect(socket),
@@ -121,22 +121,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         self.lock().counters
     }
 
-    /// Whether a byte has come since the last request.
+    /// Returns whether a byte was received since the last request.
     pub(crate) fn response_started(&self) -> bool {
         self.lock().counters.first_byte.is_some()
     }
 
-    /// The first failure of the stream, which the HTTP library may have wrapped beyond recognition.
+    /// Returns the first error of the stream; the HTTP library may hide its kind.
     pub(crate) fn take_failure(&self) -> Option<io::Error> {
         self.lock().failure.take()
     }
 
-    /// The response's head as it came (HTTP/1.1 only).
+    /// Returns the response head as received (HTTP/1.1 only).
     pub(crate) fn take_head(&self) -> Vec<u8> {
         std::mem::take(&mut self.lock().received.bytes)
     }
 
-    /// Gets ready for a request: its own instants, its own head.
+    /// Resets times and head for the next request.
     pub(crate) fn reset_for_request(&self) {
         let mut inner = self.lock();
         inner.received = HeadCapture::default();
@@ -148,22 +148,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         }
     }
 
-    /// Counts an informational head. Nothing more is read after too many.
+    /// Counts an informational response. Reading fails after too many.
     pub(crate) fn note_informational(&self) {
         self.lock().informational += 1;
     }
 
-    /// Whether more informational heads came than are waited through.
+    /// Returns whether too many informational responses were received.
     pub(crate) fn too_many_informational(&self) -> bool {
         self.lock().informational > MAX_INFORMATIONAL
     }
 
-    /// Takes note that the response started at `at`, whatever came before it.
+    /// Records that the response started at `at`, whatever was received before.
     pub(crate) fn note_response(&self, at: Instant) {
         self.lock().counters.first_byte = Some(at);
     }
 
-    /// Reads until a session has come or the peer has ended; what else comes is dropped.
+    /// Reads until a session arrives or the peer closes; drops other data.
     pub(crate) fn poll_session(&self, cx: &mut Context<'_>) -> Poll<Vec<Session>> {
         loop {
             let sessions = self.take_sessions();
@@ -172,7 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
             }
             let mut space = [0; 4096];
             let mut buffer = ReadBuf::new(&mut space);
-            // Not as the matched value: the lock would be held in the arms.
+            // Not in the match expression: the lock would be held in the arms.
             let read = ready!(Pin::new(&mut self.lock().stream).poll_read(cx, &mut buffer));
             match read {
                 Ok(()) if !buffer.filled().is_empty() => {}
@@ -187,7 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
-    /// Keeps the error and hands on its likeness.
+    /// Keeps the error and returns a copy of it.
     fn fail(&mut self, error: io::Error) -> io::Error {
         let copy = io::Error::new(error.kind(), error.to_string());
         self.failure.get_or_insert(error);
@@ -314,7 +314,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     }
 }
 
-/// The TLS error in an `io::Error`, taken out of it.
+/// Takes the TLS error out of an `io::Error`.
 pub(crate) fn tls_error(error: io::Error) -> Result<TlsError, io::Error> {
     match TlsError::in_io(&error) {
         Some(_) => error.downcast(),
@@ -322,8 +322,8 @@ pub(crate) fn tls_error(error: io::Error) -> Result<TlsError, io::Error> {
     }
 }
 
-/// Copies what comes up to the empty line that ends an HTTP/1.1 head, going on
-/// past informational ones (RFC 9110 section 15.2).
+/// Copies an HTTP/1.1 head up to its empty line, including informational heads before it (RFC 9110
+/// section 15.2).
 #[derive(Default)]
 struct HeadCapture {
     bytes: Vec<u8>,
@@ -332,7 +332,7 @@ struct HeadCapture {
     whole: bool,
 }
 
-/// A head longer than this is copied only so far.
+/// Maximum length of the copy of a head.
 const MAX_HEAD_BYTES: usize = 256 * 1024;
 
 impl HeadCapture {

@@ -242,7 +242,7 @@ async fn rfc9114_4_5_nothing_is_switched_to_and_not_everything_is_waited_through
 #[tokio::test]
 async fn a_server_that_stops_in_the_middle_has_curls_code() {
     type Rule = fn(usize, bool) -> QuicAnswer;
-    const NO_ERROR: &str = "without an answer";
+    const NO_ERROR: &str = "without a response";
     const EXCESSIVE: &str = "H3_EXCESSIVE_LOAD (told to)";
     // RFC 9000 section 10.2.3: in the handshake a server does not say why.
     const BEFORE: &str = "the server closed it during the handshake";

@@ -34,41 +34,40 @@ const SOURCE: LabelInfo = CertificateOrigin::INFO;
 
 static EXPIRES: Description = Description::gauge(
     "firstflight_certificate_expiry_timestamp_seconds",
-    "When the certificate that a site serves now expires, in seconds since 1970.",
-    "Renewed on disk and not here: the renewal did not reload the server.",
+    "Expiry time of the certificate in use for a site, in seconds since 1970.",
+    "If the file on disk is newer: the renewal did not reload the server.",
 );
 
 counted! {
-    /// What an authority asks.
+    /// Challenges of ACME authorities.
     pub struct Acme {
         challenges: Counters<AcmeChallenge> = counter(
             "firstflight_acme_challenges_total",
-            "Questions of authorities that were answered, by the kind of challenge.",
-            "None while tries fail: the authority comes to another machine, or something before \
-             this one \
-             keeps it off.",
+            "ACME challenges answered, by kind of challenge.",
+            "None while attempts fail: the authority reaches another machine, or something in front \
+             of this server blocks it.",
         );
     }
 }
 
-/// A site whose certificate is an authority's. Times are in seconds since 1970.
+/// A site whose certificate comes from an ACME authority. Times are in seconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AcmeReading {
     /// The site's first name.
     pub site: String,
-    /// Whether there is none yet.
+    /// Whether it has no certificate yet.
     pub missing: bool,
-    /// When the authority is asked next.
+    /// When the next attempt starts.
     pub next_attempt: Option<i64>,
-    /// When there last was a new one.
+    /// When it last got a new certificate.
     pub last_success: Option<i64>,
-    /// Tries in a row that failed.
+    /// Consecutive failed attempts.
     pub consecutive_failures: u64,
-    /// Tries that brought a certificate.
+    /// Attempts that succeeded.
     pub issued: u64,
-    /// Tries that did not.
+    /// Attempts that failed.
     pub failed: u64,
-    /// Certificates that another node or process had got.
+    /// Certificates that another node or process had obtained.
     pub shared: u64,
 }
 
@@ -104,39 +103,39 @@ const RESULT: LabelInfo = LabelInfo {
     name: "result",
     values: &[
         ("issued", "The authority issued a certificate to this process."),
-        ("failed", "It did not, or could not be asked. The log and the console say why."),
-        ("shared", "Another node or process had got one, which is used here too."),
+        ("failed", "The attempt failed. The log and the console show the reason."),
+        ("shared", "Another node or process obtained a certificate, which this process uses too."),
     ],
     meaning: "",
 };
 
 static MISSING: Description = Description::gauge(
     "firstflight_acme_certificate_missing",
-    "1 while a site with acme = true has no certificate, and shows one that nobody trusts.",
-    "At 1 for more than a few minutes: the authority cannot be reached, or does not reach this \
-     server at the site's names. docs/certificates.md, troubleshooting.",
+    "1 while a site with acme = true has no certificate and serves a self-signed one.",
+    "At 1 for more than a few minutes: the authority cannot be reached, or cannot reach this \
+     server at the names of the site. See the troubleshooting section of docs/certificates.md.",
 );
 static NEXT_ATTEMPT: Description = Description::gauge(
     "firstflight_acme_next_attempt_timestamp_seconds",
-    "When the authority is asked for a site's certificate next, in seconds since 1970; without a \
-     value while it is asked.",
-    "After firstflight_certificate_expiry_timestamp_seconds: failures have used up the patience.",
+    "When the next attempt to obtain a site's certificate starts, in seconds since 1970; no value \
+     during an attempt.",
+    "Later than firstflight_certificate_expiry_timestamp_seconds: the certificate will expire before \
+     the next attempt.",
 );
 static LAST_SUCCESS: Description = Description::gauge(
     "firstflight_acme_last_success_timestamp_seconds",
-    "When a site's certificate was issued or taken up last, in seconds since 1970.",
-    "Older than the certificate's life: it is not renewed.",
+    "When a site last got a new certificate, in seconds since 1970.",
+    "Longer ago than the lifetime of the certificate: it is not renewed.",
 );
 static CONSECUTIVE_FAILURES: Description = Description::gauge(
     "firstflight_acme_consecutive_failures",
-    "Tries to have a site's certificate issued that failed since the last one that did not.",
-    "Growing: the certificate in use goes on until it expires, and not longer. The log and the \
-     console say why.",
+    "Failed attempts to obtain a site's certificate since the last success.",
+    "Growing: the certificate in use will expire without a successor. The log and the console show \
+     the reason.",
 );
 static ATTEMPTS: Description = Description::counter(
     "firstflight_acme_attempts_total",
-    "Tries to have a site's certificate issued or renewed, by what came of them.",
-    "Many that fail count against the authority's limits. With several nodes that share a store \
-     one \
-     of them issues, and the others take up.",
+    "Attempts to obtain or renew a site's certificate, by result.",
+    "Failures count against the rate limits of the authority. Of several nodes that share a store, \
+     one obtains the certificate and the others share it.",
 );

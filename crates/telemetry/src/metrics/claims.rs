@@ -7,20 +7,20 @@ use super::{
     Description, Family, HistogramValue, Readings, RefusedReason, Series, SeriesValue, Snapshot,
 };
 
-/// The store's figures.
+/// Counters of the store.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StoreReading {
-    /// Why claims are not even tried now; `None`: they are.
+    /// Why claims are not attempted now; `None` if they are.
     pub unavailable: Option<RefusedReason>,
     /// Claims won.
     pub won: u64,
     /// Claims lost.
     pub lost: u64,
-    /// Claims whose outcome is not known, by reason.
+    /// Claims with an unknown outcome, by reason.
     pub unknown: Vec<(RefusedReason, u64)>,
     /// Exchanges with the store.
     pub batches: u64,
-    /// Connections made, the first ones too.
+    /// Connections opened, including the first ones.
     pub connections: u64,
     /// How long claims took.
     pub claim_times: ClaimTimes,
@@ -29,15 +29,15 @@ pub struct StoreReading {
 /// How long claims took.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClaimTimes {
-    /// The classes' upper bounds in seconds, rising.
+    /// Upper bounds of the buckets in seconds, ascending.
     pub bounds: Vec<f64>,
-    /// Claims in each class; the last is for what took longer.
+    /// Claims in each bucket; the last one is for longer claims.
     pub buckets: Vec<u64>,
     /// The sum in seconds.
     pub sum: f64,
 }
 
-/// `None`: there is no store, and the metrics are without series.
+/// `None` without a store; the metrics then have no series.
 pub(super) fn collect_store(store: Option<&StoreReading>, snapshot: &mut Snapshot) {
     let one = |description, value: Option<f64>| Family {
         description,
@@ -110,52 +110,52 @@ const REASON: LabelInfo =
 
 static UP: Description = Description::gauge(
     "firstflight_store_up",
-    "1 if flights are claimed in the store now, 0 if that is not even tried. Without a store: no series.",
-    "At 0 no early data is accepted, and clients pay a round trip. See firstflight_store_unavailable.",
+    "1 if flights are claimed in the store, 0 if that is not attempted now. Without a store: no series.",
+    "At 0 no early data is accepted, which costs clients a round trip. See firstflight_store_unavailable.",
 );
 static UNAVAILABLE: Description = Description::gauge(
     "firstflight_store_unavailable",
-    "1 for the reason for which claims are not tried now.",
-    "store_down and store_timeout: the store or the path to it. store_window: it was emptied, \
-     restarted or promoted, and is used again when the window has passed. docs/cluster.md has the \
-     others.",
+    "1 for the reason why claims are not attempted now, else 0.",
+    "store_down and store_timeout: check the store and the network to it. store_window: it was \
+     emptied, restarted or promoted, and is used again after one recording window. docs/cluster.md \
+     explains the others.",
 );
 static UNKNOWN: Description = Description::counter(
     "firstflight_store_claims_unknown_total",
-    "Claims whose outcome is not known; their flights are refused early data.",
-    "store_timeout counts what missed the budget: see firstflight_claim_seconds and store.budget.",
+    "Claims with an unknown outcome; their flights are refused early data.",
+    "store_timeout: claims that exceeded the budget; see firstflight_claim_seconds and store.budget.",
 );
 static BATCHES: Description = Description::counter(
     "firstflight_store_exchanges_total",
-    "Exchanges with the store; each carries all claims that were waiting.",
-    "Claims divided by exchanges: how many share one.",
+    "Exchanges with the store; each carries all waiting claims.",
+    "Claims divided by exchanges: the mean size of a batch.",
 );
 static CONNECTIONS: Description = Description::counter(
     "firstflight_store_connections_total",
-    "Connections to the store, the first ones too.",
-    "Each one more is a reconnect: a store that restarts, or a path that breaks.",
+    "Connections to the store, including the first ones.",
+    "Each further one is a reconnect: the store restarts, or the network fails.",
 );
 static CLAIM_SECONDS: Description = Description::histogram(
     "firstflight_claim_seconds",
-    "How long claims in the store took, from the call to the answer or the end of the budget.",
-    "It comes on top of each early connection's first response. Above a millisecond or two the store \
-     is far away or busy.",
+    "Duration of claims in the store, up to the reply or the end of the budget.",
+    "Adds to the first response of each early connection. Above a few milliseconds, the store is far \
+     away or busy.",
 );
 
-/// A strike register's figures.
+/// Counters of a strike register.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegisterReading {
-    /// Records held now.
+    /// Records in the register.
     pub records: u64,
-    /// Records that fit.
+    /// Maximum number of records.
     pub capacity: u64,
     /// Claims won.
     pub won: u64,
     /// Claims lost.
     pub lost: u64,
-    /// Claims of flights that were refused, now or before.
+    /// Flights recorded as spent, because their early data was refused.
     pub spent: u64,
-    /// Claims that found no room.
+    /// Claims that failed because the register was full.
     pub full: u64,
 }
 
@@ -185,46 +185,52 @@ pub(super) fn collect_register(readings: &Readings, snapshot: &mut Snapshot) {
 const REGISTER: LabelInfo = LabelInfo {
     name: "register",
     values: &[
-        ("local", "This process's own, without a store."),
-        ("filter", "This process's memory in front of the store."),
-        ("store", "The cluster's."),
+        ("local", "The register of this process, without a store."),
+        ("filter", "The filter of this process in front of the store."),
+        ("store", "The store of the cluster."),
     ],
     meaning: "",
 };
 const RESULT: LabelInfo = LabelInfo {
     name: "result",
     values: &[
-        ("won", "The flight may run early."),
-        ("lost", "Another connection has it: a replay, or an original that a copy overtook."),
+        ("won", "The flight may be executed early."),
+        (
+            "lost",
+            "Another connection has claimed it: a replay, or an original that a copy overtook.",
+        ),
         (
             "spent",
-            "The flight is refused, so that no copy of it can run; or it was refused before.",
+            "Early data was refused and the flight recorded, so that no copy is accepted later.",
         ),
-        ("full", "There was no room."),
-        ("unknown", "The store did not say; firstflight_store_claims_unknown_total says why."),
+        ("full", "The register was full."),
+        (
+            "unknown",
+            "The outcome in the store is unknown; see firstflight_store_claims_unknown_total.",
+        ),
     ],
     meaning: "",
 };
 
 static OPEN: Description = Description::gauge(
     "firstflight_early_data_open",
-    "1 if a connection that begins now may have early data accepted.",
-    "0 is expected with early_data off. Otherwise the register is full, or the store is away or was \
-     emptied: the refusals name the reason.",
+    "1 if early data of new connections can be accepted.",
+    "0 is normal if early_data is off. Otherwise the register is full, or the store is unavailable \
+     or was emptied: the refusals show the reason.",
 );
 static CLAIMS: Description = Description::counter(
     "firstflight_claims_total",
     "Claims of first flights in the strike register.",
-    "A claim that is lost was stopped: somebody sent a flight twice.",
+    "lost: somebody sent a flight twice, and the copy was stopped.",
 );
 static RECORDS: Description = Description::gauge(
     "firstflight_register_records",
-    "Flights that the strike register remembers now, with expired ones that were not swept yet.",
+    "Records in the strike register, including expired ones that were not removed yet.",
     "Near the capacity early data is refused until records expire: raise \
      early_data.register_capacity.",
 );
 static CAPACITY: Description = Description::gauge(
     "firstflight_register_capacity",
-    "Flights that the strike register can remember.",
-    "Needed: early connections a second, times 96 s.",
+    "Maximum number of records in the strike register.",
+    "Size it for early connections per second times 96 s.",
 );

@@ -11,24 +11,24 @@ counted! {
     pub struct Connections {
         accepted: Counters<Transport> = counter(
             "firstflight_connections_total",
-            "Connections that were accepted.",
-            "Many connections with few requests each mean clients that do not keep them.",
+            "Accepted connections.",
+            "Many connections with few requests each: clients do not reuse connections.",
         );
         active: Gauges<Transport> = gauge(
             "firstflight_connections_active",
-            "Connections there are now.",
-            "At limits.connections further ones over TCP wait in the kernel's backlog, and over \
-             QUIC are refused. Raise the limit, or find out who holds them.",
+            "Open connections.",
+            "At limits.connections, further TCP connections wait in the kernel's backlog, and QUIC \
+             connections are refused. Raise the limit, or find out which clients hold them.",
         );
         failed: Counters<(Transport, HandshakeFailure)> = counter(
             "firstflight_handshakes_failed_total",
-            "Connections that ended before their handshake was complete, without an answer.",
-            "A copy of a first flight never completes its handshake, so replays show here too. \
-             Else scanners, clients that distrust the certificate, or ones that are too old.",
+            "Connections that ended before their handshake was complete, without a response.",
+            "Replays count here, because a copy of a first flight never completes its handshake. \
+             Other causes: scanners, clients that do not trust the certificate, old clients.",
         );
         received: Counters<Transport> = counter(
             "firstflight_received_bytes_total",
-            "Bytes that came from clients: TLS over TCP, UDP payloads of QUIC.",
+            "Bytes received from clients: TLS over TCP, UDP payloads of QUIC.",
             "Compare with what the machine's link carries.",
         );
         sent: Counters<Transport> = counter(
@@ -48,55 +48,54 @@ impl Connections {
 
 static LIMIT: Description = Description::gauge(
     "firstflight_connections_limit",
-    "Connections that there may be, limits.connections.",
+    "Maximum number of connections, limits.connections.",
     "See firstflight_connections_active.",
 );
 
 counted! {
-    /// Handshakes and what they cost.
+    /// Durations of handshakes.
     pub struct Handshakes {
         seconds: Histograms<(TlsVersion, HandshakeKind, Transport)> = histogram(
             "firstflight_handshake_seconds",
-            "From a connection's acceptance to the client's Finished.",
-            "The client's round trip lies in it. An early one is not waited for: see the first \
-             response.",
+            "Time from accepting a connection to the client's Finished.",
+            "Includes a round trip to the client. Early requests do not wait for it: see \
+             firstflight_first_response_seconds.",
             DURATION_BOUNDS,
         );
         first_response: Histograms<(HandshakeKind, Transport)> = histogram(
             "firstflight_first_response_seconds",
-            "From a connection's acceptance to the head of its first answer.",
-            "What 0-RTT is worth: early lies below resumed by a round trip. Clients that connect \
-             ahead of \
-             need make the slow end of full and resumed longer.",
+            "Time from accepting a connection to the head of its first response.",
+            "Shows the gain of 0-RTT: early is one round trip below resumed. Clients that connect \
+             before they have a request extend the slow end of full and resumed.",
             DURATION_BOUNDS,
         );
     }
 }
 
-/// From what a local network takes to what a client stands.
+/// Upper bounds of the buckets for durations in seconds.
 pub(super) const DURATION_BOUNDS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0, 30.0,
 ];
 
 counted! {
-    /// QUIC's door.
+    /// Admission of QUIC connections.
     pub struct Quic {
         refused: Counters<QuicRefusal> = counter(
             "firstflight_quic_connections_refused_total",
-            "Connections over QUIC that were not begun at their first packet.",
-            "retry and rush growing fast: forged addresses, or a rush of new clients. See \
+            "QUIC connections refused or delayed at their first packet.",
+            "retry and overload growing fast: forged addresses, or many new clients at once. See \
              http3.retry_above and http3.refuse_above.",
         );
         tokens: Counters<()> = counter(
             "firstflight_quic_tokens_accepted_total",
-            "Connections over QUIC that showed their address by a token from an earlier one.",
-            "Divided by connections over QUIC: how many have their whole answer in one round trip.",
+            "QUIC connections that proved their address with a token from an earlier connection.",
+            "Divided by QUIC connections: the share that can get a full response in one round trip.",
         );
     }
 }
 
-/// What is known of QUIC now.
+/// State of QUIC.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QuicReading {
     /// Handshakes in progress.
@@ -104,7 +103,7 @@ pub struct QuicReading {
 }
 
 impl Quic {
-    /// `None`: there is no HTTP/3.
+    /// `now` is `None` if HTTP/3 is off.
     pub(super) fn collect(&self, now: Option<&QuicReading>, snapshot: &mut Snapshot) {
         self.counted(snapshot);
         let series =
@@ -119,6 +118,6 @@ impl Quic {
 
 static HANDSHAKES: Description = Description::gauge(
     "firstflight_quic_handshakes_active",
-    "Handshakes over QUIC in progress now.",
-    "At http3.refuse_above first packets are ignored.",
+    "QUIC handshakes in progress.",
+    "At http3.refuse_above, first packets are ignored.",
 );
