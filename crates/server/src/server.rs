@@ -1,4 +1,4 @@
-//! A server from its configuration to its last response.
+//! Starts, runs, reloads and stops a server.
 
 pub(crate) mod certificates;
 pub(crate) mod handle;
@@ -48,20 +48,20 @@ use crate::observe::status::Replays;
 use crate::observe::trace::Tracer;
 use crate::route::Snapshot;
 
-/// A server that listens. Connections are accepted once it runs.
+/// A server whose sockets are bound. It accepts connections once [`run`](Self::run) is called.
 pub struct Server {
     ports: Vec<(Listener, Port)>,
     addresses: Vec<SocketAddr>,
     state: Arc<ServerState>,
 }
 
-/// A server's state, as long as the process lives.
+/// State that lives as long as the process.
 pub(crate) struct ServerState {
-    /// What the newest snapshot was made of. Held while another is made.
+    /// The configuration of the newest snapshot. Locked while another snapshot is built.
     config: Mutex<ServerConfig>,
     builder: SnapshotBuilder,
     acme: AcmeCertificates,
-    /// What connections need of it.
+    /// The state that connections use.
     shared: Arc<Shared>,
     ring: Arc<TicketRing>,
     permits: Arc<ConnectionPermits>,
@@ -73,7 +73,7 @@ pub(crate) struct ServerState {
 }
 
 impl Server {
-    /// Checks the configuration, reads its files and listens.
+    /// Checks the configuration, reads its files and binds the listeners.
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the fix.
@@ -83,9 +83,11 @@ impl Server {
         Ok(server)
     }
 
-    /// The same with sockets that are open already, and what the process before this one has left.
-    /// If there was one, its register comes after this ([`ServerHandle::take_over`]). Logs are
-    /// opened later, by [`open_logs`](Self::open_logs).
+    /// Like [`bind`](Self::bind), with sockets and secrets inherited from a service manager or from
+    /// the previous process.
+    ///
+    /// The previous process's strike register is taken over afterwards, by
+    /// [`ServerHandle::take_over`]. Logs are opened later, by [`open_logs`](Self::open_logs).
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the fix.
@@ -112,7 +114,7 @@ impl Server {
         let challenges = acme.challenges();
         let tls_challenges = Arc::new(challenges.clone());
         let builder = SnapshotBuilder::new(&config, ring.clone(), &addresses, tls_challenges)?;
-        // What an authority has issued is read later, by the user that the process becomes.
+        // Issued certificates are read later, by the user that the process runs as.
         let snapshot = builder.build(1, &config, &Pools::new(), &[])?;
         snapshot.begin();
         announce(&config.certificate);
@@ -159,9 +161,10 @@ impl Server {
         Ok(Self { ports, addresses, state: server })
     }
 
-    /// Opens the access log and the key log, if they are not open yet. To be called as the user
-    /// that the process runs as, once it is that: whoever owns their directory chooses what is
-    /// written.
+    /// Opens the access log and the key log, unless they are open.
+    ///
+    /// Call this after the process has dropped its privileges: the owner of the directory may
+    /// choose which file is written.
     ///
     /// # Errors
     /// [`ServerError`]: a log cannot be written.
@@ -176,19 +179,19 @@ impl Server {
         Ok(())
     }
 
-    /// The addresses listened on, with the ports that the system chose.
+    /// The bound addresses, with the ports that the system chose.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// A handle that stays good while the server runs.
+    /// A handle that controls the server and reads its state.
     pub fn handle(&self) -> ServerHandle {
         ServerHandle(self.state.clone())
     }
 
-    /// Serves until `shutdown` is ready or [`ServerHandle::stop`] is called, then finishes running
-    /// requests, for [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) at most,
-    /// and writes the access log to its end.
+    /// Serves until `shutdown` is ready or [`ServerHandle::stop`] is called. Then finishes running
+    /// requests within [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout) and
+    /// flushes the access log.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         if let Err(error) = self.open_logs().await {
             error!("{error}");
@@ -231,7 +234,7 @@ impl Server {
 }
 
 impl ServerState {
-    /// The snapshot of a configuration, beside the one in use.
+    /// Builds a snapshot of a configuration. The snapshot in use stays in use.
     ///
     /// # Errors
     /// [`ServerError`].
@@ -246,13 +249,13 @@ impl ServerState {
             let pools = &state.shared.snapshot().pools;
             state.builder.build(number, &config, pools, &states)
         };
-        // It reads files, maybe from a slow disk.
+        // Building reads files, possibly from a slow disk.
         let built = tokio::task::spawn_blocking(build).await;
         built.map_err(|error| ServerError::Interrupted(error.to_string()))?
     }
 }
 
-/// From the word to stop until no connection is left.
+/// Stops accepting and waits until all connections have ended, within the configured limits.
 async fn drain(state: &ServerState) {
     let (shared, shutdown) = (&state.shared, &state.shared.shutdown);
     let limits = shared.snapshot().limits.clone();
@@ -270,17 +273,17 @@ async fn drain(state: &ServerState) {
     if is_empty_within(state, &mut told, limits.drain_timeout).await {
         return;
     }
-    // Idle connections that were left open hear of it now.
+    // Idle connections that the handover left open are closed now.
     shutdown.advance(Stop::Finish);
     if left_to_another && is_empty_within(state, &mut told, CLOSE_TIMEOUT).await {
         return;
     }
-    warn!("requests that are still running are broken off");
+    warn!("drain_timeout has passed: aborting the requests that are still running");
     shutdown.advance(Stop::Now);
     let _ = timeout(CLOSE_TIMEOUT, state.permits.all_free()).await;
 }
 
-/// Whether all connections end in that time, and before all is to be dropped.
+/// Returns whether all connections end within `time`, and before the server is told to abort.
 async fn is_empty_within(
     state: &ServerState,
     told: &mut watch::Receiver<Stop>,
@@ -293,8 +296,8 @@ async fn is_empty_within(
     }
 }
 
-/// Whether a configuration could be served: reads all files that it names, and listens nowhere.
-/// The store is not asked.
+/// Checks whether a configuration could be served: reads all files that it names, but binds no
+/// socket and does not connect to the store.
 ///
 /// # Errors
 /// [`ServerError`], one sentence with the fix.
@@ -309,7 +312,7 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
     let ring = TicketRing::open(&TicketSettings::default(), None, None, epochs)?;
     let mut config = config.clone();
-    // No file is written, nor an authority made.
+    // The check writes no file and creates no development authority.
     if let CertificateSource::SelfSigned { .. } | CertificateSource::Development =
         config.certificate
     {
@@ -321,8 +324,8 @@ pub fn check(config: &ServerConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// The store that the configuration names, if it does. That it is not there is no error: its
-/// connections are made, and made again, beside all else.
+/// Opens the configured store, if there is one. An unreachable store is not an error: its
+/// connections are made, and made again, in the background.
 fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, ServerError> {
     let Some(store) = &config.store else { return Ok(None) };
     let mut store = store.clone();
@@ -331,7 +334,7 @@ fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, Se
     Ok(Some((Store::open(store, SteadyClock::unix_micros)?, shared)))
 }
 
-/// `server`: the one whose metrics are sent beside the spans, once there is one.
+/// Starts the exporter of traces and metrics. `server` provides the metrics, once it is set.
 fn tracer(
     settings: &TelemetrySettings,
     config: &ServerConfig,
@@ -348,7 +351,7 @@ fn tracer(
     Tracer::new(settings.clone(), exporter)
 }
 
-/// What has to be looked at about once a second.
+/// Does periodic work about once a second.
 async fn housekeeping(state: Arc<ServerState>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -357,13 +360,13 @@ async fn housekeeping(state: Arc<ServerState>) {
         state.shared.gate.watch_clock();
         state.quic_ports.look();
         renew(&state).await;
-        // Files of keys may lie on a slow disk.
+        // Key files may be on a slow disk.
         let ring = state.ring.clone();
         let _ = tokio::task::spawn_blocking(move || ring.refresh()).await;
     }
 }
 
-/// Shows new certificates of the development authority before the old ones end.
+/// Renews the certificates of the development authority before they expire.
 async fn renew(state: &Arc<ServerState>) {
     let Some(development) = state.builder.development_in_use() else { return };
     if !development.is_due(now()) || state.shared.shutdown.stage() != Stop::No {
@@ -372,11 +375,11 @@ async fn renew(state: &Arc<ServerState>) {
     match ServerHandle(state.clone()).rebuild().await {
         Ok(()) => info!("the development authority has signed a new certificate"),
         Err(error) => {
-            warn!("no new development certificate: {error}; the next try is in an hour");
+            warn!("no new development certificate: {error}; the next attempt is in an hour");
             development.put_off(now() + 3600);
         }
     }
 }
 
-/// For connections to end after they were told to drop everything.
+/// How long connections have to end after they were told to abort.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

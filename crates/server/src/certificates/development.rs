@@ -1,5 +1,5 @@
-//! The certificates of a server that was given none: signed by the development authority of this
-//! user, and self-signed where that may not vouch for a name or is not to be had.
+//! Certificates for sites that none is configured for: signed by the user's development authority,
+//! or self-signed for names that the authority is not allowed to sign.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,34 +14,34 @@ use tracing::{info, warn};
 
 use crate::ServerError;
 
-/// Makes them, and holds those that are shown.
+/// Makes development certificates and holds those in use.
 pub(crate) struct Development {
-    /// `None`: there is none, and the reason has been said.
+    /// `None` if there is no authority. The reason has been logged.
     authority: Option<Authority>,
-    /// The addresses that certificates are for besides the sites' names.
+    /// Addresses that the certificates are valid for, in addition to the sites' names.
     addresses: Vec<String>,
     shown: Mutex<Option<PresentedCertificate>>,
 }
 
-/// Certificates that are shown.
+/// The certificates in use.
 #[derive(Clone)]
 struct PresentedCertificate {
-    /// The names of all sites, for which they were made.
+    /// The names of all sites.
     names: BTreeSet<String>,
-    /// From the authority, for all that it may vouch for.
+    /// Signed by the authority, for the names that it is allowed to sign.
     signed: Option<Identity>,
-    /// From nobody, for all names: made where one needs it.
+    /// Self-signed, for all names. Made only if a site needs it.
     plain: Option<Identity>,
-    /// When they are to be made again, in seconds since 1970.
+    /// When to renew them, in seconds since 1970.
     due: u64,
 }
 
 impl Development {
-    /// For a server that listens on `addresses`. Makes the authority if there is none.
+    /// For a server that listens on `addresses`. Creates the authority if the user has none.
     pub(crate) fn of_this_user(addresses: &[SocketAddr]) -> Self {
         let made = directory().and_then(|home| Authority::open_or_make(&home, now()));
         let authority = made.inspect_err(|error| {
-            warn!("{error}; until then the certificate is self-signed, and nobody believes it");
+            warn!("{error}; until then the certificate is self-signed, and clients do not trust it");
         });
         Self::new(authority.ok(), addresses)
     }
@@ -51,7 +51,7 @@ impl Development {
         Self { authority, addresses: addresses_of(addresses), shown: Mutex::default() }
     }
 
-    /// Makes certificates for sites with these names, unless it has them and they last.
+    /// Makes certificates for sites with these names, unless current ones exist.
     ///
     /// # Errors
     /// [`ServerError::IssuedCertificate`].
@@ -64,7 +64,7 @@ impl Development {
         Ok(())
     }
 
-    /// The certificate of a site with these names, which have been prepared for.
+    /// The certificate of a site with these names. Call [`prepare`](Self::prepare) first.
     pub(crate) fn identity(&self, names: &[String]) -> Option<Identity> {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = shown.as_ref()?;
@@ -74,18 +74,18 @@ impl Development {
         }
     }
 
-    /// Whether what is shown should be made again.
+    /// Whether the certificates should be renewed.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.as_ref().is_some_and(|shown| now >= shown.due)
     }
 
-    /// Shows none any more: there are others.
+    /// Drops the certificates: the configuration names others.
     pub(crate) fn rest(&self) {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Leaves what is shown as it is until then.
+    /// Postpones the renewal.
     pub(crate) fn put_off(&self, until: u64) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shown) = &mut *shown {
@@ -93,12 +93,12 @@ impl Development {
         }
     }
 
-    /// Says how clients come to trust it.
+    /// Logs how clients can trust the certificates.
     pub(crate) fn announce(&self) {
         if let Some(authority) = &self.authority {
             info!(
-                "certificate by the development authority in {}: `firstflight fetch` believes it, \
-                 others by --cacert or after `firstflight authority trust`",
+                "certificate signed by the development authority in {}: `firstflight fetch` trusts it, \
+                 other clients with --cacert or after `firstflight authority trust`",
                 authority.certificate().display()
             );
         }
@@ -124,8 +124,8 @@ impl Development {
         }
         if self.authority.is_some() && !beyond.is_empty() {
             warn!(
-                "the development authority may not vouch for {}, nobody believes that \
-                 certificate; give certificate and key",
+                "the development authority is not allowed to sign for {}, so clients do not trust \
+                 that certificate; configure certificate and key",
                 beyond.join(", ")
             );
         }
@@ -133,13 +133,13 @@ impl Development {
     }
 }
 
-/// Now, in seconds since 1970.
+/// The current time, in seconds since 1970.
 pub(crate) fn now() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or(0)
 }
 
-/// What clients may call a server by that listens here. Where that is every address, those that the
-/// machine has on private networks: a telephone beside it comes by one of them.
+/// The addresses that clients may use for this server. A listener on all addresses has those of the
+/// machine on private networks, so that a phone on the same network can connect.
 fn addresses_of(listened: &[SocketAddr]) -> Vec<String> {
     let mut all: BTreeSet<IpAddr> =
         listened.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()).collect();

@@ -1,4 +1,4 @@
-//! What is known of the certificates that are shown, and newer ones in their place.
+//! The sites' certificates: where they come from and what they are replaced by.
 
 pub(crate) mod development;
 pub(crate) mod store;
@@ -22,33 +22,34 @@ use crate::ServerError;
 /// The certificate of a site.
 #[derive(Clone, Debug)]
 pub struct SiteCertificate {
-    /// The site's first name; `default`: it has none.
+    /// The site's first name, or `default` if it has no names.
     pub site: String,
-    /// All of the site's names.
+    /// All names of the site.
     pub names: Vec<String>,
-    /// Where it comes from.
+    /// Where the certificate comes from.
     pub source: CertificateSource,
-    /// When what is shown expires, in seconds since 1970; `None`: it does not say so well.
+    /// When it expires, in seconds since 1970. `None` if its date is not valid.
     pub not_after: Option<i64>,
-    /// What an authority has issued, of what is shown.
+    /// The issued ACME certificate, if one is installed.
     issued: Option<Arc<Issued>>,
 }
 
 /// Where a certificate comes from.
 #[derive(Clone, Debug)]
 pub enum CertificateSource {
-    /// Two files.
+    /// Two configured files.
     Files,
-    /// It was made at the start, and nobody has signed it.
+    /// Self-signed when the server started.
     SelfSigned,
-    /// The development authority of this user, or nobody where that may not vouch for the names.
+    /// Signed by the user's development authority, or self-signed for names that it is not allowed
+    /// to sign.
     Development,
-    /// An authority, by ACME: what is done about it.
+    /// An ACME authority, with the state of the order.
     Acme(Box<CertificateState>),
 }
 
 impl CertificateSource {
-    /// The same as metrics and status name it.
+    /// The source as metrics and status name it.
     pub fn origin(&self) -> CertificateOrigin {
         match self {
             Self::Files => CertificateOrigin::Files,
@@ -60,13 +61,13 @@ impl CertificateSource {
 }
 
 impl SiteCertificate {
-    /// Whether there is none yet: what is shown then nobody trusts.
+    /// Whether none has been issued yet. Clients then see a self-signed placeholder.
     pub fn is_missing(&self) -> bool {
         matches!(self.source, CertificateSource::Acme(_)) && self.issued.is_none()
     }
 }
 
-/// The certificates that identities have, of the sites of a configuration.
+/// The certificates of a configuration's sites.
 pub(crate) fn of(
     config: &ServerConfig,
     identities: &Identities,
@@ -100,10 +101,10 @@ pub(crate) fn of(
     identities.entries().iter().zip(sources).map(certificate).collect()
 }
 
-/// The same identities, with what an authority has issued since in the place of what is `shown`.
+/// The same identities with newly issued ACME certificates in place of the installed ones.
 ///
 /// # Errors
-/// [`ServerError::Tls`]: it is of no use.
+/// [`ServerError::Tls`]: an issued certificate is unusable.
 pub(crate) fn renewed(
     config: &ServerConfig,
     before: &Identities,
@@ -119,7 +120,7 @@ pub(crate) fn renewed(
         let plain = issued.identity()?;
         let ocsp = sites.get(index).and_then(|site| site.ocsp.as_deref());
         let identity = stapled(plain.clone(), ocsp).unwrap_or_else(|error| {
-            warn!("{error}; the new certificate of {} is shown without it", shown.site);
+            warn!("{error}; the new certificate of {} is used without an OCSP response", shown.site);
             plain
         });
         Ok(Entry { names: entry.names.clone(), identity })
@@ -130,7 +131,7 @@ pub(crate) fn renewed(
     Ok(Identities::new(first, others?)?)
 }
 
-/// What an authority has issued for a site and is not shown yet.
+/// The issued certificate of a site that is not installed yet.
 pub(crate) fn newer<'a>(
     states: &'a [CertificateState],
     shown: &SiteCertificate,
@@ -148,8 +149,8 @@ pub(crate) fn issued<'a>(
     states.iter().find(|state| state.names == names)?.issued.as_ref()
 }
 
-/// A certificate that nobody has signed, for a server that listens on `addresses`, with its key.
-/// `save`: a file to write it to.
+/// A self-signed certificate for a server that listens on `addresses`. `save`: a file to write it
+/// to.
 ///
 /// # Errors
 /// [`ServerError::IssuedCertificate`], [`ServerError::Tls`] or [`ServerError::SaveCertificate`].
@@ -166,7 +167,7 @@ pub(crate) fn unsigned<'a>(
     Ok(made.identity()?)
 }
 
-/// What is shown for names that have no certificate yet. Nobody is to trust it.
+/// A self-signed certificate for names that have none yet. Clients are not expected to trust it.
 ///
 /// # Errors
 /// [`ServerError::IssuedCertificate`].
@@ -174,23 +175,23 @@ pub(crate) fn placeholder(names: &[String]) -> Result<Identity, ServerError> {
     Ok(self_signed(names)?.identity()?)
 }
 
-/// Says how clients come to trust a certificate that was made.
+/// Logs how clients can trust a self-signed certificate.
 pub(crate) fn announce(source: &Configured) {
     match source {
         Configured::Files { .. } | Configured::Development | Configured::Acme => {}
         Configured::SelfSigned { save: Some(path), .. } => {
             let path = path.display();
-            info!("self-signed certificate for trying out: clients trust it by --cacert {path}");
+            info!("self-signed certificate for testing: clients trust it with --cacert {path}");
         }
         Configured::SelfSigned { save: None, .. } => info!(
-            "self-signed certificate for trying out: clients need -k, or --cacert FILE after \
+            "self-signed certificate for testing: clients need -k, or --cacert FILE after \
              --save-cert FILE here"
         ),
     }
 }
 
-/// An identity with the OCSP response in a file. One that is of no use is left out with a warning:
-/// clients then do without, as they do with servers that have none.
+/// An identity with the OCSP response from a file. An invalid response is left out with a warning,
+/// and clients then proceed as with servers that do not staple.
 ///
 /// # Errors
 /// [`ServerError::Tls`]: the file cannot be read.
@@ -210,7 +211,7 @@ pub(crate) fn stapled(identity: Identity, file: Option<&Path>) -> Result<Identit
     }
 }
 
-/// `localhost`, the addresses that are one machine's, and the names asked for.
+/// `localhost`, the loopback addresses, the listeners' addresses and the given names.
 fn names_for<'a>(
     names: impl IntoIterator<Item = &'a String>,
     addresses: &[SocketAddr],
@@ -222,8 +223,8 @@ fn names_for<'a>(
     all.into_iter().collect()
 }
 
-/// A warning for each private key's file that others may read or write, with the fix. Not an error:
-/// a server that ran yesterday is to run today.
+/// Returns a warning with the fix for each private key file that others can read or write. This is
+/// not an error, so that a running deployment keeps starting.
 pub fn exposed_keys(config: &ServerConfig) -> Vec<String> {
     let sites = match &config.content {
         Content::Sites(content) => &*content.sites,
@@ -251,7 +252,7 @@ fn exposed(key: &Path) -> Option<String> {
     })
 }
 
-/// A group may read what is root's: so the server is given its keys by packages.
+/// The group may read a key that root owns: packages give keys to a server that way.
 fn is_exposed(mode: u32, owner: u32) -> bool {
     mode & if owner == 0 { 0o037 } else { 0o077 } != 0
 }

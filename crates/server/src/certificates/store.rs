@@ -1,4 +1,4 @@
-//! What nodes that serve the same names share, in the store, sealed under the key-encryption keys.
+//! Records that the nodes of a cluster share in the store, sealed under the key-encryption keys.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,29 +13,30 @@ use tracing::{debug, warn};
 use crate::ServerError;
 use crate::context::now;
 
-/// The store's side of certificates; without a store, or without keys to seal under, there is
-/// none, and each node asks for itself.
+/// Shares ACME records between nodes. Without a store or key-encryption keys nothing is shared, and
+/// each node orders certificates for itself.
 #[derive(Clone)]
 pub(crate) struct SharedCertificateStore(Option<Arc<Shared>>);
 
 struct Shared {
     store: Store,
     keys: KeyEncryption,
-    /// Which records cannot be read, and why, so that each is complained of once.
+    /// Records that cannot be read, with the reason, so that each is logged once.
     unreadable: Mutex<BTreeMap<String, String>>,
 }
 
 impl Shared {
-    /// The key that a record is under may be about to leave. Between two nodes that put at a time
-    /// the older content may stay; who has the newer one puts it again when he looks next.
+    /// Seals a record under the newest key, because the one it is under may be removed soon. If two
+    /// nodes write at the same time, the older content may win; the node with the newer one writes
+    /// it again at its next refresh.
     async fn seal_anew(&self, place: &str, content: &[u8]) {
         let sealed = self.keys.seal(content, place);
         if let Err(error) = self.store.replace(place, &sealed).await {
-            debug!("{place} is sealed anew later: {error}");
+            debug!("{place} will be sealed under the new key later: {error}");
         }
     }
 
-    /// Whether a record's trouble is news. `None`: it can be read.
+    /// Whether an error for a record is new. `None` means that the record can be read.
     fn may_complain(&self, place: &str, trouble: Option<&str>) -> bool {
         let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         match trouble {
@@ -63,12 +64,12 @@ impl SharedCertificateStore {
         }))))
     }
 
-    /// The shared side, with the keys that its file has now.
+    /// The store and its keys, after reading the key file again.
     async fn shared(&self) -> Result<Arc<Shared>, SharedRecordsError> {
-        let none = || SharedRecordsError("nothing is shared".to_owned());
+        let none = || SharedRecordsError("there is no shared store".to_owned());
         let shared = self.0.clone().ok_or_else(none)?;
         let refreshed = shared.clone();
-        // That the file is of no use, the ticket keys' side says.
+        // The ticket keys use the same file and log its errors.
         let refresh = move || refreshed.keys.refresh(now()).map(drop).unwrap_or_default();
         let _ = tokio::task::spawn_blocking(refresh).await;
         Ok(shared)
@@ -95,11 +96,11 @@ impl SharedRecords for SharedCertificateStore {
                 }
                 Ok(Some(unsealed.content.to_vec()))
             }
-            // The store has answered: who holds what belongs there puts it again.
+            // The store works, so the node that has the certificate writes it again.
             Err(error) => {
                 let error = error.to_string();
                 if shared.may_complain(&place, Some(&error)) {
-                    warn!("{place} in the store counts as absent: {error}");
+                    warn!("{place} in the store is unreadable and counts as absent: {error}");
                 }
                 Ok(None)
             }
@@ -134,7 +135,7 @@ impl SharedRecords for SharedCertificateStore {
     }
 }
 
-/// Where a record lies, which is also what it is sealed for.
+/// The key of a record in the store. The record is sealed for this key.
 fn place(name: &str) -> String {
     format!("acme:{name}")
 }
@@ -176,8 +177,8 @@ mod tests {
             Self { redis, store, dir: tempfile::tempdir().unwrap() }
         }
 
-        /// A node whose file has these keys. A file that changes keeps the old ones open for a
-        /// while; a node that is started does not.
+        /// A node with these key-encryption keys. A changed file keeps the old keys open for a
+        /// while; a newly started node does not have them.
         fn node(&self, name: &str, keys: &[char]) -> SharedCertificateStore {
             let path = self.dir.path().join(name);
             write(&path, keys);
@@ -202,10 +203,10 @@ mod tests {
         let bench = Bench::new();
         let old = bench.node("old", &['a']);
         put(&old).await;
-        // Nobody has looked yet: it is as if it were not there, and that is no trouble of the
-        // store.
+        // No node has read the record with both keys yet, so it counts as absent. That is no failure
+        // of the store.
         assert_eq!(read(&bench.node("new", &['b'])).await, None);
-        // One look by a node that has both seals it under the new one, for the rest of its life.
+        // A node with both keys seals it under the new one, for the rest of its lifetime.
         assert_eq!(read(&bench.node("both", &['b', 'a'])).await.as_deref(), Some(&b"whole"[..]));
         assert_eq!(read(&bench.node("after", &['b'])).await.as_deref(), Some(&b"whole"[..]));
         let left: u64 = bench.redis.ask(&["PTTL", PLACE]).trim().parse().unwrap();
@@ -225,7 +226,7 @@ mod tests {
         assert!(!shared.may_complain(&place, Some(&reason)), "again");
         assert!(shared.may_complain(&place, Some("another reason")));
         assert!(shared.may_complain("another record", Some(&reason)));
-        // Put again it is whole, and worth a complaint when it is spoiled again.
+        // A readable record resets this, so the next failure is logged again.
         node.put("ca/certificate/one", b"anew", LIFE).await.unwrap();
         assert_eq!(read(&node).await.as_deref(), Some(&b"anew"[..]));
         assert!(shared.may_complain(&place, Some(&reason)));

@@ -1,6 +1,6 @@
-//! Upgrades: sockets, secrets, the register and QUIC packets on their way to the next process.
+//! Upgrades: hands sockets, secrets, the strike register and QUIC packets over to the next process.
 //!
-//! Here is what a process leaves to the one that takes its place, beside its register.
+//! This file holds the sockets and secrets. The register follows over a stream of its own.
 
 pub(crate) mod register;
 pub(crate) mod relay;
@@ -15,37 +15,37 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 use zeroize::Zeroizing;
 
-/// Sockets that are open already, from a service manager or from the process before this one, and
-/// what that one kept secret.
+/// Open sockets from a service manager or from the previous process, and the previous process's
+/// secrets.
 #[derive(Default)]
 pub struct InheritedState {
     pub(crate) ports: Vec<InheritedPort>,
     pub(crate) secrets: Option<Secrets>,
-    /// Where packets of the other process's QUIC connections go.
+    /// Receives the packets of the previous process's QUIC connections.
     pub(crate) packets: Option<UnixStream>,
 }
 
-/// A port with sockets.
+/// The sockets of one listener.
 pub(crate) struct InheritedPort {
-    /// As the configuration had it, maybe with port 0.
+    /// The configured address, possibly with port 0.
     pub(crate) asked: SocketAddr,
     pub(crate) address: SocketAddr,
     pub(crate) tcp: Option<TcpListener>,
     pub(crate) udp: Vec<UdpSocket>,
 }
 
-/// What clients have something of, and what is thus to stay as it is.
+/// Secrets that clients depend on, so the next process keeps them.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Secrets {
-    /// The key of stateless resets.
+    /// The key of stateless resets (RFC 9000 section 10.3).
     pub(crate) reset_key: [u8; 32],
-    /// By which the other process knows its connection ids.
+    /// Marks the process's connection ids, so that the next process recognizes them.
     pub(crate) id_mark: [u8; 32],
-    /// The ticket keys, where they are the process's own.
+    /// The ticket keys, if they are the process's own and come from no file or store.
     ring: Option<String>,
 }
 
-/// What goes along with the descriptors.
+/// Describes the descriptors that are sent along.
 #[derive(Serialize, Deserialize)]
 struct Inventory {
     version: u32,
@@ -63,7 +63,7 @@ struct Entry {
 }
 
 impl InheritedState {
-    /// Of sockets alone, which are known by their addresses.
+    /// Sockets only. They are matched to listeners by their addresses.
     pub fn of_sockets(tcp: Vec<TcpListener>, udp: Vec<UdpSocket>) -> Self {
         let mut ports: Vec<InheritedPort> = Vec::new();
         let mut at = |address: SocketAddr| {
@@ -86,26 +86,26 @@ impl InheritedState {
         Self { ports, secrets: None, packets: None }
     }
 
-    /// The sockets that were given for an address, if any were.
+    /// Takes the sockets for a configured address, if there are any.
     pub(crate) fn take(&mut self, asked: SocketAddr) -> Option<InheritedPort> {
         let at = self.ports.iter().position(|port| port.asked == asked)?;
-        // In order: several may have been asked for alike, each with a port that the system chose.
+        // In order: several listeners may have the same address with port 0.
         Some(self.ports.remove(at))
     }
 
-    /// Says what nobody has asked for.
+    /// Warns about sockets that no listener uses.
     pub(crate) fn warn_of_the_rest(&self) {
         for port in &self.ports {
             warn!("the socket for {} is not used: no listener has that address", port.address);
         }
     }
 
-    /// The ticket keys of the process before this one, if they were its own.
+    /// The ticket keys of the previous process, if they were its own.
     pub(crate) fn ring(&self) -> Option<Ring> {
         Ring::from_text(self.secrets.as_ref()?.ring.as_deref()?)
     }
 
-    /// All of it for another process: a description, and the descriptors that go along.
+    /// Serializes the state for another process: a description, and the descriptors to send along.
     pub fn parts(&self) -> (Zeroizing<Vec<u8>>, Vec<BorrowedFd<'_>>) {
         let mut descriptors = Vec::new();
         for port in &self.ports {
@@ -128,14 +128,15 @@ impl InheritedState {
         (Zeroizing::new(serde_json::to_vec(&inventory).unwrap_or_default()), descriptors)
     }
 
-    /// Puts it together again. Descriptors that are not part of it are left over.
+    /// Restores the state from [`parts`](Self::parts). Leaves descriptors that do not belong to it
+    /// in `descriptors`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`]: it comes from a program that is too different.
+    /// [`io::ErrorKind::InvalidData`]: the description comes from an incompatible version.
     pub fn from_parts(bytes: &[u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<Self> {
         let invalid = || {
-            let text = "the process before this one leaves what this version cannot read; stop it \
-                        and start this one by itself";
+            let text = "the previous process sent a state that this version cannot read; stop it \
+             and start this one without it";
             io::Error::new(io::ErrorKind::InvalidData, text)
         };
         let inventory: Inventory = serde_json::from_slice(bytes).map_err(|_| invalid())?;
@@ -158,18 +159,18 @@ impl InheritedState {
 }
 
 impl Secrets {
-    /// Fresh ones.
+    /// New random secrets.
     pub(crate) fn fresh() -> Self {
         Self { reset_key: random(), id_mark: random(), ring: None }
     }
 
-    /// Those of a process for the next one, which marks connection ids by a key of its own.
+    /// The secrets for the next process, which replaces the key of the marks by its own.
     pub(crate) fn with_ring(&self, ring: Option<&Ring>) -> Self {
         let ring = ring.map(|ring| ring.to_text().to_string());
         Self { reset_key: self.reset_key, id_mark: self.id_mark, ring }
     }
 
-    /// Those of a process that takes another one's place.
+    /// The secrets of a process that succeeds another one.
     pub(crate) fn after(before: &Self) -> Self {
         Self { reset_key: before.reset_key, id_mark: random(), ring: None }
     }

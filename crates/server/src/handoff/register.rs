@@ -1,9 +1,10 @@
-//! The strike register on its way from one process to the next, over a stream between the two.
+//! Hands the strike register over from one process to the next, over a stream between them.
 //!
-//! The old process sends a digest of where its store is and `length, inheritance`, the new one
-//! answers [`TAKEN`], and the old one says [`YOURS`]. Only then the register is the new one's;
-//! whatever breaks off before leaves it where it was. After that the old process asks, [`HandoffQuery`]
-//! by [`HandoffQuery`], and the new one answers each with a byte, until the old one has gone.
+//! The old process sends a digest of its store's address, then the length and the bytes of the
+//! register. The new process replies [`TAKEN`], and the old one confirms with [`YOURS`]. Only then
+//! does the register belong to the new process; any earlier failure leaves it where it was. After
+//! that the old process sends a [`HandoffQuery`] for each flight, and the new one replies with one
+//! byte, until the old one has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,35 +21,35 @@ use crate::context::Stop;
 use crate::gate::{EarlyDataGate, Successor, SuccessorRequest};
 use crate::http::Shared;
 
-/// Why a register stayed where it was.
+/// Why the register was not handed over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandOverError {
-    /// The stream broke.
-    #[error("the strike register was not handed over, the other process has gone: {0}")]
+    /// The stream failed.
+    #[error("the strike register was not handed over: the other process disconnected: {0}")]
     Broken(#[from] std::io::Error),
-    /// The other process did not say what was expected.
+    /// The other process violated the protocol.
     #[error("the strike register was not handed over: {0}")]
     Bad(#[from] BadInheritance),
-    /// This process has handed it over before, or stops.
-    #[error("the strike register is another process's already, or this one is stopping")]
+    /// This process has handed the register over before, or is stopping.
+    #[error("this process has no strike register to hand over, or it is stopping")]
     NotOurs,
-    /// The processes claim flights in different registers, and neither would know of the other's.
+    /// The processes claim flights in different stores, and neither would know the other's claims.
     #[error(
-        "the strike register was not handed over: [store] is another one; stop the old process \
-         and start the new one instead"
+        "the strike register was not handed over: the processes use different [store] settings; \
+         stop the old process and start the new one"
     )]
     OtherStore,
-    /// The other process is too slow.
+    /// The other process did not respond in time.
     #[error("the strike register was not handed over within {HANDOVER_TIMEOUT:?}")]
     Slow,
 }
 
-/// Hands the register over to the process at the other end. `config`: in use, and not replaced
-/// meanwhile.
+/// Hands the register over to the process at the other end. `config` is in use, and must not be
+/// replaced meanwhile.
 ///
 /// # Errors
-/// [`HandOverError`]: the register is this process's still.
+/// [`HandOverError`]: this process keeps the register.
 pub(crate) async fn hand_over(
     shared: &Arc<Shared>,
     config: &ServerConfig,
@@ -63,7 +64,7 @@ pub(crate) async fn hand_over(
     let given = timeout(HANDOVER_TIMEOUT, give(&mut stream, &inheritance, &store(config))).await;
     if let Err(error) = given.unwrap_or(Err(HandOverError::Slow)) {
         shared.gate.reopen();
-        // What came meanwhile.
+        // Claims that were waiting for the successor.
         while let Ok(ask) = received.try_recv() {
             let _ = ask.reply.send(shared.gate.response(&ask.question));
         }
@@ -74,17 +75,17 @@ pub(crate) async fn hand_over(
     let shared = shared.clone();
     tokio::spawn(async move {
         if let Err(error) = ask_all(&mut stream, &mut received).await {
-            // What it has claimed nobody knows.
+            // Nobody knows what the successor has claimed.
             if shared.shutdown.stage() == Stop::No {
                 warn!(
-                    "the process that has the strike register is gone: {error}; tickets issued \
+                    "the process that has the strike register has ended: {error}; tickets issued \
                      before bring no early data"
                 );
             }
             shared.gate.start_epoch();
             shared.gate.reopen();
         }
-        // Tells [`Successor::gone`], once the register is open.
+        // Wakes [`Successor::gone`] after the register is open.
         drop(received);
     });
     Ok(())
@@ -102,12 +103,12 @@ async fn give(
     if stream.read_u8().await? != TAKEN {
         return Err(BadInheritance.into());
     }
-    // The last that can fail. A byte for a process that is there arrives.
+    // The last step that can fail. One byte fits into the buffer of a stream whose peer is alive.
     Ok(stream.write_u8(YOURS).await?)
 }
 
-/// Asks the other process what comes up here, as long as anybody can. Returns an error at once if
-/// the other process dies, also if there is nothing to ask.
+/// Forwards queries to the other process as long as there can be any. Fails as soon as the other
+/// process dies, even if there is nothing to send.
 async fn ask_all(
     stream: &mut UnixStream,
     received: &mut mpsc::UnboundedReceiver<SuccessorRequest>,
@@ -115,7 +116,8 @@ async fn ask_all(
     loop {
         let ask = tokio::select! {
             ask = received.recv() => ask,
-            // The other process sends nothing unasked, so this is the end of the stream.
+            // The other process only sends replies, so a read without a query means the end of the
+            // stream.
             read = stream.read_u8() => {
                 return read.and_then(|_| Err(std::io::ErrorKind::InvalidData.into()));
             }
@@ -124,16 +126,15 @@ async fn ask_all(
         stream.write_all(&ask.question.to_bytes()).await?;
         match Answer::parse(stream.read_u8().await?) {
             Some(response) => drop(ask.reply.send(response)),
-            None => debug!("no answer to {:?}", ask.question),
+            None => debug!("invalid reply to {:?}", ask.question),
         }
     }
 }
 
-/// Takes the register over from the process at the other end, and answers its questions from then
-/// on.
+/// Takes the register over from the process at the other end, and answers its queries afterwards.
 ///
 /// # Errors
-/// [`HandOverError`]: the other process has the register still.
+/// [`HandOverError`]: the other process keeps the register.
 pub(crate) async fn take_over(
     shared: &Arc<Shared>,
     config: &ServerConfig,
@@ -148,7 +149,7 @@ pub(crate) async fn take_over(
     let shared = shared.clone();
     tokio::spawn(async move {
         let error = answer_all(&shared.gate, stream).await;
-        debug!("the process before this one has gone: {error}");
+        debug!("the previous process has ended: {error}");
     });
     Ok(())
 }
@@ -161,7 +162,7 @@ async fn take(stream: &mut UnixStream, store: &str) -> Result<Inheritance, HandO
     }
     let length = stream.read_u64().await?;
     let mut bytes = Vec::new();
-    // Memory is taken as the bytes come.
+    // Memory grows with the received bytes, not with the announced length.
     (&mut *stream).take(length).read_to_end(&mut bytes).await?;
     let inheritance = Inheritance::parse(&bytes)?;
     stream.write_u8(TAKEN).await?;
@@ -171,7 +172,7 @@ async fn take(stream: &mut UnixStream, store: &str) -> Result<Inheritance, HandO
     }
 }
 
-/// Answers questions until the stream ends, and says why it did.
+/// Answers queries until the stream ends. Returns why it ended.
 async fn answer_all(gate: &EarlyDataGate, mut stream: UnixStream) -> std::io::Error {
     let mut bytes = [0; HandoffQuery::LENGTH];
     loop {
@@ -186,17 +187,17 @@ async fn answer_all(gate: &EarlyDataGate, mut stream: UnixStream) -> std::io::Er
     }
 }
 
-/// Where flights are claimed: the same text for the same store, always as long.
+/// Identifies the store: equal for equal stores, and of fixed length.
 fn store(config: &ServerConfig) -> String {
     let store = config.store.as_ref().map(|store| (&store.topology, &store.prefix, store.database));
     ClaimKey::from_name(&[format!("{store:?}").as_bytes()]).to_string()
 }
 
-/// For a register of a million records and a machine that is busy.
+/// Enough for a register of a million records on a busy machine.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The new process has read all.
+/// The new process has received the register.
 const TAKEN: u8 = 1;
 
-/// The old process has read that.
+/// The old process confirms that the register is the new one's.
 const YOURS: u8 = 2;

@@ -1,6 +1,6 @@
-//! Where connections come in, over TCP and over UDP: sockets, PROXY headers, permits.
+//! Accepts connections over TCP and UDP: sockets, PROXY headers, connection permits.
 //!
-//! Here is all that is listened on, and accepting over TCP. Addresses come and go with reloads.
+//! This file accepts over TCP. Reloads add and remove listeners.
 
 pub(crate) mod permits;
 pub(crate) mod proxy_header;
@@ -37,7 +37,7 @@ use crate::listen::sockets::Port;
 use crate::listen::udp::QuicPorts;
 use crate::observe::metrics::ConnectionMetrics;
 
-/// The addresses listened on.
+/// The open listeners.
 pub(crate) struct Listeners {
     open: Mutex<Vec<Open>>,
     handshakes: Arc<Handshakes>,
@@ -45,11 +45,11 @@ pub(crate) struct Listeners {
     quic_ports: Arc<QuicPorts>,
 }
 
-/// One of them.
+/// An open listener.
 struct Open {
-    /// As the configuration has it, maybe with port 0.
+    /// The configured address, possibly with port 0.
     asked: SocketAddr,
-    /// With the port that the system chose.
+    /// The bound address.
     address: SocketAddr,
     settings: Arc<ArcSwap<Listener>>,
     tcp: Arc<TcpListener>,
@@ -57,32 +57,33 @@ struct Open {
     accepting: JoinHandle<()>,
 }
 
-/// How an address is closed.
+/// How a listener is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
-    /// Not at all.
+    /// It stays open.
     No,
-    /// After what waits in the kernel's queue has been accepted: it would be reset.
+    /// After the connections in the kernel's backlog have been accepted; they would be reset
+    /// otherwise.
     AfterQueue,
-    /// At once: another process accepts there too.
+    /// Immediately: another process accepts on the same socket.
     AtOnce,
 }
 
-/// How the addresses of a new configuration differ from those that are open. New ones are bound
-/// already, nobody accepts there yet.
+/// The differences between the open listeners and a new configuration. New addresses are bound
+/// already, but do not accept yet.
 pub(crate) struct Changes {
     new: Vec<(Listener, Port)>,
     kept: Vec<(SocketAddr, Listener)>,
-    /// Kept addresses where HTTP/3 starts, and where it ends.
+    /// Kept listeners where HTTP/3 starts, with their new sockets, and where it ends.
     with_udp: Vec<(SocketAddr, Vec<UdpSocket>)>,
     without_udp: Vec<SocketAddr>,
     gone: Vec<SocketAddr>,
 }
 
-/// Listens on all addresses of a configuration, with the sockets that are open already.
+/// Binds all listeners of a configuration, using inherited sockets where there are any.
 ///
 /// # Errors
-/// [`ServerError`] of the first that cannot be had.
+/// The [`ServerError`] of the first listener that fails.
 pub(crate) fn bind(
     config: &ServerConfig,
     inherited: &mut InheritedState,
@@ -99,10 +100,10 @@ pub(crate) fn bind(
     config.listeners.iter().map(bind).collect()
 }
 
-/// Whether a configuration's addresses can be listened on, as far as that shows beforehand.
+/// Checks the addresses without binding them.
 ///
 /// # Errors
-/// [`ServerError::NoAddress`], or [`ServerError::Config`] for one that is there twice.
+/// [`ServerError::NoAddress`], or [`ServerError::Config`] for an address that occurs twice.
 pub(crate) fn check(config: &ServerConfig) -> Result<(), ServerError> {
     if config.listeners.is_empty() {
         return Err(ServerError::NoAddress);
@@ -110,7 +111,7 @@ pub(crate) fn check(config: &ServerConfig) -> Result<(), ServerError> {
     for (at, one) in config.listeners.iter().enumerate() {
         let before = &config.listeners[..at];
         if one.address.port() != 0 && before.iter().any(|other| other.address == one.address) {
-            let text = format!("{} is listened on twice; name it once", one.address);
+            let text = format!("{} is listed twice; list it once", one.address);
             return Err(ConfigError::Setting(text).into());
         }
     }
@@ -122,7 +123,7 @@ fn has_udp(listener: &Listener, config: &ServerConfig) -> bool {
 }
 
 impl Listeners {
-    /// Without an address yet.
+    /// No open listener yet.
     pub(crate) fn new(
         handshakes: Arc<Handshakes>,
         permits: Arc<ConnectionPermits>,
@@ -131,7 +132,7 @@ impl Listeners {
         Arc::new(Self { open: Mutex::default(), handshakes, permits, quic_ports })
     }
 
-    /// Accepts connections on a port that is bound.
+    /// Accepts connections on a bound port.
     pub(crate) fn open(self: &Arc<Self>, listener: Listener, port: Port) {
         let Port { address, tcp, udp } = port;
         let asked = listener.address;
@@ -145,10 +146,10 @@ impl Listeners {
         self.all().push(Open { asked, address, settings, tcp, closing, accepting });
     }
 
-    /// What a configuration changes, with its new addresses bound.
+    /// Compares a configuration with the open listeners and binds its new addresses.
     ///
     /// # Errors
-    /// [`ServerError`] of the first address that cannot be had. Nothing has changed then.
+    /// The [`ServerError`] of the first address that cannot be bound. Nothing has changed then.
     pub(crate) fn plan(&self, config: &ServerConfig) -> Result<Changes, ServerError> {
         check(config)?;
         let mut changes = Changes {
@@ -178,7 +179,7 @@ impl Listeners {
         Ok(changes)
     }
 
-    /// Does what was planned. Connections that were accepted on an address that is gone go on.
+    /// Applies planned changes. Connections that were accepted on removed listeners continue.
     pub(crate) fn apply(self: &Arc<Self>, changes: Changes) {
         for address in changes.gone.iter().chain(&changes.without_udp) {
             self.quic_ports.retire(*address);
@@ -207,10 +208,10 @@ impl Listeners {
         });
     }
 
-    /// Further handles on all, for a next process.
+    /// Duplicates the listening sockets for a successor.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's I/O error.
     pub(crate) fn bequeath(&self) -> io::Result<Vec<InheritedPort>> {
         let given = |one: &Open| {
             let tcp = Some(one.tcp.as_fd().try_clone_to_owned()?.into());
@@ -219,8 +220,8 @@ impl Listeners {
         self.all().iter().map(given).collect()
     }
 
-    /// Closes all. What waits in the kernel's queues is accepted first, unless another process
-    /// accepts it.
+    /// Closes all listeners. The connections in the kernel's backlog are accepted first, unless
+    /// another process accepts them.
     pub(crate) async fn close(&self, left_to_another: bool) {
         let all = std::mem::take(&mut *self.all());
         let how = if left_to_another { Closing::AtOnce } else { Closing::AfterQueue };
@@ -232,12 +233,13 @@ impl Listeners {
         }
     }
 
-    /// The addresses, with the ports that the system chose.
+    /// The bound addresses.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.all().iter().map(|one| one.address).collect()
     }
 
-    /// The port of the first address with HTTPS; 443 where none has it, as another process may.
+    /// The port of the first HTTPS listener, or 443 if there is none, since another process may
+    /// listen there.
     pub(crate) fn https_port(&self) -> u16 {
         let all = self.all();
         let https = |one: &&Open| one.settings.load().protocol == ListenerProtocol::Https;
@@ -252,11 +254,11 @@ impl Listeners {
         let snapshot = self.handshakes.shared.snapshot();
         let (Some(config), false) = (&snapshot.quic, sockets.is_empty()) else { return };
         if let Err(error) = self.quic_ports.open(address, sockets, config) {
-            warn!("no HTTP/3 on {address}: {error}");
+            warn!("HTTP/3 cannot be served on {address}: {error}");
         }
     }
 
-    /// Accepts connections while there are permits, until the address is closed.
+    /// Accepts connections while permits are available, until the listener is closed.
     async fn accept(
         self: Arc<Self>,
         tcp: Arc<TcpListener>,
@@ -274,11 +276,11 @@ impl Listeners {
         let mut waiting = None;
         let accepting = async {
             loop {
-                // Without a permit, clients wait in the backlog.
+                // Without a permit, clients wait in the kernel's backlog.
                 self.permits.one_is_free().await;
                 match tcp.accept().await {
                     Ok(accepted) => {
-                        // Another listener may have been faster.
+                        // Another listener may have taken the permit meanwhile.
                         waiting = Some(accepted);
                         let permit = self.permits.take().await;
                         if let Some((stream, client)) = waiting.take() {
@@ -286,7 +288,7 @@ impl Listeners {
                         }
                     }
                     Err(error) => {
-                        // Out of file descriptors or memory, or a peer that has gone again.
+                        // Out of file descriptors or memory, or the client has disconnected.
                         warn!("cannot accept a connection: {error}");
                         sleep(ACCEPT_PAUSE).await;
                     }
@@ -308,7 +310,7 @@ impl Listeners {
         }
     }
 
-    /// Serves one connection: its PROXY header first, if its peer has to send one.
+    /// Serves one connection. Reads its PROXY header first, if the peer has to send one.
     async fn serve(
         self: Arc<Self>,
         mut tcp: TcpStream,
@@ -320,7 +322,7 @@ impl Listeners {
         let metrics = ConnectionMetrics::begin(&shared.observers.metrics, Transport::Tcp);
         let mut stop = shared.shutdown.subscribe();
         let snapshot = shared.snapshot();
-        // Responses leave as they are written; the stream gathers them itself.
+        // The TLS stream gathers what is written, so Nagle's algorithm would only delay it.
         let _ = tcp.set_nodelay(true);
         let limit = snapshot.limits.header_timeout;
         let deadline = (metrics.accepted_at() + limit).into();
@@ -346,10 +348,10 @@ impl Listeners {
     }
 }
 
-/// Whether HTTP/3 is served, which needs TLS 1.3.
+/// Whether HTTP/3 is served. It needs TLS 1.3.
 pub(crate) fn serves_http3(config: &ServerConfig) -> bool {
     config.http3.enabled && config.tls.max_version >= Version::Tls13
 }
 
-/// Long enough for permits to come free, short enough not to be noticed.
+/// Gives other connections time to release resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -1,5 +1,5 @@
-//! How many connections there may be, and how many QUIC handshakes in progress: from a point on
-//! only a client that receives at its address starts one (RFC 9000 section 8.1.2).
+//! Limits open connections, and QUIC handshakes in progress: above a threshold clients have to
+//! validate their addresses first (RFC 9000 section 8.1.2).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-/// Bounds the connections of all listeners together.
+/// Limits the connections of all listeners together.
 pub(crate) struct ConnectionPermits {
     state: Mutex<State>,
     changed: Notify,
@@ -19,7 +19,7 @@ struct State {
     taken: u32,
 }
 
-/// A connection's place; free again when it is dropped.
+/// The permit of one connection, released when dropped.
 pub(crate) struct ConnectionPermit(Arc<ConnectionPermits>);
 
 impl ConnectionPermits {
@@ -28,18 +28,18 @@ impl ConnectionPermits {
         Arc::new(Self { state, changed: Notify::new() })
     }
 
-    /// Waits for a place.
+    /// Waits for a permit.
     pub(crate) async fn take(self: &Arc<Self>) -> ConnectionPermit {
         self.wait_for(|state| state.taken < state.limit).await.taken += 1;
         ConnectionPermit(self.clone())
     }
 
-    /// Waits until one is free, and leaves it.
+    /// Waits until a permit is free, without taking it.
     pub(crate) async fn one_is_free(&self) {
         drop(self.wait_for(|state| state.taken < state.limit).await);
     }
 
-    /// A place, if one is free.
+    /// Takes a permit if one is free.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<ConnectionPermit> {
         let mut state = self.state();
         (state.taken < state.limit).then(|| {
@@ -48,24 +48,24 @@ impl ConnectionPermits {
         })
     }
 
-    /// A place beyond the limit, for a connection that would be reset otherwise.
+    /// Takes a permit beyond the limit, for a connection that would be reset otherwise.
     pub(crate) fn take_beyond(self: &Arc<Self>) -> ConnectionPermit {
         self.state().taken += 1;
         ConnectionPermit(self.clone())
     }
 
-    /// Changes the limit. Connections above the new one stay; further ones wait.
+    /// Changes the limit. Connections above the new limit stay open.
     pub(crate) fn resize(&self, limit: u32) {
         self.state().limit = limit;
         self.changed.notify_waiters();
     }
 
-    /// How many are taken.
+    /// The number of permits taken.
     pub(crate) fn taken(&self) -> u32 {
         self.state().taken
     }
 
-    /// Waits until none is taken.
+    /// Waits until no permit is taken.
     pub(crate) async fn all_free(&self) {
         drop(self.wait_for(|state| state.taken == 0).await);
     }
@@ -74,7 +74,7 @@ impl ConnectionPermits {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // Before the look: what changes after it wakes us.
+            // Registers before the check, so that no change after it is missed.
             changed.as_mut().enable();
             {
                 let state = self.state();
@@ -98,39 +98,39 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Counts handshakes in progress over all endpoints.
+/// Limits the handshakes in progress on all QUIC endpoints.
 pub(crate) struct HandshakeLimiter {
     retry_above: AtomicUsize,
     refuse_above: AtomicUsize,
-    /// Handshakes in progress, and those of them whose client has not shown its address.
+    /// Handshakes in progress, and those whose client address is not validated.
     handshakes: AtomicUsize,
     unshown: AtomicUsize,
     retried: AtomicU64,
     ignored: AtomicU64,
-    /// Whether a rush was logged, and when it was last felt.
+    /// Whether overload was logged, and when a connection was last limited.
     told: AtomicBool,
     felt: Mutex<Option<Instant>>,
 }
 
-/// What becomes of a connection that starts.
+/// The decision about a new connection.
 pub(crate) enum Admission {
-    /// It may start.
+    /// The handshake may start.
     Handshake(HandshakePermit),
-    /// Its client has to show its address first.
+    /// The client has to validate its address first (Retry).
     Retry,
-    /// Nothing is answered. The client sends again by itself, and has TCP.
+    /// The packet is ignored. The client retransmits, or falls back to TCP.
     Ignore,
 }
 
-/// A handshake in progress; drop it when it is complete, or has failed.
+/// The permit of one handshake in progress. Drop it when the handshake has completed or failed.
 pub(crate) struct HandshakePermit {
     limiter: Arc<HandshakeLimiter>,
     shown: bool,
 }
 
 impl HandshakeLimiter {
-    /// Retry above so many handshakes of clients that have not shown their addresses, and nothing
-    /// answered above so many of all.
+    /// Requires a Retry above `retry_above` handshakes with unvalidated addresses, and ignores new
+    /// connections above `refuse_above` handshakes in total.
     pub(crate) fn new(retry_above: usize, refuse_above: usize) -> Arc<Self> {
         Arc::new(Self {
             retry_above: retry_above.into(),
@@ -144,13 +144,13 @@ impl HandshakeLimiter {
         })
     }
 
-    /// Changes the bounds of [`HandshakeLimiter::new`].
+    /// Changes the limits of [`HandshakeLimiter::new`].
     pub(crate) fn resize(&self, retry_above: usize, refuse_above: usize) {
         self.retry_above.store(retry_above, Ordering::Relaxed);
         self.refuse_above.store(refuse_above, Ordering::Relaxed);
     }
 
-    /// Decides over a client; `shown`: it came with a token that says so.
+    /// Decides about a new connection. `shown`: a token has validated the client's address.
     pub(crate) fn enter(self: &Arc<Self>, shown: bool) -> Admission {
         if self.handshakes.load(Ordering::Relaxed) >= self.refuse_above.load(Ordering::Relaxed) {
             self.feel(&self.ignored);
@@ -167,12 +167,12 @@ impl HandshakeLimiter {
         Admission::Handshake(HandshakePermit { limiter: self.clone(), shown })
     }
 
-    /// Handshakes in progress.
+    /// The number of handshakes in progress.
     pub(crate) fn handshakes(&self) -> usize {
         self.handshakes.load(Ordering::Relaxed)
     }
 
-    /// Says when a rush is over. Call it about once a second.
+    /// Logs when an overload has ended. Call it about once a second.
     pub(crate) fn look(&self) {
         let mut felt = self.felt.lock().unwrap_or_else(PoisonError::into_inner);
         if felt.is_some_and(|last| last.elapsed() > QUIET_PERIOD) {
@@ -181,8 +181,8 @@ impl HandshakeLimiter {
             let retried = self.retried.swap(0, Ordering::Relaxed);
             let ignored = self.ignored.swap(0, Ordering::Relaxed);
             info!(
-                "the rush of QUIC connections is over: {retried} clients were asked to show their \
-                 addresses, {ignored} first packets were ignored"
+                "QUIC handshakes are below their limit again: {retried} clients were sent a Retry, \
+                 {ignored} first packets were ignored"
             );
         }
     }
@@ -192,8 +192,8 @@ impl HandshakeLimiter {
         *self.felt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         if !self.told.swap(true, Ordering::Relaxed) {
             warn!(
-                "many QUIC connections begin at once: until fewer than {} handshakes are in \
-                 progress, clients have to show their addresses first (Retry)",
+                "too many QUIC handshakes at once: until fewer than {} are in progress, clients have to \
+                 validate their addresses first (Retry)",
                 self.retry_above.load(Ordering::Relaxed)
             );
         }
@@ -207,7 +207,7 @@ impl Drop for HandshakePermit {
     }
 }
 
-/// Without a Retry for so long, a rush is over.
+/// An overload has ended after this time without a limited connection.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

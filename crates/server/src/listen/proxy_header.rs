@@ -1,4 +1,4 @@
-//! Connections by way of a load balancer, which says in a PROXY header whose they are.
+//! Reads the PROXY header, in which a load balancer states the client's address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,18 +8,19 @@ use firstflight_upstream::proxy_protocol::{self, Addresses, Header, MAX_HEADER};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// The ends of a connection, as its client made it: read from its first bytes if the peer is one of
-/// those who have to say so. Nobody else may: to him a header is no TLS, and ends the connection.
+/// The addresses of a connection as its client sees them. Reads a PROXY header if the peer is
+/// configured to send one. For any other peer a header is an invalid TLS record, which ends the
+/// connection.
 ///
 /// # Errors
-/// The connection ends, or does not start with a header.
+/// The connection ended, or did not start with a header.
 pub(crate) async fn ends(
     listener: &Listener,
     tcp: &mut TcpStream,
     peer: SocketAddr,
 ) -> io::Result<Addresses> {
     let own = Addresses { source: peer, destination: tcp.local_addr().unwrap_or(peer) };
-    // An IPv4 peer of a dual-stack socket is still an IPv4 peer.
+    // A dual-stack socket reports IPv4 peers as mapped IPv6 addresses.
     let address = peer.ip().to_canonical();
     if !listener.proxy_protocol_from.iter().any(|network| network.contains(address)) {
         return Ok(own);
@@ -30,7 +31,7 @@ pub(crate) async fn ends(
     })
 }
 
-/// Takes a header off the connection, and no byte of what follows.
+/// Reads a header, and no byte beyond it.
 async fn header(tcp: &mut TcpStream) -> io::Result<Header> {
     let mut bytes = Vec::new();
     let mut ahead = [0; MAX_HEADER];
@@ -43,7 +44,7 @@ async fn header(tcp: &mut TcpStream) -> io::Result<Header> {
         bytes.extend_from_slice(&ahead[..count]);
         let read = proxy_protocol::read(&bytes);
         let read = read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        // Without an end in them, all bytes belong to the header.
+        // An incomplete header includes all bytes so far.
         let length = read.map_or(bytes.len(), |(_, length)| length);
         tcp.read_exact(&mut ahead[..length - before]).await?;
         if let Some((header, _)) = read {

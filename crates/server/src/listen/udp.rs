@@ -1,4 +1,5 @@
-//! All that listens on UDP: ports come and go with reloads, reset key and limiter stay.
+//! UDP ports with their QUIC endpoints. Reloads add and remove ports; the reset key and the
+//! handshake limiter stay.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -30,46 +31,46 @@ use crate::listen::udp_dispatch::DatagramDispatch;
 use crate::listen::udp_dispatch::WorkerSocket;
 use crate::route::QuicConfig;
 
-/// All that listens on UDP.
+/// All UDP ports.
 pub(crate) struct QuicPorts {
     ports: Mutex<Vec<Port>>,
     limiter: Arc<HandshakeLimiter>,
     endpoints: EndpointConfig,
     secrets: Secrets,
     mark: IdMark,
-    /// The process before this one, while its connections go on.
+    /// The previous process, while it still has connections.
     before: Option<Arc<Predecessor>>,
-    /// Where the next process passes packets on, once there is one.
+    /// The stream on which a successor relays packets, once there is a successor.
     packets: Mutex<Option<StdUnixStream>>,
-    /// Whether the next process reads the sockets.
+    /// Whether the successor reads the sockets.
     left: watch::Sender<bool>,
     handshakes: Arc<Handshakes>,
     permits: Arc<ConnectionPermits>,
-    /// Whether flights are claimed in a store, so that what comes in has to be read twice.
+    /// Whether flights are claimed in a store. Then first packets are read before quinn has them.
     with_store: bool,
 }
 
-/// A port with its endpoints.
+/// A UDP port with its endpoints.
 struct Port {
     address: SocketAddr,
     workers: Vec<Worker>,
-    /// Further handles on the sockets, for a next process.
+    /// Further handles on the sockets, for a successor.
     sockets: Vec<UdpSocket>,
     dispatch: Arc<DatagramDispatch>,
-    /// Whether it takes new connections. One that does not is kept for those that it has.
+    /// Whether new connections are accepted. A closed port is kept while it has connections.
     open: Arc<AtomicBool>,
 }
 
-/// An endpoint, on one of a port's sockets.
+/// An endpoint on one of a port's sockets.
 #[derive(Clone)]
 struct Worker {
     endpoint: Endpoint,
-    /// What comes in on it, where flights are claimed in a store.
+    /// The first packets received, if flights are claimed in a store.
     initials: Option<Arc<InitialPackets>>,
 }
 
 impl QuicPorts {
-    /// Without a port, and with what the process before this one has left, if there was one.
+    /// No open port yet. Takes the previous process's secrets and stream from `inherited`.
     ///
     /// # Errors
     /// [`ServerError::InheritedState`].
@@ -90,7 +91,7 @@ impl QuicPorts {
             _ => None,
         };
         let mut endpoints = EndpointConfig::new(Arc::new(ResetKey::new(secrets.reset_key)));
-        // quinn would name drafts too, whose keys we do not have.
+        // quinn would offer drafts too, but only the keys of version 1 are implemented.
         endpoints.supported_versions(vec![1]);
         Ok(Self {
             ports: Mutex::new(Vec::new()),
@@ -107,8 +108,8 @@ impl QuicPorts {
         })
     }
 
-    /// Opens endpoints on a port's sockets and accepts connections, a task an endpoint. When the
-    /// server stops, they refuse further ones.
+    /// Opens an endpoint on each of a port's sockets and accepts connections, one task for each
+    /// endpoint.
     ///
     /// # Errors
     /// [`ServerError::Listen`].
@@ -120,7 +121,7 @@ impl QuicPorts {
     ) -> Result<(), ServerError> {
         let failed = |reason| ServerError::Listen { address, reason };
         let open = Arc::new(AtomicBool::new(true));
-        // As many as there are sockets: they may have come from a process with more threads.
+        // By the number of sockets, since the previous process may have had more threads.
         let steering = Steering::new(u8::try_from(sockets.len()).unwrap_or(u8::MAX));
         let dispatch = Arc::new(DatagramDispatch::new(steering, self.before.clone(), address));
         let mut workers = Vec::new();
@@ -147,17 +148,17 @@ impl QuicPorts {
         Ok(())
     }
 
-    /// Whether a port is open, or can be opened again by [`QuicPorts::reopen`].
+    /// Whether a port is open, or closed but still there for [`QuicPorts::reopen`].
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
         self.ports().iter().any(|port| port.address == address)
     }
 
-    /// Lets a port take connections again.
+    /// Lets a port accept connections again.
     pub(crate) fn reopen(&self, address: SocketAddr) {
         self.set_open(address, true);
     }
 
-    /// Lets a port take no further connections. Those that it has go on.
+    /// Stops a port from accepting connections. Its existing connections continue.
     pub(crate) fn retire(&self, address: SocketAddr) {
         self.set_open(address, false);
     }
@@ -168,11 +169,11 @@ impl QuicPorts {
         }
     }
 
-    /// What the next process needs of this one: further handles on each port's sockets, and the
-    /// way on which it passes packets on.
+    /// Adds what a successor needs to `inherited`: duplicates of the sockets, the secrets, and the
+    /// stream for relayed packets.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's I/O error.
     pub(crate) fn bequeath(
         &self,
         inherited: &mut InheritedState,
@@ -193,8 +194,8 @@ impl QuicPorts {
         Ok(())
     }
 
-    /// Leaves the sockets to the next process, which passes on what is for connections of this one.
-    /// If that process dies, the sockets are read here again.
+    /// Leaves the sockets to the successor, which relays the packets of this process's connections.
+    /// If the successor dies, this process reads the sockets again.
     pub(crate) fn leave(self: &Arc<Self>) {
         self.left.send_replace(true);
         for port in self.ports().iter() {
@@ -211,15 +212,15 @@ impl QuicPorts {
                     }
                 });
                 let ended = ended.await;
-                debug!("the next process passes no more packets on: {ended:?}");
+                debug!("the successor relays no more packets: {ended:?}");
             }
-            // Not sooner: new connections are ignored as long as the register is another process's.
+            // Not earlier: without the register, new connections are ignored.
             quic_ports.handshakes.shared.gate.without_successor().await;
             quic_ports.stay();
         });
     }
 
-    /// Reads the sockets again, as there is no next process.
+    /// Reads the sockets again, because there is no successor any more.
     fn stay(&self) {
         for port in self.ports().iter() {
             port.dispatch.leave(false);
@@ -227,18 +228,18 @@ impl QuicPorts {
         self.left.send_replace(false);
     }
 
-    /// Waits until the sockets are this process's.
+    /// Waits until this process reads the sockets.
     pub(crate) async fn has_sockets(&self) {
-        // The sender is ours too.
+        // Cannot fail: the sender lives as long as `self`.
         let _ = self.left.subscribe().wait_for(|left| !left).await;
     }
 
-    /// Whether the process before this one still serves connections.
+    /// Whether the previous process still serves connections.
     pub(crate) fn has_predecessor(&self) -> bool {
         self.before.as_ref().is_some_and(|before| !before.is_gone())
     }
 
-    /// Takes up another configuration for what an endpoint decides by itself: tokens and buffers.
+    /// Applies a new configuration to the endpoints: tokens, buffers, limits.
     pub(crate) fn take_up(
         &self,
         quic_config: Option<&QuicConfig>,
@@ -260,8 +261,8 @@ impl QuicPorts {
             if stage >= Stop::Leave || !open.load(Ordering::Relaxed) || handed_over {
                 worker.forget(&incoming);
                 match stage {
-                    // The client sends again, and the next process hears it, or this one if the
-                    // register comes back.
+                    // The client retransmits to the successor, or to this process if it gets the
+                    // register back.
                     Stop::Leave => incoming.ignore(),
                     _ if handed_over => incoming.ignore(),
                     _ => {
@@ -287,7 +288,7 @@ impl QuicPorts {
             Admission::Retry => {
                 counts.refused.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
-                // An address that was not shown may always be requested.
+                // Cannot fail: the address is not validated.
                 let _ = incoming.retry();
                 return;
             }
@@ -297,13 +298,13 @@ impl QuicPorts {
                 return incoming.ignore();
             }
         };
-        // There is no backlog to wait in, and a client that is refused has TCP.
+        // QUIC has no backlog to wait in, and a refused client can use TCP.
         let Some(connection_permit) = self.permits.try_take() else {
             counts.refused.count(QuicRefusal::Refused);
             worker.forget(&incoming);
             return incoming.refuse();
         };
-        // Not one that a Retry brought.
+        // An address token from NEW_TOKEN, not from a Retry.
         if incoming.remote_address_validated() && incoming.may_retry() {
             counts.tokens.count(());
         }
@@ -320,13 +321,13 @@ impl QuicPorts {
         });
     }
 
-    /// What metrics say of the limiter.
+    /// The values for metrics.
     pub(crate) fn reading(&self) -> QuicReading {
         QuicReading { handshakes: self.limiter.handshakes() as u64 }
     }
 
-    /// Says when a rush of connections is over, and lets go of ports that are not listened on any
-    /// more. Call it about once a second.
+    /// Does periodic work, about once a second: logs the end of an overload and drops closed ports
+    /// without connections.
     pub(crate) fn look(&self) {
         self.limiter.look();
         self.ports().retain(|port| {
@@ -338,7 +339,7 @@ impl QuicPorts {
         });
     }
 
-    /// Ends what is left, and sees that the last words leave.
+    /// Closes all connections and waits until their last packets are sent.
     pub(crate) async fn close(&self) {
         let workers = self.workers();
         for Worker { endpoint, .. } in &workers {
@@ -366,7 +367,7 @@ impl Port {
         self.workers.iter().map(|worker| worker.endpoint.open_connections()).sum()
     }
 
-    /// The sockets close with the last handle on their endpoints, which the accepting tasks have.
+    /// The sockets close with the last handle on their endpoints, held by the accepting tasks.
     fn close(&self) {
         for Worker { endpoint, .. } in &self.workers {
             endpoint.close(VarInt::from_u32(H3_NO_ERROR), b"");
@@ -375,7 +376,8 @@ impl Port {
 }
 
 impl Worker {
-    /// What was seen of a connection that does not start is not for another one with its id.
+    /// Drops the stored packets of a connection that does not start: another connection may use the
+    /// same id.
     fn forget(&self, incoming: &quinn::Incoming) {
         if let Some(initials) = &self.initials {
             initials.forget(incoming);
@@ -383,11 +385,11 @@ impl Worker {
     }
 }
 
-/// An endpoint on one of a port's sockets, for the worker with this number. What comes in is sorted
-/// and shown to `initials` first, where these are.
+/// An endpoint on one of a port's sockets, for the worker with this number. Received datagrams are
+/// dispatched to workers and recorded in `initials` before quinn reads them.
 ///
 /// # Errors
-/// The socket's.
+/// The socket's I/O error.
 fn open_endpoint(
     socket: UdpSocket,
     server: ServerConfig,
@@ -405,5 +407,5 @@ fn open_endpoint(
     Endpoint::new_with_abstract_socket(config, Some(server), socket, runtime)
 }
 
-/// For the connections' last packets.
+/// How long to wait for the connections' last packets.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);

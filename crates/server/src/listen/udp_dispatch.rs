@@ -1,9 +1,9 @@
-//! Datagrams that came to another worker's socket than the one that has their connection.
+//! Dispatches datagrams to the worker that has their connection.
 //!
-//! The kernel steers by the first datagram of what it joins (GRO), and it joins what comes from one
-//! address and port in one length, whatever connections it is of. A client with many connections on
-//! one socket would have packets dropped, or worse: an endpoint that does not know a connection
-//! resets it (RFC 9000 section 10.3).
+//! The kernel merges datagrams from one address and port (GRO), even if they belong to different
+//! connections, and steers them by the first one. A client with many connections on one socket
+//! would lose packets, or worse: an endpoint resets connections that it does not know (RFC 9000
+//! section 10.3).
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -22,15 +22,16 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use crate::handoff::relay::Predecessor;
 use crate::handshake::initials::InitialPackets;
 
-/// The workers of one port, each with a queue of what came to others, or to the next process.
+/// The workers of one port, each with a queue for datagrams that other sockets, or the successor,
+/// have received.
 pub(crate) struct DatagramDispatch {
     steering: Steering,
-    /// The process that had the port before, and the port.
+    /// The previous process, and the port's address.
     before: Option<(Arc<Predecessor>, SocketAddr)>,
-    /// Whether another process reads the port's sockets.
+    /// Whether the successor reads the port's sockets.
     left: AtomicBool,
     to: Vec<Sender<Datagram>>,
-    /// One for each worker, who alone reads it.
+    /// One receiver for each worker.
     at: Vec<Mutex<Receiver<Datagram>>>,
 }
 
@@ -40,7 +41,7 @@ struct Datagram {
 }
 
 impl DatagramDispatch {
-    /// For the port at an address, with the process that had it before, if there was one.
+    /// For the port at `address`. `before`: the previous process, if there is one.
     pub(crate) fn new(
         steering: Steering,
         before: Option<Arc<Predecessor>>,
@@ -52,11 +53,12 @@ impl DatagramDispatch {
         Self { steering, before, left: AtomicBool::new(false), to, at }
     }
 
-    /// Leaves the sockets to another process, or reads them again.
+    /// Leaves the sockets to the successor, or reads them again.
     pub(crate) fn leave(&self, leave: bool) {
         self.left.store(leave, Ordering::SeqCst);
         if !leave {
-            // Who waits for a queue alone has to look at its socket again.
+            // Wakes the workers that wait only for their queue, so that they read their sockets
+            // again.
             for queue in &self.to {
                 let _ =
                     queue.try_send(Datagram { meta: RecvMeta::default(), datagram: Vec::new() });
@@ -64,20 +66,20 @@ impl DatagramDispatch {
         }
     }
 
-    /// Whether another process reads the sockets.
+    /// Whether the successor reads the sockets.
     pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::SeqCst)
     }
 
-    /// Takes in what the other process has read.
+    /// Queues a datagram that the successor has relayed.
     pub(crate) fn deliver(&self, meta: RecvMeta, datagram: Vec<u8>) {
         if let Some(queue) = self.to.get(usize::from(self.steering.worker(&datagram))) {
             let _ = queue.try_send(Datagram { meta, datagram });
         }
     }
 
-    /// Takes what is `worker`'s out of its queue into the buffers. How many it filled; if none,
-    /// it is woken when something comes.
+    /// Moves a worker's queued datagrams into the buffers. Returns how many; if 0, the task is
+    /// woken by the next one.
     pub(crate) fn poll_take(
         &self,
         worker: u8,
@@ -90,7 +92,7 @@ impl DatagramDispatch {
         let mut taken = 0;
         for (buffer, meta) in bufs.iter_mut().zip(meta) {
             let Poll::Ready(Some(stray)) = queue.poll_recv(cx) else { break };
-            // All buffers are as long as the longest datagram.
+            // Each buffer is as long as the longest datagram.
             let length = stray.datagram.len().min(buffer.len());
             buffer[..length].copy_from_slice(&stray.datagram[..length]);
             *meta = RecvMeta { len: length, stride: length, ..stray.meta };
@@ -99,8 +101,8 @@ impl DatagramDispatch {
         taken
     }
 
-    /// Leaves in a buffer what is `worker`'s, and passes the rest on. A queue that is full loses
-    /// datagrams, as a socket does.
+    /// Keeps a worker's own datagrams in the buffer and forwards the others. Datagrams for a full
+    /// queue are dropped, as a socket would do.
     pub(crate) fn sort(&self, worker: u8, buffer: &mut [u8], meta: &mut RecvMeta) {
         let stride = meta.stride.max(1);
         let Some(received) = buffer.get_mut(..meta.len) else { return };
@@ -117,7 +119,7 @@ impl DatagramDispatch {
             if let Some((before, port)) = self.of_before(&received[at..end]) {
                 before.pass(*port, meta, &received[at..end]);
             } else if owner == worker {
-                // Only the last datagram may be shorter, so what stays has their length too.
+                // Only the last datagram may be shorter, so the kept ones have the same stride.
                 received.copy_within(at..end, kept);
                 kept += end - at;
             } else if let Some(queue) = self.to.get(usize::from(owner)) {
@@ -128,22 +130,22 @@ impl DatagramDispatch {
         meta.len = kept;
     }
 
-    /// The process before this one, if a datagram is for one of its connections.
+    /// The previous process, if a datagram belongs to one of its connections.
     fn of_before(&self, datagram: &[u8]) -> Option<&(Arc<Predecessor>, SocketAddr)> {
         self.before.as_ref().filter(|(before, _)| before.has(datagram))
     }
 }
 
-/// A few bursts of the kernel's, of 64 datagrams.
+/// A few bursts of 64 merged datagrams.
 const QUEUE: usize = 256;
 
-/// A socket of a worker.
+/// The UDP socket of a worker.
 pub(crate) struct WorkerSocket {
     pub(crate) socket: Arc<dyn AsyncUdpSocket>,
-    /// Which worker's it is, and what comes in for others.
+    /// The worker's number, and where datagrams of other workers go.
     pub(crate) worker: u8,
     pub(crate) dispatch: Arc<DatagramDispatch>,
-    /// Who reads first flights, where they are claimed in a store.
+    /// Records first flights, if they are claimed in a store.
     pub(crate) initials: Option<Arc<InitialPackets>>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -160,7 +162,7 @@ impl WorkerSocket {
             taken => return Poll::Ready(Ok(taken)),
         }
         if self.dispatch.is_left() {
-            // What is there is another process's. The queue wakes us.
+            // The successor reads the socket. The queue wakes this task.
             return Poll::Pending;
         }
         let count = ready!(self.poll_socket(cx, bufs, meta))?;
@@ -204,7 +206,7 @@ impl AsyncUdpSocket for WorkerSocket {
         let Some(initials) = &self.initials else { return Poll::Ready(Ok(count)) };
         for (buffer, meta) in bufs.iter().zip(meta.iter()).take(count) {
             let received = buffer.get(..meta.len).unwrap_or_default();
-            // The kernel may have joined datagrams of one length (GRO).
+            // The kernel may have merged datagrams (GRO).
             for datagram in received.chunks(meta.stride.max(1)) {
                 initials.see(meta.addr, datagram);
             }
@@ -245,7 +247,7 @@ mod tests {
         DatagramDispatch::new(Steering::new(workers), None, "127.0.0.1:443".parse().unwrap())
     }
 
-    /// A datagram for a worker of 4, with something in it.
+    /// A datagram for one of 4 workers.
     fn datagram(worker: u8, text: &str, length: usize) -> Vec<u8> {
         let mut datagram = vec![0x40, 0, worker];
         datagram.extend_from_slice(text.as_bytes());
@@ -295,7 +297,7 @@ mod tests {
         let mut meta = meta(60, 30);
         dispatch.sort(2, &mut buffer, &mut meta);
         assert_eq!((buffer, meta.len), (before, 60));
-        // All of it another's: an empty buffer is left, which quinn passes over.
+        // If all datagrams belong to others, the buffer is left empty, which quinn ignores.
         let mut buffer = datagram(2, "c", 30);
         let mut meta = RecvMeta { len: 30, stride: 30, ..meta };
         dispatch.sort(0, &mut buffer, &mut meta);

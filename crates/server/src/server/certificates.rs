@@ -1,9 +1,9 @@
-//! Certificates from an authority: kept valid beside the connections, and shown by the newest
-//! snapshot.
+//! Certificates from an ACME authority: ordered and renewed in the background, and installed in the
+//! newest snapshot.
 //!
-//! A manager of `firstflight-certificates` orders them and keeps them on disk. What it publishes takes the
-//! place of the certificates in the snapshot, as a reload does with a certificate file that has
-//! changed: sessions and connections go on.
+//! A manager of `firstflight-certificates` orders certificates and stores them on disk. A newly
+//! issued certificate replaces the one in the snapshot, as a reload does with a changed certificate
+//! file. Sessions and connections continue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,32 +25,32 @@ use crate::certificates::{CertificateSource, SiteCertificate, newer};
 use crate::context::{Stop, stopped};
 use crate::handler::acme_challenge::AcmeChallenges;
 
-/// Certificates from an authority, as long as the process lives.
+/// ACME certificates, for as long as the process lives.
 pub(crate) struct AcmeCertificates {
     responses: Answers,
     shelf: SharedCertificateStore,
     metrics: Arc<Metrics>,
-    /// What there is, and what is done about it.
+    /// The certificates and the state of their orders.
     states: ArcSwap<Vec<CertificateState>>,
     managed: Mutex<Option<ManagedCertificates>>,
 }
 
-/// What a configuration wants of an authority.
+/// The ACME settings and certificate names of a configuration.
 #[derive(Clone, PartialEq)]
 struct Wanted {
     config: AcmeConfig,
     names: Vec<Vec<String>>,
 }
 
-/// What another configuration means for the certificates.
+/// How a new configuration changes the ACME certificates.
 pub(crate) enum Change {
-    /// They are kept as before.
+    /// Nothing changes.
     None,
-    /// By these from now on, or no longer by any.
+    /// Another manager takes over; `None`: there are no ACME certificates any more.
     To(Option<Box<Opened>>),
 }
 
-/// A manager that has restored what it could, and asks nobody yet.
+/// A manager that has restored certificates from disk and has not contacted the authority yet.
 pub(crate) struct Opened {
     wanted: Wanted,
     manager: Manager<SharedCertificateStore>,
@@ -58,7 +58,7 @@ pub(crate) struct Opened {
 }
 
 impl AcmeCertificates {
-    /// `store`: what nodes share, where the configuration has it.
+    /// `store`: shared by the nodes of a cluster.
     ///
     /// # Errors
     /// [`ServerError::KeyEncryption`].
@@ -76,23 +76,23 @@ impl AcmeCertificates {
         })
     }
 
-    /// What is known of the certificate for these names.
+    /// The state of the certificate for these names.
     pub(crate) fn state(&self, names: &[String]) -> Option<CertificateState> {
         self.states.load().iter().find(|state| state.names == names).cloned()
     }
 
-    /// Responses to the authority's challenges.
+    /// The responses to the authority's challenges.
     pub(crate) fn challenges(&self) -> AcmeChallenges {
         AcmeChallenges::new(self.responses.clone(), self.metrics.clone())
     }
 
-    /// All that is known.
+    /// The states of all certificates.
     pub(crate) fn states(&self) -> Arc<Vec<CertificateState>> {
         self.states.load_full()
     }
 
-    /// Opens what a configuration needs and what is not open yet. Reads files, as the user that the
-    /// process has become.
+    /// Opens a manager if the configuration needs a new one. Reads files as the user that the
+    /// process runs as.
     ///
     /// # Errors
     /// [`ServerError::Acme`].
@@ -112,7 +112,7 @@ impl AcmeCertificates {
         Ok(Change::To(Some(Box::new(Opened { wanted, manager, states }))))
     }
 
-    /// The certificates that there are once a change is made.
+    /// The states of all certificates after a change.
     pub(crate) fn after(&self, change: &Change) -> Arc<Vec<CertificateState>> {
         match change {
             Change::None => self.states(),
@@ -122,7 +122,7 @@ impl AcmeCertificates {
     }
 }
 
-/// What a configuration wants of an authority; `None`: nothing.
+/// The certificates that a configuration wants from an authority, if any.
 fn wanted(config: &ServerConfig) -> Option<Wanted> {
     let names = config.acme_names();
     let acme = config.acme.clone().filter(|_| !names.is_empty())?;
@@ -130,8 +130,9 @@ fn wanted(config: &ServerConfig) -> Option<Wanted> {
 }
 
 impl Server {
-    /// Reads the certificates that an authority has issued before, and has them shown. To be called
-    /// as the user that the process runs as, once it is that: they are renewed by that user.
+    /// Restores the certificates that were issued earlier and installs them.
+    ///
+    /// Call this as the user that the process runs as: that user renews them.
     ///
     /// # Errors
     /// [`ServerError::Acme`].
@@ -144,7 +145,7 @@ impl Server {
 }
 
 impl ServerState {
-    /// The certificates that are shown, with what is done about them now.
+    /// Each site's installed certificate, with the state of its order.
     pub(crate) fn certificates(&self) -> Vec<SiteCertificate> {
         let mut certificates = self.shared.snapshot().certificates.clone();
         for one in &mut certificates {
@@ -155,10 +156,10 @@ impl ServerState {
         certificates
     }
 
-    /// Shows what an authority has issued by now, if it is not shown yet. All else stays as it is.
+    /// Installs certificates that were issued since the snapshot was built. Nothing else changes.
     ///
     /// # Errors
-    /// [`ServerError`]: what was issued is of no use. What was shown before is shown on.
+    /// [`ServerError`]: an issued certificate is unusable. The previous ones stay installed.
     pub(crate) async fn show_certificates(self: &Arc<Self>) -> Result<(), ServerError> {
         let config = self.config.lock().await;
         let (before, states) = (self.shared.snapshot(), self.acme.states());
@@ -176,17 +177,18 @@ impl ServerState {
     }
 }
 
-/// A manager that is open, or runs.
+/// A manager that is open or running.
 struct ManagedCertificates {
     wanted: Wanted,
     stage: Stage,
 }
 
 enum Stage {
-    /// Asks nobody yet: the server does not accept connections, by which the authority would come.
+    /// Contacts nobody yet: the authority validates over connections, which the server does not
+    /// accept yet.
     Open(Box<Opened>),
     Runs {
-        /// Dropped, the manager ends.
+        /// Stops the manager when it is dropped.
         end: oneshot::Sender<()>,
         manager: JoinHandle<()>,
         follower: JoinHandle<()>,
@@ -194,8 +196,8 @@ enum Stage {
 }
 
 impl ServerState {
-    /// Keeps certificates by a change from now on. The snapshot that shows what it has restored
-    /// is made before, from [`AcmeCertificates::after`].
+    /// Replaces the manager. The snapshot with the certificates that it has restored is built
+    /// before, from [`AcmeCertificates::after`].
     pub(crate) async fn keep_certificates(self: &Arc<Self>, change: Change) {
         let Change::To(opened) = change else { return };
         let mut managed = self.acme.managed.lock().await;
@@ -214,7 +216,7 @@ impl ServerState {
         *managed = Some(ManagedCertificates { wanted, stage });
     }
 
-    /// Connections are accepted: what is missing or old is requested from now on.
+    /// Starts ordering. Call this once connections are accepted.
     pub(crate) async fn start_orders(self: &Arc<Self>) {
         let mut managed = self.acme.managed.lock().await;
         if let Some(ManagedCertificates { wanted, stage }) = managed.take() {
@@ -226,7 +228,7 @@ impl ServerState {
         }
     }
 
-    /// Asks no more. An order that is under way is left to the next process.
+    /// Stops ordering. An unfinished order is left to the next process.
     pub(crate) async fn stop_orders(&self) {
         if let Some(managed) = self.acme.managed.lock().await.take() {
             managed.end().await;
@@ -251,17 +253,17 @@ impl ServerState {
 impl ManagedCertificates {
     async fn end(self) {
         let Stage::Runs { end, manager, follower } = self.stage else { return };
-        // First, because a reload waits here and has what the follower may wait for.
+        // First, because the caller may hold the lock on the configuration, which the follower
+        // waits for.
         follower.abort();
         drop(end);
         if timeout(ORDER_END_TIMEOUT, manager).await.is_err() {
-            warn!("an order at the authority does not end; it is left as it is");
+            warn!("an ACME order did not stop in time; it is abandoned");
         }
     }
 }
 
-/// Takes note of what a manager publishes, and has the newest certificates shown, until the manager
-/// has ended.
+/// Installs what a manager publishes, until the manager has ended.
 async fn follow(state: Arc<ServerState>, mut states: watch::Receiver<Vec<CertificateState>>) {
     let mut stop = state.shared.shutdown.subscribe();
     let mut failure = None;
@@ -271,7 +273,7 @@ async fn follow(state: Arc<ServerState>, mut states: watch::Receiver<Vec<Certifi
         let shown = state.show_certificates().await;
         let error = shown.as_ref().err().map(ToString::to_string);
         if let (Some(error), true) = (&error, error != failure) {
-            warn!("{error}; the certificates of before are shown until that is fixed");
+            warn!("{error}; the previous certificates stay in use until that is fixed");
         }
         failure = error;
         let goes_on = async {
@@ -294,18 +296,18 @@ fn log_certificates(opened: &Opened) {
     for state in &*opened.states.borrow() {
         let names = state.names.join(", ");
         match &state.issued {
-            Some(_) => info!("{names}: the certificate on disk is shown"),
+            Some(_) => info!("{names}: using the certificate on disk"),
             None => warn!(
-                "{names}: there is no certificate yet; until {} has issued one, clients are shown a \
-                 self-signed one that none of them trusts",
+                "{names}: there is no certificate yet; until {} has issued one, clients see a \
+                 self-signed certificate that they do not trust",
                 opened.wanted.config.directory
             ),
         }
     }
 }
 
-/// For a manager to leave its order, which takes it three seconds at most.
+/// How long a manager has to stop; it needs three seconds at most.
 const ORDER_END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After a snapshot could not be made, because some other file is of no use just now.
+/// The time between attempts to build a snapshot, for example while another file is unusable.
 const RETRY: Duration = Duration::from_secs(10);

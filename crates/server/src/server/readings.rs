@@ -1,4 +1,4 @@
-//! What metrics read when somebody asks: the gate, the store, the keys, the configuration.
+//! Collects the values of metrics that are read on demand: gate, store, ticket keys, configuration.
 
 use firstflight_replay::RegisterStatistics;
 use firstflight_store::{CLAIM_TIME_BOUNDS, StoreStatistics};
@@ -57,7 +57,7 @@ impl ServerState {
     }
 }
 
-/// One that nobody trusts is none, however long it lasts.
+/// A site without a certificate has a self-signed placeholder, whose expiry says nothing.
 fn certificates(certificates: &[SiteCertificate]) -> Vec<CertificateReading> {
     let there = certificates.iter().filter(|one| !one.is_missing());
     let reading = |one: &SiteCertificate| {

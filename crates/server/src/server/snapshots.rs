@@ -1,4 +1,4 @@
-//! Makes snapshots of configurations: certificates, TLS, sites.
+//! Builds snapshots of configurations: certificates, TLS, sites.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,25 +21,25 @@ use crate::listen::serves_http3;
 use crate::route::Snapshot;
 use crate::route::sites::Sites;
 
-/// What snapshots are built on, and what outlives them.
+/// Builds snapshots, and holds what outlives them.
 pub(crate) struct SnapshotBuilder {
     pub(crate) ring: Arc<TicketRing>,
-    /// Address tokens, and which of them are spent.
+    /// Address tokens, and the record of spent ones.
     pub(crate) tokens: QuicTokens,
-    /// Where the configuration asks for a self-signed certificate.
+    /// The self-signed certificate, if the configuration wants one.
     self_signed: Option<Identity>,
-    /// Where it asks for none at all.
+    /// Certificates of the development authority, if the configuration names no certificate.
     development: OnceLock<Development>,
-    /// What is listened on.
+    /// The listeners' addresses.
     addresses: Vec<SocketAddr>,
-    /// Opened once the process has given up its privileges.
+    /// Opened after the process has dropped its privileges.
     pub(crate) key_log: Option<Arc<ServerKeyLog>>,
-    /// What authorities that ask whose a name is are shown.
+    /// Certificates for ACME challenges over TLS (RFC 8737).
     challenges: Arc<dyn ChallengeCertificates>,
 }
 
 impl SnapshotBuilder {
-    /// For a server that listens on `addresses`.
+    /// A builder for a server that listens on `addresses`.
     ///
     /// # Errors
     /// [`ServerError`] of the self-signed certificate.
@@ -49,7 +49,7 @@ impl SnapshotBuilder {
         addresses: &[SocketAddr],
         challenges: Arc<dyn ChallengeCertificates>,
     ) -> Result<Self, ServerError> {
-        // Made once: clients that trust it go on to do so after a reload.
+        // Made once, so that clients which trust it still do after a reload.
         let self_signed = match &config.certificate {
             CertificateSource::Files { .. }
             | CertificateSource::Development
@@ -65,7 +65,7 @@ impl SnapshotBuilder {
         Ok(Self { ring, tokens, self_signed, development, addresses, key_log, challenges })
     }
 
-    /// Each site's certificate, under the site's names. `states`: those of an authority.
+    /// Each site's certificate, with the site's names. `states`: those of ACME certificates.
     fn identities(
         &self,
         config: &ServerConfig,
@@ -113,18 +113,18 @@ impl SnapshotBuilder {
         }
     }
 
-    /// What makes certificates where the configuration has none; made when it is first asked.
+    /// The development certificates, created on first use.
     fn development(&self) -> &Development {
         self.development.get_or_init(|| Development::of_this_user(&self.addresses))
     }
 
-    /// The same, if it has been asked.
+    /// The development certificates, if they are in use.
     pub(crate) fn development_in_use(&self) -> Option<&Development> {
         self.development.get()
     }
 
-    /// Checks a configuration, and reads its files. `pools`: those of the snapshot before;
-    /// `states`: the certificates that an authority has issued.
+    /// Checks a configuration and reads its files. `pools`: those of the previous snapshot.
+    /// `states`: those of ACME certificates.
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the fix.
@@ -149,12 +149,12 @@ impl SnapshotBuilder {
         self.with(number, config, (sites, pools), identities, states)
     }
 
-    /// The snapshot before, with what an authority has issued since in the place of those
-    /// certificates alone. No other file is read: one that is of no use just now is no reason to
-    /// show an old certificate elsewhere.
+    /// A copy of the previous snapshot with newly issued ACME certificates.
+    ///
+    /// No other file is read: an unusable file must not delay the renewal of other certificates.
     ///
     /// # Errors
-    /// [`ServerError::Tls`]: what was issued is of no use.
+    /// [`ServerError::Tls`]: an issued certificate is unusable.
     pub(crate) fn with_issued(
         &self,
         before: &Snapshot,
@@ -201,14 +201,14 @@ impl SnapshotBuilder {
     }
 }
 
-/// The same for QUIC. Certificate, ring and key log are shared; a ticket is good for one of both
-/// alone, as the library sees to.
+/// The TLS settings for QUIC. Certificate, ticket ring and key log are shared. BoringSSL sees to it
+/// that a ticket from TCP does not resume over QUIC, nor the other way round.
 fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
     let alpn: &[u8] = match content {
         Content::PingPong => b"firstflight-ping-pong",
         Content::Sites(_) => b"h3",
     };
-    // RFC 8737 section 3 is about TLS over TCP.
+    // RFC 8737 section 3 defines the challenge for TLS over TCP only.
     AcceptorConfig { alpn: vec![alpn.to_vec()], challenges: None, ..config.clone() }
 }
 
@@ -234,7 +234,7 @@ fn acceptor(
         early_data: config.early_data.enabled,
         sealer: Some(ring),
         tickets: tls.tickets,
-        // A ticket outlives its key otherwise, and is offered in vain.
+        // A ticket must not outlive its key, or clients would offer it in vain.
         ticket_lifetime: lifetime,
         key_log: builder.key_log.clone().map(|log| log as Arc<dyn KeyLog>),
         challenges: (!config.acme_names().is_empty()).then(|| builder.challenges.clone()),
@@ -251,7 +251,8 @@ fn site_names(content: &Content) -> impl Iterator<Item = &String> {
     sites.iter().flat_map(|site| &site.names)
 }
 
-/// The names of the sites whose certificate nobody has provided for; `None`: there is no such site.
+/// The names of the sites that no certificate is configured for. Returns `None` if there is no such
+/// site.
 fn unprovided_names(config: &ServerConfig) -> Option<Vec<&String>> {
     if config.certificate != CertificateSource::Development {
         return None;
@@ -271,8 +272,8 @@ fn setting(text: &str) -> ServerError {
     ServerError::Config(ConfigError::Setting(text.to_owned()))
 }
 
-/// A key log that is handed to TLS before its file is open: keys are read with the privileges of
-/// the start, and files are written without them. Takes no lines before it is open.
+/// A key log that TLS has before its file is open: the settings are read with the privileges of the
+/// start, and files are written without them. Ignores lines until it is open.
 pub(crate) struct ServerKeyLog {
     path: PathBuf,
     file: OnceLock<KeyLogFile>,
@@ -287,7 +288,7 @@ impl ServerKeyLog {
         &self.path
     }
 
-    /// Opens the file, unless that was done before.
+    /// Opens the file, unless it is open.
     ///
     /// # Errors
     /// [`TlsError::File`].
