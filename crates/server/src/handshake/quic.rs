@@ -1,4 +1,4 @@
-//! TLS over QUIC, up to early data accepted or refused; what follows is HTTP/3's or ping-pong's.
+//! TLS over QUIC up to the decision about early data. HTTP/3 or ping-pong follows.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,21 +23,21 @@ use crate::http::{Shared, h3, ping_pong};
 use crate::observe::metrics::ConnectionMetrics;
 use crate::route::Snapshot;
 
-/// A connection that starts.
+/// A new connection.
 pub(crate) struct NewConnection<P> {
     pub(crate) incoming: Incoming,
-    /// Dropped when the handshake is complete, or has failed.
+    /// Released when the handshake has completed or failed.
     pub(crate) permit: P,
-    /// With a store, what came in on the endpoint.
+    /// The first packets received on the endpoint, if flights are claimed in a store.
     pub(crate) initials: Option<Arc<InitialPackets>>,
-    /// The port it came to.
+    /// The local port.
     pub(crate) port: u16,
 }
 
-/// Serves one connection, from its first packet to its end.
+/// Serves one connection from its first packet to its end.
 ///
 /// # Errors
-/// Why it ended before it was one.
+/// Why the handshake failed.
 pub(crate) async fn serve<P>(
     handshakes: Arc<Handshakes>,
     new: NewConnection<P>,
@@ -69,8 +69,8 @@ pub(crate) async fn serve<P>(
     let origin = Origin { client, local, snapshot, metrics, alt_svc: None };
     let (connection, completion) = Connection::new(shared.clone(), origin, negotiated);
     let handshake = async {
-        // It says whether early data was accepted, which is a client's question; and ends as well
-        // when the connection does.
+        // quinn reports whether early data was accepted, which only a client needs. The future also
+        // ends when the connection does.
         handshake.await;
         drop(permit);
         if quic.close_reason().is_none() {
@@ -89,19 +89,20 @@ pub(crate) async fn serve<P>(
         () = handshake => {}
         () = served => {}
     }
-    // Nothing more is to be sent, or to be waited for.
+    // There is nothing left to send or to wait for.
     close_connection(&quic, VarInt::from_u32(H3_NO_ERROR), b"");
     Ok(())
 }
 
-/// Accepts a connection. The flight's claim is settled before TLS answers its ClientHello: over
-/// QUIC what is lost of early data is sent again after the handshake, so a flight may not be
-/// accepted that has no record. `initials`: with a store, what came in on the endpoint.
+/// Accepts a connection. The flight's claim is settled before TLS answers the ClientHello. Over
+/// QUIC, lost early data is sent again after the handshake, so a flight without a record must not
+/// be accepted. `initials`: the first packets received on the endpoint, if flights are claimed in a
+/// store.
 ///
-/// `None`: its client was asked to show its address by a Retry, or there is no HTTP/3 any more.
+/// Returns `None` if the client was sent a Retry, or if HTTP/3 has been disabled meanwhile.
 ///
 /// # Errors
-/// The handshake's.
+/// The handshake failed.
 pub(crate) async fn accept(
     handshakes: &Handshakes,
     snapshot: &Snapshot,
@@ -117,14 +118,14 @@ pub(crate) async fn accept(
     let outcome = Arc::new(Mutex::new(ClaimOutcome::default()));
     let (mut session, mut withheld, mut redeemed) = (None, None, false);
     let arrival = shared.gate.arrival();
-    // TLS has not been given anything yet.
+    // TLS has received nothing yet.
     let heard_at = shared.gate.heard_at(None);
     let judge = match initials {
         None => judge(shared.clone(), outcome.clone(), (arrival, heard_at)),
         Some(initials) => {
             let arrived = initials.of(&incoming).await;
-            // First the token, then the claim: a client that is sent away has to find its flight
-            // unclaimed when it comes back.
+            // The token comes before the claim: a client that is sent a Retry must find its flight
+            // unclaimed when it returns.
             if is_spent(handshakes, &incoming, arrived.as_ref()).await {
                 shared.observers.metrics.quic.refused.count(QuicRefusal::TokenSpent);
                 let _ = incoming.retry();
@@ -150,10 +151,11 @@ pub(crate) async fn accept(
     let ClaimOutcome { mut flight, mut refused, claim } =
         std::mem::take(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(Refused::Gate(Refusal::HandedOver)) = refused {
-        // Nothing of it has run, as nobody serves the connection yet. Its client sends again what
-        // was refused: another process's copy must not have run by then.
+        // Nothing of it has been executed, because the connection is not served yet. Its client
+        // will send the refused requests again; a copy must not have been executed by the successor
+        // before that.
         match shared.gate.claim(&facts, (arrival, heard_at), false).await {
-            // Too late for TLS to accept it, but it has its record.
+            // Too late for TLS to accept the early data, but the flight has its record.
             Ok(theirs) if theirs.won() => recorded = true,
             Ok(theirs) => flight = Some(theirs),
             Err(Refused::Gate(Refusal::HandedOver)) => return Err(ConnectionError::LocallyClosed),
@@ -172,7 +174,7 @@ pub(crate) async fn accept(
     Ok(Some((connecting, negotiated)))
 }
 
-/// Claims the flight in this process's own register, while TLS asks.
+/// Claims the flight in this process's register when TLS asks.
 fn judge(
     shared: Arc<Shared>,
     outcome: Arc<Mutex<ClaimOutcome>>,
@@ -185,8 +187,8 @@ fn judge(
     })
 }
 
-/// Whether a connection came with a NEW_TOKEN token that another node has accepted before, or that
-/// cannot be looked for because nothing is known of its first packet.
+/// Whether a NEW_TOKEN token was accepted before by another node, or cannot be checked because the
+/// first packet was not recorded.
 async fn is_spent(
     handshakes: &Handshakes,
     incoming: &Incoming,
@@ -196,32 +198,32 @@ async fn is_spent(
         return false;
     }
     match arrived.and_then(|arrived| handshakes.tokens.serial(&arrived.token)) {
-        // What the store can't say this process's own log has said already.
+        // If the store is unreachable, this process's own record decides, which quinn has checked.
         Some(token) => handshakes.ring.spend_everywhere(token).await.unwrap_or(false),
         None => true,
     }
 }
 
-/// What was settled of a connection before it starts.
+/// The claim of a connection that has not started yet.
 pub(crate) struct SettledClaim {
-    /// The flight and what became of its claim; `None`: there is no flight.
+    /// The flight and the outcome of its claim; `None`: the connection has no flight.
     claim: Option<(OfferedFlight, Result<Flight, Refused>)>,
     /// When the claim was requested.
     began: Instant,
-    /// The session of its single-use ticket, if it has one.
+    /// The session of a single-use ticket, if the client offered one.
     pub(crate) session: Option<OpenedTicket>,
-    /// Why early data is refused whatever the ClientHello says, if so.
+    /// Why early data is refused regardless of the ClientHello, if it is.
     pub(crate) withheld: Option<Refused>,
 }
 
 impl SettledClaim {
-    /// Nothing is known of the connection's ClientHello: early data is refused.
+    /// Nothing is known about the ClientHello, so early data is refused.
     pub(crate) fn unseen() -> Self {
         Self { claim: None, began: Instant::now(), session: None, withheld: None }
     }
 
-    /// Rehearses a ClientHello, and claims the flight in the store if TLS would accept its early
-    /// data. `early_data`: whether the configuration wants any.
+    /// Processes a ClientHello on a temporary TLS machine, and claims the flight in the store if
+    /// TLS would accept its early data. `early_data`: whether the configuration enables early data.
     pub(crate) async fn settle(
         handshakes: &Handshakes,
         (crypto, early_data): (&ServerCrypto, bool),
@@ -246,7 +248,8 @@ impl SettledClaim {
             if let Some(why) = ticket.withheld {
                 settled.withheld = Some(Refused::Shared(SharedRefusal::Store(why)));
             }
-            // Who has taken a session out of the store has its flight for himself.
+            // Only one connection gets a session out of the store, so the flight has no other
+            // claimant.
             redeemed = matches!(ticket.session, OpenedTicket::Session(_));
             settled.session = Some(ticket.session.clone());
             (rehearsal, heard_at) = rehearse(Some(ticket.session));
@@ -259,9 +262,9 @@ impl SettledClaim {
         settled
     }
 
-    /// The judge of the connection, which leaves its outcome. It accepts the flight that was
-    /// settled and no other: anybody can send Initial packets, and quinn may have read another
-    /// ClientHello than was rehearsed.
+    /// The judge of the connection, which records its decision in `outcome`. It accepts only the
+    /// flight that was claimed: anybody can send Initial packets, so quinn may have processed
+    /// another ClientHello.
     pub(crate) fn judge(self, outcome: Arc<Mutex<ClaimOutcome>>) -> EarlyDataJudge {
         let began = self.began;
         Box::new(move |facts: &Handshake| {
@@ -278,7 +281,7 @@ impl SettledClaim {
     }
 }
 
-/// What the judge has decided.
+/// The judge's decision.
 #[derive(Default)]
 pub(crate) struct ClaimOutcome {
     pub(crate) flight: Option<Flight>,
@@ -287,8 +290,8 @@ pub(crate) struct ClaimOutcome {
 }
 
 impl ClaimOutcome {
-    /// Notes what became of the flight's claim. `began`: when it was
-    /// asked for. Whether TLS is to accept the early data.
+    /// Records the outcome of the flight's claim, requested at `began`. Returns whether TLS is to
+    /// accept the early data.
     pub(crate) fn note(&mut self, claim: Result<Flight, Refused>, began: Instant) -> bool {
         self.claim = Some((began, Instant::now()));
         match claim {

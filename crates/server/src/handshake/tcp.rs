@@ -1,4 +1,4 @@
-//! TLS over TCP, up to early data accepted or refused; what follows is HTTP's or ping-pong's.
+//! TLS over TCP up to the decision about early data. HTTP or ping-pong follows.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::http::stream::Socket;
 use crate::http::{h1_h2, ping_pong};
 use crate::route::Snapshot;
 
-/// Serves one connection, from its ClientHello to its end.
+/// Serves one connection from its ClientHello to its end.
 pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Origin) {
     let shared = &handshakes.shared;
     let (client, accepted_at) = (origin.client, origin.metrics.accepted_at());
@@ -47,7 +47,7 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Origi
     if negotiated.tls.alpn.as_deref() == Some(ACME_TLS_ALPN) {
         origin.metrics.has_no_handshake();
         debug!("{client}: an authority has validated {:?}", negotiated.tls.server_name);
-        // Its handshake is all that there is to it (RFC 8737 section 3).
+        // The validation ends with the handshake (RFC 8737 section 3).
         let _ = timeout_at(deadline, stream.shutdown()).await;
         return socket.linger().await;
     }
@@ -68,9 +68,9 @@ pub(crate) async fn serve(handshakes: &Handshakes, tcp: TcpStream, origin: Origi
     }
 }
 
-/// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled: a
-/// flight whose claim is not known is then refused by TLS, so that nothing of it runs early, and
-/// the client sends its request again by itself.
+/// Accepts a connection. Nothing of the handshake is sent before the flight's claim is settled. If
+/// the claim is unknown, TLS refuses early data: nothing of it is executed, and the client sends
+/// its request again.
 async fn accept(
     handshakes: &Handshakes,
     snapshot: &Snapshot,
@@ -89,7 +89,8 @@ async fn accept(
                 if let Some(why) = ticket.withheld {
                     refused = Some(Refused::Shared(SharedRefusal::Store(why)));
                 }
-                // Who has taken a session out of the store has its flight for himself.
+                // Only one connection gets a session out of the store, so the flight has no other
+                // claimant.
                 redeemed = matches!(ticket.session, OpenedTicket::Session(_));
                 accepting.provide_session(ticket.session);
             }
@@ -113,7 +114,8 @@ async fn accept(
     let unspent = match flight {
         Some(_) => None,
         None => {
-            // Later than the ClientHello came: the record lives a little longer for that.
+            // This is later than the ClientHello arrived, so the record lives slightly longer than
+            // needed.
             let heard_at = heard_at.unwrap_or_else(|| gate.heard_at(None));
             Unspent::left_by(&facts, (arrival, heard_at), refused, redeemed)
         }

@@ -1,14 +1,14 @@
-//! Where the requests of an HTTP/1.1 connection start and end (RFC 9112 sections 2.2, 6 and 7.1),
-//! followed beside the HTTP library, which gets no byte beyond a head before it has read that head.
+//! Follows the framing of an HTTP/1.1 connection's requests (RFC 9112 sections 2.2, 6 and 7.1) next
+//! to the HTTP library, and withholds what follows a head until the library has read that head.
 //!
-//! The library reads a trailer section to the next CRLF CRLF, whatever its lines end with. Behind a
-//! bare LF that is the end of a later request's head, and all requests up to there are lost
-//! (docs/reports/hyper-trailer-section.md). Here chunks and trailers are read strictly. Which kind
-//! of body a head announces is for the library to say, so that both cannot disagree about it.
+//! hyper reads a trailer section up to the next CRLF CRLF, whatever ends its lines. After a bare LF
+//! that is the end of a later request's head, and all requests in between are lost
+//! (docs/reports/hyper-trailer-section.md). Chunks and trailers are therefore parsed strictly here.
+//! Which body a head announces is left to the library, so that the two parsers cannot disagree.
 
 use std::time::{Duration, Instant};
 
-/// Follows the requests of one connection. It keeps no bytes.
+/// The framing of one connection's requests. It stores no bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Framing {
     stage: Stage,
@@ -20,17 +20,17 @@ enum Stage {
     #[default]
     Start,
     Head(Head),
-    /// Behind a head that the library has not read yet.
+    /// After a head that the library has not read yet.
     HeadEnd,
-    /// In a body of which this many bytes are left.
+    /// In a body with this many bytes left.
     Length(u64),
     Chunked(Chunked),
-    /// Behind the last request: the bytes belong to another protocol.
+    /// After the last request: the bytes belong to another protocol.
     Tunnel,
     Malformed,
 }
 
-/// A position in a head, whose lines may end with LF alone (RFC 9112 section 2.2).
+/// The position in a head, whose lines may end with a bare LF (RFC 9112 section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Head {
     Line,
@@ -38,12 +38,12 @@ enum Head {
     LfCr,
 }
 
-/// A position in a chunked body (RFC 9112 section 7.1), whose lines end with CRLF.
+/// The position in a chunked body (RFC 9112 section 7.1), whose lines end with CRLF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunked {
     SizeStart,
     Size(u64),
-    /// Behind the digits: white space and extensions.
+    /// After the digits: white space and extensions.
     Extension(u64),
     SizeLf(u64),
     Data(u64),
@@ -57,8 +57,8 @@ enum Chunked {
 }
 
 impl Framing {
-    /// Takes the next bytes, and returns how many of them the library may read now. The rest has to
-    /// be given again once the framing is no longer [waiting](Self::is_waiting), unless it is
+    /// Scans the next bytes and returns how many of them the library may read now. The caller scans
+    /// the rest again once the framing no longer [waits](Self::is_waiting), unless it is
     /// [malformed](Self::is_malformed).
     pub(crate) fn scan(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
@@ -71,33 +71,34 @@ impl Framing {
         at
     }
 
-    /// The library has read a head, whose body has this length or, if it has none, comes in chunks.
+    /// Called when the library has read a head. `length` is the length of its body, or `None` for a
+    /// chunked body.
     pub(crate) fn head_read(&mut self, length: Option<u64>) {
         self.stage = match (self.stage, length) {
             (Stage::HeadEnd, Some(0)) => Stage::Start,
             (Stage::HeadEnd, Some(length)) => Stage::Length(length),
             (Stage::HeadEnd, None) => Stage::Chunked(Chunked::SizeStart),
-            // It has read a head where there is none.
+            // The library has found a head where there is none.
             _ => Stage::Malformed,
         };
     }
 
-    /// The connection has become a tunnel.
+    /// Called when the connection has become a tunnel.
     pub(crate) fn become_tunnel(&mut self) {
         self.stage = Stage::Tunnel;
     }
 
-    /// Whether the library has to read a head first.
+    /// Whether the library has to read a head before more bytes may pass.
     pub(crate) fn is_waiting(&self) -> bool {
         self.stage == Stage::HeadEnd
     }
 
-    /// Whether the bytes that follow cannot be read.
+    /// Whether the framing is malformed. No further bytes can be parsed.
     pub(crate) fn is_malformed(&self) -> bool {
         self.stage == Stage::Malformed
     }
 
-    /// Takes one byte, or several alike. `None`: the library may not read any.
+    /// Scans one byte, or several of the same kind. Returns `None` if the library may not read any.
     fn step(&mut self, bytes: &[u8]) -> Option<usize> {
         let byte = bytes[0];
         let mut count = 1;
@@ -142,7 +143,7 @@ impl Framing {
 }
 
 impl Chunked {
-    /// The position behind a byte that is no data. `None`: the byte must not be there.
+    /// The position after a byte of the framing. Returns `None` if the byte is invalid.
     fn next(self, byte: u8) -> Option<Self> {
         Some(match (self, byte) {
             (Self::SizeStart, _) => Self::Size(digit(byte)?),
@@ -172,30 +173,31 @@ fn digit(byte: u8) -> Option<u64> {
     char::from(byte).to_digit(16).map(u64::from)
 }
 
-/// How many of these bytes are among the next `left`.
+/// The number of these bytes that belong to the next `left`.
 fn up_to(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
 }
 
-/// Reads one direction of a connection, in pieces of any size, as frames (RFC 9113 section 4.1).
+/// Counts the HTTP/2 frames in one direction of a connection (RFC 9113 section 4.1). Accepts pieces
+/// of any size.
 #[derive(Debug, Default)]
 pub(crate) struct FrameMeter {
-    /// Bytes of the preface that are still to come.
+    /// Bytes of the preface that are missing.
     preface: usize,
     head: [u8; HEAD],
-    /// Bytes of the head that are there, and of the payload that are not.
+    /// Bytes of the frame header that have arrived, and bytes of the payload that have not.
     have: usize,
     left: usize,
 }
 
-/// What was in some bytes.
+/// The frames in some bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FrameCounts {
     /// Bytes of DATA frames.
     pub(crate) data: u64,
     /// HEADERS frames.
     pub(crate) requests: u64,
-    /// Frames that carry nothing of a request: SETTINGS, PING, PRIORITY and what nobody knows.
+    /// Frames without a part of a request: SETTINGS, PING, PRIORITY and unknown types.
     pub(crate) idle: u64,
 }
 
@@ -204,12 +206,12 @@ const HEAD: usize = 9;
 const PREFACE: usize = 24;
 
 impl FrameMeter {
-    /// For what a client sends.
+    /// For the client's direction, which starts with the preface.
     pub(crate) fn of_client() -> Self {
         Self { preface: PREFACE, ..Self::default() }
     }
 
-    /// Takes the next bytes.
+    /// Counts the next bytes.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> FrameCounts {
         let mut counts = FrameCounts::default();
         bytes = &bytes[take(&mut self.preface, bytes.len())..];
@@ -247,7 +249,7 @@ impl FrameMeter {
     }
 }
 
-/// Takes up to `most` away; how many.
+/// Subtracts up to `most` from `left`. Returns how much.
 fn take(left: &mut usize, most: usize) -> usize {
     let count = most.min(*left);
     *left -= count;
@@ -260,9 +262,9 @@ const RST_STREAM: u8 = 3;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-/// How many frames without a request a client may send: a thousand at once, a hundred a second, and
-/// two with each request. A browser sends ten in all; one that is pinged to measure a path, a few a
-/// second.
+/// Limits frames that carry no part of a request: a thousand at once, a hundred a second, and two
+/// with each request. A browser sends ten in all; a client that measures the path with PING frames
+/// sends a few a second.
 #[derive(Debug)]
 pub(crate) struct IdleFrameLimit {
     left: u64,
@@ -274,7 +276,7 @@ impl IdleFrameLimit {
         Self { left: AT_ONCE, since: now }
     }
 
-    /// Takes note of what came. False: it is too much.
+    /// Counts received frames. Returns false if the limit is exceeded.
     pub(crate) fn allows(&mut self, counts: FrameCounts, now: Instant) -> bool {
         let seconds = now.saturating_duration_since(self.since).as_secs();
         self.since += Duration::from_secs(seconds);
@@ -297,8 +299,8 @@ mod tests {
 
     const CHUNKED: &str = "POST / HTTP/1.1\r\n\r\n";
 
-    /// Gives all bytes in pieces of these sizes; the heads have bodies of these lengths. Returns
-    /// how many bytes the library may read, and how many heads there were.
+    /// Scans all bytes in pieces of this size, where the heads have bodies of these lengths.
+    /// Returns how many bytes the library may read, and the number of heads.
     fn pass(bytes: &[u8], piece: usize, bodies: &[Option<u64>]) -> (usize, usize, Framing) {
         let mut framing = Framing::default();
         let (mut passed, mut heads) = (0, 0);
@@ -319,8 +321,8 @@ mod tests {
         (passed, heads, framing)
     }
 
-    /// How much of a chunked body passes, however it is cut; `None`: all of it, and the request
-    /// that follows.
+    /// The offset at which a chunked body is refused, for every piece size. Returns `None` if the
+    /// body and the request after it pass.
     fn refused_at(body: &str) -> Option<usize> {
         let bytes = format!("{CHUNKED}{body}GET /next HTTP/1.1\r\n\r\n");
         let outcomes: Vec<_> = (1..=bytes.len())
@@ -400,7 +402,7 @@ mod tests {
         assert!(framing.is_malformed());
     }
 
-    /// A request: whether its body comes in chunks, the chunks, and the number of trailer fields.
+    /// A request: whether its body is chunked, its chunks, and the number of trailer fields.
     fn request() -> impl Strategy<Value = (bool, Vec<Vec<u8>>, usize)> {
         let chunk = prop::collection::vec(prop::sample::select(&b"\r\n0a"[..]), 1..40);
         (any::<bool>(), prop::collection::vec(chunk, 0..4), 0usize..3)
@@ -492,7 +494,7 @@ mod h2_frames_tests {
         assert!(!limit.allows(idle(1), began));
         assert!(limit.allows(idle(100), after(1)));
         assert!(!limit.allows(idle(1), after(1)));
-        // No more than at first, however long it lasts.
+        // The limit does not grow beyond its initial value.
         assert!(!limit.allows(idle(1001), after(1_000_000)));
         let mut limit = IdleFrameLimit::new(began);
         for _ in 0..10_000 {

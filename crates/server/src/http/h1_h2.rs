@@ -1,5 +1,22 @@
-//! HTTP/1.1 or HTTP/2 on one connection: one task for the library, its streams, the handshake and
-//! the time limits.
+//! HTTP/1.1 and HTTP/2: one task drives the library, its streams, the handshake and the time limits
+//! of a connection.
+//!
+//! # Why one task
+//!
+//! BoringSSL completes a handshake by reading, and an HTTP library does not read while it waits for
+//! a response. A held request would wait forever. So `share` splits the TLS stream into a part for
+//! the library and a [`HandshakeDriver`], and one task polls both, since a socket wakes only the
+//! last task that polled it.
+//!
+//! HTTP/2 streams run on this task too. They end with the connection, and a response that is ready
+//! immediately leaves in one write with the server's flight. For that the library's reads must not
+//! send anything: hyper reads on between taking a request and answering it, and would send the
+//! flight first. The driver, which is polled after the library, sends what no response took along.
+//!
+//! WebSocket tunnels also run here. Over HTTP/1.1 hyper hands the stream over when the tunnel
+//! opens, but the stream still wakes this task and sends at the end of its turn. A tunnel's request
+//! lasts as long as the tunnel, so the limits, the drain and the log apply to it without further
+//! rules.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,7 +41,7 @@ use crate::http::stream::Socket;
 use crate::http::stream::{ConnectionStream, StreamProgress, StreamTask, StreamTasks};
 use crate::http::stream::{FramedStream, RequestFraming};
 
-/// Serves HTTP until the connection ends. Returns whether it ended as both sides meant it to.
+/// Serves HTTP until the connection ends. Returns whether it ended cleanly.
 pub(crate) async fn serve(
     connection: &Arc<Connection>,
     stream: SharedStream<Socket>,
@@ -52,8 +69,8 @@ pub(crate) async fn serve(
         ended: None,
         completion,
         progress,
-        // HTTP/1.1 has no word for a request that comes too late: a kept connection ends with
-        // its next response, if another process has taken over.
+        // HTTP/1.1 cannot tell a client that its request was not processed. After a handover, a
+        // kept connection ends with its next response instead.
         stopping: Box::pin(next_stop(
             Stop::No,
             stop,
@@ -63,7 +80,7 @@ pub(crate) async fn serve(
     .await
 }
 
-/// The HTTP library's side, by the protocol that was negotiated (ALPN, RFC 7301).
+/// The HTTP library's connection, by the protocol negotiated with ALPN (RFC 7301).
 enum Library {
     Http1(Pin<Box<Http1>>),
     Http2(Pin<Box<http2::Connection<TokioIo<ConnectionStream>, HttpService, StreamTasks>>>),
@@ -81,7 +98,7 @@ impl Library {
         let limits = &connection.snapshot.limits;
         if connection.facts().tls.alpn.as_deref() == Some(b"h2") {
             let service = HttpService::new(connection.clone(), driver, None);
-            // Rapid resets (CVE-2023-44487) meet the library's own limits.
+            // hyper limits rapid resets (CVE-2023-44487) by itself.
             let connection = http2::Builder::new(spawned)
                 .timer(TokioTimer::new())
                 .enable_connect_protocol()
@@ -92,7 +109,7 @@ impl Library {
         }
         let requests = RequestFraming::default();
         let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
-        // The clock below times heads and idle connections, of both protocols alike.
+        // `TimeLimits` applies the limits on heads and idle connections for both protocols.
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(None)
@@ -110,7 +127,7 @@ impl Library {
         }
     }
 
-    /// Ends the connection after the requests that are running.
+    /// Ends the connection after the running requests.
     fn finish(&mut self) {
         match self {
             Self::Http1(connection) => connection.as_mut().graceful_shutdown(),
@@ -131,7 +148,8 @@ struct ConnectionTask {
     tunnels: Vec<StreamTask>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
-    /// Once the library has ended: whether well. Its last words may still have to be sent.
+    /// Set when the library has ended: whether it ended cleanly. Its last bytes may still be
+    /// unsent.
     ended: Option<bool>,
     completion: Completion,
     progress: StreamProgress,
@@ -160,7 +178,7 @@ impl Future for ConnectionTask {
             (_, Poll::Ready(Some(ended_well))) => return Poll::Ready(ended_well),
             _ => {}
         }
-        // Over HTTP/1.1 the response says so.
+        // Over HTTP/1.1 the response itself says so (`Connection: close`).
         let is_last = !this.connection.snapshot.keep_alive || this.connection.is_overtaken();
         if is_last && this.library.is_http2() && this.connection.requests_seen() > 0 {
             this.finish(cx);
@@ -176,8 +194,8 @@ impl Future for ConnectionTask {
 }
 
 impl ConnectionTask {
-    /// The library first, the handshake after it: a response that is there at once then leaves
-    /// in one write with the server's flight.
+    /// Polls the library before the handshake: a response that is ready immediately then leaves in
+    /// one write with the server's flight.
     fn poll_protocol(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let ended = self.poll_library(cx);
         if ended.is_ready() || self.connection.is_complete() {
@@ -193,12 +211,12 @@ impl ConnectionTask {
             }
             Poll::Pending => {}
         }
-        // Held requests may run now, and early data may have come in on the way.
+        // Held requests may run now, and early data may have been read during the handshake.
         self.poll_library(cx)
     }
 
-    /// Sends what this turn has written: once, so that it leaves in as few segments as it fills.
-    /// `Some`: the socket has failed, and the connection ends as this says.
+    /// Sends what this turn has written, in one write, so that it uses as few segments as possible.
+    /// Returns `Some` if the socket has failed, with whether the connection ended cleanly.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Option<bool>> {
         let sent = self.driver.poll_send(cx);
         self.progress.note_write(sent, self.socket.written()).map(|sent| match sent {
@@ -220,18 +238,18 @@ impl ConnectionTask {
             return Poll::Pending;
         }
         while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
-        // In the same turn: it sends what the streams answered, and reads no further.
+        // In the same turn: the library sends the streams' responses and reads no further.
         let result = self.library.poll(cx).map(|result| self.note(result));
         self.streams.extend(self.spawned.take());
         if !self.streams.is_empty() && result.is_pending() {
-            // New ones have to be polled once to leave their waker.
+            // New streams have to be polled once to register their wakers.
             while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
         }
         result
     }
 
-    /// After the library: over HTTP/1.1 it gives the stream away when a tunnel starts. Each is
-    /// polled in each turn, because the stream wakes the task only.
+    /// Polled after the library, which hands the stream over when a tunnel starts. Each tunnel is
+    /// polled in each turn, because the stream wakes only the task.
     fn poll_tunnels(&mut self, cx: &mut Context<'_>) {
         self.tunnels.extend(self.connection.tunnels.take());
         if self.ended.is_some() {
@@ -254,8 +272,8 @@ impl ConnectionTask {
             self.clock.stopping = Some(Instant::now());
             self.library.finish();
         }
-        // Else its first request is on its way, and its response says that it is the last
-        // (`request.rs`): HTTP/1.1 has no word for a request that nobody has executed.
+        // Otherwise the first request is still on its way, and its response will say that it is the
+        // last (`request.rs`): HTTP/1.1 cannot tell a client that its request was not processed.
         Some(stage)
     }
 
@@ -271,13 +289,13 @@ impl ConnectionTask {
         if let Err(error) = &result {
             debug!("{}: {error}", self.connection.facts().client);
         }
-        // A head that was too large has been answered; the peer is to read that.
+        // A head that was too large has been answered, and the peer should be able to read that.
         result.is_ok() || self.connection.is_complete()
     }
 }
 
-/// The stage of stopping after `stage`, of which there are two: from `first` on requests are
-/// finished, then all is dropped.
+/// Waits for the shutdown stage after `stage`. Only two matter here: from `first` on requests are
+/// finished, then everything is aborted.
 async fn next_stop(
     stage: Stop,
     mut receiver: watch::Receiver<Stop>,
@@ -292,9 +310,9 @@ async fn next_stop(
     (now, receiver)
 }
 
-/// What to do when a limit is reached.
+/// What to do when a time limit is exceeded.
 enum Expired {
-    /// Say goodbye first.
+    /// Close the connection gracefully.
     Finish,
     /// Drop the connection.
     Cut,
@@ -305,9 +323,10 @@ struct TimeLimits {
     connection: Arc<Connection>,
     progress: StreamProgress,
     accepted_at: Instant,
-    /// Since when an HTTP/2 client has let go nothing of its responses, and how much it had before.
+    /// Since when an HTTP/2 client's flow control has let no response bytes pass, and how many it
+    /// had let pass before.
     untaken: Option<(Instant, u64)>,
-    /// Since when no request has been running and none of a response has been left to send.
+    /// Set while no request is running and no response bytes are unsent.
     idle: Option<Idle>,
     stopping: Option<Instant>,
     /// Whether the library was told to end the connection, and since when because of a limit.
@@ -320,9 +339,9 @@ struct TimeLimits {
 struct Idle {
     since: Instant,
     bytes_read: u64,
-    /// Bytes of responses that HTTP/2 had written by then.
+    /// Response bytes that HTTP/2 had written by then.
     data: u64,
-    /// When the first byte of the next request's head came.
+    /// When the first byte of the next request's head arrived.
     head: Option<Instant>,
 }
 
@@ -356,15 +375,15 @@ impl TimeLimits {
         Poll::Pending
     }
 
-    /// Takes note of what has changed since the last poll.
+    /// Updates the state from what has changed since the last poll.
     fn look(&mut self, http2: bool) {
         let data = self.progress.data_written();
         let offers = http2 && self.connection.observer.offered.load(Ordering::Relaxed) > 0;
         if !offers || self.untaken.is_none_or(|(_, before)| before != data) {
             self.untaken = offers.then(|| (Instant::now(), data));
         }
-        // A request is over when the library has all of its response, which may be long before the
-        // client has.
+        // The library considers a request complete when it has all of the response, possibly long
+        // before the client has.
         if self.connection.is_busy() || self.progress.blocked_since().is_some() {
             self.idle = None;
             return;
@@ -374,7 +393,7 @@ impl TimeLimits {
         if idle.data != data {
             (idle.since, idle.data) = (now, data);
         }
-        // In HTTP/2 bytes without a request can be anything; such a connection is merely idle.
+        // In HTTP/2 bytes without a request may be any frames, and the connection is still idle.
         if !http2 && bytes_read != idle.bytes_read {
             idle.head.get_or_insert(now);
         }
@@ -401,7 +420,7 @@ impl TimeLimits {
     }
 
     fn expire(&mut self) -> Expired {
-        // While a response is running or being sent, only a standstill has a limit.
+        // While a response is running or being sent, only a stall is limited.
         if self.idle.is_none() || self.expired.is_some() || !self.connection.is_complete() {
             self.connection.timed_out();
             return Expired::Cut;
@@ -411,5 +430,5 @@ impl TimeLimits {
     }
 }
 
-/// How long a peer has for the last words of an idle or stopped connection.
+/// How long a peer has to read the last bytes of an idle or stopped connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

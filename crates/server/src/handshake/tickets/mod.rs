@@ -1,4 +1,4 @@
-//! The ticket ring as TLS wants it, and the clock that both share.
+//! Implements the TLS library's ticket sealing with the ticket ring.
 
 pub(crate) mod store;
 
@@ -28,23 +28,25 @@ pub(crate) use store::name_of_this_node;
 /// Seals and opens the tickets of all connections.
 pub(crate) struct TicketRing {
     keys: Arc<TicketKeys>,
-    /// Which tickets may bring early data.
+    /// Decides which tickets allow early data.
     epochs: Arc<TicketEpochs>,
-    /// The keys' other side, if they come from the store.
+    /// Synchronizes the keys with the store, if they come from there.
     shared: Option<SharedKeys>,
-    /// Sessions that lie in the store instead of in their tickets; `None`: there is no store.
+    /// Sessions of single-use tickets in the store; `None` without a store.
     sessions: Option<Sessions>,
     /// Whether the keys are this process's own.
     in_process: bool,
     settings: TicketSettings,
-    /// The last warning that was logged, so that each is logged once.
+    /// The kind of the last logged warning, so that each is logged once.
     warned: Mutex<Option<std::mem::Discriminant<Warning>>>,
 }
 
 impl TicketRing {
-    /// The ring from where the settings say, inside a tokio runtime. One from the store starts as
-    /// one of this process alone, until [`begin`](Self::begin) or [`follow`](Self::follow) has
-    /// the store's. `inherited`: the keys of the process before this one, if they were its own.
+    /// Opens the ring that the settings name. Needs a tokio runtime.
+    ///
+    /// A ring from the store starts with keys of this process, until [`begin`](Self::begin) or
+    /// [`follow`](Self::follow) has received the store's. `inherited`: the keys of the previous
+    /// process, if they were its own.
     ///
     /// # Errors
     /// [`ServerError::TicketKeys`], [`ServerError::KeyEncryption`].
@@ -56,7 +58,7 @@ impl TicketRing {
     ) -> Result<Arc<Self>, ServerError> {
         let lacks_store = |what: &str| {
             ServerError::Config(ConfigError::Setting(format!(
-                "{what} needs a store; give a section [store]"
+                "{what} needs a store; add a section [store]"
             )))
         };
         let mut shared = None;
@@ -89,7 +91,7 @@ impl TicketRing {
         }))
     }
 
-    /// Whether the files that the settings name are what they should be.
+    /// Checks the key files that the settings name.
     ///
     /// # Errors
     /// As [`TicketRing::open`].
@@ -102,32 +104,32 @@ impl TicketRing {
         Ok(())
     }
 
-    /// Waits for the store's keys, if that is where they come from, for two seconds at most. What
-    /// is not there then comes later.
+    /// Waits for the store's keys, if they come from there, for two seconds at most. Later they
+    /// arrive in the background.
     pub(crate) async fn begin(&self) {
         if let Some(shared) = &self.shared {
             shared.begin(&self.keys).await;
         }
     }
 
-    /// Follows the store's keys, if that is where they come from, for ever.
+    /// Synchronizes the keys with the store forever, if they come from there.
     pub(crate) async fn follow(self: Arc<Self>) {
         if let Some(shared) = &self.shared {
             shared.follow(&self.keys).await;
         }
     }
 
-    /// The keys, if they are this process's own: nobody else could give them to its successor.
+    /// The keys, if they are this process's own. A successor can get them only from this process.
     pub(crate) fn of_this_process(&self) -> Option<Arc<Ring>> {
         self.in_process.then(|| self.keys.ring())
     }
 
-    /// The keys, for what else is sealed under them.
+    /// The keys, for other uses such as address tokens.
     pub(crate) fn keys(&self) -> &Arc<TicketKeys> {
         &self.keys
     }
 
-    /// What metrics say of the keys.
+    /// The values for metrics.
     pub(crate) fn reading(&self) -> TicketReading {
         let (now, counts) = (now(), self.keys.counts());
         let keys = self.keys.statuses(now);
@@ -151,17 +153,17 @@ impl TicketRing {
         }
     }
 
-    /// What they were opened by.
+    /// The settings that the ring was opened with.
     pub(crate) fn settings(&self) -> &TicketSettings {
         &self.settings
     }
 
-    /// How long a ticket is good.
+    /// How long a ticket is valid.
     pub(crate) fn lifetime(&self) -> Duration {
         self.keys.schedule().lifetime()
     }
 
-    /// Rotates keys that are due and takes up replaced files. Call it about once a second.
+    /// Rotates due keys and reads changed key files. Call it about once a second.
     pub(crate) fn refresh(&self) {
         let now = now();
         if let Some(shared) = &self.shared {
@@ -170,7 +172,7 @@ impl TicketRing {
         match self.keys.refresh(now) {
             Ok(Refreshed::Unchanged) => {}
             Ok(Refreshed::Rotated) => info!("ticket keys rotated"),
-            Ok(_) => info!("ticket keys read again: the file has changed"),
+            Ok(_) => info!("ticket keys reloaded: the file has changed"),
             Err(error) => warn!("{error}; the ticket keys in use stay"),
         }
         let warnings = self.keys.warnings(now);
@@ -184,8 +186,9 @@ impl TicketRing {
         }
     }
 
-    /// The session that a ticket stands for by `id` ([`OpenedTicket::Elsewhere`]), within the
-    /// store's budget. It is gone from the store then, whatever becomes of the connection.
+    /// Takes the session of a single-use ticket out of the store, within the store's budget. `id`
+    /// is that of [`OpenedTicket::Elsewhere`]. The session is gone from the store even if the
+    /// handshake fails.
     pub(crate) async fn redeem(&self, id: &[u8]) -> Redeemed {
         match &self.sessions {
             Some(sessions) => self.redeem_from(sessions, id).await,
@@ -193,11 +196,12 @@ impl TicketRing {
         }
     }
 
-    /// Spends a token in the whole cluster, within the store's budget. Whether it was spent before.
-    /// `None`: nobody can say; then this process's own word counts.
+    /// Marks an address token as spent in the whole cluster, within the store's budget. Returns
+    /// whether it was spent before, or `None` if the store is unavailable; then this process's own
+    /// record decides.
     ///
-    /// A bit a token in the store, by issuer and number. A block of them is kept until the keys are
-    /// dead under which its tokens were sealed.
+    /// The store has one bit for each token, addressed by issuer and number. A block of bits
+    /// expires when the keys that sealed its tokens have expired.
     pub(crate) async fn spend_everywhere(&self, token: TokenSerial) -> Option<bool> {
         let store = &self.sessions.as_ref()?.store;
         let schedule = self.keys.schedule();
@@ -207,7 +211,7 @@ impl TicketRing {
         match store.set_bit(&key, (number % BLOCK) as u32, life).await {
             Ok(spent) => Some(spent),
             Err(error) => {
-                debug!("whether an address token is spent: {error}");
+                debug!("cannot check whether an address token is spent: {error}");
                 None
             }
         }
@@ -234,8 +238,8 @@ impl TicketRing {
         }
     }
 
-    /// A session with early data, if its ticket was issued in this zone and in an epoch whose
-    /// flights the register covers; else without.
+    /// A session with early data if its ticket was issued in this zone and in an epoch that the
+    /// register covers. Otherwise a session without early data.
     fn session_of(&self, content: Vec<u8>, origin: Origin) -> OpenedTicket {
         if origin.zone != self.keys.zone() {
             return OpenedTicket::WithoutEarlyData(content, Withheld::Zone);
@@ -273,7 +277,7 @@ impl TicketSealer for TicketRing {
     }
 }
 
-/// Bits of a record: 4 KiB, which tokens that are issued together share.
+/// Bits in one record of the store: 4 KiB for tokens that were issued together.
 const BLOCK: u64 = 32_768;
 
 #[cfg(test)]
@@ -313,7 +317,7 @@ mod tests {
                 zone: zone.map(str::to_owned),
                 ..TicketSettings::default()
             };
-            // As nodes of a store have them.
+            // Like the nodes of a store.
             TicketRing::open(&settings, None, None, epochs(EpochScope::Store)).unwrap()
         };
         let (west, east, none) = (in_zone(Some("west")), in_zone(Some("east")), in_zone(None));

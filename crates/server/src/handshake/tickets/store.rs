@@ -1,8 +1,7 @@
-//! What tickets have in the store: keys that all nodes share, and the sessions of single-use
-//! tickets.
+//! Tickets and the store: the shared ticket keys, and the sessions of single-use tickets.
 //!
-//! A single-use ticket's session lies in the store, and its use takes it from there. So a used
-//! ticket is worth nothing, even to an attacker who gets hold of all keys later.
+//! The session of a single-use ticket is stored under the ticket's id, and its first use removes
+//! it. A used ticket is therefore worthless, even to an attacker who learns all keys later.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -24,20 +23,20 @@ use tracing::{info, warn};
 
 use crate::context::now;
 
-/// Sessions in the store.
+/// Sessions of single-use tickets in the store.
 pub(crate) struct Sessions {
     pub(crate) store: Store,
     queue: mpsc::Sender<StoredSession>,
     trouble: Arc<StoreFailures>,
 }
 
-/// What became of a ticket whose session lies in the store.
+/// The session of a single-use ticket.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Redeemed {
-    /// For the handshake to go on with.
+    /// The session for the handshake.
     pub(crate) session: OpenedTicket,
-    /// Why its early data is refused, if the store is the reason: it may have forgotten that the
-    /// ticket was used.
+    /// Why its early data is refused, if the store is the reason: it may have lost the record that
+    /// the ticket was used.
     pub(crate) withheld: Option<Unknown>,
 }
 
@@ -46,17 +45,17 @@ struct StoredSession {
     record: Vec<u8>,
 }
 
-/// Sessions that could not be kept.
+/// Counts sessions that could not be stored.
 #[derive(Default)]
 struct StoreFailures {
-    /// Since the start, and since it was last told that all is well.
+    /// All failures, those since the last recovery, and whether they were logged.
     all: AtomicU64,
     lost: AtomicU64,
     told: AtomicBool,
 }
 
 impl Sessions {
-    /// Sessions in `store`, where each is kept for `life`. Inside a tokio runtime.
+    /// Sessions in `store`, which expire after `life`. Needs a tokio runtime.
     pub(crate) fn new(store: Store, life: Duration) -> Self {
         let (queue, deposits) = mpsc::channel(MAX_WAITING);
         let trouble = Arc::new(StoreFailures::default());
@@ -64,21 +63,21 @@ impl Sessions {
         Self { store, queue, trouble }
     }
 
-    /// The ticket, whose session is on its way into the store. The client can't be back before it
-    /// is there, unless the store is slow; then it makes a full handshake. `None`: too many are
-    /// on their way already, and no ticket is better than one in vain.
+    /// Queues a session for the store and returns its ticket. If the client returns before the
+    /// session is stored, it makes a full handshake. Returns `None` if too many sessions are
+    /// queued: no ticket is better than a useless one.
     pub(crate) fn deposit(&self, apart: DetachedSession) -> Option<Vec<u8>> {
         let DetachedSession { ticket, id, record } = apart;
         match self.queue.try_send(StoredSession { key: place(&id), record }) {
             Ok(()) => Some(ticket),
             Err(_) => {
-                self.trouble.met("too many sessions wait for the store");
+                self.trouble.met("too many sessions are waiting for the store");
                 None
             }
         }
     }
 
-    /// Sessions that could not be kept so far.
+    /// The number of sessions that could not be stored.
     pub(crate) fn lost(&self) -> u64 {
         self.trouble.all.load(Ordering::Relaxed)
     }
@@ -86,21 +85,20 @@ impl Sessions {
     /// Takes the session with `id` out of the store.
     ///
     /// # Errors
-    /// Why it is not to be had.
+    /// Why the store did not return it.
     pub(crate) async fn take(&self, id: &SessionId) -> Result<Taken, Unknown> {
         self.store.take(&place(id)).await.map_err(|error| error.unknown())
     }
 }
 
 impl Redeemed {
-    /// A ticket whose session is not to be had: the handshake becomes a full one.
+    /// A ticket without a session: the handshake becomes a full one.
     pub(crate) fn nothing() -> Self {
         Self { session: OpenedTicket::Ignored, withheld: None }
     }
 }
 
-/// Puts sessions into the store, many at a time: each waits for the store's answer, and the store
-/// may be far.
+/// Writes queued sessions to the store, many at the same time, because each waits for a round trip.
 async fn keep(
     store: Store,
     life: Duration,
@@ -126,14 +124,14 @@ impl StoreFailures {
         self.all.fetch_add(1, Ordering::Relaxed);
         self.lost.fetch_add(1, Ordering::Relaxed);
         if !self.told.swap(true, Ordering::Relaxed) {
-            warn!("single-use tickets cannot be kept: {why}; their clients make full handshakes");
+            warn!("single-use tickets cannot be stored: {why}; their clients make full handshakes");
         }
     }
 
     fn is_over(&self) {
         if self.told.load(Ordering::Relaxed) && self.told.swap(false, Ordering::Relaxed) {
             let lost = self.lost.swap(0, Ordering::Relaxed);
-            info!("single-use tickets are kept again; {lost} were not");
+            info!("single-use tickets are stored again; {lost} were lost");
         }
     }
 }
@@ -142,21 +140,21 @@ fn place(id: &SessionId) -> String {
     format!("ticket:{}", hex::encode(id))
 }
 
-/// Sessions that may wait for their turn: a second's worth on a busy node.
+/// The maximum number of queued sessions: one second's worth on a busy node.
 const MAX_WAITING: usize = 16_384;
 
-/// Sessions on their way at a time. At 5 ms to the store and back, 200,000 a second.
+/// The maximum number of concurrent writes. At 5 ms for a round trip, 200,000 a second.
 const MAX_CONCURRENT: usize = 1024;
 
-/// The store's side of the ticket keys in use.
+/// Synchronizes the ticket keys with the store.
 pub(crate) struct SharedKeys {
     ring: SharedRing,
     node: String,
     zone: Option<String>,
     started: UnixTime,
-    /// Whether a ring has come from the store.
+    /// Whether the store has delivered a ring.
     has_come: AtomicBool,
-    /// What was last logged as missing, so that it is logged once.
+    /// The last logged failure, so that each is logged once.
     missing: Mutex<Option<String>>,
 }
 
@@ -186,13 +184,13 @@ impl SharedKeys {
         };
         if timeout(FIRST_RING_TIMEOUT, come).await.is_err() {
             warn!(
-                "no ticket keys have come from the store; until they do, this node has its own, \
+                "the store has not delivered the ticket keys yet; until it does, this node uses its own, \
                  and tickets of other nodes cost a full handshake"
             );
         }
     }
 
-    /// Keeps `keys` up with the store, and the store with this node, for ever.
+    /// Synchronizes the keys, and reports this node to the others, forever.
     pub(crate) async fn follow(&self, keys: &TicketKeys) {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -200,8 +198,8 @@ impl SharedKeys {
             ticks.tick().await;
             self.refresh(keys).await;
             if second.is_multiple_of(REPORT_INTERVAL) {
-                // What is wrong with the store, the refresh has said.
-                let _ = self.ring.publish_status(&self.status(keys)).await;
+                // The refresh has logged the store's failure.
+                let _ = self.ring.report(&self.status(keys)).await;
             }
         }
     }
@@ -219,13 +217,13 @@ impl SharedKeys {
             Ok(ring) => {
                 self.take(keys, ring);
                 if self.set_missing(None) {
-                    info!("ticket keys: in step with the store again");
+                    info!("ticket keys: in sync with the store again");
                 }
             }
             Err(error) => {
                 self.keep_own_up(keys);
                 let what = match &error {
-                    // Said once, though its reason may be another each time.
+                    // Logged once, even if the reason changes.
                     SharedRingError::Store(_) => "store".to_owned(),
                     _ => error.to_string(),
                 };
@@ -239,11 +237,11 @@ impl SharedKeys {
     fn take(&self, keys: &TicketKeys, ring: firstflight_tickets::Ring) {
         self.has_come.store(true, Ordering::Relaxed);
         if keys.install(ring, now()) {
-            info!("ticket keys taken up from the store");
+            info!("ticket keys received from the store");
         }
     }
 
-    /// Turns the keys with which this process started, as long as there are no others.
+    /// Rotates this process's own keys until the store has delivered others.
     fn keep_own_up(&self, keys: &TicketKeys) {
         let now = now();
         if !self.has_come.load(Ordering::Relaxed) && keys.ring().due() <= now {
@@ -253,7 +251,7 @@ impl SharedKeys {
         }
     }
 
-    /// Whether this is news.
+    /// Returns whether the state has changed.
     fn set_missing(&self, what: Option<String>) -> bool {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let news = *missing != what;
@@ -274,7 +272,7 @@ impl SharedKeys {
     }
 }
 
-/// The host's name, and something that tells this process from others there.
+/// The host's name with a random suffix that distinguishes processes.
 pub(crate) fn name_of_this_node() -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let host: String = host.to_string_lossy().chars().filter(char::is_ascii_graphic).collect();
@@ -282,10 +280,10 @@ pub(crate) fn name_of_this_node() -> String {
     format!("{host}-{:06x}", RandomState::new().build_hasher().finish() & 0xff_ffff)
 }
 
-/// How long a start may wait for the store's keys.
+/// How long the start waits for the store's keys.
 const FIRST_RING_TIMEOUT: Duration = Duration::from_secs(2);
 
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Every how many seconds the others are told of this node.
+/// Seconds between two reports of this node.
 const REPORT_INTERVAL: u64 = 10;
