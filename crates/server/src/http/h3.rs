@@ -1,4 +1,20 @@
-//! HTTP/3 on one connection: its requests, their bodies, its time limits and its end.
+//! HTTP/3 on one connection: requests, bodies, time limits and shutdown.
+//!
+//! # Which requests are early
+//!
+//! h3 does not say which packets carried a request. A server processes 1-RTT packets only after the
+//! client's Finished (RFC 9001 section 5.7). So a request that is read before was early for
+//! certain, and one that is read later comes from a client whose handshake is complete, which is
+//! all that a policy waits for. quinn marks a stream as late as soon as the connection is not
+//! handshaking any more, and that includes a connection closed during its handshake. The server
+//! therefore asks whether the handshake was completed, never whether it is in progress.
+//!
+//! # A connection that lost its claim
+//!
+//! A lost 0-RTT packet's request is sent again in 1-RTT packets. The late requests of a flight can
+//! therefore not be told from its early ones: what the client sends after the handshake may have
+//! been executed for a copy already. Each request of a connection that lost its claim gets 425, and
+//! the connection ends.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -26,7 +42,7 @@ use crate::http::h3_streams::{Recv, Send, StreamState, close_connection, varint}
 use crate::http::request;
 use crate::observe::request::RecordedBody;
 
-/// Serves HTTP/3 until the connection ends. `deadline`: for handshake and first request.
+/// Serves HTTP/3 until the connection ends. `deadline`: for the handshake and the first request.
 pub(crate) async fn serve(
     connection: &Arc<Connection>,
     quic: &quinn::Connection,
@@ -34,12 +50,12 @@ pub(crate) async fn serve(
     stop: &mut watch::Receiver<Stop>,
 ) {
     let header_size = connection.snapshot.limits.header_size as u64;
-    // What is longer than allowed, and not much, is answered 431.
+    // Heads that are slightly too large get a 431 response; larger ones are aborted.
     let link = Link::new(quic.clone(), header_size * 2, connection.shared.memory.clone());
     let watch = link.watch();
     let mut builder = h3::server::builder();
-    // Early data is bound to these too (RFC 9114 section 7.2.4.2): they follow from the
-    // configuration alone, without random ones that nobody knows.
+    // Early data is bound to these settings (RFC 9114 section 7.2.4.2). They follow from the
+    // configuration alone, so random reserved settings are off.
     builder.max_field_section_size(header_size).send_grease(false);
     let built = timeout_at(deadline.into(), builder.build(link)).await;
     let Ok(Ok(http)) = built.inspect_err(|_| connection.timed_out()) else { return };
@@ -68,15 +84,15 @@ struct Session {
     watch: Arc<LinkWatch>,
     requests: FuturesUnordered<BoxFuture<'static, StreamEnd>>,
     deadline: Instant,
-    /// Since when no request has been running, while none is.
+    /// Since when no request has been running.
     idle_since: Instant,
-    /// Whether a GOAWAY was sent.
+    /// Whether a GOAWAY has been sent.
     finishing: bool,
-    /// Whether the connection is to end with its first request.
+    /// Whether the connection ends after its first request.
     told: bool,
-    /// Whether the client has sent a GOAWAY, and no request of it is left to be accepted.
+    /// Whether the client has sent a GOAWAY, and no further request of it is left to accept.
     client_left: bool,
-    /// Requests that the client gave up before it had the response.
+    /// Requests that the client cancelled before it had the response.
     abandoned: u64,
 }
 
@@ -88,13 +104,13 @@ impl Session {
                 return Ok(());
             }
             let limit = self.limit();
-            // All requests that are there are taken before the first is answered, so that their
-            // answers share packets.
+            // All pending requests are accepted before the first response is sent, so that
+            // responses share packets.
             tokio::select! {
                 biased;
                 request = self.http.accept(), if !self.client_left => match request? {
                     Some(request) => self.take(request),
-                    // What is running is still to be finished.
+                    // Running requests still have to be finished.
                     None => self.client_left = true,
                 },
                 Some(over) = self.requests.next(), if !self.requests.is_empty() => {
@@ -107,13 +123,13 @@ impl Session {
                 }
                 now = next_stop(stop, self.finishing || self.told) => match now {
                     Stop::Now => return Ok(()),
-                    // Its first request is on its way, and the last.
+                    // The first request is on its way, and is the last one.
                     _ if self.connection.requests_seen() == 0 => self.told = true,
                     _ => self.finish(stop).await?,
                 },
                 () = sleep_until(limit.into()) => {
-                    // The limit may have moved since it was computed: nothing ends a turn of this
-                    // loop when a request's head is complete or the handshake is.
+                    // The deadline may have moved: no event ends an iteration of this loop when a
+                    // request's head or the handshake completes.
                     if self.limit() > Instant::now() {
                         continue;
                     }
@@ -138,7 +154,7 @@ impl Session {
         self.connection.facts().lost_claim() || self.connection.is_overtaken()
     }
 
-    /// Ends a connection that takes no further requests.
+    /// Starts the shutdown of a connection that accepts no further requests.
     async fn goodbye(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
         let seen = self.connection.requests_seen();
         let last = self.told
@@ -150,11 +166,11 @@ impl Session {
         }
     }
 
-    /// Sends a GOAWAY (RFC 9114 section 5.2): requests that have not come by now are rejected,
-    /// which tells the client that nobody has executed them.
+    /// Sends a GOAWAY (RFC 9114 section 5.2). Requests that have not arrived are rejected, which
+    /// tells the client that nobody has executed them.
     ///
-    /// Where the flight's claim is another connection's, that may be wrong. Its requests are let
-    /// through, also late, to get 425.
+    /// If another connection has the flight's claim, that may be untrue. Requests are then still
+    /// accepted, including late ones, to get 425.
     async fn finish(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
         self.finishing = true;
         self.idle_since = Instant::now();
@@ -165,13 +181,13 @@ impl Session {
         }
         let further = if lost { self.connection.snapshot.limits.streams } else { 0 };
         self.watch.reject_from(self.watch.next_id() + 4 * u64::from(further));
-        // The library names the last request plus so many.
+        // The library names the last request plus this number.
         let mut goaway = std::pin::pin!(self.http.shutdown(further as usize + 1));
         loop {
             let limit = self.idle_since + CLOSE_TIMEOUT;
             let is_idle = self.requests.is_empty();
-            // A response that fills the send window keeps the GOAWAY waiting; it goes on meanwhile,
-            // within its own limits.
+            // A response that fills the send window delays the GOAWAY. Requests continue meanwhile,
+            // within their own limits.
             tokio::select! {
                 biased;
                 sent = &mut goaway => return sent,
@@ -179,9 +195,9 @@ impl Session {
                     self.idle_since = Instant::now();
                     self.abandoned += u64::from(over == StreamEnd::Abandoned);
                 }
-                // The caller meets it again.
+                // The caller sees it again.
                 _ = next_stop(stop, true) => return Ok(()),
-                // A client that does not even take that.
+                // The client does not even read the GOAWAY.
                 () = sleep_until(limit.into()), if is_idle => {
                     close(&self.quic, Code::H3_NO_ERROR);
                     return Ok(());
@@ -190,7 +206,7 @@ impl Session {
         }
     }
 
-    /// When the connection ends as things are.
+    /// When the connection ends if nothing else happens.
     fn limit(&self) -> Instant {
         let limits = &self.connection.snapshot.limits;
         let seen = self.connection.requests_seen();
@@ -202,7 +218,8 @@ impl Session {
         [first, idle].into_iter().flatten().min().unwrap_or(never)
     }
 
-    /// Whether a client makes work of requests that it gives up (as CVE-2023-44487 over HTTP/2).
+    /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
+    /// HTTP/2).
     fn is_abused(&self) -> bool {
         let seen = self.connection.requests_seen();
         self.abandoned > MAX_ABANDONED && self.abandoned * 2 > seen
@@ -217,14 +234,14 @@ fn close(quic: &quinn::Connection, code: Code) {
     close_connection(quic, varint(code.value()), b"");
 }
 
-/// How long a client has for the last words of an idle or stopped connection.
+/// How long a client has to read the last bytes of an idle or stopped connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Requests that a client may give up without further questions.
+/// The number of cancelled requests that is always tolerated.
 const MAX_ABANDONED: u64 = 100;
 
-/// Answers a request, and waits until its client has the response. What is dropped on the way ends
-/// its stream with a reset.
+/// Responds to a request and waits until its client has the response. A request that is dropped
+/// before resets its stream.
 async fn serve_request(
     connection: Arc<Connection>,
     quic: quinn::Connection,
@@ -236,12 +253,13 @@ async fn serve_request(
     let answered = tokio::select! {
         biased;
         answered = respond(&connection, resolver, early, &state) => answered,
-        // Nobody wants the response any more.
+        // The client has cancelled the request.
         over = &mut over => return over,
     };
-    // Kept until the client has all of it: one that stops it by then is sent a reset.
+    // Kept until the client has acknowledged all of it, so that a client that cancels before gets a
+    // reset.
     let _stream = answered.inspect_err(|error| debug!("{}: {error}", connection.facts().client));
-    // A slow client takes its time over what is already written, so it is asked whether it goes on.
+    // A slow client may take its time for what is already written, as long as it makes progress.
     loop {
         let sent = quic.stats().frame_tx.stream;
         match timeout(limits.idle_timeout, &mut over).await {
@@ -252,12 +270,12 @@ async fn serve_request(
     }
 }
 
-/// Why a request was not answered, or not to its end.
+/// Why a request got no complete response.
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
-    #[error("no head of a request within {0:?}")]
+    #[error("no request head within {0:?}")]
     SlowHead(Duration),
-    #[error("the client has taken nothing of an answer for {0:?}")]
+    #[error("the client has accepted no response bytes for {0:?}")]
     Standstill(Duration),
     #[error("the connection ended before its handshake")]
     ConnectionEnded,
@@ -277,10 +295,9 @@ async fn respond(
 ) -> Result<RequestStream<Send, Bytes>, RequestError> {
     let limits = &connection.snapshot.limits;
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
-    // Of a flight that another connection has claimed each request is suspect, also one that comes
-    // late: it may be what was lost on the way and is sent again.
-    // And quinn hands streams of a connection over as late ones when it has ended, too, which is no
-    // proof of anything.
+    // If another connection has claimed the flight, a late request may be one that was lost and
+    // sent again. quinn also marks the streams of a connection as late after it was closed, which
+    // does not prove that the handshake was complete.
     let early = early || !connection.is_complete() || connection.facts().lost_claim();
     let started = request::begin(connection, &request, early);
     let (mut send, recv) = stream.split();
@@ -300,8 +317,8 @@ async fn respond(
     writer.send(response.ok_or(RequestError::ConnectionEnded)?, head_only).await
 }
 
-/// Reads the request's head. One that is too large the library answers by itself, or
-/// [`crate::http::h3_streams`] breaks off.
+/// Reads the request's head. The library responds to a slightly too large one by itself;
+/// [`crate::http::h3_streams`] aborts a larger one.
 async fn head(
     resolver: RequestResolver<Link, Bytes>,
     state: &StreamState,
@@ -320,7 +337,7 @@ async fn head(
     Ok(resolved)
 }
 
-/// The way back to the client.
+/// Writes the response.
 struct ResponseWriter<'a> {
     send: RequestStream<Send, Bytes>,
     state: &'a StreamState,
@@ -328,7 +345,8 @@ struct ResponseWriter<'a> {
 }
 
 impl ResponseWriter<'_> {
-    /// RFC 9110 section 10.1.1: a client that waits for it sends its body now.
+    /// Sends 100 (Continue) to a client that waits for it before it sends its body (RFC 9110
+    /// section 10.1.1).
     async fn go_on(&mut self) -> Result<(), RequestError> {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::CONTINUE;
@@ -371,7 +389,7 @@ impl ResponseWriter<'_> {
     }
 }
 
-/// Sends, as long as the client takes something of it now and then.
+/// Sends for as long as the client makes progress.
 async fn steady(
     state: &StreamState,
     limit: Duration,
@@ -392,21 +410,21 @@ async fn steady(
     }
 }
 
-/// Now, as RFC 9110 section 6.6.1 has it in each response.
+/// The current time for the `Date` field (RFC 9110 section 6.6.1).
 fn date() -> Option<HeaderValue> {
     let now = jiff::Timestamp::now();
     let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
     HeaderValue::from_str(&printer.timestamp_to_rfc9110_string(&now).ok()?).ok()
 }
 
-/// The body of a request over HTTP/3.
+/// The body of an HTTP/3 request.
 pub(crate) struct RequestBody {
     stream: RequestStream<Recv, Bytes>,
     state: Arc<StreamState>,
-    /// What was read to find out whether there is a body.
+    /// Data that was read to find out whether there is a body.
     first: Option<Bytes>,
     trailers: Option<HeaderMap>,
-    /// What is still to come by the head's word (RFC 9114 section 4.1.2).
+    /// How many bytes are missing, if the head has a length (RFC 9114 section 4.1.2).
     announced: Option<u64>,
     stage: Stage,
 }
@@ -418,14 +436,14 @@ enum Stage {
     End,
 }
 
-/// The body is not as long as the head says.
+/// The body is shorter or longer than its `Content-Length`.
 #[derive(Debug, thiserror::Error)]
-#[error("the request's body is not as long as its content-length says")]
+#[error("the request's body does not have the length of its content-length")]
 struct WrongLength;
 
-/// The length of a body by the head's word. An upstream may take another of several words for it,
-/// or read one that is no number in its own way, and then the next request starts where it should
-/// not: so they have to agree (RFC 9110 section 8.6).
+/// The body's length according to the head. Several values have to agree (RFC 9110 section 8.6).
+/// Otherwise an upstream may use another one than this server, or parse a value differently, and
+/// find the next request at another offset.
 ///
 /// # Errors
 /// [`BadLength`]: the request is malformed (RFC 9114 section 4.1.2).
@@ -442,13 +460,13 @@ pub(crate) fn announced(headers: &HeaderMap) -> Result<Option<u64>, BadLength> {
     Ok(found)
 }
 
-/// The head does not say how long the body is, though it tries.
+/// The `Content-Length` is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request's content-length is no number, or several that differ")]
+#[error("the request's content-length is not a number, or has several different values")]
 pub(crate) struct BadLength;
 
 impl RequestBody {
-    /// `announced`: [`announced`].
+    /// `announced`: the result of [`announced`].
     pub(crate) fn new(
         stream: RequestStream<Recv, Bytes>,
         state: Arc<StreamState>,
@@ -457,8 +475,8 @@ impl RequestBody {
         Self { stream, state, first: None, trailers: None, announced, stage: Stage::Data }
     }
 
-    /// Looks whether the body has ended before it started, as most do, so that an upstream is asked
-    /// without one.
+    /// Checks whether the body is empty, as most are, so that the upstream gets a request without a
+    /// body.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         match self.poll_data(cx) {
             Poll::Ready(Ok(Some(data))) => self.first = Some(data),

@@ -1,8 +1,12 @@
-//! quinn's connection as the HTTP/3 library sees it.
+//! Adapts quinn's connections to the h3 library.
 //!
-//! Against `h3-quinn` it limits what a client can make the library keep in memory, knows when an
-//! answer has arrived and when its client has turned away, rejects exactly what a GOAWAY names, and
-//! ends what was broken off with a reset instead of an end that looks like a whole response.
+//! In addition to what `h3-quinn` does, this adapter bounds the memory that a client can make h3
+//! allocate (h3 keeps a frame until it is complete, whatever length the peer announces), knows when
+//! a response has been acknowledged or cancelled, rejects the requests that a GOAWAY excludes, and
+//! resets a stream whose response was aborted instead of finishing it.
+//!
+//! The bound is [`Inflow`] of `firstflight-quic`. The client of this project uses it too, since a
+//! server may be as malicious.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,68 +24,67 @@ use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
 use crate::context::memory::{Budget, Charge, PIECE};
 
-/// A connection whose streams are watched.
+/// A QUIC connection whose streams are observed.
 pub(crate) struct Link {
     connection: quinn::Connection,
     bidi: BoxStream<'static, Result<(quinn::SendStream, quinn::RecvStream), ConnectionError>>,
     uni: BoxStream<'static, Result<quinn::RecvStream, ConnectionError>>,
     opening: BoxStream<'static, Result<quinn::SendStream, ConnectionError>>,
-    /// Streams of the client in one direction that came so far.
+    /// Unidirectional streams that the client has opened.
     uni_streams: usize,
     head_limit: u64,
     budget: Arc<Budget>,
     watch: Arc<LinkWatch>,
 }
 
-/// What the connection's task and its [`Link`] tell each other.
+/// State shared by the connection's task and its [`Link`].
 pub(crate) struct LinkWatch {
-    /// Requests from this stream id on are rejected (RFC 9114 section 5.2).
+    /// Requests with this stream id or a higher one are rejected (RFC 9114 section 5.2).
     rejected_from: AtomicU64,
-    /// The first stream id that no request has come on.
+    /// The lowest stream id that no request has used.
     next_id: AtomicU64,
-    /// The stream that was handed over last.
+    /// The stream that was accepted last.
     accepted: Mutex<Option<StreamWatch>>,
 }
 
-/// One request's stream, seen from outside of the library.
+/// A request's stream as seen from outside the library.
 pub(crate) struct StreamWatch {
-    /// Whether it was opened before the end of the handshake.
+    /// Whether it was opened before the handshake was complete.
     pub(crate) early: bool,
     pub(crate) state: Arc<StreamState>,
-    /// Ready when nobody waits for the stream's answer any more: the client has all of it, or wants
-    /// none.
+    /// Resolves when the response has been acknowledged or cancelled.
     pub(crate) over: Pin<Box<dyn Future<Output = StreamEnd> + std::marker::Send>>,
 }
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamEnd {
-    /// The client has acknowledged all of it.
+    /// The client has acknowledged the whole response.
     Delivered,
-    /// The client has turned away from it, or has gone.
+    /// The client has cancelled the request, or the connection has ended.
     Abandoned,
 }
 
 impl LinkWatch {
-    /// Rejects requests from this stream id on.
+    /// Rejects requests with this stream id or a higher one.
     pub(crate) fn reject_from(&self, id: u64) {
         self.rejected_from.fetch_min(id, Ordering::Relaxed);
     }
 
-    /// The first stream id that no request has come on.
+    /// The lowest stream id that no request has used.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.load(Ordering::Relaxed)
     }
 
-    /// The stream that was handed to the library last.
+    /// The stream that was accepted last.
     pub(crate) fn take_accepted(&self) -> Option<StreamWatch> {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl Link {
-    /// `head_limit`: bytes that a request's head may have as it is sent. `budget`: for parts of
-    /// heads.
+    /// `head_limit`: the maximum size of a request's encoded head. `budget`: limits the memory of
+    /// incomplete heads.
     pub(crate) fn new(connection: quinn::Connection, head_limit: u64, budget: Arc<Budget>) -> Self {
         let bidi = stream::unfold(connection.clone(), |connection| async {
             Some((connection.accept_bi().await, connection))
@@ -113,7 +116,7 @@ impl Link {
         self.watch.clone()
     }
 
-    /// Notes a stream of the client. `None`: it is rejected.
+    /// Accepts a stream of the client. Returns `None` if it is rejected.
     fn admit(&self, mut send: quinn::SendStream, mut recv: quinn::RecvStream) -> Option<Bidi> {
         let id = u64::from(VarInt::from(recv.id()));
         if id >= self.watch.rejected_from.load(Ordering::Relaxed) {
@@ -143,7 +146,7 @@ impl quic::Connection<Bytes> for Link {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Recv, ConnectionErrorIncoming>> {
-        // The library keeps a place for each as long as the connection lives.
+        // The library keeps state for each unidirectional stream until the connection ends.
         if self.uni_streams == MAX_UNI_STREAMS {
             return Poll::Pending;
         }
@@ -199,7 +202,7 @@ impl quic::OpenStreams<Bytes> for Link {
     }
 }
 
-/// Closes a connection for the library, which opens nothing by it.
+/// Lets the library close the connection. It opens no streams.
 #[derive(Clone)]
 pub(crate) struct Opener(quinn::Connection);
 
@@ -220,7 +223,7 @@ impl quic::OpenStreams<Bytes> for Opener {
     }
 }
 
-/// A request's stream.
+/// The stream of a request.
 pub(crate) struct Bidi {
     send: Send,
     recv: Recv,
@@ -280,15 +283,15 @@ fn no_requests() -> StreamErrorIncoming {
     unknown("a server opens no such streams".to_owned())
 }
 
-/// Streams of the client in one direction in a connection's life. A client needs three, and some
-/// open another to keep servers used to types that they do not know.
+/// Unidirectional streams over the lifetime of a connection. A client needs three, and some open
+/// another of a reserved type.
 const MAX_UNI_STREAMS: usize = 64;
 
 /// The sending half of a stream.
 pub(crate) struct Send {
     stream: quinn::SendStream,
     writing: Option<WriteBuf<Bytes>>,
-    /// Of a request's stream.
+    /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
 }
 
@@ -319,7 +322,7 @@ impl quic::SendStream<Bytes> for Send {
         if self.writing.is_some() {
             return Err(StreamErrorIncoming::ConnectionErrorIncoming {
                 connection_error: ConnectionErrorIncoming::InternalError(
-                    "written while another write is under way".to_owned(),
+                    "a write is in progress already".to_owned(),
                 ),
             });
         }
@@ -345,8 +348,9 @@ impl quic::SendStream<Bytes> for Send {
 
 impl Drop for Send {
     fn drop(&mut self) {
-        // The transport ends what is dropped, and half a response would look like a whole one. What
-        // the client has stopped it resets by the client's own code (RFC 9000 section 3.5).
+        // quinn finishes a dropped stream, which would make an aborted response look complete. A
+        // stream that the client has stopped is reset with the client's own code (RFC 9000 section
+        // 3.5).
         let is_stopped = || matches!(self.stream.stopped().now_or_never(), Some(Ok(Some(_))));
         if self.state.as_ref().is_some_and(|state| state.is_broken()) && !is_stopped() {
             let _ = self.stream.reset(varint(Code::H3_INTERNAL_ERROR.value()));
@@ -359,14 +363,14 @@ pub(crate) struct Recv {
     stream: quinn::RecvStream,
     inflow: Inflow,
     ended: bool,
-    /// Of a request's stream.
+    /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
-    /// Of a stream in one direction: what ends with it.
+    /// Only for a unidirectional stream: the connection to close on an error.
     connection: Option<quinn::Connection>,
 }
 
 impl Recv {
-    /// A request's. `head`: bytes that a head may have.
+    /// The stream of a request. `head`: the maximum size of its encoded head.
     pub(crate) fn request(stream: quinn::RecvStream, head: u64, state: Arc<StreamState>) -> Self {
         let inflow = Inflow::message(head);
         Self { stream, inflow, ended: false, state: Some(state), connection: None }
@@ -395,7 +399,7 @@ impl quic::RecvStream for Recv {
             if let Some(state) = &self.state
                 && self.inflow.is_full(state.handed_on())
             {
-                // Who takes what the library has comes by here again.
+                // The task that consumes the library's data polls again.
                 return Poll::Pending;
             }
             let chunk = std::pin::pin!(self.stream.read_chunk(CHUNK, true)).poll(cx);
@@ -405,7 +409,7 @@ impl quic::RecvStream for Recv {
                     let has_room = self.state.as_ref().is_none_or(|state| state.has_room(count));
                     let fed = match has_room {
                         true => self.inflow.feed(chunk.bytes).map_err(|error| error.to_string()),
-                        false => Err("there is no memory for the head".to_owned()),
+                        false => Err("the memory limit for request heads is reached".to_owned()),
                     };
                     if let Err(error) = fed {
                         let code = Code::H3_EXCESSIVE_LOAD.value();
@@ -444,27 +448,27 @@ impl quic::RecvStream for Recv {
 impl Drop for Recv {
     fn drop(&mut self) {
         if !self.ended {
-            // RFC 9114 section 4.1: the response does not need the rest of the request.
+            // RFC 9114 section 4.1: the response does not depend on the rest of the request.
             let _ = self.stream.stop(varint(Code::H3_NO_ERROR.value()));
         }
     }
 }
 
-/// What is known of a stream.
+/// The state of a request's stream.
 pub(crate) struct StreamState {
-    /// Bytes that the client's flow control has let go so far.
+    /// Response bytes that the client's flow control has let pass.
     written: AtomicU64,
-    /// Bytes of the request's body that the library has handed on so far.
+    /// Bytes of the request's body that the library has delivered.
     handed_on: AtomicU64,
-    /// Whether it is to end with a reset if it is dropped before its end.
+    /// Whether to reset the stream if it is dropped before its end.
     broken: AtomicBool,
-    /// Whether the request's head is there, and what its parts hold until then.
+    /// Whether the request's head is complete, and the memory of its parts until then.
     has_head: AtomicBool,
     head: Charge,
 }
 
 impl StreamState {
-    /// Nothing of it is there. `head`: for the parts of its head.
+    /// A new stream. `head`: the memory of its head's parts.
     pub(crate) fn new(head: Charge) -> Self {
         Self {
             written: AtomicU64::new(0),
@@ -475,7 +479,8 @@ impl StreamState {
         }
     }
 
-    /// So many bytes came. False: they belong to a head, and there is no memory for it.
+    /// Reserves memory for received bytes. Returns false if they belong to a head and the memory
+    /// limit is reached.
     pub(crate) fn has_room(&self, count: usize) -> bool {
         self.has_head.load(Ordering::Relaxed) || self.head.grow(count + PIECE)
     }
@@ -500,25 +505,26 @@ impl StreamState {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// The head is there. From now on a stream that is dropped unfinished was broken off.
+    /// The head is complete. From now on a stream that is dropped unfinished is reset.
     pub(crate) fn head_is_there(&self) {
         self.broken.store(true, Ordering::Relaxed);
         self.has_head.store(true, Ordering::Relaxed);
         self.head.clear();
     }
 
-    /// All of the response is written.
+    /// The whole response is written.
     pub(crate) fn is_whole(&self) {
         self.broken.store(false, Ordering::Relaxed);
     }
 
-    /// The stream is to be reset when it is dropped.
+    /// Resets the stream when it is dropped.
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
 }
 
-/// Closes a connection, and sees that its client is told though the congestion window is full.
+/// Closes a connection, and makes sure that the close is sent even if the congestion window is
+/// full.
 pub(crate) fn close_connection(connection: &quinn::Connection, code: VarInt, reason: &[u8]) {
     firstflight_quic::make_room_for_close(connection.congestion_state());
     connection.close(code, reason);
@@ -529,7 +535,7 @@ pub(crate) const H3_NO_ERROR: u32 = 0x100;
 
 fn id(id: quinn::StreamId) -> StreamId {
     let id = u64::from(VarInt::from(id));
-    StreamId::try_from(id).expect("both are a stream id of 62 bits")
+    StreamId::try_from(id).expect("QUIC and HTTP/3 stream ids both have 62 bits")
 }
 
 pub(crate) fn varint(code: u64) -> VarInt {
@@ -572,5 +578,5 @@ fn write_error(error: WriteError) -> StreamErrorIncoming {
     }
 }
 
-/// Bytes read from a stream at once.
+/// Bytes to read from a stream at once.
 const CHUNK: usize = 64 * 1024;

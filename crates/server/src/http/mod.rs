@@ -1,4 +1,4 @@
-//! Requests are read, and responses written: HTTP/1.1, HTTP/2, HTTP/3, and ping-pong without HTTP.
+//! Reads requests and writes responses: HTTP/1.1, HTTP/2, HTTP/3, and ping-pong.
 
 pub(crate) mod connection;
 pub(crate) mod framing;
@@ -21,7 +21,7 @@ use crate::handler::acme_challenge::AcmeChallenges;
 use crate::observe::Observers;
 use crate::route::Snapshot;
 
-/// What all connections share, as long as the process lives.
+/// State that all connections share, for as long as the process lives.
 pub(crate) struct Shared {
     pub(crate) snapshot: ArcSwap<Snapshot>,
     pub(crate) observers: Arc<Observers>,

@@ -1,5 +1,5 @@
-//! Ping-pong: `PONG` for each `PING`, without HTTP, to measure round trips and nothing else. Over
-//! QUIC each has its stream.
+//! Ping-pong: answers each `PING` with `PONG`, without HTTP, to measure round trips only. Over QUIC
+//! each ping has its own stream.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,7 +20,7 @@ use crate::http::connection::{Admission, Completion, Connection};
 use crate::http::stream::Socket;
 use crate::observe::request::{Head, RequestRecord};
 
-/// Answers pings until the peer closes. Returns whether the connection ended as it should.
+/// Answers pings until the peer closes. Returns whether the connection ended cleanly.
 pub(crate) async fn serve_tcp(
     connection: &Arc<Connection>,
     mut stream: TlsStream<Socket>,
@@ -36,7 +36,7 @@ pub(crate) async fn serve_tcp(
     if played.is_err() {
         return false;
     }
-    // A replay never finishes its handshake, so saying goodbye is limited in time.
+    // A replayed flight never completes its handshake, so the close needs a time limit.
     let farewell = (accepted_at + connection.snapshot.limits.header_timeout)
         .max(Instant::now() + Duration::from_secs(1));
     matches!(timeout_at(farewell.into(), stream.shutdown()).await, Ok(Ok(())))
@@ -52,7 +52,7 @@ struct PingPong<'a> {
 impl PingPong<'_> {
     async fn play(&mut self) -> io::Result<()> {
         while let Some(early) = self.ping().await? {
-            // The policy does not look at pings: they have no method and no path.
+            // The policy does not apply to pings, which have no method and no path.
             let decision = early.then(|| self.connection.arrive(true)).flatten();
             let mut record =
                 RequestRecord::begin(&self.connection.observer, &PING, decision.is_some());
@@ -74,8 +74,8 @@ impl PingPong<'_> {
         Ok(())
     }
 
-    /// Reads a ping and says whether it came whole as early data. `None`: the peer closed, or sent
-    /// something else.
+    /// Reads a ping. Returns whether it arrived entirely as early data, or `None` if the peer
+    /// closed or sent something else.
     async fn ping(&mut self) -> io::Result<Option<bool>> {
         let mut ping = [0; 4];
         let limits = &self.connection.snapshot.limits;
@@ -90,7 +90,7 @@ impl PingPong<'_> {
         }
     }
 
-    /// The gate's word; the handshake is carried on beside it.
+    /// The gate's decision. A held ping drives the handshake meanwhile.
     async fn admit(
         &mut self,
         decision: Option<Decision>,
@@ -105,7 +105,7 @@ impl PingPong<'_> {
         let complete = async {
             poll_fn(|cx| stream.poll_complete(cx)).await?;
             completion.reached(connection);
-            // The admission ends this.
+            // The admission ends this future.
             std::future::pending::<io::Result<Admission>>().await
         };
         let both = async {
@@ -121,7 +121,7 @@ impl PingPong<'_> {
     }
 }
 
-/// What there is to say of a ping.
+/// What the access log records of a ping.
 pub(crate) const PING: Head<'static> =
     Head { method: "PING", target: "-", protocol: "ping-pong", host: None, headers: None };
 
@@ -145,7 +145,7 @@ pub(crate) async fn serve_quic(
                 Err(_) => return,
             },
             Some(()) = pings.next(), if !pings.is_empty() => {
-                // A copy of a first flight does not keep its place longer for its response.
+                // A copy of a first flight does not keep its connection permit for longer.
                 if connection.is_complete() {
                     deadline = Instant::now() + connection.snapshot.limits.idle_timeout;
                 }
@@ -173,7 +173,7 @@ async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream
         Ok(Ok(ping)) if ping == b"PING" => {}
         _ => return drop(send.reset(VarInt::from_u32(0))),
     }
-    // The policy does not look at pings: they have no method and no path.
+    // The policy does not apply to pings, which have no method and no path.
     let decision = early.then(|| connection.arrive(true)).flatten();
     let mut record = RequestRecord::begin(&connection.observer, &PING, decision.is_some());
     connection.note(decision, &mut record);
@@ -191,6 +191,6 @@ async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream
         }
     }
     drop(record);
-    // The connection is not to be closed before it has arrived.
+    // The connection must not be closed before the response has arrived.
     let _ = timeout(limits.idle_timeout, send.stopped()).await;
 }

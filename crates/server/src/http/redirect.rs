@@ -1,8 +1,8 @@
-//! HTTP without TLS, where every response sends to the same URL with `https`.
+//! HTTP without TLS: each response redirects to the same URL with `https`.
 //!
-//! 308 keeps the method and its body. The host that a client is sent to is the one that it asked,
-//! and one of a site's names if sites have any, so nobody is sent elsewhere by a link of somebody
-//! else's. There is no early data here and no line in the access log: the client comes again.
+//! 308 keeps the method and the body. The redirect goes to the requested host, which has to be a
+//! site's name if sites have names, so a forged link cannot redirect elsewhere. There is no early
+//! data here and no access log line, because the client returns over HTTPS.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -19,13 +19,13 @@ use crate::handler::response::plain;
 use crate::http::Shared;
 use crate::route::validation;
 
-/// Serves one connection. `https_port`: where the URLs lead.
+/// Serves one connection. `https_port`: the port of the redirect's URL.
 pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, https_port: impl Fn() -> u16) {
     let mut stop = shared.shutdown.subscribe();
     let limits = shared.snapshot().limits.clone();
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         let knows = |host: &str| shared.snapshot().knows(host);
-        // An authority's question is answered here: this is where it comes (RFC 8555 section 8.3).
+        // An authority validates here (RFC 8555 section 8.3).
         let challenge = shared.challenges.respond(&request);
         let redirect = || respond(&request, https_port(), knows);
         ready(Ok::<_, Infallible>(challenge.unwrap_or_else(redirect)))
@@ -63,7 +63,7 @@ fn respond<B>(
     response
 }
 
-/// The same URL with `https`. `None`: the target has no path, as that of `OPTIONS *` has none.
+/// The same URL with `https`. Returns `None` for a target without a path, such as `*`.
 fn location<B>(request: &Request<B>, host: &str, https_port: u16) -> Option<HeaderValue> {
     let target = request.uri().path_and_query()?.as_str();
     if !target.starts_with('/') {

@@ -1,4 +1,4 @@
-//! Each HTTP request: through the gate, to the content, into the access log.
+//! Handles each HTTP request: the gate, the handler, the access log.
 
 use std::fmt;
 use std::future::Future;
@@ -24,20 +24,20 @@ use crate::observe::request::{Head, RecordedBody, RequestRecord};
 use crate::route::early::RequiredClaims;
 use crate::route::{RequestMatch, validation};
 
-/// Answers the requests of one connection.
+/// Responds to the requests of one connection.
 pub(crate) struct HttpService {
     connection: Arc<Connection>,
     driver: HandshakeDriver<Socket>,
-    /// Those of an HTTP/1.1 connection's stream.
+    /// The framing of an HTTP/1.1 connection.
     requests: Option<RequestFraming>,
 }
 
-/// The connection ended before the request could be run.
+/// The connection ended before the request could be executed.
 #[derive(Debug)]
 pub(crate) struct ConnectionEnded;
 
 impl HttpService {
-    /// `requests`: those of an HTTP/1.1 connection's stream.
+    /// `requests`: the framing of an HTTP/1.1 connection.
     pub(crate) fn new(
         connection: Arc<Connection>,
         driver: HandshakeDriver<Socket>,
@@ -53,8 +53,8 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectionEnded>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        // Here, not in the future: the library calls this while it parses, so at this moment the
-        // stream still knows whether all that it gave so far was early data.
+        // Not in the future: the library calls this while it parses, so the stream still knows
+        // whether everything that it has delivered was early data.
         let started = begin(&self.connection, &request, self.driver.reading_early());
         if let Some(requests) = &self.requests {
             requests.head_read(request.body().size_hint().exact());
@@ -75,17 +75,17 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
     }
 }
 
-/// A request that has come: the gate's first decision on it, and what it was matched to.
+/// A request whose head has been read, with the gate's decision about it.
 pub(crate) struct StartedRequest {
     decision: Option<Decision>,
-    /// Of a request that came early, by the same snapshot as the decision. Others are matched by
-    /// the newest one when they run.
+    /// Set for an early request: matched by the same snapshot as the decision. Other requests are
+    /// matched by the newest snapshot when they run.
     matched: Option<RequestMatch>,
     websocket: Option<WebSocket>,
     record: RequestRecord,
 }
 
-/// The gate's first decision on a request, and the start of its record. `early`: it came as
+/// Decides about a request whose head has been read, and starts its record. `early`: it arrived as
 /// early data.
 pub(crate) fn begin<B>(
     connection: &Connection,
@@ -96,7 +96,7 @@ pub(crate) fn begin<B>(
     let early = early && connection.facts().flight.is_some();
     let matched = early.then(|| connection.match_request(&connection.snapshot, request));
     let decision = matched.as_ref().and_then(|matched| {
-        // A tunnel is more than one request, so it waits.
+        // A tunnel is more than one request, so it is held.
         connection.arrive(websocket.is_none() && matched.may_run_early(request))
     });
     let target = request.uri().path_and_query().map_or("*", |target| target.as_str());
@@ -109,7 +109,7 @@ pub(crate) fn begin<B>(
     StartedRequest { decision, matched, websocket, record }
 }
 
-/// Carries the gate's decision out and responds. `None`: nobody is left to respond to.
+/// Applies the gate's decision and responds. Returns `None` if the connection has ended.
 pub(crate) async fn respond<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
@@ -135,7 +135,7 @@ where
             connection.note_too_early();
             plain(StatusCode::TOO_EARLY)
         }
-        // Tunnels to anywhere are none of our jobs. What follows is meant for one.
+        // This server is not a forward proxy. What follows the request was meant for a tunnel.
         (Admission::Run, _)
             if request.method() == Method::CONNECT && started.websocket.is_none() =>
         {
@@ -146,7 +146,7 @@ where
     let mut record = started.record;
     record.status(response.status().as_u16());
     if let Some(tunnel) = PendingTunnel::take(&mut response) {
-        // The request runs as long as its tunnel.
+        // The request lasts as long as its tunnel.
         connection.tunnels.add(Box::pin(tunnel.run(record)));
         return Some(response.map(RecordedBody::of_tunnel));
     }
@@ -158,7 +158,7 @@ where
     Some(response.map(|body| RecordedBody::new(body, record, announced, bodyless)))
 }
 
-/// Runs a request that may run, once its route has nothing against it.
+/// Executes a request, unless its route's rules reject it.
 async fn run<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
@@ -170,7 +170,8 @@ where
     B::Error: Into<BodyError>,
 {
     let StartedRequest { decision, matched, websocket, record } = started;
-    // Where `redirect`, or somebody before this server, has sent an authority.
+    // An authority's validation may be redirected here, by this server's redirect or by another
+    // one.
     if let Some(response) = connection.shared.challenges.respond(&request) {
         record.executed();
         return Some(response);
@@ -210,8 +211,8 @@ where
     Some(response)
 }
 
-/// Says that the same is to be had over HTTP/3 (RFC 7838). What an upstream says of itself is of
-/// no use to this server's clients.
+/// Advertises HTTP/3 (RFC 7838). An upstream's own `Alt-Svc` does not apply to this server's
+/// clients.
 fn advertise<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
     match &connection.alt_svc {
         Some(alt_svc) => response.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
@@ -220,9 +221,9 @@ fn advertise<B>(connection: &Connection, mut response: Response<B>) -> Response<
     response
 }
 
-/// The last response on a connection says so (RFC 9112 section 9.6): while the server stops, and
-/// where a copy of the connection's flight has run, so that the client makes its next try
-/// elsewhere.
+/// Adds `Connection: close` to the last response (RFC 9112 section 9.6): while the server stops,
+/// and after a copy of the connection's flight was executed, so that the client retries on another
+/// connection.
 fn say_goodbye<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
     let tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let http1 = connection.facts().tls.alpn.as_deref() != Some(b"h2");

@@ -1,5 +1,5 @@
-//! The streams of a TCP connection: the socket, TLS as the HTTP library sees it, and for HTTP/1.1
-//! one request at a time.
+//! The streams of a TCP connection: the socket, the TLS stream as the HTTP library sees it, and the
+//! framing of HTTP/1.1 requests.
 
 use std::future::Future;
 use std::io;
@@ -21,16 +21,17 @@ use crate::http::Shared;
 use crate::http::framing::Framing;
 use crate::http::framing::{FrameMeter, IdleFrameLimit};
 
-/// The TLS stream as the HTTP library sees it: once a read has had to wait in a turn, nothing more
-/// is read in that turn while the reader is in early data.
+/// The TLS stream as the HTTP library sees it. It keeps early and later bytes apart: while the
+/// reader is in early data, nothing more is read in a turn in which a read was pending.
 ///
-/// The TLS stream gives way once between the last early byte and the first later one. That alone
-/// is not enough for HTTP/2: the library asks the socket again between handing over one request
-/// and the next, so the second request of a flight would be handed over after a later byte was
-/// read, count as not early, and pass the gate by. Within one turn every request that was read is
-/// handed over, so the later bytes have to wait for the next turn.
+/// The TLS stream never returns early and later bytes from the same read, and is pending once
+/// between them. That alone is not enough for HTTP/2. Whether a request was early is decided when
+/// the library hands it over, and the library reads the socket again between two requests. The
+/// second request of a flight could be handed over after a later byte was read, count as not early,
+/// and bypass the gate. Within one turn the library hands over every request that it has read, so
+/// the later bytes have to wait for the next turn.
 ///
-/// What the library writes in a turn waits for the turn's end ([`HandshakeDriver::gather`]).
+/// What the library writes is sent at the end of the turn ([`HandshakeDriver::gather`]).
 pub(crate) struct ConnectionStream {
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
@@ -41,27 +42,28 @@ pub(crate) struct ConnectionStream {
     frames: Option<Frames>,
 }
 
-/// What goes by in both directions, and how much of it is too much.
+/// Counts the frames in both directions, and limits those without a request.
 struct Frames {
     read: FrameMeter,
     written: FrameMeter,
     limit: IdleFrameLimit,
 }
 
-/// What the connection's task and its stream tell each other.
+/// State shared by the connection's task and its stream.
 #[derive(Clone, Default)]
 pub(crate) struct StreamProgress(Arc<ProgressState>);
 
 #[derive(Default)]
 struct ProgressState {
-    /// Whether a read has had to wait in this turn.
+    /// Whether a read was pending in this turn.
     waited: AtomicBool,
-    /// Bytes given to the HTTP library so far, and in this turn.
+    /// Bytes read by the HTTP library, in total and in this turn.
     read: AtomicU64,
     read_in_turn: AtomicU64,
-    /// Bytes of DATA frames that the library has written so far.
+    /// Bytes of DATA frames that the library has written.
     data: AtomicU64,
-    /// Since when the peer has taken no bytes though some wait for it, and how many it had taken.
+    /// Since when the peer has accepted no bytes although some are pending, and how many it had
+    /// accepted before.
     blocked: Mutex<Option<(Instant, u64)>>,
 }
 
@@ -88,7 +90,7 @@ impl Frames {
         }
     }
 
-    /// Takes note of what the client sent. False: it is too much.
+    /// Counts received frames. Returns false if there are too many without a request.
     fn allow(&mut self, bytes: &[u8]) -> bool {
         let counts = self.read.feed(bytes);
         counts.idle == 0 && counts.requests == 0 || self.limit.allows(counts, Instant::now())
@@ -96,7 +98,8 @@ impl Frames {
 }
 
 impl StreamProgress {
-    /// Starts a turn of the connection's task. Everything read before has been handed over.
+    /// Starts a turn of the connection's task. The library has handed over everything that was read
+    /// before.
     pub(crate) fn begin(&self) {
         self.0.waited.store(false, Ordering::Relaxed);
         self.0.read_in_turn.store(0, Ordering::Relaxed);
@@ -106,7 +109,7 @@ impl StreamProgress {
         self.0.read.load(Ordering::Relaxed)
     }
 
-    /// Bytes of responses that an HTTP/2 client's windows have let go so far.
+    /// Response bytes that an HTTP/2 client's flow control has let pass.
     pub(crate) fn data_written(&self) -> u64 {
         self.0.data.load(Ordering::Relaxed)
     }
@@ -116,7 +119,8 @@ impl StreamProgress {
         blocked.map(|(since, _)| since)
     }
 
-    /// Takes note of whether the peer takes what was written. `written`: what it has taken so far.
+    /// Updates whether the peer accepts what was written. `written`: the bytes that it has accepted
+    /// so far.
     pub(crate) fn note_write<T>(&self, result: Poll<T>, written: u64) -> Poll<T> {
         let mut blocked = self.0.blocked.lock().unwrap_or_else(PoisonError::into_inner);
         *blocked = match (&result, *blocked) {
@@ -128,9 +132,9 @@ impl StreamProgress {
     }
 }
 
-/// Bytes that one connection may have read before others get their turn. Without a bound, who sends
-/// faster than the library works has a thread to himself: a flood of small header fields kept
-/// others waiting for a quarter of a second at a time.
+/// Bytes that one connection may read before other connections get their turn. Without a limit, a
+/// client that sends faster than the library parses occupies a thread: a flood of small header
+/// fields delayed others by a quarter of a second.
 const MAX_TURN_BYTES: u64 = 64 * 1024;
 
 impl AsyncRead for ConnectionStream {
@@ -141,11 +145,11 @@ impl AsyncRead for ConnectionStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.early && this.progress.0.waited.load(Ordering::Relaxed) {
-            // The read that had to wait has left its waker.
+            // The pending read has registered its waker.
             return Poll::Pending;
         }
         if this.progress.0.read_in_turn.load(Ordering::Relaxed) >= MAX_TURN_BYTES {
-            // The rest is there already: other connections first, then on at once.
+            // More bytes are available: other connections first, then this one again.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -161,7 +165,7 @@ impl AsyncRead for ConnectionStream {
         if let Some(frames) = &mut this.frames
             && !frames.allow(&buffer.filled()[before..])
         {
-            return Poll::Ready(Err(io::Error::other("frames without end, and no request")));
+            return Poll::Ready(Err(io::Error::other("too many HTTP/2 frames without a request")));
         }
         result
     }
@@ -179,7 +183,7 @@ impl AsyncWrite for ConnectionStream {
             self.progress.0.data.fetch_add(written.data, Ordering::Relaxed);
         }
         match result {
-            // Written is not sent: the turn's end will tell.
+            // Written is not sent: the end of the turn decides.
             Poll::Ready(_) => result,
             Poll::Pending => self.progress.note_write(result, self.socket.written()),
         }
@@ -198,20 +202,19 @@ impl AsyncWrite for ConnectionStream {
     }
 }
 
-/// Takes the futures of HTTP/2 streams for the connection's own task: they end with the
-/// connection, and a response that is there at once leaves in one write with the server's flight.
+/// Collects the futures of HTTP/2 streams for the connection's own task.
 #[derive(Clone, Default)]
 pub(crate) struct StreamTasks(Arc<Mutex<Vec<StreamTask>>>);
 
 pub(crate) type StreamTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl StreamTasks {
-    /// Adds one.
+    /// Adds a future.
     pub(crate) fn add(&self, stream: StreamTask) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
     }
 
-    /// The futures that came since the last call.
+    /// Takes the futures added since the last call.
     pub(crate) fn take(&self) -> Vec<StreamTask> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -223,28 +226,27 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamT
     }
 }
 
-/// A stream whose reader gets a request's head, then what belongs to its body, then the next head.
+/// A stream that delivers one request's head, then its body, then the next head.
 pub(crate) struct FramedStream<S> {
     stream: S,
     requests: RequestFraming,
-    /// What was read and may not be given yet.
+    /// Bytes that were read and may not be delivered yet.
     held: Bytes,
 }
 
-/// What the reader of a [`FramedStream`] says about the heads that it has read. Cheap to clone.
+/// Tells a [`FramedStream`] which heads the library has read. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct RequestFraming(Arc<Mutex<FramingState>>);
 
 #[derive(Default)]
 struct FramingState {
     framing: Framing,
-    /// Of a reader that asks for more before it has said what body its head has.
+    /// Set if the library reads on before it has reported the head's body.
     reader: Option<Waker>,
 }
 
-/// In a chunked body no reader takes this for anything, wherever it stands. So the reader refuses
-/// the request itself, in its own time, as it refuses any body that is malformed. An error would
-/// end the connection before a response.
+/// No parser accepts this anywhere in a chunked body. The library therefore refuses the request by
+/// itself, like any malformed body. An error would end the connection without a response.
 const NO_BODY: Bytes = Bytes::from_static(b"\r\r");
 
 impl<S> FramedStream<S> {
@@ -254,7 +256,8 @@ impl<S> FramedStream<S> {
 }
 
 impl RequestFraming {
-    /// A head was read, whose body has this length or, if it has none, comes in chunks.
+    /// The library has read a head. `length` is the length of its body, or `None` for a chunked
+    /// body.
     pub(crate) fn head_read(&self, length: Option<u64>) {
         self.change(|framing| framing.head_read(length));
     }
@@ -307,7 +310,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
             }
             this.held = NO_BODY;
         }
-        // Behind that it is as if the client had closed.
+        // After that, report the end of the stream.
         let room = this.held.len().min(buffer.remaining());
         buffer.put_slice(&this.held.split_to(room));
         Poll::Ready(Ok(()))
@@ -332,7 +335,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FramedStream<S> {
     }
 }
 
-/// The socket under a TLS stream.
+/// The TCP socket below a TLS stream.
 #[derive(Clone)]
 pub(crate) struct Socket(Arc<Inner>);
 
@@ -340,13 +343,13 @@ struct Inner {
     stream: TcpStream,
     written: AtomicU64,
     metrics: Arc<Metrics>,
-    /// Whether what is read is kept for the handshake, and what that holds.
+    /// Whether received bytes are buffered for the handshake, and their memory.
     in_handshake: AtomicBool,
     charge: Charge,
 }
 
 impl Socket {
-    /// A client's, whose handshake starts.
+    /// The socket of a client whose handshake starts.
     pub(crate) fn new(stream: TcpStream, shared: &Shared) -> Self {
         Self(Arc::new(Inner {
             stream,
@@ -357,22 +360,21 @@ impl Socket {
         }))
     }
 
-    /// Early data is decided, or the handshake has failed: what was read for it is not kept any
-    /// longer.
+    /// The handshake has failed, or early data is decided: the buffered bytes are released.
     pub(crate) fn has_handshake(&self) {
         self.0.in_handshake.store(false, Ordering::Relaxed);
         self.0.charge.clear();
     }
 
-    /// Bytes that the kernel has taken so far.
+    /// Bytes that the kernel has accepted.
     pub(crate) fn written(&self) -> u64 {
         self.0.written.load(Ordering::Relaxed)
     }
 
-    /// Ends our direction and reads on for a short while until the peer has ended its own.
+    /// Closes the sending direction and reads for a short while, until the peer has closed its own.
     ///
-    /// Bytes that are unread when a socket is closed turn the close into a reset, which can
-    /// destroy a response or an alert that the peer has not read yet (RFC 9112 section 9.6).
+    /// Closing a socket with unread bytes resets the connection. A reset can destroy a response or
+    /// an alert that the peer has not read yet (RFC 9112 section 9.6).
     pub(crate) async fn linger(&self) {
         let _ = socket2::SockRef::from(&self.0.stream).shutdown(std::net::Shutdown::Write);
         let _ = timeout(LINGER, async {
@@ -406,7 +408,7 @@ impl AsyncRead for Socket {
                     if self.0.in_handshake.load(Ordering::Relaxed)
                         && !self.0.charge.grow(count * HANDSHAKE_BYTE)
                     {
-                        let why = "too many handshakes are incomplete";
+                        let why = "the memory limit for incomplete handshakes is reached";
                         return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, why)));
                     }
                     return Poll::Ready(Ok(()));
@@ -447,8 +449,8 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// How long a closed connection waits for the peer's own close, and for how many bytes: what a
-/// slow path still has in flight, not an upload.
+/// How long and for how many bytes a closed connection waits for the peer's close: enough for what
+/// a slow path has in flight, but not for an upload.
 const LINGER: Duration = Duration::from_secs(2);
 const MAX_LINGER_BYTES: usize = 4 * 1024 * 1024;
 
@@ -469,8 +471,8 @@ mod tests {
 
     use super::*;
 
-    /// What the library makes of these bytes, which come in two parts: requests and their bodies,
-    /// and the statuses of the responses.
+    /// Sends these bytes to the library in two parts. Returns the requests with their bodies, and
+    /// the statuses of the responses.
     async fn read(bytes: &[u8], split: usize) -> (Vec<String>, Vec<u16>) {
         let (mut client, server) = duplex(1 << 16);
         let requests = RequestFraming::default();
@@ -497,7 +499,7 @@ mod tests {
         let serving =
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         for part in [&bytes[..split], &bytes[split..]] {
-            // A server that has had enough closes.
+            // The server closes after a malformed request.
             let _ = client.write_all(part).await;
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -516,7 +518,7 @@ mod tests {
     const NEXT: &str = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
     const LAST: &str = "GET /last HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
-    /// Two more requests come behind these bytes, however all of it is cut.
+    /// Sends two more requests after these bytes, split at every offset.
     async fn expect(bytes: &str, bodies: &[&str], statuses: &[u16]) {
         let bytes = format!("{bytes}{NEXT}{LAST}");
         for split in 0..=bytes.len() {
