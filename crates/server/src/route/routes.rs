@@ -1,4 +1,4 @@
-//! A site's routes, and what answers on each.
+//! The routes of a site and their handlers.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::handler::proxy::Proxy;
 use crate::handler::response::{discard, plain};
 use crate::route::early::RouteRules;
 
-/// A site, ready to respond.
+/// A site that is ready to serve.
 pub(crate) struct ReadySite {
-    /// What may run early, the routes' own modes among it.
+    /// What may run as early data, including the routes' own modes.
     policy: Policy,
     routes: Prefixes<Arc<ReadyRoute>>,
-    /// For responses that come from no route.
+    /// For responses that no route produces.
     fields: ResponseFields,
 }
 
-/// A route, ready to respond.
+/// A route that is ready to serve.
 pub(crate) struct ReadyRoute {
     handler: Handler,
     rules: RouteRules,
@@ -36,7 +36,7 @@ pub(crate) struct ReadyRoute {
 
 enum Handler {
     Files(Files),
-    /// HTTP servers behind this one.
+    /// Forwards to upstream servers.
     Proxy(Proxy),
     Redirect(firstflight_config::Redirect),
     Status(StatusCode),
@@ -70,17 +70,17 @@ impl ReadySite {
         Ok(Self { policy, routes, fields })
     }
 
-    /// The mode that holds for a path.
+    /// The mode of a path.
     pub(crate) fn mode(&self, path: &str) -> Mode {
         self.policy.mode(path)
     }
 
-    /// The route for a path, and whether the path is another route's for servers that take `/A` and
-    /// `/a` for one.
+    /// The route of a path, and whether the path differs only in case from another route's, which
+    /// some servers treat as equal.
     ///
     /// # Errors
-    /// The status for a path without one, and for a path that servers read differently, where more
-    /// than one route could be meant: no spelling is a way around a route.
+    /// The status for a path without a route, and for a path that servers parse differently, if it
+    /// could belong to several routes: no spelling bypasses a route.
     pub(crate) fn find(&self, path: &str) -> (Result<&Arc<ReadyRoute>, StatusCode>, bool) {
         let found = self.routes.find(path);
         let differs_in_case = matches!(found, Found::ButForCase(_));
@@ -91,19 +91,19 @@ impl ReadySite {
         (route, differs_in_case)
     }
 
-    /// Puts the site's fields on a response that comes from no route.
+    /// Sets the site's fields on a response that no route produced.
     pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         self.fields.apply(headers);
     }
 }
 
 impl ReadyRoute {
-    /// What it demands of early requests, and of those that are to run once.
+    /// The rules for early requests and for requests that run only once.
     pub(crate) fn rules(&self) -> &RouteRules {
         &self.rules
     }
 
-    /// Handles a request. `None`: the client went away and needs no response.
+    /// Handles a request. Returns `None` if the client has disconnected.
     pub(crate) async fn handle<B>(
         &self,
         request: Request<B>,
@@ -139,7 +139,7 @@ impl Handler {
                 let unknown = || {
                     let known: Vec<_> = pools.keys().map(String::as_str).collect();
                     setting(format!(
-                        "there is no upstream {name:?}; there are these: {}",
+                        "there is no upstream {name:?}; configured upstreams: {}",
                         known.join(", ")
                     ))
                 };
@@ -153,7 +153,7 @@ impl Handler {
 
 fn twice(site: &Site, route: &Route) -> ServerError {
     let of = site.names.first().map(|name| format!(" of site {name}")).unwrap_or_default();
-    setting(format!("two routes{of} have the path {:?}; leave one out", route.path))
+    setting(format!("two routes{of} have the path {:?}; remove one", route.path))
 }
 
 fn setting(text: String) -> ServerError {
@@ -162,16 +162,16 @@ fn setting(text: String) -> ServerError {
 
 #[cfg(test)]
 impl ReadyRoute {
-    /// What it answers, where that is a mere status.
+    /// The status of a route that only responds with one.
     pub(crate) fn code(&self) -> StatusCode {
         match &self.handler {
             Handler::Status(status) => *status,
-            _ => unreachable!("tests ask only such routes"),
+            _ => unreachable!("tests use routes with a status only"),
         }
     }
 }
 
-/// ResponseFields to put on answers, in place of those of the same names.
+/// Fields to set on responses, replacing fields of the same names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResponseFields(Vec<(HeaderName, HeaderValue)>);
 
@@ -179,18 +179,18 @@ impl ResponseFields {
     /// A site's fields.
     ///
     /// # Errors
-    /// [`ConfigError::Setting`] for what only the server itself can say.
+    /// [`ConfigError::Setting`] for fields that only the server can set.
     pub(crate) fn new(fields: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
         match fields.iter().find(|(name, _)| OURS.contains(name)) {
             Some((name, _)) => Err(ConfigError::Setting(format!(
-                "the field {name} cannot be set on responses, because it follows from how they are \
-                 sent; leave it out"
+                "the field {name} cannot be set on responses, because the server sets it itself; \
+                 remove it"
             ))),
             None => Ok(Self(fields.to_vec())),
         }
     }
 
-    /// A route's fields, and these for all other names.
+    /// A route's fields, and the site's fields for all other names.
     ///
     /// # Errors
     /// As [`ResponseFields::new`].
@@ -201,7 +201,7 @@ impl ResponseFields {
         Ok(Self(fields))
     }
 
-    /// Puts them on a response; an empty value removes the field.
+    /// Sets the fields on a response. An empty value removes the field.
     pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         for (name, _) in &self.0 {
             headers.remove(name);
@@ -212,7 +212,7 @@ impl ResponseFields {
     }
 }
 
-/// What concerns the connection or the length of a response.
+/// Fields that describe the connection or the framing of a response.
 const OURS: [HeaderName; 8] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,

@@ -1,9 +1,10 @@
-//! What a route demands of early requests beside the policy, and which requests run once by their
-//! own word: `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), time stamps, nonces.
+//! The rules of a route for early requests, in addition to the policy, and for requests that run
+//! only once: `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), timestamps, nonces.
 //!
-//! The gate keeps a *flight* from running twice. These rules keep a *request* from it, which a
-//! client may send again by itself: on another connection, after early data was refused, to another
-//! node. So they hold for late requests too, and are asked when a request is about to run.
+//! The gate keeps a *flight* from being executed twice. These rules keep a *request* from being
+//! executed twice, which a client may send again on another connection, after early data was
+//! refused, or to another node. They therefore apply to late requests too, and are checked when a
+//! request is about to run.
 
 mod fields;
 
@@ -26,12 +27,12 @@ use crate::handler::{FlightField, RequestClaims};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RouteRules(firstflight_config::EarlyRules);
 
-/// What a request has to claim before it may run: names, and for how long.
+/// The names that a request has to claim before it may run, each with its lifetime.
 #[derive(Debug, Default)]
 pub(crate) struct RequiredClaims {
     nonce: Option<(ClaimKey, Duration)>,
     key: Option<(ClaimKey, Duration)>,
-    /// Its handshake was not awaited.
+    /// Whether the request runs before its handshake is complete.
     ran_early: bool,
     flight: FlightField,
 }
@@ -41,8 +42,8 @@ impl RouteRules {
         Self(rules.clone())
     }
 
-    /// Whether a request may run from early data. `mode`: what holds for its path. It depends on
-    /// nothing but the request and the time.
+    /// Whether a request may run as early data. `mode`: the policy's mode for its path. Depends
+    /// only on the request and the time.
     pub(crate) fn may_run_early<B>(&self, request: &Request<B>, mode: Mode) -> bool {
         let (method, headers) = (request.method(), request.headers());
         if mode == Mode::Disabled {
@@ -63,11 +64,11 @@ impl RouteRules {
                 .is_none_or(|rule| matches!(only(headers, &rule.header), Field::Value(_)))
     }
 
-    /// What a request that is about to run has to claim. `decision`: the gate's first word, if it
-    /// came early, in `flight`.
+    /// The claims that a request needs before it runs. `decision`: the gate's decision, if the
+    /// request arrived early, in `flight`.
     ///
     /// # Errors
-    /// Why the request must not run.
+    /// Why the request is rejected.
     pub(crate) fn required_claims<B>(
         &self,
         request: &Request<B>,
@@ -107,10 +108,10 @@ impl RouteRules {
 }
 
 impl RequiredClaims {
-    /// Claims it, and lets the request run.
+    /// Claims the names.
     ///
     /// # Errors
-    /// Why the request must not run.
+    /// Why the request is rejected.
     pub(crate) async fn claim(self, gate: &EarlyDataGate) -> Result<RequestClaims, Rejection> {
         if let Some((nonce, lifetime)) = self.nonce {
             match gate.claim_name(nonce, lifetime).await {
@@ -142,21 +143,21 @@ fn flight_id(flight: Flight) -> Option<HeaderValue> {
     HeaderValue::from_str(&flight.key().to_string()).ok()
 }
 
-/// Why a request must not run.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// The nonce of an early request was there before: perhaps in a copy of it.
+    /// The nonce of an early request was used before, perhaps by a copy of it.
     TooEarly,
     NonceWasUsed,
     KeyWasUsed,
     BadKey,
-    /// Whether it has run already cannot be said now; and why, as the access log has it.
+    /// It is unknown whether the request was executed before; with the reason for the access log.
     Unknown(&'static str),
 }
 
 impl Rejection {
-    /// As metrics have it.
-    pub(crate) fn reason(self) -> RejectReason {
+    /// The reason as metrics name it.
+    pub(crate) fn reason(self) -> BarredReason {
         match self {
             Self::TooEarly => RejectReason::TooEarly,
             Self::NonceWasUsed => RejectReason::NonceUsed,
@@ -166,30 +167,30 @@ impl Rejection {
         }
     }
 
-    /// What its client is told.
+    /// The response to the client.
     pub(crate) fn response(self) -> Response<ResponseBody> {
         match self {
             Self::TooEarly => plain(StatusCode::TOO_EARLY),
             Self::NonceWasUsed => problem(
                 StatusCode::CONFLICT,
                 "This nonce has been used",
-                "A request with this nonce was passed on before, and this one is not. Send a new \
+                "A request with this nonce was forwarded before, so this one is rejected. Send a new \
                  nonce with each request.",
             ),
             Self::KeyWasUsed => problem(
                 StatusCode::CONFLICT,
                 "This Idempotency-Key has been used",
-                "A request with this key was passed on before, and this one is not. It may be \
-                 running still, or its answer may have been lost.",
+                "A request with this key was forwarded before, so this one is rejected. The other \
+                 one may be still running, or its response may have been lost.",
             ),
             Self::BadKey => problem(
                 StatusCode::BAD_REQUEST,
-                "This Idempotency-Key is none",
+                "This Idempotency-Key is invalid",
                 "Send one Idempotency-Key of 1 to 255 bytes.",
             ),
             Self::Unknown(why) => {
                 let detail =
-                    format!("It is not known whether this request was passed on before: {why}.");
+                    format!("It is unknown whether this request was forwarded before: {why}.");
                 let title = "This request cannot be recorded now";
                 let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, title, &detail);
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));

@@ -100,7 +100,7 @@ async fn a_key_runs_one_request_early_or_late() {
     assert_eq!(enter(&keyed("a"), Some(Decision::Execute)).await, StatusCode::CONFLICT);
     assert_eq!(enter(&keyed("b"), None).await, StatusCode::OK);
     assert_eq!(enter(&keyed(""), None).await, StatusCode::BAD_REQUEST);
-    // Without a key it is none of our business, nor with a method that may be repeated.
+    // Requests without a key, and those with a safe method, are not limited.
     for _ in 0..2 {
         assert_eq!(enter(&request("POST", &[]), None).await, StatusCode::OK);
         let get = request("GET", &[("idempotency-key", "a")]);
