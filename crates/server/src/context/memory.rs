@@ -1,5 +1,6 @@
-//! Memory that clients take beside their connections: heads of requests, handshakes that are not
-//! complete, connections to upstreams. One bound for the whole process (`memory` in `[limits]`).
+//! Limits the memory that clients use in addition to their connections: request heads, incomplete
+//! handshakes, upstream connections. One limit applies to the whole process (`memory` in
+//! `[limits]`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,15 +9,15 @@ use std::time::{Duration, Instant};
 use http::HeaderMap;
 use tracing::warn;
 
-/// How much may be held, and how much is.
+/// The memory limit and its current use.
 pub(crate) struct Budget {
     limit: AtomicUsize,
     held: AtomicUsize,
-    /// When it was last logged that more was wanted.
+    /// When reaching the limit was last logged.
     logged: Mutex<Option<Instant>>,
 }
 
-/// What one request or one handshake holds; given back when it is dropped.
+/// The memory held by one request or handshake, released when dropped.
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     held: AtomicUsize,
@@ -27,7 +28,7 @@ impl Budget {
         Arc::new(Self { limit: limit.into(), held: AtomicUsize::new(0), logged: Mutex::new(None) })
     }
 
-    /// Changes the limit. What is held stays.
+    /// Changes the limit. Memory in use stays in use.
     pub(crate) fn resize(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -52,15 +53,15 @@ impl Budget {
         if logged.is_none_or(|last| last.elapsed() > LOG_INTERVAL) {
             *logged = Some(Instant::now());
             warn!(
-                "requests and handshakes hold {limit} bytes, as much as they may: further ones are \
-                 refused (memory in [limits])"
+                "the memory limit of {limit} bytes is reached: further requests and handshakes are \
+                 refused; raise memory in [limits]"
             );
         }
     }
 }
 
 impl Charge {
-    /// Holds so many bytes more. False: there are not so many, and nothing has changed.
+    /// Reserves memory. Returns false if the limit is reached; nothing has changed then.
     pub(crate) fn grow(&self, bytes: usize) -> bool {
         let taken = self.budget.take(bytes);
         if taken {
@@ -69,7 +70,7 @@ impl Charge {
         taken
     }
 
-    /// Gives all of it back.
+    /// Releases everything.
     pub(crate) fn clear(&self) {
         self.budget.held.fetch_sub(self.held.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -81,8 +82,8 @@ impl Drop for Charge {
     }
 }
 
-/// What a request holds until its response has ended. Its fields are in memory twice, as they came
-/// and as an upstream is sent them, and each is stored in two maps.
+/// The memory of a request until its response has ended. Its fields are stored twice, as received
+/// and as sent to an upstream, in two maps.
 pub(crate) fn of_request(target: &str, headers: Option<&HeaderMap>) -> usize {
     let fields = headers.into_iter().flatten();
     let fields = fields.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + FIELD);
@@ -92,17 +93,17 @@ pub(crate) fn of_request(target: &str, headers: Option<&HeaderMap>) -> usize {
 /// Task, stream, record and log line of a request.
 const REQUEST: usize = 4 * 1024;
 
-/// Two entries of a map that may be twice as large as its content.
+/// Two map entries, where a map may have twice the capacity that it needs.
 const FIELD: usize = 320;
 
-/// A connection to an upstream, with its buffers here and in the kernel.
+/// A connection to an upstream, with its buffers in this process and in the kernel.
 pub(crate) const UPSTREAM: usize = 32 * 1024;
 
-/// For each byte of a handshake that is not complete: the copy that is kept for a handshake that
-/// may start again, the library's, and what their buffers are too large.
+/// For each byte of an incomplete handshake: a copy for a restart of the handshake, the library's
+/// copy, and the unused capacity of their buffers.
 pub(crate) const HANDSHAKE_BYTE: usize = 3;
 
-/// For each piece of a head that is not complete.
+/// For each received piece of an incomplete head.
 pub(crate) const PIECE: usize = 128;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);

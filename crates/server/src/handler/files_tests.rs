@@ -9,7 +9,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A site with a page, a directory, something hidden and links in and out of it.
+/// A directory with a page, subdirectories, hidden files, and links that stay inside it or lead
+/// outside.
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let at = |path: &str| directory.path().join(path);
@@ -160,7 +161,7 @@ async fn a_directory_without_its_slash_redirects_on_this_host_alone() {
         assert_eq!((response.status, response.header("location")), (307, location), "{target}");
     }
     assert_eq!(get(&files, "//sub", &[]).await.status, 404);
-    // A directory without an index is no list of its files.
+    // A directory without an index page is not listed.
     fs::create_dir(directory.path().join("site/empty")).unwrap();
     assert_eq!(get(&files, "/empty/", &[]).await.status, 404);
 }
@@ -262,7 +263,7 @@ async fn ready_made_encodings_go_to_clients_that_take_them() {
     let again = [("accept-encoding", "br"), ("if-none-match", br.header("etag"))];
     let again = get(&files, "/page.html", &again).await;
     assert_eq!((again.status, again.header("vary")), (304, "accept-encoding"));
-    // A file without a variant is sent as it is.
+    // A file without an encoded variant is sent as it is.
     let photo = get(&files, "/photo.webp", &[("accept-encoding", "br")]).await;
     assert_eq!((photo.header("content-encoding"), &*photo.body), ("", "picture"));
 }
@@ -287,7 +288,7 @@ fn what_cannot_be_served_is_named() {
     assert!(error.contains("lzma") && error.contains("zstd"), "{error}");
 }
 
-/// Whatever is requested, in whatever spelling, is no file of outside and nothing hidden.
+/// No path in any spelling reaches a file outside the directory or a hidden one.
 #[test]
 fn no_path_leads_outside() {
     let directory = directory();
@@ -309,7 +310,7 @@ fn no_path_leads_outside() {
     tried.unwrap();
 }
 
-/// What a path may be made of.
+/// Parts of paths.
 const PARTS: &[&str] = &[
     "..",
     "%2e%2e",
@@ -338,5 +339,5 @@ const PARTS: &[&str] = &[
     "",
 ];
 
-/// And by what it may be joined; mostly by what leads somewhere.
+/// Separators; mostly the ones that form valid paths.
 const JOINTS: &[&str] = &["/", "/", "/", "/", "/", "/", "//", "%2f", "\\", "/./", "", "?", ";/"];

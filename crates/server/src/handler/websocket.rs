@@ -1,5 +1,5 @@
-//! WebSocket: a request that becomes a tunnel to an upstream, which speaks HTTP/1.1. The client
-//! asks by an upgrade (RFC 6455) or, over HTTP/2, by an extended CONNECT (RFC 8441).
+//! WebSocket: turns a request into a tunnel to an upstream over HTTP/1.1. The client opens it with
+//! an upgrade (RFC 6455) or, over HTTP/2, with an extended CONNECT (RFC 8441).
 
 use std::io;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use crate::context::ResponseBody;
 use crate::handler::response::{empty, plain};
 use crate::observe::request::RequestRecord;
 
-/// How a client requests a WebSocket.
+/// How a client opens a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WebSocket {
     /// RFC 6455 section 4.1.
@@ -34,8 +34,8 @@ pub(crate) enum WebSocket {
     Connect,
 }
 
-/// The WebSocket that a request is for, if it is. Other protocols are requested in vain: `h2c`
-/// would be a way around all that is decided request by request.
+/// The kind of WebSocket that a request opens, if it does. Other protocols are ignored: an upgrade
+/// to `h2c` would bypass all checks of later requests.
 pub(crate) fn requested<B>(request: &Request<B>) -> Option<WebSocket> {
     let headers = request.headers();
     match (request.version(), request.method()) {
@@ -52,8 +52,8 @@ pub(crate) fn requested<B>(request: &Request<B>) -> Option<WebSocket> {
     }
 }
 
-/// Makes a request, from which all that concerns one connection was removed, the request to the
-/// upstream. Returns the accept that its key requires, where the key is ours.
+/// Turns a request without hop-by-hop fields into the request to the upstream. Returns the
+/// `Sec-WebSocket-Accept` to expect if the key was generated here.
 pub(crate) fn prepare_request(head: &mut request::Parts, kind: WebSocket) -> Option<HeaderValue> {
     head.method = Method::GET;
     let headers = &mut head.headers;
@@ -73,7 +73,7 @@ pub(crate) fn prepare_request(head: &mut request::Parts, kind: WebSocket) -> Opt
     Some(accept)
 }
 
-/// The response to the client, and the tunnel behind it if the upstream agrees. `expected`: see
+/// The response to the client, and the tunnel if the upstream has accepted it. `expected`: see
 /// [`prepare_request`].
 pub(crate) fn respond(
     mut response: Response<ResponseBody>,
@@ -82,7 +82,7 @@ pub(crate) fn respond(
     expected: Option<&HeaderValue>,
 ) -> (Response<ResponseBody>, Option<Tunnel>) {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        // To a CONNECT it would say that the tunnel is there.
+        // A success would tell the client of a CONNECT that the tunnel is open.
         let misleading = kind == WebSocket::Connect && response.status().is_success();
         return (if misleading { plain(StatusCode::BAD_GATEWAY) } else { response }, None);
     }
@@ -108,11 +108,11 @@ pub(crate) fn respond(
             head.headers.remove(header::SEC_WEBSOCKET_ACCEPT);
         }
     }
-    // The body holds the place on the upstream's server.
+    // The body holds the permit of the upstream connection.
     (Response::from_parts(head, empty()), Some(Tunnel::new(client, upstream, body)))
 }
 
-/// A tunnel on its way from who opened it to the connection's task, in a response's extensions.
+/// Carries a tunnel from the handler to the connection's task, in the response's extensions.
 #[derive(Clone)]
 pub(crate) struct PendingTunnel(Arc<Mutex<Option<Tunnel>>>);
 
@@ -121,20 +121,20 @@ impl PendingTunnel {
         Self(Arc::new(Mutex::new(Some(tunnel))))
     }
 
-    /// The tunnel behind a response.
+    /// Takes the tunnel out of a response.
     pub(crate) fn take<B>(response: &mut Response<B>) -> Option<Tunnel> {
         let pending = response.extensions_mut().remove::<Self>()?;
         pending.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Whether a field's list has a member, in whatever case.
+/// Whether a comma-separated field contains a token, ignoring case.
 fn lists(headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|one| one.trim().eq_ignore_ascii_case(member))
 }
 
-/// RFC 6455 section 4.2.2, 5.4.
+/// RFC 6455 section 4.2.2, item 5.4.
 fn accept(key: &str) -> HeaderValue {
     let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
     visible(&STANDARD.encode(digest))
@@ -147,25 +147,25 @@ fn visible(base64: &str) -> HeaderValue {
 /// RFC 6455 section 1.3.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A tunnel whose ends are not there yet: the client's is once the response is written.
+/// A tunnel whose ends are not ready yet: the client's end is ready once the response is written.
 pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,
-    /// Holds the place on the upstream's server.
+    /// Holds the permit of the upstream connection.
     place: ResponseBody,
     idle: Duration,
 }
 
-/// One end, which notes what it gives.
+/// One end of a tunnel, which counts the bytes read from it.
 struct End {
     io: TokioIo<Upgraded>,
     given: u64,
-    /// Whether it has said all.
+    /// Whether it has closed its sending direction.
     ended: bool,
     last: Last,
 }
 
-/// When an end last gave something.
+/// When bytes were last read from either end.
 #[derive(Clone)]
 struct Last(Arc<Mutex<Instant>>);
 
@@ -174,17 +174,17 @@ impl Tunnel {
         Self { client, upstream, place, idle: Duration::MAX }
     }
 
-    /// Ends when neither side has said anything for that long.
+    /// Ends the tunnel when no bytes have been read for this long.
     pub(crate) fn ending_after(self, idle: Duration) -> Self {
         Self { idle, ..self }
     }
 
-    /// Carries bytes until both sides have ended, or one has broken off. The request runs as long.
+    /// Copies bytes until both ends have closed, or one fails. The request lasts as long.
     pub(crate) async fn run(self, mut record: RequestRecord) {
         let Self { client, upstream, place, idle } = self;
         let (client, upstream) = match tokio::try_join!(client, upstream) {
             Ok(both) => both,
-            Err(error) => return debug!("a tunnel has no ends: {error}"),
+            Err(error) => return debug!("a tunnel could not be opened: {error}"),
         };
         let last = Last(Arc::new(Mutex::new(Instant::now())));
         let end = |upgraded| {
@@ -198,7 +198,7 @@ impl Tunnel {
         };
         record.bytes(upstream.given);
         match carried {
-            // A client that has heard all may leave without a word.
+            // After the upstream has closed, a client may disconnect without closing the tunnel.
             _ if upstream.ended => record.complete(),
             Ok(()) => record.complete(),
             Err(error) => debug!("a tunnel broke off: {error}"),

@@ -1,4 +1,4 @@
-//! The access log: a line per request, written by a thread of its own.
+//! The access log: one line for each request, written by a separate thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -18,8 +18,8 @@ use tracing::warn;
 
 use crate::ServerError;
 
-/// One request, from its arrival to the end of its response. Field names are those of the JSON
-/// form.
+/// A request, from its arrival to the end of its response. The field names are those of the JSON
+/// format.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Entry {
     /// When the request arrived, RFC 3339 in UTC.
@@ -28,25 +28,25 @@ pub(crate) struct Entry {
     pub client: String,
     /// The trace that the request belongs to, in hexadecimal; `None` without `[telemetry]`.
     pub trace_id: Option<String>,
-    /// Its own span in that trace.
+    /// The request's span in that trace.
     pub span_id: Option<String>,
     /// The method, or `PING`.
     pub method: String,
-    /// The host asked for, by `Host` or `:authority`.
+    /// The requested host, from `Host` or `:authority`.
     pub host: Option<String>,
     /// Path and query as the client sent them.
     pub target: String,
-    /// HTTP version, or none without HTTP.
+    /// HTTP version, or `ping-pong`.
     pub protocol: &'static str,
     /// The response's status; `None` if there was no response.
     pub status: Option<u16>,
-    /// Bytes of the request's body that were read.
+    /// Bytes read from the request's body.
     pub bytes_in: u64,
-    /// Bytes of the response's body handed to the connection.
+    /// Bytes of the response's body that were passed to the connection.
     pub bytes: u64,
     /// From arrival to the end of the response, in milliseconds.
     pub duration_ms: f64,
-    /// Whether the response was handed over whole.
+    /// Whether the whole response was passed to the connection.
     pub complete: bool,
     /// TLS version.
     pub tls_version: &'static str,
@@ -54,35 +54,33 @@ pub(crate) struct Entry {
     pub cipher: &'static str,
     /// Whether a session was resumed.
     pub resumed: bool,
-    /// Whether the request came whole as early data.
+    /// Whether the whole request arrived as early data.
     pub early: bool,
-    /// Why the request was not run early, if it was not.
+    /// Why an early request was not run early, if it was not.
     pub held: Option<&'static str>,
-    /// How long it waited for the handshake, in milliseconds.
+    /// How long it was held, in milliseconds.
     pub held_ms: Option<f64>,
-    /// What became of the flight's claim: none, won, lost, full.
+    /// The outcome of the flight's claim: `none`, `won` or `lost`.
     pub claim: &'static str,
-    /// The ticket age stated less the one reckoned, in seconds.
+    /// The ticket age stated by the client minus the age by the server's clock, in seconds.
     pub ticket_age_skew: i32,
-    /// Why TLS accepted early data or not, in the library's terms; an earlier ticket epoch or a
-    /// full register before it.
+    /// Whether early data was accepted, or why not.
     pub early_data: &'static str,
-    /// Whether the request was handed to files, upstream or PONG: the application saw it.
+    /// Whether a handler (files, upstream, ping-pong) received the request.
     pub executed: bool,
-    /// The client random in hexadecimal: names the flight.
+    /// The client random in hexadecimal, which identifies the flight.
     pub client_random: String,
-    /// The upstream's server that answered, or was tried last.
+    /// The upstream server that responded, or that was tried last.
     pub upstream: Option<String>,
-    /// What the upstream answered; `None`: nothing.
+    /// The upstream's status; `None` if it did not respond.
     pub upstream_status: Option<u16>,
-    /// How long the upstream took until the head of its response, all tries together, in
-    /// milliseconds.
+    /// The time until the head of the upstream's response, over all attempts, in milliseconds.
     pub upstream_ms: Option<f64>,
-    /// The client's name for itself, as it says.
+    /// The client's `User-Agent`.
     pub user_agent: Option<String>,
 }
 
-/// The writing end; cheap to share.
+/// Queues entries for the log's thread.
 pub(crate) struct AccessLog {
     lines: SyncSender<Message>,
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -115,7 +113,8 @@ impl AccessLog {
         Ok(Self { lines, writer: Mutex::new(Some(writer)), lost: AtomicU64::new(0) })
     }
 
-    /// Hands over an entry; never waits. A disk that cannot follow loses lines, and says so.
+    /// Queues an entry without waiting. If the disk is too slow, entries are dropped, counted and
+    /// reported.
     pub(crate) fn entry(&self, entry: Entry) {
         if self.lines.try_send(Message::Entry(Box::new(entry))).is_err() {
             let lost = self.lost.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +124,7 @@ impl AccessLog {
         }
     }
 
-    /// Lines that were lost so far.
+    /// The number of lost lines.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -135,7 +134,7 @@ impl AccessLog {
         let _ = self.lines.try_send(Message::Reopen);
     }
 
-    /// Writes what waits, and ends. Blocks until it is written.
+    /// Writes all queued lines and ends the thread. Blocks until they are written.
     pub(crate) fn close(&self) {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
@@ -146,7 +145,7 @@ impl AccessLog {
 }
 
 impl Entry {
-    /// The line, with its line end.
+    /// The line, including its line end.
     fn line(&self, format: LogFormat) -> String {
         match format {
             LogFormat::Json => {
@@ -191,7 +190,7 @@ impl Entry {
     }
 }
 
-/// A target that cannot end its quotes or its line.
+/// Escapes a target so that it cannot end its quotes or its line.
 fn escaped(target: &str) -> String {
     target
         .chars()
@@ -210,7 +209,7 @@ fn target(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
     })
 }
 
-/// Does not follow a symbolic link, which would let whoever owns the directory choose the file.
+/// Does not follow a symbolic link: the owner of the directory could choose the file with it.
 fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
@@ -229,7 +228,7 @@ fn write(
     let mut out = BufWriter::new(out);
     let mut failing = false;
     loop {
-        // Flushed whenever nothing waits, so that a reader sees each line within a tenth of a
+        // Flushed whenever the queue is empty, so that a reader sees each line within a tenth of a
         // second.
         let message = match incoming.try_recv() {
             Ok(message) => message,
@@ -238,8 +237,9 @@ fn write(
                 note(out.flush(), &mut failing);
                 match incoming.recv() {
                     Ok(message) => {
-                        // Waking this thread costs the worker that hands over a line, before its
-                        // response leaves: further lines find it awake.
+                        // Waking this thread delays the worker that queues a line, before its
+                        // response is sent. While this thread sleeps, further lines need no
+                        // wake-up.
                         thread::sleep(GATHER_DELAY);
                         message
                     }
@@ -255,7 +255,7 @@ fn write(
                 note(out.flush(), &mut failing);
                 match target(path.as_ref()) {
                     Ok(again) => out = BufWriter::new(again),
-                    Err(error) => warn!("cannot open the access log again: {error}"),
+                    Err(error) => warn!("cannot reopen the access log: {error}"),
                 }
             }
             Message::End => break,
@@ -264,7 +264,7 @@ fn write(
     note(out.flush(), &mut failing);
 }
 
-/// Logs the first of a row of failures.
+/// Logs the first of consecutive failures.
 fn note(result: io::Result<()>, failing: &mut bool) {
     if let (Err(error), false) = (&result, *failing) {
         warn!("cannot write the access log: {error}");
@@ -275,7 +275,7 @@ fn note(result: io::Result<()>, failing: &mut bool) {
 /// How long the first line after a pause waits for others.
 const GATHER_DELAY: Duration = Duration::from_millis(100);
 
-/// Lines that may wait for the disk: about 20 MB at most at usual lengths.
+/// The maximum number of queued lines: about 20 MB at usual lengths.
 const MAX_QUEUED: usize = 65_536;
 
 #[cfg(test)]

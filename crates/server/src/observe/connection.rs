@@ -1,4 +1,4 @@
-//! One connection in metrics, traces and the record of replays, and the requests on it.
+//! One connection in metrics, traces and recent replays.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,22 +14,23 @@ use crate::observe::Observers;
 use crate::observe::metrics::ConnectionMetrics;
 use crate::observe::trace::wall;
 
-/// One connection, for all that observes it.
+/// Observes one connection and its requests.
 pub(crate) struct ConnectionObserver {
     pub(crate) observers: Arc<Observers>,
     pub(crate) memory: Arc<Budget>,
     pub(crate) facts: ConnectionFacts,
     pub(crate) metrics: ConnectionMetrics,
     pub(crate) timeline: Timeline,
-    /// Requests that came so far, and those whose response has not ended.
+    /// The number of requests received, and of those whose response has not ended.
     pub(crate) seen: AtomicU64,
     pub(crate) running: AtomicUsize,
-    /// Responses of which a part waits for the client to take it.
+    /// The number of responses with a part that the client has not accepted yet.
     pub(crate) offered: AtomicUsize,
 }
 
 impl ConnectionObserver {
-    /// Early data is accepted or refused. `claim`: from when to when the flight was claimed.
+    /// Call this when early data is accepted or refused. `claim`: when the flight's claim was
+    /// requested and settled.
     pub(crate) fn new(
         observers: Arc<Observers>,
         memory: Arc<Budget>,
@@ -54,20 +55,20 @@ impl ConnectionObserver {
         }
     }
 
-    /// The client's Finished is verified now.
+    /// The client's Finished is verified.
     pub(crate) fn note_complete(&self) {
         self.timeline.complete();
         self.metrics.complete(&self.facts.tls, self.facts.refused.is_none());
         self.trace_handshake(false);
     }
 
-    /// The head of a response is there.
+    /// The head of a response is ready.
     pub(crate) fn note_response(&self) {
         self.metrics.response(&self.facts.tls, self.facts.refused.is_none());
     }
 
-    /// Adds the handshake to the first request's trace, once both have been seen. `over`: there
-    /// will be no more to see.
+    /// Adds the handshake to the first request's trace, once both are complete. `over`: the
+    /// connection ends, and nothing more can be added.
     pub(crate) fn trace_handshake(&self, over: bool) {
         let (Some(tracer), Some(context)) = (&self.observers.tracer, self.timeline.tell(over))
         else {
@@ -102,11 +103,10 @@ impl Drop for ConnectionObserver {
     }
 }
 
-/// The moments of one connection's start, and the trace of its first request, which they are
-/// part of.
+/// The times of a connection's handshake, and the trace of its first request, which they belong to.
 pub(crate) struct Timeline {
     pub(crate) accepted_at: Instant,
-    /// From when to when the flight was claimed, if there was one.
+    /// When the flight's claim was requested and settled, if there was a flight.
     pub(crate) claim: Option<(Instant, Instant)>,
     completed_at: OnceLock<Instant>,
     trace: OnceLock<TraceContext>,
@@ -124,12 +124,12 @@ impl Timeline {
         }
     }
 
-    /// The first request's trace.
+    /// Sets the first request's trace.
     pub(crate) fn belongs_to(&self, context: &TraceContext) {
         let _ = self.trace.set(context.clone());
     }
 
-    /// The client's Finished is verified now.
+    /// The client's Finished is verified.
     pub(crate) fn complete(&self) {
         let _ = self.completed_at.set(Instant::now());
     }
@@ -139,8 +139,8 @@ impl Timeline {
         self.completed_at.get().copied()
     }
 
-    /// The first request's trace, given out once: when handshake and request have both been seen,
-    /// or at the connection's end (`over`).
+    /// The first request's trace, returned once: when the handshake is complete and a request has
+    /// arrived, or at the connection's end (`over`).
     pub(crate) fn tell(&self, over: bool) -> Option<&TraceContext> {
         let trace = self.trace.get()?;
         let ready = over || self.completed_at.get().is_some();

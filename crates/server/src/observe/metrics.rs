@@ -1,4 +1,4 @@
-//! Connections and requests in the metrics, from their arrival to their end.
+//! Counts connections and requests in the metrics, from their arrival to their end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,18 +11,18 @@ use firstflight_telemetry::metrics::{
 };
 use firstflight_tls::{Handshake, Version};
 
-/// A connection's visit. Dropped, it is over.
+/// Counts one connection. Dropped when the connection ends.
 pub(crate) struct ConnectionMetrics {
     metrics: Arc<Metrics>,
     transport: Transport,
     accepted_at: Instant,
-    /// Whether it is settled if there was a handshake: it was complete, or was not to be.
+    /// Whether the handshake is complete, or none is expected.
     settled: AtomicBool,
     timed_out: AtomicBool,
     answered: AtomicBool,
 }
 
-/// A request that waits for the end of its connection's handshake.
+/// Counts a request that waits for its connection's handshake.
 pub(crate) struct Hold<'a> {
     visit: &'a ConnectionMetrics,
     since: Instant,
@@ -30,7 +30,7 @@ pub(crate) struct Hold<'a> {
 }
 
 impl ConnectionMetrics {
-    /// A connection that was accepted just now.
+    /// Counts a connection that was just accepted.
     pub(crate) fn begin(metrics: &Arc<Metrics>, transport: Transport) -> Self {
         metrics.connections.accepted.count(transport);
         metrics.connections.active.increment(transport);
@@ -52,18 +52,18 @@ impl ConnectionMetrics {
         self.transport
     }
 
-    /// The client was requested its address, or sent away, or speaks HTTP without TLS: that there
-    /// was no handshake is nobody's failure.
+    /// No handshake is expected: the client was sent a Retry, was refused, or uses HTTP without
+    /// TLS.
     pub(crate) fn has_no_handshake(&self) {
         self.settled.store(true, Ordering::Relaxed);
     }
 
-    /// The client took too long over its handshake.
+    /// A time limit ends the connection.
     pub(crate) fn timed_out(&self) {
         self.timed_out.store(true, Ordering::Relaxed);
     }
 
-    /// Early data is decided. `refused`: why TLS has refused it, if it was offered and has been.
+    /// Early data is accepted or refused. `refused`: why TLS refused it, if it was offered.
     pub(crate) fn decided(
         &self,
         facts: &Handshake,
@@ -79,7 +79,8 @@ impl ConnectionMetrics {
         let counts = &self.metrics.early_data;
         counts.offered.count(self.transport);
         let refused = match flight {
-            // TLS accepts it, so that nothing of it can come a second time unseen; none of it runs.
+            // TLS accepts the copy's early data, so that the client does not send it again; none of
+            // it is executed.
             Some(flight) => (!flight.won()).then_some(RefusedReason::Replayed),
             None => Some(refused.unwrap_or(RefusedReason::Other)),
         };
@@ -96,7 +97,7 @@ impl ConnectionMetrics {
         self.metrics.handshakes.seconds.time(labels, self.accepted_at.elapsed());
     }
 
-    /// A response's head is there.
+    /// A response's head is ready.
     pub(crate) fn response(&self, facts: &Handshake, early: bool) {
         if !self.answered.swap(true, Ordering::Relaxed) {
             let labels = (kind(facts, early), self.transport);
@@ -104,7 +105,7 @@ impl ConnectionMetrics {
         }
     }
 
-    /// A request starts to wait.
+    /// Starts to hold a request.
     pub(crate) fn hold(&self) -> Hold<'_> {
         self.metrics.early_data.holding.increment(());
         Hold { visit: self, since: Instant::now(), end: None }
@@ -114,8 +115,8 @@ impl ConnectionMetrics {
 impl Drop for ConnectionMetrics {
     fn drop(&mut self) {
         let counts = &self.metrics.connections;
-        counts.active.decrement(self.transport);
-        // An early response may end a connection ahead of the client's Finished.
+        counts.active.end(self.transport);
+        // An early response may end a connection before the client's Finished.
         let is_done = self.settled.load(Ordering::Relaxed) || self.answered.load(Ordering::Relaxed);
         if !is_done {
             let reason = match self.timed_out.load(Ordering::Relaxed) {
@@ -128,7 +129,7 @@ impl Drop for ConnectionMetrics {
 }
 
 impl Hold<'_> {
-    /// The handshake is complete; `runs`: the request runs now.
+    /// The handshake is complete. `runs`: the request is executed now.
     pub(crate) fn complete(mut self, runs: bool) {
         self.end = Some(if runs { HoldEnd::Handshake } else { HoldEnd::TooEarly });
     }
@@ -167,7 +168,7 @@ fn kind(facts: &Handshake, early: bool) -> HandshakeKind {
     }
 }
 
-/// A request's place in the metrics. Dropped, it has ended.
+/// Counts one request. Dropped when the request has ended.
 pub(crate) struct RequestMetrics {
     metrics: Arc<Metrics>,
     began: Instant,
@@ -178,7 +179,7 @@ pub(crate) struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// A request that arrives now. `protocol`: as the access log has it.
+    /// Counts a request that just arrived. `protocol`: as in the access log.
     pub(crate) fn begin(metrics: &Arc<Metrics>, protocol: &str, method: &str, early: bool) -> Self {
         let protocol = self::protocol(protocol);
         metrics.requests.active.increment(protocol);
@@ -192,13 +193,13 @@ impl RequestMetrics {
         }
     }
 
-    /// It is not run early.
+    /// The request is not run early.
     pub(crate) fn held(&mut self, reason: HeldReason) {
         self.early = Early::Held;
         self.metrics.early_data.held.count(reason);
     }
 
-    /// The head of its response is there.
+    /// The head of its response is ready.
     pub(crate) fn status(&mut self, status: u16) {
         self.status = Some(status);
     }

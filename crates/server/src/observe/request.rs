@@ -1,4 +1,4 @@
-//! A request's line in the access log, from its arrival until its response has ended.
+//! Records a request for the access log, metrics and traces, until its response has ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::observe::connection::ConnectionObserver;
 use crate::observe::metrics::RequestMetrics;
 use crate::observe::trace::{RequestTrace, UpstreamNotes};
 
-/// Counts and logs its request when it is dropped: exactly once, also when the connection breaks
-/// off. Its trace ends then too.
+/// The record of one request. When it is dropped, the request is counted and logged exactly once,
+/// even if the connection fails, and its trace ends.
 pub(crate) struct RequestRecord {
     connection: Arc<ConnectionObserver>,
     began: Instant,
@@ -28,15 +28,15 @@ pub(crate) struct RequestRecord {
     entry: Option<Entry>,
     trace: Option<RequestTrace>,
     upstream: UpstreamNotes,
-    /// Bytes of the request's body that were read.
+    /// Bytes read from the request's body.
     read: Arc<AtomicU64>,
-    /// For the trace: the facts that the entry has too.
+    /// The facts for the trace, which the log entry has too.
     facts: Facts,
-    /// What the request holds; `None`: more than there is.
+    /// The memory that the request holds; `None` if the limit was reached.
     charge: Option<Charge>,
 }
 
-/// What is known of a request at its start.
+/// The facts that are known when a request arrives.
 pub(crate) struct Head<'a> {
     pub(crate) method: &'a str,
     /// Path and query.
@@ -46,7 +46,7 @@ pub(crate) struct Head<'a> {
     pub(crate) headers: Option<&'a HeaderMap>,
 }
 
-/// What a trace tells of a request.
+/// The facts for a request's trace.
 #[derive(Default)]
 struct Facts {
     method: String,
@@ -71,7 +71,7 @@ impl RequestRecord {
         if let (true, Some(trace)) = (first, &trace) {
             connection.timeline.belongs_to(trace.context());
         }
-        // Strings are made only for a log that somebody keeps, or a trace that is kept.
+        // Strings are allocated only if there is a log, or if the trace is sampled.
         let entry = connection
             .observers
             .access_log
@@ -96,22 +96,22 @@ impl RequestRecord {
         }
     }
 
-    /// Whether there is memory for the request.
+    /// Whether the memory limit permits the request.
     pub(crate) fn fits(&self) -> bool {
         self.charge.is_some()
     }
 
-    /// Whether there is memory for a connection to an upstream, which it takes then.
+    /// Reserves memory for an upstream connection. Returns false if the limit is reached.
     pub(crate) fn may_be_forwarded(&self) -> bool {
         self.charge.as_ref().is_some_and(|charge| charge.grow(memory::UPSTREAM))
     }
 
-    /// Where who forwards the request notes what the upstream did.
+    /// Records what the upstream does.
     pub(crate) fn upstream(&self) -> UpstreamNotes {
         self.upstream.clone()
     }
 
-    /// The field by which the upstream goes on with the trace.
+    /// The field that continues the trace at the upstream.
     pub(crate) fn traceparent(&self) -> Option<String> {
         self.trace.as_ref().map(RequestTrace::traceparent)
     }
@@ -122,7 +122,7 @@ impl RequestRecord {
         self.change(|entry| entry.held = Some(reason.name()));
     }
 
-    /// The request was held since then, until now.
+    /// The request was held from `since` until now.
     pub(crate) fn held_since(&mut self, since: Instant) {
         let (now, reason) = (Instant::now(), self.facts.held.unwrap_or("-"));
         self.change(|entry| entry.held_ms = Some(milliseconds(now - since)));
@@ -138,12 +138,12 @@ impl RequestRecord {
         self.change(|entry| entry.claim = claim);
     }
 
-    /// The request goes to the application now.
+    /// The request is passed to its handler now.
     pub(crate) fn executed(&mut self) {
         self.change(|entry| entry.executed = true);
     }
 
-    /// The head of the response is there.
+    /// The head of the response is ready.
     pub(crate) fn status(&mut self, status: u16) {
         self.connection.note_response();
         self.metrics.status(status);
@@ -151,7 +151,7 @@ impl RequestRecord {
         self.change(|entry| entry.status = Some(status));
     }
 
-    /// The request's body, counted as it is read.
+    /// Counts the bytes read from the request's body.
     pub(crate) fn count<B>(&self, body: B) -> CountedBody<B> {
         CountedBody { body, read: self.read.clone() }
     }
@@ -216,8 +216,8 @@ impl Facts {
         }
     }
 
-    /// Puts them on the request's span, by the names of OpenTelemetry's conventions for HTTP. The
-    /// query stays out: it may hold what is nobody's affair.
+    /// Adds the facts to the request's span, named by OpenTelemetry's conventions for HTTP. The
+    /// query is left out because it may be confidential.
     fn tell(self, mut span: Span, connection: &ConnectionObserver) -> Span {
         let tls = &connection.facts.tls;
         span.status = match self.status {
@@ -290,7 +290,7 @@ fn entry(
     }
 }
 
-/// A request's body that counts itself.
+/// A request's body that counts the bytes read from it.
 pub(crate) struct CountedBody<B> {
     body: B,
     read: Arc<AtomicU64>,
@@ -321,20 +321,20 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
     }
 }
 
-/// A response's body that counts itself into its request's record.
+/// A response's body that counts its bytes in the request's record.
 pub(crate) struct RecordedBody {
     body: ResponseBody,
-    /// `None`: kept elsewhere.
+    /// `None`: the record belongs to a tunnel.
     record: Option<RequestRecord>,
-    /// Bytes that are still to come, where that is known.
+    /// Missing bytes, if the length is known.
     left: Option<u64>,
-    /// Whether the client is waited for, not the body.
+    /// Whether a part of the body waits for the client.
     offered: bool,
 }
 
 impl RecordedBody {
-    /// `announced`: the length that the response's head states. `bodyless`: nothing of it goes on
-    /// the wire (HEAD, 304).
+    /// `announced`: the length in the response's head. `bodyless`: the body is not sent (HEAD,
+    /// 304).
     pub(crate) fn new(
         body: ResponseBody,
         mut record: RequestRecord,
@@ -351,7 +351,7 @@ impl RecordedBody {
         this
     }
 
-    /// The empty body of a response behind which a tunnel starts, which has the record.
+    /// The empty body of a response that opens a tunnel. The tunnel has the record.
     pub(crate) fn of_tunnel(body: ResponseBody) -> Self {
         Self { body, record: None, left: Some(0), offered: false }
     }
@@ -377,7 +377,7 @@ impl Body for RecordedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        // The library asks when the client has room for more.
+        // The library polls when the client has room for more.
         this.offer(false);
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         this.offer(matches!(frame, Some(Ok(_))));
@@ -388,7 +388,7 @@ impl Body for RecordedBody {
                 let count = frame.data_ref().map_or(0, |data| data.len() as u64);
                 record.bytes(count);
                 this.left = this.left.map(|left| left.saturating_sub(count));
-                // The library stops asking once the announced length is there.
+                // The library stops polling when the announced length has been sent.
                 if this.left == Some(0) {
                     record.complete();
                 }
@@ -398,9 +398,9 @@ impl Body for RecordedBody {
         Poll::Ready(frame)
     }
 
-    /// A body from a file cannot tell that it has come to its end before it is requested more. The
-    /// announced length can, and END_STREAM then rides on the last DATA frame (RFC 9113 section
-    /// 6.1) instead of on an empty one behind it.
+    /// A file's body does not know its end before it is read again. The announced length does, so
+    /// END_STREAM is set on the last DATA frame (RFC 9113 section 6.1) instead of an additional
+    /// empty one.
     fn is_end_stream(&self) -> bool {
         self.left == Some(0) || self.body.is_end_stream()
     }
@@ -417,6 +417,6 @@ impl Drop for RecordedBody {
 }
 
 fn milliseconds(time: Duration) -> f64 {
-    // Whole microseconds: more digits would only pretend.
+    // Rounded to microseconds; more digits would not be accurate.
     time.as_micros() as f64 / 1000.0
 }

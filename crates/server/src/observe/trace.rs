@@ -1,4 +1,4 @@
-//! Requests as traces: what each part of the work on one took.
+//! Traces of requests: the duration of each part of the work.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -11,39 +11,38 @@ use firstflight_telemetry::otlp::{
 use firstflight_upstream::{Attempt, Observer};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Starts traces, and takes their spans.
+/// Starts traces and exports their spans.
 pub(crate) struct Tracer {
     settings: TelemetrySettings,
     exporter: Option<Exporter>,
 }
 
-/// The trace of one request, while it runs.
+/// The trace of a running request.
 pub(crate) struct RequestTrace {
     context: TraceContext,
-    /// The span of the upstream's work, chosen before it is known whether there will be one: the
-    /// upstream is told.
+    /// The span of the upstream's work. Its id is chosen early because the upstream receives it.
     upstream: SpanId,
     spans: Vec<Span>,
 }
 
-/// What the upstream did for a request, told by who forwards it.
+/// The upstream's work for a request, recorded by the proxy.
 #[derive(Clone, Default)]
 pub(crate) struct UpstreamNotes(Arc<Mutex<Option<UpstreamWork>>>);
 
-/// From the first try to the last one's outcome.
+/// From the first attempt to the outcome of the last one.
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamWork {
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
-    /// The server that was tried last.
+    /// The server of the last attempt.
     pub(crate) server: String,
-    /// What it answered; `None`: nothing.
+    /// Its response's status; `None` if it did not respond.
     pub(crate) status: Option<u16>,
-    /// Servers tried.
+    /// The number of attempts.
     pub(crate) attempts: u32,
 }
 
-/// The field by which a trace goes on (W3C Trace Context section 3.2), and its companion.
+/// The fields that continue a trace (W3C Trace Context section 3.2).
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
@@ -52,7 +51,8 @@ impl Tracer {
         Self { settings, exporter }
     }
 
-    /// The trace of a request with these fields: its client's, if clients are trusted.
+    /// Starts the trace of a request with these fields. Continues the client's trace if the
+    /// configuration trusts clients.
     pub(crate) fn begin(&self, headers: Option<&HeaderMap>) -> RequestTrace {
         let theirs = headers.filter(|_| self.settings.trust_traceparent).and_then(|headers| {
             TraceContext::from_traceparent(headers.get(TRACEPARENT)?.to_str().ok()?)
@@ -62,8 +62,8 @@ impl Tracer {
         RequestTrace { context, upstream: SpanId::random(), spans: Vec::new() }
     }
 
-    /// The fields of a request that goes to the upstream. What a client that is not trusted has
-    /// said of traces goes no further.
+    /// Sets the trace fields of a request to the upstream. An untrusted client's fields are not
+    /// forwarded.
     pub(crate) fn pass_on(&self, traceparent: &str, headers: &mut HeaderMap) {
         if !self.settings.trust_traceparent {
             headers.remove(TRACESTATE);
@@ -73,25 +73,25 @@ impl Tracer {
         }
     }
 
-    /// Takes a request's spans.
+    /// Exports a request's spans.
     pub(crate) fn take(&self, trace: RequestTrace) {
         trace.spans.into_iter().for_each(|span| self.send(span));
     }
 
-    /// Takes a finished span.
+    /// Exports a finished span.
     pub(crate) fn send(&self, span: Span) {
         if let Some(exporter) = &self.exporter {
             exporter.send(span);
         }
     }
 
-    /// What became of spans; `None`: they go nowhere.
+    /// The values for metrics; `None` without an exporter.
     pub(crate) fn reading(&self) -> Option<SpanReading> {
         let ExporterStatistics { sent, dropped } = self.exporter.as_ref()?.statistics();
         Some(SpanReading { sent, dropped })
     }
 
-    /// Sends what waits.
+    /// Sends the queued spans.
     pub(crate) async fn flush(&self) {
         if let Some(exporter) = &self.exporter {
             exporter.flush(LAST_SPANS).await;
@@ -104,12 +104,12 @@ impl RequestTrace {
         &self.context
     }
 
-    /// The field that the upstream gets.
+    /// The `traceparent` field for the upstream.
     pub(crate) fn traceparent(&self) -> String {
         self.context.traceparent(self.upstream)
     }
 
-    /// Whether spans are kept, so that none is made in vain.
+    /// Whether the trace is sampled. Otherwise no span is created.
     pub(crate) fn is_sampled(&self) -> bool {
         self.context.sampled
     }
@@ -127,7 +127,7 @@ impl RequestTrace {
         }
     }
 
-    /// Adds the upstream's part.
+    /// Adds the upstream's work.
     pub(crate) fn upstream(&mut self, work: &UpstreamWork) {
         let id = self.upstream;
         self.part("upstream", (work.began, work.ended), |mut span| {
@@ -144,7 +144,7 @@ impl RequestTrace {
         });
     }
 
-    /// Adds the request as a whole.
+    /// Adds the request's own span.
     pub(crate) fn whole(&mut self, name: String, began: Instant, shape: impl FnOnce(Span) -> Span) {
         let (id, parent) = (self.context.span, self.context.parent);
         self.part("request", (began, Instant::now()), |mut span| {
@@ -156,7 +156,7 @@ impl RequestTrace {
 }
 
 impl Observer for UpstreamNotes {
-    /// Notes a try, and how it came out.
+    /// Records an attempt and its outcome.
     fn attempt(&self, attempt: &Attempt<'_>) {
         let (server, status) = (attempt.server, attempt.result.ok().map(|status| status.as_u16()));
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +170,7 @@ impl Observer for UpstreamNotes {
 }
 
 impl UpstreamNotes {
-    /// What was noted.
+    /// The recorded work.
     pub(crate) fn work(&self) -> Option<UpstreamWork> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -182,10 +182,10 @@ impl UpstreamWork {
     }
 }
 
-/// A moment on the clock on the wall, as collectors want it.
+/// Converts to wall-clock time, which collectors expect.
 pub(crate) fn wall(moment: Instant) -> SystemTime {
     SystemTime::now() - moment.elapsed()
 }
 
-/// How long the last spans may take to leave.
+/// How long the last spans may take to be sent.
 const LAST_SPANS: Duration = Duration::from_secs(3);
