@@ -41,7 +41,9 @@ impl Development {
     pub(crate) fn of_this_user(addresses: &[SocketAddr]) -> Self {
         let made = directory().and_then(|home| Authority::open_or_make(&home, now()));
         let authority = made.inspect_err(|error| {
-            warn!("{error}; until then the certificate is self-signed, and clients do not trust it");
+            warn!(
+                "{error}; until then the certificate is self-signed, and clients do not trust it"
+            );
         });
         Self::new(authority.ok(), addresses)
     }

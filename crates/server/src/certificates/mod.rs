@@ -120,7 +120,10 @@ pub(crate) fn renewed(
         let plain = issued.identity()?;
         let ocsp = sites.get(index).and_then(|site| site.ocsp.as_deref());
         let identity = stapled(plain.clone(), ocsp).unwrap_or_else(|error| {
-            warn!("{error}; the new certificate of {} is used without an OCSP response", shown.site);
+            warn!(
+                "{error}; the new certificate of {} is used without an OCSP response",
+                shown.site
+            );
             plain
         });
         Ok(Entry { names: entry.names.clone(), identity })

@@ -281,7 +281,7 @@ async fn a_directory_may_be_named_from_where_the_program_was_started() {
 fn what_cannot_be_served_is_named() {
     let directory = directory();
     let file = FileSettings::new(directory.path().join("secret"));
-    assert!(Files::new(&file).err().unwrap().to_string().contains("no directory"));
+    assert!(Files::new(&file).err().unwrap().to_string().contains("not a directory"));
     let mut settings = FileSettings::new(directory.path());
     settings.precompressed = vec!["lzma".to_owned()];
     let error = Files::new(&settings).err().unwrap().to_string();

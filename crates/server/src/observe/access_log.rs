@@ -255,7 +255,7 @@ fn write(
                 note(out.flush(), &mut failing);
                 match target(path.as_ref()) {
                     Ok(again) => out = BufWriter::new(again),
-                    Err(error) => warn!("cannot reopen the access log: {error}"),
+                    Err(error) => warn!("cannot open the access log again: {error}"),
                 }
             }
             Message::End => break,

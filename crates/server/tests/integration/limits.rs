@@ -309,7 +309,7 @@ async fn what_cannot_start_says_why_in_one_sentence() {
             "cannot read",
         ),
         (with(Content::files(dir.path().join("no")), &|_| {}), "--root"),
-        (with(Content::files(cert.clone()), &|_| {}), "no directory"),
+        (with(Content::files(cert.clone()), &|_| {}), "not a directory"),
         (
             with(files(), &|c| c.tickets.keys = KeySource::File(dir.path().join("no"))),
             "ticket keys",
