@@ -29,16 +29,16 @@ use self::snapshots::SnapshotBuilder;
 use crate::ServerError;
 use crate::certificates::development::now;
 use crate::certificates::{announce, exposed_keys};
-use crate::context::memory::Budget;
-use crate::context::{Shutdown, Stop, stopped};
+use crate::context::memory::MemoryBudget;
+use crate::context::{Shutdown, ShutdownStage, wait_for_stage};
 use crate::gate::EarlyDataGate;
 use crate::handler::proxy::Pools;
 use crate::handoff::InheritedState;
 use crate::handshake::Handshakes;
-use crate::handshake::tickets::{TicketRing, name_of_this_node};
-use crate::http::Shared;
+use crate::handshake::tickets::{TicketRing, default_node_name};
+use crate::http::ServerContext;
 use crate::listen::permits::ConnectionPermits;
-use crate::listen::sockets::Port;
+use crate::listen::sockets::BoundPort;
 use crate::listen::udp::QuicPorts;
 use crate::listen::{self, Listeners};
 use crate::observe::Observers;
@@ -50,7 +50,7 @@ use crate::route::Snapshot;
 
 /// A server whose sockets are bound. It accepts connections once [`run`](Self::run) is called.
 pub struct Server {
-    ports: Vec<(Listener, Port)>,
+    ports: Vec<(Listener, BoundPort)>,
     addresses: Vec<SocketAddr>,
     state: Arc<ServerState>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct ServerState {
     builder: SnapshotBuilder,
     acme: AcmeCertificates,
     /// The state that connections use.
-    shared: Arc<Shared>,
+    shared: Arc<ServerContext>,
     ring: Arc<TicketRing>,
     permits: Arc<ConnectionPermits>,
     listeners: Arc<Listeners>,
@@ -107,7 +107,7 @@ impl Server {
         let epochs = Arc::new(TicketEpochs::new(scope));
         let ring = TicketRing::open(&config.tickets, known_store, keys_before, epochs.clone())?;
         let ports = listen::bind(&config, &mut inherited)?;
-        inherited.warn_of_the_rest();
+        inherited.warn_about_unused();
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
         let metrics = Arc::new(Metrics::default());
         let acme = AcmeCertificates::new(&config, known_store, &metrics)?;
@@ -116,23 +116,23 @@ impl Server {
         let builder = SnapshotBuilder::new(&config, ring.clone(), &addresses, tls_challenges)?;
         // Issued certificates are read later, by the user that the process runs as.
         let snapshot = builder.build(1, &config, &Pools::new(), &[])?;
-        snapshot.begin();
+        snapshot.start();
         announce(&config.certificate);
         if let Some(development) = builder.development_in_use() {
             development.announce();
         }
         let warnings = config.warnings().into_iter().chain(exposed_keys(&config));
         warnings.for_each(|warning| warn!("{warning}"));
-        ring.begin().await;
+        ring.wait_for_first_ring().await;
         let gate = EarlyDataGate::new(&config.early_data, epochs, ring.lifetime(), store);
         let state = Arc::new(OnceLock::new());
         let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, state.clone()));
         metrics.reloads.started(jiff::Timestamp::now().as_millisecond());
         let (access_log, replays) = (OnceLock::new(), Replays::default());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerContext {
             snapshot: ArcSwap::from_pointee(snapshot),
             observers: Arc::new(Observers { metrics, tracer, access_log, replays }),
-            memory: Budget::new(config.limits.memory),
+            memory: MemoryBudget::new(config.limits.memory),
             gate,
             challenges,
             shutdown: Shutdown::new(),
@@ -154,7 +154,7 @@ impl Server {
             permits,
             listeners,
             quic_ports,
-            history: History::begin(),
+            history: History::new(),
             serving: watch::Sender::new(false),
         });
         let _ = state.set(Arc::downgrade(&server));
@@ -209,14 +209,14 @@ impl Server {
         }
         state.serving.send_replace(true);
         state.start_orders().await;
-        tasks.spawn(housekeeping(state.clone()));
+        tasks.spawn(maintenance(state.clone()));
         tasks.spawn(state.ring.clone().follow());
-        let mut told = shared.shutdown.subscribe();
+        let mut stage = shared.shutdown.subscribe();
         tokio::select! {
             () = shutdown => {}
-            () = stopped(&mut told, Stop::Announced) => {}
+            () = wait_for_stage(&mut stage, ShutdownStage::Announced) => {}
         }
-        shared.shutdown.advance(Stop::Announced);
+        shared.shutdown.advance(ShutdownStage::Announced);
         state.stop_orders().await;
         drain(&state).await;
         tasks.shutdown().await;
@@ -259,40 +259,40 @@ impl ServerState {
 async fn drain(state: &ServerState) {
     let (shared, shutdown) = (&state.shared, &state.shared.shutdown);
     let limits = shared.snapshot().limits.clone();
-    let mut told = shutdown.subscribe();
-    let left_to_another = *told.borrow() == Stop::Leave;
-    if !limits.drain_delay.is_zero() && !left_to_another {
+    let mut stage = shutdown.subscribe();
+    let has_successor = *stage.borrow() == ShutdownStage::HandedOver;
+    if !limits.drain_delay.is_zero() && !has_successor {
         info!("stopping in {:?}: not ready any more", limits.drain_delay);
-        let _ = timeout(limits.drain_delay, stopped(&mut told, Stop::Now)).await;
+        let _ = timeout(limits.drain_delay, wait_for_stage(&mut stage, ShutdownStage::Abort)).await;
     }
     info!("stopping: no new connections, running requests are finished");
-    state.listeners.close(left_to_another).await;
-    if !left_to_another {
-        shutdown.advance(Stop::Finish);
+    state.listeners.close(has_successor).await;
+    if !has_successor {
+        shutdown.advance(ShutdownStage::Draining);
     }
-    if is_empty_within(state, &mut told, limits.drain_timeout).await {
+    if drained_within(state, &mut stage, limits.drain_timeout).await {
         return;
     }
     // Idle connections that the handover left open are closed now.
-    shutdown.advance(Stop::Finish);
-    if left_to_another && is_empty_within(state, &mut told, CLOSE_TIMEOUT).await {
+    shutdown.advance(ShutdownStage::Draining);
+    if has_successor && drained_within(state, &mut stage, CLOSE_TIMEOUT).await {
         return;
     }
     warn!("drain_timeout has passed: aborting the requests that are still running");
-    shutdown.advance(Stop::Now);
-    let _ = timeout(CLOSE_TIMEOUT, state.permits.all_free()).await;
+    shutdown.advance(ShutdownStage::Abort);
+    let _ = timeout(CLOSE_TIMEOUT, state.permits.wait_until_none_taken()).await;
 }
 
 /// Returns whether all connections end within `time`, and before the server is told to abort.
-async fn is_empty_within(
+async fn drained_within(
     state: &ServerState,
-    told: &mut watch::Receiver<Stop>,
+    stage: &mut watch::Receiver<ShutdownStage>,
     time: Duration,
 ) -> bool {
     tokio::select! {
-        () = state.permits.all_free() => true,
+        () = state.permits.wait_until_none_taken() => true,
         () = tokio::time::sleep(time) => false,
-        () = stopped(told, Stop::Now) => false,
+        () = wait_for_stage(stage, ShutdownStage::Abort) => false,
     }
 }
 
@@ -345,20 +345,20 @@ fn tracer(
         server.map_or_else(metrics::Snapshot::default, |server| server.metrics())
     };
     let exporter = settings.otlp.clone().map(|endpoint| {
-        let node = config.tickets.node.clone().unwrap_or_else(name_of_this_node);
+        let node = config.tickets.node.clone().unwrap_or_else(default_node_name);
         Exporter::start(endpoint, settings, &node, Box::new(snapshot)).0
     });
     Tracer::new(settings.clone(), exporter)
 }
 
 /// Does periodic work about once a second.
-async fn housekeeping(state: Arc<ServerState>) {
+async fn maintenance(state: Arc<ServerState>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         state.shared.gate.watch_clock();
-        state.quic_ports.look();
+        state.quic_ports.maintain();
         renew(&state).await;
         // Key files may be on a slow disk.
         let ring = state.ring.clone();
@@ -369,14 +369,14 @@ async fn housekeeping(state: Arc<ServerState>) {
 /// Renews the certificates of the development authority before they expire.
 async fn renew(state: &Arc<ServerState>) {
     let Some(development) = state.builder.development_in_use() else { return };
-    if !development.is_due(now()) || state.shared.shutdown.stage() != Stop::No {
+    if !development.is_due(now()) || state.shared.shutdown.stage() != ShutdownStage::Running {
         return;
     }
     match ServerHandle(state.clone()).rebuild().await {
         Ok(()) => info!("the development authority has signed a new certificate"),
         Err(error) => {
             warn!("no new development certificate: {error}; the next attempt is in an hour");
-            development.put_off(now() + 3600);
+            development.postpone(now() + 3600);
         }
     }
 }

@@ -15,28 +15,28 @@ use tracing::{info, warn};
 use crate::ServerError;
 
 /// Makes development certificates and holds those in use.
-pub(crate) struct Development {
+pub(crate) struct DevelopmentCertificates {
     /// `None` if there is no authority. The reason has been logged.
     authority: Option<Authority>,
     /// Addresses that the certificates are valid for, in addition to the sites' names.
     addresses: Vec<String>,
-    shown: Mutex<Option<PresentedCertificate>>,
+    current: Mutex<Option<CurrentCertificates>>,
 }
 
 /// The certificates in use.
 #[derive(Clone)]
-struct PresentedCertificate {
+struct CurrentCertificates {
     /// The names of all sites.
     names: BTreeSet<String>,
     /// Signed by the authority, for the names that it is allowed to sign.
     signed: Option<Identity>,
     /// Self-signed, for all names. Made only if a site needs it.
-    plain: Option<Identity>,
+    self_signed_identity: Option<Identity>,
     /// When to renew them, in seconds since 1970.
-    due: u64,
+    renew_at: u64,
 }
 
-impl Development {
+impl DevelopmentCertificates {
     /// For a server that listens on `addresses`. Creates the authority if the user has none.
     pub(crate) fn of_this_user(addresses: &[SocketAddr]) -> Self {
         let made = directory().and_then(|home| Authority::open_or_make(&home, now()));
@@ -50,7 +50,7 @@ impl Development {
 
     /// `authority`: `None` for self-signed certificates.
     pub(crate) fn new(authority: Option<Authority>, addresses: &[SocketAddr]) -> Self {
-        Self { authority, addresses: addresses_of(addresses), shown: Mutex::default() }
+        Self { authority, addresses: certificate_addresses(addresses), current: Mutex::default() }
     }
 
     /// Makes certificates for sites with these names, unless current ones exist.
@@ -59,39 +59,40 @@ impl Development {
     /// [`ServerError::IssuedCertificate`].
     pub(crate) fn prepare(&self, names: &[&String], now: u64) -> Result<(), ServerError> {
         let names: BTreeSet<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if !shown.as_ref().is_some_and(|shown| shown.names == names && now < shown.due) {
-            *shown = Some(self.make(names, now)?);
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if !current.as_ref().is_some_and(|current| current.names == names && now < current.renew_at)
+        {
+            *current = Some(self.make(names, now)?);
         }
         Ok(())
     }
 
     /// The certificate of a site with these names. Call [`prepare`](Self::prepare) first.
     pub(crate) fn identity(&self, names: &[String]) -> Option<Identity> {
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = shown.as_ref()?;
-        match &shown.signed {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = current.as_ref()?;
+        match &current.signed {
             Some(signed) if names.iter().all(|name| may_vouch_for(name)) => Some(signed.clone()),
-            _ => shown.plain.clone(),
+            _ => current.self_signed_identity.clone(),
         }
     }
 
     /// Whether the certificates should be renewed.
     pub(crate) fn is_due(&self, now: u64) -> bool {
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.as_ref().is_some_and(|shown| now >= shown.due)
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().is_some_and(|current| now >= current.renew_at)
     }
 
     /// Drops the certificates: the configuration names others.
-    pub(crate) fn rest(&self) {
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    pub(crate) fn clear(&self) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Postpones the renewal.
-    pub(crate) fn put_off(&self, until: u64) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shown) = &mut *shown {
-            shown.due = until;
+    pub(crate) fn postpone(&self, until: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(current) = &mut *current {
+            current.renew_at = until;
         }
     }
 
@@ -106,32 +107,38 @@ impl Development {
         }
     }
 
-    fn make(&self, names: BTreeSet<String>, now: u64) -> Result<PresentedCertificate, ServerError> {
-        let ours = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-        let all: BTreeSet<_> = ours.iter().chain(&self.addresses).chain(&names).cloned().collect();
-        let (within, beyond): (Vec<_>, Vec<_>) =
+    fn make(&self, names: BTreeSet<String>, now: u64) -> Result<CurrentCertificates, ServerError> {
+        let loopback = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        let all: BTreeSet<_> =
+            loopback.iter().chain(&self.addresses).chain(&names).cloned().collect();
+        let (signable, unsignable): (Vec<_>, Vec<_>) =
             all.iter().cloned().partition(|name| may_vouch_for(name));
-        let mut shown = PresentedCertificate { names, signed: None, plain: None, due: u64::MAX };
+        let mut current = CurrentCertificates {
+            names,
+            signed: None,
+            self_signed_identity: None,
+            renew_at: u64::MAX,
+        };
         if let Some(authority) = &self.authority {
-            let made = authority.sign(&within, now)?;
+            let made = authority.sign(&signable, now)?;
             let identity = made.identity()?;
             let expires = identity.expires().and_then(|expires| u64::try_from(expires).ok());
-            shown.due = renew_at(now, expires.unwrap_or(now));
-            shown.signed = Some(identity);
+            current.renew_at = renew_at(now, expires.unwrap_or(now));
+            current.signed = Some(identity);
         }
-        let sites_beyond = beyond.iter().any(|name| shown.names.contains(name));
-        if sites_beyond || shown.signed.is_none() {
+        let has_unsignable_site = unsignable.iter().any(|name| current.names.contains(name));
+        if has_unsignable_site || current.signed.is_none() {
             let all: Vec<_> = all.into_iter().collect();
-            shown.plain = Some(self_signed(&all)?.identity()?);
+            current.self_signed_identity = Some(self_signed(&all)?.identity()?);
         }
-        if self.authority.is_some() && !beyond.is_empty() {
+        if self.authority.is_some() && !unsignable.is_empty() {
             warn!(
                 "the development authority is not allowed to sign for {}, so clients do not trust \
                  that certificate; configure certificate and key",
-                beyond.join(", ")
+                unsignable.join(", ")
             );
         }
-        Ok(shown)
+        Ok(current)
     }
 }
 
@@ -142,7 +149,7 @@ pub(crate) fn now() -> u64 {
 
 /// The addresses that clients may use for this server. A listener on all addresses has those of the
 /// machine on private networks, so that a phone on the same network can connect.
-fn addresses_of(listened: &[SocketAddr]) -> Vec<String> {
+fn certificate_addresses(listened: &[SocketAddr]) -> Vec<String> {
     let mut all: BTreeSet<IpAddr> =
         listened.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()).collect();
     if listened.iter().any(|address| address.ip().is_unspecified()) {
@@ -163,11 +170,11 @@ mod tests {
 
     const NOW: u64 = 1_790_000_000;
 
-    fn development() -> (tempfile::TempDir, Development) {
+    fn development() -> (tempfile::TempDir, DevelopmentCertificates) {
         let home = tempfile::tempdir().unwrap();
         let authority = Authority::open_or_make(home.path(), NOW).unwrap();
         let listened = ["10.1.2.3:443".parse().unwrap(), "[::]:443".parse().unwrap()];
-        (home, Development::new(Some(authority), &listened))
+        (home, DevelopmentCertificates::new(Some(authority), &listened))
     }
 
     fn strings(names: &[&str]) -> Vec<String> {
@@ -192,10 +199,10 @@ mod tests {
         let (_home, development) = development();
         let names = strings(&["a.test", "example.com"]);
         development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
-        let beyond = development.identity(&names).unwrap();
-        assert!(beyond.covers("example.com") && beyond.covers("a.test"));
+        let unsignable = development.identity(&names).unwrap();
+        assert!(unsignable.covers("example.com") && unsignable.covers("a.test"));
         assert!(!development.identity(&names[..1]).unwrap().covers("example.com"));
-        let alone = Development::new(None, &[]);
+        let alone = DevelopmentCertificates::new(None, &[]);
         alone.prepare(&[&names[0]], NOW).unwrap();
         assert!(alone.identity(&names[..1]).unwrap().covers("a.test"));
     }

@@ -75,8 +75,10 @@ pub(crate) fn of(
 ) -> Vec<SiteCertificate> {
     let sources: Vec<&Configured> = match &config.content {
         Content::Sites(content) => {
-            let own = content.sites.iter().map(|site| site.certificate.as_ref());
-            own.map(|own| own.unwrap_or(&config.certificate)).collect()
+            let site_certificates = content.sites.iter().map(|site| site.certificate.as_ref());
+            site_certificates
+                .map(|site_certificates| site_certificates.unwrap_or(&config.certificate))
+                .collect()
         }
         Content::PingPong => vec![&config.certificate],
     };
@@ -105,30 +107,30 @@ pub(crate) fn of(
 ///
 /// # Errors
 /// [`ServerError::Tls`]: an issued certificate is unusable.
-pub(crate) fn renewed(
+pub(crate) fn with_newer(
     config: &ServerConfig,
     before: &Identities,
-    shown: &[SiteCertificate],
+    installed: &[SiteCertificate],
     states: &[CertificateState],
 ) -> Result<Identities, ServerError> {
     let sites: &[Site] = match &config.content {
         Content::Sites(content) => &content.sites,
         Content::PingPong => &[],
     };
-    let entry = |(index, (entry, shown)): (usize, (&Entry, &SiteCertificate))| {
-        let Some(issued) = newer(states, shown) else { return Ok(entry.clone()) };
-        let plain = issued.identity()?;
+    let entry = |(index, (entry, installed)): (usize, (&Entry, &SiteCertificate))| {
+        let Some(issued) = newer(states, installed) else { return Ok(entry.clone()) };
+        let unstapled = issued.identity()?;
         let ocsp = sites.get(index).and_then(|site| site.ocsp.as_deref());
-        let identity = stapled(plain.clone(), ocsp).unwrap_or_else(|error| {
+        let identity = with_ocsp_file(unstapled.clone(), ocsp).unwrap_or_else(|error| {
             warn!(
                 "{error}; the new certificate of {} is used without an OCSP response",
-                shown.site
+                installed.site
             );
-            plain
+            unstapled
         });
         Ok(Entry { names: entry.names.clone(), identity })
     };
-    let mut entries = before.entries().iter().zip(shown).enumerate().map(entry);
+    let mut entries = before.entries().iter().zip(installed).enumerate().map(entry);
     let Some(first) = entries.next().transpose()? else { return Ok(before.clone()) };
     let others: Result<_, ServerError> = entries.collect();
     Ok(Identities::new(first, others?)?)
@@ -137,11 +139,12 @@ pub(crate) fn renewed(
 /// The issued certificate of a site that is not installed yet.
 pub(crate) fn newer<'a>(
     states: &'a [CertificateState],
-    shown: &SiteCertificate,
+    installed: &SiteCertificate,
 ) -> Option<&'a Arc<Issued>> {
-    let CertificateSource::Acme(_) = shown.source else { return None };
-    let is_new = |new: &&Arc<Issued>| shown.issued.as_ref().is_none_or(|it| it.chain != new.chain);
-    issued(states, &shown.names).filter(is_new)
+    let CertificateSource::Acme(_) = installed.source else { return None };
+    let is_new =
+        |new: &&Arc<Issued>| installed.issued.as_ref().is_none_or(|it| it.chain != new.chain);
+    issued(states, &installed.names).filter(is_new)
 }
 
 /// The certificate for these names, if it has been issued.
@@ -157,7 +160,7 @@ pub(crate) fn issued<'a>(
 ///
 /// # Errors
 /// [`ServerError::IssuedCertificate`], [`ServerError::Tls`] or [`ServerError::SaveCertificate`].
-pub(crate) fn unsigned<'a>(
+pub(crate) fn self_signed_identity<'a>(
     names: impl IntoIterator<Item = &'a String>,
     save: Option<&Path>,
     addresses: &[SocketAddr],
@@ -198,7 +201,10 @@ pub(crate) fn announce(source: &Configured) {
 ///
 /// # Errors
 /// [`ServerError::Tls`]: the file cannot be read.
-pub(crate) fn stapled(identity: Identity, file: Option<&Path>) -> Result<Identity, ServerError> {
+pub(crate) fn with_ocsp_file(
+    identity: Identity,
+    file: Option<&Path>,
+) -> Result<Identity, ServerError> {
     let Some(path) = file else { return Ok(identity) };
     let response = fs::read(path).map_err(|source| TlsError::File {
         what: "OCSP response",
@@ -233,9 +239,9 @@ pub fn exposed_keys(config: &ServerConfig) -> Vec<String> {
         Content::Sites(content) => &*content.sites,
         Content::PingPong => &[],
     };
-    let own = sites.iter().filter_map(|site| site.certificate.as_ref());
+    let site_certificates = sites.iter().filter_map(|site| site.certificate.as_ref());
     let mut keys: Vec<&Path> = std::iter::once(&config.certificate)
-        .chain(own)
+        .chain(site_certificates)
         .filter_map(|source| match source {
             Configured::Files { key, .. } => Some(key.as_path()),
             _ => None,

@@ -10,7 +10,7 @@ use http::HeaderMap;
 use tracing::warn;
 
 /// The memory limit and its current use.
-pub(crate) struct Budget {
+pub(crate) struct MemoryBudget {
     limit: AtomicUsize,
     held: AtomicUsize,
     /// When reaching the limit was last logged.
@@ -18,12 +18,12 @@ pub(crate) struct Budget {
 }
 
 /// The memory held by one request or handshake, released when dropped.
-pub(crate) struct Charge {
-    budget: Arc<Budget>,
+pub(crate) struct MemoryCharge {
+    budget: Arc<MemoryBudget>,
     held: AtomicUsize,
 }
 
-impl Budget {
+impl MemoryBudget {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit: limit.into(), held: AtomicUsize::new(0), logged: Mutex::new(None) })
     }
@@ -34,8 +34,8 @@ impl Budget {
     }
 
     /// A charge that holds nothing yet.
-    pub(crate) fn open(self: &Arc<Self>) -> Charge {
-        Charge { budget: self.clone(), held: AtomicUsize::new(0) }
+    pub(crate) fn charge(self: &Arc<Self>) -> MemoryCharge {
+        MemoryCharge { budget: self.clone(), held: AtomicUsize::new(0) }
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -60,7 +60,7 @@ impl Budget {
     }
 }
 
-impl Charge {
+impl MemoryCharge {
     /// Reserves memory. Returns false if the limit is reached; nothing has changed then.
     pub(crate) fn grow(&self, bytes: usize) -> bool {
         let taken = self.budget.take(bytes);
@@ -76,7 +76,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.clear();
     }
@@ -84,27 +84,28 @@ impl Drop for Charge {
 
 /// The memory of a request until its response has ended. Its fields are stored twice, as received
 /// and as sent to an upstream, in two maps.
-pub(crate) fn of_request(target: &str, headers: Option<&HeaderMap>) -> usize {
+pub(crate) fn request_bytes(target: &str, headers: Option<&HeaderMap>) -> usize {
     let fields = headers.into_iter().flatten();
-    let fields = fields.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + FIELD);
-    REQUEST + 2 * target.len() + fields.sum::<usize>()
+    let fields =
+        fields.map(|(name, value)| 2 * (name.as_str().len() + value.len()) + FIELD_OVERHEAD);
+    REQUEST_OVERHEAD + 2 * target.len() + fields.sum::<usize>()
 }
 
 /// Task, stream, record and log line of a request.
-const REQUEST: usize = 4 * 1024;
+const REQUEST_OVERHEAD: usize = 4 * 1024;
 
 /// Two map entries, where a map may have twice the capacity that it needs.
-const FIELD: usize = 320;
+const FIELD_OVERHEAD: usize = 320;
 
 /// A connection to an upstream, with its buffers in this process and in the kernel.
-pub(crate) const UPSTREAM: usize = 32 * 1024;
+pub(crate) const UPSTREAM_CONNECTION_BYTES: usize = 32 * 1024;
 
 /// For each byte of an incomplete handshake: a copy for a restart of the handshake, the library's
 /// copy, and the unused capacity of their buffers.
-pub(crate) const HANDSHAKE_BYTE: usize = 3;
+pub(crate) const HANDSHAKE_BYTE_FACTOR: usize = 3;
 
 /// For each received piece of an incomplete head.
-pub(crate) const PIECE: usize = 128;
+pub(crate) const HEAD_PIECE_OVERHEAD: usize = 128;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -116,8 +117,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_and_what_is_dropped_is_free_again() {
-        let budget = Budget::new(100);
-        let (first, second) = (budget.open(), budget.open());
+        let budget = MemoryBudget::new(100);
+        let (first, second) = (budget.charge(), budget.charge());
         assert!(first.grow(60) && second.grow(40));
         assert!(!second.grow(1));
         drop(first);
@@ -125,9 +126,9 @@ mod tests {
         second.clear();
         assert!(second.grow(100));
         budget.resize(50);
-        assert!(!budget.open().grow(1));
+        assert!(!budget.charge().grow(1));
         drop(second);
-        assert!(budget.open().grow(50));
+        assert!(budget.charge().grow(50));
     }
 
     #[test]
@@ -136,8 +137,8 @@ mod tests {
         for _ in 0..100 {
             headers.append("a", HeaderValue::from_static(""));
         }
-        assert!(of_request("/", Some(&headers)) > 100 * 300);
+        assert!(request_bytes("/", Some(&headers)) > 100 * 300);
         headers.insert("a", HeaderValue::from_str(&"x".repeat(28_000)).unwrap());
-        assert!(of_request("/", Some(&headers)) > 2 * 28_000);
+        assert!(request_bytes("/", Some(&headers)) > 2 * 28_000);
     }
 }

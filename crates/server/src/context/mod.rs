@@ -1,4 +1,4 @@
-//! Shared by all stages: connection facts, shutdown stages, clocks, memory limits.
+//! ServerContext by all stages: connection facts, shutdown stages, clocks, memory limits.
 
 pub(crate) mod memory;
 
@@ -67,44 +67,44 @@ impl HandshakeState {
 
 /// The stages of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stop {
+pub(crate) enum ShutdownStage {
     /// The server runs.
-    No,
+    Running,
     /// Readiness probes fail, but connections are still accepted.
     Announced,
     /// A successor accepts new connections. Each existing connection ends after its next response.
-    Leave,
+    HandedOver,
     /// Running requests are finished, idle connections closed.
-    Finish,
+    Draining,
     /// Everything is aborted.
-    Now,
+    Abort,
 }
 
 /// Announces the stages of a shutdown to all tasks.
-pub(crate) struct Shutdown(watch::Sender<Stop>);
+pub(crate) struct Shutdown(watch::Sender<ShutdownStage>);
 
 impl Shutdown {
     pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(Stop::No))
+        Self(watch::Sender::new(ShutdownStage::Running))
     }
 
     /// Receives the current stage and later ones.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Stop> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<ShutdownStage> {
         self.0.subscribe()
     }
 
     /// The current stage.
-    pub(crate) fn stage(&self) -> Stop {
+    pub(crate) fn stage(&self) -> ShutdownStage {
         *self.0.borrow()
     }
 
     /// Whether connections should end.
     pub(crate) fn is_finishing(&self) -> bool {
-        self.stage() >= Stop::Leave
+        self.stage() >= ShutdownStage::HandedOver
     }
 
     /// Enters a stage, unless a later one has been reached.
-    pub(crate) fn advance(&self, stage: Stop) {
+    pub(crate) fn advance(&self, stage: ShutdownStage) {
         self.0.send_if_modified(|now| {
             let further = *now < stage;
             *now = stage.max(*now);
@@ -114,14 +114,21 @@ impl Shutdown {
 }
 
 /// Waits until the shutdown reaches `stage` or a later one.
-pub(crate) async fn stopped(stop: &mut watch::Receiver<Stop>, stage: Stop) {
+pub(crate) async fn wait_for_stage(
+    stop: &mut watch::Receiver<ShutdownStage>,
+    stage: ShutdownStage,
+) {
     // Cannot fail: the sender lives as long as the server.
     let _ = stop.wait_for(|now| *now >= stage).await;
 }
 
 /// Waits for the next stage that matters to a connection. `finishing`: it ends anyway.
-pub(crate) async fn next_stop(stop: &mut watch::Receiver<Stop>, finishing: bool) -> Stop {
-    stopped(stop, if finishing { Stop::Now } else { Stop::Leave }).await;
+pub(crate) async fn next_stage(
+    stop: &mut watch::Receiver<ShutdownStage>,
+    finishing: bool,
+) -> ShutdownStage {
+    wait_for_stage(stop, if finishing { ShutdownStage::Abort } else { ShutdownStage::HandedOver })
+        .await;
     *stop.borrow()
 }
 

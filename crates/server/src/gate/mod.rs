@@ -33,10 +33,10 @@ pub(crate) struct EarlyDataGate {
     epochs: Arc<TicketEpochs>,
     /// The process that has the register now, if it was handed over.
     successor: ArcSwapOption<Successor>,
-    began: Instant,
+    started_at: Instant,
     claimants: AtomicU64,
     /// Whether the store failed to take the last record.
-    is_store_away: AtomicBool,
+    store_failed: AtomicBool,
 }
 
 /// Sends queries to the process that has the register now.
@@ -45,7 +45,7 @@ pub(crate) struct Successor(mpsc::UnboundedSender<SuccessorRequest>);
 
 /// A query for the successor.
 pub(crate) struct SuccessorRequest {
-    pub(crate) question: HandoffQuery,
+    pub(crate) query: HandoffQuery,
     /// Closed if nobody waits for the reply any more.
     pub(crate) reply: oneshot::Sender<Answer>,
 }
@@ -57,9 +57,9 @@ impl Successor {
 
     /// The successor's reply. Returns `None` if it has ended, or if the register belongs to this
     /// process again.
-    pub(crate) async fn ask(&self, question: HandoffQuery) -> Option<Answer> {
+    pub(crate) async fn query(&self, query: HandoffQuery) -> Option<Answer> {
         let (reply, response) = oneshot::channel();
-        self.0.send(SuccessorRequest { question, reply }).ok()?;
+        self.0.send(SuccessorRequest { query, reply }).ok()?;
         response.await.ok()
     }
 
@@ -92,17 +92,17 @@ pub(crate) struct Arrival {
 /// A flight whose early data was refused and which has no record yet. It has to be spent before the
 /// connection's first request runs: [`EarlyDataGate::spend`].
 #[derive(Clone, Copy)]
-pub(crate) struct Unspent {
+pub(crate) struct UnspentFlight {
     offered: OfferedFlight,
     arrival: Arrival,
-    heard_at: HeardAt,
+    received_at: ReceivedAt,
 }
 
 /// The time just before TLS received a ClientHello, by both clocks.
 #[derive(Clone, Copy)]
-pub(crate) struct HeardAt {
+pub(crate) struct ReceivedAt {
     /// By the gate's clock, which is monotonic.
-    own: Duration,
+    gate_time: Duration,
     /// By [`SteadyClock`], in microseconds since 1970.
     unix_micros: i64,
 }
@@ -128,18 +128,18 @@ impl EarlyDataGate {
             shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
             epochs,
             successor: ArcSwapOption::empty(),
-            began: Instant::now(),
+            started_at: Instant::now(),
             claimants: AtomicU64::new(RandomState::new().hash_one(())),
-            is_store_away: AtomicBool::new(false),
+            store_failed: AtomicBool::new(false),
         }
     }
 
     /// Why TLS should not accept early data on a new connection at all. `enabled`: whether the
     /// configuration enables early data.
-    pub(crate) fn admission(&self, enabled: bool) -> Result<(), Refused> {
-        match self.shared.as_ref().and_then(SharedRegister::resting) {
-            _ if !enabled => Err(Refused::SwitchedOff),
-            Some(why) => Err(Refused::Shared(SharedRefusal::Store(why))),
+    pub(crate) fn admission(&self, enabled: bool) -> Result<(), EarlyDataRefusal> {
+        match self.shared.as_ref().and_then(SharedRegister::unavailable) {
+            _ if !enabled => Err(EarlyDataRefusal::SwitchedOff),
+            Some(why) => Err(EarlyDataRefusal::Shared(SharedRefusal::Store(why))),
             None => Ok(()),
         }
     }
@@ -152,11 +152,11 @@ impl EarlyDataGate {
 
     /// The time for [`EarlyDataGate::claim`]: now, or when the last bytes were received
     /// ([`firstflight_tls::Accepting::heard_at`]).
-    pub(crate) fn heard_at(&self, unix_micros: Option<i64>) -> HeardAt {
-        let (now, own) = (SteadyClock::unix_micros(), self.now());
+    pub(crate) fn received_at(&self, unix_micros: Option<i64>) -> ReceivedAt {
+        let (now, gate_time) = (SteadyClock::unix_micros(), self.now());
         let unix_micros = unix_micros.unwrap_or(now);
         // Zero if the clock was set back meanwhile. A new ticket epoch has started then.
-        HeardAt { own: own.saturating_sub(micros(now - unix_micros)), unix_micros }
+        ReceivedAt { gate_time: gate_time.saturating_sub(micros(now - unix_micros)), unix_micros }
     }
 
     /// Claims a flight whose early data TLS would accept. If the store does not reply within its
@@ -167,33 +167,33 @@ impl EarlyDataGate {
     pub(crate) async fn claim(
         &self,
         facts: &Handshake,
-        (arrival, heard_at): (Arrival, HeardAt),
+        (arrival, received_at): (Arrival, ReceivedAt),
         redeemed: bool,
-    ) -> Result<Flight, Refused> {
-        let flight = Unspent::of(facts, arrival, heard_at)?;
-        let Some(shared) = &self.shared else { return self.claim_here(&flight).await };
-        let offer = flight.by_unix_time();
+    ) -> Result<Flight, EarlyDataRefusal> {
+        let flight = UnspentFlight::from_handshake(facts, arrival, received_at)?;
+        let Some(shared) = &self.shared else { return self.claim_locally(&flight).await };
+        let offer = flight.offer_by_unix_time();
         let response = match redeemed {
             true => StoreReply::Won,
             false => shared.claim(&offer, arrival.claimant, || self.now()).await,
         };
         let now = micros(SteadyClock::unix_micros());
-        shared.gate().settle(&offer, response, now).map_err(Refused::Shared)
+        shared.gate().settle(&offer, response, now).map_err(EarlyDataRefusal::Shared)
     }
 
-    async fn claim_here(&self, flight: &Unspent) -> Result<Flight, Refused> {
-        let offer = flight.by_own_clock();
+    async fn claim_locally(&self, flight: &UnspentFlight) -> Result<Flight, EarlyDataRefusal> {
+        let offer = flight.offer_by_gate_clock();
         for _ in 0..MAX_HANDOVER_ATTEMPTS {
             match self.gate.claim(&offer, self.now()) {
                 Err(Refusal::HandedOver) => {}
-                settled => return settled.map_err(Refused::Gate),
+                settled => return settled.map_err(EarlyDataRefusal::Gate),
             }
-            let question = HandoffQuery::Flight(self.in_common(flight));
-            if let Some(Answer::Flight(response)) = self.ask(question).await {
-                return response.map(|won| offer.settled(won)).map_err(Refused::Gate);
+            let query = HandoffQuery::Flight(self.offer_by_monotonic_clock(flight));
+            if let Some(Answer::Flight(response)) = self.query_successor(query).await {
+                return response.map(|won| offer.settled(won)).map_err(EarlyDataRefusal::Gate);
             }
         }
-        Err(Refused::Gate(Refusal::HandedOver))
+        Err(EarlyDataRefusal::Gate(Refusal::HandedOver))
     }
 
     /// Like [`claim`](Self::claim), but without waiting, if no store is configured.
@@ -204,10 +204,11 @@ impl EarlyDataGate {
         &self,
         facts: &Handshake,
         arrival: Arrival,
-        heard_at: HeardAt,
-    ) -> Result<Flight, Refused> {
-        let offer = Unspent::of(facts, arrival, heard_at)?.by_own_clock();
-        self.gate.claim(&offer, self.now()).map_err(Refused::Gate)
+        received_at: ReceivedAt,
+    ) -> Result<Flight, EarlyDataRefusal> {
+        let offer =
+            UnspentFlight::from_handshake(facts, arrival, received_at)?.offer_by_gate_clock();
+        self.gate.claim(&offer, self.now()).map_err(EarlyDataRefusal::Gate)
     }
 
     /// Records a flight whose early data was refused, so that no copy of it is accepted later. Call
@@ -217,35 +218,36 @@ impl EarlyDataGate {
     /// If the store does not reply, tries again for [`RECORD_TIMEOUT`], unless the previous flight
     /// already waited in vain. Returns `None` if the flight is not recorded: a copy may have run on
     /// another node, or may run later.
-    pub(crate) async fn spend(&self, flight: &Unspent) -> Option<Spent> {
+    pub(crate) async fn spend(&self, flight: &UnspentFlight) -> Option<Spent> {
         let attempts = async {
-            let mut pause = FIRST_PAUSE;
+            let mut pause = MIN_RETRY_PAUSE;
             loop {
-                match self.try_to_spend(flight).await {
+                match self.try_spend(flight).await {
                     Some(spent) => return Some(spent),
                     // Other flights have waited in vain, and the store has not replied since.
-                    None if self.is_store_away.load(Ordering::Relaxed) => return None,
+                    None if self.store_failed.load(Ordering::Relaxed) => return None,
                     None => sleep(pause).await,
                 }
-                pause = (2 * pause).min(MAX_PAUSE);
+                pause = (2 * pause).min(MAX_RETRY_PAUSE);
             }
         };
         let spent = timeout(RECORD_TIMEOUT, attempts).await.ok().flatten();
-        self.is_store_away.store(spent.is_none(), Ordering::Relaxed);
+        self.store_failed.store(spent.is_none(), Ordering::Relaxed);
         spent
     }
 
-    async fn try_to_spend(&self, flight: &Unspent) -> Option<Spent> {
+    async fn try_spend(&self, flight: &UnspentFlight) -> Option<Spent> {
         if let Some(shared) = &self.shared {
             let claimant = flight.arrival.claimant;
-            return shared.spend(&flight.by_unix_time(), claimant, || self.now()).await;
+            return shared.spend(&flight.offer_by_unix_time(), claimant, || self.now()).await;
         }
-        let mut spent = self.gate.spend(&flight.by_own_clock(), self.now());
+        let mut spent = self.gate.spend(&flight.offer_by_gate_clock(), self.now());
         if spent == Spent::HandedOver
-            && let Some(Answer::Spent(theirs)) =
-                self.ask(HandoffQuery::Spend(self.in_common(flight))).await
+            && let Some(Answer::Spent(remote)) = self
+                .query_successor(HandoffQuery::Spend(self.offer_by_monotonic_clock(flight)))
+                .await
         {
-            spent = theirs;
+            spent = remote;
         }
         (spent != Spent::HandedOver).then_some(spent)
     }
@@ -264,7 +266,7 @@ impl EarlyDataGate {
             if claim != Claim::Closed {
                 break;
             }
-            claim = match self.ask(HandoffQuery::Name(name, life)).await {
+            claim = match self.query_successor(HandoffQuery::Name(name, life)).await {
                 Some(Answer::Name(claim)) => claim,
                 _ => self.gate.claim_name(name, life, self.now()),
             };
@@ -282,17 +284,17 @@ impl EarlyDataGate {
         match &self.shared {
             Some(shared) => shared.release_name(name).await,
             None if self.gate.release_name(name, self.now()) => {}
-            None => drop(self.ask(HandoffQuery::Release(name)).await),
+            None => drop(self.query_successor(HandoffQuery::Release(name)).await),
         }
     }
 
     /// Closes the gate and returns its records for `successor`. Returns `None` if it was handed
     /// over before, since the successor's claims are not known here.
-    pub(crate) fn close(&self, successor: Successor) -> Option<Inheritance> {
+    pub(crate) fn hand_over(&self, successor: Successor) -> Option<Inheritance> {
         // Sets the successor first: whoever finds the gate closed needs the successor.
-        let before =
+        let earlier =
             self.successor.compare_and_swap(&None::<Arc<Successor>>, Some(successor.into()));
-        before.is_none().then(|| self.gate.hand_over(monotonic(), self.now()))
+        earlier.is_none().then(|| self.gate.hand_over(monotonic(), self.now()))
     }
 
     /// Whether another process has the register.
@@ -319,25 +321,25 @@ impl EarlyDataGate {
     }
 
     /// Replies to a process that has handed over its register.
-    pub(crate) fn response(&self, question: &HandoffQuery) -> Answer {
-        question.reply(&self.gate, monotonic(), self.now())
+    pub(crate) fn reply_to(&self, query: &HandoffQuery) -> Answer {
+        query.reply(&self.gate, monotonic(), self.now())
     }
 
-    async fn ask(&self, question: HandoffQuery) -> Option<Answer> {
+    async fn query_successor(&self, query: HandoffQuery) -> Option<Answer> {
         let successor = self.successor.load_full()?;
-        successor.ask(question).await
+        successor.query(query).await
     }
 
     /// The flight by the machine's monotonic clock, which both processes read.
-    fn in_common(&self, flight: &Unspent) -> Offer {
-        let passed = self.now().saturating_sub(flight.heard_at.own);
+    fn offer_by_monotonic_clock(&self, flight: &UnspentFlight) -> Offer {
+        let passed = self.now().saturating_sub(flight.received_at.gate_time);
         flight.offer(monotonic().saturating_sub(passed))
     }
 
     /// Why no flight can be accepted at the moment, as far as that is known in advance.
-    pub(crate) fn closed(&self) -> Option<RefusedReason> {
+    pub(crate) fn unavailable(&self) -> Option<RefusedReason> {
         match &self.shared {
-            Some(shared) => shared.resting().map(store_reason),
+            Some(shared) => shared.unavailable().map(store_reason),
             None => self.gate.is_full().then_some(RefusedReason::RegisterFull),
         }
     }
@@ -365,7 +367,7 @@ impl EarlyDataGate {
     /// noticed within a second.
     pub(crate) fn watch_clock(&self) {
         let step = SteadyClock::step_micros();
-        if step.unsigned_abs() <= MAX_STEP.as_micros() as u64 {
+        if step.unsigned_abs() <= MAX_CLOCK_STEP.as_micros() as u64 {
             return;
         }
         self.gate.start_epoch();
@@ -377,40 +379,44 @@ impl EarlyDataGate {
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 }
 
-impl Unspent {
+impl UnspentFlight {
     /// The flight of a ClientHello that offered early data.
     ///
     /// # Errors
-    /// [`Refused::Unseen`]: it offered none.
-    fn of(facts: &Handshake, arrival: Arrival, heard_at: HeardAt) -> Result<Self, Refused> {
-        let offered = facts.offered_flight.ok_or(Refused::Unseen)?;
-        Ok(Self { offered, arrival, heard_at })
+    /// [`EarlyDataRefusal::Unseen`]: it offered none.
+    fn from_handshake(
+        facts: &Handshake,
+        arrival: Arrival,
+        received_at: ReceivedAt,
+    ) -> Result<Self, EarlyDataRefusal> {
+        let offered = facts.offered_flight.ok_or(EarlyDataRefusal::Unseen)?;
+        Ok(Self { offered, arrival, received_at })
     }
 
     /// The flight that has to be spent on a connection without early data. `refused`: why this
     /// server refused early data. `redeemed`: the ticket is used up, so no copy is accepted.
-    pub(crate) fn left_by(
+    pub(crate) fn needing_record(
         facts: &Handshake,
-        (arrival, heard_at): (Arrival, HeardAt),
-        refused: Option<Refused>,
+        (arrival, received_at): (Arrival, ReceivedAt),
+        refused: Option<EarlyDataRefusal>,
         redeemed: bool,
     ) -> Option<Self> {
-        match redeemed || refused.is_some_and(Refused::is_recorded) {
+        match redeemed || refused.is_some_and(EarlyDataRefusal::is_recorded) {
             true => None,
-            false => Self::of(facts, arrival, heard_at).ok(),
+            false => Self::from_handshake(facts, arrival, received_at).ok(),
         }
     }
 
-    fn by_own_clock(&self) -> Offer {
-        self.offer(self.heard_at.own)
+    fn offer_by_gate_clock(&self) -> Offer {
+        self.offer(self.received_at.gate_time)
     }
 
-    fn by_unix_time(&self) -> Offer {
-        self.offer(micros(self.heard_at.unix_micros))
+    fn offer_by_unix_time(&self) -> Offer {
+        self.offer(micros(self.received_at.unix_micros))
     }
 
     fn offer(&self, seen_at: Duration) -> Offer {
@@ -424,7 +430,7 @@ impl Unspent {
 
 /// Why early data is refused on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum EarlyDataRefusal {
     /// The configuration disables early data.
     SwitchedOff,
     /// The gate refused it by this process's register.
@@ -436,7 +442,7 @@ pub(crate) enum Refused {
     Unseen,
 }
 
-impl Refused {
+impl EarlyDataRefusal {
     /// Whether the flight has a record, or cannot be accepted anywhere any more.
     fn is_recorded(self) -> bool {
         match self {
@@ -487,9 +493,9 @@ fn micros(unix: i64) -> Duration {
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pauses between attempts to record a flight.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const MAX_PAUSE: Duration = Duration::from_millis(500);
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(20);
+const MAX_RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The largest step of the clock that is ignored: less than the gate's clock margin, and more than
 /// clocks are slewed between two checks.
-const MAX_STEP: Duration = Duration::from_secs(2);
+const MAX_CLOCK_STEP: Duration = Duration::from_secs(2);

@@ -26,8 +26,8 @@ impl SharedRegister {
     }
 
     /// Why the store is not used at the moment, if it is not.
-    pub(crate) fn resting(&self) -> Option<Unknown> {
-        self.store.unavailable_reason()
+    pub(crate) fn unavailable(&self) -> Option<Unknown> {
+        self.store.resting()
     }
 
     /// The counters of the store and of the filter.
@@ -76,8 +76,8 @@ impl SharedRegister {
             Err(why) => {
                 debug!("a flight is not recorded yet: {why:?}");
                 // By the clocks at its arrival: a copy that was fresh then may have run since.
-                let came_at = self.by_store_clock(offer.seen_at());
-                let is_stale = came_at >= self.gate.config().closed_at(offer.exact_at());
+                let arrived_at = self.by_store_clock(offer.seen_at());
+                let is_stale = arrived_at >= self.gate.config().closed_at(offer.exact_at());
                 is_stale.then_some(Spent::Recorded)
             }
         }

@@ -49,8 +49,8 @@ impl ChallengeCertificates for AcmeChallenges {
 }
 
 fn token<B>(request: &Request<B>) -> Option<&str> {
-    let asks = matches!(*request.method(), Method::GET | Method::HEAD);
-    asks.then(|| request.uri().path().strip_prefix("/.well-known/acme-challenge/"))?
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    is_read.then(|| request.uri().path().strip_prefix("/.well-known/acme-challenge/"))?
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ use crate::handler::response::plain;
 
 /// A directory that is ready to serve.
 pub(crate) struct Files {
-    directory: ServeDir<DefaultServeDirFallback, PromptBackend>,
+    directory: ServeDir<DefaultServeDirFallback, FileBackend>,
     /// Whether responses depend on `Accept-Encoding`.
     varies: bool,
 }
@@ -47,14 +47,14 @@ impl Files {
     /// # Errors
     /// [`ServerError::Root`] or [`ServerError::Config`].
     pub(crate) fn new(settings: &FileSettings) -> Result<Self, ServerError> {
-        let wrong = |reason: std::io::Error| ServerError::Root {
+        let invalid = |reason: std::io::Error| ServerError::Root {
             path: settings.root.clone(),
             reason: reason.to_string(),
         };
         check_root(&settings.root)?;
         // tower-http prefixes a relative path with a dot.
-        let root = std::path::absolute(&settings.root).map_err(wrong)?;
-        let files = PromptBackend::new(&root, settings.follow_symlinks).map_err(wrong)?;
+        let root = std::path::absolute(&settings.root).map_err(invalid)?;
+        let files = FileBackend::new(&root, settings.follow_symlinks).map_err(invalid)?;
         // RFC 9110 section 14.2: a request for several ranges may get the whole file.
         let mut directory = ServeDir::with_backend(root, files).ignore_multi_range_requests(true);
         for encoding in &settings.precompressed {
@@ -81,12 +81,12 @@ impl Files {
         }
         let (mut parts, _) = request.into_parts();
         // RFC 9110 section 14.2: ignored for other methods and units.
-        let range = bytes_asked_for(&parts.headers).filter(|_| parts.method == Method::GET);
+        let range = byte_range(&parts.headers).filter(|_| parts.method == Method::GET);
         match range {
             Some(range) => parts.headers.insert(header::RANGE, range),
             None => parts.headers.remove(header::RANGE),
         };
-        let location = directory_of(&parts.uri);
+        let location = with_trailing_slash(&parts.uri);
         let response = self.fetch(Request::from_parts(parts, ())).await;
         self.complete(response, location)
     }
@@ -101,7 +101,7 @@ impl Files {
         let mut whole = request.clone();
         whole.headers_mut().remove(header::RANGE);
         let whole = self.look_up(whole).await;
-        if !is_this_one(&condition, whole.headers()) {
+        if !if_range_matches(&condition, whole.headers()) {
             return whole;
         }
         let part = self.look_up(request).await;
@@ -151,12 +151,12 @@ impl Files {
 const NOSNIFF: HeaderName = header::X_CONTENT_TYPE_OPTIONS;
 
 fn check_root(root: &Path) -> Result<(), ServerError> {
-    let wrong = |reason: String| ServerError::Root { path: root.to_owned(), reason };
-    let metadata = std::fs::metadata(root).map_err(|error| wrong(error.to_string()))?;
+    let invalid = |reason: String| ServerError::Root { path: root.to_owned(), reason };
+    let metadata = std::fs::metadata(root).map_err(|error| invalid(error.to_string()))?;
     if !metadata.is_dir() {
-        return Err(wrong("it is not a directory".to_owned()));
+        return Err(invalid("it is not a directory".to_owned()));
     }
-    std::fs::read_dir(root).map(drop).map_err(|error| wrong(error.to_string()))
+    std::fs::read_dir(root).map(drop).map_err(|error| invalid(error.to_string()))
 }
 
 fn unknown_encoding(encoding: &str) -> ConfigError {
@@ -185,7 +185,7 @@ fn may_be_served(path: &str) -> bool {
 
 /// The target with a slash at the end of its path. Returns `None` if the path does not start with
 /// exactly one slash, because a browser could take it for another host.
-fn directory_of(uri: &http::Uri) -> Option<HeaderValue> {
+fn with_trailing_slash(uri: &http::Uri) -> Option<HeaderValue> {
     let path = uri.path();
     if !path.starts_with('/') || path.starts_with("//") {
         return None;
@@ -195,7 +195,7 @@ fn directory_of(uri: &http::Uri) -> Option<HeaderValue> {
 }
 
 /// The request's `Range`, if it is in bytes. The unit is case-insensitive.
-fn bytes_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
+fn byte_range(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut fields = headers.get_all(header::RANGE).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return None };
     let (unit, ranges) = field.to_str().ok()?.split_once('=')?;
@@ -205,7 +205,7 @@ fn bytes_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
 
 /// Whether the response is the representation that `If-Range` names: by a strong entity tag, or by
 /// the exact date of the last change.
-fn is_this_one(condition: &HeaderValue, response: &HeaderMap) -> bool {
+fn if_range_matches(condition: &HeaderValue, response: &HeaderMap) -> bool {
     let same = |name| response.get(name) == Some(condition);
     match condition.as_bytes().first() {
         Some(b'"') => same(header::ETAG),
@@ -224,24 +224,24 @@ fn with_charset(content_type: &HeaderValue) -> Option<HeaderValue> {
 }
 
 /// Files up to this size are read immediately: they leave in a few flights anyway.
-const MAX_PROMPT_BYTES: u64 = 64 * 1024;
+const MAX_INLINE_BYTES: u64 = 64 * 1024;
 
 /// Opens files below a directory. The kernel makes sure that symbolic links do not lead outside,
 /// whatever is renamed meanwhile.
 #[derive(Clone, Debug)]
-pub(crate) struct PromptBackend {
+pub(crate) struct FileBackend {
     root: Arc<Path>,
     follow_symlinks: bool,
 }
 
-impl PromptBackend {
+impl FileBackend {
     /// Serves files below `root`.
     ///
     /// # Errors
     /// Why the kernel cannot open files below a directory.
     pub(crate) fn new(root: &Path, follow_symlinks: bool) -> io::Result<Self> {
         let files = Self { root: root.into(), follow_symlinks };
-        match files.below(root, OFlag::O_PATH) {
+        match files.open_beneath(root, OFlag::O_PATH) {
             Ok(_) => Ok(files),
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -254,24 +254,24 @@ impl PromptBackend {
     }
 
     /// Opens the directory or a path below it.
-    fn below(&self, path: &Path, flags: OFlag) -> io::Result<std::fs::File> {
+    fn open_beneath(&self, path: &Path, flags: OFlag) -> io::Result<std::fs::File> {
         let flags = flags | OFlag::O_CLOEXEC;
         if self.follow_symlinks {
             return Ok(open(path, flags, Mode::empty())?.into());
         }
-        let below = path.strip_prefix(&self.root).map_err(io::Error::other)?;
-        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        let relative = path.strip_prefix(&self.root).map_err(io::Error::other)?;
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
         // Opened by its name each time: a deployment may have replaced the directory.
         let flags_of_root = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root: OwnedFd = open(&*self.root, flags_of_root, Mode::empty())?;
         let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(flags).resolve(resolve);
-        let mut tries = 0;
+        let mut attempts = 0;
         loop {
-            match openat2(&root, below, how) {
+            match openat2(&root, relative, how) {
                 Ok(file) => return Ok(file.into()),
                 // Something was renamed during the lookup.
-                Err(Errno::EAGAIN) if tries < MAX_RENAMES => tries += 1,
+                Err(Errno::EAGAIN) if attempts < MAX_LOOKUP_RETRIES => attempts += 1,
                 Err(Errno::EAGAIN | Errno::EXDEV | Errno::ELOOP | Errno::ENAMETOOLONG) => {
                     return Err(io::ErrorKind::NotFound.into());
                 }
@@ -281,49 +281,50 @@ impl PromptBackend {
     }
 
     fn metadata_of(&self, path: &Path) -> io::Result<Metadata> {
-        self.below(path, OFlag::O_PATH)?.metadata()
+        self.open_beneath(path, OFlag::O_PATH)?.metadata()
     }
 
-    fn read(&self, path: &Path) -> io::Result<PromptFile> {
+    fn read(&self, path: &Path) -> io::Result<OpenedFile> {
         // `O_NONBLOCK`, because opening a pipe could block the worker.
-        let file = self.below(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
+        let file =
+            self.open_beneath(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "not a regular file"));
         }
         let content = match metadata.len() {
-            0..=MAX_PROMPT_BYTES => {
+            0..=MAX_INLINE_BYTES => {
                 let mut bytes = Vec::with_capacity(metadata.len() as usize);
                 // A file that grows meanwhile is served with its previous length.
                 file.take(metadata.len()).read_to_end(&mut bytes)?;
-                PromptContent::Read(Cursor::new(bytes))
+                FileContent::Read(Cursor::new(bytes))
             }
-            _ => PromptContent::Handle(tokio::fs::File::from_std(file)),
+            _ => FileContent::Handle(tokio::fs::File::from_std(file)),
         };
-        Ok(PromptFile { metadata, content })
+        Ok(OpenedFile { metadata, content })
     }
 }
 
 /// Lookups after something was renamed meanwhile.
-const MAX_RENAMES: usize = 4;
+const MAX_LOOKUP_RETRIES: usize = 4;
 
 /// An open file: the content of a small one, a handle to a large one.
 #[derive(Debug)]
-pub(crate) struct PromptFile {
+pub(crate) struct OpenedFile {
     metadata: Metadata,
-    content: PromptContent,
+    content: FileContent,
 }
 
 #[derive(Debug)]
-enum PromptContent {
+enum FileContent {
     Read(Cursor<Vec<u8>>),
     Handle(tokio::fs::File),
 }
 
-impl Backend for PromptBackend {
-    type File = PromptFile;
+impl Backend for FileBackend {
+    type File = OpenedFile;
     type Metadata = Metadata;
-    type OpenFuture = Ready<io::Result<PromptFile>>;
+    type OpenFuture = Ready<io::Result<OpenedFile>>;
     type MetadataFuture = Ready<io::Result<Metadata>>;
 
     fn open(&self, path: PathBuf) -> Self::OpenFuture {
@@ -335,7 +336,7 @@ impl Backend for PromptBackend {
     }
 }
 
-impl File for PromptFile {
+impl File for OpenedFile {
     type Metadata = Metadata;
     type MetadataFuture<'a> = Ready<io::Result<Metadata>>;
 
@@ -344,31 +345,31 @@ impl File for PromptFile {
     }
 }
 
-impl AsyncRead for PromptFile {
+impl AsyncRead for OpenedFile {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.content {
-            PromptContent::Read(bytes) => Pin::new(bytes).poll_read(cx, buffer),
-            PromptContent::Handle(file) => Pin::new(file).poll_read(cx, buffer),
+            FileContent::Read(bytes) => Pin::new(bytes).poll_read(cx, buffer),
+            FileContent::Handle(file) => Pin::new(file).poll_read(cx, buffer),
         }
     }
 }
 
-impl AsyncSeek for PromptFile {
+impl AsyncSeek for OpenedFile {
     fn start_seek(mut self: Pin<&mut Self>, position: io::SeekFrom) -> io::Result<()> {
         match &mut self.content {
-            PromptContent::Read(bytes) => Pin::new(bytes).start_seek(position),
-            PromptContent::Handle(file) => Pin::new(file).start_seek(position),
+            FileContent::Read(bytes) => Pin::new(bytes).start_seek(position),
+            FileContent::Handle(file) => Pin::new(file).start_seek(position),
         }
     }
 
     fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
         match &mut self.content {
-            PromptContent::Read(bytes) => Pin::new(bytes).poll_complete(cx),
-            PromptContent::Handle(file) => Pin::new(file).poll_complete(cx),
+            FileContent::Read(bytes) => Pin::new(bytes).poll_complete(cx),
+            FileContent::Handle(file) => Pin::new(file).poll_complete(cx),
         }
     }
 }

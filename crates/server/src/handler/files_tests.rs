@@ -43,34 +43,39 @@ fn files(directory: &TempDir, change: impl FnOnce(&mut FileSettings)) -> Files {
     Files::new(&settings).unwrap()
 }
 
-struct Answer {
+struct ReceivedResponse {
     status: u16,
     headers: HeaderMap,
     body: String,
 }
 
-impl Answer {
+impl ReceivedResponse {
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
 
-async fn ask(files: &Files, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+async fn fetch_with(
+    files: &Files,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> ReceivedResponse {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     let (parts, body) = files.respond(request.body(()).unwrap()).await.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    Answer {
+    ReceivedResponse {
         status: parts.status.as_u16(),
         headers: parts.headers,
         body: String::from_utf8(body.to_vec()).unwrap(),
     }
 }
 
-async fn get(files: &Files, path: &str, headers: &[(&str, &str)]) -> Answer {
-    ask(files, "GET", path, headers).await
+async fn get(files: &Files, path: &str, headers: &[(&str, &str)]) -> ReceivedResponse {
+    fetch_with(files, "GET", path, headers).await
 }
 
 #[tokio::test]
@@ -91,7 +96,7 @@ async fn files_are_served_with_type_and_charset_and_without_guessing() {
         assert_eq!(response.header("x-content-type-options"), "nosniff", "{path}");
         assert_eq!(response.header("server"), "", "{path}");
     }
-    let head = ask(&files, "HEAD", "/page.html", &[("range", "bytes=0-1")]).await;
+    let head = fetch_with(&files, "HEAD", "/page.html", &[("range", "bytes=0-1")]).await;
     assert_eq!((head.status, &*head.body, head.header("content-length")), (200, "", "10"));
 }
 
@@ -145,7 +150,7 @@ async fn other_methods_are_told_which_there_are() {
     let directory = directory();
     let files = files(&directory, |_| ());
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
-        let response = ask(&files, method, "/page.html", &[]).await;
+        let response = fetch_with(&files, method, "/page.html", &[]).await;
         assert_eq!((response.status, response.header("allow")), (405, "GET, HEAD"), "{method}");
     }
 }

@@ -26,15 +26,15 @@ pub(crate) fn set(headers: &mut HeaderMap, client: SocketAddr) {
 /// pass fields as variables (CGI, WSGI, FastCGI) treat both alike, so a client could forge its
 /// address, or claim that its request is not early.
 pub(crate) fn remove_lookalikes(headers: &mut HeaderMap) {
-    remove_spelt(headers, |name| OURS.contains(&name));
+    remove_underscore_variants(headers, |name| CONTROLLED_FIELDS.contains(&name));
 }
 
 /// Like [`remove_lookalikes`], for a field that the configuration names, in lower case.
-pub(crate) fn remove_lookalikes_of(ours: &str, headers: &mut HeaderMap) {
-    remove_spelt(headers, |name| name == ours.replace('_', "-"));
+pub(crate) fn remove_lookalikes_of(field: &str, headers: &mut HeaderMap) {
+    remove_underscore_variants(headers, |name| name == field.replace('_', "-"));
 }
 
-fn remove_spelt(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
+fn remove_underscore_variants(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
     let lookalikes: Vec<HeaderName> = headers
         .keys()
         .filter(|name| name.as_str().contains('_'))
@@ -47,7 +47,7 @@ fn remove_spelt(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
 }
 
 /// Fields that this server sets on requests to an upstream, or removes.
-const OURS: [&str; 12] = [
+const CONTROLLED_FIELDS: [&str; 12] = [
     "connection",
     "content-length",
     "early-data",
@@ -150,16 +150,16 @@ const HEAD_ONLY: [&str; 26] = [
 ];
 
 /// Removes the matching fields, also where `_` replaces `-`, as some servers read them.
-fn remove(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
-    let meant: Vec<HeaderName> = headers
+fn remove(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
+    let matching: Vec<HeaderName> = headers
         .keys()
         .filter(|name| match name.as_str() {
-            name if name.contains('_') => is_meant(&name.replace('_', "-")),
-            name => is_meant(name),
+            name if name.contains('_') => matches(&name.replace('_', "-")),
+            name => matches(name),
         })
         .cloned()
         .collect();
-    for name in meant {
+    for name in matching {
         headers.remove(name);
     }
 }

@@ -60,7 +60,7 @@ impl Proxy {
             return Some(self.open_tunnel(request, kind, context).await);
         }
         let mut request = request;
-        if let Some(status) = end_of_the_way(&mut request) {
+        if let Some(status) = terminal_status(&mut request) {
             return Some(plain(status));
         }
         let had_early_data = request.headers().contains_key(EARLY_DATA);
@@ -68,7 +68,7 @@ impl Proxy {
         let Some((mut parts, body)) = translate(request, context) else {
             return Some(plain(StatusCode::BAD_REQUEST));
         };
-        pass_trace_on(&mut parts.headers, context);
+        set_traceparent(&mut parts.headers, context);
         context.claims.mark(&mut parts.headers);
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
         // removed, and always a single field of value 1.
@@ -76,9 +76,9 @@ impl Proxy {
             parts.headers.insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
         let replayable = body.is_end_stream();
-        let again = (early && !had_early_data && replayable).then(|| parts.clone());
+        let retry = (early && !had_early_data && replayable).then(|| parts.clone());
         let response = self.send(Request::from_parts(parts, body), context).await;
-        match again {
+        match retry {
             // RFC 8470 section 5.2: the proxy may retry after the handshake if it marked the
             // request itself and got 425.
             Some(mut parts) if response.status() == StatusCode::TOO_EARLY => {
@@ -111,20 +111,20 @@ impl Proxy {
             // Servers would disagree about which of its bytes belong to the tunnel.
             return plain(StatusCode::BAD_REQUEST);
         }
-        pass_trace_on(&mut head.headers, context);
+        set_traceparent(&mut head.headers, context);
         context.claims.mark(&mut head.headers);
         let expected = websocket::prepare_request(&mut head, kind);
-        let response = match self.ask(Request::from_parts(head, empty()), context).await {
+        let response = match self.send_to_pool(Request::from_parts(head, empty()), context).await {
             Ok(response) => response,
             Err(response) => return response,
         };
         let (mut response, tunnel) = websocket::respond(response, kind, client, expected.as_ref());
         match tunnel {
             Some(tunnel) => {
-                let tunnel = tunnel.ending_after(self.pool.config().tunnel_timeout);
+                let tunnel = tunnel.with_idle_timeout(self.pool.config().tunnel_timeout);
                 response.extensions_mut().insert(PendingTunnel::new(tunnel));
             }
-            None => tidy(&mut response),
+            None => remove_connection_fields(&mut response),
         }
         response
     }
@@ -134,7 +134,7 @@ impl Proxy {
         request: Request<ResponseBody>,
         context: &RequestContext<'_>,
     ) -> Response<ResponseBody> {
-        match self.ask(request, context).await {
+        match self.send_to_pool(request, context).await {
             Ok(mut response) => {
                 if response.status() == StatusCode::TOO_EARLY {
                     context
@@ -145,14 +145,14 @@ impl Proxy {
                         .too_early
                         .count(TooEarlyBy::Upstream);
                 }
-                tidy(&mut response);
+                remove_connection_fields(&mut response);
                 response
             }
             Err(response) => response,
         }
     }
 
-    async fn ask(
+    async fn send_to_pool(
         &self,
         request: Request<ResponseBody>,
         context: &RequestContext<'_>,
@@ -161,8 +161,8 @@ impl Proxy {
         let (client, local) = (connection.facts.client, connection.facts.local);
         let observer =
             &AttemptObserver { notes: &record.upstream(), metrics: &connection.observers.metrics };
-        let terms = SendOptions { client, local, observer };
-        self.pool.send(request, &terms).await.map_err(|error| {
+        let options = SendOptions { client, local, observer };
+        self.pool.send(request, &options).await.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
             let mut response = plain(status(&error));
             if is_unsent(&error) {
@@ -245,7 +245,7 @@ where
 
 /// The status if a request must not be forwarded. Otherwise decrements `Max-Forwards` (RFC 9110
 /// section 7.6.2).
-fn end_of_the_way<B>(request: &mut Request<B>) -> Option<StatusCode> {
+fn terminal_status<B>(request: &mut Request<B>) -> Option<StatusCode> {
     match *request.method() {
         // The response would repeat fields that are meant for the upstream only, and expose them to
         // scripts.
@@ -263,7 +263,7 @@ fn end_of_the_way<B>(request: &mut Request<B>) -> Option<StatusCode> {
 }
 
 /// Continues the request's trace at the upstream.
-fn pass_trace_on(headers: &mut HeaderMap, context: &RequestContext<'_>) {
+fn set_traceparent(headers: &mut HeaderMap, context: &RequestContext<'_>) {
     if let (Some(tracer), Some(traceparent)) =
         (&context.connection.observers.tracer, &context.traceparent)
     {
@@ -272,7 +272,7 @@ fn pass_trace_on(headers: &mut HeaderMap, context: &RequestContext<'_>) {
 }
 
 /// Removes the fields of the upstream's connection from a response.
-fn tidy(response: &mut Response<ResponseBody>) {
+fn remove_connection_fields(response: &mut Response<ResponseBody>) {
     let chunked = response.headers().contains_key(header::TRANSFER_ENCODING);
     remove_hop_by_hop(response.headers_mut());
     if chunked {
@@ -445,7 +445,7 @@ mod tests {
                 request = request.header(header::MAX_FORWARDS, hops);
             }
             let mut request = request.body(()).unwrap();
-            let status = end_of_the_way(&mut request).map(|status| status.as_u16());
+            let status = terminal_status(&mut request).map(|status| status.as_u16());
             assert_eq!(status, answered, "{method} {hops:?}");
             let now =
                 request.headers().get(header::MAX_FORWARDS).map(|left| left.to_str().unwrap());

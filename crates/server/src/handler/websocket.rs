@@ -40,8 +40,8 @@ pub(crate) fn requested<B>(request: &Request<B>) -> Option<WebSocket> {
     let headers = request.headers();
     match (request.version(), request.method()) {
         (Version::HTTP_11, &Method::GET) => {
-            let matches = lists(headers, &header::UPGRADE, "websocket")
-                && lists(headers, &header::CONNECTION, "upgrade");
+            let matches = has_token(headers, &header::UPGRADE, "websocket")
+                && has_token(headers, &header::CONNECTION, "upgrade");
             matches.then_some(WebSocket::Upgrade)
         }
         (Version::HTTP_2, &Method::CONNECT) => {
@@ -68,7 +68,7 @@ pub(crate) fn prepare_request(head: &mut request::Parts, kind: WebSocket) -> Opt
     getrandom::fill(&mut random).expect("the system gives random bytes");
     let key = STANDARD.encode(random);
     let accept = accept(&key);
-    headers.insert(header::SEC_WEBSOCKET_KEY, visible(&key));
+    headers.insert(header::SEC_WEBSOCKET_KEY, header_value(&key));
     headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
     Some(accept)
 }
@@ -87,7 +87,7 @@ pub(crate) fn respond(
         return (if misleading { plain(StatusCode::BAD_GATEWAY) } else { response }, None);
     }
     let headers = response.headers();
-    let agreed = lists(headers, &header::UPGRADE, "websocket")
+    let agreed = has_token(headers, &header::UPGRADE, "websocket")
         && expected.is_none_or(|accept| headers.get(header::SEC_WEBSOCKET_ACCEPT) == Some(accept));
     if !agreed {
         return (plain(StatusCode::BAD_GATEWAY), None);
@@ -129,7 +129,7 @@ impl PendingTunnel {
 }
 
 /// Whether a comma-separated field contains a token, ignoring case.
-fn lists(headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
+fn has_token(headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|one| one.trim().eq_ignore_ascii_case(member))
 }
@@ -137,10 +137,10 @@ fn lists(headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
 /// RFC 6455 section 4.2.2, item 5.4.
 fn accept(key: &str) -> HeaderValue {
     let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
-    visible(&STANDARD.encode(digest))
+    header_value(&STANDARD.encode(digest))
 }
 
-fn visible(base64: &str) -> HeaderValue {
+fn header_value(base64: &str) -> HeaderValue {
     HeaderValue::from_str(base64).expect("base64 is visible ASCII")
 }
 
@@ -152,63 +152,63 @@ pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,
     /// Holds the permit of the upstream connection.
-    place: ResponseBody,
+    permit: ResponseBody,
     idle: Duration,
 }
 
 /// One end of a tunnel, which counts the bytes read from it.
-struct End {
+struct TunnelEnd {
     io: TokioIo<Upgraded>,
-    given: u64,
+    bytes_read: u64,
     /// Whether it has closed its sending direction.
     ended: bool,
-    last: Last,
+    last: LastActivity,
 }
 
 /// When bytes were last read from either end.
 #[derive(Clone)]
-struct Last(Arc<Mutex<Instant>>);
+struct LastActivity(Arc<Mutex<Instant>>);
 
 impl Tunnel {
-    pub(crate) fn new(client: OnUpgrade, upstream: OnUpgrade, place: ResponseBody) -> Self {
-        Self { client, upstream, place, idle: Duration::MAX }
+    pub(crate) fn new(client: OnUpgrade, upstream: OnUpgrade, permit: ResponseBody) -> Self {
+        Self { client, upstream, permit, idle: Duration::MAX }
     }
 
     /// Ends the tunnel when no bytes have been read for this long.
-    pub(crate) fn ending_after(self, idle: Duration) -> Self {
+    pub(crate) fn with_idle_timeout(self, idle: Duration) -> Self {
         Self { idle, ..self }
     }
 
     /// Copies bytes until both ends have closed, or one fails. The request lasts as long.
     pub(crate) async fn run(self, mut record: RequestRecord) {
-        let Self { client, upstream, place, idle } = self;
+        let Self { client, upstream, permit, idle } = self;
         let (client, upstream) = match tokio::try_join!(client, upstream) {
             Ok(both) => both,
             Err(error) => return debug!("a tunnel could not be opened: {error}"),
         };
-        let last = Last(Arc::new(Mutex::new(Instant::now())));
+        let last = LastActivity(Arc::new(Mutex::new(Instant::now())));
         let end = |upgraded| {
             let io = TokioIo::new(upgraded);
-            End { io, given: 0, ended: false, last: last.clone() }
+            TunnelEnd { io, bytes_read: 0, ended: false, last: last.clone() }
         };
         let (mut client, mut upstream) = (end(client), end(upstream));
-        let carried = tokio::select! {
-            carried = copy_bidirectional(&mut client, &mut upstream) => carried.map(|_| ()),
-            () = last.stands_still_for(idle) => Err(io::ErrorKind::TimedOut.into()),
+        let copied = tokio::select! {
+            copied = copy_bidirectional(&mut client, &mut upstream) => copied.map(|_| ()),
+            () = last.wait_until_idle(idle) => Err(io::ErrorKind::TimedOut.into()),
         };
-        record.bytes(upstream.given);
-        match carried {
+        record.bytes(upstream.bytes_read);
+        match copied {
             // After the upstream has closed, a client may disconnect without closing the tunnel.
             _ if upstream.ended => record.complete(),
             Ok(()) => record.complete(),
             Err(error) => debug!("a tunnel broke off: {error}"),
         }
-        drop(place);
+        drop(permit);
     }
 }
 
-impl Last {
-    async fn stands_still_for(&self, limit: Duration) {
+impl LastActivity {
+    async fn wait_until_idle(&self, limit: Duration) {
         loop {
             let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
             match last.checked_add(limit) {
@@ -220,7 +220,7 @@ impl Last {
     }
 }
 
-impl AsyncRead for End {
+impl AsyncRead for TunnelEnd {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -229,14 +229,14 @@ impl AsyncRead for End {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         let count = buffer.filled().len() - before;
-        self.given += count as u64;
+        self.bytes_read += count as u64;
         self.ended |= count == 0;
         *self.last.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for End {
+impl AsyncWrite for TunnelEnd {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -28,7 +28,7 @@ pub struct InheritedState {
 /// The sockets of one listener.
 pub(crate) struct InheritedPort {
     /// The configured address, possibly with port 0.
-    pub(crate) asked: SocketAddr,
+    pub(crate) requested: SocketAddr,
     pub(crate) address: SocketAddr,
     pub(crate) tcp: Option<TcpListener>,
     pub(crate) udp: Vec<UdpSocket>,
@@ -49,14 +49,15 @@ pub(crate) struct Secrets {
 #[derive(Serialize, Deserialize)]
 struct Inventory {
     version: u32,
-    ports: Vec<Entry>,
+    ports: Vec<PortDescription>,
     secrets: Option<Secrets>,
     packets: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
-    asked: SocketAddr,
+struct PortDescription {
+    #[serde(rename = "asked")]
+    requested: SocketAddr,
     address: SocketAddr,
     tcp: bool,
     udp: usize,
@@ -64,37 +65,42 @@ struct Entry {
 
 impl InheritedState {
     /// Sockets only. They are matched to listeners by their addresses.
-    pub fn of_sockets(tcp: Vec<TcpListener>, udp: Vec<UdpSocket>) -> Self {
+    pub fn from_sockets(tcp: Vec<TcpListener>, udp: Vec<UdpSocket>) -> Self {
         let mut ports: Vec<InheritedPort> = Vec::new();
-        let mut at = |address: SocketAddr| {
+        let mut index = |address: SocketAddr| {
             let known = ports.iter().position(|port| port.address == address);
             known.unwrap_or_else(|| {
-                ports.push(InheritedPort { asked: address, address, tcp: None, udp: Vec::new() });
+                ports.push(InheritedPort {
+                    requested: address,
+                    address,
+                    tcp: None,
+                    udp: Vec::new(),
+                });
                 ports.len() - 1
             })
         };
         let tcp: Vec<_> = tcp
             .into_iter()
-            .filter_map(|socket| Some((at(socket.local_addr().ok()?), socket)))
+            .filter_map(|socket| Some((index(socket.local_addr().ok()?), socket)))
             .collect();
         let udp: Vec<_> = udp
             .into_iter()
-            .filter_map(|socket| Some((at(socket.local_addr().ok()?), socket)))
+            .filter_map(|socket| Some((index(socket.local_addr().ok()?), socket)))
             .collect();
-        tcp.into_iter().for_each(|(at, socket)| ports[at].tcp = Some(socket));
-        udp.into_iter().for_each(|(at, socket)| ports[at].udp.push(socket));
+        tcp.into_iter().for_each(|(index, socket)| ports[index].tcp = Some(socket));
+        udp.into_iter().for_each(|(index, socket)| ports[index].udp.push(socket));
         Self { ports, secrets: None, packets: None }
     }
 
     /// Takes the sockets for a configured address, if there are any.
-    pub(crate) fn take(&mut self, asked: SocketAddr) -> Option<InheritedPort> {
-        let at = self.ports.iter().position(|port| port.asked == asked)?;
+    pub(crate) fn take(&mut self, requested: SocketAddr) -> Option<InheritedPort> {
+        let index = self.ports.iter().position(|port| port.requested == requested)?;
         // In order: several listeners may have the same address with port 0.
-        Some(self.ports.remove(at))
+        Some(self.ports.remove(index))
     }
 
     /// Warns about sockets that no listener uses.
-    pub(crate) fn warn_of_the_rest(&self) {
+    pub(crate) fn warn_about_unused(&self) {
         for port in &self.ports {
             warn!("the socket for {} is not used: no listener has that address", port.address);
         }
@@ -113,15 +119,15 @@ impl InheritedState {
             descriptors.extend(port.udp.iter().map(AsFd::as_fd));
         }
         descriptors.extend(self.packets.iter().map(AsFd::as_fd));
-        let entry = |port: &InheritedPort| Entry {
-            asked: port.asked,
+        let description = |port: &InheritedPort| PortDescription {
+            requested: port.requested,
             address: port.address,
             tcp: port.tcp.is_some(),
             udp: port.udp.len(),
         };
         let inventory = Inventory {
             version: VERSION,
-            ports: self.ports.iter().map(entry).collect(),
+            ports: self.ports.iter().map(description).collect(),
             secrets: self.secrets.clone(),
             packets: self.packets.is_some(),
         };
@@ -140,27 +146,27 @@ impl InheritedState {
             io::Error::new(io::ErrorKind::InvalidData, text)
         };
         let inventory: Inventory = serde_json::from_slice(bytes).map_err(|_| invalid())?;
-        let wanted: usize =
+        let needed: usize =
             inventory.ports.iter().map(|port| port.udp.saturating_add(port.tcp.into())).sum();
-        let wanted = wanted + usize::from(inventory.packets);
-        if inventory.version != VERSION || wanted > descriptors.len() {
+        let needed = needed + usize::from(inventory.packets);
+        if inventory.version != VERSION || needed > descriptors.len() {
             return Err(invalid());
         }
-        let mut given = descriptors.drain(..wanted);
+        let mut received = descriptors.drain(..needed);
         let mut ports = Vec::new();
-        for Entry { asked, address, tcp, udp } in inventory.ports {
-            let tcp = given.by_ref().take(tcp.into()).next().map(TcpListener::from);
-            let udp = given.by_ref().take(udp).map(UdpSocket::from).collect();
-            ports.push(InheritedPort { asked, address, tcp, udp });
+        for PortDescription { requested, address, tcp, udp } in inventory.ports {
+            let tcp = received.by_ref().take(tcp.into()).next().map(TcpListener::from);
+            let udp = received.by_ref().take(udp).map(UdpSocket::from).collect();
+            ports.push(InheritedPort { requested, address, tcp, udp });
         }
-        let packets = given.next().map(UnixStream::from);
+        let packets = received.next().map(UnixStream::from);
         Ok(Self { ports, secrets: inventory.secrets, packets })
     }
 }
 
 impl Secrets {
     /// New random secrets.
-    pub(crate) fn fresh() -> Self {
+    pub(crate) fn generate() -> Self {
         Self { reset_key: random(), id_mark: random(), ring: None }
     }
 
@@ -171,7 +177,7 @@ impl Secrets {
     }
 
     /// The secrets of a process that succeeds another one.
-    pub(crate) fn after(before: &Self) -> Self {
+    pub(crate) fn inherit(before: &Self) -> Self {
         Self { reset_key: before.reset_key, id_mark: random(), ring: None }
     }
 }
@@ -207,14 +213,14 @@ mod tests {
     fn sockets_and_secrets_arrive_at_their_addresses() {
         let ((first, udp), (second, _)) = (sockets(), sockets());
         let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
-        let mut inherited = InheritedState::of_sockets(vec![first, second], vec![udp]);
-        let secrets = Secrets::fresh();
+        let mut inherited = InheritedState::from_sockets(vec![first, second], vec![udp]);
+        let secrets = Secrets::generate();
         inherited.secrets = Some(secrets.clone());
-        let (bytes, given) = inherited.parts();
-        let mut given: Vec<_> =
-            given.into_iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
-        let mut arrived = InheritedState::from_parts(&bytes, &mut given).unwrap();
-        assert!(given.is_empty());
+        let (bytes, received) = inherited.parts();
+        let mut received: Vec<_> =
+            received.into_iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
+        let mut arrived = InheritedState::from_parts(&bytes, &mut received).unwrap();
+        assert!(received.is_empty());
         let one = arrived.take(addresses[0]).unwrap();
         assert_eq!(one.tcp.unwrap().local_addr().unwrap(), addresses[0]);
         assert_eq!(one.udp[0].local_addr().unwrap(), addresses[0]);
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn what_lacks_descriptors_or_is_of_another_version_is_refused() {
         let (tcp, _) = sockets();
-        let inherited = InheritedState::of_sockets(vec![tcp], Vec::new());
+        let inherited = InheritedState::from_sockets(vec![tcp], Vec::new());
         let (bytes, _) = inherited.parts();
         assert!(InheritedState::from_parts(&bytes, &mut Vec::new()).is_err());
         let other =

@@ -20,7 +20,7 @@ use tracing::debug;
 /// The previous process, as seen by its successor.
 pub(crate) struct Predecessor {
     mark: IdMark,
-    to: mpsc::Sender<Vec<u8>>,
+    queue: mpsc::Sender<Vec<u8>>,
 }
 
 /// A packet for a connection of the older process.
@@ -39,34 +39,34 @@ impl Predecessor {
     pub(crate) fn new(stream: StdUnixStream, mark: IdMark) -> io::Result<Arc<Self>> {
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
-        let (to, from) = mpsc::channel(QUEUE);
-        tokio::spawn(write(stream, from));
-        Ok(Arc::new(Self { mark, to }))
+        let (queue, queued) = mpsc::channel(QUEUE_LENGTH);
+        tokio::spawn(write(stream, queued));
+        Ok(Arc::new(Self { mark, queue }))
     }
 
     /// Whether a datagram belongs to one of its connections. After it has ended, none does: then
     /// this process answers with a stateless reset (RFC 9000 section 10.3).
-    pub(crate) fn has(&self, datagram: &[u8]) -> bool {
-        !self.to.is_closed() && self.mark.is_on(datagram)
+    pub(crate) fn owns(&self, datagram: &[u8]) -> bool {
+        !self.queue.is_closed() && self.mark.is_on(datagram)
     }
 
     /// Whether it has ended.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.to.is_closed()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.queue.is_closed()
     }
 
     /// Relays a datagram. Drops it if the queue is full, as a socket would.
-    pub(crate) fn pass(&self, port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) {
-        let _ = self.to.try_send(frame(port, meta, datagram));
+    pub(crate) fn relay(&self, port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) {
+        let _ = self.queue.try_send(frame(port, meta, datagram));
     }
 }
 
 /// Writes queued frames until the other end closes. The other end never sends, so a read detects
 /// its end.
-async fn write(stream: UnixStream, mut from: mpsc::Receiver<Vec<u8>>) {
+async fn write(stream: UnixStream, mut queued: mpsc::Receiver<Vec<u8>>) {
     let (mut reader, mut writer) = stream.into_split();
     let writing = async {
-        while let Some(frame) = from.recv().await {
+        while let Some(frame) = queued.recv().await {
             writer.write_all(&frame).await?;
         }
         io::Result::Ok(())
@@ -89,7 +89,7 @@ pub(crate) async fn receive(stream: UnixStream, deliver: impl Fn(RelayedPacket))
         let mut frame = vec![0; length as usize];
         stream.read_exact(&mut frame).await?;
         match parse(&frame) {
-            Some(passed) => deliver(passed),
+            Some(packet) => deliver(packet),
             None => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -100,8 +100,8 @@ pub(crate) async fn receive(stream: UnixStream, deliver: impl Fn(RelayedPacket))
 fn frame(port: SocketAddr, meta: &RecvMeta, datagram: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 4];
     frame.push(meta.ecn.map_or(0, |ecn| ecn as u8));
-    let ours = meta.dst_ip.map_or_else(String::new, |ip| ip.to_string());
-    for text in [port.to_string(), meta.addr.to_string(), ours] {
+    let local = meta.dst_ip.map_or_else(String::new, |ip| ip.to_string());
+    for text in [port.to_string(), meta.addr.to_string(), local] {
         // An address has at most 60 characters.
         frame.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
         frame.extend_from_slice(text.as_bytes());
@@ -120,8 +120,8 @@ fn parse(frame: &[u8]) -> Option<RelayedPacket> {
         rest = after;
         std::str::from_utf8(text).ok()
     };
-    let (port, client, ours) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
-    let dst_ip = match ours {
+    let (port, client, local) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
+    let dst_ip = match local {
         "" => None,
         ip => Some(ip.parse::<IpAddr>().ok()?),
     };
@@ -133,7 +133,7 @@ fn parse(frame: &[u8]) -> Option<RelayedPacket> {
 }
 
 /// Several bursts of datagrams.
-const QUEUE: usize = 1024;
+const QUEUE_LENGTH: usize = 1024;
 
 /// The longest datagram, with room for the addresses.
 const MAX_FRAME: u32 = 65_535 + 256;
@@ -149,21 +149,21 @@ mod tests {
         fn what_is_framed_is_parsed(
             ecn in 0u8..4,
             client in any::<(IpAddr, u16)>(),
-            ours in any::<Option<IpAddr>>(),
+            local in any::<Option<IpAddr>>(),
             datagram in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             let client = SocketAddr::from(client);
             let mut meta = RecvMeta::default();
-            (meta.addr, meta.dst_ip, meta.ecn) = (client, ours, EcnCodepoint::from_bits(ecn));
+            (meta.addr, meta.dst_ip, meta.ecn) = (client, local, EcnCodepoint::from_bits(ecn));
             let port = "[::]:443".parse().unwrap();
             let framed = frame(port, &meta, &datagram);
             let length = u32::from_be_bytes(*framed.first_chunk().unwrap());
             prop_assert_eq!(length as usize, framed.len() - 4);
-            let passed = parse(&framed[4..]).unwrap();
-            prop_assert_eq!((passed.port, passed.meta.addr), (port, client));
-            prop_assert_eq!((passed.meta.dst_ip, passed.meta.ecn), (ours, meta.ecn));
-            prop_assert_eq!(&passed.datagram, &datagram);
-            prop_assert_eq!((passed.meta.len, passed.meta.stride), (datagram.len(), datagram.len()));
+            let packet = parse(&framed[4..]).unwrap();
+            prop_assert_eq!((packet.port, packet.meta.addr), (port, client));
+            prop_assert_eq!((packet.meta.dst_ip, packet.meta.ecn), (local, meta.ecn));
+            prop_assert_eq!(&packet.datagram, &datagram);
+            prop_assert_eq!((packet.meta.len, packet.meta.stride), (datagram.len(), datagram.len()));
         }
 
         #[test]

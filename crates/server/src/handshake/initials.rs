@@ -20,11 +20,11 @@ pub(crate) struct ReceivedInitial {
 
 /// The first flights received on one socket.
 pub(crate) struct InitialPackets {
-    state: Mutex<State>,
-    began: Instant,
+    state: Mutex<InitialsState>,
+    created_at: Instant,
 }
 
-struct State {
+struct InitialsState {
     flights: FirstFlights,
     /// Tasks that wait for the rest of a ClientHello.
     waiting: HashMap<(SocketAddr, ConnectionId), oneshot::Sender<()>>,
@@ -33,13 +33,13 @@ struct State {
 impl InitialPackets {
     pub(crate) fn new() -> Arc<Self> {
         let flights = FirstFlights::new(FirstFlightsLimits::default());
-        let state = Mutex::new(State { flights, waiting: HashMap::new() });
-        Arc::new(Self { state, began: Instant::now() })
+        let state = Mutex::new(InitialsState { flights, waiting: HashMap::new() });
+        Arc::new(Self { state, created_at: Instant::now() })
     }
 
     /// The ClientHello of a new connection. Waits briefly if it spans several datagrams. Returns
     /// `None` if it is incomplete or was not recorded.
-    pub(crate) async fn of(&self, incoming: &Incoming) -> Option<ReceivedInitial> {
+    pub(crate) async fn client_hello_of(&self, incoming: &Incoming) -> Option<ReceivedInitial> {
         let remote = incoming.remote_address();
         let (id, rest) = {
             let mut state = self.state();
@@ -80,19 +80,19 @@ impl InitialPackets {
     }
 
     /// Records a received datagram.
-    pub(crate) fn see(&self, remote: SocketAddr, datagram: &[u8]) {
+    pub(crate) fn record(&self, remote: SocketAddr, datagram: &[u8]) {
         if !FirstFlights::may_begin(datagram) {
             return;
         }
         let mut state = self.state();
-        if let Some(id) = state.flights.see(remote, datagram, self.began.elapsed())
+        if let Some(id) = state.flights.see(remote, datagram, self.created_at.elapsed())
             && let Some(waiting) = state.waiting.remove(&(remote, id))
         {
             let _ = waiting.send(());
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InitialsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

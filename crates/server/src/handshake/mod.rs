@@ -14,19 +14,22 @@ use firstflight_telemetry::metrics::RefusedReason;
 use firstflight_tls::{EarlyDataReason, Handshake, Withheld};
 
 use self::tickets::TicketRing;
-use crate::gate::Refused;
-use crate::http::Shared;
+use crate::gate::EarlyDataRefusal;
+use crate::http::ServerContext;
 
 /// State that all handshakes share.
 pub(crate) struct Handshakes {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerContext>,
     pub(crate) ring: Arc<TicketRing>,
     pub(crate) tokens: AddressTokens,
 }
 
 /// Why early data was refused. Returns `None` if it was accepted. `refused`: this server's
 /// decision, which TLS may not have come to apply.
-pub(crate) fn refusal(facts: &Handshake, refused: Option<Refused>) -> Option<RefusedReason> {
+pub(crate) fn refusal(
+    facts: &Handshake,
+    refused: Option<EarlyDataRefusal>,
+) -> Option<RefusedReason> {
     use EarlyDataReason as Reason;
     Some(match (refused, facts.early_data_reason) {
         // A single-use ticket whose session the store did not return looks like one that was not

@@ -13,13 +13,13 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 use tracing::debug;
 
-use crate::context::{Stop, stopped};
-use crate::gate::{Arrival, HeardAt, Refused, Unspent};
+use crate::context::{ShutdownStage, wait_for_stage};
+use crate::gate::{Arrival, EarlyDataRefusal, ReceivedAt, UnspentFlight};
 use crate::handshake::initials::{InitialPackets, ReceivedInitial};
 use crate::handshake::{Handshakes, refusal};
-use crate::http::connection::{Connection, Negotiated, Origin};
+use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
 use crate::http::h3_streams::{H3_NO_ERROR, close_connection};
-use crate::http::{Shared, h3, ping_pong};
+use crate::http::{ServerContext, h3, ping_pong};
 use crate::observe::metrics::ConnectionMetrics;
 use crate::route::Snapshot;
 
@@ -41,10 +41,10 @@ pub(crate) struct NewConnection<P> {
 pub(crate) async fn serve<P>(
     handshakes: Arc<Handshakes>,
     new: NewConnection<P>,
-    mut stop: watch::Receiver<Stop>,
+    mut stop: watch::Receiver<ShutdownStage>,
 ) -> Result<(), ConnectionError> {
     let shared = &handshakes.shared;
-    let metrics = ConnectionMetrics::begin(&shared.observers.metrics, Transport::Quic);
+    let metrics = ConnectionMetrics::start(&shared.observers.metrics, Transport::Quic);
     let snapshot = shared.snapshot();
     let deadline = metrics.accepted_at() + snapshot.limits.header_timeout;
     let NewConnection { incoming, permit, initials, port } = new;
@@ -53,20 +53,20 @@ pub(crate) async fn serve<P>(
     let accepting = accept(&handshakes, &snapshot, initials.as_deref(), incoming);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline.into(), accepting) => accepted,
-        () = stopped(&mut stop, Stop::Now) => return Ok(()),
+        () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return Ok(()),
     };
     let Ok(accepted) = accepted else {
         metrics.timed_out();
         return Err(ConnectionError::TimedOut);
     };
     let Some((connecting, negotiated)) = accepted? else {
-        metrics.has_no_handshake();
+        metrics.expect_no_handshake();
         return Ok(());
     };
     let Ok((quic, handshake)) = connecting.into_0rtt() else {
         unreachable!("a server may always send before the client's Finished");
     };
-    let origin = Origin { client, local, snapshot, metrics, alt_svc: None };
+    let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc: None };
     let (connection, completion) = Connection::new(shared.clone(), origin, negotiated);
     let handshake = async {
         // quinn reports whether early data was accepted, which only a client needs. The future also
@@ -74,7 +74,7 @@ pub(crate) async fn serve<P>(
         handshake.await;
         drop(permit);
         if quic.close_reason().is_none() {
-            completion.reached(&connection);
+            completion.signal(&connection);
         }
         std::future::pending::<()>().await;
     };
@@ -119,28 +119,28 @@ pub(crate) async fn accept(
     let (mut session, mut withheld, mut redeemed) = (None, None, false);
     let arrival = shared.gate.arrival();
     // TLS has received nothing yet.
-    let heard_at = shared.gate.heard_at(None);
+    let received_at = shared.gate.received_at(None);
     let judge = match initials {
-        None => judge(shared.clone(), outcome.clone(), (arrival, heard_at)),
+        None => judge(shared.clone(), outcome.clone(), (arrival, received_at)),
         Some(initials) => {
-            let arrived = initials.of(&incoming).await;
+            let arrived = initials.client_hello_of(&incoming).await;
             // The token comes before the claim: a client that is sent a Retry must find its flight
             // unclaimed when it returns.
-            if is_spent(handshakes, &incoming, arrived.as_ref()).await {
-                shared.observers.metrics.quic.refused.count(QuicRefusal::TokenSpent);
+            if is_token_spent(handshakes, &incoming, arrived.as_ref()).await {
+                shared.observers.metrics.quic.turned_away.count(QuicRefusal::TokenSpent);
                 let _ = incoming.retry();
                 return Ok(None);
             }
-            let ahead = match arrived {
+            let settled_claim = match arrived {
                 Some(arrived) => {
                     let crypto = (&*config.crypto, snapshot.early_data);
                     SettledClaim::settle(handshakes, crypto, &arrived.client_hello, arrival).await
                 }
-                None => SettledClaim::unseen(),
+                None => SettledClaim::unknown(),
             };
-            (session, withheld) = (ahead.session.clone(), ahead.withheld);
+            (session, withheld) = (settled_claim.session.clone(), settled_claim.withheld);
             redeemed = matches!(session, Some(OpenedTicket::Session(_)));
-            ahead.judge(outcome.clone())
+            settled_claim.judge(outcome.clone())
         }
     };
     let config = config.for_connection(config.crypto.for_connection(judge, session));
@@ -150,21 +150,28 @@ pub(crate) async fn accept(
     let mut recorded = redeemed;
     let ClaimOutcome { mut flight, mut refused, claim } =
         std::mem::take(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner));
-    if let Some(Refused::Gate(Refusal::HandedOver)) = refused {
+    if let Some(EarlyDataRefusal::Gate(Refusal::HandedOver)) = refused {
         // Nothing of it has been executed, because the connection is not served yet. Its client
         // will send the refused requests again; a copy must not have been executed by the successor
         // before that.
-        match shared.gate.claim(&facts, (arrival, heard_at), false).await {
+        match shared.gate.claim(&facts, (arrival, received_at), false).await {
             // Too late for TLS to accept the early data, but the flight has its record.
             Ok(theirs) if theirs.won() => recorded = true,
             Ok(theirs) => flight = Some(theirs),
-            Err(Refused::Gate(Refusal::HandedOver)) => return Err(ConnectionError::LocallyClosed),
+            Err(EarlyDataRefusal::Gate(Refusal::HandedOver)) => {
+                return Err(ConnectionError::LocallyClosed);
+            }
             Err(why) => refused = Some(why),
         }
     }
     let unspent = match flight {
         Some(_) => None,
-        None => Unspent::left_by(&facts, (arrival, heard_at), refused.or(withheld), recorded),
+        None => UnspentFlight::needing_record(
+            &facts,
+            (arrival, received_at),
+            refused.or(withheld),
+            recorded,
+        ),
     };
     let refused = match refused {
         Some(refused) => Some(refused.reason()),
@@ -176,20 +183,20 @@ pub(crate) async fn accept(
 
 /// Claims the flight in this process's register when TLS asks.
 fn judge(
-    shared: Arc<Shared>,
+    shared: Arc<ServerContext>,
     outcome: Arc<Mutex<ClaimOutcome>>,
-    (arrival, heard_at): (Arrival, HeardAt),
+    (arrival, received_at): (Arrival, ReceivedAt),
 ) -> EarlyDataJudge {
     Box::new(move |facts| {
-        let began = Instant::now();
-        let claim = shared.gate.claim_at_once(facts, arrival, heard_at);
-        outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
+        let requested_at = Instant::now();
+        let claim = shared.gate.claim_at_once(facts, arrival, received_at);
+        outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, requested_at)
     })
 }
 
 /// Whether a NEW_TOKEN token was accepted before by another node, or cannot be checked because the
 /// first packet was not recorded.
-async fn is_spent(
+async fn is_token_spent(
     handshakes: &Handshakes,
     incoming: &Incoming,
     arrived: Option<&ReceivedInitial>,
@@ -207,19 +214,19 @@ async fn is_spent(
 /// The claim of a connection that has not started yet.
 pub(crate) struct SettledClaim {
     /// The flight and the outcome of its claim; `None`: the connection has no flight.
-    claim: Option<(OfferedFlight, Result<Flight, Refused>)>,
+    claim: Option<(OfferedFlight, Result<Flight, EarlyDataRefusal>)>,
     /// When the claim was requested.
-    began: Instant,
+    requested_at: Instant,
     /// The session of a single-use ticket, if the client offered one.
     pub(crate) session: Option<OpenedTicket>,
     /// Why early data is refused regardless of the ClientHello, if it is.
-    pub(crate) withheld: Option<Refused>,
+    pub(crate) withheld: Option<EarlyDataRefusal>,
 }
 
 impl SettledClaim {
     /// Nothing is known about the ClientHello, so early data is refused.
-    pub(crate) fn unseen() -> Self {
-        Self { claim: None, began: Instant::now(), session: None, withheld: None }
+    pub(crate) fn unknown() -> Self {
+        Self { claim: None, requested_at: Instant::now(), session: None, withheld: None }
     }
 
     /// Processes a ClientHello on a temporary TLS machine, and claims the flight in the store if
@@ -232,31 +239,31 @@ impl SettledClaim {
     ) -> Self {
         let gate = &handshakes.shared.gate;
         let rehearse = |session| {
-            let heard_at = gate.heard_at(None);
-            let rehearsal = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
+            let received_at = gate.received_at(None);
+            let preview = crypto.rehearse(client_hello, session).unwrap_or_else(|error| {
                 debug!("rehearsing a ClientHello: {error}");
                 FirstFlightPreview::Nothing
             });
-            (rehearsal, heard_at)
+            (preview, received_at)
         };
-        let mut settled = Self::unseen();
+        let mut settled = Self::unknown();
         settled.withheld = gate.admission(early_data).err();
-        let (mut rehearsal, mut heard_at) = rehearse(None);
+        let (mut preview, mut received_at) = rehearse(None);
         let mut redeemed = false;
-        if let FirstFlightPreview::NeedsSession(id) = &rehearsal {
+        if let FirstFlightPreview::NeedsSession(id) = &preview {
             let ticket = handshakes.ring.redeem(id).await;
             if let Some(why) = ticket.withheld {
-                settled.withheld = Some(Refused::Shared(SharedRefusal::Store(why)));
+                settled.withheld = Some(EarlyDataRefusal::Shared(SharedRefusal::Store(why)));
             }
             // Only one connection gets a session out of the store, so the flight has no other
             // claimant.
             redeemed = matches!(ticket.session, OpenedTicket::Session(_));
             settled.session = Some(ticket.session.clone());
-            (rehearsal, heard_at) = rehearse(Some(ticket.session));
+            (preview, received_at) = rehearse(Some(ticket.session));
         }
-        if let (None, FirstFlightPreview::EarlyData(facts)) = (settled.withheld, rehearsal) {
-            settled.began = Instant::now();
-            let claim = gate.claim(&facts, (arrival, heard_at), redeemed).await;
+        if let (None, FirstFlightPreview::EarlyData(facts)) = (settled.withheld, preview) {
+            settled.requested_at = Instant::now();
+            let claim = gate.claim(&facts, (arrival, received_at), redeemed).await;
             settled.claim = facts.offered_flight.map(|flight| (flight, claim));
         }
         settled
@@ -266,7 +273,7 @@ impl SettledClaim {
     /// flight that was claimed: anybody can send Initial packets, so quinn may have processed
     /// another ClientHello.
     pub(crate) fn judge(self, outcome: Arc<Mutex<ClaimOutcome>>) -> EarlyDataJudge {
-        let began = self.began;
+        let requested_at = self.requested_at;
         Box::new(move |facts: &Handshake| {
             let claim = match self.claim {
                 Some((flight, claim))
@@ -274,9 +281,9 @@ impl SettledClaim {
                 {
                     claim
                 }
-                _ => Err(self.withheld.unwrap_or(Refused::Unseen)),
+                _ => Err(self.withheld.unwrap_or(EarlyDataRefusal::Unseen)),
             };
-            outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, began)
+            outcome.lock().unwrap_or_else(PoisonError::into_inner).note(claim, requested_at)
         })
     }
 }
@@ -285,15 +292,19 @@ impl SettledClaim {
 #[derive(Default)]
 pub(crate) struct ClaimOutcome {
     pub(crate) flight: Option<Flight>,
-    pub(crate) refused: Option<Refused>,
+    pub(crate) refused: Option<EarlyDataRefusal>,
     pub(crate) claim: Option<(Instant, Instant)>,
 }
 
 impl ClaimOutcome {
-    /// Records the outcome of the flight's claim, requested at `began`. Returns whether TLS is to
+    /// Records the outcome of the flight's claim, requested at `requested_at`. Returns whether TLS is to
     /// accept the early data.
-    pub(crate) fn note(&mut self, claim: Result<Flight, Refused>, began: Instant) -> bool {
-        self.claim = Some((began, Instant::now()));
+    pub(crate) fn note(
+        &mut self,
+        claim: Result<Flight, EarlyDataRefusal>,
+        requested_at: Instant,
+    ) -> bool {
+        self.claim = Some((requested_at, Instant::now()));
         match claim {
             Ok(flight) => self.flight = Some(flight),
             Err(why) => self.refused = Some(why),

@@ -24,7 +24,7 @@ impl QuicTokens {
     pub(crate) fn new(ring: &TicketRing) -> Self {
         Self {
             tokens: AddressTokens::new(ring.keys().clone(), now),
-            spent: Arc::new(SpentTokens::new(SPENT_TOKENS, now)),
+            spent: Arc::new(SpentTokens::new(SPENT_TOKENS_BYTES, now)),
         }
     }
 }
@@ -50,12 +50,12 @@ pub(crate) fn quic_config(
     validation
         .lifetime(http3.token_lifetime.unwrap_or(ring.lifetime()))
         .log(tokens.spent.clone())
-        .sent(TOKENS);
+        .sent(TOKENS_PER_CONNECTION);
     config
         .validation_token_config(validation)
-        .max_incoming(INCOMING)
-        .incoming_buffer_size(INCOMING_BYTES)
-        .incoming_buffer_size_total(ALL_INCOMING_BYTES);
+        .max_incoming(MAX_INCOMING)
+        .incoming_buffer_size(MAX_INCOMING_BYTES)
+        .incoming_buffer_size_total(MAX_TOTAL_INCOMING_BYTES);
     Ok(QuicConfig { crypto, server: config })
 }
 
@@ -65,15 +65,17 @@ fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(limits.streams.into())
-        .max_concurrent_uni_streams(UNI_STREAMS.into())
+        .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
         // The server closes an idle connection before quinn considers it dead. A client that waits
         // for a response is silent for as long as the upstream may take.
         .max_idle_timeout(Some(
-            IdleTimeout::try_from(limits.idle_timeout.max(limits.upstream_timeout) + CLOSE_GRACE)
-                .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
+            IdleTimeout::try_from(
+                limits.idle_timeout.max(limits.upstream_timeout) + CLOSE_GRACE_PERIOD,
+            )
+            .unwrap_or_else(|_| IdleTimeout::from(VarInt::MAX)),
         ))
         .initial_mtu(settings.initial_mtu)
         .congestion_controller_factory(Arc::new(Burst::default()))
@@ -84,24 +86,24 @@ fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
 
 /// NEW_TOKEN tokens for each connection, as many as tickets: one for each connection that the
 /// client may open next.
-const TOKENS: u32 = 2;
+const TOKENS_PER_CONNECTION: u32 = 2;
 
 /// Connections on each worker that wait for the store. More are ignored; their clients retransmit.
-const INCOMING: usize = 4096;
+const MAX_INCOMING: usize = 4096;
 
 /// 0-RTT bytes buffered for each waiting connection, more than a client's initial window, and for
 /// all of them together.
-const INCOMING_BYTES: u64 = 64 * 1024;
-const ALL_INCOMING_BYTES: u64 = 16 * 1024 * 1024;
+const MAX_INCOMING_BYTES: u64 = 64 * 1024;
+const MAX_TOTAL_INCOMING_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Bytes of the record of spent tokens, one bit for each token.
-const SPENT_TOKENS: usize = 4 << 20;
+const SPENT_TOKENS_BYTES: usize = 4 << 20;
 
 /// How long an idle client has to react to the connection's close.
-const CLOSE_GRACE: Duration = Duration::from_secs(2);
+const CLOSE_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// HTTP/3 needs three streams (control and QPACK). The rest is for unknown stream types.
-const UNI_STREAMS: u32 = 16;
+const MAX_UNI_STREAMS: u32 = 16;
 
 /// How far an upload may be ahead of its upstream. Half a megabyte at 260 ms of round trip is 2
 /// MB/s.

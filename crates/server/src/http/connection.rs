@@ -13,8 +13,8 @@ use http::{HeaderValue, Request};
 use tokio::sync::{OnceCell, watch};
 
 use crate::context::{ConnectionFacts, HandshakeState};
-use crate::gate::Unspent;
-use crate::http::Shared;
+use crate::gate::UnspentFlight;
+use crate::http::ServerContext;
 use crate::http::stream::StreamTasks;
 use crate::observe::connection::ConnectionObserver;
 use crate::observe::metrics::ConnectionMetrics;
@@ -24,7 +24,7 @@ use crate::route::{RequestMatch, Snapshot};
 
 /// State that the requests of one connection share.
 pub(crate) struct Connection {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerContext>,
     /// The snapshot under which the connection was accepted, for its handshake and early requests.
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) observer: Arc<ConnectionObserver>,
@@ -33,13 +33,13 @@ pub(crate) struct Connection {
     pub(crate) alt_svc: Option<HeaderValue>,
     /// WebSocket tunnels, which run on the connection's task.
     pub(crate) tunnels: StreamTasks,
-    unspent: Option<Unspent>,
+    unspent: Option<UnspentFlight>,
     /// The outcome of spending the flight; the inner `None`: the store did not reply.
     spent: OnceCell<Option<Spent>>,
 }
 
 /// A connection that was accepted, before its handshake.
-pub(crate) struct Origin {
+pub(crate) struct AcceptedConnection {
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
     /// The newest snapshot when it was accepted.
@@ -59,16 +59,16 @@ pub(crate) struct Negotiated {
     /// When the claim was requested and when it was settled.
     pub(crate) claim: Option<(Instant, Instant)>,
     /// The flight, if its early data was refused and it has no record yet.
-    pub(crate) unspent: Option<Unspent>,
+    pub(crate) unspent: Option<UnspentFlight>,
 }
 
 /// Signals the completion of a connection's handshake. If it is dropped before, the handshake has
 /// failed.
-pub(crate) struct Completion(watch::Sender<bool>);
+pub(crate) struct CompletionSignal(watch::Sender<bool>);
 
 /// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum RequestAdmission {
     /// Execute it.
     Run,
     /// Respond with 425 (Too Early).
@@ -79,9 +79,9 @@ pub(crate) enum Admission {
     ConnectionEnded,
 }
 
-impl Completion {
+impl CompletionSignal {
     /// Call this when the client's Finished is verified.
-    pub(crate) fn reached(&self, connection: &Connection) {
+    pub(crate) fn signal(&self, connection: &Connection) {
         connection.observer.note_complete();
         self.0.send_replace(true);
     }
@@ -90,11 +90,11 @@ impl Completion {
 impl Connection {
     /// A connection whose early data is accepted or refused. Its handshake may still be incomplete.
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        origin: Origin,
+        shared: Arc<ServerContext>,
+        origin: AcceptedConnection,
         negotiated: Negotiated,
-    ) -> (Arc<Self>, Completion) {
-        let Origin { client, local, snapshot, metrics, alt_svc } = origin;
+    ) -> (Arc<Self>, CompletionSignal) {
+        let AcceptedConnection { client, local, snapshot, metrics, alt_svc } = origin;
         let Negotiated { tls, flight, refused, claim, unspent } = negotiated;
         let facts = ConnectionFacts { client, local, tls, refused, flight };
         let (observers, memory) = (shared.observers.clone(), shared.memory.clone());
@@ -110,7 +110,7 @@ impl Connection {
             unspent,
             spent: OnceCell::new(),
         };
-        (Arc::new(connection), Completion(completion))
+        (Arc::new(connection), CompletionSignal(completion))
     }
 
     pub(crate) fn facts(&self) -> &ConnectionFacts {
@@ -118,8 +118,8 @@ impl Connection {
     }
 
     /// The number of requests received.
-    pub(crate) fn requests_seen(&self) -> u64 {
-        self.observer.seen.load(Ordering::Relaxed)
+    pub(crate) fn requests_received(&self) -> u64 {
+        self.observer.received.load(Ordering::Relaxed)
     }
 
     /// Records that a time limit ends the connection.
@@ -137,13 +137,13 @@ impl Connection {
     }
 
     /// The gate's decision about a request that arrived entirely as early data.
-    pub(crate) fn arrive(&self, may_run_early: bool) -> Option<Decision> {
+    pub(crate) fn decide_early(&self, may_run_early: bool) -> Option<Decision> {
         self.facts().flight.map(|flight| flight.early_request(may_run_early))
     }
 
     /// Records the gate's decision immediately, so that the log line is complete even if the client
     /// disconnects before the request is served.
-    pub(crate) fn note(&self, decision: Option<Decision>, record: &mut RequestRecord) {
+    pub(crate) fn record_decision(&self, decision: Option<Decision>, record: &mut RequestRecord) {
         if let Some(Decision::Hold(reason)) = decision {
             record.held(held_reason(reason));
         }
@@ -157,12 +157,12 @@ impl Connection {
         &self,
         decision: Option<Decision>,
         record: &mut RequestRecord,
-    ) -> Admission {
+    ) -> RequestAdmission {
         match decision {
             None => self.spend(record).await,
-            Some(Decision::Execute) => Admission::Run,
+            Some(Decision::Execute) => RequestAdmission::Run,
             Some(Decision::Hold(_)) => match self.snapshot.when_not_allowed {
-                WhenNotAllowed::TooEarly => Admission::TooEarly,
+                WhenNotAllowed::TooEarly => RequestAdmission::TooEarly,
                 WhenNotAllowed::Hold => self.hold(record).await,
             },
         }
@@ -192,37 +192,37 @@ impl Connection {
     }
 
     /// Whether a copy of this connection's refused flight was executed, or may have been.
-    pub(crate) fn is_overtaken(&self) -> bool {
+    pub(crate) fn is_replayed(&self) -> bool {
         matches!(self.spent.get(), Some(None | Some(Spent::Executed)))
     }
 
-    async fn spend(&self, record: &mut RequestRecord) -> Admission {
-        let Some(flight) = &self.unspent else { return Admission::Run };
+    async fn spend(&self, record: &mut RequestRecord) -> RequestAdmission {
+        let Some(flight) = &self.unspent else { return RequestAdmission::Run };
         let since = Instant::now();
         let spent = self.spent.get_or_init(|| self.shared.gate.spend(flight)).await;
-        if since.elapsed() > NOTICEABLE {
+        if since.elapsed() > HELD_THRESHOLD {
             record.held(HeldReason::Unrecorded);
             record.held_since(since);
         }
         match spent {
-            Some(Spent::Recorded) => Admission::Run,
+            Some(Spent::Recorded) => RequestAdmission::Run,
             // RFC 8470 section 5.2: the client decides whether to send the request again.
-            Some(Spent::Executed | Spent::HandedOver) | None => Admission::TooEarly,
+            Some(Spent::Executed | Spent::HandedOver) | None => RequestAdmission::TooEarly,
         }
     }
 
-    async fn hold(&self, record: &mut RequestRecord) -> Admission {
+    async fn hold(&self, record: &mut RequestRecord) -> RequestAdmission {
         let hold = self.observer.metrics.hold();
         let completed = self.handshake.completes().await;
         record.held_since(hold.since());
         let (Some(flight), true) = (self.facts().flight, completed) else {
-            return Admission::ConnectionEnded;
+            return RequestAdmission::ConnectionEnded;
         };
         let release = flight.handshake_complete();
         hold.complete(release == Release::Execute);
         match release {
-            Release::Execute => Admission::Run,
-            Release::TooEarly => Admission::TooEarly,
+            Release::Execute => RequestAdmission::Run,
+            Release::TooEarly => RequestAdmission::TooEarly,
         }
     }
 
@@ -237,7 +237,7 @@ impl Connection {
 }
 
 /// A longer wait for the flight's record is logged as holding the request.
-const NOTICEABLE: Duration = Duration::from_millis(10);
+const HELD_THRESHOLD: Duration = Duration::from_millis(10);
 
 fn held_reason(reason: HoldReason) -> HeldReason {
     match reason {

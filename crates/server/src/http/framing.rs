@@ -116,14 +116,14 @@ impl Framing {
             Stage::Head(Head::Lf) if byte == b'\r' => Stage::Head(Head::LfCr),
             Stage::Head(_) => Stage::Head(Head::Line),
             Stage::Length(left) => {
-                count = up_to(left, bytes);
+                count = min_bytes(left, bytes);
                 match left - count as u64 {
                     0 => Stage::Start,
                     left => Stage::Length(left),
                 }
             }
             Stage::Chunked(Chunked::Data(left)) => {
-                count = up_to(left, bytes);
+                count = min_bytes(left, bytes);
                 Stage::Chunked(match left - count as u64 {
                     0 => Chunked::DataCr,
                     left => Chunked::Data(left),
@@ -174,7 +174,7 @@ fn digit(byte: u8) -> Option<u64> {
 }
 
 /// The number of these bytes that belong to the next `left`.
-fn up_to(left: u64, bytes: &[u8]) -> usize {
+fn min_bytes(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
 }
 
@@ -184,9 +184,9 @@ fn up_to(left: u64, bytes: &[u8]) -> usize {
 pub(crate) struct FrameMeter {
     /// Bytes of the preface that are missing.
     preface: usize,
-    head: [u8; HEAD],
+    head: [u8; FRAME_HEADER_BYTES],
     /// Bytes of the frame header that have arrived, and bytes of the payload that have not.
-    have: usize,
+    header_bytes: usize,
     left: usize,
 }
 
@@ -201,40 +201,41 @@ pub(crate) struct FrameCounts {
     pub(crate) idle: u64,
 }
 
-const HEAD: usize = 9;
+const FRAME_HEADER_BYTES: usize = 9;
 /// RFC 9113 section 3.4.
-const PREFACE: usize = 24;
+const PREFACE_BYTES: usize = 24;
 
 impl FrameMeter {
     /// For the client's direction, which starts with the preface.
     pub(crate) fn of_client() -> Self {
-        Self { preface: PREFACE, ..Self::default() }
+        Self { preface: PREFACE_BYTES, ..Self::default() }
     }
 
     /// Counts the next bytes.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> FrameCounts {
         let mut counts = FrameCounts::default();
-        bytes = &bytes[take(&mut self.preface, bytes.len())..];
+        bytes = &bytes[subtract_up_to(&mut self.preface, bytes.len())..];
         while !bytes.is_empty() {
-            if self.have < HEAD {
-                let count = bytes.len().min(HEAD - self.have);
-                self.head[self.have..self.have + count].copy_from_slice(&bytes[..count]);
-                self.have += count;
+            if self.header_bytes < FRAME_HEADER_BYTES {
+                let count = bytes.len().min(FRAME_HEADER_BYTES - self.header_bytes);
+                self.head[self.header_bytes..self.header_bytes + count]
+                    .copy_from_slice(&bytes[..count]);
+                self.header_bytes += count;
                 bytes = &bytes[count..];
-                if self.have < HEAD {
+                if self.header_bytes < FRAME_HEADER_BYTES {
                     break;
                 }
                 let [a, b, c, ..] = self.head;
                 self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
                 self.count(&mut counts);
             }
-            let count = take(&mut self.left, bytes.len());
+            let count = subtract_up_to(&mut self.left, bytes.len());
             if self.head[3] == DATA {
                 counts.data += count as u64;
             }
             bytes = &bytes[count..];
             if self.left == 0 {
-                self.have = 0;
+                self.header_bytes = 0;
             }
         }
         counts
@@ -250,7 +251,7 @@ impl FrameMeter {
 }
 
 /// Subtracts up to `most` from `left`. Returns how much.
-fn take(left: &mut usize, most: usize) -> usize {
+fn subtract_up_to(left: &mut usize, most: usize) -> usize {
     let count = most.min(*left);
     *left -= count;
     count
@@ -273,23 +274,23 @@ pub(crate) struct IdleFrameLimit {
 
 impl IdleFrameLimit {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { left: AT_ONCE, since: now }
+        Self { left: MAX_IDLE_FRAMES, since: now }
     }
 
     /// Counts received frames. Returns false if the limit is exceeded.
     pub(crate) fn allows(&mut self, counts: FrameCounts, now: Instant) -> bool {
         let seconds = now.saturating_duration_since(self.since).as_secs();
         self.since += Duration::from_secs(seconds);
-        let more = seconds * A_SECOND + counts.requests * A_REQUEST;
-        let left = self.left.saturating_add(more).min(AT_ONCE).checked_sub(counts.idle);
+        let more = seconds * IDLE_FRAMES_PER_SECOND + counts.requests * IDLE_FRAMES_PER_REQUEST;
+        let left = self.left.saturating_add(more).min(MAX_IDLE_FRAMES).checked_sub(counts.idle);
         self.left = left.unwrap_or(0);
         left.is_some()
     }
 }
 
-const AT_ONCE: u64 = 1000;
-const A_SECOND: u64 = 100;
-const A_REQUEST: u64 = 2;
+const MAX_IDLE_FRAMES: u64 = 1000;
+const IDLE_FRAMES_PER_SECOND: u64 = 100;
+const IDLE_FRAMES_PER_REQUEST: u64 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -455,7 +456,7 @@ mod h2_frames_tests {
     fn frame(kind: u8, length: usize) -> Vec<u8> {
         let mut frame = (length as u32).to_be_bytes()[1..].to_vec();
         frame.extend([kind, 0, 0, 0, 0, 1]);
-        frame.resize(HEAD + length, 0);
+        frame.resize(FRAME_HEADER_BYTES + length, 0);
         frame
     }
 
@@ -467,7 +468,7 @@ mod h2_frames_tests {
         ) {
             let all: Vec<u8> =
                 frames.iter().flat_map(|(kind, length)| frame(*kind, *length)).collect();
-            let bytes = [vec![b'P'; PREFACE], all].concat();
+            let bytes = [vec![b'P'; PREFACE_BYTES], all].concat();
             let mut meter = FrameMeter::of_client();
             let mut counted = FrameCounts::default();
             for piece in bytes.chunks(piece) {
@@ -486,19 +487,19 @@ mod h2_frames_tests {
 
     #[test]
     fn patience_ends_and_comes_back() {
-        let began = Instant::now();
-        let after = |seconds| began + Duration::from_secs(seconds);
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
         let idle = |idle| FrameCounts { idle, ..FrameCounts::default() };
-        let mut limit = IdleFrameLimit::new(began);
-        assert!(limit.allows(idle(1000), began));
-        assert!(!limit.allows(idle(1), began));
+        let mut limit = IdleFrameLimit::new(start);
+        assert!(limit.allows(idle(1000), start));
+        assert!(!limit.allows(idle(1), start));
         assert!(limit.allows(idle(100), after(1)));
         assert!(!limit.allows(idle(1), after(1)));
         // The limit does not grow beyond its initial value.
         assert!(!limit.allows(idle(1001), after(1_000_000)));
-        let mut limit = IdleFrameLimit::new(began);
+        let mut limit = IdleFrameLimit::new(start);
         for _ in 0..10_000 {
-            assert!(limit.allows(FrameCounts { requests: 1, idle: 2, data: 0 }, began));
+            assert!(limit.allows(FrameCounts { requests: 1, idle: 2, data: 0 }, start));
         }
     }
 }

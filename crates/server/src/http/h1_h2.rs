@@ -34,8 +34,8 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tracing::debug;
 
-use crate::context::{Stop, stopped};
-use crate::http::connection::{Completion, Connection};
+use crate::context::{ShutdownStage, wait_for_stage};
+use crate::http::connection::{CompletionSignal, Connection};
 use crate::http::request::HttpService;
 use crate::http::stream::Socket;
 use crate::http::stream::{ConnectionStream, StreamProgress, StreamTask, StreamTasks};
@@ -47,9 +47,9 @@ pub(crate) async fn serve(
     stream: SharedStream<Socket>,
     driver: HandshakeDriver<Socket>,
     socket: Socket,
-    completion: Completion,
+    completion: CompletionSignal,
     accepted_at: Instant,
-    stop: watch::Receiver<Stop>,
+    stages: watch::Receiver<ShutdownStage>,
 ) -> bool {
     let progress = StreamProgress::default();
     let spawned = StreamTasks::default();
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
     let library = Library::new(connection, driver.clone(), io, spawned.clone());
     let http2 = library.is_http2();
     ConnectionTask {
-        clock: TimeLimits::new(connection.clone(), progress.clone(), accepted_at),
+        limits: TimeLimits::new(connection.clone(), progress.clone(), accepted_at),
         connection: connection.clone(),
         library,
         spawned,
@@ -71,10 +71,10 @@ pub(crate) async fn serve(
         progress,
         // HTTP/1.1 cannot tell a client that its request was not processed. After a handover, a
         // kept connection ends with its next response instead.
-        stopping: Box::pin(next_stop(
-            Stop::No,
-            stop,
-            if http2 { Stop::Leave } else { Stop::Finish },
+        stopping: Box::pin(next_stage(
+            ShutdownStage::Running,
+            stages,
+            if http2 { ShutdownStage::HandedOver } else { ShutdownStage::Draining },
         )),
     }
     .await
@@ -151,10 +151,10 @@ struct ConnectionTask {
     /// Set when the library has ended: whether it ended cleanly. Its last bytes may still be
     /// unsent.
     ended: Option<bool>,
-    completion: Completion,
+    completion: CompletionSignal,
     progress: StreamProgress,
-    clock: TimeLimits,
-    stopping: Pin<Box<dyn Future<Output = (Stop, watch::Receiver<Stop>)> + Send>>,
+    limits: TimeLimits,
+    stopping: Pin<Box<dyn Future<Output = (ShutdownStage, watch::Receiver<ShutdownStage>)> + Send>>,
 }
 
 impl Future for ConnectionTask {
@@ -162,31 +162,31 @@ impl Future for ConnectionTask {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let this = self.get_mut();
-        if this.poll_stop(cx) == Some(Stop::Now) {
+        if this.poll_stop(cx) == Some(ShutdownStage::Abort) {
             return Poll::Ready(false);
         }
         if this.ended.is_none()
-            && let Poll::Ready(ended_well) = this.poll_protocol(cx)
+            && let Poll::Ready(ended_cleanly) = this.poll_protocol(cx)
         {
-            this.ended = Some(ended_well);
+            this.ended = Some(ended_cleanly);
         }
         this.poll_tunnels(cx);
         match (this.ended, this.poll_send(cx)) {
-            (Some(ended_well), Poll::Ready(_)) if this.tunnels.is_empty() => {
-                return Poll::Ready(ended_well);
+            (Some(ended_cleanly), Poll::Ready(_)) if this.tunnels.is_empty() => {
+                return Poll::Ready(ended_cleanly);
             }
-            (_, Poll::Ready(Some(ended_well))) => return Poll::Ready(ended_well),
+            (_, Poll::Ready(Some(ended_cleanly))) => return Poll::Ready(ended_cleanly),
             _ => {}
         }
         // Over HTTP/1.1 the response itself says so (`Connection: close`).
-        let is_last = !this.connection.snapshot.keep_alive || this.connection.is_overtaken();
-        if is_last && this.library.is_http2() && this.connection.requests_seen() > 0 {
+        let is_last = !this.connection.snapshot.keep_alive || this.connection.is_replayed();
+        if is_last && this.library.is_http2() && this.connection.requests_received() > 0 {
             this.finish(cx);
         }
         loop {
-            match this.clock.poll(cx, this.library.is_http2()) {
+            match this.limits.poll(cx, this.library.is_http2()) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Expired::Cut) => return Poll::Ready(false),
+                Poll::Ready(Expired::Abort) => return Poll::Ready(false),
                 Poll::Ready(Expired::Finish) => this.finish(cx),
             }
         }
@@ -203,7 +203,7 @@ impl ConnectionTask {
         }
         match self.driver.poll_complete(cx) {
             Poll::Ready(Ok(())) => {
-                self.completion.reached(&self.connection);
+                self.completion.signal(&self.connection);
             }
             Poll::Ready(Err(error)) => {
                 debug!("{}: {error}", self.connection.facts().client);
@@ -229,9 +229,9 @@ impl ConnectionTask {
     }
 
     fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        self.progress.begin();
+        self.progress.start_turn();
         if let Poll::Ready(result) = self.library.poll(cx) {
-            return Poll::Ready(self.note(result));
+            return Poll::Ready(self.is_clean_end(result));
         }
         self.streams.extend(self.spawned.take());
         if self.streams.is_empty() {
@@ -239,7 +239,7 @@ impl ConnectionTask {
         }
         while let Poll::Ready(Some(())) = self.streams.poll_next_unpin(cx) {}
         // In the same turn: the library sends the streams' responses and reads no further.
-        let result = self.library.poll(cx).map(|result| self.note(result));
+        let result = self.library.poll(cx).map(|result| self.is_clean_end(result));
         self.streams.extend(self.spawned.take());
         if !self.streams.is_empty() && result.is_pending() {
             // New streams have to be polled once to register their wakers.
@@ -253,23 +253,27 @@ impl ConnectionTask {
     fn poll_tunnels(&mut self, cx: &mut Context<'_>) {
         self.tunnels.extend(self.connection.tunnels.take());
         if self.ended.is_some() {
-            self.progress.begin();
+            self.progress.start_turn();
         }
         self.tunnels.retain_mut(|tunnel| tunnel.as_mut().poll(cx).is_pending());
     }
 
-    fn poll_stop(&mut self, cx: &mut Context<'_>) -> Option<Stop> {
+    fn poll_stop(&mut self, cx: &mut Context<'_>) -> Option<ShutdownStage> {
         let Poll::Ready((stage, receiver)) = self.stopping.as_mut().poll(cx) else {
             return None;
         };
-        let first = if self.library.is_http2() { Stop::Leave } else { Stop::Finish };
-        self.stopping = Box::pin(next_stop(stage, receiver, first));
+        let first = if self.library.is_http2() {
+            ShutdownStage::HandedOver
+        } else {
+            ShutdownStage::Draining
+        };
+        self.stopping = Box::pin(next_stage(stage, receiver, first));
         // Registers for the next stage.
         if let Poll::Ready((stage, _)) = self.stopping.as_mut().poll(cx) {
             return Some(stage);
         }
-        if self.library.is_http2() || self.connection.requests_seen() > 0 {
-            self.clock.stopping = Some(Instant::now());
+        if self.library.is_http2() || self.connection.requests_received() > 0 {
+            self.limits.stopping = Some(Instant::now());
             self.library.finish();
         }
         // Otherwise the first request is still on its way, and its response will say that it is the
@@ -278,14 +282,14 @@ impl ConnectionTask {
     }
 
     fn finish(&mut self, cx: &mut Context<'_>) {
-        if !self.clock.finishing {
-            self.clock.finishing = true;
+        if !self.limits.finishing {
+            self.limits.finishing = true;
             self.library.finish();
             cx.waker().wake_by_ref();
         }
     }
 
-    fn note(&self, result: hyper::Result<()>) -> bool {
+    fn is_clean_end(&self, result: hyper::Result<()>) -> bool {
         if let Err(error) = &result {
             debug!("{}: {error}", self.connection.facts().client);
         }
@@ -296,15 +300,19 @@ impl ConnectionTask {
 
 /// Waits for the shutdown stage after `stage`. Only two matter here: from `first` on requests are
 /// finished, then everything is aborted.
-async fn next_stop(
-    stage: Stop,
-    mut receiver: watch::Receiver<Stop>,
-    first: Stop,
-) -> (Stop, watch::Receiver<Stop>) {
+async fn next_stage(
+    stage: ShutdownStage,
+    mut receiver: watch::Receiver<ShutdownStage>,
+    first: ShutdownStage,
+) -> (ShutdownStage, watch::Receiver<ShutdownStage>) {
     match stage {
-        Stop::No | Stop::Announced => stopped(&mut receiver, first).await,
-        Stop::Leave | Stop::Finish => stopped(&mut receiver, Stop::Now).await,
-        Stop::Now => std::future::pending().await,
+        ShutdownStage::Running | ShutdownStage::Announced => {
+            wait_for_stage(&mut receiver, first).await
+        }
+        ShutdownStage::HandedOver | ShutdownStage::Draining => {
+            wait_for_stage(&mut receiver, ShutdownStage::Abort).await
+        }
+        ShutdownStage::Abort => std::future::pending().await,
     }
     let now = *receiver.borrow();
     (now, receiver)
@@ -315,7 +323,7 @@ enum Expired {
     /// Close the connection gracefully.
     Finish,
     /// Drop the connection.
-    Cut,
+    Abort,
 }
 
 /// The time limits of one connection.
@@ -325,7 +333,7 @@ struct TimeLimits {
     accepted_at: Instant,
     /// Since when an HTTP/2 client's flow control has let no response bytes pass, and how many it
     /// had let pass before.
-    untaken: Option<(Instant, u64)>,
+    unacknowledged: Option<(Instant, u64)>,
     /// Set while no request is running and no response bytes are unsent.
     idle: Option<Idle>,
     stopping: Option<Instant>,
@@ -352,7 +360,7 @@ impl TimeLimits {
             connection,
             progress,
             accepted_at,
-            untaken: None,
+            unacknowledged: None,
             idle: None,
             stopping: None,
             finishing: false,
@@ -362,7 +370,7 @@ impl TimeLimits {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, http2: bool) -> Poll<Expired> {
-        self.look(http2);
+        self.update(http2);
         let deadline = self.deadline();
         if let Some(deadline) = deadline {
             if self.sleep.deadline() != deadline.into() {
@@ -376,11 +384,11 @@ impl TimeLimits {
     }
 
     /// Updates the state from what has changed since the last poll.
-    fn look(&mut self, http2: bool) {
+    fn update(&mut self, http2: bool) {
         let data = self.progress.data_written();
-        let offers = http2 && self.connection.observer.offered.load(Ordering::Relaxed) > 0;
-        if !offers || self.untaken.is_none_or(|(_, before)| before != data) {
-            self.untaken = offers.then(|| (Instant::now(), data));
+        let has_unsent = http2 && self.connection.observer.unsent.load(Ordering::Relaxed) > 0;
+        if !has_unsent || self.unacknowledged.is_none_or(|(_, before)| before != data) {
+            self.unacknowledged = has_unsent.then(|| (Instant::now(), data));
         }
         // The library considers a request complete when it has all of the response, possibly long
         // before the client has.
@@ -404,14 +412,14 @@ impl TimeLimits {
         if let (Some(expired), Some(idle)) = (self.expired, self.idle) {
             return Some(expired.max(idle.since) + CLOSE_TIMEOUT);
         }
-        let first = !self.connection.is_complete() || self.connection.requests_seen() == 0;
+        let first = !self.connection.is_complete() || self.connection.requests_received() == 0;
         let stopping = self.stopping.zip(self.idle).map(|(since, idle)| since.max(idle.since));
         [
             first.then(|| self.accepted_at + limits.header_timeout),
             self.idle.map(|idle| idle.since + limits.idle_timeout),
             self.idle.and_then(|idle| idle.head).map(|head| head + limits.header_timeout),
             self.progress.blocked_since().map(|since| since + limits.idle_timeout),
-            self.untaken.map(|(since, _)| since + limits.idle_timeout),
+            self.unacknowledged.map(|(since, _)| since + limits.idle_timeout),
             stopping.map(|since| since + CLOSE_TIMEOUT),
         ]
         .into_iter()
@@ -423,7 +431,7 @@ impl TimeLimits {
         // While a response is running or being sent, only a stall is limited.
         if self.idle.is_none() || self.expired.is_some() || !self.connection.is_complete() {
             self.connection.timed_out();
-            return Expired::Cut;
+            return Expired::Abort;
         }
         self.expired = Some(Instant::now());
         Expired::Finish

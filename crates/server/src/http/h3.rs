@@ -35,10 +35,12 @@ use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 use tracing::debug;
 
-use crate::context::{BodyError, Stop, next_stop};
+use crate::context::{BodyError, ShutdownStage, next_stage};
 use crate::http::connection::Connection;
-use crate::http::h3_streams::{Bidi, Link, LinkWatch, StreamEnd, StreamWatch};
-use crate::http::h3_streams::{Recv, Send, StreamState, close_connection, varint};
+use crate::http::h3_streams::{
+    ConnectionWatch, H3BidiStream, H3Connection, StreamEnd, StreamWatch,
+};
+use crate::http::h3_streams::{H3RecvStream, H3SendStream, StreamState, close_connection, varint};
 use crate::http::request;
 use crate::observe::request::RecordedBody;
 
@@ -47,11 +49,11 @@ pub(crate) async fn serve(
     connection: &Arc<Connection>,
     quic: &quinn::Connection,
     deadline: Instant,
-    stop: &mut watch::Receiver<Stop>,
+    stop: &mut watch::Receiver<ShutdownStage>,
 ) {
     let header_size = connection.snapshot.limits.header_size as u64;
     // Heads that are slightly too large get a 431 response; larger ones are aborted.
-    let link = Link::new(quic.clone(), header_size * 2, connection.shared.memory.clone());
+    let link = H3Connection::new(quic.clone(), header_size * 2, connection.shared.memory.clone());
     let watch = link.watch();
     let mut builder = h3::server::builder();
     // Early data is bound to these settings (RFC 9114 section 7.2.4.2). They follow from the
@@ -65,11 +67,11 @@ pub(crate) async fn serve(
         http,
         watch,
         requests: FuturesUnordered::new(),
-        deadline,
+        first_request_deadline: deadline,
         idle_since: Instant::now(),
         finishing: false,
-        told: false,
-        client_left: false,
+        is_last: false,
+        client_sent_goaway: false,
         abandoned: 0,
     };
     if let Err(error) = session.run(stop).await {
@@ -80,57 +82,60 @@ pub(crate) async fn serve(
 struct Session {
     connection: Arc<Connection>,
     quic: quinn::Connection,
-    http: h3::server::Connection<Link, Bytes>,
-    watch: Arc<LinkWatch>,
+    http: h3::server::Connection<H3Connection, Bytes>,
+    watch: Arc<ConnectionWatch>,
     requests: FuturesUnordered<BoxFuture<'static, StreamEnd>>,
-    deadline: Instant,
+    first_request_deadline: Instant,
     /// Since when no request has been running.
     idle_since: Instant,
     /// Whether a GOAWAY has been sent.
     finishing: bool,
     /// Whether the connection ends after its first request.
-    told: bool,
+    is_last: bool,
     /// Whether the client has sent a GOAWAY, and no further request of it is left to accept.
-    client_left: bool,
+    client_sent_goaway: bool,
     /// Requests that the client cancelled before it had the response.
     abandoned: u64,
 }
 
 impl Session {
-    async fn run(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
+    async fn run(
+        &mut self,
+        stop: &mut watch::Receiver<ShutdownStage>,
+    ) -> Result<(), ConnectionError> {
         loop {
-            self.goodbye(stop).await?;
-            if self.client_left && self.requests.is_empty() {
+            self.finish_if_last(stop).await?;
+            if self.client_sent_goaway && self.requests.is_empty() {
                 return Ok(());
             }
-            let limit = self.limit();
+            let limit = self.deadline();
             // All pending requests are accepted before the first response is sent, so that
             // responses share packets.
             tokio::select! {
                 biased;
-                request = self.http.accept(), if !self.client_left => match request? {
-                    Some(request) => self.take(request),
+                request = self.http.accept(), if !self.client_sent_goaway => match request? {
+                    Some(request) => self.accept_request(request),
                     // Running requests still have to be finished.
-                    None => self.client_left = true,
+                    None => self.client_sent_goaway = true,
                 },
-                Some(over) = self.requests.next(), if !self.requests.is_empty() => {
+                Some(ended) = self.requests.next(), if !self.requests.is_empty() => {
                     self.idle_since = Instant::now();
-                    self.abandoned += u64::from(over == StreamEnd::Abandoned);
+                    self.abandoned += u64::from(ended == StreamEnd::Abandoned);
                     if self.is_abused() {
                         self.close(Code::H3_EXCESSIVE_LOAD);
                         return Ok(());
                     }
                 }
-                now = next_stop(stop, self.finishing || self.told) => match now {
-                    Stop::Now => return Ok(()),
+                now = next_stage(stop, self.finishing || self.is_last) => match now {
+                    ShutdownStage::Abort => return Ok(()),
                     // The first request is on its way, and is the last one.
-                    _ if self.connection.requests_seen() == 0 => self.told = true,
+                    _ if self.connection.requests_received() == 0 => self.is_last = true,
                     _ => self.finish(stop).await?,
                 },
                 () = sleep_until(limit.into()) => {
                     // The deadline may have moved: no event ends an iteration of this loop when a
                     // request's head or the handshake completes.
-                    if self.limit() > Instant::now() {
+                    if self.deadline() > Instant::now() {
                         continue;
                     }
                     self.connection.timed_out();
@@ -143,23 +148,26 @@ impl Session {
         }
     }
 
-    fn take(&mut self, request: RequestResolver<Link, Bytes>) {
+    fn accept_request(&mut self, request: RequestResolver<H3Connection, Bytes>) {
         let Some(watch) = self.watch.take_accepted() else { return };
         let serving = serve_request(self.connection.clone(), self.quic.clone(), request, watch);
         self.requests.push(Box::pin(serving));
     }
 
     /// Whether all requests of the connection's flight get 425.
-    fn is_lost(&self) -> bool {
-        self.connection.facts().lost_claim() || self.connection.is_overtaken()
+    fn has_lost_claim(&self) -> bool {
+        self.connection.facts().lost_claim() || self.connection.is_replayed()
     }
 
     /// Starts the shutdown of a connection that accepts no further requests.
-    async fn goodbye(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
-        let seen = self.connection.requests_seen();
-        let last = self.told
+    async fn finish_if_last(
+        &mut self,
+        stop: &mut watch::Receiver<ShutdownStage>,
+    ) -> Result<(), ConnectionError> {
+        let seen = self.connection.requests_received();
+        let last = self.is_last
             || !self.connection.snapshot.keep_alive
-            || self.connection.is_complete() && self.is_lost();
+            || self.connection.is_complete() && self.has_lost_claim();
         match last && seen > 0 && !self.finishing {
             true => self.finish(stop).await,
             false => Ok(()),
@@ -171,15 +179,18 @@ impl Session {
     ///
     /// If another connection has the flight's claim, that may be untrue. Requests are then still
     /// accepted, including late ones, to get 425.
-    async fn finish(&mut self, stop: &mut watch::Receiver<Stop>) -> Result<(), ConnectionError> {
+    async fn finish(
+        &mut self,
+        stop: &mut watch::Receiver<ShutdownStage>,
+    ) -> Result<(), ConnectionError> {
         self.finishing = true;
         self.idle_since = Instant::now();
-        let lost = self.is_lost();
-        if lost && self.watch.next_id() == 0 {
+        let claim_lost = self.has_lost_claim();
+        if claim_lost && self.watch.next_id() == 0 {
             self.close(Code::H3_NO_ERROR);
             return Ok(());
         }
-        let further = if lost { self.connection.snapshot.limits.streams } else { 0 };
+        let further = if claim_lost { self.connection.snapshot.limits.streams } else { 0 };
         self.watch.reject_from(self.watch.next_id() + 4 * u64::from(further));
         // The library names the last request plus this number.
         let mut goaway = std::pin::pin!(self.http.shutdown(further as usize + 1));
@@ -191,12 +202,12 @@ impl Session {
             tokio::select! {
                 biased;
                 sent = &mut goaway => return sent,
-                Some(over) = self.requests.next(), if !is_idle => {
+                Some(ended) = self.requests.next(), if !is_idle => {
                     self.idle_since = Instant::now();
-                    self.abandoned += u64::from(over == StreamEnd::Abandoned);
+                    self.abandoned += u64::from(ended == StreamEnd::Abandoned);
                 }
                 // The caller sees it again.
-                _ = next_stop(stop, true) => return Ok(()),
+                _ = next_stage(stop, true) => return Ok(()),
                 // The client does not even read the GOAWAY.
                 () = sleep_until(limit.into()), if is_idle => {
                     close(&self.quic, Code::H3_NO_ERROR);
@@ -207,10 +218,11 @@ impl Session {
     }
 
     /// When the connection ends if nothing else happens.
-    fn limit(&self) -> Instant {
+    fn deadline(&self) -> Instant {
         let limits = &self.connection.snapshot.limits;
-        let seen = self.connection.requests_seen();
-        let first = (!self.connection.is_complete() || seen == 0).then_some(self.deadline);
+        let seen = self.connection.requests_received();
+        let first =
+            (!self.connection.is_complete() || seen == 0).then_some(self.first_request_deadline);
         let idle = self.requests.is_empty().then(|| {
             self.idle_since + if self.finishing { CLOSE_TIMEOUT } else { limits.idle_timeout }
         });
@@ -221,8 +233,8 @@ impl Session {
     /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
     /// HTTP/2).
     fn is_abused(&self) -> bool {
-        let seen = self.connection.requests_seen();
-        self.abandoned > MAX_ABANDONED && self.abandoned * 2 > seen
+        let seen = self.connection.requests_received();
+        self.abandoned > MAX_ABANDONED_REQUESTS && self.abandoned * 2 > seen
     }
 
     fn close(&self, code: Code) {
@@ -238,32 +250,32 @@ fn close(quic: &quinn::Connection, code: Code) {
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The number of cancelled requests that is always tolerated.
-const MAX_ABANDONED: u64 = 100;
+const MAX_ABANDONED_REQUESTS: u64 = 100;
 
 /// Responds to a request and waits until its client has the response. A request that is dropped
 /// before resets its stream.
 async fn serve_request(
     connection: Arc<Connection>,
     quic: quinn::Connection,
-    resolver: RequestResolver<Link, Bytes>,
+    resolver: RequestResolver<H3Connection, Bytes>,
     watch: StreamWatch,
 ) -> StreamEnd {
-    let StreamWatch { early, state, mut over } = watch;
+    let StreamWatch { early, state, mut ended } = watch;
     let limits = &connection.snapshot.limits;
-    let answered = tokio::select! {
+    let responded = tokio::select! {
         biased;
-        answered = respond(&connection, resolver, early, &state) => answered,
+        responded = respond(&connection, resolver, early, &state) => responded,
         // The client has cancelled the request.
-        over = &mut over => return over,
+        ended = &mut ended => return ended,
     };
     // Kept until the client has acknowledged all of it, so that a client that cancels before gets a
     // reset.
-    let _stream = answered.inspect_err(|error| debug!("{}: {error}", connection.facts().client));
+    let _stream = responded.inspect_err(|error| debug!("{}: {error}", connection.facts().client));
     // A slow client may take its time for what is already written, as long as it makes progress.
     loop {
         let sent = quic.stats().frame_tx.stream;
-        match timeout(limits.idle_timeout, &mut over).await {
-            Ok(over) => return over,
+        match timeout(limits.idle_timeout, &mut ended).await {
+            Ok(ended) => return ended,
             Err(_) if quic.stats().frame_tx.stream == sent => return StreamEnd::Abandoned,
             Err(_) => {}
         }
@@ -274,41 +286,41 @@ async fn serve_request(
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
     #[error("no request head within {0:?}")]
-    SlowHead(Duration),
+    HeadTimeout(Duration),
     #[error("the client has accepted no response bytes for {0:?}")]
-    Standstill(Duration),
+    Stalled(Duration),
     #[error("the connection ended before its handshake")]
     ConnectionEnded,
     #[error("{0}")]
     Stream(#[from] StreamError),
     #[error("{0}")]
-    BadLength(#[from] BadLength),
+    InvalidContentLength(#[from] InvalidContentLength),
     #[error("{0}")]
     Body(BodyError),
 }
 
 async fn respond(
     connection: &Arc<Connection>,
-    resolver: RequestResolver<Link, Bytes>,
+    resolver: RequestResolver<H3Connection, Bytes>,
     early: bool,
     state: &Arc<StreamState>,
-) -> Result<RequestStream<Send, Bytes>, RequestError> {
+) -> Result<RequestStream<H3SendStream, Bytes>, RequestError> {
     let limits = &connection.snapshot.limits;
     let (request, stream) = head(resolver, state, limits.header_timeout).await?;
     // If another connection has claimed the flight, a late request may be one that was lost and
     // sent again. quinn also marks the streams of a connection as late after it was closed, which
     // does not prove that the handshake was complete.
     let early = early || !connection.is_complete() || connection.facts().lost_claim();
-    let started = request::begin(connection, &request, early);
+    let started = request::start(connection, &request, early);
     let (mut send, recv) = stream.split();
-    let announced = announced(request.headers()).inspect_err(|_| {
+    let content_length = content_length(request.headers()).inspect_err(|_| {
         send.stop_stream(Code::H3_MESSAGE_ERROR);
     })?;
-    let mut writer = ResponseWriter { send, state, standstill: limits.idle_timeout };
-    let mut body = RequestBody::new(recv, state.clone(), announced);
-    poll_fn(|cx| Poll::Ready(body.look(cx))).await.map_err(RequestError::Body)?;
+    let mut writer = ResponseWriter { send, state, stall_timeout: limits.idle_timeout };
+    let mut body = RequestBody::new(recv, state.clone(), content_length);
+    poll_fn(|cx| Poll::Ready(body.peek(cx))).await.map_err(RequestError::Body)?;
     if request.headers().contains_key(header::EXPECT) && !body.is_end_stream() {
-        writer.go_on().await?;
+        writer.send_continue().await?;
     }
     let head_only = request.method() == Method::HEAD;
     let complete = || connection.is_complete();
@@ -320,44 +332,44 @@ async fn respond(
 /// Reads the request's head. The library responds to a slightly too large one by itself;
 /// [`crate::http::h3_streams`] aborts a larger one.
 async fn head(
-    resolver: RequestResolver<Link, Bytes>,
+    resolver: RequestResolver<H3Connection, Bytes>,
     state: &StreamState,
     limit: Duration,
-) -> Result<(Request<()>, RequestStream<Bidi, Bytes>), RequestError> {
+) -> Result<(Request<()>, RequestStream<H3BidiStream, Bytes>), RequestError> {
     let mut resolving = std::pin::pin!(resolver.resolve_request());
     let resolved = tokio::select! {
         biased;
         resolved = &mut resolving => resolved?,
         () = sleep(limit) => {
-            state.break_off();
-            return Err(RequestError::SlowHead(limit));
+            state.abort();
+            return Err(RequestError::HeadTimeout(limit));
         }
     };
-    state.head_is_there();
+    state.note_head();
     Ok(resolved)
 }
 
 /// Writes the response.
 struct ResponseWriter<'a> {
-    send: RequestStream<Send, Bytes>,
+    send: RequestStream<H3SendStream, Bytes>,
     state: &'a StreamState,
-    standstill: Duration,
+    stall_timeout: Duration,
 }
 
 impl ResponseWriter<'_> {
     /// Sends 100 (Continue) to a client that waits for it before it sends its body (RFC 9110
     /// section 10.1.1).
-    async fn go_on(&mut self) -> Result<(), RequestError> {
+    async fn send_continue(&mut self) -> Result<(), RequestError> {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::CONTINUE;
-        steady(self.state, self.standstill, self.send.send_response(response)).await
+        send_with_progress(self.state, self.stall_timeout, self.send.send_response(response)).await
     }
 
     async fn send(
         mut self,
         response: Response<RecordedBody>,
         head_only: bool,
-    ) -> Result<RequestStream<Send, Bytes>, RequestError> {
+    ) -> Result<RequestStream<H3SendStream, Bytes>, RequestError> {
         let (mut parts, mut body) = response.into_parts();
         let bodyless =
             head_only || matches!(parts.status, StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT);
@@ -369,17 +381,18 @@ impl ResponseWriter<'_> {
             headers.entry(header::DATE).or_insert(date);
         }
         let head = Response::from_parts(parts, ());
-        steady(self.state, self.standstill, self.send.send_response(head)).await?;
+        send_with_progress(self.state, self.stall_timeout, self.send.send_response(head)).await?;
         while !bodyless && let Some(frame) = body.frame().await {
             match frame.map_err(RequestError::Body)?.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => {
-                    steady(self.state, self.standstill, self.send.send_data(data)).await?;
+                    send_with_progress(self.state, self.stall_timeout, self.send.send_data(data))
+                        .await?;
                 }
                 Err(frame) => {
                     if let Ok(trailers) = frame.into_trailers() {
                         let sending = self.send.send_trailers(trailers);
-                        steady(self.state, self.standstill, sending).await?;
+                        send_with_progress(self.state, self.stall_timeout, sending).await?;
                     }
                 }
             }
@@ -390,7 +403,7 @@ impl ResponseWriter<'_> {
 }
 
 /// Sends for as long as the client makes progress.
-async fn steady(
+async fn send_with_progress(
     state: &StreamState,
     limit: Duration,
     sending: impl Future<Output = Result<(), StreamError>>,
@@ -403,7 +416,7 @@ async fn steady(
             sent = &mut sending => return Ok(sent?),
             () = sleep(limit) => {
                 if state.written() == written {
-                    return Err(RequestError::Standstill(limit));
+                    return Err(RequestError::Stalled(limit));
                 }
             }
         }
@@ -419,18 +432,18 @@ fn date() -> Option<HeaderValue> {
 
 /// The body of an HTTP/3 request.
 pub(crate) struct RequestBody {
-    stream: RequestStream<Recv, Bytes>,
+    stream: RequestStream<H3RecvStream, Bytes>,
     state: Arc<StreamState>,
     /// Data that was read to find out whether there is a body.
-    first: Option<Bytes>,
+    peeked: Option<Bytes>,
     trailers: Option<HeaderMap>,
     /// How many bytes are missing, if the head has a length (RFC 9114 section 4.1.2).
-    announced: Option<u64>,
-    stage: Stage,
+    remaining: Option<u64>,
+    stage: BodyStage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum BodyStage {
     Data,
     Trailers,
     End,
@@ -439,21 +452,21 @@ enum Stage {
 /// The body is shorter or longer than its `Content-Length`.
 #[derive(Debug, thiserror::Error)]
 #[error("the request's body does not have the length of its content-length")]
-struct WrongLength;
+struct LengthMismatch;
 
 /// The body's length according to the head. Several values have to agree (RFC 9110 section 8.6).
 /// Otherwise an upstream may use another one than this server, or parse a value differently, and
 /// find the next request at another offset.
 ///
 /// # Errors
-/// [`BadLength`]: the request is malformed (RFC 9114 section 4.1.2).
-pub(crate) fn announced(headers: &HeaderMap) -> Result<Option<u64>, BadLength> {
+/// [`InvalidContentLength`]: the request is malformed (RFC 9114 section 4.1.2).
+pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, InvalidContentLength> {
     let mut found = None;
     for value in headers.get_all(header::CONTENT_LENGTH) {
         let digits = value.to_str().ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
-        let length = digits.and_then(|text| text.parse().ok()).ok_or(BadLength)?;
+        let length = digits.and_then(|text| text.parse().ok()).ok_or(InvalidContentLength)?;
         if found.is_some_and(|before| before != length) {
-            return Err(BadLength);
+            return Err(InvalidContentLength);
         }
         found = Some(length);
     }
@@ -463,26 +476,34 @@ pub(crate) fn announced(headers: &HeaderMap) -> Result<Option<u64>, BadLength> {
 /// The `Content-Length` is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the request's content-length is not a number, or has several different values")]
-pub(crate) struct BadLength;
+pub(crate) struct InvalidContentLength;
 
 impl RequestBody {
-    /// `announced`: the result of [`announced`].
+    /// `content_length`: the result of [`content_length`].
     pub(crate) fn new(
-        stream: RequestStream<Recv, Bytes>,
+        stream: RequestStream<H3RecvStream, Bytes>,
         state: Arc<StreamState>,
-        announced: Option<u64>,
+        content_length: Option<u64>,
     ) -> Self {
-        Self { stream, state, first: None, trailers: None, announced, stage: Stage::Data }
+        Self {
+            stream,
+            state,
+            peeked: None,
+            trailers: None,
+            remaining: content_length,
+            stage: BodyStage::Data,
+        }
     }
 
     /// Checks whether the body is empty, as most are, so that the upstream gets a request without a
     /// body.
-    pub(crate) fn look(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
+    pub(crate) fn peek(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         match self.poll_data(cx) {
-            Poll::Ready(Ok(Some(data))) => self.first = Some(data),
+            Poll::Ready(Ok(Some(data))) => self.peeked = Some(data),
             Poll::Ready(Ok(None)) => match self.poll_trailers(cx) {
                 Poll::Ready(Ok(trailers)) => {
-                    self.stage = if trailers.is_some() { Stage::Trailers } else { Stage::End };
+                    self.stage =
+                        if trailers.is_some() { BodyStage::Trailers } else { BodyStage::End };
                     self.trailers = trailers;
                 }
                 Poll::Ready(Err(error)) => return Err(error.into()),
@@ -498,17 +519,17 @@ impl RequestBody {
         let data = ready!(self.stream.poll_recv_data(cx))?;
         let data = data.map(|mut data| data.copy_to_bytes(data.remaining()));
         let count = data.as_ref().map_or(0, |data| data.len() as u64);
-        self.state.add_handed_on(count);
-        let left = self.announced.map(|left| left.checked_sub(count));
+        self.state.add_delivered(count);
+        let left = self.remaining.map(|left| left.checked_sub(count));
         match (left, &data) {
             (Some(None), _) | (Some(Some(1..)), None) => {
                 self.stream.stop_sending(Code::H3_MESSAGE_ERROR);
-                return Poll::Ready(Err(Box::new(WrongLength)));
+                return Poll::Ready(Err(Box::new(LengthMismatch)));
             }
-            (left, _) => self.announced = left.flatten(),
+            (left, _) => self.remaining = left.flatten(),
         }
         if data.is_none() {
-            self.stage = Stage::Trailers;
+            self.stage = BodyStage::Trailers;
         }
         Poll::Ready(Ok(data))
     }
@@ -530,20 +551,20 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        if let Some(first) = this.first.take() {
+        if let Some(first) = this.peeked.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        if this.stage == Stage::Data
+        if this.stage == BodyStage::Data
             && let Some(data) = ready!(this.poll_data(cx))?
         {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        if this.stage == Stage::Trailers {
+        if this.stage == BodyStage::Trailers {
             let trailers = match this.trailers.take() {
                 None => ready!(this.poll_trailers(cx))?,
                 known => known,
             };
-            this.stage = Stage::End;
+            this.stage = BodyStage::End;
             if let Some(trailers) = trailers {
                 return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
             }
@@ -552,14 +573,14 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.stage == Stage::End && self.first.is_none()
+        self.stage == BodyStage::End && self.peeked.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
-        match (self.stage, self.announced) {
-            (Stage::Data, Some(left)) => SizeHint::with_exact(left + first),
-            (Stage::Data, None) => SizeHint::default(),
+        let first = self.peeked.as_ref().map_or(0, |first| first.len() as u64);
+        match (self.stage, self.remaining) {
+            (BodyStage::Data, Some(left)) => SizeHint::with_exact(left + first),
+            (BodyStage::Data, None) => SizeHint::default(),
             _ => SizeHint::with_exact(first),
         }
     }
@@ -569,20 +590,20 @@ impl Body for RequestBody {
 mod tests {
     use super::*;
 
-    fn said(values: &[&'static str]) -> Result<Option<u64>, BadLength> {
+    fn parsed(values: &[&'static str]) -> Result<Option<u64>, InvalidContentLength> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(header::CONTENT_LENGTH, value.parse().unwrap());
         }
-        announced(&headers)
+        content_length(&headers)
     }
 
     #[test]
     fn rfc9110_8_6_lengths_that_differ_or_are_no_numbers_are_malformed() {
-        assert_eq!((said(&[]), said(&["7"])), (Ok(None), Ok(Some(7))));
-        assert_eq!(said(&["5", "5"]), Ok(Some(5)));
+        assert_eq!((parsed(&[]), parsed(&["7"])), (Ok(None), Ok(Some(7))));
+        assert_eq!(parsed(&["5", "5"]), Ok(Some(5)));
         for bad in [&["0", "5"][..], &["+5"], &["5, 5"], &[""], &["18446744073709551616"]] {
-            assert_eq!(said(bad), Err(BadLength), "{bad:?}");
+            assert_eq!(parsed(bad), Err(InvalidContentLength), "{bad:?}");
         }
     }
 }

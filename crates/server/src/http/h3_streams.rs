@@ -22,10 +22,10 @@ use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
-use crate::context::memory::{Budget, Charge, PIECE};
+use crate::context::memory::{HEAD_PIECE_OVERHEAD, MemoryBudget, MemoryCharge};
 
 /// A QUIC connection whose streams are observed.
-pub(crate) struct Link {
+pub(crate) struct H3Connection {
     connection: quinn::Connection,
     bidi: BoxStream<'static, Result<(quinn::SendStream, quinn::RecvStream), ConnectionError>>,
     uni: BoxStream<'static, Result<quinn::RecvStream, ConnectionError>>,
@@ -33,12 +33,12 @@ pub(crate) struct Link {
     /// Unidirectional streams that the client has opened.
     uni_streams: usize,
     head_limit: u64,
-    budget: Arc<Budget>,
-    watch: Arc<LinkWatch>,
+    budget: Arc<MemoryBudget>,
+    watch: Arc<ConnectionWatch>,
 }
 
-/// State shared by the connection's task and its [`Link`].
-pub(crate) struct LinkWatch {
+/// State shared by the connection's task and its [`H3Connection`].
+pub(crate) struct ConnectionWatch {
     /// Requests with this stream id or a higher one are rejected (RFC 9114 section 5.2).
     rejected_from: AtomicU64,
     /// The lowest stream id that no request has used.
@@ -53,7 +53,7 @@ pub(crate) struct StreamWatch {
     pub(crate) early: bool,
     pub(crate) state: Arc<StreamState>,
     /// Resolves when the response has been acknowledged or cancelled.
-    pub(crate) over: Pin<Box<dyn Future<Output = StreamEnd> + std::marker::Send>>,
+    pub(crate) ended: Pin<Box<dyn Future<Output = StreamEnd> + std::marker::Send>>,
 }
 
 /// How a stream ended.
@@ -65,7 +65,7 @@ pub(crate) enum StreamEnd {
     Abandoned,
 }
 
-impl LinkWatch {
+impl ConnectionWatch {
     /// Rejects requests with this stream id or a higher one.
     pub(crate) fn reject_from(&self, id: u64) {
         self.rejected_from.fetch_min(id, Ordering::Relaxed);
@@ -82,10 +82,14 @@ impl LinkWatch {
     }
 }
 
-impl Link {
+impl H3Connection {
     /// `head_limit`: the maximum size of a request's encoded head. `budget`: limits the memory of
     /// incomplete heads.
-    pub(crate) fn new(connection: quinn::Connection, head_limit: u64, budget: Arc<Budget>) -> Self {
+    pub(crate) fn new(
+        connection: quinn::Connection,
+        head_limit: u64,
+        budget: Arc<MemoryBudget>,
+    ) -> Self {
         let bidi = stream::unfold(connection.clone(), |connection| async {
             Some((connection.accept_bi().await, connection))
         });
@@ -95,7 +99,7 @@ impl Link {
         let opening = stream::unfold(connection.clone(), |connection| async {
             Some((connection.open_uni().await, connection))
         });
-        let watch = LinkWatch {
+        let watch = ConnectionWatch {
             rejected_from: AtomicU64::new(u64::MAX),
             next_id: AtomicU64::new(0),
             accepted: Mutex::new(None),
@@ -112,12 +116,16 @@ impl Link {
         }
     }
 
-    pub(crate) fn watch(&self) -> Arc<LinkWatch> {
+    pub(crate) fn watch(&self) -> Arc<ConnectionWatch> {
         self.watch.clone()
     }
 
     /// Accepts a stream of the client. Returns `None` if it is rejected.
-    fn admit(&self, mut send: quinn::SendStream, mut recv: quinn::RecvStream) -> Option<Bidi> {
+    fn admit(
+        &self,
+        mut send: quinn::SendStream,
+        mut recv: quinn::RecvStream,
+    ) -> Option<H3BidiStream> {
         let id = u64::from(VarInt::from(recv.id()));
         if id >= self.watch.rejected_from.load(Ordering::Relaxed) {
             let _ = send.reset(varint(Code::H3_REQUEST_REJECTED.value()));
@@ -125,27 +133,27 @@ impl Link {
             return None;
         }
         self.watch.next_id.fetch_max(id + 4, Ordering::Relaxed);
-        let state = Arc::new(StreamState::new(self.budget.open()));
-        let over = send.stopped().map(|stopped| match stopped {
+        let state = Arc::new(StreamState::new(self.budget.charge()));
+        let ended = send.stopped().map(|stopped| match stopped {
             Ok(None) => StreamEnd::Delivered,
             Ok(Some(_)) | Err(_) => StreamEnd::Abandoned,
         });
         let watch =
-            StreamWatch { early: recv.is_0rtt(), state: state.clone(), over: Box::pin(over) };
+            StreamWatch { early: recv.is_0rtt(), state: state.clone(), ended: Box::pin(ended) };
         *self.watch.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-        let recv = Recv::request(recv, self.head_limit, state.clone());
-        Some(Bidi { send: Send::new(send, Some(state)), recv })
+        let recv = H3RecvStream::request(recv, self.head_limit, state.clone());
+        Some(H3BidiStream { send: H3SendStream::new(send, Some(state)), recv })
     }
 }
 
-impl quic::Connection<Bytes> for Link {
-    type RecvStream = Recv;
-    type OpenStreams = Opener;
+impl quic::Connection<Bytes> for H3Connection {
+    type RecvStream = H3RecvStream;
+    type OpenStreams = StreamOpener;
 
     fn poll_accept_recv(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Recv, ConnectionErrorIncoming>> {
+    ) -> Poll<Result<H3RecvStream, ConnectionErrorIncoming>> {
         // The library keeps state for each unidirectional stream until the connection ends.
         if self.uni_streams == MAX_UNI_STREAMS {
             return Poll::Pending;
@@ -153,7 +161,7 @@ impl quic::Connection<Bytes> for Link {
         match ready!(self.uni.poll_next_unpin(cx)) {
             Some(Ok(stream)) => {
                 self.uni_streams += 1;
-                Poll::Ready(Ok(Recv::one_way(stream, self.connection.clone())))
+                Poll::Ready(Ok(H3RecvStream::one_way(stream, self.connection.clone())))
             }
             Some(Err(error)) => Poll::Ready(Err(connection_error(error))),
             None => Poll::Pending,
@@ -163,7 +171,7 @@ impl quic::Connection<Bytes> for Link {
     fn poll_accept_bidi(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Bidi, ConnectionErrorIncoming>> {
+    ) -> Poll<Result<H3BidiStream, ConnectionErrorIncoming>> {
         loop {
             match ready!(self.bidi.poll_next_unpin(cx)) {
                 Some(Ok((send, recv))) => match self.admit(send, recv) {
@@ -176,23 +184,29 @@ impl quic::Connection<Bytes> for Link {
         }
     }
 
-    fn opener(&self) -> Opener {
-        Opener(self.connection.clone())
+    fn opener(&self) -> StreamOpener {
+        StreamOpener(self.connection.clone())
     }
 }
 
-impl quic::OpenStreams<Bytes> for Link {
-    type BidiStream = Bidi;
-    type SendStream = Send;
+impl quic::OpenStreams<Bytes> for H3Connection {
+    type BidiStream = H3BidiStream;
+    type SendStream = H3SendStream;
 
-    fn poll_open_bidi(&mut self, _: &mut Context<'_>) -> Poll<Result<Bidi, StreamErrorIncoming>> {
-        Poll::Ready(Err(no_requests()))
+    fn poll_open_bidi(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<H3BidiStream, StreamErrorIncoming>> {
+        Poll::Ready(Err(cannot_open()))
     }
 
-    fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<Send, StreamErrorIncoming>> {
+    fn poll_open_send(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<H3SendStream, StreamErrorIncoming>> {
         match ready!(self.opening.poll_next_unpin(cx)) {
-            Some(Ok(stream)) => Poll::Ready(Ok(Send::new(stream, None))),
-            Some(Err(error)) => Poll::Ready(Err(lost(error))),
+            Some(Ok(stream)) => Poll::Ready(Ok(H3SendStream::new(stream, None))),
+            Some(Err(error)) => Poll::Ready(Err(connection_lost(error))),
             None => Poll::Pending,
         }
     }
@@ -204,18 +218,24 @@ impl quic::OpenStreams<Bytes> for Link {
 
 /// Lets the library close the connection. It opens no streams.
 #[derive(Clone)]
-pub(crate) struct Opener(quinn::Connection);
+pub(crate) struct StreamOpener(quinn::Connection);
 
-impl quic::OpenStreams<Bytes> for Opener {
-    type BidiStream = Bidi;
-    type SendStream = Send;
+impl quic::OpenStreams<Bytes> for StreamOpener {
+    type BidiStream = H3BidiStream;
+    type SendStream = H3SendStream;
 
-    fn poll_open_bidi(&mut self, _: &mut Context<'_>) -> Poll<Result<Bidi, StreamErrorIncoming>> {
-        Poll::Ready(Err(no_requests()))
+    fn poll_open_bidi(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<H3BidiStream, StreamErrorIncoming>> {
+        Poll::Ready(Err(cannot_open()))
     }
 
-    fn poll_open_send(&mut self, _: &mut Context<'_>) -> Poll<Result<Send, StreamErrorIncoming>> {
-        Poll::Ready(Err(no_requests()))
+    fn poll_open_send(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<H3SendStream, StreamErrorIncoming>> {
+        Poll::Ready(Err(cannot_open()))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -224,21 +244,21 @@ impl quic::OpenStreams<Bytes> for Opener {
 }
 
 /// The stream of a request.
-pub(crate) struct Bidi {
-    send: Send,
-    recv: Recv,
+pub(crate) struct H3BidiStream {
+    send: H3SendStream,
+    recv: H3RecvStream,
 }
 
-impl quic::BidiStream<Bytes> for Bidi {
-    type SendStream = Send;
-    type RecvStream = Recv;
+impl quic::BidiStream<Bytes> for H3BidiStream {
+    type SendStream = H3SendStream;
+    type RecvStream = H3RecvStream;
 
-    fn split(self) -> (Send, Recv) {
+    fn split(self) -> (H3SendStream, H3RecvStream) {
         (self.send, self.recv)
     }
 }
 
-impl quic::SendStream<Bytes> for Bidi {
+impl quic::SendStream<Bytes> for H3BidiStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         self.send.poll_ready(cx)
     }
@@ -260,7 +280,7 @@ impl quic::SendStream<Bytes> for Bidi {
     }
 }
 
-impl quic::RecvStream for Bidi {
+impl quic::RecvStream for H3BidiStream {
     type Buf = Bytes;
 
     fn poll_data(
@@ -279,7 +299,7 @@ impl quic::RecvStream for Bidi {
     }
 }
 
-fn no_requests() -> StreamErrorIncoming {
+fn cannot_open() -> StreamErrorIncoming {
     unknown("a server opens no such streams".to_owned())
 }
 
@@ -288,20 +308,20 @@ fn no_requests() -> StreamErrorIncoming {
 const MAX_UNI_STREAMS: usize = 64;
 
 /// The sending half of a stream.
-pub(crate) struct Send {
+pub(crate) struct H3SendStream {
     stream: quinn::SendStream,
     writing: Option<WriteBuf<Bytes>>,
     /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
 }
 
-impl Send {
+impl H3SendStream {
     pub(crate) fn new(stream: quinn::SendStream, state: Option<Arc<StreamState>>) -> Self {
         Self { stream, writing: None, state }
     }
 }
 
-impl quic::SendStream<Bytes> for Send {
+impl quic::SendStream<Bytes> for H3SendStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         while let Some(data) = &mut self.writing {
             if !data.has_remaining() {
@@ -332,7 +352,7 @@ impl quic::SendStream<Bytes> for Send {
 
     fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         if let Some(state) = &self.state {
-            state.is_whole();
+            state.note_finished();
         }
         Poll::Ready(self.stream.finish().map_err(|error| unknown(error.to_string())))
     }
@@ -346,20 +366,20 @@ impl quic::SendStream<Bytes> for Send {
     }
 }
 
-impl Drop for Send {
+impl Drop for H3SendStream {
     fn drop(&mut self) {
         // quinn finishes a dropped stream, which would make an aborted response look complete. A
         // stream that the client has stopped is reset with the client's own code (RFC 9000 section
         // 3.5).
         let is_stopped = || matches!(self.stream.stopped().now_or_never(), Some(Ok(Some(_))));
-        if self.state.as_ref().is_some_and(|state| state.is_broken()) && !is_stopped() {
+        if self.state.as_ref().is_some_and(|state| state.resets_on_drop()) && !is_stopped() {
             let _ = self.stream.reset(varint(Code::H3_INTERNAL_ERROR.value()));
         }
     }
 }
 
 /// The receiving half of a stream.
-pub(crate) struct Recv {
+pub(crate) struct H3RecvStream {
     stream: quinn::RecvStream,
     inflow: Inflow,
     ended: bool,
@@ -369,7 +389,7 @@ pub(crate) struct Recv {
     connection: Option<quinn::Connection>,
 }
 
-impl Recv {
+impl H3RecvStream {
     /// The stream of a request. `head`: the maximum size of its encoded head.
     pub(crate) fn request(stream: quinn::RecvStream, head: u64, state: Arc<StreamState>) -> Self {
         let inflow = Inflow::message(head);
@@ -382,7 +402,7 @@ impl Recv {
     }
 }
 
-impl quic::RecvStream for Recv {
+impl quic::RecvStream for H3RecvStream {
     type Buf = Bytes;
 
     fn poll_data(
@@ -397,7 +417,7 @@ impl quic::RecvStream for Recv {
                 return Poll::Ready(Ok(None));
             }
             if let Some(state) = &self.state
-                && self.inflow.is_full(state.handed_on())
+                && self.inflow.is_full(state.delivered())
             {
                 // The task that consumes the library's data polls again.
                 return Poll::Pending;
@@ -406,15 +426,15 @@ impl quic::RecvStream for Recv {
             match ready!(chunk) {
                 Ok(Some(chunk)) => {
                     let count = chunk.bytes.len();
-                    let has_room = self.state.as_ref().is_none_or(|state| state.has_room(count));
-                    let fed = match has_room {
+                    let reserve = self.state.as_ref().is_none_or(|state| state.reserve(count));
+                    let fed = match reserve {
                         true => self.inflow.feed(chunk.bytes).map_err(|error| error.to_string()),
                         false => Err("the memory limit for request heads is reached".to_owned()),
                     };
                     if let Err(error) = fed {
                         let code = Code::H3_EXCESSIVE_LOAD.value();
                         if let Some(state) = &self.state {
-                            state.break_off();
+                            state.abort();
                         }
                         if let Some(connection) = &self.connection {
                             close_connection(connection, varint(code), b"");
@@ -445,7 +465,7 @@ impl quic::RecvStream for Recv {
     }
 }
 
-impl Drop for Recv {
+impl Drop for H3RecvStream {
     fn drop(&mut self) {
         if !self.ended {
             // RFC 9114 section 4.1: the response does not depend on the rest of the request.
@@ -459,21 +479,21 @@ pub(crate) struct StreamState {
     /// Response bytes that the client's flow control has let pass.
     written: AtomicU64,
     /// Bytes of the request's body that the library has delivered.
-    handed_on: AtomicU64,
+    delivered: AtomicU64,
     /// Whether to reset the stream if it is dropped before its end.
-    broken: AtomicBool,
+    reset_on_drop: AtomicBool,
     /// Whether the request's head is complete, and the memory of its parts until then.
     has_head: AtomicBool,
-    head: Charge,
+    head: MemoryCharge,
 }
 
 impl StreamState {
     /// A new stream. `head`: the memory of its head's parts.
-    pub(crate) fn new(head: Charge) -> Self {
+    pub(crate) fn new(head: MemoryCharge) -> Self {
         Self {
             written: AtomicU64::new(0),
-            handed_on: AtomicU64::new(0),
-            broken: AtomicBool::new(false),
+            delivered: AtomicU64::new(0),
+            reset_on_drop: AtomicBool::new(false),
             has_head: AtomicBool::new(false),
             head,
         }
@@ -481,8 +501,8 @@ impl StreamState {
 
     /// Reserves memory for received bytes. Returns false if they belong to a head and the memory
     /// limit is reached.
-    pub(crate) fn has_room(&self, count: usize) -> bool {
-        self.has_head.load(Ordering::Relaxed) || self.head.grow(count + PIECE)
+    pub(crate) fn reserve(&self, count: usize) -> bool {
+        self.has_head.load(Ordering::Relaxed) || self.head.grow(count + HEAD_PIECE_OVERHEAD)
     }
 
     pub(crate) fn written(&self) -> u64 {
@@ -493,33 +513,33 @@ impl StreamState {
         self.written.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_handed_on(&self, count: u64) {
-        self.handed_on.fetch_add(count, Ordering::Relaxed);
+    pub(crate) fn add_delivered(&self, count: u64) {
+        self.delivered.fetch_add(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn handed_on(&self) -> u64 {
-        self.handed_on.load(Ordering::Relaxed)
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+    pub(crate) fn resets_on_drop(&self) -> bool {
+        self.reset_on_drop.load(Ordering::Relaxed)
     }
 
     /// The head is complete. From now on a stream that is dropped unfinished is reset.
-    pub(crate) fn head_is_there(&self) {
-        self.broken.store(true, Ordering::Relaxed);
+    pub(crate) fn note_head(&self) {
+        self.reset_on_drop.store(true, Ordering::Relaxed);
         self.has_head.store(true, Ordering::Relaxed);
         self.head.clear();
     }
 
     /// The whole response is written.
-    pub(crate) fn is_whole(&self) {
-        self.broken.store(false, Ordering::Relaxed);
+    pub(crate) fn note_finished(&self) {
+        self.reset_on_drop.store(false, Ordering::Relaxed);
     }
 
     /// Resets the stream when it is dropped.
-    pub(crate) fn break_off(&self) {
-        self.broken.store(true, Ordering::Relaxed);
+    pub(crate) fn abort(&self) {
+        self.reset_on_drop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -546,7 +566,7 @@ pub(crate) fn unknown(what: String) -> StreamErrorIncoming {
     StreamErrorIncoming::Unknown(what.into())
 }
 
-pub(crate) fn lost(error: ConnectionError) -> StreamErrorIncoming {
+pub(crate) fn connection_lost(error: ConnectionError) -> StreamErrorIncoming {
     StreamErrorIncoming::ConnectionErrorIncoming { connection_error: connection_error(error) }
 }
 
@@ -563,7 +583,7 @@ pub(crate) fn connection_error(error: ConnectionError) -> ConnectionErrorIncomin
 fn read_error(error: ReadError) -> StreamErrorIncoming {
     match error {
         ReadError::Reset(code) => StreamErrorIncoming::StreamTerminated { error_code: code.into() },
-        ReadError::ConnectionLost(error) => lost(error),
+        ReadError::ConnectionLost(error) => connection_lost(error),
         other => unknown(other.to_string()),
     }
 }
@@ -573,7 +593,7 @@ fn write_error(error: WriteError) -> StreamErrorIncoming {
         WriteError::Stopped(code) => {
             StreamErrorIncoming::StreamTerminated { error_code: code.into() }
         }
-        WriteError::ConnectionLost(error) => lost(error),
+        WriteError::ConnectionLost(error) => connection_lost(error),
         other => unknown(other.to_string()),
     }
 }

@@ -15,23 +15,23 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::context::Shutdown;
-use crate::context::memory::Budget;
+use crate::context::memory::MemoryBudget;
 use crate::gate::EarlyDataGate;
 use crate::handler::acme_challenge::AcmeChallenges;
 use crate::observe::Observers;
 use crate::route::Snapshot;
 
 /// State that all connections share, for as long as the process lives.
-pub(crate) struct Shared {
+pub(crate) struct ServerContext {
     pub(crate) snapshot: ArcSwap<Snapshot>,
     pub(crate) observers: Arc<Observers>,
-    pub(crate) memory: Arc<Budget>,
+    pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) gate: EarlyDataGate,
     pub(crate) challenges: AcmeChallenges,
     pub(crate) shutdown: Shutdown,
 }
 
-impl Shared {
+impl ServerContext {
     /// The newest snapshot.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()

@@ -14,20 +14,24 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use crate::context::{ResponseBody, Stop, stopped};
+use crate::context::{ResponseBody, ShutdownStage, wait_for_stage};
 use crate::handler::response::plain;
-use crate::http::Shared;
+use crate::http::ServerContext;
 use crate::route::validation;
 
 /// Serves one connection. `https_port`: the port of the redirect's URL.
-pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, https_port: impl Fn() -> u16) {
+pub(crate) async fn serve(
+    shared: Arc<ServerContext>,
+    tcp: TcpStream,
+    https_port: impl Fn() -> u16,
+) {
     let mut stop = shared.shutdown.subscribe();
     let limits = shared.snapshot().limits.clone();
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
-        let knows = |host: &str| shared.snapshot().knows(host);
+        let has_site = |host: &str| shared.snapshot().is_known_host(host);
         // An authority validates here (RFC 8555 section 8.3).
         let challenge = shared.challenges.respond(&request);
-        let redirect = || respond(&request, https_port(), knows);
+        let redirect = || respond(&request, https_port(), has_site);
         ready(Ok::<_, Infallible>(challenge.unwrap_or_else(redirect)))
     });
     let connection = http1::Builder::new()
@@ -38,21 +42,21 @@ pub(crate) async fn serve(shared: Arc<Shared>, tcp: TcpStream, https_port: impl 
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         _ = &mut connection => return,
-        () = stopped(&mut stop, Stop::Finish) => connection.as_mut().graceful_shutdown(),
+        () = wait_for_stage(&mut stop, ShutdownStage::Draining) => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         _ = connection => {}
-        () = stopped(&mut stop, Stop::Now) => {}
+        () = wait_for_stage(&mut stop, ShutdownStage::Abort) => {}
     }
 }
 
 fn respond<B>(
     request: &Request<B>,
     https_port: u16,
-    knows: impl Fn(&str) -> bool,
+    has_site: impl Fn(&str) -> bool,
 ) -> Response<ResponseBody> {
     let Ok(Some(host)) = validation::host(request) else { return plain(StatusCode::BAD_REQUEST) };
-    if !knows(&host) {
+    if !has_site(&host) {
         return plain(StatusCode::MISDIRECTED_REQUEST);
     }
     let Some(location) = location(request, &host, https_port) else {
@@ -84,10 +88,10 @@ fn location<B>(request: &Request<B>, host: &str, https_port: u16) -> Option<Head
 mod tests {
     use super::*;
 
-    fn asked(method: &str, target: &str, host: &str, https_port: u16) -> (u16, String) {
+    fn redirected(method: &str, target: &str, host: &str, https_port: u16) -> (u16, String) {
         let request = Request::builder().method(method).uri(target).header(header::HOST, host);
-        let knows = |host: &str| host != "stranger.test";
-        let response = respond(&request.body(()).unwrap(), https_port, knows);
+        let has_site = |host: &str| host != "stranger.test";
+        let response = respond(&request.body(()).unwrap(), https_port, has_site);
         let location = response.headers().get(header::LOCATION);
         let location = location.map_or("", |location| location.to_str().unwrap()).to_owned();
         (response.status().as_u16(), location)
@@ -103,7 +107,11 @@ mod tests {
             ("//evil.test/x", "example.test", 443, "https://example.test//evil.test/x"),
             ("http://example.test/x", "other.test", 443, "https://example.test/x"),
         ] {
-            assert_eq!(asked("POST", target, host, port), (308, location.to_owned()), "{target}");
+            assert_eq!(
+                redirected("POST", target, host, port),
+                (308, location.to_owned()),
+                "{target}"
+            );
         }
     }
 
@@ -119,7 +127,7 @@ mod tests {
             ("CONNECT", "example.test:443", "example.test:443", 400),
         ] {
             assert_eq!(
-                asked(method, target, host, 443),
+                redirected(method, target, host, 443),
                 (status, String::new()),
                 "{target} {host}"
             );

@@ -17,10 +17,10 @@ use crate::handler::RequestContext;
 use crate::handler::forwarded::remove_lookalikes;
 use crate::handler::response::plain;
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
-use crate::http::connection::{Admission, Connection};
+use crate::http::connection::{Connection, RequestAdmission};
 use crate::http::stream::RequestFraming;
 use crate::http::stream::Socket;
-use crate::observe::request::{Head, RecordedBody, RequestRecord};
+use crate::observe::request::{RecordedBody, RequestHead, RequestRecord};
 use crate::route::early::RequiredClaims;
 use crate::route::{RequestMatch, validation};
 
@@ -29,7 +29,7 @@ pub(crate) struct HttpService {
     connection: Arc<Connection>,
     driver: HandshakeDriver<Socket>,
     /// The framing of an HTTP/1.1 connection.
-    requests: Option<RequestFraming>,
+    framing: Option<RequestFraming>,
 }
 
 /// The connection ended before the request could be executed.
@@ -41,9 +41,9 @@ impl HttpService {
     pub(crate) fn new(
         connection: Arc<Connection>,
         driver: HandshakeDriver<Socket>,
-        requests: Option<RequestFraming>,
+        framing: Option<RequestFraming>,
     ) -> Self {
-        Self { connection, driver, requests }
+        Self { connection, driver, framing }
     }
 }
 
@@ -55,22 +55,22 @@ impl hyper::service::Service<Request<Incoming>> for HttpService {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         // Not in the future: the library calls this while it parses, so the stream still knows
         // whether everything that it has delivered was early data.
-        let started = begin(&self.connection, &request, self.driver.reading_early());
-        if let Some(requests) = &self.requests {
-            requests.head_read(request.body().size_hint().exact());
+        let started = start(&self.connection, &request, self.driver.reading_early());
+        if let Some(framing) = &self.framing {
+            framing.head_read(request.body().size_hint().exact());
         }
         let (connection, driver) = (self.connection.clone(), self.driver.clone());
-        let requests = self.requests.clone();
+        let framing = self.framing.clone();
         Box::pin(async move {
             let complete = || driver.is_complete();
             let response = respond(&connection, complete, request, started).await;
-            let response =
-                response.map(|response| advertise(&connection, response)).ok_or(ConnectionEnded)?;
-            if let (Some(requests), StatusCode::SWITCHING_PROTOCOLS) = (requests, response.status())
-            {
-                requests.become_tunnel();
+            let response = response
+                .map(|response| advertise_http3(&connection, response))
+                .ok_or(ConnectionEnded)?;
+            if let (Some(framing), StatusCode::SWITCHING_PROTOCOLS) = (framing, response.status()) {
+                framing.become_tunnel();
             }
-            Ok(say_goodbye(&connection, response))
+            Ok(close_after_last(&connection, response))
         })
     }
 }
@@ -87,7 +87,7 @@ pub(crate) struct StartedRequest {
 
 /// Decides about a request whose head has been read, and starts its record. `early`: it arrived as
 /// early data.
-pub(crate) fn begin<B>(
+pub(crate) fn start<B>(
     connection: &Connection,
     request: &Request<B>,
     early: bool,
@@ -97,15 +97,15 @@ pub(crate) fn begin<B>(
     let matched = early.then(|| connection.match_request(&connection.snapshot, request));
     let decision = matched.as_ref().and_then(|matched| {
         // A tunnel is more than one request, so it is held.
-        connection.arrive(websocket.is_none() && matched.may_run_early(request))
+        connection.decide_early(websocket.is_none() && matched.may_run_early(request))
     });
     let target = request.uri().path_and_query().map_or("*", |target| target.as_str());
     let protocol = version_name(request.version());
     let method = request.method().as_str();
     let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
-    let head = Head { method, target, protocol, host, headers: Some(request.headers()) };
-    let mut record = RequestRecord::begin(&connection.observer, &head, decision.is_some());
-    connection.note(decision, &mut record);
+    let head = RequestHead { method, target, protocol, host, headers: Some(request.headers()) };
+    let mut record = RequestRecord::start(&connection.observer, &head, decision.is_some());
+    connection.record_decision(decision, &mut record);
     StartedRequest { decision, matched, websocket, record }
 }
 
@@ -121,27 +121,27 @@ where
     B::Error: Into<BodyError>,
 {
     let head = request.method() == Method::HEAD;
-    let of_form = validation::check(&request);
+    let validated = validation::check(&request);
     remove_lookalikes(request.headers_mut());
     let admission = match started.record.fits() {
         true => connection.admit(started.decision, &mut started.record).await,
-        false => Admission::Busy,
+        false => RequestAdmission::Busy,
     };
-    let mut response = match (admission, of_form) {
-        (Admission::ConnectionEnded, _) => return None,
-        (Admission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
+    let mut response = match (admission, validated) {
+        (RequestAdmission::ConnectionEnded, _) => return None,
+        (RequestAdmission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
         (_, Err(status)) => validation::refusal(status, request.version()),
-        (Admission::TooEarly, _) => {
+        (RequestAdmission::TooEarly, _) => {
             connection.note_too_early();
             plain(StatusCode::TOO_EARLY)
         }
         // This server is not a forward proxy. What follows the request was meant for a tunnel.
-        (Admission::Run, _)
+        (RequestAdmission::Run, _)
             if request.method() == Method::CONNECT && started.websocket.is_none() =>
         {
             validation::refusal(StatusCode::NOT_IMPLEMENTED, request.version())
         }
-        (Admission::Run, _) => run(connection, complete, request, &mut started).await?,
+        (RequestAdmission::Run, _) => run(connection, complete, request, &mut started).await?,
     };
     let mut record = started.record;
     record.status(response.status().as_u16());
@@ -213,7 +213,7 @@ where
 
 /// Advertises HTTP/3 (RFC 7838). An upstream's own `Alt-Svc` does not apply to this server's
 /// clients.
-fn advertise<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
+fn advertise_http3<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
     match &connection.alt_svc {
         Some(alt_svc) => response.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
         None => response.headers_mut().remove(header::ALT_SVC),
@@ -224,10 +224,10 @@ fn advertise<B>(connection: &Connection, mut response: Response<B>) -> Response<
 /// Adds `Connection: close` to the last response (RFC 9112 section 9.6): while the server stops,
 /// and after a copy of the connection's flight was executed, so that the client retries on another
 /// connection.
-fn say_goodbye<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
+fn close_after_last<B>(connection: &Connection, mut response: Response<B>) -> Response<B> {
     let tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let http1 = connection.facts().tls.alpn.as_deref() != Some(b"h2");
-    let last = connection.shared.shutdown.is_finishing() || connection.is_overtaken();
+    let last = connection.shared.shutdown.is_finishing() || connection.is_replayed();
     if http1 && !tunnel && last {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::context::memory::{Charge, HANDSHAKE_BYTE};
-use crate::http::Shared;
+use crate::context::memory::{HANDSHAKE_BYTE_FACTOR, MemoryCharge};
+use crate::http::ServerContext;
 use crate::http::framing::Framing;
 use crate::http::framing::{FrameMeter, IdleFrameLimit};
 
@@ -56,7 +56,7 @@ pub(crate) struct StreamProgress(Arc<ProgressState>);
 #[derive(Default)]
 struct ProgressState {
     /// Whether a read was pending in this turn.
-    waited: AtomicBool,
+    was_pending: AtomicBool,
     /// Bytes read by the HTTP library, in total and in this turn.
     read: AtomicU64,
     read_in_turn: AtomicU64,
@@ -100,8 +100,8 @@ impl Frames {
 impl StreamProgress {
     /// Starts a turn of the connection's task. The library has handed over everything that was read
     /// before.
-    pub(crate) fn begin(&self) {
-        self.0.waited.store(false, Ordering::Relaxed);
+    pub(crate) fn start_turn(&self) {
+        self.0.was_pending.store(false, Ordering::Relaxed);
         self.0.read_in_turn.store(0, Ordering::Relaxed);
     }
 
@@ -144,7 +144,7 @@ impl AsyncRead for ConnectionStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.early && this.progress.0.waited.load(Ordering::Relaxed) {
+        if this.early && this.progress.0.was_pending.load(Ordering::Relaxed) {
             // The pending read has registered its waker.
             return Poll::Pending;
         }
@@ -156,7 +156,7 @@ impl AsyncRead for ConnectionStream {
         let before = buffer.filled().len();
         let result = Pin::new(&mut this.stream).poll_read(cx, buffer);
         if this.early {
-            this.progress.0.waited.store(result.is_pending(), Ordering::Relaxed);
+            this.progress.0.was_pending.store(result.is_pending(), Ordering::Relaxed);
             this.early = this.driver.reading_early();
         }
         let count = buffer.filled().len() - before;
@@ -231,7 +231,7 @@ pub(crate) struct FramedStream<S> {
     stream: S,
     requests: RequestFraming,
     /// Bytes that were read and may not be delivered yet.
-    held: Bytes,
+    withheld: Bytes,
 }
 
 /// Tells a [`FramedStream`] which heads the library has read. Cheap to clone.
@@ -247,11 +247,11 @@ struct FramingState {
 
 /// No parser accepts this anywhere in a chunked body. The library therefore refuses the request by
 /// itself, like any malformed body. An error would end the connection without a response.
-const NO_BODY: Bytes = Bytes::from_static(b"\r\r");
+const MALFORMED_CHUNK: Bytes = Bytes::from_static(b"\r\r");
 
 impl<S> FramedStream<S> {
     pub(crate) fn new(stream: S, requests: RequestFraming) -> Self {
-        Self { stream, requests, held: Bytes::new() }
+        Self { stream, requests, withheld: Bytes::new() }
     }
 }
 
@@ -294,25 +294,25 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
         }
         let before = buffer.filled().len();
         if !state.framing.is_malformed() {
-            if this.held.is_empty() {
+            if this.withheld.is_empty() {
                 ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
                 let read = &buffer.filled()[before..];
                 let passed = state.framing.scan(read);
-                this.held = Bytes::copy_from_slice(&read[passed..]);
+                this.withheld = Bytes::copy_from_slice(&read[passed..]);
                 buffer.set_filled(before + passed);
             } else {
-                let room = this.held.len().min(buffer.remaining());
-                let passed = state.framing.scan(&this.held[..room]);
-                buffer.put_slice(&this.held.split_to(passed));
+                let room = this.withheld.len().min(buffer.remaining());
+                let passed = state.framing.scan(&this.withheld[..room]);
+                buffer.put_slice(&this.withheld.split_to(passed));
             }
             if !state.framing.is_malformed() {
                 return Poll::Ready(Ok(()));
             }
-            this.held = NO_BODY;
+            this.withheld = MALFORMED_CHUNK;
         }
         // After that, report the end of the stream.
-        let room = this.held.len().min(buffer.remaining());
-        buffer.put_slice(&this.held.split_to(room));
+        let room = this.withheld.len().min(buffer.remaining());
+        buffer.put_slice(&this.withheld.split_to(room));
         Poll::Ready(Ok(()))
     }
 }
@@ -337,31 +337,31 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FramedStream<S> {
 
 /// The TCP socket below a TLS stream.
 #[derive(Clone)]
-pub(crate) struct Socket(Arc<Inner>);
+pub(crate) struct Socket(Arc<SocketState>);
 
-struct Inner {
+struct SocketState {
     stream: TcpStream,
     written: AtomicU64,
     metrics: Arc<Metrics>,
     /// Whether received bytes are buffered for the handshake, and their memory.
     in_handshake: AtomicBool,
-    charge: Charge,
+    charge: MemoryCharge,
 }
 
 impl Socket {
     /// The socket of a client whose handshake starts.
-    pub(crate) fn new(stream: TcpStream, shared: &Shared) -> Self {
-        Self(Arc::new(Inner {
+    pub(crate) fn new(stream: TcpStream, shared: &ServerContext) -> Self {
+        Self(Arc::new(SocketState {
             stream,
             written: AtomicU64::new(0),
             metrics: shared.observers.metrics.clone(),
             in_handshake: AtomicBool::new(true),
-            charge: shared.memory.open(),
+            charge: shared.memory.charge(),
         }))
     }
 
     /// The handshake has failed, or early data is decided: the buffered bytes are released.
-    pub(crate) fn has_handshake(&self) {
+    pub(crate) fn release_handshake_memory(&self) {
         self.0.in_handshake.store(false, Ordering::Relaxed);
         self.0.charge.clear();
     }
@@ -377,7 +377,7 @@ impl Socket {
     /// an alert that the peer has not read yet (RFC 9112 section 9.6).
     pub(crate) async fn linger(&self) {
         let _ = socket2::SockRef::from(&self.0.stream).shutdown(std::net::Shutdown::Write);
-        let _ = timeout(LINGER, async {
+        let _ = timeout(LINGER_TIMEOUT, async {
             let mut scratch = vec![0; 16 * 1024];
             let mut left = MAX_LINGER_BYTES;
             while left > 0 && self.0.stream.readable().await.is_ok() {
@@ -406,7 +406,7 @@ impl AsyncRead for Socket {
                     buffer.advance(count);
                     self.0.metrics.connections.received.add(Transport::Tcp, count as u64);
                     if self.0.in_handshake.load(Ordering::Relaxed)
-                        && !self.0.charge.grow(count * HANDSHAKE_BYTE)
+                        && !self.0.charge.grow(count * HANDSHAKE_BYTE_FACTOR)
                     {
                         let why = "the memory limit for incomplete handshakes is reached";
                         return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, why)));
@@ -451,7 +451,7 @@ impl AsyncWrite for Socket {
 
 /// How long and for how many bytes a closed connection waits for the peer's close: enough for what
 /// a slow path has in flight, but not for an upload.
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_LINGER_BYTES: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]

@@ -27,28 +27,28 @@ use tokio::time::{sleep, timeout_at};
 use tracing::{debug, info, warn};
 
 use crate::ServerError;
-use crate::context::{Stop, stopped};
+use crate::context::{ShutdownStage, wait_for_stage};
 use crate::handoff::{InheritedPort, InheritedState};
 use crate::handshake::{self, Handshakes};
-use crate::http::connection::Origin;
+use crate::http::connection::AcceptedConnection;
 use crate::http::redirect;
 use crate::listen::permits::{ConnectionPermit, ConnectionPermits};
-use crate::listen::sockets::Port;
+use crate::listen::sockets::BoundPort;
 use crate::listen::udp::QuicPorts;
 use crate::observe::metrics::ConnectionMetrics;
 
 /// The open listeners.
 pub(crate) struct Listeners {
-    open: Mutex<Vec<Open>>,
+    open: Mutex<Vec<OpenListener>>,
     handshakes: Arc<Handshakes>,
     permits: Arc<ConnectionPermits>,
     quic_ports: Arc<QuicPorts>,
 }
 
 /// An open listener.
-struct Open {
+struct OpenListener {
     /// The configured address, possibly with port 0.
-    asked: SocketAddr,
+    requested: SocketAddr,
     /// The bound address.
     address: SocketAddr,
     settings: Arc<ArcSwap<Listener>>,
@@ -71,13 +71,13 @@ enum Closing {
 
 /// The differences between the open listeners and a new configuration. New addresses are bound
 /// already, but do not accept yet.
-pub(crate) struct Changes {
-    new: Vec<(Listener, Port)>,
+pub(crate) struct ListenerChanges {
+    new: Vec<(Listener, BoundPort)>,
     kept: Vec<(SocketAddr, Listener)>,
     /// Kept listeners where HTTP/3 starts, with their new sockets, and where it ends.
     with_udp: Vec<(SocketAddr, Vec<UdpSocket>)>,
     without_udp: Vec<SocketAddr>,
-    gone: Vec<SocketAddr>,
+    removed: Vec<SocketAddr>,
 }
 
 /// Binds all listeners of a configuration, using inherited sockets where there are any.
@@ -87,12 +87,14 @@ pub(crate) struct Changes {
 pub(crate) fn bind(
     config: &ServerConfig,
     inherited: &mut InheritedState,
-) -> Result<Vec<(Listener, Port)>, ServerError> {
+) -> Result<Vec<(Listener, BoundPort)>, ServerError> {
     check(config)?;
     let bind = |one: &Listener| {
         let udp = has_udp(one, config);
         let port = match inherited.take(one.address) {
-            Some(given) => sockets::listen_with(given, config.limits.backlog, udp)?,
+            Some(inherited_port) => {
+                sockets::listen_with(inherited_port, config.limits.backlog, udp)?
+            }
             None => sockets::listen(one.address, config.limits.backlog, udp)?,
         };
         Ok((one.clone(), port))
@@ -133,9 +135,9 @@ impl Listeners {
     }
 
     /// Accepts connections on a bound port.
-    pub(crate) fn open(self: &Arc<Self>, listener: Listener, port: Port) {
-        let Port { address, tcp, udp } = port;
-        let asked = listener.address;
+    pub(crate) fn open(self: &Arc<Self>, listener: Listener, port: BoundPort) {
+        let BoundPort { address, tcp, udp } = port;
+        let requested = listener.address;
         let settings = Arc::new(ArcSwap::from_pointee(listener));
         let (closing, closed) = watch::channel(Closing::No);
         let tcp = Arc::new(tcp);
@@ -143,26 +145,27 @@ impl Listeners {
         let accepting = tokio::spawn(accepting);
         self.open_udp(address, udp);
         info!("serving on {address}");
-        self.all().push(Open { asked, address, settings, tcp, closing, accepting });
+        self.all().push(OpenListener { requested, address, settings, tcp, closing, accepting });
     }
 
     /// Compares a configuration with the open listeners and binds its new addresses.
     ///
     /// # Errors
     /// The [`ServerError`] of the first address that cannot be bound. Nothing has changed then.
-    pub(crate) fn plan(&self, config: &ServerConfig) -> Result<Changes, ServerError> {
+    pub(crate) fn plan(&self, config: &ServerConfig) -> Result<ListenerChanges, ServerError> {
         check(config)?;
-        let mut changes = Changes {
+        let mut changes = ListenerChanges {
             new: Vec::new(),
             kept: Vec::new(),
             with_udp: Vec::new(),
             without_udp: Vec::new(),
-            gone: Vec::new(),
+            removed: Vec::new(),
         };
-        let mut open: Vec<_> = self.all().iter().map(|one| (one.asked, one.address)).collect();
+        let mut open: Vec<_> = self.all().iter().map(|one| (one.requested, one.address)).collect();
         for wanted in &config.listeners {
             let udp = has_udp(wanted, config);
-            let Some(at) = open.iter().position(|(asked, _)| *asked == wanted.address) else {
+            let Some(at) = open.iter().position(|(requested, _)| *requested == wanted.address)
+            else {
                 let port = sockets::listen(wanted.address, config.limits.backlog, udp)?;
                 changes.new.push((wanted.clone(), port));
                 continue;
@@ -175,13 +178,13 @@ impl Listeners {
                 (false, _) => changes.without_udp.push(address),
             }
         }
-        changes.gone = open.into_iter().map(|(_, address)| address).collect();
+        changes.removed = open.into_iter().map(|(_, address)| address).collect();
         Ok(changes)
     }
 
     /// Applies planned changes. Connections that were accepted on removed listeners continue.
-    pub(crate) fn apply(self: &Arc<Self>, changes: Changes) {
-        for address in changes.gone.iter().chain(&changes.without_udp) {
+    pub(crate) fn apply(self: &Arc<Self>, changes: ListenerChanges) {
+        for address in changes.removed.iter().chain(&changes.without_udp) {
             self.quic_ports.retire(*address);
         }
         for (address, listener) in changes.kept {
@@ -199,7 +202,7 @@ impl Listeners {
             self.open(listener, port);
         }
         self.all().retain(|one| {
-            let stays = !changes.gone.contains(&one.address);
+            let stays = !changes.removed.contains(&one.address);
             if !stays {
                 one.closing.send_replace(Closing::AfterQueue);
                 info!("no longer serving on {}", one.address);
@@ -212,19 +215,24 @@ impl Listeners {
     ///
     /// # Errors
     /// The system's I/O error.
-    pub(crate) fn bequeath(&self) -> io::Result<Vec<InheritedPort>> {
-        let given = |one: &Open| {
+    pub(crate) fn duplicate_sockets(&self) -> io::Result<Vec<InheritedPort>> {
+        let duplicate = |one: &OpenListener| {
             let tcp = Some(one.tcp.as_fd().try_clone_to_owned()?.into());
-            Ok(InheritedPort { asked: one.asked, address: one.address, tcp, udp: Vec::new() })
+            Ok(InheritedPort {
+                requested: one.requested,
+                address: one.address,
+                tcp,
+                udp: Vec::new(),
+            })
         };
-        self.all().iter().map(given).collect()
+        self.all().iter().map(duplicate).collect()
     }
 
     /// Closes all listeners. The connections in the kernel's backlog are accepted first, unless
     /// another process accepts them.
-    pub(crate) async fn close(&self, left_to_another: bool) {
+    pub(crate) async fn close(&self, has_successor: bool) {
         let all = std::mem::take(&mut *self.all());
-        let how = if left_to_another { Closing::AtOnce } else { Closing::AfterQueue };
+        let how = if has_successor { Closing::AtOnce } else { Closing::AfterQueue };
         for one in &all {
             one.closing.send_replace(how);
         }
@@ -242,11 +250,11 @@ impl Listeners {
     /// listen there.
     pub(crate) fn https_port(&self) -> u16 {
         let all = self.all();
-        let https = |one: &&Open| one.settings.load().protocol == ListenerProtocol::Https;
+        let https = |one: &&OpenListener| one.settings.load().protocol == ListenerProtocol::Https;
         all.iter().find(https).map_or(443, |one| one.address.port())
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Open>> {
+    fn all(&self) -> MutexGuard<'_, Vec<OpenListener>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -277,7 +285,7 @@ impl Listeners {
         let accepting = async {
             loop {
                 // Without a permit, clients wait in the kernel's backlog.
-                self.permits.one_is_free().await;
+                self.permits.wait_for_free().await;
                 match tcp.accept().await {
                     Ok(accepted) => {
                         // Another listener may have taken the permit meanwhile.
@@ -290,7 +298,7 @@ impl Listeners {
                     Err(error) => {
                         // Out of file descriptors or memory, or the client has disconnected.
                         warn!("cannot accept a connection: {error}");
-                        sleep(ACCEPT_PAUSE).await;
+                        sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 }
             }
@@ -300,13 +308,13 @@ impl Listeners {
             _ = closed.wait_for(|closing| *closing != Closing::No) => {}
         }
         if let Some((stream, client)) = waiting {
-            serve(stream, client, self.permits.take_beyond());
+            serve(stream, client, self.permits.take_above_limit());
         }
         if *closed.borrow() == Closing::AtOnce {
             return;
         }
         while let Some(Ok((stream, client))) = tcp.accept().now_or_never() {
-            serve(stream, client, self.permits.take_beyond());
+            serve(stream, client, self.permits.take_above_limit());
         }
     }
 
@@ -319,19 +327,19 @@ impl Listeners {
         port: u16,
     ) {
         let shared = &self.handshakes.shared;
-        let metrics = ConnectionMetrics::begin(&shared.observers.metrics, Transport::Tcp);
-        let mut stop = shared.shutdown.subscribe();
+        let metrics = ConnectionMetrics::start(&shared.observers.metrics, Transport::Tcp);
+        let mut stage = shared.shutdown.subscribe();
         let snapshot = shared.snapshot();
         // The TLS stream gathers what is written, so Nagle's algorithm would only delay it.
         let _ = tcp.set_nodelay(true);
         let limit = snapshot.limits.header_timeout;
         let deadline = (metrics.accepted_at() + limit).into();
-        let ends = tokio::select! {
-            ends = timeout_at(deadline, proxy_header::ends(&listener, &mut tcp, peer)) => ends,
-            () = stopped(&mut stop, Stop::Now) => return,
+        let client_addresses = tokio::select! {
+            client_addresses = timeout_at(deadline, proxy_header::client_addresses(&listener, &mut tcp, peer)) => client_addresses,
+            () = wait_for_stage(&mut stage, ShutdownStage::Abort) => return,
         };
-        let Addresses { source: client, destination: local } = match ends {
-            Ok(Ok(ends)) => ends,
+        let Addresses { source: client, destination: local } = match client_addresses {
+            Ok(Ok(client_addresses)) => client_addresses,
             Ok(Err(error)) => return debug!("{peer}: {error}"),
             Err(_) => {
                 metrics.timed_out();
@@ -339,11 +347,11 @@ impl Listeners {
             }
         };
         if listener.protocol == ListenerProtocol::Redirect {
-            metrics.has_no_handshake();
+            metrics.expect_no_handshake();
             return redirect::serve(shared.clone(), tcp, || self.https_port()).await;
         }
         let alt_svc = snapshot.alt_svc(&listener, port);
-        let origin = Origin { client, local, snapshot, metrics, alt_svc };
+        let origin = AcceptedConnection { client, local, snapshot, metrics, alt_svc };
         handshake::tcp::serve(&self.handshakes, tcp, origin).await;
     }
 }
@@ -354,4 +362,4 @@ pub(crate) fn serves_http3(config: &ServerConfig) -> bool {
 }
 
 /// Gives other connections time to release resources.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);

@@ -10,11 +10,11 @@ use tracing::{info, warn};
 
 /// Limits the connections of all listeners together.
 pub(crate) struct ConnectionPermits {
-    state: Mutex<State>,
+    state: Mutex<PermitState>,
     changed: Notify,
 }
 
-struct State {
+struct PermitState {
     limit: u32,
     taken: u32,
 }
@@ -24,7 +24,7 @@ pub(crate) struct ConnectionPermit(Arc<ConnectionPermits>);
 
 impl ConnectionPermits {
     pub(crate) fn new(limit: u32) -> Arc<Self> {
-        let state = Mutex::new(State { limit, taken: 0 });
+        let state = Mutex::new(PermitState { limit, taken: 0 });
         Arc::new(Self { state, changed: Notify::new() })
     }
 
@@ -35,7 +35,7 @@ impl ConnectionPermits {
     }
 
     /// Waits until a permit is free, without taking it.
-    pub(crate) async fn one_is_free(&self) {
+    pub(crate) async fn wait_for_free(&self) {
         drop(self.wait_for(|state| state.taken < state.limit).await);
     }
 
@@ -49,7 +49,7 @@ impl ConnectionPermits {
     }
 
     /// Takes a permit beyond the limit, for a connection that would be reset otherwise.
-    pub(crate) fn take_beyond(self: &Arc<Self>) -> ConnectionPermit {
+    pub(crate) fn take_above_limit(self: &Arc<Self>) -> ConnectionPermit {
         self.state().taken += 1;
         ConnectionPermit(self.clone())
     }
@@ -66,11 +66,14 @@ impl ConnectionPermits {
     }
 
     /// Waits until no permit is taken.
-    pub(crate) async fn all_free(&self) {
+    pub(crate) async fn wait_until_none_taken(&self) {
         drop(self.wait_for(|state| state.taken == 0).await);
     }
 
-    async fn wait_for(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    async fn wait_for(
+        &self,
+        condition: impl Fn(&PermitState) -> bool,
+    ) -> MutexGuard<'_, PermitState> {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
@@ -86,7 +89,7 @@ impl ConnectionPermits {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PermitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,16 +107,16 @@ pub(crate) struct HandshakeLimiter {
     refuse_above: AtomicUsize,
     /// Handshakes in progress, and those whose client address is not validated.
     handshakes: AtomicUsize,
-    unshown: AtomicUsize,
+    unvalidated: AtomicUsize,
     retried: AtomicU64,
     ignored: AtomicU64,
     /// Whether overload was logged, and when a connection was last limited.
-    told: AtomicBool,
-    felt: Mutex<Option<Instant>>,
+    logged: AtomicBool,
+    last_limited: Mutex<Option<Instant>>,
 }
 
 /// The decision about a new connection.
-pub(crate) enum Admission {
+pub(crate) enum HandshakeAdmission {
     /// The handshake may start.
     Handshake(HandshakePermit),
     /// The client has to validate its address first (Retry).
@@ -125,7 +128,7 @@ pub(crate) enum Admission {
 /// The permit of one handshake in progress. Drop it when the handshake has completed or failed.
 pub(crate) struct HandshakePermit {
     limiter: Arc<HandshakeLimiter>,
-    shown: bool,
+    validated: bool,
 }
 
 impl HandshakeLimiter {
@@ -136,11 +139,11 @@ impl HandshakeLimiter {
             retry_above: retry_above.into(),
             refuse_above: refuse_above.into(),
             handshakes: AtomicUsize::new(0),
-            unshown: AtomicUsize::new(0),
+            unvalidated: AtomicUsize::new(0),
             retried: AtomicU64::new(0),
             ignored: AtomicU64::new(0),
-            told: AtomicBool::new(false),
-            felt: Mutex::new(None),
+            logged: AtomicBool::new(false),
+            last_limited: Mutex::new(None),
         })
     }
 
@@ -150,21 +153,21 @@ impl HandshakeLimiter {
         self.refuse_above.store(refuse_above, Ordering::Relaxed);
     }
 
-    /// Decides about a new connection. `shown`: a token has validated the client's address.
-    pub(crate) fn enter(self: &Arc<Self>, shown: bool) -> Admission {
+    /// Decides about a new connection. `validated`: a token has validated the client's address.
+    pub(crate) fn admit(self: &Arc<Self>, validated: bool) -> HandshakeAdmission {
         if self.handshakes.load(Ordering::Relaxed) >= self.refuse_above.load(Ordering::Relaxed) {
-            self.feel(&self.ignored);
-            return Admission::Ignore;
+            self.note_limited(&self.ignored);
+            return HandshakeAdmission::Ignore;
         }
-        if !shown
-            && self.unshown.load(Ordering::Relaxed) >= self.retry_above.load(Ordering::Relaxed)
+        if !validated
+            && self.unvalidated.load(Ordering::Relaxed) >= self.retry_above.load(Ordering::Relaxed)
         {
-            self.feel(&self.retried);
-            return Admission::Retry;
+            self.note_limited(&self.retried);
+            return HandshakeAdmission::Retry;
         }
         self.handshakes.fetch_add(1, Ordering::Relaxed);
-        self.unshown.fetch_add(usize::from(!shown), Ordering::Relaxed);
-        Admission::Handshake(HandshakePermit { limiter: self.clone(), shown })
+        self.unvalidated.fetch_add(usize::from(!validated), Ordering::Relaxed);
+        HandshakeAdmission::Handshake(HandshakePermit { limiter: self.clone(), validated })
     }
 
     /// The number of handshakes in progress.
@@ -173,11 +176,11 @@ impl HandshakeLimiter {
     }
 
     /// Logs when an overload has ended. Call it about once a second.
-    pub(crate) fn look(&self) {
-        let mut felt = self.felt.lock().unwrap_or_else(PoisonError::into_inner);
-        if felt.is_some_and(|last| last.elapsed() > QUIET_PERIOD) {
-            *felt = None;
-            self.told.store(false, Ordering::Relaxed);
+    pub(crate) fn log_recovery(&self) {
+        let mut last_limited = self.last_limited.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_limited.is_some_and(|last| last.elapsed() > QUIET_PERIOD) {
+            *last_limited = None;
+            self.logged.store(false, Ordering::Relaxed);
             let retried = self.retried.swap(0, Ordering::Relaxed);
             let ignored = self.ignored.swap(0, Ordering::Relaxed);
             info!(
@@ -187,10 +190,10 @@ impl HandshakeLimiter {
         }
     }
 
-    fn feel(&self, count: &AtomicU64) {
+    fn note_limited(&self, count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
-        *self.felt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        if !self.told.swap(true, Ordering::Relaxed) {
+        *self.last_limited.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        if !self.logged.swap(true, Ordering::Relaxed) {
             warn!(
                 "too many QUIC handshakes at once: until fewer than {} are in progress, clients have to \
                  validate their addresses first (Retry)",
@@ -203,7 +206,7 @@ impl HandshakeLimiter {
 impl Drop for HandshakePermit {
     fn drop(&mut self) {
         self.limiter.handshakes.fetch_sub(1, Ordering::Relaxed);
-        self.limiter.unshown.fetch_sub(usize::from(!self.shown), Ordering::Relaxed);
+        self.limiter.unvalidated.fetch_sub(usize::from(!self.validated), Ordering::Relaxed);
     }
 }
 
@@ -241,7 +244,7 @@ mod tests {
         drop(first);
         let third = waits.now_or_never().unwrap();
         assert_eq!(permits.taken(), 2);
-        let mut empty = Box::pin(permits.all_free());
+        let mut empty = Box::pin(permits.wait_until_none_taken());
         assert!((&mut empty).now_or_never().is_none());
         drop((second, third));
         assert!(empty.now_or_never().is_some());
@@ -252,36 +255,36 @@ mod tests {
 mod handshake_limit_tests {
     use super::*;
 
-    fn let_in(entry: Admission) -> HandshakePermit {
+    fn admitted(entry: HandshakeAdmission) -> HandshakePermit {
         match entry {
-            Admission::Handshake(handshake_permit) => handshake_permit,
-            Admission::Retry => panic!("a Retry"),
-            Admission::Ignore => panic!("ignored"),
+            HandshakeAdmission::Handshake(handshake_permit) => handshake_permit,
+            HandshakeAdmission::Retry => panic!("a Retry"),
+            HandshakeAdmission::Ignore => panic!("ignored"),
         }
     }
 
     #[test]
     fn rfc9000_8_1_2_retry_above_and_nothing_above_that() {
         let limiter = HandshakeLimiter::new(2, 4);
-        let first = let_in(limiter.enter(false));
-        let _shown = let_in(limiter.enter(true));
-        let _second = let_in(limiter.enter(false));
-        assert!(matches!(limiter.enter(false), Admission::Retry));
-        let last = let_in(limiter.enter(true));
-        assert!(matches!(limiter.enter(true), Admission::Ignore));
-        assert!(matches!(limiter.enter(false), Admission::Ignore));
+        let first = admitted(limiter.admit(false));
+        let _shown = admitted(limiter.admit(true));
+        let _second = admitted(limiter.admit(false));
+        assert!(matches!(limiter.admit(false), HandshakeAdmission::Retry));
+        let last = admitted(limiter.admit(true));
+        assert!(matches!(limiter.admit(true), HandshakeAdmission::Ignore));
+        assert!(matches!(limiter.admit(false), HandshakeAdmission::Ignore));
         drop(first);
-        let again = let_in(limiter.enter(false));
-        assert!(matches!(limiter.enter(true), Admission::Ignore));
+        let again = admitted(limiter.admit(false));
+        assert!(matches!(limiter.admit(true), HandshakeAdmission::Ignore));
         drop((again, last));
-        let_in(limiter.enter(true));
-        let_in(limiter.enter(false));
+        admitted(limiter.admit(true));
+        admitted(limiter.admit(false));
     }
 
     #[test]
     fn without_room_for_strangers_all_are_asked() {
         let limiter = HandshakeLimiter::new(0, 4);
-        assert!(matches!(limiter.enter(false), Admission::Retry));
-        let_in(limiter.enter(true));
+        assert!(matches!(limiter.admit(false), HandshakeAdmission::Retry));
+        admitted(limiter.admit(true));
     }
 }

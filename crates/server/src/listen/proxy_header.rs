@@ -14,41 +14,41 @@ use tokio::net::TcpStream;
 ///
 /// # Errors
 /// The connection ended, or did not start with a header.
-pub(crate) async fn ends(
+pub(crate) async fn client_addresses(
     listener: &Listener,
     tcp: &mut TcpStream,
     peer: SocketAddr,
 ) -> io::Result<Addresses> {
-    let own = Addresses { source: peer, destination: tcp.local_addr().unwrap_or(peer) };
+    let peer_addresses = Addresses { source: peer, destination: tcp.local_addr().unwrap_or(peer) };
     // A dual-stack socket reports IPv4 peers as mapped IPv6 addresses.
     let address = peer.ip().to_canonical();
     if !listener.proxy_protocol_from.iter().any(|network| network.contains(address)) {
-        return Ok(own);
+        return Ok(peer_addresses);
     }
-    Ok(match header(tcp).await? {
-        Header::Local => own,
+    Ok(match read_header(tcp).await? {
+        Header::Local => peer_addresses,
         Header::Proxied(addresses) => addresses,
     })
 }
 
 /// Reads a header, and no byte beyond it.
-async fn header(tcp: &mut TcpStream) -> io::Result<Header> {
+async fn read_header(tcp: &mut TcpStream) -> io::Result<Header> {
     let mut bytes = Vec::new();
-    let mut ahead = [0; MAX_HEADER];
+    let mut peeked = [0; MAX_HEADER];
     loop {
-        let count = tcp.peek(&mut ahead).await?;
+        let count = tcp.peek(&mut peeked).await?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let before = bytes.len();
-        bytes.extend_from_slice(&ahead[..count]);
+        bytes.extend_from_slice(&peeked[..count]);
         let read = proxy_protocol::read(&bytes);
         let read = read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         // An incomplete header includes all bytes so far.
         let length = read.map_or(bytes.len(), |(_, length)| length);
-        tcp.read_exact(&mut ahead[..length - before]).await?;
-        if let Some((header, _)) = read {
-            return Ok(header);
+        tcp.read_exact(&mut peeked[..length - before]).await?;
+        if let Some((read_header, _)) = read {
+            return Ok(read_header);
         }
     }
 }
@@ -93,8 +93,9 @@ mod tests {
                 }
                 theirs.write_all(b"TLS").await.unwrap();
             });
-            let ends = ends(&from("127.0.0.0"), &mut ours, peer).await.unwrap();
-            assert_eq!(ends, client);
+            let client_addresses =
+                client_addresses(&from("127.0.0.0"), &mut ours, peer).await.unwrap();
+            assert_eq!(client_addresses, client);
             let mut rest = String::new();
             ours.read_to_string(&mut rest).await.unwrap();
             assert_eq!(rest, "TLS");
@@ -106,8 +107,8 @@ mod tests {
     async fn who_is_not_trusted_is_not_read() {
         let (_theirs, mut ours, peer) = pair().await;
         let local = ours.local_addr().unwrap();
-        let ends = ends(&from("10.0.0.0"), &mut ours, peer).await.unwrap();
-        assert_eq!((ends.source, ends.destination), (peer, local));
+        let client_addresses = client_addresses(&from("10.0.0.0"), &mut ours, peer).await.unwrap();
+        assert_eq!((client_addresses.source, client_addresses.destination), (peer, local));
     }
 
     #[tokio::test]
@@ -116,7 +117,7 @@ mod tests {
             let (mut theirs, mut ours, peer) = pair().await;
             theirs.write_all(bytes).await.unwrap();
             drop(theirs);
-            assert!(ends(&from("127.0.0.0"), &mut ours, peer).await.is_err());
+            assert!(client_addresses(&from("127.0.0.0"), &mut ours, peer).await.is_err());
         }
     }
 }

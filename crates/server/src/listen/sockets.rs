@@ -15,7 +15,7 @@ use crate::ServerError;
 use crate::handoff::InheritedPort;
 
 /// The sockets of one listener.
-pub(crate) struct Port {
+pub(crate) struct BoundPort {
     /// The bound address, with the port that the system chose.
     pub(crate) address: SocketAddr,
     pub(crate) tcp: TcpListener,
@@ -28,8 +28,12 @@ pub(crate) struct Port {
 /// # Errors
 /// [`ServerError::AddressInUse`], [`ServerError::UdpInUse`], [`ServerError::AddressForbidden`] or
 /// [`ServerError::Listen`].
-pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<Port, ServerError> {
-    let mut tries = 0;
+pub(crate) fn listen(
+    address: SocketAddr,
+    backlog: u32,
+    http3: bool,
+) -> Result<BoundPort, ServerError> {
+    let mut attempts = 0;
     loop {
         let tcp = listen_tcp(address, backlog)?;
         let bound = tcp.local_addr().unwrap_or(address);
@@ -37,11 +41,12 @@ pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<P
             true => bind_udp(bound),
             false => Ok(Vec::new()),
         };
-        tries += 1;
+        attempts += 1;
         match udp {
-            Ok(udp) => return Ok(Port { address: bound, tcp, udp }),
+            Ok(udp) => return Ok(BoundPort { address: bound, tcp, udp }),
             // The system chose a port that is free for TCP only.
-            Err(ServerError::UdpInUse(_)) if address.port() == 0 && tries < PORT_TRIES => {}
+            Err(ServerError::UdpInUse(_))
+                if address.port() == 0 && attempts < MAX_PORT_ATTEMPTS => {}
             Err(error) => return Err(error),
         }
     }
@@ -52,13 +57,15 @@ pub(crate) fn listen(address: SocketAddr, backlog: u32, http3: bool) -> Result<P
 /// # Errors
 /// As [`listen`].
 pub(crate) fn listen_with(
-    given: InheritedPort,
+    inherited: InheritedPort,
     backlog: u32,
     http3: bool,
-) -> Result<Port, ServerError> {
-    let InheritedPort { address, tcp, udp, .. } = given;
+) -> Result<BoundPort, ServerError> {
+    let InheritedPort { address, tcp, udp, .. } = inherited;
     let tcp = match tcp {
-        Some(tcp) => adopt(tcp).map_err(|reason| ServerError::Listen { address, reason })?,
+        Some(tcp) => {
+            use_inherited(tcp).map_err(|reason| ServerError::Listen { address, reason })?
+        }
         None => listen_tcp(address, backlog)?,
     };
     let udp = match (http3, udp.is_empty()) {
@@ -69,12 +76,12 @@ pub(crate) fn listen_with(
     for socket in &udp {
         socket.set_nonblocking(true).map_err(|reason| ServerError::Listen { address, reason })?;
     }
-    Ok(Port { address, tcp, udp })
+    Ok(BoundPort { address, tcp, udp })
 }
 
-fn adopt(tcp: std::net::TcpListener) -> io::Result<TcpListener> {
+fn use_inherited(tcp: std::net::TcpListener) -> io::Result<TcpListener> {
     tcp.set_nonblocking(true)?;
-    open_fast(&tcp, tcp.local_addr()?);
+    enable_fast_open(&tcp, tcp.local_addr()?);
     TcpListener::from_std(tcp)
 }
 
@@ -93,13 +100,13 @@ fn bind_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    open_fast(&socket, address);
+    enable_fast_open(&socket, address);
     socket.listen(backlog)
 }
 
 /// RFC 7413: a client that has a cookie sends its ClientHello and early data in the SYN.
-fn open_fast(socket: &impl AsFd, address: SocketAddr) {
-    if let Err(error) = setsockopt(socket, TcpFastOpen, &FAST_OPEN_QUEUE) {
+fn enable_fast_open(socket: &impl AsFd, address: SocketAddr) {
+    if let Err(error) = setsockopt(socket, TcpFastOpen, &MAX_FAST_OPEN_QUEUE) {
         warn!(
             "TCP Fast Open is not available on {address}: {error}; enable it with sysctl \
              net.ipv4.tcp_fastopen=3"
@@ -117,10 +124,10 @@ sockopt_impl!(
 );
 
 /// A burst within one round trip. Above it the kernel uses the ordinary handshake.
-const FAST_OPEN_QUEUE: i32 = 1024;
+const MAX_FAST_OPEN_QUEUE: i32 = 1024;
 
 /// Attempts to find a port that is free for TCP and UDP.
-const PORT_TRIES: usize = 20;
+const MAX_PORT_ATTEMPTS: usize = 20;
 
 /// Binds one UDP socket for each worker thread. Needs a tokio runtime.
 ///
@@ -162,10 +169,10 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     // Larger buffers, so that a burst of first flights is not dropped. The kernel may grant less.
-    let _ = socket.set_recv_buffer_size(BUFFER);
-    let _ = socket.set_send_buffer_size(BUFFER);
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
     Ok(socket)
 }
 
 /// One millisecond at 16 Gbit/s.
-const BUFFER: usize = 2 * 1024 * 1024;
+const SOCKET_BUFFER_BYTES: usize = 2 * 1024 * 1024;

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::ServerError;
-use crate::context::Stop;
+use crate::context::ShutdownStage;
 use crate::handoff::relay::{self, Predecessor, RelayedPacket};
 use crate::handoff::{InheritedState, Secrets};
 use crate::handshake::Handshakes;
@@ -26,32 +26,32 @@ use crate::handshake::initials::InitialPackets;
 use crate::handshake::quic::{self, NewConnection};
 use crate::http::h3_streams::H3_NO_ERROR;
 use crate::listen::permits::ConnectionPermits;
-use crate::listen::permits::{Admission, HandshakeLimiter};
+use crate::listen::permits::{HandshakeAdmission, HandshakeLimiter};
 use crate::listen::udp_dispatch::DatagramDispatch;
 use crate::listen::udp_dispatch::WorkerSocket;
 use crate::route::QuicConfig;
 
 /// All UDP ports.
 pub(crate) struct QuicPorts {
-    ports: Mutex<Vec<Port>>,
+    ports: Mutex<Vec<QuicPort>>,
     limiter: Arc<HandshakeLimiter>,
     endpoints: EndpointConfig,
     secrets: Secrets,
     mark: IdMark,
     /// The previous process, while it still has connections.
-    before: Option<Arc<Predecessor>>,
+    predecessor: Option<Arc<Predecessor>>,
     /// The stream on which a successor relays packets, once there is a successor.
     packets: Mutex<Option<StdUnixStream>>,
     /// Whether the successor reads the sockets.
-    left: watch::Sender<bool>,
+    handed_over: watch::Sender<bool>,
     handshakes: Arc<Handshakes>,
     permits: Arc<ConnectionPermits>,
     /// Whether flights are claimed in a store. Then first packets are read before quinn has them.
-    with_store: bool,
+    claims_in_store: bool,
 }
 
 /// A UDP port with its endpoints.
-struct Port {
+struct QuicPort {
     address: SocketAddr,
     workers: Vec<Worker>,
     /// Further handles on the sockets, for a successor.
@@ -81,11 +81,11 @@ impl QuicPorts {
         inherited: &mut InheritedState,
     ) -> Result<Self, ServerError> {
         let http3 = &settings.http3;
-        let before = inherited.secrets.take();
-        let secrets = before.as_ref().map_or_else(Secrets::fresh, Secrets::after);
-        let before = match (before, inherited.packets.take()) {
-            (Some(before), Some(stream)) => {
-                let mark = IdMark::new(before.id_mark);
+        let predecessor = inherited.secrets.take();
+        let secrets = predecessor.as_ref().map_or_else(Secrets::generate, Secrets::inherit);
+        let predecessor = match (predecessor, inherited.packets.take()) {
+            (Some(predecessor), Some(stream)) => {
+                let mark = IdMark::new(predecessor.id_mark);
                 Some(Predecessor::new(stream, mark).map_err(ServerError::InheritedState)?)
             }
             _ => None,
@@ -101,10 +101,10 @@ impl QuicPorts {
             endpoints,
             mark: IdMark::new(secrets.id_mark),
             secrets,
-            before,
+            predecessor,
             packets: Mutex::new(None),
-            left: watch::Sender::new(false),
-            with_store: settings.store.is_some(),
+            handed_over: watch::Sender::new(false),
+            claims_in_store: settings.store.is_some(),
         })
     }
 
@@ -123,12 +123,12 @@ impl QuicPorts {
         let open = Arc::new(AtomicBool::new(true));
         // By the number of sockets, since the previous process may have had more threads.
         let steering = Steering::new(u8::try_from(sockets.len()).unwrap_or(u8::MAX));
-        let dispatch = Arc::new(DatagramDispatch::new(steering, self.before.clone(), address));
+        let dispatch = Arc::new(DatagramDispatch::new(steering, self.predecessor.clone(), address));
         let mut workers = Vec::new();
-        let further = sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
-        let further = further.map_err(failed)?;
+        let duplicates = sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
+        let duplicates = duplicates.map_err(failed)?;
         for (number, socket) in (0..).zip(sockets) {
-            let initials = self.with_store.then(InitialPackets::new);
+            let initials = self.claims_in_store.then(InitialPackets::new);
             let opened = open_endpoint(
                 socket,
                 quic_config.server.clone(),
@@ -144,7 +144,7 @@ impl QuicPorts {
         for worker in workers.clone() {
             tokio::spawn(self.clone().accept(worker, open.clone()));
         }
-        self.ports().push(Port { address, workers, sockets: further, dispatch, open });
+        self.ports().push(QuicPort { address, workers, sockets: duplicates, dispatch, open });
         Ok(())
     }
 
@@ -174,16 +174,19 @@ impl QuicPorts {
     ///
     /// # Errors
     /// The system's I/O error.
-    pub(crate) fn bequeath(
+    pub(crate) fn export_to(
         &self,
         inherited: &mut InheritedState,
         ring: Option<&Ring>,
     ) -> io::Result<()> {
         for port in self.ports().iter().filter(|port| port.open.load(Ordering::Relaxed)) {
             let sockets = port.sockets.iter().map(UdpSocket::try_clone);
-            let given = inherited.ports.iter_mut().find(|given| given.address == port.address);
-            if let Some(given) = given {
-                given.udp = sockets.collect::<Result<_, _>>()?;
+            let inherited_port = inherited
+                .ports
+                .iter_mut()
+                .find(|inherited_port| inherited_port.address == port.address);
+            if let Some(inherited_port) = inherited_port {
+                inherited_port.udp = sockets.collect::<Result<_, _>>()?;
             }
         }
         let (ours, theirs) = StdUnixStream::pair()?;
@@ -196,10 +199,10 @@ impl QuicPorts {
 
     /// Leaves the sockets to the successor, which relays the packets of this process's connections.
     /// If the successor dies, this process reads the sockets again.
-    pub(crate) fn leave(self: &Arc<Self>) {
-        self.left.send_replace(true);
+    pub(crate) fn hand_over(self: &Arc<Self>) {
+        self.handed_over.send_replace(true);
         for port in self.ports().iter() {
-            port.dispatch.leave(true);
+            port.dispatch.set_handed_over(true);
         }
         let stream = self.packets.lock().unwrap_or_else(PoisonError::into_inner).take();
         let stream = stream.and_then(|stream| UnixStream::from_std(stream).ok());
@@ -216,31 +219,31 @@ impl QuicPorts {
             }
             // Not earlier: without the register, new connections are ignored.
             quic_ports.handshakes.shared.gate.without_successor().await;
-            quic_ports.stay();
+            quic_ports.take_back();
         });
     }
 
     /// Reads the sockets again, because there is no successor any more.
-    fn stay(&self) {
+    fn take_back(&self) {
         for port in self.ports().iter() {
-            port.dispatch.leave(false);
+            port.dispatch.set_handed_over(false);
         }
-        self.left.send_replace(false);
+        self.handed_over.send_replace(false);
     }
 
     /// Waits until this process reads the sockets.
-    pub(crate) async fn has_sockets(&self) {
+    pub(crate) async fn wait_for_sockets(&self) {
         // Cannot fail: the sender lives as long as `self`.
-        let _ = self.left.subscribe().wait_for(|left| !left).await;
+        let _ = self.handed_over.subscribe().wait_for(|handed_over| !handed_over).await;
     }
 
     /// Whether the previous process still serves connections.
     pub(crate) fn has_predecessor(&self) -> bool {
-        self.before.as_ref().is_some_and(|before| !before.is_gone())
+        self.predecessor.as_ref().is_some_and(|predecessor| !predecessor.has_ended())
     }
 
     /// Applies a new configuration to the endpoints: tokens, buffers, limits.
-    pub(crate) fn take_up(
+    pub(crate) fn apply_config(
         &self,
         quic_config: Option<&QuicConfig>,
         http3: &firstflight_config::Http3Settings,
@@ -254,17 +257,18 @@ impl QuicPorts {
 
     async fn accept(self: Arc<Self>, worker: Worker, open: Arc<AtomicBool>) {
         let shared = &self.handshakes.shared;
-        let stop = shared.shutdown.subscribe();
+        let stages = shared.shutdown.subscribe();
         while let Some(incoming) = worker.endpoint.accept().await {
-            let stage = *stop.borrow();
-            let handed_over = shared.gate.has_successor();
-            if stage >= Stop::Leave || !open.load(Ordering::Relaxed) || handed_over {
+            let stage = *stages.borrow();
+            let has_successor = shared.gate.has_successor();
+            if stage >= ShutdownStage::HandedOver || !open.load(Ordering::Relaxed) || has_successor
+            {
                 worker.forget(&incoming);
                 match stage {
                     // The client retransmits to the successor, or to this process if it gets the
                     // register back.
-                    Stop::Leave => incoming.ignore(),
-                    _ if handed_over => incoming.ignore(),
+                    ShutdownStage::HandedOver => incoming.ignore(),
+                    _ if has_successor => incoming.ignore(),
                     _ => {
                         shared.observers.metrics.quic.refused.count(QuicRefusal::Refused);
                         incoming.refuse();
@@ -272,28 +276,28 @@ impl QuicPorts {
                 }
                 continue;
             }
-            self.begin(&worker, incoming, &stop);
+            self.start(&worker, incoming, &stages);
         }
     }
 
-    fn begin(
+    fn start(
         self: &Arc<Self>,
         worker: &Worker,
         incoming: quinn::Incoming,
-        stop: &watch::Receiver<Stop>,
+        stage: &watch::Receiver<ShutdownStage>,
     ) {
         let counts = &self.handshakes.shared.observers.metrics.quic;
-        let permit = match self.limiter.enter(incoming.remote_address_validated()) {
-            Admission::Handshake(permit) => permit,
-            Admission::Retry => {
-                counts.refused.count(QuicRefusal::Retry);
+        let permit = match self.limiter.admit(incoming.remote_address_validated()) {
+            HandshakeAdmission::Handshake(permit) => permit,
+            HandshakeAdmission::Retry => {
+                counts.turned_away.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
                 // Cannot fail: the address is not validated.
                 let _ = incoming.retry();
                 return;
             }
-            Admission::Ignore => {
-                counts.refused.count(QuicRefusal::Overload);
+            HandshakeAdmission::Ignore => {
+                counts.turned_away.count(QuicRefusal::Rush);
                 worker.forget(&incoming);
                 return incoming.ignore();
             }
@@ -312,7 +316,7 @@ impl QuicPorts {
         let port = worker.endpoint.local_addr().map_or(0, |address| address.port());
         let initials = worker.initials.clone();
         let new = NewConnection { incoming, permit, initials, port };
-        let serving = quic::serve(self.handshakes.clone(), new, stop.clone());
+        let serving = quic::serve(self.handshakes.clone(), new, stage.clone());
         tokio::spawn(async move {
             if let Err(error) = serving.await {
                 debug!("{client}: {error}");
@@ -328,8 +332,8 @@ impl QuicPorts {
 
     /// Does periodic work, about once a second: logs the end of an overload and drops closed ports
     /// without connections.
-    pub(crate) fn look(&self) {
-        self.limiter.look();
+    pub(crate) fn maintain(&self) {
+        self.limiter.log_recovery();
         self.ports().retain(|port| {
             let used = port.open.load(Ordering::Relaxed) || port.connections() > 0;
             if !used {
@@ -357,12 +361,12 @@ impl QuicPorts {
         self.ports().iter().flat_map(|port| port.workers.clone()).collect()
     }
 
-    fn ports(&self) -> MutexGuard<'_, Vec<Port>> {
+    fn ports(&self) -> MutexGuard<'_, Vec<QuicPort>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Port {
+impl QuicPort {
     fn connections(&self) -> usize {
         self.workers.iter().map(|worker| worker.endpoint.open_connections()).sum()
     }

@@ -27,12 +27,12 @@ use crate::handshake::initials::InitialPackets;
 pub(crate) struct DatagramDispatch {
     steering: Steering,
     /// The previous process, and the port's address.
-    before: Option<(Arc<Predecessor>, SocketAddr)>,
+    predecessor: Option<(Arc<Predecessor>, SocketAddr)>,
     /// Whether the successor reads the port's sockets.
-    left: AtomicBool,
-    to: Vec<Sender<Datagram>>,
+    handed_over: AtomicBool,
+    senders: Vec<Sender<Datagram>>,
     /// One receiver for each worker.
-    at: Vec<Mutex<Receiver<Datagram>>>,
+    receivers: Vec<Mutex<Receiver<Datagram>>>,
 }
 
 struct Datagram {
@@ -41,25 +41,26 @@ struct Datagram {
 }
 
 impl DatagramDispatch {
-    /// For the port at `address`. `before`: the previous process, if there is one.
+    /// For the port at `address`. `predecessor`: the previous process, if there is one.
     pub(crate) fn new(
         steering: Steering,
-        before: Option<Arc<Predecessor>>,
+        predecessor: Option<Arc<Predecessor>>,
         address: SocketAddr,
     ) -> Self {
-        let before = before.map(|before| (before, address));
-        let queues = (0..steering.workers()).map(|_| mpsc::channel(QUEUE));
-        let (to, at) = queues.map(|(to, at)| (to, Mutex::new(at))).unzip();
-        Self { steering, before, left: AtomicBool::new(false), to, at }
+        let predecessor = predecessor.map(|predecessor| (predecessor, address));
+        let queues = (0..steering.workers()).map(|_| mpsc::channel(QUEUE_LENGTH));
+        let (senders, receivers) =
+            queues.map(|(sender, receiver)| (sender, Mutex::new(receiver))).unzip();
+        Self { steering, predecessor, handed_over: AtomicBool::new(false), senders, receivers }
     }
 
     /// Leaves the sockets to the successor, or reads them again.
-    pub(crate) fn leave(&self, leave: bool) {
-        self.left.store(leave, Ordering::SeqCst);
-        if !leave {
+    pub(crate) fn set_handed_over(&self, handed_over: bool) {
+        self.handed_over.store(handed_over, Ordering::SeqCst);
+        if !handed_over {
             // Wakes the workers that wait only for their queue, so that they read their sockets
             // again.
-            for queue in &self.to {
+            for queue in &self.senders {
                 let _ =
                     queue.try_send(Datagram { meta: RecvMeta::default(), datagram: Vec::new() });
             }
@@ -67,35 +68,35 @@ impl DatagramDispatch {
     }
 
     /// Whether the successor reads the sockets.
-    pub(crate) fn is_left(&self) -> bool {
-        self.left.load(Ordering::SeqCst)
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::SeqCst)
     }
 
     /// Queues a datagram that the successor has relayed.
     pub(crate) fn deliver(&self, meta: RecvMeta, datagram: Vec<u8>) {
-        if let Some(queue) = self.to.get(usize::from(self.steering.worker(&datagram))) {
+        if let Some(queue) = self.senders.get(usize::from(self.steering.worker(&datagram))) {
             let _ = queue.try_send(Datagram { meta, datagram });
         }
     }
 
     /// Moves a worker's queued datagrams into the buffers. Returns how many; if 0, the task is
     /// woken by the next one.
-    pub(crate) fn poll_take(
+    pub(crate) fn poll_queued(
         &self,
         worker: u8,
         cx: &mut Context<'_>,
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> usize {
-        let Some(queue) = self.at.get(usize::from(worker)) else { return 0 };
+        let Some(queue) = self.receivers.get(usize::from(worker)) else { return 0 };
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken = 0;
         for (buffer, meta) in bufs.iter_mut().zip(meta) {
-            let Poll::Ready(Some(stray)) = queue.poll_recv(cx) else { break };
+            let Poll::Ready(Some(queued)) = queue.poll_recv(cx) else { break };
             // Each buffer is as long as the longest datagram.
-            let length = stray.datagram.len().min(buffer.len());
-            buffer[..length].copy_from_slice(&stray.datagram[..length]);
-            *meta = RecvMeta { len: length, stride: length, ..stray.meta };
+            let length = queued.datagram.len().min(buffer.len());
+            buffer[..length].copy_from_slice(&queued.datagram[..length]);
+            *meta = RecvMeta { len: length, stride: length, ..queued.meta };
             taken += 1;
         }
         taken
@@ -103,11 +104,11 @@ impl DatagramDispatch {
 
     /// Keeps a worker's own datagrams in the buffer and forwards the others. Datagrams for a full
     /// queue are dropped, as a socket would do.
-    pub(crate) fn sort(&self, worker: u8, buffer: &mut [u8], meta: &mut RecvMeta) {
+    pub(crate) fn dispatch(&self, worker: u8, buffer: &mut [u8], meta: &mut RecvMeta) {
         let stride = meta.stride.max(1);
         let Some(received) = buffer.get_mut(..meta.len) else { return };
         let stays = |datagram: &[u8]| {
-            self.steering.worker(datagram) == worker && self.of_before(datagram).is_none()
+            self.steering.worker(datagram) == worker && self.predecessor_of(datagram).is_none()
         };
         if received.chunks(stride).all(stays) {
             return;
@@ -116,13 +117,13 @@ impl DatagramDispatch {
         for at in (0..received.len()).step_by(stride) {
             let end = received.len().min(at + stride);
             let owner = self.steering.worker(&received[at..end]);
-            if let Some((before, port)) = self.of_before(&received[at..end]) {
-                before.pass(*port, meta, &received[at..end]);
+            if let Some((predecessor, port)) = self.predecessor_of(&received[at..end]) {
+                predecessor.relay(*port, meta, &received[at..end]);
             } else if owner == worker {
                 // Only the last datagram may be shorter, so the kept ones have the same stride.
                 received.copy_within(at..end, kept);
                 kept += end - at;
-            } else if let Some(queue) = self.to.get(usize::from(owner)) {
+            } else if let Some(queue) = self.senders.get(usize::from(owner)) {
                 let datagram = received[at..end].to_vec();
                 let _ = queue.try_send(Datagram { meta: *meta, datagram });
             }
@@ -131,13 +132,13 @@ impl DatagramDispatch {
     }
 
     /// The previous process, if a datagram belongs to one of its connections.
-    fn of_before(&self, datagram: &[u8]) -> Option<&(Arc<Predecessor>, SocketAddr)> {
-        self.before.as_ref().filter(|(before, _)| before.has(datagram))
+    fn predecessor_of(&self, datagram: &[u8]) -> Option<&(Arc<Predecessor>, SocketAddr)> {
+        self.predecessor.as_ref().filter(|(predecessor, _)| predecessor.owns(datagram))
     }
 }
 
 /// A few bursts of 64 merged datagrams.
-const QUEUE: usize = 256;
+const QUEUE_LENGTH: usize = 256;
 
 /// The UDP socket of a worker.
 pub(crate) struct WorkerSocket {
@@ -157,17 +158,17 @@ impl WorkerSocket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        match self.dispatch.poll_take(self.worker, cx, bufs, meta) {
+        match self.dispatch.poll_queued(self.worker, cx, bufs, meta) {
             0 => {}
             taken => return Poll::Ready(Ok(taken)),
         }
-        if self.dispatch.is_left() {
+        if self.dispatch.is_handed_over() {
             // The successor reads the socket. The queue wakes this task.
             return Poll::Pending;
         }
         let count = ready!(self.poll_socket(cx, bufs, meta))?;
         for (buffer, meta) in bufs.iter_mut().zip(meta).take(count) {
-            self.dispatch.sort(self.worker, buffer, meta);
+            self.dispatch.dispatch(self.worker, buffer, meta);
         }
         Poll::Ready(Ok(count))
     }
@@ -208,7 +209,7 @@ impl AsyncUdpSocket for WorkerSocket {
             let received = buffer.get(..meta.len).unwrap_or_default();
             // The kernel may have merged datagrams (GRO).
             for datagram in received.chunks(meta.stride.max(1)) {
-                initials.see(meta.addr, datagram);
+                initials.record(meta.addr, datagram);
             }
         }
         Poll::Ready(Ok(count))
@@ -264,7 +265,7 @@ mod tests {
         let mut bufs = buffers.each_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut metas = [RecvMeta::default(); 4];
         let mut cx = Context::from_waker(Waker::noop());
-        let count = dispatch.poll_take(worker, &mut cx, &mut bufs, &mut metas);
+        let count = dispatch.poll_queued(worker, &mut cx, &mut bufs, &mut metas);
         let taken = buffers.iter().zip(metas).take(count);
         taken.map(|(buffer, meta)| buffer[..meta.len].to_vec()).collect()
     }
@@ -281,7 +282,7 @@ mod tests {
         ];
         let mut buffer = sent.concat();
         let mut meta = meta(buffer.len(), 40);
-        dispatch.sort(1, &mut buffer, &mut meta);
+        dispatch.dispatch(1, &mut buffer, &mut meta);
         let kept = [&sent[0][..], &sent[2], &sent[4]].concat();
         assert_eq!((&buffer[..meta.len], meta.stride), (&kept[..], 40));
         assert_eq!(taken(&dispatch, 2), [sent[1].clone()]);
@@ -293,14 +294,14 @@ mod tests {
     fn what_is_all_a_workers_own_stays_as_it_is() {
         let dispatch = dispatch(4);
         let mut buffer = [datagram(2, "a", 30), datagram(2, "b", 30)].concat();
-        let before = buffer.clone();
+        let predecessor = buffer.clone();
         let mut meta = meta(60, 30);
-        dispatch.sort(2, &mut buffer, &mut meta);
-        assert_eq!((buffer, meta.len), (before, 60));
+        dispatch.dispatch(2, &mut buffer, &mut meta);
+        assert_eq!((buffer, meta.len), (predecessor, 60));
         // If all datagrams belong to others, the buffer is left empty, which quinn ignores.
         let mut buffer = datagram(2, "c", 30);
         let mut meta = RecvMeta { len: 30, stride: 30, ..meta };
-        dispatch.sort(0, &mut buffer, &mut meta);
+        dispatch.dispatch(0, &mut buffer, &mut meta);
         assert_eq!(meta.len, 0);
         assert_eq!(taken(&dispatch, 2).len(), 1);
     }
@@ -308,11 +309,11 @@ mod tests {
     #[test]
     fn a_full_queue_loses_datagrams_and_takes_no_more_memory() {
         let dispatch = dispatch(2);
-        for _ in 0..QUEUE + 10 {
+        for _ in 0..QUEUE_LENGTH + 10 {
             let mut buffer = datagram(1, "x", 30);
-            dispatch.sort(0, &mut buffer, &mut meta(30, 30));
+            dispatch.dispatch(0, &mut buffer, &mut meta(30, 30));
         }
         let counts = std::iter::repeat_with(|| taken(&dispatch, 1).len());
-        assert_eq!(counts.take_while(|count| *count > 0).sum::<usize>(), QUEUE);
+        assert_eq!(counts.take_while(|count| *count > 0).sum::<usize>(), QUEUE_LENGTH);
     }
 }

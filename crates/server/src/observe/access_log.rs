@@ -21,7 +21,7 @@ use crate::ServerError;
 /// A request, from its arrival to the end of its response. The field names are those of the JSON
 /// format.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Entry {
+pub(crate) struct AccessLogEntry {
     /// When the request arrived, RFC 3339 in UTC.
     pub time: jiff::Timestamp,
     /// The client's address and port.
@@ -88,7 +88,7 @@ pub(crate) struct AccessLog {
 }
 
 enum Message {
-    Entry(Box<Entry>),
+    Entry(Box<AccessLogEntry>),
     Reopen,
     End,
 }
@@ -115,7 +115,7 @@ impl AccessLog {
 
     /// Queues an entry without waiting. If the disk is too slow, entries are dropped, counted and
     /// reported.
-    pub(crate) fn entry(&self, entry: Entry) {
+    pub(crate) fn entry(&self, entry: AccessLogEntry) {
         if self.lines.try_send(Message::Entry(Box::new(entry))).is_err() {
             let lost = self.lost.fetch_add(1, Ordering::Relaxed);
             if lost.is_power_of_two() || lost == 0 {
@@ -144,7 +144,7 @@ impl AccessLog {
     }
 }
 
-impl Entry {
+impl AccessLogEntry {
     /// The line, including its line end.
     fn line(&self, format: LogFormat) -> String {
         match format {
@@ -226,7 +226,7 @@ fn write(
     format: LogFormat,
 ) {
     let mut out = BufWriter::new(out);
-    let mut failing = false;
+    let mut is_failing = false;
     loop {
         // Flushed whenever the queue is empty, so that a reader sees each line within a tenth of a
         // second.
@@ -234,7 +234,7 @@ fn write(
             Ok(message) => message,
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
-                note(out.flush(), &mut failing);
+                note(out.flush(), &mut is_failing);
                 match incoming.recv() {
                     Ok(message) => {
                         // Waking this thread delays the worker that queues a line, before its
@@ -249,27 +249,27 @@ fn write(
         };
         match message {
             Message::Entry(entry) => {
-                note(out.write_all(entry.line(format).as_bytes()), &mut failing);
+                note(out.write_all(entry.line(format).as_bytes()), &mut is_failing);
             }
             Message::Reopen => {
-                note(out.flush(), &mut failing);
+                note(out.flush(), &mut is_failing);
                 match target(path.as_ref()) {
-                    Ok(again) => out = BufWriter::new(again),
+                    Ok(reopened) => out = BufWriter::new(reopened),
                     Err(error) => warn!("cannot open the access log again: {error}"),
                 }
             }
             Message::End => break,
         }
     }
-    note(out.flush(), &mut failing);
+    note(out.flush(), &mut is_failing);
 }
 
 /// Logs the first of consecutive failures.
-fn note(result: io::Result<()>, failing: &mut bool) {
-    if let (Err(error), false) = (&result, *failing) {
+fn note(result: io::Result<()>, is_failing: &mut bool) {
+    if let (Err(error), false) = (&result, *is_failing) {
         warn!("cannot write the access log: {error}");
     }
-    *failing = result.is_err();
+    *is_failing = result.is_err();
 }
 
 /// How long the first line after a pause waits for others.
@@ -284,8 +284,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(target: &str) -> Entry {
-        Entry {
+    fn entry(target: &str) -> AccessLogEntry {
+        AccessLogEntry {
             time: jiff::Timestamp::UNIX_EPOCH,
             client: "192.0.2.1:5".to_owned(),
             method: "GET".to_owned(),
@@ -370,12 +370,13 @@ mod tests {
 
     #[test]
     fn a_clients_words_are_text_and_nothing_else() {
-        let words = "a\u{9b}2J\u{7f}\n\u{202e}b";
-        let entry = Entry { user_agent: Some(words.to_owned()), ..entry("/\u{202e}x") };
+        let user_agent = "a\u{9b}2J\u{7f}\n\u{202e}b";
+        let entry =
+            AccessLogEntry { user_agent: Some(user_agent.to_owned()), ..entry("/\u{202e}x") };
         let line = entry.line(LogFormat::Json);
         assert!(!line.trim_end_matches('\n').contains(is_unprintable), "{line:?}");
         let read: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(read["user_agent"], words);
+        assert_eq!(read["user_agent"], user_agent);
         assert!(entry.text().contains("/\\u{202e}x"), "{}", entry.text());
     }
 

@@ -9,23 +9,23 @@ use firstflight_telemetry::otlp::{Span, TraceContext};
 use firstflight_tls::Version;
 
 use crate::context::ConnectionFacts;
-use crate::context::memory::Budget;
+use crate::context::memory::MemoryBudget;
 use crate::observe::Observers;
 use crate::observe::metrics::ConnectionMetrics;
-use crate::observe::trace::wall;
+use crate::observe::trace::system_time;
 
 /// Observes one connection and its requests.
 pub(crate) struct ConnectionObserver {
     pub(crate) observers: Arc<Observers>,
-    pub(crate) memory: Arc<Budget>,
+    pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) facts: ConnectionFacts,
     pub(crate) metrics: ConnectionMetrics,
     pub(crate) timeline: Timeline,
     /// The number of requests received, and of those whose response has not ended.
-    pub(crate) seen: AtomicU64,
+    pub(crate) received: AtomicU64,
     pub(crate) running: AtomicUsize,
     /// The number of responses with a part that the client has not accepted yet.
-    pub(crate) offered: AtomicUsize,
+    pub(crate) unsent: AtomicUsize,
 }
 
 impl ConnectionObserver {
@@ -33,7 +33,7 @@ impl ConnectionObserver {
     /// requested and settled.
     pub(crate) fn new(
         observers: Arc<Observers>,
-        memory: Arc<Budget>,
+        memory: Arc<MemoryBudget>,
         facts: ConnectionFacts,
         metrics: ConnectionMetrics,
         claim: Option<(Instant, Instant)>,
@@ -49,9 +49,9 @@ impl ConnectionObserver {
             memory,
             facts,
             metrics,
-            seen: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             running: AtomicUsize::new(0),
-            offered: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
         }
     }
 
@@ -70,7 +70,8 @@ impl ConnectionObserver {
     /// Adds the handshake to the first request's trace, once both are complete. `over`: the
     /// connection ends, and nothing more can be added.
     pub(crate) fn trace_handshake(&self, over: bool) {
-        let (Some(tracer), Some(context)) = (&self.observers.tracer, self.timeline.tell(over))
+        let (Some(tracer), Some(context)) =
+            (&self.observers.tracer, self.timeline.take_trace(over))
         else {
             return;
         };
@@ -80,7 +81,7 @@ impl ConnectionObserver {
         let (facts, tls) = (&self.facts, &self.facts.tls);
         let ended = self.timeline.completed_at();
         let part = |name, times: (Instant, Instant)| {
-            Span::part(context, name, (wall(times.0), wall(times.1)))
+            Span::part(context, name, (system_time(times.0), system_time(times.1)))
         };
         let times = (self.timeline.accepted_at, ended.unwrap_or_else(Instant::now));
         let span = part("tls.handshake", times)
@@ -110,7 +111,7 @@ pub(crate) struct Timeline {
     pub(crate) claim: Option<(Instant, Instant)>,
     completed_at: OnceLock<Instant>,
     trace: OnceLock<TraceContext>,
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 impl Timeline {
@@ -120,12 +121,12 @@ impl Timeline {
             claim,
             completed_at: OnceLock::new(),
             trace: OnceLock::new(),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
         }
     }
 
     /// Sets the first request's trace.
-    pub(crate) fn belongs_to(&self, context: &TraceContext) {
+    pub(crate) fn set_trace(&self, context: &TraceContext) {
         let _ = self.trace.set(context.clone());
     }
 
@@ -141,10 +142,10 @@ impl Timeline {
 
     /// The first request's trace, returned once: when the handshake is complete and a request has
     /// arrived, or at the connection's end (`over`).
-    pub(crate) fn tell(&self, over: bool) -> Option<&TraceContext> {
+    pub(crate) fn take_trace(&self, over: bool) -> Option<&TraceContext> {
         let trace = self.trace.get()?;
         let ready = over || self.completed_at.get().is_some();
-        (ready && !self.told.swap(true, Ordering::Relaxed)).then_some(trace)
+        (ready && !self.reported.swap(true, Ordering::Relaxed)).then_some(trace)
     }
 }
 
@@ -157,12 +158,12 @@ mod tests {
         let context = TraceContext::new_root(1.0);
         let timeline = Timeline::new(Instant::now(), None);
         timeline.complete();
-        assert!(timeline.tell(true).is_none(), "no request");
+        assert!(timeline.take_trace(true).is_none(), "no request");
         let timeline = Timeline::new(Instant::now(), None);
-        timeline.belongs_to(&context);
-        assert!(timeline.tell(false).is_none(), "no Finished");
+        timeline.set_trace(&context);
+        assert!(timeline.take_trace(false).is_none(), "no Finished");
         timeline.complete();
-        assert_eq!(timeline.tell(false), Some(&context));
-        assert!(timeline.tell(true).is_none(), "twice");
+        assert_eq!(timeline.take_trace(false), Some(&context));
+        assert!(timeline.take_trace(true).is_none(), "twice");
     }
 }

@@ -17,30 +17,30 @@ pub(crate) struct ConnectionMetrics {
     transport: Transport,
     accepted_at: Instant,
     /// Whether the handshake is complete, or none is expected.
-    settled: AtomicBool,
+    handshake_settled: AtomicBool,
     timed_out: AtomicBool,
-    answered: AtomicBool,
+    responded: AtomicBool,
 }
 
 /// Counts a request that waits for its connection's handshake.
 pub(crate) struct Hold<'a> {
-    visit: &'a ConnectionMetrics,
+    connection: &'a ConnectionMetrics,
     since: Instant,
     end: Option<HoldEnd>,
 }
 
 impl ConnectionMetrics {
     /// Counts a connection that was just accepted.
-    pub(crate) fn begin(metrics: &Arc<Metrics>, transport: Transport) -> Self {
+    pub(crate) fn start(metrics: &Arc<Metrics>, transport: Transport) -> Self {
         metrics.connections.accepted.count(transport);
         metrics.connections.active.increment(transport);
         Self {
             metrics: metrics.clone(),
             transport,
             accepted_at: Instant::now(),
-            settled: AtomicBool::new(false),
+            handshake_settled: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
-            answered: AtomicBool::new(false),
+            responded: AtomicBool::new(false),
         }
     }
 
@@ -54,8 +54,8 @@ impl ConnectionMetrics {
 
     /// No handshake is expected: the client was sent a Retry, was refused, or uses HTTP without
     /// TLS.
-    pub(crate) fn has_no_handshake(&self) {
-        self.settled.store(true, Ordering::Relaxed);
+    pub(crate) fn expect_no_handshake(&self) {
+        self.handshake_settled.store(true, Ordering::Relaxed);
     }
 
     /// A time limit ends the connection.
@@ -92,14 +92,14 @@ impl ConnectionMetrics {
 
     /// The client's Finished is verified.
     pub(crate) fn complete(&self, facts: &Handshake, early: bool) {
-        self.settled.store(true, Ordering::Relaxed);
+        self.handshake_settled.store(true, Ordering::Relaxed);
         let labels = (version(facts.version), kind(facts, early), self.transport);
         self.metrics.handshakes.seconds.time(labels, self.accepted_at.elapsed());
     }
 
     /// A response's head is ready.
     pub(crate) fn response(&self, facts: &Handshake, early: bool) {
-        if !self.answered.swap(true, Ordering::Relaxed) {
+        if !self.responded.swap(true, Ordering::Relaxed) {
             let labels = (kind(facts, early), self.transport);
             self.metrics.handshakes.first_response.time(labels, self.accepted_at.elapsed());
         }
@@ -107,8 +107,8 @@ impl ConnectionMetrics {
 
     /// Starts to hold a request.
     pub(crate) fn hold(&self) -> Hold<'_> {
-        self.metrics.early_data.holding.increment(());
-        Hold { visit: self, since: Instant::now(), end: None }
+        self.metrics.early_data.holding.begin(());
+        Hold { connection: self, since: Instant::now(), end: None }
     }
 }
 
@@ -117,7 +117,8 @@ impl Drop for ConnectionMetrics {
         let counts = &self.metrics.connections;
         counts.active.end(self.transport);
         // An early response may end a connection before the client's Finished.
-        let is_done = self.settled.load(Ordering::Relaxed) || self.answered.load(Ordering::Relaxed);
+        let is_done = self.handshake_settled.load(Ordering::Relaxed)
+            || self.responded.load(Ordering::Relaxed);
         if !is_done {
             let reason = match self.timed_out.load(Ordering::Relaxed) {
                 true => HandshakeFailure::Timeout,
@@ -141,8 +142,8 @@ impl Hold<'_> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        let counts = &self.visit.metrics.early_data;
-        let end = self.end.unwrap_or(match self.visit.timed_out.load(Ordering::Relaxed) {
+        let counts = &self.connection.metrics.early_data;
+        let end = self.end.unwrap_or(match self.connection.timed_out.load(Ordering::Relaxed) {
             true => HoldEnd::Timeout,
             false => HoldEnd::Disconnected,
         });
@@ -171,7 +172,7 @@ fn kind(facts: &Handshake, early: bool) -> HandshakeKind {
 /// Counts one request. Dropped when the request has ended.
 pub(crate) struct RequestMetrics {
     metrics: Arc<Metrics>,
-    began: Instant,
+    started_at: Instant,
     protocol: Protocol,
     method: Method,
     early: Early,
@@ -180,12 +181,12 @@ pub(crate) struct RequestMetrics {
 
 impl RequestMetrics {
     /// Counts a request that just arrived. `protocol`: as in the access log.
-    pub(crate) fn begin(metrics: &Arc<Metrics>, protocol: &str, method: &str, early: bool) -> Self {
+    pub(crate) fn start(metrics: &Arc<Metrics>, protocol: &str, method: &str, early: bool) -> Self {
         let protocol = self::protocol(protocol);
         metrics.requests.active.increment(protocol);
         Self {
             metrics: metrics.clone(),
-            began: Instant::now(),
+            started_at: Instant::now(),
             protocol,
             method: Method::of(method),
             early: if early { Early::Ran } else { Early::No },
@@ -210,7 +211,7 @@ impl Drop for RequestMetrics {
         let requests = &self.metrics.requests;
         requests.active.decrement(self.protocol);
         requests.ended.count((self.protocol, self.method, Status::of(self.status), self.early));
-        requests.seconds.time((self.protocol, self.early), self.began.elapsed());
+        requests.seconds.time((self.protocol, self.early), self.started_at.elapsed());
     }
 }
 

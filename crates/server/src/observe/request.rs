@@ -12,9 +12,9 @@ use firstflight_telemetry::otlp::{Span, SpanStatus};
 use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::context::memory::{self, Charge};
+use crate::context::memory::{self, MemoryCharge};
 use crate::context::{BodyError, ResponseBody};
-use crate::observe::access_log::Entry;
+use crate::observe::access_log::AccessLogEntry;
 use crate::observe::connection::ConnectionObserver;
 use crate::observe::metrics::RequestMetrics;
 use crate::observe::trace::{RequestTrace, UpstreamNotes};
@@ -23,21 +23,21 @@ use crate::observe::trace::{RequestTrace, UpstreamNotes};
 /// even if the connection fails, and its trace ends.
 pub(crate) struct RequestRecord {
     connection: Arc<ConnectionObserver>,
-    began: Instant,
+    started_at: Instant,
     metrics: RequestMetrics,
-    entry: Option<Entry>,
+    entry: Option<AccessLogEntry>,
     trace: Option<RequestTrace>,
     upstream: UpstreamNotes,
     /// Bytes read from the request's body.
     read: Arc<AtomicU64>,
     /// The facts for the trace, which the log entry has too.
-    facts: Facts,
+    facts: TraceFacts,
     /// The memory that the request holds; `None` if the limit was reached.
-    charge: Option<Charge>,
+    charge: Option<MemoryCharge>,
 }
 
 /// The facts that are known when a request arrives.
-pub(crate) struct Head<'a> {
+pub(crate) struct RequestHead<'a> {
     pub(crate) method: &'a str,
     /// Path and query.
     pub(crate) target: &'a str,
@@ -48,7 +48,7 @@ pub(crate) struct Head<'a> {
 
 /// The facts for a request's trace.
 #[derive(Default)]
-struct Facts {
+struct TraceFacts {
     method: String,
     path: String,
     host: Option<String>,
@@ -60,16 +60,16 @@ struct Facts {
 }
 
 impl RequestRecord {
-    pub(crate) fn begin(
+    pub(crate) fn start(
         connection: &Arc<ConnectionObserver>,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
         early: bool,
     ) -> Self {
-        let first = connection.seen.fetch_add(1, Ordering::Relaxed) == 0;
+        let first = connection.received.fetch_add(1, Ordering::Relaxed) == 0;
         connection.running.fetch_add(1, Ordering::Relaxed);
-        let trace = connection.observers.tracer.as_ref().map(|tracer| tracer.begin(head.headers));
+        let trace = connection.observers.tracer.as_ref().map(|tracer| tracer.start(head.headers));
         if let (true, Some(trace)) = (first, &trace) {
-            connection.timeline.belongs_to(trace.context());
+            connection.timeline.set_trace(trace.context());
         }
         // Strings are allocated only if there is a log, or if the trace is sampled.
         let entry = connection
@@ -79,15 +79,15 @@ impl RequestRecord {
             .is_some()
             .then(|| entry(connection, head, early, &trace));
         let sampled = trace.as_ref().is_some_and(RequestTrace::is_sampled);
-        let facts = if sampled { Facts::new(head, early) } else { Facts::default() };
+        let facts = if sampled { TraceFacts::new(head, early) } else { TraceFacts::default() };
         let metrics = &connection.observers.metrics;
-        let charge = connection.memory.open();
-        let fits = charge.grow(memory::of_request(head.target, head.headers));
+        let charge = connection.memory.charge();
+        let fits = charge.grow(memory::request_bytes(head.target, head.headers));
         Self {
             charge: fits.then_some(charge),
             connection: connection.clone(),
-            began: Instant::now(),
-            metrics: RequestMetrics::begin(metrics, head.protocol, head.method, early),
+            started_at: Instant::now(),
+            metrics: RequestMetrics::start(metrics, head.protocol, head.method, early),
             entry,
             trace,
             upstream: UpstreamNotes::default(),
@@ -103,7 +103,7 @@ impl RequestRecord {
 
     /// Reserves memory for an upstream connection. Returns false if the limit is reached.
     pub(crate) fn may_be_forwarded(&self) -> bool {
-        self.charge.as_ref().is_some_and(|charge| charge.grow(memory::UPSTREAM))
+        self.charge.as_ref().is_some_and(|charge| charge.grow(memory::UPSTREAM_CONNECTION_BYTES))
     }
 
     /// Records what the upstream does.
@@ -164,7 +164,7 @@ impl RequestRecord {
         self.change(|entry| entry.complete = true);
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut Entry)) {
+    fn change(&mut self, change: impl FnOnce(&mut AccessLogEntry)) {
         if let Some(entry) = &mut self.entry {
             change(entry);
         }
@@ -180,7 +180,7 @@ impl Drop for RequestRecord {
             (self.entry.take(), self.connection.observers.access_log.get())
         {
             entry.bytes_in = self.read.load(Ordering::Relaxed);
-            entry.duration_ms = milliseconds(self.began.elapsed());
+            entry.duration_ms = milliseconds(self.started_at.elapsed());
             if let Some(work) = &work {
                 entry.upstream = Some(work.server.clone());
                 entry.upstream_status = work.status;
@@ -196,14 +196,14 @@ impl Drop for RequestRecord {
             }
             let facts = std::mem::take(&mut self.facts);
             let (connection, name) = (&self.connection, facts.method.clone());
-            trace.whole(name, self.began, |span| facts.tell(span, connection));
+            trace.whole(name, self.started_at, |span| facts.annotate(span, connection));
             tracer.take(trace);
         }
     }
 }
 
-impl Facts {
-    fn new(head: &Head<'_>, early: bool) -> Self {
+impl TraceFacts {
+    fn new(head: &RequestHead<'_>, early: bool) -> Self {
         let path = head.target.split('?').next().unwrap_or_default();
         Self {
             method: head.method.to_owned(),
@@ -218,7 +218,7 @@ impl Facts {
 
     /// Adds the facts to the request's span, named by OpenTelemetry's conventions for HTTP. The
     /// query is left out because it may be confidential.
-    fn tell(self, mut span: Span, connection: &ConnectionObserver) -> Span {
+    fn annotate(self, mut span: Span, connection: &ConnectionObserver) -> Span {
         let tls = &connection.facts.tls;
         span.status = match self.status {
             Some(500..) | None => SpanStatus::Error,
@@ -251,14 +251,14 @@ impl Facts {
 
 fn entry(
     connection: &ConnectionObserver,
-    head: &Head<'_>,
+    head: &RequestHead<'_>,
     early: bool,
     trace: &Option<RequestTrace>,
-) -> Entry {
+) -> AccessLogEntry {
     let facts = &connection.facts.tls;
     let context = trace.as_ref().map(RequestTrace::context);
     let user_agent = head.headers.and_then(|headers| headers.get(header::USER_AGENT));
-    Entry {
+    AccessLogEntry {
         time: jiff::Timestamp::now(),
         client: connection.facts.client.to_string(),
         trace_id: context.map(|context| context.trace.to_string()),
@@ -329,7 +329,7 @@ pub(crate) struct RecordedBody {
     /// Missing bytes, if the length is known.
     left: Option<u64>,
     /// Whether a part of the body waits for the client.
-    offered: bool,
+    unsent: bool,
 }
 
 impl RecordedBody {
@@ -345,7 +345,7 @@ impl RecordedBody {
         if bodyless || body.is_end_stream() || left == Some(0) {
             record.complete();
         }
-        let mut this = Self { body, record: Some(record), left, offered: false };
+        let mut this = Self { body, record: Some(record), left, unsent: false };
         let ends = this.is_end_stream() || bodyless;
         this.offer(!ends);
         this
@@ -353,18 +353,18 @@ impl RecordedBody {
 
     /// The empty body of a response that opens a tunnel. The tunnel has the record.
     pub(crate) fn of_tunnel(body: ResponseBody) -> Self {
-        Self { body, record: None, left: Some(0), offered: false }
+        Self { body, record: None, left: Some(0), unsent: false }
     }
 
-    fn offer(&mut self, offered: bool) {
+    fn offer(&mut self, unsent: bool) {
         let Some(record) = &self.record else { return };
-        let count = &record.connection.offered;
-        match (self.offered, offered) {
+        let count = &record.connection.unsent;
+        match (self.unsent, unsent) {
             (false, true) => count.fetch_add(1, Ordering::Relaxed),
             (true, false) => count.fetch_sub(1, Ordering::Relaxed),
             _ => 0,
         };
-        self.offered = offered;
+        self.unsent = unsent;
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Events {
 }
 
 impl History {
-    pub(crate) fn begin() -> Self {
+    pub(crate) fn new() -> Self {
         let now = Timestamp::now();
         Self(Mutex::new(Events { started_at: now, loaded_at: now, last_reload: None }))
     }
@@ -58,18 +58,18 @@ impl History {
     /// Records a reload. `error`: why it failed.
     pub(crate) fn note_reload(&self, error: Option<String>) {
         let at = Timestamp::now();
-        let mut events = self.events();
+        let mut events = self.lock();
         if error.is_none() {
             events.loaded_at = at;
         }
         events.last_reload = Some(LastReload { at, error });
     }
 
-    pub(crate) fn so_far(&self) -> Events {
-        self.events().clone()
+    pub(crate) fn events(&self) -> Events {
+        self.lock().clone()
     }
 
-    fn events(&self) -> MutexGuard<'_, Events> {
+    fn lock(&self) -> MutexGuard<'_, Events> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,10 +91,10 @@ pub struct Replay {
 
 /// The most recent replays, in bounded memory.
 #[derive(Debug, Default)]
-pub(crate) struct Replays(Mutex<VecDeque<Entry>>);
+pub(crate) struct Replays(Mutex<VecDeque<ReplayRecord>>);
 
 #[derive(Debug)]
-struct Entry {
+struct ReplayRecord {
     /// The flight's client random, which is not shown to anybody.
     flight: [u8; 32],
     replay: Replay,
@@ -110,9 +110,9 @@ impl Replays {
         at: Timestamp,
     ) {
         let mut entries = self.entries();
-        let known = entries.iter().position(|entry| entry.flight == *flight);
-        let known = known.and_then(|place| entries.remove(place));
-        let mut entry = known.unwrap_or_else(|| Entry {
+        let index = entries.iter().position(|entry| entry.flight == *flight);
+        let index = index.and_then(|place| entries.remove(place));
+        let mut entry = index.unwrap_or_else(|| ReplayRecord {
             flight: *flight,
             replay: Replay {
                 first_at: at,
@@ -138,7 +138,7 @@ impl Replays {
         self.entries().iter().map(|entry| entry.replay.clone()).collect()
     }
 
-    fn entries(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+    fn entries(&self) -> MutexGuard<'_, VecDeque<ReplayRecord>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

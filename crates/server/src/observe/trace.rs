@@ -32,7 +32,7 @@ pub(crate) struct UpstreamNotes(Arc<Mutex<Option<UpstreamWork>>>);
 /// From the first attempt to the outcome of the last one.
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamWork {
-    pub(crate) began: Instant,
+    pub(crate) started_at: Instant,
     pub(crate) ended: Instant,
     /// The server of the last attempt.
     pub(crate) server: String,
@@ -53,12 +53,11 @@ impl Tracer {
 
     /// Starts the trace of a request with these fields. Continues the client's trace if the
     /// configuration trusts clients.
-    pub(crate) fn begin(&self, headers: Option<&HeaderMap>) -> RequestTrace {
-        let theirs = headers.filter(|_| self.settings.trust_traceparent).and_then(|headers| {
-            TraceContext::from_traceparent(headers.get(TRACEPARENT)?.to_str().ok()?)
-        });
-        let context =
-            theirs.unwrap_or_else(|| TraceContext::new_root(self.settings.traces_sampled));
+    pub(crate) fn start(&self, headers: Option<&HeaderMap>) -> RequestTrace {
+        let theirs = headers
+            .filter(|_| self.settings.trust_traceparent)
+            .and_then(|headers| TraceContext::of_parent(headers.get(TRACEPARENT)?.to_str().ok()?));
+        let context = theirs.unwrap_or_else(|| TraceContext::begin(self.settings.traces_sampled));
         RequestTrace { context, upstream: SpanId::random(), spans: Vec::new() }
     }
 
@@ -94,7 +93,7 @@ impl Tracer {
     /// Sends the queued spans.
     pub(crate) async fn flush(&self) {
         if let Some(exporter) = &self.exporter {
-            exporter.flush(LAST_SPANS).await;
+            exporter.flush(FLUSH_TIMEOUT).await;
         }
     }
 }
@@ -122,7 +121,7 @@ impl RequestTrace {
         shape: impl FnOnce(Span) -> Span,
     ) {
         if self.is_sampled() {
-            let times = (wall(times.0), wall(times.1));
+            let times = (system_time(times.0), system_time(times.1));
             self.spans.push(shape(Span::part(&self.context, name, times)));
         }
     }
@@ -130,7 +129,7 @@ impl RequestTrace {
     /// Adds the upstream's work.
     pub(crate) fn upstream(&mut self, work: &UpstreamWork) {
         let id = self.upstream;
-        self.part("upstream", (work.began, work.ended), |mut span| {
+        self.part("upstream", (work.started_at, work.ended), |mut span| {
             (span.id, span.kind) = (id, SpanKind::Client);
             let failed = work.status.is_none_or(|status| status >= 500);
             span.status = if failed { SpanStatus::Error } else { SpanStatus::Unset };
@@ -145,9 +144,14 @@ impl RequestTrace {
     }
 
     /// Adds the request's own span.
-    pub(crate) fn whole(&mut self, name: String, began: Instant, shape: impl FnOnce(Span) -> Span) {
+    pub(crate) fn whole(
+        &mut self,
+        name: String,
+        started_at: Instant,
+        shape: impl FnOnce(Span) -> Span,
+    ) {
         let (id, parent) = (self.context.span, self.context.parent);
-        self.part("request", (began, Instant::now()), |mut span| {
+        self.part("request", (started_at, Instant::now()), |mut span| {
             (span.id, span.parent, span.kind) = (id, parent, SpanKind::Server);
             span.name = name.into();
             shape(span)
@@ -160,12 +164,12 @@ impl Observer for UpstreamNotes {
     fn attempt(&self, attempt: &Attempt<'_>) {
         let (server, status) = (attempt.server, attempt.result.ok().map(|status| status.as_u16()));
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (began, attempts) = match &*notes {
-            Some(earlier) => (earlier.began, earlier.attempts + 1),
-            None => (attempt.started, 1),
+        let (started_at, attempts) = match &*notes {
+            Some(earlier) => (earlier.started_at, earlier.attempts + 1),
+            None => (attempt.began, 1),
         };
         let (ended, server) = (Instant::now(), server.to_owned());
-        *notes = Some(UpstreamWork { began, ended, server, status, attempts });
+        *notes = Some(UpstreamWork { started_at, ended, server, status, attempts });
     }
 }
 
@@ -178,14 +182,14 @@ impl UpstreamNotes {
 
 impl UpstreamWork {
     pub(crate) fn time(&self) -> Duration {
-        self.ended.duration_since(self.began)
+        self.ended.duration_since(self.started_at)
     }
 }
 
 /// Converts to wall-clock time, which collectors expect.
-pub(crate) fn wall(moment: Instant) -> SystemTime {
+pub(crate) fn system_time(moment: Instant) -> SystemTime {
     SystemTime::now() - moment.elapsed()
 }
 
 /// How long the last spans may take to be sent.
-const LAST_SPANS: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);

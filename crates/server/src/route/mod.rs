@@ -62,8 +62,8 @@ pub(crate) struct RequestMatch {
 
 impl Snapshot {
     /// Starts the pools' background tasks. Needs a tokio runtime.
-    pub(crate) fn begin(&self) {
-        self.pools.values().for_each(Pool::start);
+    pub(crate) fn start(&self) {
+        self.pools.values().for_each(Pool::begin);
     }
 
     /// The `Alt-Svc` field of responses over TCP, which offers HTTP/3 on the same port (RFC 7838
@@ -75,8 +75,8 @@ impl Snapshot {
     }
 
     /// Whether a site has this name. Without named sites, every host is known.
-    pub(crate) fn knows(&self, host: &str) -> bool {
-        self.sites.as_ref().is_none_or(|sites| sites.knows(host))
+    pub(crate) fn is_known_host(&self, host: &str) -> bool {
+        self.sites.as_ref().is_none_or(|sites| sites.is_known_host(host))
     }
 }
 

@@ -50,21 +50,21 @@ impl ReadySite {
         config: &ServerConfig,
         pools: &Pools,
     ) -> Result<Self, ServerError> {
-        let wrong = |error: firstflight_config::BadRulePath| setting(error.to_string());
+        let invalid = |error: firstflight_config::BadRulePath| setting(error.to_string());
         let fields = ResponseFields::new(&site.headers)?;
         let mut policy = config.early_data.policy.clone();
         let mut routes = Prefixes::default();
         for route in &site.routes {
             if let Some(mode) = route.early.mode {
-                policy = policy.rule(&route.path, mode).map_err(wrong)?;
+                policy = policy.rule(&route.path, mode).map_err(invalid)?;
             }
             let ready = ReadyRoute {
                 handler: Handler::new(&route.action, pools)?,
                 rules: RouteRules::new(&route.early),
-                fields: fields.and(&route.headers)?,
+                fields: fields.merge(&route.headers)?,
             };
-            if routes.insert(&route.path, Arc::new(ready)).map_err(wrong)?.is_some() {
-                return Err(twice(site, route));
+            if routes.insert(&route.path, Arc::new(ready)).map_err(invalid)?.is_some() {
+                return Err(duplicate_route(site, route));
             }
         }
         Ok(Self { policy, routes, fields })
@@ -151,7 +151,7 @@ impl Handler {
     }
 }
 
-fn twice(site: &Site, route: &Route) -> ServerError {
+fn duplicate_route(site: &Site, route: &Route) -> ServerError {
     let of = site.names.first().map(|name| format!(" of site {name}")).unwrap_or_default();
     setting(format!("two routes{of} have the path {:?}; remove one", route.path))
 }
@@ -181,7 +181,7 @@ impl ResponseFields {
     /// # Errors
     /// [`ConfigError::Setting`] for fields that only the server can set.
     pub(crate) fn new(fields: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
-        match fields.iter().find(|(name, _)| OURS.contains(name)) {
+        match fields.iter().find(|(name, _)| CONTROLLED_FIELDS.contains(name)) {
             Some((name, _)) => Err(ConfigError::Setting(format!(
                 "the field {name} cannot be set on responses, because the server sets it itself; \
                  remove it"
@@ -194,7 +194,7 @@ impl ResponseFields {
     ///
     /// # Errors
     /// As [`ResponseFields::new`].
-    pub(crate) fn and(&self, route: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
+    pub(crate) fn merge(&self, route: &[(HeaderName, HeaderValue)]) -> Result<Self, ConfigError> {
         let Self(mut fields) = Self::new(route)?;
         let others = self.0.iter().filter(|(name, _)| route.iter().all(|(ours, _)| ours != name));
         fields.extend(others.cloned());
@@ -213,7 +213,7 @@ impl ResponseFields {
 }
 
 /// Fields that describe the connection or the framing of a response.
-const OURS: [HeaderName; 8] = [
+const CONTROLLED_FIELDS: [HeaderName; 8] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::TE,
@@ -290,7 +290,7 @@ mod response_fields_tests {
     fn a_routes_fields_come_before_its_sites_and_both_before_the_answers() {
         let site = ResponseFields::new(&pairs(&[("x-a", "site"), ("x-b", "site"), ("server", "")]))
             .unwrap();
-        let route = site.and(&pairs(&[("x-b", "one"), ("x-b", "two")])).unwrap();
+        let route = site.merge(&pairs(&[("x-b", "one"), ("x-b", "two")])).unwrap();
         let mut headers = HeaderMap::new();
         for name in ["x-b", "x-b", "server", "x-c"] {
             headers.append(name, HeaderValue::from_static("upstream"));

@@ -110,7 +110,7 @@ impl Sites {
     }
 
     /// Whether a site has this name. Without named sites, every host is known.
-    pub(crate) fn knows(&self, host: &str) -> bool {
+    pub(crate) fn is_known_host(&self, host: &str) -> bool {
         self.names.is_empty() || self.names.find(host).is_some()
     }
 

@@ -22,13 +22,13 @@ use super::{Server, ServerState};
 use crate::ServerError;
 use crate::certificates::store::SharedCertificateStore;
 use crate::certificates::{CertificateSource, SiteCertificate, newer};
-use crate::context::{Stop, stopped};
+use crate::context::{ShutdownStage, wait_for_stage};
 use crate::handler::acme_challenge::AcmeChallenges;
 
 /// ACME certificates, for as long as the process lives.
 pub(crate) struct AcmeCertificates {
     responses: Answers,
-    shelf: SharedCertificateStore,
+    store: SharedCertificateStore,
     metrics: Arc<Metrics>,
     /// The certificates and the state of their orders.
     states: ArcSwap<Vec<CertificateState>>,
@@ -37,22 +37,22 @@ pub(crate) struct AcmeCertificates {
 
 /// The ACME settings and certificate names of a configuration.
 #[derive(Clone, PartialEq)]
-struct Wanted {
+struct WantedCertificates {
     config: AcmeConfig,
     names: Vec<Vec<String>>,
 }
 
 /// How a new configuration changes the ACME certificates.
-pub(crate) enum Change {
+pub(crate) enum CertificateChange {
     /// Nothing changes.
     None,
     /// Another manager takes over; `None`: there are no ACME certificates any more.
-    To(Option<Box<Opened>>),
+    Replace(Option<Box<OpenManager>>),
 }
 
 /// A manager that has restored certificates from disk and has not contacted the authority yet.
-pub(crate) struct Opened {
-    wanted: Wanted,
+pub(crate) struct OpenManager {
+    wanted: WantedCertificates,
     manager: Manager<SharedCertificateStore>,
     states: watch::Receiver<Vec<CertificateState>>,
 }
@@ -69,7 +69,7 @@ impl AcmeCertificates {
     ) -> Result<Self, ServerError> {
         Ok(Self {
             responses: Answers::new(),
-            shelf: SharedCertificateStore::new(&config.tickets.keys, store)?,
+            store: SharedCertificateStore::new(&config.tickets.keys, store)?,
             metrics: metrics.clone(),
             states: ArcSwap::default(),
             managed: Mutex::default(),
@@ -96,37 +96,40 @@ impl AcmeCertificates {
     ///
     /// # Errors
     /// [`ServerError::Acme`].
-    pub(crate) async fn open(&self, config: &ServerConfig) -> Result<Change, ServerError> {
+    pub(crate) async fn open(
+        &self,
+        config: &ServerConfig,
+    ) -> Result<CertificateChange, ServerError> {
         let wanted = wanted(config);
         let kept = self.managed.lock().await.as_ref().map(|managed| managed.wanted.clone());
         if wanted == kept {
-            return Ok(Change::None);
+            return Ok(CertificateChange::None);
         }
-        let Some(wanted) = wanted else { return Ok(Change::To(None)) };
-        let Wanted { config, names } = wanted.clone();
-        let (responses, shelf) = (self.responses.clone(), self.shelf.clone());
-        let open = move || Manager::new(config, names, responses, shelf);
+        let Some(wanted) = wanted else { return Ok(CertificateChange::Replace(None)) };
+        let WantedCertificates { config, names } = wanted.clone();
+        let (responses, store) = (self.responses.clone(), self.store.clone());
+        let open = move || Manager::new(config, names, responses, store);
         let manager = tokio::task::spawn_blocking(open).await;
         let manager = manager.map_err(|error| ServerError::Interrupted(error.to_string()))??;
         let states = manager.watch();
-        Ok(Change::To(Some(Box::new(Opened { wanted, manager, states }))))
+        Ok(CertificateChange::Replace(Some(Box::new(OpenManager { wanted, manager, states }))))
     }
 
     /// The states of all certificates after a change.
-    pub(crate) fn after(&self, change: &Change) -> Arc<Vec<CertificateState>> {
+    pub(crate) fn states_after(&self, change: &CertificateChange) -> Arc<Vec<CertificateState>> {
         match change {
-            Change::None => self.states(),
-            Change::To(None) => Arc::default(),
-            Change::To(Some(opened)) => Arc::new(opened.states.borrow().clone()),
+            CertificateChange::None => self.states(),
+            CertificateChange::Replace(None) => Arc::default(),
+            CertificateChange::Replace(Some(opened)) => Arc::new(opened.states.borrow().clone()),
         }
     }
 }
 
 /// The certificates that a configuration wants from an authority, if any.
-fn wanted(config: &ServerConfig) -> Option<Wanted> {
+fn wanted(config: &ServerConfig) -> Option<WantedCertificates> {
     let names = config.acme_names();
     let acme = config.acme.clone().filter(|_| !names.is_empty())?;
-    Some(Wanted { config: acme, names })
+    Some(WantedCertificates { config: acme, names })
 }
 
 impl Server {
@@ -139,8 +142,8 @@ impl Server {
     pub async fn restore_certificates(&self) -> Result<(), ServerError> {
         let config = self.state.config.lock().await.clone();
         let change = self.state.acme.open(&config).await?;
-        self.state.keep_certificates(change).await;
-        self.state.show_certificates().await
+        self.state.replace_manager(change).await;
+        self.state.install_issued().await
     }
 }
 
@@ -160,7 +163,7 @@ impl ServerState {
     ///
     /// # Errors
     /// [`ServerError`]: an issued certificate is unusable. The previous ones stay installed.
-    pub(crate) async fn show_certificates(self: &Arc<Self>) -> Result<(), ServerError> {
+    pub(crate) async fn install_issued(self: &Arc<Self>) -> Result<(), ServerError> {
         let config = self.config.lock().await;
         let (before, states) = (self.shared.snapshot(), self.acme.states());
         if before.certificates.iter().all(|one| newer(&states, one).is_none()) {
@@ -170,8 +173,8 @@ impl ServerState {
         let renew = move || state.builder.with_issued(&before, &same, &states);
         let renewed = tokio::task::spawn_blocking(renew).await;
         let snapshot = renewed.map_err(|error| ServerError::Interrupted(error.to_string()))??;
-        self.quic_ports.take_up(snapshot.quic.as_ref(), &config.http3);
-        snapshot.begin();
+        self.quic_ports.apply_config(snapshot.quic.as_ref(), &config.http3);
+        snapshot.start();
         self.shared.snapshot.store(Arc::new(snapshot));
         Ok(())
     }
@@ -179,17 +182,17 @@ impl ServerState {
 
 /// A manager that is open or running.
 struct ManagedCertificates {
-    wanted: Wanted,
-    stage: Stage,
+    wanted: WantedCertificates,
+    stage: ManagerState,
 }
 
-enum Stage {
+enum ManagerState {
     /// Contacts nobody yet: the authority validates over connections, which the server does not
     /// accept yet.
-    Open(Box<Opened>),
-    Runs {
+    Open(Box<OpenManager>),
+    Running {
         /// Stops the manager when it is dropped.
-        end: oneshot::Sender<()>,
+        stop: oneshot::Sender<()>,
         manager: JoinHandle<()>,
         follower: JoinHandle<()>,
     },
@@ -197,12 +200,12 @@ enum Stage {
 
 impl ServerState {
     /// Replaces the manager. The snapshot with the certificates that it has restored is built
-    /// before, from [`AcmeCertificates::after`].
-    pub(crate) async fn keep_certificates(self: &Arc<Self>, change: Change) {
-        let Change::To(opened) = change else { return };
+    /// before, from [`AcmeCertificates::states_after`].
+    pub(crate) async fn replace_manager(self: &Arc<Self>, change: CertificateChange) {
+        let CertificateChange::Replace(opened) = change else { return };
         let mut managed = self.acme.managed.lock().await;
         if let Some(before) = managed.take() {
-            before.end().await;
+            before.stop().await;
         }
         let states = opened.as_ref().map(|opened| opened.states.borrow().clone());
         self.acme.states.store(Arc::new(states.unwrap_or_default()));
@@ -211,7 +214,7 @@ impl ServerState {
         let wanted = opened.wanted.clone();
         let stage = match *self.serving.borrow() {
             true => self.run(*opened),
-            false => Stage::Open(opened),
+            false => ManagerState::Open(opened),
         };
         *managed = Some(ManagedCertificates { wanted, stage });
     }
@@ -221,7 +224,7 @@ impl ServerState {
         let mut managed = self.acme.managed.lock().await;
         if let Some(ManagedCertificates { wanted, stage }) = managed.take() {
             let stage = match stage {
-                Stage::Open(opened) => self.run(*opened),
+                ManagerState::Open(opened) => self.run(*opened),
                 runs => runs,
             };
             *managed = Some(ManagedCertificates { wanted, stage });
@@ -231,33 +234,33 @@ impl ServerState {
     /// Stops ordering. An unfinished order is left to the next process.
     pub(crate) async fn stop_orders(&self) {
         if let Some(managed) = self.acme.managed.lock().await.take() {
-            managed.end().await;
+            managed.stop().await;
         }
     }
 
-    fn run(self: &Arc<Self>, opened: Opened) -> Stage {
-        let Opened { manager, states, .. } = opened;
-        let (end, ended) = oneshot::channel::<()>();
-        let mut stop = self.shared.shutdown.subscribe();
+    fn run(self: &Arc<Self>, opened: OpenManager) -> ManagerState {
+        let OpenManager { manager, states, .. } = opened;
+        let (stop, ended) = oneshot::channel::<()>();
+        let mut stage = self.shared.shutdown.subscribe();
         let manager = tokio::spawn(manager.run(async move {
             tokio::select! {
                 _ = ended => {}
-                () = stopped(&mut stop, Stop::Announced) => {}
+                () = wait_for_stage(&mut stage, ShutdownStage::Announced) => {}
             }
         }));
         let follower = tokio::spawn(follow(self.clone(), states));
-        Stage::Runs { end, manager, follower }
+        ManagerState::Running { stop, manager, follower }
     }
 }
 
 impl ManagedCertificates {
-    async fn end(self) {
-        let Stage::Runs { end, manager, follower } = self.stage else { return };
+    async fn stop(self) {
+        let ManagerState::Running { stop, manager, follower } = self.stage else { return };
         // First, because the caller may hold the lock on the configuration, which the follower
         // waits for.
         follower.abort();
-        drop(end);
-        if timeout(ORDER_END_TIMEOUT, manager).await.is_err() {
+        drop(stop);
+        if timeout(MANAGER_STOP_TIMEOUT, manager).await.is_err() {
             warn!("an ACME order did not stop in time; it is abandoned");
         }
     }
@@ -265,34 +268,34 @@ impl ManagedCertificates {
 
 /// Installs what a manager publishes, until the manager has ended.
 async fn follow(state: Arc<ServerState>, mut states: watch::Receiver<Vec<CertificateState>>) {
-    let mut stop = state.shared.shutdown.subscribe();
+    let mut stage = state.shared.shutdown.subscribe();
     let mut failure = None;
     loop {
         let now = states.borrow_and_update().clone();
         state.acme.states.store(Arc::new(now));
-        let shown = state.show_certificates().await;
-        let error = shown.as_ref().err().map(ToString::to_string);
+        let installed = state.install_issued().await;
+        let error = installed.as_ref().err().map(ToString::to_string);
         if let (Some(error), true) = (&error, error != failure) {
             warn!("{error}; the previous certificates stay in use until that is fixed");
         }
         failure = error;
-        let goes_on = async {
-            match shown {
+        let continues = async {
+            match installed {
                 Ok(()) => states.changed().await.is_ok(),
-                Err(_) => !matches!(timeout(RETRY, states.changed()).await, Ok(Err(_))),
+                Err(_) => !matches!(timeout(RETRY_INTERVAL, states.changed()).await, Ok(Err(_))),
             }
         };
-        let goes_on = tokio::select! {
-            goes_on = goes_on => goes_on,
-            () = stopped(&mut stop, Stop::Now) => false,
+        let continues = tokio::select! {
+            continues = continues => continues,
+            () = wait_for_stage(&mut stage, ShutdownStage::Abort) => false,
         };
-        if !goes_on {
+        if !continues {
             return;
         }
     }
 }
 
-fn log_certificates(opened: &Opened) {
+fn log_certificates(opened: &OpenManager) {
     for state in &*opened.states.borrow() {
         let names = state.names.join(", ");
         match &state.issued {
@@ -307,7 +310,7 @@ fn log_certificates(opened: &Opened) {
 }
 
 /// How long a manager has to stop; it needs three seconds at most.
-const ORDER_END_TIMEOUT: Duration = Duration::from_secs(5);
+const MANAGER_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time between attempts to build a snapshot, for example while another file is unusable.
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);

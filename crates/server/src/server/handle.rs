@@ -14,9 +14,9 @@ use tracing::warn;
 use super::{Server, ServerState};
 use crate::ServerError;
 use crate::certificates::SiteCertificate;
-use crate::context::{Stop, now};
+use crate::context::{ShutdownStage, now};
 use crate::handoff::InheritedState;
-use crate::handoff::register::{self, HandOverError};
+use crate::handoff::register::{self, HandoverError};
 use crate::handshake::tickets::TicketRing;
 use crate::observe::status::Replay;
 use crate::observe::status::{Events, Status};
@@ -56,7 +56,7 @@ impl ServerHandle {
     /// [`ServerError`]: the new configuration is invalid, or changes something that cannot change
     /// while the process runs. The old one stays in use as a whole.
     pub async fn reload(&self, config: ServerConfig) -> Result<(), ServerError> {
-        let outcome = self.take_up(Some(config)).await;
+        let outcome = self.apply(Some(config)).await;
         match &outcome {
             Ok(()) => self.note_reload(None),
             Err(error) => self.note_reload(Some(error.to_string())),
@@ -70,7 +70,7 @@ impl ServerHandle {
     /// # Errors
     /// [`ServerError`]. What is in use stays.
     pub(crate) async fn rebuild(&self) -> Result<(), ServerError> {
-        self.take_up(None).await
+        self.apply(None).await
     }
 
     /// Records that a configuration could not be loaded, and why.
@@ -87,11 +87,11 @@ impl ServerHandle {
 
     /// The state of the server.
     pub fn status(&self) -> Status {
-        let Events { started_at, loaded_at, last_reload } = self.0.history.so_far();
+        let Events { started_at, loaded_at, last_reload } = self.0.history.events();
         let not_ready_because = match self.0.shared.shutdown.stage() {
-            Stop::No if *self.0.serving.borrow() => None,
-            Stop::No => Some("the server is not serving yet"),
-            Stop::Leave => Some("another process has taken over"),
+            ShutdownStage::Running if *self.0.serving.borrow() => None,
+            ShutdownStage::Running => Some("the server is not serving yet"),
+            ShutdownStage::HandedOver => Some("another process has taken over"),
             _ => Some("the server is stopping"),
         };
         Status {
@@ -117,7 +117,7 @@ impl ServerHandle {
     }
 
     /// Waits until connections are accepted.
-    pub async fn serves(&self) {
+    pub async fn wait_until_serving(&self) {
         // Cannot fail: the sender lives as long as this handle.
         let _ = self.0.serving.subscribe().wait_for(|serving| *serving).await;
     }
@@ -129,7 +129,9 @@ impl ServerHandle {
     /// An I/O error of the system, or [`io::ErrorKind::ResourceBusy`]: this process is stopping,
     /// has a successor, or its own predecessor still serves connections.
     pub fn state_for_successor(&self) -> io::Result<InheritedState> {
-        if self.0.shared.shutdown.stage() != Stop::No || self.0.shared.gate.has_successor() {
+        if self.0.shared.shutdown.stage() != ShutdownStage::Running
+            || self.0.shared.gate.has_successor()
+        {
             let text = "this process is stopping or has a successor";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
@@ -137,9 +139,11 @@ impl ServerHandle {
             let text = "the previous process still serves connections; wait until it has ended";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
-        let mut state =
-            InheritedState { ports: self.0.listeners.bequeath()?, ..InheritedState::default() };
-        self.0.quic_ports.bequeath(&mut state, self.0.ring.of_this_process().as_deref())?;
+        let mut state = InheritedState {
+            ports: self.0.listeners.duplicate_sockets()?,
+            ..InheritedState::default()
+        };
+        self.0.quic_ports.export_to(&mut state, self.0.ring.process_ring().as_deref())?;
         Ok(state)
     }
 
@@ -148,16 +152,16 @@ impl ServerHandle {
     ///
     /// Call this once the successor has the register. If the successor dies, this process reads the
     /// sockets again.
-    pub fn leave_udp(&self) {
-        self.0.quic_ports.leave();
+    pub fn hand_over_udp(&self) {
+        self.0.quic_ports.hand_over();
     }
 
     /// Leaves new connections to the successor. This process ends after its last connection, or
     /// after [`Limits::drain_timeout`](firstflight_config::Limits::drain_timeout).
     ///
     /// Call this once the successor accepts connections.
-    pub fn leave(&self) {
-        self.0.shared.shutdown.advance(Stop::Leave);
+    pub fn stop_for_successor(&self) {
+        self.0.shared.shutdown.advance(ShutdownStage::HandedOver);
     }
 
     /// Starts a graceful stop: the server reports that it is not ready, accepts no connections
@@ -166,13 +170,17 @@ impl ServerHandle {
     ///
     /// A server that has handed over to a successor also closes its idle connections.
     pub fn stop(&self) {
-        let is_left = self.0.shared.shutdown.stage() == Stop::Leave;
-        self.0.shared.shutdown.advance(if is_left { Stop::Finish } else { Stop::Announced });
+        let is_handed_over = self.0.shared.shutdown.stage() == ShutdownStage::HandedOver;
+        self.0.shared.shutdown.advance(if is_handed_over {
+            ShutdownStage::Draining
+        } else {
+            ShutdownStage::Announced
+        });
     }
 
     /// Stops immediately and aborts running requests.
     pub fn stop_now(&self) {
-        self.0.shared.shutdown.advance(Stop::Now);
+        self.0.shared.shutdown.advance(ShutdownStage::Abort);
     }
 
     /// Hands the strike register over to the process at the other end of `stream`, which calls
@@ -183,8 +191,8 @@ impl ServerHandle {
     /// drained.
     ///
     /// # Errors
-    /// [`HandOverError`]: this process keeps the register and continues as before.
-    pub async fn hand_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+    /// [`HandoverError`]: this process keeps the register and continues as before.
+    pub async fn hand_over(&self, stream: UnixStream) -> Result<(), HandoverError> {
         // Prevents a reload during the handover.
         let config = self.0.config.lock().await;
         register::hand_over(&self.0.shared, &config, stream).await
@@ -197,18 +205,18 @@ impl ServerHandle {
     /// flights that the other one has executed before.
     ///
     /// # Errors
-    /// [`HandOverError`]: the other process keeps the register and continues to serve. This one
+    /// [`HandoverError`]: the other process keeps the register and continues to serve. This one
     /// must not serve.
-    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandoverError> {
         let config = self.0.config.lock().await.clone();
         register::take_over(&self.0.shared, &config, stream).await
     }
 
     /// Waits until the strike register and the UDP sockets belong to this process again, which
     /// happens if the successor dies. Returns immediately if they were not handed over.
-    pub async fn take_back(&self) {
+    pub async fn wait_until_taken_back(&self) {
         self.0.shared.gate.without_successor().await;
-        self.0.quic_ports.has_sockets().await;
+        self.0.quic_ports.wait_for_sockets().await;
     }
 
     /// The ticket keys.
@@ -222,14 +230,14 @@ impl ServerHandle {
     }
 
     /// Whether the configuration enables early data.
-    pub fn wants_early_data(&self) -> bool {
+    pub fn early_data_enabled(&self) -> bool {
         self.0.shared.snapshot().early_data
     }
 
     /// Why early data is not accepted at the moment. Returns `None` if it is accepted.
-    pub fn early_data_closed(&self) -> Option<RefusedReason> {
-        match self.wants_early_data() {
-            true => self.0.shared.gate.closed(),
+    pub fn early_data_unavailable(&self) -> Option<RefusedReason> {
+        match self.early_data_enabled() {
+            true => self.0.shared.gate.unavailable(),
             false => Some(RefusedReason::Disabled),
         }
     }
@@ -249,33 +257,33 @@ impl ServerHandle {
     }
 
     /// Applies a configuration; `None` stands for the one in use.
-    async fn take_up(&self, config: Option<ServerConfig>) -> Result<(), ServerError> {
+    async fn apply(&self, config: Option<ServerConfig>) -> Result<(), ServerError> {
         let server = &self.0;
         // A signal may come before the listeners are open, and this would open them a second time.
-        self.serves().await;
+        self.wait_until_serving().await;
         // One reload at a time.
-        let mut in_use = server.config.lock().await;
+        let mut current = server.config.lock().await;
         // The number identifies the configuration. Certificate renewals keep it, since nodes renew
         // at different times.
         let number = server.shared.snapshot().number + u64::from(config.is_some());
-        let config = config.unwrap_or_else(|| in_use.clone());
-        if server.shared.shutdown.stage() != Stop::No {
+        let config = config.unwrap_or_else(|| current.clone());
+        if server.shared.shutdown.stage() != ShutdownStage::Running {
             return Err(setting("the server is stopping and cannot reload".to_owned()));
         }
-        refuse_changes_that_need_a_restart(&in_use, &config)?;
+        refuse_changes_that_need_a_restart(&current, &config)?;
         let change = server.acme.open(&config).await?;
-        let states = server.acme.after(&change);
+        let states = server.acme.states_after(&change);
         let snapshot = server.build(&config, number, states).await?;
         let changes = server.listeners.plan(&config)?;
-        server.quic_ports.take_up(snapshot.quic.as_ref(), &config.http3);
+        server.quic_ports.apply_config(snapshot.quic.as_ref(), &config.http3);
         server.permits.resize(config.limits.connections);
         server.shared.memory.resize(config.limits.memory);
-        snapshot.begin();
+        snapshot.start();
         server.shared.snapshot.store(Arc::new(snapshot));
         server.listeners.apply(changes);
         config.warnings().iter().for_each(|warning| warn!("{warning}"));
-        *in_use = config;
-        server.keep_certificates(change).await;
+        *current = config;
+        server.replace_manager(change).await;
         Ok(())
     }
 }
@@ -284,8 +292,8 @@ impl Server {
     /// See [`ServerHandle::take_over`].
     ///
     /// # Errors
-    /// [`HandOverError`]
-    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandOverError> {
+    /// [`HandoverError`]
+    pub async fn take_over(&self, stream: UnixStream) -> Result<(), HandoverError> {
         self.handle().take_over(stream).await
     }
 }
@@ -313,12 +321,15 @@ fn refuse_changes_that_need_a_restart(
     old: &ServerConfig,
     new: &ServerConfig,
 ) -> Result<(), ServerError> {
-    let (early, then) = (&old.early_data, &new.early_data);
+    let (old_early, new_early) = (&old.early_data, &new.early_data);
     let checks = [
         ("[store]", old.store == new.store),
         ("[tickets]", old.tickets == new.tickets),
-        ("early_data.freshness", early.freshness == then.freshness),
-        ("early_data.register_capacity", early.register_capacity == then.register_capacity),
+        ("early_data.freshness", old_early.freshness == new_early.freshness),
+        (
+            "early_data.register_capacity",
+            old_early.register_capacity == new_early.register_capacity,
+        ),
         ("[access_log]", old.access_log == new.access_log),
         ("[telemetry]", old.telemetry == new.telemetry),
         ("process.workers", old.process.workers == new.process.workers),

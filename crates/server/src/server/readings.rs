@@ -40,7 +40,7 @@ impl ServerState {
         };
         let lost = self.shared.observers.access_log.get().map_or(0, AccessLog::lost);
         Readings {
-            early_data_open: snapshot.early_data && self.shared.gate.closed().is_none(),
+            early_data_open: snapshot.early_data && self.shared.gate.unavailable().is_none(),
             register: register(&self.shared.gate.statistics()),
             filter,
             store,
@@ -96,7 +96,7 @@ fn store_reading(shared: &SharedRegister, store: &StoreStatistics) -> StoreReadi
     let reasons = StoreStatistics::REASONS.iter();
     let unknown = reasons.map(|why| (store_reason(*why), store.unknown_by(*why)));
     StoreReading {
-        unavailable: shared.resting().map(store_reason),
+        resting: shared.unavailable().map(store_reason),
         won: store.won,
         lost: store.lost,
         unknown: unknown.collect(),

@@ -12,7 +12,7 @@ use firstflight_tls::{
 };
 
 use crate::ServerError;
-use crate::certificates::development::{self, Development};
+use crate::certificates::development::{self, DevelopmentCertificates};
 use crate::certificates::{self, issued};
 use crate::handler::proxy::{self, Pools};
 use crate::handshake::quic_config::{QuicTokens, quic_config};
@@ -29,7 +29,7 @@ pub(crate) struct SnapshotBuilder {
     /// The self-signed certificate, if the configuration wants one.
     self_signed: Option<Identity>,
     /// Certificates of the development authority, if the configuration names no certificate.
-    development: OnceLock<Development>,
+    development: OnceLock<DevelopmentCertificates>,
     /// The listeners' addresses.
     addresses: Vec<SocketAddr>,
     /// Opened after the process has dropped its privileges.
@@ -56,7 +56,7 @@ impl SnapshotBuilder {
             | CertificateSource::Acme => None,
             CertificateSource::SelfSigned { names, save } => {
                 let names = names.iter().chain(site_names(&config.content));
-                Some(certificates::unsigned(names, save.as_deref(), addresses)?)
+                Some(certificates::self_signed_identity(names, save.as_deref(), addresses)?)
             }
         };
         let key_log = config.tls.key_log.clone().map(|path| Arc::new(ServerKeyLog::new(path)));
@@ -71,9 +71,9 @@ impl SnapshotBuilder {
         config: &ServerConfig,
         states: &[CertificateState],
     ) -> Result<Identities, ServerError> {
-        match unprovided_names(config) {
+        match unconfigured_names(config) {
             Some(names) => self.development().prepare(&names, development::now())?,
-            None => self.development_in_use().into_iter().for_each(Development::rest),
+            None => self.development_in_use().into_iter().for_each(DevelopmentCertificates::clear),
         }
         let Content::Sites(sites) = &config.content else {
             return Ok(self.identity(&config.certificate, &[], states)?.into());
@@ -81,7 +81,7 @@ impl SnapshotBuilder {
         let entry = |site: &Site| -> Result<Entry, ServerError> {
             let source = site.certificate.as_ref().unwrap_or(&config.certificate);
             let identity = self.identity(source, &site.names, states)?;
-            let identity = certificates::stapled(identity, site.ocsp.as_deref())?;
+            let identity = certificates::with_ocsp_file(identity, site.ocsp.as_deref())?;
             Ok(Entry { names: site.names.clone(), identity })
         };
         let mut entries = sites.sites.iter().map(entry);
@@ -104,7 +104,7 @@ impl SnapshotBuilder {
             },
             (CertificateSource::SelfSigned { .. }, Some(identity)) => Ok(identity.clone()),
             (CertificateSource::SelfSigned { names, save }, None) => {
-                certificates::unsigned(names, save.as_deref(), &self.addresses)
+                certificates::self_signed_identity(names, save.as_deref(), &self.addresses)
             }
             (CertificateSource::Development, _) => {
                 let identity = self.development().identity(site);
@@ -114,12 +114,12 @@ impl SnapshotBuilder {
     }
 
     /// The development certificates, created on first use.
-    fn development(&self) -> &Development {
-        self.development.get_or_init(|| Development::of_this_user(&self.addresses))
+    fn development(&self) -> &DevelopmentCertificates {
+        self.development.get_or_init(|| DevelopmentCertificates::of_this_user(&self.addresses))
     }
 
     /// The development certificates, if they are in use.
-    pub(crate) fn development_in_use(&self) -> Option<&Development> {
+    pub(crate) fn development_in_use(&self) -> Option<&DevelopmentCertificates> {
         self.development.get()
     }
 
@@ -161,8 +161,8 @@ impl SnapshotBuilder {
         config: &ServerConfig,
         states: &[CertificateState],
     ) -> Result<Snapshot, ServerError> {
-        let (identities, shown) = (&before.identities, &before.certificates);
-        let identities = certificates::renewed(config, identities, shown, states)?;
+        let (identities, installed) = (&before.identities, &before.certificates);
+        let identities = certificates::with_newer(config, identities, installed, states)?;
         let kept = (before.sites.clone(), before.pools.clone());
         self.with(before.number, config, kept, identities, states)
     }
@@ -179,8 +179,8 @@ impl SnapshotBuilder {
         let certificates = certificates::of(config, &identities, states);
         let quic = match serves_http3(config) {
             true => {
-                let for_quic = for_quic(&acceptor_config, &config.content);
-                Some(quic_config(for_quic, &self.tokens, &self.ring, config)?)
+                let tls = quic_acceptor(&acceptor_config, &config.content);
+                Some(quic_config(tls, &self.tokens, &self.ring, config)?)
             }
             false => None,
         };
@@ -203,7 +203,7 @@ impl SnapshotBuilder {
 
 /// The TLS settings for QUIC. Certificate, ticket ring and key log are shared. BoringSSL sees to it
 /// that a ticket from TCP does not resume over QUIC, nor the other way round.
-fn for_quic(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
+fn quic_acceptor(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
     let alpn: &[u8] = match content {
         Content::PingPong => b"firstflight-ping-pong",
         Content::Sites(_) => b"h3",
@@ -253,17 +253,17 @@ fn site_names(content: &Content) -> impl Iterator<Item = &String> {
 
 /// The names of the sites that no certificate is configured for. Returns `None` if there is no such
 /// site.
-fn unprovided_names(config: &ServerConfig) -> Option<Vec<&String>> {
+fn unconfigured_names(config: &ServerConfig) -> Option<Vec<&String>> {
     if config.certificate != CertificateSource::Development {
         return None;
     }
     match &config.content {
         Content::PingPong => Some(Vec::new()),
         Content::Sites(content) => {
-            let unprovided = content.sites.iter().filter(|site| site.certificate.is_none());
-            let unprovided: Vec<_> = unprovided.collect();
-            let names = || unprovided.iter().flat_map(|site| &site.names).collect();
-            (!unprovided.is_empty()).then(names)
+            let unconfigured = content.sites.iter().filter(|site| site.certificate.is_none());
+            let unconfigured: Vec<_> = unconfigured.collect();
+            let names = || unconfigured.iter().flat_map(|site| &site.names).collect();
+            (!unconfigured.is_empty()).then(names)
         }
     }
 }

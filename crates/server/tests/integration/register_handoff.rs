@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, KeySource, ServerConfig};
-use firstflight_server::HandOverError;
+use firstflight_server::HandoverError;
 use firstflight_store::{Address, StoreConfig, Topology};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -141,7 +141,7 @@ async fn a_register_that_nobody_takes_stays_where_it_was() {
     }
     drop(other);
     let error = handing.await.unwrap().unwrap_err();
-    assert!(matches!(error, HandOverError::Broken(_)), "{error}");
+    assert!(matches!(error, HandoverError::Broken(_)), "{error}");
     assert_eq!(status(&meanwhile.await.unwrap()), "200");
     drop(replay(old.address, &flight).await);
     let session = old.session("http/1.1").await;
@@ -181,7 +181,7 @@ async fn a_register_is_handed_over_once() {
     let third = generations.start().await;
     let (one, other) = UnixStream::pair().unwrap();
     let (given, taken) = tokio::join!(old.handle.hand_over(one), third.handle.take_over(other));
-    assert!(matches!(given, Err(HandOverError::NotOurs)), "{given:?}");
+    assert!(matches!(given, Err(HandoverError::NotOurs)), "{given:?}");
     assert!(taken.is_err());
     assert!(old.handle.state_for_successor().is_err(), "nor is anything else");
     // Whose it is can hand it on.
@@ -201,7 +201,7 @@ async fn a_process_with_another_store_takes_nothing() {
     let (one, other) = UnixStream::pair().unwrap();
     let (given, taken) = tokio::join!(old.handle.hand_over(one), new.handle.take_over(other));
     assert!(given.is_err());
-    assert!(matches!(taken, Err(HandOverError::OtherStore)), "{taken:?}");
+    assert!(matches!(taken, Err(HandoverError::OtherStore)), "{taken:?}");
     // The register is where it was.
     let session = old.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/still"));

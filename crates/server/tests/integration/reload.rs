@@ -204,7 +204,7 @@ async fn stopping_serves_who_was_in_the_queue() {
         waiting.push((Client::prepare("http/1.1", None, b""), tcp));
     }
     // A first connection may be served before the server has finished starting.
-    tokio::time::timeout(TEST_TIMEOUT, server.handle.serves()).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server.handle.wait_until_serving()).await.unwrap();
     assert!(server.handle.status().ready);
     server.start_stop();
     for (mut client, mut tcp) in waiting {

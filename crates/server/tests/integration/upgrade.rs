@@ -48,14 +48,14 @@ impl Successor {
         let (given, taken) = tokio::join!(old.handle.hand_over(one), server.take_over(other));
         given.unwrap();
         taken.unwrap();
-        old.handle.leave_udp();
+        old.handle.hand_over_udp();
         (server, log)
     }
 
     /// Replaces it at once.
     async fn of(old: &RunningServer) -> Self {
         let successor = Self::beside(old).await;
-        old.handle.leave();
+        old.handle.stop_for_successor();
         successor
     }
 
@@ -64,7 +64,7 @@ impl Successor {
         let (server, log) = Self::prepare(old).await;
         let handle = server.handle();
         let running = tokio::spawn(server.run(std::future::pending()));
-        handle.serves().await;
+        handle.wait_until_serving().await;
         Self { handle, running, dir: old.dir.clone(), log }
     }
 
@@ -147,7 +147,7 @@ async fn rfc9000_connections_of_the_old_process_go_on_and_new_ones_are_the_new_o
     assert_eq!(new.get("/?new").await.status, StatusCode::OK);
     assert!(new.accepted().await);
     // The old one says goodbye (RFC 9114 section 5.2), and goes when it has been heard.
-    server.handle.leave();
+    server.handle.stop_for_successor();
     timeout(TEST_TIMEOUT, old.connection.closed()).await.expect("it ends the connection");
     assert_eq!(new.get("/?newer").await.status, StatusCode::OK);
     new.close().await;
@@ -214,7 +214,7 @@ async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
     tokio::time::sleep(Duration::from_millis(60)).await;
     let successor = Successor::beside(&server).await;
     tokio::time::sleep(Duration::from_millis(60)).await;
-    server.handle.leave();
+    server.handle.stop_for_successor();
     let responses = timeout(TEST_TIMEOUT, attack).await.unwrap().unwrap();
     let (old, new) = (server.stop().await, successor.stop().await);
     for number in 0..60 {
@@ -276,7 +276,7 @@ async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Cli
     assert_eq!(result.is_ok(), dies >= Dies::WithRegister, "{dies:?}: {result:?}");
     let Some(mut stream) = stream else { return };
     if dies >= Dies::WithSockets {
-        server.handle.leave_udp();
+        server.handle.hand_over_udp();
     }
     if dies == Dies::WithClaims {
         let client = tokio::spawn(early.unwrap().run(server.address));
@@ -286,7 +286,7 @@ async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Cli
     }
     drop((inherited, stream));
     if dies < Dies::WithSockets {
-        server.handle.leave_udp();
+        server.handle.hand_over_udp();
     }
 }
 
@@ -318,7 +318,7 @@ async fn a_successor_that_dies_at_any_step_leaves_everything_where_it_was() {
         let mut quic = timeout(SOON, connecting).await.unwrap_or_else(|_| panic!("{dies:?}"));
         assert_eq!(quic.get("/?new").await.status, StatusCode::OK, "{dies:?}");
         quic.close().await;
-        timeout(SOON, server.handle.take_back()).await.unwrap();
+        timeout(SOON, server.handle.wait_until_taken_back()).await.unwrap();
         assert_eq!(kept.get("/?kept").await.status, StatusCode::OK, "{dies:?}");
         assert!(full(server.address, &page("/?tcp")).await.starts_with("HTTP/1.1 200"), "{dies:?}");
         for copy in &copies {

@@ -20,10 +20,10 @@ use tracing::{debug, info, warn};
 use crate::ServerError;
 use crate::context::now;
 
-pub(crate) use store::Redeemed;
-use store::Sessions;
+pub(crate) use store::RedeemedTicket;
+use store::SessionStore;
 use store::SharedKeys;
-pub(crate) use store::name_of_this_node;
+pub(crate) use store::default_node_name;
 
 /// Seals and opens the tickets of all connections.
 pub(crate) struct TicketRing {
@@ -33,7 +33,7 @@ pub(crate) struct TicketRing {
     /// Synchronizes the keys with the store, if they come from there.
     shared: Option<SharedKeys>,
     /// Sessions of single-use tickets in the store; `None` without a store.
-    sessions: Option<Sessions>,
+    sessions: Option<SessionStore>,
     /// Whether the keys are this process's own.
     in_process: bool,
     settings: TicketSettings,
@@ -44,7 +44,7 @@ pub(crate) struct TicketRing {
 impl TicketRing {
     /// Opens the ring that the settings name. Needs a tokio runtime.
     ///
-    /// A ring from the store starts with keys of this process, until [`begin`](Self::begin) or
+    /// A ring from the store starts with keys of this process, until [Self::wait_for_first_ring or
     /// [`follow`](Self::follow) has received the store's. `inherited`: the keys of the previous
     /// process, if they were its own.
     ///
@@ -79,7 +79,8 @@ impl TicketRing {
             return Err(lacks_store("single_use = true"));
         }
         let zone = settings.zone.as_deref().map_or(Zone::NONE, Zone::named);
-        let sessions = store.map(|store| Sessions::new(store.clone(), keys.schedule().lifetime()));
+        let sessions =
+            store.map(|store| SessionStore::new(store.clone(), keys.schedule().lifetime()));
         Ok(Arc::new(Self {
             keys: Arc::new(keys.in_zone(zone)),
             epochs,
@@ -106,9 +107,9 @@ impl TicketRing {
 
     /// Waits for the store's keys, if they come from there, for two seconds at most. Later they
     /// arrive in the background.
-    pub(crate) async fn begin(&self) {
+    pub(crate) async fn wait_for_first_ring(&self) {
         if let Some(shared) = &self.shared {
-            shared.begin(&self.keys).await;
+            shared.wait_for_first_ring(&self.keys).await;
         }
     }
 
@@ -120,7 +121,7 @@ impl TicketRing {
     }
 
     /// The keys, if they are this process's own. A successor can get them only from this process.
-    pub(crate) fn of_this_process(&self) -> Option<Arc<Ring>> {
+    pub(crate) fn process_ring(&self) -> Option<Arc<Ring>> {
         self.in_process.then(|| self.keys.ring())
     }
 
@@ -149,7 +150,7 @@ impl TicketRing {
             ],
             unknown: counts.unknown,
             forged: counts.forged,
-            sessions_lost: self.sessions.as_ref().map_or(0, Sessions::lost),
+            sessions_lost: self.sessions.as_ref().map_or(0, SessionStore::lost),
         }
     }
 
@@ -189,10 +190,10 @@ impl TicketRing {
     /// Takes the session of a single-use ticket out of the store, within the store's budget. `id`
     /// is that of [`OpenedTicket::Elsewhere`]. The session is gone from the store even if the
     /// handshake fails.
-    pub(crate) async fn redeem(&self, id: &[u8]) -> Redeemed {
+    pub(crate) async fn redeem(&self, id: &[u8]) -> RedeemedTicket {
         match &self.sessions {
             Some(sessions) => self.redeem_from(sessions, id).await,
-            None => Redeemed::nothing(),
+            None => RedeemedTicket::unavailable(),
         }
     }
 
@@ -207,8 +208,8 @@ impl TicketRing {
         let schedule = self.keys.schedule();
         let life = schedule.rotation() + schedule.lifetime();
         let TokenSerial { issuer, number } = token;
-        let key = format!("token:{issuer:016x}:{}", number / BLOCK);
-        match store.set_bit(&key, (number % BLOCK) as u32, life).await {
+        let key = format!("token:{issuer:016x}:{}", number / TOKENS_PER_RECORD);
+        match store.set_bit(&key, (number % TOKENS_PER_RECORD) as u32, life).await {
             Ok(spent) => Some(spent),
             Err(error) => {
                 debug!("cannot check whether an address token is spent: {error}");
@@ -219,19 +220,24 @@ impl TicketRing {
 }
 
 impl TicketRing {
-    async fn redeem_from(&self, sessions: &Sessions, id: &[u8]) -> Redeemed {
-        let Ok(id) = SessionId::try_from(id) else { return Redeemed::nothing() };
+    async fn redeem_from(&self, sessions: &SessionStore, id: &[u8]) -> RedeemedTicket {
+        let Ok(id) = SessionId::try_from(id) else { return RedeemedTicket::unavailable() };
         let taken = match sessions.take(&id).await {
             Ok(taken) => taken,
-            Err(withheld) => return Redeemed { withheld: Some(withheld), ..Redeemed::nothing() },
+            Err(withheld) => {
+                return RedeemedTicket {
+                    withheld: Some(withheld),
+                    ..RedeemedTicket::unavailable()
+                };
+            }
         };
-        let Some(record) = taken.value else { return Redeemed::nothing() };
+        let Some(record) = taken.value else { return RedeemedTicket::unavailable() };
         let Opened::Ticket { content, origin } = self.keys.open_kept(&record, &id, now()) else {
-            return Redeemed::nothing();
+            return RedeemedTicket::unavailable();
         };
         match taken.counts {
-            Ok(()) => Redeemed { session: self.session_of(content, origin), withheld: None },
-            Err(why) => Redeemed {
+            Ok(()) => RedeemedTicket { session: self.session_of(content, origin), withheld: None },
+            Err(why) => RedeemedTicket {
                 session: OpenedTicket::WithoutEarlyData(content, Withheld::Store),
                 withheld: Some(why),
             },
@@ -278,7 +284,7 @@ impl TicketSealer for TicketRing {
 }
 
 /// Bits in one record of the store: 4 KiB for tokens that were issued together.
-const BLOCK: u64 = 32_768;
+const TOKENS_PER_RECORD: u64 = 32_768;
 
 #[cfg(test)]
 mod tests {

@@ -18,18 +18,18 @@ pub(crate) enum Field<'a> {
     /// 1 to [`MAX_FIELD_BYTES`] bytes.
     Value(&'a [u8]),
     /// Several values, or one that is empty or too long.
-    Odd,
+    Invalid,
 }
 
 /// The single value of a field.
-pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
+pub(crate) fn single_field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Field::Absent,
         (Some(value), None) if (1..=MAX_FIELD_BYTES).contains(&value.len()) => {
             Field::Value(value.as_bytes())
         }
-        _ => Field::Odd,
+        _ => Field::Invalid,
     }
 }
 
@@ -60,7 +60,7 @@ const MAX_FIELD_BYTES: usize = 255;
 /// application has to detect the repetition.
 ///
 /// Cookies are not part of it, because they change with each response.
-pub(crate) fn name<B>(kind: &str, request: &Request<B>, value: &[u8]) -> ClaimKey {
+pub(crate) fn claim_key<B>(kind: &str, request: &Request<B>, value: &[u8]) -> ClaimKey {
     let (path, headers) = (request.uri().path(), request.headers());
     // A request without a host gets 400.
     let host = validation::host(request).ok().flatten().unwrap_or_default();
@@ -80,14 +80,14 @@ mod tests {
     #[test]
     fn a_field_that_is_there_twice_or_empty_or_long_is_odd() {
         let mut headers = HeaderMap::new();
-        assert_eq!(only(&headers, &IDEMPOTENCY_KEY), Field::Absent);
+        assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY), Field::Absent);
         for (value, odd) in [("", true), ("k", false), (&"k".repeat(256), true)] {
             headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_str(value).unwrap());
-            assert_eq!(only(&headers, &IDEMPOTENCY_KEY) == Field::Odd, odd, "{value}");
+            assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY) == Field::Invalid, odd, "{value}");
         }
         headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
         headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
-        assert_eq!(only(&headers, &IDEMPOTENCY_KEY), Field::Odd);
+        assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY), Field::Invalid);
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod names_tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        name("key", &request.body(()).unwrap(), b"k")
+        claim_key("key", &request.body(()).unwrap(), b"k")
     }
 
     #[test]

@@ -10,8 +10,8 @@ mod fields;
 
 use std::time::Duration;
 
-use fields::name;
-use fields::{Field, IDEMPOTENCY_KEY, is_fresh, only};
+use fields::claim_key;
+use fields::{Field, IDEMPOTENCY_KEY, is_fresh, single_field};
 use firstflight_config::{Mode, Timestamp};
 use firstflight_replay::{ClaimKey, Decision, Flight};
 use firstflight_telemetry::metrics::RejectReason;
@@ -53,7 +53,7 @@ impl RouteRules {
         let by_key = || {
             !method.is_safe()
                 && self.0.idempotency_key.is_some()
-                && matches!(only(headers, &IDEMPOTENCY_KEY), Field::Value(_))
+                && matches!(single_field(headers, &IDEMPOTENCY_KEY), Field::Value(_))
         };
         (by_method || by_key())
             && self.0.timestamp.as_ref().is_none_or(|rule| has_fresh(headers, rule))
@@ -61,7 +61,7 @@ impl RouteRules {
                 .0
                 .nonce
                 .as_ref()
-                .is_none_or(|rule| matches!(only(headers, &rule.header), Field::Value(_)))
+                .is_none_or(|rule| matches!(single_field(headers, &rule.header), Field::Value(_)))
     }
 
     /// The claims that a request needs before it runs. `decision`: the gate's decision, if the
@@ -85,8 +85,8 @@ impl RouteRules {
 
     fn nonce<B>(&self, request: &Request<B>) -> Option<(ClaimKey, Duration)> {
         let rule = self.0.nonce.as_ref()?;
-        match only(request.headers(), &rule.header) {
-            Field::Value(value) => Some((name("nonce", request, value), rule.lifetime)),
+        match single_field(request.headers(), &rule.header) {
+            Field::Value(value) => Some((claim_key("nonce", request, value), rule.lifetime)),
             _ => None,
         }
     }
@@ -99,10 +99,10 @@ impl RouteRules {
         if request.method().is_safe() {
             return Ok(None);
         }
-        match only(request.headers(), &IDEMPOTENCY_KEY) {
+        match single_field(request.headers(), &IDEMPOTENCY_KEY) {
             Field::Absent => Ok(None),
-            Field::Value(value) => Ok(Some((name("key", request, value), lifetime))),
-            Field::Odd => Err(Rejection::BadKey),
+            Field::Value(value) => Ok(Some((claim_key("key", request, value), lifetime))),
+            Field::Invalid => Err(Rejection::InvalidKey),
         }
     }
 }
@@ -117,14 +117,14 @@ impl RequiredClaims {
             match gate.claim_name(nonce, lifetime).await {
                 NameClaim::Won => {}
                 NameClaim::Taken if self.ran_early => return Err(Rejection::TooEarly),
-                NameClaim::Taken => return Err(Rejection::NonceWasUsed),
+                NameClaim::Taken => return Err(Rejection::NonceUsed),
                 NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
             }
         }
         if let Some((key, lifetime)) = self.key {
             match gate.claim_name(key, lifetime).await {
                 NameClaim::Won => {}
-                NameClaim::Taken => return Err(Rejection::KeyWasUsed),
+                NameClaim::Taken => return Err(Rejection::KeyUsed),
                 NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
             }
         }
@@ -133,7 +133,7 @@ impl RequiredClaims {
 }
 
 fn has_fresh(headers: &HeaderMap, rule: &Timestamp) -> bool {
-    match only(headers, &rule.header) {
+    match single_field(headers, &rule.header) {
         Field::Value(value) => is_fresh(value, rule.window, SteadyClock::unix_micros()),
         _ => false,
     }
@@ -148,9 +148,9 @@ fn flight_id(flight: Flight) -> Option<HeaderValue> {
 pub(crate) enum Rejection {
     /// The nonce of an early request was used before, perhaps by a copy of it.
     TooEarly,
-    NonceWasUsed,
-    KeyWasUsed,
-    BadKey,
+    NonceUsed,
+    KeyUsed,
+    InvalidKey,
     /// It is unknown whether the request was executed before; with the reason for the access log.
     Unknown(&'static str),
 }
@@ -159,11 +159,11 @@ impl Rejection {
     /// The reason as metrics name it.
     pub(crate) fn reason(self) -> BarredReason {
         match self {
-            Self::TooEarly => RejectReason::TooEarly,
-            Self::NonceWasUsed => RejectReason::NonceUsed,
-            Self::KeyWasUsed => RejectReason::KeyUsed,
-            Self::BadKey => RejectReason::BadKey,
-            Self::Unknown(_) => RejectReason::Unknown,
+            Self::TooEarly => BarredReason::TooEarly,
+            Self::NonceUsed => BarredReason::NonceUsed,
+            Self::KeyUsed => BarredReason::KeyUsed,
+            Self::InvalidKey => BarredReason::BadKey,
+            Self::Unknown(_) => BarredReason::Unknown,
         }
     }
 
@@ -171,19 +171,19 @@ impl Rejection {
     pub(crate) fn response(self) -> Response<ResponseBody> {
         match self {
             Self::TooEarly => plain(StatusCode::TOO_EARLY),
-            Self::NonceWasUsed => problem(
+            Self::NonceUsed => problem(
                 StatusCode::CONFLICT,
                 "This nonce has been used",
                 "A request with this nonce was forwarded before, so this one is rejected. Send a new \
                  nonce with each request.",
             ),
-            Self::KeyWasUsed => problem(
+            Self::KeyUsed => problem(
                 StatusCode::CONFLICT,
                 "This Idempotency-Key has been used",
                 "A request with this key was forwarded before, so this one is rejected. The other \
                  one may be still running, or its response may have been lost.",
             ),
-            Self::BadKey => problem(
+            Self::InvalidKey => problem(
                 StatusCode::BAD_REQUEST,
                 "This Idempotency-Key is invalid",
                 "Send one Idempotency-Key of 1 to 255 bytes.",
