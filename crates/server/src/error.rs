@@ -105,3 +105,10 @@ pub enum ServerError {
         reason: io::Error,
     },
 }
+
+impl ServerError {
+    /// An invalid setting. `text`: a sentence that names the fix.
+    pub(crate) fn setting(text: impl Into<String>) -> Self {
+        Self::Config(ConfigError::Setting(text.into()))
+    }
+}

@@ -1,8 +1,8 @@
 //! Starts, runs, reloads and stops a server.
 
-pub(crate) mod certificates;
+pub(crate) mod acme;
 pub(crate) mod handle;
-pub(crate) mod readings;
+pub(crate) mod metrics;
 pub(crate) mod snapshots;
 
 use std::future::Future;
@@ -15,7 +15,7 @@ use firstflight_certificates::acme::CertificateState;
 use firstflight_config::{CertificateSource, ConfigError, Listener, ServerConfig, TicketSettings};
 use firstflight_replay::{EpochScope, SharedConfig, TicketEpochs};
 use firstflight_store::{Store, StoreTls};
-use firstflight_telemetry::metrics::{self, Metrics};
+use firstflight_telemetry::metrics::{Metrics, Snapshot as MetricsSnapshot};
 use firstflight_telemetry::otlp::{Exporter, TelemetrySettings};
 use firstflight_tls::{Connector, ConnectorConfig, SteadyClock, Trust};
 use tokio::sync::{Mutex, watch};
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
-use self::certificates::AcmeCertificates;
+use self::acme::AcmeCertificates;
 use self::handle::ServerHandle;
 use self::snapshots::SnapshotBuilder;
 use crate::ServerError;
@@ -342,7 +342,7 @@ fn tracer(
 ) -> Tracer {
     let snapshot = move || {
         let server = server.get().and_then(Weak::upgrade);
-        server.map_or_else(metrics::Snapshot::default, |server| server.metrics())
+        server.map_or_else(MetricsSnapshot::default, |server| server.metrics())
     };
     let exporter = settings.otlp.clone().map(|endpoint| {
         let node = config.tickets.node.clone().unwrap_or_else(default_node_name);

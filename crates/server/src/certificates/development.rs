@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_certificate_for_all_that_the_authority_may_vouch_for() {
+    fn one_certificate_covers_all_names_that_the_authority_may_sign() {
         let (_home, development) = development();
         let names = strings(&["a.test", "b.internal"]);
         development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_beyond_it_is_self_signed_and_others_are_not() {
+    fn only_sites_that_the_authority_may_not_sign_are_self_signed() {
         let (_home, development) = development();
         let names = strings(&["a.test", "example.com"]);
         development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_anew_before_its_end_and_for_new_names() {
+    fn the_certificate_is_renewed_before_it_expires_and_for_new_names() {
         let (_home, development) = development();
         let (old, new) = (strings(&["a.test"]), strings(&["a.test", "b.test"]));
         let prepare = |names: &[String], now| {

@@ -76,9 +76,7 @@ pub(crate) fn of(
     let sources: Vec<&Configured> = match &config.content {
         Content::Sites(content) => {
             let site_certificates = content.sites.iter().map(|site| site.certificate.as_ref());
-            site_certificates
-                .map(|site_certificates| site_certificates.unwrap_or(&config.certificate))
-                .collect()
+            site_certificates.map(|own| own.unwrap_or(&config.certificate)).collect()
         }
         Content::PingPong => vec![&config.certificate],
     };
@@ -285,7 +283,7 @@ mod exposed_keys_tests {
     use super::*;
 
     #[test]
-    fn a_group_may_read_what_is_roots() {
+    fn a_group_may_read_keys_owned_by_root() {
         for (mode, owner) in [(0o600, 0), (0o640, 0), (0o400, 1000), (0o600, 1000)] {
             assert!(!is_exposed(mode, owner), "{mode:o} of {owner}");
         }

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_record_outlives_the_key_that_it_was_sealed_under() {
+    async fn a_record_outlives_the_key_that_sealed_it() {
         let test_store = TestStore::new();
         let old = test_store.node("old", &['a']);
         put(&old).await;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_cannot_be_read_is_absent_and_complained_of_once() {
+    async fn an_unreadable_record_counts_as_absent_and_is_logged_once() {
         let test_store = TestStore::new();
         let node = test_store.node("kek", &['a']);
         put(&node).await;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_store_that_is_away_is_no_absent_record() {
+    async fn an_unavailable_store_is_an_error_and_not_an_absent_record() {
         let mut test_store = TestStore::new();
         let node = test_store.node("kek", &['a']);
         put(&node).await;

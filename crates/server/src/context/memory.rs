@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_is_dropped_is_free_again() {
+    fn charges_above_the_limit_are_refused_and_dropped_charges_are_released() {
         let budget = MemoryBudget::new(100);
         let (first, second) = (budget.charge(), budget.charge());
         assert!(first.grow(60) && second.grow(40));

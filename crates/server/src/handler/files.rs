@@ -375,5 +375,4 @@ impl AsyncSeek for OpenedFile {
 }
 
 #[cfg(test)]
-#[path = "files_tests.rs"]
 mod tests;

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_says_nothing_about_itself() {
+    fn a_clients_statements_about_itself_are_replaced() {
         let mut headers = fields(&[
             "forwarded",
             "proxy",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_looks_like_our_own_is_removed() {
+    fn only_lookalikes_of_this_servers_fields_are_removed() {
         let mut headers = HeaderMap::new();
         for name in ["x_forwarded_for", "early_data", "x-forwarded_proto", "x_app", "x-real-ip"] {
             headers.insert(name, HeaderValue::from_static("1"));

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc6455_4_1_what_asks_for_a_websocket() {
+    fn rfc6455_4_1_an_upgrade_requests_a_websocket() {
         let both = [("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")];
         let ask = |version, method, fields: &[_]| requested(&request(version, method, fields));
         assert_eq!(ask(Version::HTTP_11, "GET", &both), Some(WebSocket::Upgrade));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc8441_5_an_extended_connect_asks_too() {
+    fn rfc8441_5_an_extended_connect_requests_a_websocket() {
         for (protocol, expected) in [("websocket", Some(WebSocket::Connect)), ("connect-udp", None)]
         {
             let mut request = request(Version::HTTP_2, "CONNECT", &[]);
@@ -297,12 +297,12 @@ mod tests {
     }
 
     #[test]
-    fn rfc6455_1_3_the_accept_of_the_example() {
+    fn rfc6455_1_3_the_accept_value_of_the_example() {
         assert_eq!(accept("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]
-    fn rfc8441_5_the_key_is_ours_and_has_to_be_answered() {
+    fn rfc8441_5_the_server_generates_the_key_and_checks_the_accept() {
         let (mut head, ()) = request(Version::HTTP_2, "CONNECT", &[]).into_parts();
         let expected = prepare_request(&mut head, WebSocket::Connect).unwrap();
         assert_eq!(head.method, Method::GET);

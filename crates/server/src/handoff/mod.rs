@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_descriptors_or_is_of_another_version_is_refused() {
+    fn missing_descriptors_and_other_versions_are_refused() {
         let (tcp, _) = sockets();
         let inherited = InheritedState::from_sockets(vec![tcp], Vec::new());
         let (bytes, _) = inherited.parts();

@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_framed_is_parsed(
+        fn relayed_frames_round_trip(
             ecn in 0u8..4,
             client in any::<(IpAddr, u16)>(),
             local in any::<Option<IpAddr>>(),

@@ -15,7 +15,7 @@ use crate::context::{ShutdownStage, wait_for_stage};
 use crate::gate::{EarlyDataRefusal, UnspentFlight};
 use crate::handshake::{Handshakes, refusal};
 use crate::http::connection::{AcceptedConnection, Connection, Negotiated};
-use crate::http::stream::Socket;
+use crate::http::socket::Socket;
 use crate::http::{h1_h2, ping_pong};
 use crate::route::Snapshot;
 

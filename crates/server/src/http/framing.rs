@@ -6,7 +6,13 @@
 //! (docs/reports/hyper-trailer-section.md). Chunks and trailers are therefore parsed strictly here.
 //! Which body a head announces is left to the library, so that the two parsers cannot disagree.
 
-use std::time::{Duration, Instant};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The framing of one connection's requests. It stores no bytes.
 #[derive(Debug, Default)]
@@ -178,119 +184,114 @@ fn min_bytes(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
 }
 
-/// Counts the HTTP/2 frames in one direction of a connection (RFC 9113 section 4.1). Accepts pieces
-/// of any size.
-#[derive(Debug, Default)]
-pub(crate) struct FrameMeter {
-    /// Bytes of the preface that are missing.
-    preface: usize,
-    head: [u8; FRAME_HEADER_BYTES],
-    /// Bytes of the frame header that have arrived, and bytes of the payload that have not.
-    header_bytes: usize,
-    left: usize,
+/// A stream that delivers one request's head, then its body, then the next head.
+pub(crate) struct FramedStream<S> {
+    stream: S,
+    requests: RequestFraming,
+    /// Bytes that were read and may not be delivered yet.
+    withheld: Bytes,
 }
 
-/// The frames in some bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FrameCounts {
-    /// Bytes of DATA frames.
-    pub(crate) data: u64,
-    /// HEADERS frames.
-    pub(crate) requests: u64,
-    /// Frames without a part of a request: SETTINGS, PING, PRIORITY and unknown types.
-    pub(crate) idle: u64,
+/// Tells a [`FramedStream`] which heads the library has read. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct RequestFraming(Arc<Mutex<FramingState>>);
+
+#[derive(Default)]
+struct FramingState {
+    framing: Framing,
+    /// Set if the library reads on before it has reported the head's body.
+    reader: Option<Waker>,
 }
 
-const FRAME_HEADER_BYTES: usize = 9;
-/// RFC 9113 section 3.4.
-const PREFACE_BYTES: usize = 24;
+/// No parser accepts this anywhere in a chunked body. The library therefore refuses the request by
+/// itself, like any malformed body. An error would end the connection without a response.
+const MALFORMED_CHUNK: Bytes = Bytes::from_static(b"\r\r");
 
-impl FrameMeter {
-    /// For the client's direction, which starts with the preface.
-    pub(crate) fn of_client() -> Self {
-        Self { preface: PREFACE_BYTES, ..Self::default() }
+impl<S> FramedStream<S> {
+    pub(crate) fn new(stream: S, requests: RequestFraming) -> Self {
+        Self { stream, requests, withheld: Bytes::new() }
+    }
+}
+
+impl RequestFraming {
+    /// The library has read a head. `length` is the length of its body, or `None` for a chunked
+    /// body.
+    pub(crate) fn head_read(&self, length: Option<u64>) {
+        self.change(|framing| framing.head_read(length));
     }
 
-    /// Counts the next bytes.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> FrameCounts {
-        let mut counts = FrameCounts::default();
-        bytes = &bytes[subtract_up_to(&mut self.preface, bytes.len())..];
-        while !bytes.is_empty() {
-            if self.header_bytes < FRAME_HEADER_BYTES {
-                let count = bytes.len().min(FRAME_HEADER_BYTES - self.header_bytes);
-                self.head[self.header_bytes..self.header_bytes + count]
-                    .copy_from_slice(&bytes[..count]);
-                self.header_bytes += count;
-                bytes = &bytes[count..];
-                if self.header_bytes < FRAME_HEADER_BYTES {
-                    break;
-                }
-                let [a, b, c, ..] = self.head;
-                self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                self.count(&mut counts);
-            }
-            let count = subtract_up_to(&mut self.left, bytes.len());
-            if self.head[3] == DATA {
-                counts.data += count as u64;
-            }
-            bytes = &bytes[count..];
-            if self.left == 0 {
-                self.header_bytes = 0;
-            }
-        }
-        counts
+    /// The connection becomes a tunnel with its next response.
+    pub(crate) fn become_tunnel(&self) {
+        self.change(Framing::become_tunnel);
     }
 
-    fn count(&self, counts: &mut FrameCounts) {
-        match self.head[3] {
-            HEADERS => counts.requests += 1,
-            DATA | RST_STREAM | WINDOW_UPDATE | CONTINUATION => {}
-            _ => counts.idle += 1,
+    fn change(&self, change: impl FnOnce(&mut Framing)) {
+        let mut state = self.lock();
+        change(&mut state.framing);
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
         }
     }
-}
 
-/// Subtracts up to `most` from `left`. Returns how much.
-fn subtract_up_to(left: &mut usize, most: usize) -> usize {
-    let count = most.min(*left);
-    *left -= count;
-    count
-}
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-
-/// Limits frames that carry no part of a request: a thousand at once, a hundred a second, and two
-/// with each request. A browser sends ten in all; a client that measures the path with PING frames
-/// sends a few a second.
-#[derive(Debug)]
-pub(crate) struct IdleFrameLimit {
-    left: u64,
-    since: Instant,
-}
-
-impl IdleFrameLimit {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { left: MAX_IDLE_FRAMES, since: now }
-    }
-
-    /// Counts received frames. Returns false if the limit is exceeded.
-    pub(crate) fn allows(&mut self, counts: FrameCounts, now: Instant) -> bool {
-        let seconds = now.saturating_duration_since(self.since).as_secs();
-        self.since += Duration::from_secs(seconds);
-        let more = seconds * IDLE_FRAMES_PER_SECOND + counts.requests * IDLE_FRAMES_PER_REQUEST;
-        let left = self.left.saturating_add(more).min(MAX_IDLE_FRAMES).checked_sub(counts.idle);
-        self.left = left.unwrap_or(0);
-        left.is_some()
+    fn lock(&self) -> MutexGuard<'_, FramingState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-const MAX_IDLE_FRAMES: u64 = 1000;
-const IDLE_FRAMES_PER_SECOND: u64 = 100;
-const IDLE_FRAMES_PER_REQUEST: u64 = 2;
+impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let mut state = this.requests.lock();
+        if state.framing.is_waiting() {
+            state.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        if !state.framing.is_malformed() {
+            if this.withheld.is_empty() {
+                ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+                let read = &buffer.filled()[before..];
+                let passed = state.framing.scan(read);
+                this.withheld = Bytes::copy_from_slice(&read[passed..]);
+                buffer.set_filled(before + passed);
+            } else {
+                let room = this.withheld.len().min(buffer.remaining());
+                let passed = state.framing.scan(&this.withheld[..room]);
+                buffer.put_slice(&this.withheld.split_to(passed));
+            }
+            if !state.framing.is_malformed() {
+                return Poll::Ready(Ok(()));
+            }
+            this.withheld = MALFORMED_CHUNK;
+        }
+        // After that, report the end of the stream.
+        let room = this.withheld.len().min(buffer.remaining());
+        buffer.put_slice(&this.withheld.split_to(room));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for FramedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_the_library_reads_elsewhere_ends_the_connection() {
+    fn a_head_that_the_library_finds_elsewhere_is_malformed() {
         let mut framing = Framing::default();
         framing.scan(b"GET / HTTP/1.1\r\n");
         framing.head_read(Some(0));
@@ -411,7 +412,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_are_told_apart_however_they_are_cut(
+        fn requests_are_separated_however_they_are_split(
             requests in prop::collection::vec(request(), 1..6),
             piece in 1usize..100,
         ) {
@@ -436,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_cut_as_they_are_whole(
+        fn any_bytes_are_scanned_alike_however_they_are_split(
             bytes in prop::collection::vec(prop::sample::select(&b"\r\n01a;: X"[..]), 0..200),
             bodies in prop::collection::vec(prop::option::of(0u64..30), 0..5),
             piece in 1usize..50,
@@ -448,58 +449,118 @@ mod tests {
 }
 
 #[cfg(test)]
-mod h2_frames_tests {
-    use proptest::prelude::*;
+mod stream_tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use http::{Request, Response, StatusCode};
+    use http_body::Body as _;
+    use http_body_util::{BodyExt, Full};
+    use hyper::body::Incoming;
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::timeout;
 
     use super::*;
 
-    fn frame(kind: u8, length: usize) -> Vec<u8> {
-        let mut frame = (length as u32).to_be_bytes()[1..].to_vec();
-        frame.extend([kind, 0, 0, 0, 0, 1]);
-        frame.resize(FRAME_HEADER_BYTES + length, 0);
-        frame
-    }
-
-    proptest! {
-        #[test]
-        fn rfc9113_4_1_frames_are_counted_however_they_are_cut(
-            frames in prop::collection::vec((0u8..12, 0usize..300), 0..20),
-            piece in 1usize..400,
-        ) {
-            let all: Vec<u8> =
-                frames.iter().flat_map(|(kind, length)| frame(*kind, *length)).collect();
-            let bytes = [vec![b'P'; PREFACE_BYTES], all].concat();
-            let mut meter = FrameMeter::of_client();
-            let mut counted = FrameCounts::default();
-            for piece in bytes.chunks(piece) {
-                let FrameCounts { data, requests, idle } = meter.feed(piece);
-                counted.data += data;
-                counted.requests += requests;
-                counted.idle += idle;
+    /// Sends these bytes to the library in two parts. Returns the requests with their bodies, and
+    /// the statuses of the responses.
+    async fn read(bytes: &[u8], split: usize) -> (Vec<String>, Vec<u16>) {
+        let (mut client, server) = duplex(1 << 16);
+        let requests = RequestFraming::default();
+        let stream = FramedStream::new(server, requests.clone());
+        let seen = Arc::<Mutex<Vec<String>>>::default();
+        let log = seen.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            requests.head_read(request.body().size_hint().exact());
+            let log = log.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await;
+                let mut response = Response::new(Full::<Bytes>::default());
+                match body {
+                    Ok(body) => {
+                        let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+                        log.lock().unwrap().push(format!("{} {body}", head.uri));
+                    }
+                    Err(_) => *response.status_mut() = StatusCode::BAD_REQUEST,
+                }
+                Ok::<_, Infallible>(response)
             }
-            let data = frames.iter().filter(|(kind, _)| *kind == DATA);
-            prop_assert_eq!(counted.data, data.map(|(_, length)| *length as u64).sum::<u64>());
-            let of = |kinds: &[u8]| frames.iter().filter(|(kind, _)| kinds.contains(kind)).count() as u64;
-            prop_assert_eq!(counted.requests, of(&[HEADERS]));
-            prop_assert_eq!(counted.idle, of(&[2, 4, 5, 6, 7, 10, 11]));
+        });
+        let serving =
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        for part in [&bytes[..split], &bytes[split..]] {
+            // The server closes after a malformed request.
+            let _ = client.write_all(part).await;
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let mut response = String::new();
+        let reading = client.read_to_string(&mut response);
+        timeout(Duration::from_secs(30), reading).await.expect("the connection ends").unwrap();
+        let _ = serving.await.unwrap();
+        let statuses =
+            response.split("HTTP/1.1 ").skip(1).map(|rest| rest[..3].parse().unwrap()).collect();
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        (seen, statuses)
+    }
+
+    const NEXT: &str = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
+    const LAST: &str = "GET /last HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+
+    /// Sends two more requests after these bytes, split at every offset.
+    async fn expect(bytes: &str, bodies: &[&str], statuses: &[u16]) {
+        let bytes = format!("{bytes}{NEXT}{LAST}");
+        for split in 0..=bytes.len() {
+            let (seen, responses) = read(bytes.as_bytes(), split).await;
+            assert_eq!(seen, bodies, "{bytes:?}, split at {split}");
+            assert_eq!(responses, statuses, "{bytes:?}, split at {split}");
         }
     }
 
-    #[test]
-    fn patience_ends_and_comes_back() {
-        let start = Instant::now();
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let idle = |idle| FrameCounts { idle, ..FrameCounts::default() };
-        let mut limit = IdleFrameLimit::new(start);
-        assert!(limit.allows(idle(1000), start));
-        assert!(!limit.allows(idle(1), start));
-        assert!(limit.allows(idle(100), after(1)));
-        assert!(!limit.allows(idle(1), after(1)));
-        // The limit does not grow beyond its initial value.
-        assert!(!limit.allows(idle(1001), after(1_000_000)));
-        let mut limit = IdleFrameLimit::new(start);
-        for _ in 0..10_000 {
-            assert!(limit.allows(FrameCounts { requests: 1, idle: 2, data: 0 }, start));
+    fn post(body: &str) -> String {
+        format!("POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n{body}")
+    }
+
+    #[tokio::test]
+    async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
+        for trailers in ["\n", "X: a\n\r\n", "X: a\n\n", "X: a\r\n\n"] {
+            expect(&post(&format!("5\r\nhello\r\n0\r\n{trailers}")), &[], &[400]).await;
         }
+        expect(&post("5\r\nhello\n0\r\n\r\n"), &[], &[400]).await;
+    }
+
+    #[tokio::test]
+    async fn well_formed_requests_are_unchanged() {
+        let all = ["/a hello", "/next ", "/last "];
+        for body in ["5\r\nhello\r\n0\r\n\r\n", "2\r\nhe\r\n3;x=y\r\nllo\r\n00\r\nX: a\r\n\r\n"] {
+            expect(&post(body), &all, &[200, 200, 200]).await;
+        }
+        let length = "\r\nPOST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello";
+        expect(length, &all, &[200, 200, 200]).await;
+        expect("GET /a HTTP/1.1\nHost: h\n\n", &["/a ", "/next ", "/last "], &[200; 3]).await;
+    }
+
+    #[tokio::test]
+    async fn bytes_of_a_tunnel_are_not_requests() {
+        let (mut client, server) = duplex(1 << 16);
+        let requests = RequestFraming::default();
+        let mut stream = FramedStream::new(server, requests.clone());
+        let head = "GET / HTTP/1.1\r\n\r\n";
+        client.write_all(format!("{head}\n\n\r\n\r\n").as_bytes()).await.unwrap();
+        drop(client);
+        let mut given = String::new();
+        stream.read_exact(&mut vec![0; head.len()]).await.unwrap();
+        let reading = tokio::spawn(async move {
+            stream.read_to_string(&mut given).await.unwrap();
+            given
+        });
+        tokio::task::yield_now().await;
+        requests.become_tunnel();
+        assert_eq!(reading.await.unwrap(), "\n\n\r\n\r\n");
     }
 }

@@ -36,10 +36,10 @@ use tracing::debug;
 
 use crate::context::{ShutdownStage, wait_for_stage};
 use crate::http::connection::{CompletionSignal, Connection};
+use crate::http::framing::{FramedStream, RequestFraming};
 use crate::http::request::HttpService;
-use crate::http::stream::Socket;
+use crate::http::socket::Socket;
 use crate::http::stream::{ConnectionStream, StreamProgress, StreamTask, StreamTasks};
-use crate::http::stream::{FramedStream, RequestFraming};
 
 /// Serves HTTP until the connection ends. Returns whether it ended cleanly.
 pub(crate) async fn serve(

@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_8_6_lengths_that_differ_or_are_no_numbers_are_malformed() {
+    fn rfc9110_8_6_different_or_non_numeric_lengths_are_malformed() {
         assert_eq!((parsed(&[]), parsed(&["7"])), (Ok(None), Ok(Some(7))));
         assert_eq!(parsed(&["5", "5"]), Ok(Some(5)));
         for bad in [&["0", "5"][..], &["+5"], &["5, 5"], &[""], &["18446744073709551616"]] {

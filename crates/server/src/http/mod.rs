@@ -1,6 +1,7 @@
 //! Reads requests and writes responses: HTTP/1.1, HTTP/2, HTTP/3, and ping-pong.
 
 pub(crate) mod connection;
+pub(crate) mod frames;
 pub(crate) mod framing;
 pub(crate) mod h1_h2;
 pub(crate) mod h3;
@@ -8,6 +9,7 @@ pub(crate) mod h3_streams;
 pub(crate) mod ping_pong;
 pub(crate) mod redirect;
 pub(crate) mod request;
+pub(crate) mod socket;
 pub(crate) mod stream;
 
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::context::{ShutdownStage, next_stage, wait_for_stage};
 use crate::http::connection::{CompletionSignal, Connection, RequestAdmission};
-use crate::http::stream::Socket;
+use crate::http::socket::Socket;
 use crate::observe::request::{RequestHead, RequestRecord};
 
 /// Answers pings until the peer closes. Returns whether the connection ended cleanly.

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn path_and_query_are_kept_and_the_host_is_the_one_that_was_asked() {
+    fn redirects_keep_path_query_and_the_requested_host() {
         for (target, host, port, location) in [
             ("/", "example.test", 443, "https://example.test/"),
             ("/a%20b/?q=1&r", "Example.test:80", 443, "https://example.test/a%20b/?q=1&r"),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_sent_where_no_site_is() {
+    fn unknown_hosts_are_not_redirected() {
         for (method, target, host, status) in [
             ("GET", "/", "stranger.test", 421),
             ("GET", "http://stranger.test/", "example.test", 421),

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_a_free_place_and_by_a_larger_limit() {
+    fn a_waiting_task_is_woken_by_a_free_permit_and_by_a_larger_limit() {
         let permits = ConnectionPermits::new(1);
         let first = permits.try_take().unwrap();
         let mut waits = Box::pin(permits.take());
@@ -264,7 +264,7 @@ mod handshake_limit_tests {
     }
 
     #[test]
-    fn rfc9000_8_1_2_retry_above_and_nothing_above_that() {
+    fn rfc9000_8_1_2_a_retry_above_one_limit_and_no_response_above_the_other() {
         let limiter = HandshakeLimiter::new(2, 4);
         let first = admitted(limiter.admit(false));
         let _shown = admitted(limiter.admit(true));
@@ -282,7 +282,7 @@ mod handshake_limit_tests {
     }
 
     #[test]
-    fn without_room_for_strangers_all_are_asked() {
+    fn with_a_retry_limit_of_zero_every_client_needs_a_token() {
         let limiter = HandshakeLimiter::new(0, 4);
         assert!(matches!(limiter.admit(false), HandshakeAdmission::Retry));
         admitted(limiter.admit(true));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_header_is_taken_off_byte_by_byte_and_no_byte_more() {
+    async fn a_header_is_read_byte_by_byte_and_nothing_beyond_it() {
         let client = Addresses {
             source: "192.0.2.1:5".parse().unwrap(),
             destination: "192.0.2.2:443".parse().unwrap(),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_trusted_is_not_read() {
+    async fn a_header_from_an_untrusted_peer_is_not_read() {
         let (_theirs, mut ours, peer) = pair().await;
         let local = ours.local_addr().unwrap();
         let client_addresses = client_addresses(&from("10.0.0.0"), &mut ours, peer).await.unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_trusted_has_to_send_it() {
+    async fn a_trusted_peer_must_send_a_header() {
         for bytes in [&b"\x16\x03\x01"[..], b"PROXY TCP4 nonsense\r\n", b""] {
             let (mut theirs, mut ours, peer) = pair().await;
             theirs.write_all(bytes).await.unwrap();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_datagrams_go_each_to_its_worker() {
+    fn merged_datagrams_are_dispatched_to_their_workers() {
         let dispatch = dispatch(4);
         let sent = [
             datagram(1, "a", 40),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_all_a_workers_own_stays_as_it_is() {
+    fn datagrams_of_one_worker_stay_in_place() {
         let dispatch = dispatch(4);
         let mut buffer = [datagram(2, "a", 30), datagram(2, "b", 30)].concat();
         let predecessor = buffer.clone();

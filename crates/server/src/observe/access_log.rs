@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_not_followed_at_the_start_nor_after_a_rotation() {
+    fn a_symbolic_link_is_not_followed_at_the_start_or_after_a_rotation() {
         let dir = tempfile::tempdir().unwrap();
         let [file, other] = ["log", "other"].map(|name| dir.path().join(name));
         std::fs::write(&other, "").unwrap();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_words_are_text_and_nothing_else() {
+    fn text_from_a_client_is_escaped() {
         let user_agent = "a\u{9b}2J\u{7f}\n\u{202e}b";
         let entry =
             AccessLogEntry { user_agent: Some(user_agent.to_owned()), ..entry("/\u{202e}x") };
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn all_lines_are_there_after_close_and_after_a_rotation() {
+    fn no_line_is_lost_by_closing_or_rotating() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("log");
         let settings = AccessLogSettings { file: Some(file.clone()), format: LogFormat::Json };

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_of_a_flight_are_one_entry_the_last_first() {
+    fn copies_of_a_flight_are_one_entry_and_the_latest_is_first() {
         let replays = Replays::default();
         let note = |flight: u8, client: &str, second| {
             let at = Timestamp::from_second(second).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attacker_fills_no_memory() {
+    fn an_attacker_cannot_fill_the_memory() {
         let replays = Replays::default();
         for number in 0..10_000_u32 {
             let mut flight = [0; 32];

@@ -50,7 +50,8 @@ impl ReadySite {
         config: &ServerConfig,
         pools: &Pools,
     ) -> Result<Self, ServerError> {
-        let invalid = |error: firstflight_config::BadRulePath| setting(error.to_string());
+        let invalid =
+            |error: firstflight_config::BadRulePath| ServerError::setting(error.to_string());
         let fields = ResponseFields::new(&site.headers)?;
         let mut policy = config.early_data.policy.clone();
         let mut routes = Prefixes::default();
@@ -138,7 +139,7 @@ impl Handler {
             Action::Upstream(name) => {
                 let unknown = || {
                     let known: Vec<_> = pools.keys().map(String::as_str).collect();
-                    setting(format!(
+                    ServerError::setting(format!(
                         "there is no upstream {name:?}; configured upstreams: {}",
                         known.join(", ")
                     ))
@@ -153,11 +154,7 @@ impl Handler {
 
 fn duplicate_route(site: &Site, route: &Route) -> ServerError {
     let of = site.names.first().map(|name| format!(" of site {name}")).unwrap_or_default();
-    setting(format!("two routes{of} have the path {:?}; remove one", route.path))
-}
-
-fn setting(text: String) -> ServerError {
-    ServerError::Config(ConfigError::Setting(text))
+    ServerError::setting(format!("two routes{of} have the path {:?}; remove one", route.path))
 }
 
 #[cfg(test)]
@@ -246,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_path_by_whole_segments_answers() {
+    fn the_route_with_the_longest_path_of_whole_segments_responds() {
         let site = site(&[("/", 200), ("/a/b", 202), ("/a", 201)]).unwrap();
         for (path, expected) in
             [("/", 200), ("/x", 200), ("/a", 201), ("/ab", 200), ("/a/%62/c", 202), ("/A/b", 200)]
@@ -256,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_is_a_way_around_a_route() {
+    fn no_spelling_of_a_path_bypasses_a_route() {
         let several = site(&[("/", 200), ("/a", 403)]).unwrap();
         let without_root = site(&[("/a", 403)]).unwrap();
         let one = site(&[("/", 200)]).unwrap();
@@ -287,7 +284,7 @@ mod response_fields_tests {
     }
 
     #[test]
-    fn a_routes_fields_come_before_its_sites_and_both_before_the_answers() {
+    fn a_routes_fields_override_its_sites_and_both_override_the_responses() {
         let site = ResponseFields::new(&pairs(&[("x-a", "site"), ("x-b", "site"), ("server", "")]))
             .unwrap();
         let route = site.merge(&pairs(&[("x-b", "one"), ("x-b", "two")])).unwrap();
@@ -304,7 +301,7 @@ mod response_fields_tests {
     }
 
     #[test]
-    fn what_frames_an_answer_cannot_be_set() {
+    fn fields_that_frame_a_response_cannot_be_set() {
         for name in ["content-length", "transfer-encoding", "connection", "keep-alive"] {
             let fields = [(HeaderName::from_static(name), HeaderValue::from_static("x"))];
             assert!(ResponseFields::new(&fields).unwrap_err().to_string().contains(name));

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_7_4_the_host_chooses_the_site_if_the_certificate_covers_it() {
+    fn rfc9110_7_4_the_host_selects_the_site_if_the_certificate_covers_it() {
         let sites = sites();
         for (server_name, host, expected) in [
             (Some("one.test"), "one.test", 201),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_7_4_a_whole_url_is_for_a_name_of_this_server() {
+    fn rfc9110_7_4_an_absolute_url_must_name_this_server() {
         let sites = sites();
         for (server_name, authority, expected) in [
             (Some("one.test"), "one.test", 201),

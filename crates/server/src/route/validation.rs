@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9112_3_2_no_host_no_answer() {
+    fn rfc9112_3_2_a_request_without_a_host_gets_400() {
         assert_eq!(refused(Version::HTTP_11, "/", &[]), Some(400));
         assert_eq!(refused(Version::HTTP_11, "/", &[("host", "a"), ("host", "b")]), Some(400));
         assert_eq!(refused(Version::HTTP_2, "https://a/", &[("host", "b")]), Some(400));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9112_3_2_the_target_has_its_methods_form() {
+    fn rfc9112_3_2_the_form_of_the_target_depends_on_the_method() {
         for (method, target, outcome) in [
             ("GET", "*", Some(400)),
             ("OPTIONS", "*", None),
@@ -229,7 +229,7 @@ mod authority_tests {
     }
 
     #[test]
-    fn rfc9112_3_2_one_host_and_the_targets_own_before_it() {
+    fn rfc9112_3_2_a_request_has_one_host_and_the_targets_takes_precedence() {
         let bad = Err(BadAuthority);
         for (target, hosts, found) in [
             ("/", &["Example.test"][..], Ok(Some("example.test"))),

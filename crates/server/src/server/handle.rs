@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use firstflight_config::{ConfigError, KeySource, ServerConfig};
-use firstflight_telemetry::metrics::RefusedReason;
+use firstflight_config::{KeySource, ServerConfig};
+use firstflight_telemetry::metrics::{self, RefusedReason};
 use firstflight_tickets::KeyStatus;
 use firstflight_upstream::{Pool, PoolStatus};
 use tokio::net::UnixStream;
@@ -242,6 +242,11 @@ impl ServerHandle {
         }
     }
 
+    /// All metrics at this moment.
+    pub fn metrics(&self) -> metrics::Snapshot {
+        self.0.metrics()
+    }
+
     fn note_reload(&self, error: Option<String>) {
         match error {
             None => self
@@ -268,7 +273,7 @@ impl ServerHandle {
         let number = server.shared.snapshot().number + u64::from(config.is_some());
         let config = config.unwrap_or_else(|| current.clone());
         if server.shared.shutdown.stage() != ShutdownStage::Running {
-            return Err(setting("the server is stopping and cannot reload".to_owned()));
+            return Err(ServerError::setting("the server is stopping and cannot reload"));
         }
         refuse_changes_that_need_a_restart(&current, &config)?;
         let change = server.acme.open(&config).await?;
@@ -340,18 +345,14 @@ fn refuse_changes_that_need_a_restart(
     match &changed[..] {
         [] => Ok(()),
         // A process with another store would not know the claims in this one.
-        ["[store]", ..] => Err(setting(format!(
+        ["[store]", ..] => Err(ServerError::setting(format!(
             "{} cannot change while the process runs; stop it and start it again",
             changed.join(", ")
         ))),
-        _ => Err(setting(format!(
+        _ => Err(ServerError::setting(format!(
             "{} cannot change while the process runs; restart it, or upgrade it by SIGUSR2, \
              which loses no connection",
             changed.join(", ")
         ))),
     }
-}
-
-fn setting(text: String) -> ServerError {
-    ServerError::Config(ConfigError::Setting(text))
 }

@@ -85,7 +85,8 @@ impl SnapshotBuilder {
             Ok(Entry { names: site.names.clone(), identity })
         };
         let mut entries = sites.sites.iter().map(entry);
-        let first = entries.next().ok_or_else(|| setting("there is no site; give one"))??;
+        let first =
+            entries.next().ok_or_else(|| ServerError::setting("there is no site; give one"))??;
         Ok(Identities::new(first, entries.collect::<Result<_, _>>()?)?)
     }
 
@@ -108,7 +109,7 @@ impl SnapshotBuilder {
             }
             (CertificateSource::Development, _) => {
                 let identity = self.development().identity(site);
-                identity.ok_or_else(|| setting("there is no certificate; give one"))
+                identity.ok_or_else(|| ServerError::setting("there is no certificate; give one"))
             }
         }
     }
@@ -138,7 +139,9 @@ impl SnapshotBuilder {
         config.check().map_err(ConfigError::from)?;
         let key_log = self.key_log.as_ref().map(|log| log.path());
         if config.tls.key_log.as_deref() != key_log {
-            return Err(setting("the key log cannot change while the server runs; restart it"));
+            return Err(ServerError::setting(
+                "the key log cannot change while the server runs; restart it",
+            ));
         }
         let pools = proxy::pools(config, pools)?;
         let sites = match &config.content {
@@ -266,10 +269,6 @@ fn unconfigured_names(config: &ServerConfig) -> Option<Vec<&String>> {
             (!unconfigured.is_empty()).then(names)
         }
     }
-}
-
-fn setting(text: &str) -> ServerError {
-    ServerError::Config(ConfigError::Setting(text.to_owned()))
 }
 
 /// A key log that TLS has before its file is open: the settings are read with the privileges of the

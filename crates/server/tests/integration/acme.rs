@@ -73,7 +73,7 @@ async fn response(server: SocketAddr, name: &str, trusted: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_sites_broken_files_keep_no_new_certificate_back() {
+async fn another_sites_broken_files_do_not_delay_a_new_certificate() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path();
     let config = config(dir);

@@ -11,7 +11,7 @@ use crate::support::cluster::{Cluster, request};
 use crate::support::{Client, TEST_TIMEOUT, Upstream, executions, get, line, lines, replay};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
+async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -52,7 +52,7 @@ async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answered_425() {
+async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -74,7 +74,7 @@ async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answere
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
+async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -111,7 +111,7 @@ async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
+async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unrecorded() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -172,7 +172,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_store_is_slow_and_then_absent_and_nothing_runs_unrecorded() {
+async fn a_frozen_store_times_out_and_then_is_absent_and_nothing_unrecorded_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -229,7 +229,7 @@ async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restarted_node_needs_no_window_of_its_own() {
+async fn a_restarted_node_needs_no_recording_window() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -254,7 +254,7 @@ async fn a_restarted_node_needs_no_window_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_claimed_all_the_same() {
+async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_still_recorded() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -278,7 +278,7 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_claimed_all_the_same()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_policy_holds_runs_after_the_handshake() {
+async fn a_request_held_by_policy_runs_after_the_handshake() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -301,7 +301,7 @@ async fn what_policy_holds_runs_after_the_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ping_pong_is_claimed_too() {
+async fn pings_are_claimed_too() {
     if skipped_without(&["redis-server"]) {
         return;
     }

@@ -42,7 +42,7 @@ async fn full_resumed_and_early_requests_are_answered_and_logged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_early_answer_does_not_wait_for_the_clients_finished() {
+async fn an_early_response_does_not_wait_for_the_clients_finished() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -89,7 +89,7 @@ async fn rfc8470_5_1_early_data_marks_what_is_forwarded_before_completion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_a_425_to_our_own_mark_is_retried_after_the_handshake() {
+async fn rfc8470_5_2_a_425_to_a_request_that_this_server_marked_is_retried_after_the_handshake() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -147,7 +147,7 @@ async fn replay_as_client(server: &RunningServer, client: &mut Client) -> TcpStr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_what_a_copy_overtook_is_answered_425_also_if_the_policy_holds_it() {
+async fn rfc8470_5_2_an_overtaken_request_gets_425_even_if_the_policy_holds_it() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -180,7 +180,7 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_instead_of_holding_a_425_on_request() {
+async fn rfc8470_5_2_a_425_instead_of_holding_if_configured() {
     let upstream = Upstream::start().await;
     let change = |config: &mut firstflight_config::ServerConfig| {
         config.early_data.when_not_allowed = WhenNotAllowed::TooEarly;
@@ -280,7 +280,7 @@ fn ends(mut frames: &[u8]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http2_an_early_request_does_not_pass_the_gate_by_beside_later_bytes() {
+async fn http2_an_early_request_cannot_bypass_the_gate_next_to_later_bytes() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("h2").await;
@@ -321,7 +321,7 @@ async fn http2_an_early_request_does_not_pass_the_gate_by_beside_later_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ping_is_answered_early_and_its_copy_never() {
+async fn a_ping_is_answered_early_and_its_copy_is_not() {
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let server = RunningServer::start(dir, Content::PingPong, |_| {}).await;
     let session = server.session("ping-pong").await;
@@ -342,7 +342,7 @@ async fn a_ping_is_answered_early_and_its_copy_never() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc9113_6_1_a_short_answer_ends_on_its_data_and_fits_the_initial_window() {
+async fn rfc9113_6_1_a_short_response_ends_on_its_data_and_fits_the_initial_window() {
     let server = RunningServer::files(|_| {}).await;
     std::fs::write(server.dir.path().join("root/page"), vec![b'x'; 10 * 1024]).unwrap();
     let session = server.session("h2").await;

@@ -42,7 +42,7 @@ async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
 }
 
 #[tokio::test]
-async fn rfc9112_7_1_2_requests_behind_a_trailer_section_have_their_own_responses() {
+async fn rfc9112_7_1_2_requests_after_a_trailer_section_have_their_own_responses() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| ()).await;
     let requests = chunked("POST", "X: a\r\nY: b\r\n\r\n");

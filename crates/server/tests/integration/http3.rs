@@ -66,7 +66,7 @@ async fn ten_kilobytes_arrive_in_the_servers_first_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_arrives_although_the_handshakes_packets_are_lost() {
+async fn a_response_arrives_although_packets_of_the_handshake_are_lost() {
     let server = RunningServer::files(|_| {}).await;
     let remembered = remembered(server.address).await;
     let wire = Wire::to(server.address).await;

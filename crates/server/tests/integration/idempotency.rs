@@ -78,7 +78,7 @@ async fn a_post_with_a_key_runs_early_and_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_post_without_a_key_or_whose_key_is_none_waits() {
+async fn a_post_without_a_valid_key_waits() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, by(keys())).await;
     let long = format!("Idempotency-Key: {}", "k".repeat(256));
@@ -115,7 +115,7 @@ async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_whose_request_was_not_sent_is_good_again() {
+async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
     // Nobody listens there.
     let vacant = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
@@ -130,7 +130,7 @@ async fn a_key_whose_request_was_not_sent_is_good_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nonce_is_good_once() {
+async fn a_nonce_can_be_used_once() {
     let upstream = Upstream::start().await;
     let nonce =
         Nonce { header: HeaderName::from_static("x-nonce"), lifetime: Duration::from_secs(60) };
@@ -156,7 +156,7 @@ async fn a_nonce_is_good_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_good_once_on_all_nodes_and_nowhere_without_the_store() {
+async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -190,7 +190,7 @@ async fn a_key_is_good_once_on_all_nodes_and_nowhere_without_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_run_nothing_across_a_reload_of_the_policy() {
+async fn no_copy_is_executed_after_a_reload_of_the_policy() {
     let upstream = Upstream::start().await;
     let mode = |mode| move |config: &mut ServerConfig| config.early_data.policy = Policy::new(mode);
     // Held under one policy, its copy comes under the other; and the other way round.

@@ -79,7 +79,7 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_whose_windows_open_slowly_is_not_cut_by_limits_on_heads_and_idleness() {
+async fn a_response_with_slow_flow_control_is_not_cut_by_header_or_idle_timeout() {
     let server = RunningServer::files(|config| {
         config.limits.header_timeout = SHORT;
         config.limits.idle_timeout = SHORT;
@@ -118,7 +118,7 @@ fn data(response: &[u8]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_comes_with_the_servers_goodbye_is_answered_whole() {
+async fn a_request_that_crosses_the_servers_goaway_gets_its_whole_response() {
     let upstream = Upstream::start().await;
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
@@ -155,7 +155,7 @@ async fn a_copy_that_never_finishes_is_closed_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_is_too_large_is_answered_431() {
+async fn a_head_that_is_too_large_gets_431() {
     let server = RunningServer::files(|config| config.limits.header_size = 2048).await;
     let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(3000));
     let response = full(server.address, &request).await;
@@ -164,7 +164,7 @@ async fn a_head_that_is_too_large_is_answered_431() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn above_the_limit_connections_wait_until_a_place_is_free() {
+async fn above_the_limit_connections_wait_for_a_permit() {
     let server = RunningServer::files(|config| {
         config.limits.connections = 2;
         config.limits.header_timeout = Duration::from_secs(1);
@@ -179,7 +179,7 @@ async fn above_the_limit_connections_wait_until_a_place_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_in_the_middle_is_logged() {
+async fn a_client_that_disconnects_during_a_response_is_logged() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Client::prepare("http/1.1", None, b"");
@@ -231,7 +231,7 @@ async fn keep_alive_serves_many_requests_or_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_come_whole_in_ranges_and_from_nowhere_else() {
+async fn files_are_served_in_full_or_in_ranges_and_only_from_the_directory() {
     let server = RunningServer::files(|_| {}).await;
     std::fs::write(server.dir.path().join("secret"), "secret").unwrap();
     let response = full(server.address, &text(get("/big"))).await;
@@ -247,7 +247,7 @@ async fn files_come_whole_in_ranges_and_from_nowhere_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
+async fn an_upstream_that_is_down_or_silent_gives_502_or_504() {
     let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap();
     let dir = || Arc::new(tempfile::tempdir().unwrap());
@@ -281,7 +281,7 @@ async fn an_upstream_that_is_down_or_silent_is_502_or_504() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_start_says_why_in_one_sentence() {
+async fn a_server_that_cannot_start_gives_the_reason_in_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let other = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();

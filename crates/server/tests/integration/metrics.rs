@@ -98,7 +98,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_is_a_lost_claim_a_refusal_and_a_hold_that_ends_with_its_connection() {
+async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_connection() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -128,7 +128,7 @@ async fn a_replay_is_a_lost_claim_a_refusal_and_a_hold_that_ends_with_its_connec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_overtaken_original_is_answered_425_by_the_server() {
+async fn an_overtaken_original_gets_425_from_the_server() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -149,7 +149,7 @@ async fn an_overtaken_original_is_answered_425_by_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_425_at_once_is_no_hold() {
+async fn an_immediate_425_is_not_a_hold() {
     let server = RunningServer::files(|config| {
         config.early_data.when_not_allowed = WhenNotAllowed::TooEarly;
     })
@@ -161,7 +161,7 @@ async fn a_425_at_once_is_no_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_never_finishes_is_timed_out() {
+async fn a_handshake_that_never_finishes_times_out() {
     let upstream = Upstream::start().await;
     let hasty = |config: &mut ServerConfig| {
         config.limits.header_timeout = Duration::from_millis(300);
@@ -182,7 +182,7 @@ async fn whoever_never_finishes_is_timed_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_offer_that_is_refused_says_why() {
+async fn refused_early_data_has_its_reason_in_the_metrics() {
     let off = |config: &mut ServerConfig| config.early_data.enabled = false;
     let server = RunningServer::files(|_| {}).await;
     let session = server.session("http/1.1").await;
@@ -239,7 +239,7 @@ async fn quic_is_counted_as_tcp_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_goes_away_shows() {
+async fn an_unavailable_store_shows_in_the_metrics() {
     if skipped_without(&["redis-server"]) {
         return;
     }

@@ -23,7 +23,7 @@ async fn with_header(server: &RunningServer, mut client: Client) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_client_is_who_the_header_names_early_or_not() {
+async fn the_client_address_is_the_headers_early_or_late() {
     let upstream = Upstream::start().await;
     let direct = RunningServer::proxy(&upstream, |_| {}).await;
     let session = direct.session("http/1.1").await;
@@ -39,7 +39,7 @@ async fn the_client_is_who_the_header_names_early_or_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_is_required_from_there_in_time_and_refused_from_elsewhere() {
+async fn a_header_is_required_from_trusted_peers_in_time_and_refused_from_others() {
     let proxied = RunningServer::files(|config| {
         from_loopback(config);
         config.limits.header_timeout = Duration::from_millis(200);

@@ -119,7 +119,7 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn above_its_bound_a_server_answers_no_more_strangers() {
+async fn above_its_limit_a_server_ignores_clients_without_a_token() {
     let server = RunningServer::files(|config| config.http3.refuse_above = 1).await;
     // A handshake that does not go on.
     let stuck = Wire::to(server.address).await;
@@ -147,7 +147,7 @@ async fn above_its_bound_a_server_answers_no_more_strangers() {
 
 /// ngtcp2's client: another stack's Initial packets, read, retried and claimed.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_stacks_client_is_asked_for_its_address_and_runs_early() {
+async fn another_implementations_client_gets_a_retry_and_runs_early() {
     if skipped_without(&["redis-server"]) {
         return;
     }

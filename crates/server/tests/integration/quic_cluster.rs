@@ -24,7 +24,7 @@ async fn two(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, RunningS
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
+async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -59,7 +59,7 @@ async fn rfc8446_8_2_a_flight_runs_once_over_all_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answered_425() {
+async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -82,7 +82,7 @@ async fn rfc8470_5_2_an_original_that_a_copy_overtook_on_another_node_is_answere
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_that_race_the_original_on_both_nodes_execute_once_in_all() {
+async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -139,7 +139,7 @@ async fn refused(node: &RunningServer, remembered: Remembered, target: &str) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
+async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unrecorded() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -164,7 +164,7 @@ async fn without_its_store_a_node_refuses_by_tls_and_runs_nothing_unrecorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_store_is_slow_and_nothing_runs_unrecorded() {
+async fn a_frozen_store_times_out_and_nothing_unrecorded_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }

@@ -52,7 +52,7 @@ async fn an_early_get_runs_before_the_handshake_is_complete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_policy_does_not_let_run_early_waits_for_the_handshake() {
+async fn a_request_held_by_policy_waits_for_the_handshake() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let remembered = remembered(server.address).await;
@@ -80,7 +80,7 @@ async fn what_the_policy_does_not_let_run_early_waits_for_the_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replayed_datagrams_do_not_run() {
+async fn replayed_datagrams_are_not_executed() {
     let upstream = Upstream::start().await;
     // Copies never end their handshake, and stopping waits for them.
     let server =
@@ -116,7 +116,7 @@ async fn replayed_datagrams_do_not_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_original_that_a_copy_overtook_is_answered_425_and_told_to_go() {
+async fn an_original_overtaken_by_a_copy_gets_425_and_the_connection_closes() {
     let upstream = Upstream::start().await;
     // The copy never ends its handshake, and stopping waits for it.
     let server =
@@ -176,7 +176,7 @@ fn key_file(path: &Path) -> KeySource {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_early_data_is_sent_again_and_arrives_once() {
+async fn refused_early_data_is_sent_again_and_is_executed_once() {
     let dir = tempfile::tempdir().unwrap();
     let keys = dir.path().join("keys");
     type Change = Box<dyn Fn(&mut ServerConfig)>;

@@ -67,7 +67,7 @@ async fn slow_heads_and_idle_connections_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_response_that_outlasts_the_limit_on_heads_does_not_end_the_connection() {
+async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection() {
     let upstream = Upstream::start().await;
     let server =
         RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT / 2).await;
@@ -81,7 +81,7 @@ async fn a_first_response_that_outlasts_the_limit_on_heads_does_not_end_the_conn
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_whose_client_is_silent_for_a_moment_is_not_cut_by_the_limit_on_heads() {
+async fn a_response_whose_client_pauses_is_not_cut_by_header_timeout() {
     let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
     let wire = Wire::to(server.address).await;
     let mut client = Quic::connect(wire.address, Remembered::default()).await;
@@ -97,7 +97,7 @@ async fn a_response_whose_client_is_silent_for_a_moment_is_not_cut_by_the_limit_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc9114_5_2_a_client_that_says_goodbye_has_the_rest_of_its_response() {
+async fn rfc9114_5_2_a_client_that_sends_goaway_gets_the_rest_of_its_response() {
     let server = RunningServer::files(|_| {}).await;
     let wire = Wire::to(server.address).await;
     let endpoint = endpoint();
@@ -122,7 +122,7 @@ async fn rfc9114_5_2_a_client_that_says_goodbye_has_the_rest_of_its_response() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_heads_are_refused_and_endless_ones_not_even_read() {
+async fn large_heads_are_refused_and_endless_ones_are_not_read() {
     let server = RunningServer::files(|config| config.limits.header_size = 4096).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     let mut large = request(Method::GET, "/large");
@@ -174,7 +174,7 @@ async fn rfc9114_6_2_1_an_endless_control_frame_ends_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_streams_wait_and_those_that_are_given_up_end_the_connection() {
+async fn many_streams_wait_and_too_many_cancelled_ones_end_the_connection() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |config| config.limits.streams = 3).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
@@ -200,7 +200,7 @@ async fn many_streams_wait_and_those_that_are_given_up_end_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_reach_the_upstream_whole_and_lengths_that_lie_do_not() {
+async fn complete_bodies_reach_the_upstream_and_wrong_lengths_do_not() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
@@ -234,7 +234,7 @@ async fn bodies_reach_the_upstream_whole_and_lengths_that_lie_do_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_moves_is_served_on() {
+async fn a_client_that_changes_its_address_is_still_served() {
     let server = RunningServer::files(|_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
@@ -282,7 +282,7 @@ async fn stopping_finishes_what_is_running_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_answer_arrives_whole_though_the_server_stops() {
+async fn a_large_response_is_complete_although_the_server_stops() {
     let mut server = RunningServer::files(|_| {}).await;
     let wire = Wire::to(server.address).await;
     let mut client = Quic::connect(wire.address, Remembered::default()).await;
@@ -298,7 +298,7 @@ async fn a_large_answer_arrives_whole_though_the_server_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_close_is_sent_though_the_congestion_window_is_full() {
+async fn a_close_is_sent_although_the_congestion_window_is_full() {
     let server = RunningServer::files(|_| {}).await;
     let wire = Wire::to(server.address).await;
     let mut client = Quic::connect(wire.address, Remembered::default()).await;
@@ -315,7 +315,7 @@ async fn a_close_is_sent_though_the_congestion_window_is_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_over_tcp_say_where_http3_is() {
+async fn responses_over_tcp_advertise_http3() {
     let get = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
     let server = RunningServer::files(|_| {}).await;
     let response = crate::support::full(server.address, get).await;
@@ -338,7 +338,7 @@ async fn answers_over_tcp_say_where_http3_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_of_both_go_to_one_file() {
+async fn tls_secrets_of_tcp_and_quic_go_to_one_file() {
     let server = RunningServer::files(|config| {
         config.tls.key_log =
             Some(std::env::temp_dir().join(format!("firstflight-keylog-{}", std::process::id())));
@@ -356,7 +356,7 @@ async fn secrets_of_both_go_to_one_file() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_for_udp_is_named_with_the_mend() {
+async fn a_udp_port_in_use_is_named_with_the_fix() {
     let taken = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
     let address = taken.local_addr().unwrap();
     let bind = async || {
@@ -369,7 +369,7 @@ async fn a_port_that_is_taken_for_udp_is_named_with_the_mend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_and_expectations_go_through() {
+async fn trailers_and_expectations_are_forwarded() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
@@ -390,7 +390,7 @@ async fn trailers_and_expectations_go_through() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+async fn a_stalled_client_is_dropped_and_a_slow_one_is_not() {
     let server = RunningServer::files(|config| config.limits.idle_timeout = SHORT * 2).await;
     let (endpoint, _) = (endpoint(), ());
     let (mut small, _) = config("h3", Remembered::default());

@@ -76,7 +76,7 @@ fn status(response: &str) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_2_the_next_process_knows_flights_and_keys_and_needs_no_window() {
+async fn rfc8446_8_2_a_successor_knows_flights_and_keys_and_needs_no_recording_window() {
     let generations = Generations::new().await;
     let (old, new) = (generations.first().await, generations.start().await);
     let session = old.session("http/1.1").await;
@@ -113,7 +113,7 @@ async fn rfc8446_8_2_the_next_process_knows_flights_and_keys_and_needs_no_window
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_register_that_nobody_takes_stays_where_it_was() {
+async fn a_register_that_no_process_takes_stays_where_it_was() {
     let generations = Generations::new().await;
     let old = generations.first().await;
     let session = old.session("http/1.1").await;
@@ -141,7 +141,7 @@ async fn a_register_that_nobody_takes_stays_where_it_was() {
     }
     drop(other);
     let error = handing.await.unwrap().unwrap_err();
-    assert!(matches!(error, HandoverError::Broken(_)), "{error}");
+    assert!(matches!(error, HandoverError::Disconnected(_)), "{error}");
     assert_eq!(status(&meanwhile.await.unwrap()), "200");
     drop(replay(old.address, &flight).await);
     let session = old.session("http/1.1").await;
@@ -181,7 +181,7 @@ async fn a_register_is_handed_over_once() {
     let third = generations.start().await;
     let (one, other) = UnixStream::pair().unwrap();
     let (given, taken) = tokio::join!(old.handle.hand_over(one), third.handle.take_over(other));
-    assert!(matches!(given, Err(HandoverError::NotOurs)), "{given:?}");
+    assert!(matches!(given, Err(HandoverError::NotOwner)), "{given:?}");
     assert!(taken.is_err());
     assert!(old.handle.state_for_successor().is_err(), "nor is anything else");
     // Whose it is can hand it on.
@@ -189,7 +189,7 @@ async fn a_register_is_handed_over_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_with_another_store_takes_nothing() {
+async fn a_process_with_another_store_takes_over_no_register() {
     let generations = Generations::new().await;
     let (old, keys) = (generations.first().await, generations.dir.path().join("keys"));
     let change = |config: &mut ServerConfig| {
@@ -210,7 +210,7 @@ async fn a_process_with_another_store_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_hears_nonsense_takes_nothing() {
+async fn a_process_that_receives_invalid_bytes_takes_over_no_register() {
     let generations = Generations::new().await;
     let new = generations.start().await;
     for bytes in [&b""[..], b"\0\0\0\0\0\0\0\x03abc", &[0xff; 64], &[0; 64]] {

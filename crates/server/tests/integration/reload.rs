@@ -23,7 +23,7 @@ fn page(target: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn listeners_come_and_go_and_connections_stay() {
+async fn listeners_are_added_and_removed_and_connections_stay() {
     let server = RunningServer::files(|_| {}).await;
     let (stays, comes) = (server.address, free());
     // Kept open from before the first reload to after the last.
@@ -52,7 +52,7 @@ async fn listeners_come_and_go_and_connections_stay() {
 }
 
 #[tokio::test]
-async fn a_reload_that_comes_before_the_server_runs_waits_for_it() {
+async fn a_reload_before_the_server_runs_waits_for_it() {
     let content = Content::files(std::env::temp_dir());
     let config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
     let server = Server::bind(config.clone()).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_reload_that_comes_before_the_server_runs_waits_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_that_cannot_be_changes_nothing() {
+async fn an_invalid_configuration_changes_nothing() {
     let server = RunningServer::files(|_| {}).await;
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let (used, other) = (taken.local_addr().unwrap(), free());
@@ -140,7 +140,7 @@ async fn rfc8446_8_flights_are_remembered_across_reloads() {
 
 /// What the old policy held ran after its handshake; its copy must not run early by the new one.
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_a_wider_policy_lets_no_copy_run_that_was_held_before() {
+async fn rfc8446_8_a_wider_policy_executes_no_copy_that_was_held_before() {
     let upstream = Upstream::start().await;
     let strict = |config: &mut ServerConfig| {
         config.early_data.policy = Policy::new(Mode::Disabled);
@@ -163,7 +163,7 @@ async fn rfc8446_8_a_wider_policy_lets_no_copy_run_that_was_held_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_smaller_limit_waits_until_connections_have_gone() {
+async fn a_smaller_limit_applies_after_connections_have_ended() {
     let server = RunningServer::files(|_| {}).await;
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -192,7 +192,7 @@ async fn full_owned(address: SocketAddr) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_serves_who_was_in_the_queue() {
+async fn stopping_serves_connections_from_the_backlog() {
     let mut server = RunningServer::files(|config| config.limits.connections = 1).await;
     // The only place is taken, so the next connections stay in the kernel's queue.
     let mut first = Client::prepare("http/1.1", None, b"");

@@ -47,7 +47,7 @@ async fn rfc8446_8_ten_thousand_copies_execute_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_8_2_copies_that_race_the_original_execute_once_in_all() {
+async fn rfc8446_8_2_copies_that_race_the_original_are_executed_once_in_total() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     for round in 0..20 {
@@ -86,7 +86,7 @@ async fn rfc8446_8_2_copies_that_race_the_original_execute_once_in_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_whose_flight_a_copy_overtook_is_answered_425() {
+async fn rfc8470_5_2_an_original_overtaken_by_a_copy_gets_425() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let session = server.session("http/1.1").await;
@@ -140,7 +140,7 @@ async fn rfc8446_8_2_no_copy_executes_across_a_restart_with_a_shared_key_file() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_copy_executes_while_the_register_is_full() {
+async fn no_copy_is_executed_while_the_register_is_full() {
     let upstream = Upstream::start().await;
     for capacity in [0, 1, 2] {
         let server = RunningServer::proxy(&upstream, |config| {

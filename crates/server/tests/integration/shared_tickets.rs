@@ -145,7 +145,7 @@ async fn a_session_of_one_node_runs_early_on_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn early_data_is_for_the_zone_that_issued_the_ticket() {
+async fn early_data_is_accepted_only_in_the_zone_that_issued_the_ticket() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -169,7 +169,7 @@ async fn early_data_is_for_the_zone_that_issued_the_ticket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_single_use_ticket_is_good_for_one_connection_anywhere() {
+async fn a_single_use_ticket_works_for_one_connection_on_any_node() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -248,7 +248,7 @@ async fn copies_of_a_single_use_flight_race_and_one_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_begin_without_the_store_come_to_its_keys() {
+async fn nodes_that_start_without_the_store_get_its_keys_later() {
     if skipped_without(&["redis-server"]) {
         return;
     }

@@ -62,7 +62,7 @@ async fn full(server: &RunningServer, server_name: &str, request: &[u8]) -> Stri
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_host_chooses_the_site_as_far_as_the_certificate_goes() {
+async fn the_host_selects_the_site_if_the_certificate_covers_it() {
     let server = two_sites().await;
     for (server_name, host, status, body) in [
         ("one.test", "one.test", "200 OK", "one\n"),
@@ -111,7 +111,7 @@ async fn http3_has_the_same_sites() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_of_one_site_brings_no_early_data_to_another() {
+async fn a_ticket_of_one_site_allows_no_early_data_on_another() {
     let server = two_sites().await;
     for (issued, asked) in [
         ("one.test", "one.test"),
@@ -138,7 +138,7 @@ async fn a_ticket_of_one_site_brings_no_early_data_to_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quic_ticket_of_one_site_brings_no_early_data_to_another() {
+async fn a_quic_ticket_of_one_site_allows_no_early_data_on_another() {
     let server = two_sites().await;
     let mut first = Quic::connect_to("two.test", server.address, Remembered::default()).await;
     let request = |host: &str| Request::builder().uri(format!("https://{host}/")).body(()).unwrap();
@@ -158,7 +158,7 @@ async fn a_quic_ticket_of_one_site_brings_no_early_data_to_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_early_follows_from_the_host_whatever_the_connection_is() {
+async fn the_host_decides_what_runs_early_on_every_connection() {
     let server = two_sites().await;
     for (host, target) in [("one.test", "/pay?one"), ("shared.two.test", "/pay?two")] {
         let session = server.session_of("one.test", "http/1.1").await;
@@ -172,7 +172,7 @@ async fn what_runs_early_follows_from_the_host_whatever_the_connection_is() {
 
 /// The refused flight left no record; by the names of a later configuration TLS would accept it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flight_that_was_refused_does_not_run_after_a_name_has_moved_to_its_tickets_site() {
+async fn a_refused_flight_is_not_executed_after_its_host_moved_to_the_tickets_site() {
     let server = two_sites().await;
     let session = server.session_of("one.test", "http/1.1").await;
     let request = get("two.test", "/?moved");

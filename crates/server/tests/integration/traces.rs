@@ -41,7 +41,7 @@ fn told(span: &Span, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_early_request_is_told_whole_with_its_handshake_claim_and_upstream() {
+async fn the_trace_of_an_early_request_has_handshake_claim_and_upstream() {
     let (collector, upstream) = (Collector::start(), Upstream::start().await);
     let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
@@ -84,7 +84,7 @@ async fn an_early_request_is_told_whole_with_its_handshake_claim_and_upstream() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_held_request_says_why_and_how_long_and_a_copy_that_it_lost() {
+async fn the_log_has_why_and_how_long_a_request_was_held_and_that_a_copy_lost() {
     let (collector, upstream) = (Collector::start(), Upstream::start().await);
     let server = RunningServer::proxy(&upstream, with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
@@ -122,7 +122,7 @@ async fn a_held_request_says_why_and_how_long_and_a_copy_that_it_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_first_request_of_a_connection_has_the_handshake() {
+async fn only_the_first_request_of_a_connection_has_the_handshake_span() {
     let collector = Collector::start();
     let server = RunningServer::files(with(traced(&collector))).await;
     let session = server.session("http/1.1").await;
@@ -136,7 +136,7 @@ async fn only_the_first_request_of_a_connection_has_the_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clients_trace_is_gone_on_with_only_where_clients_are_believed() {
+async fn a_clients_trace_is_continued_only_if_clients_are_trusted() {
     let collector = Collector::start();
     let parent = format!("00-{THEIR_TRACE}-{THEIR_SPAN}-01");
     for believed in [false, true] {
@@ -170,7 +170,7 @@ async fn a_clients_trace_is_gone_on_with_only_where_clients_are_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_go_to_the_collector_by_the_names_that_are_scraped() {
+async fn metrics_are_exported_under_the_names_that_are_scraped() {
     let collector = Collector::start();
     let server = RunningServer::files(with(traced(&collector))).await;
     let session = server.session("http/1.1").await;

@@ -82,7 +82,7 @@ fn page(target: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tickets_and_flights_are_known_to_the_successor() {
+async fn the_successor_knows_tickets_and_flights() {
     let upstream = Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let (session, other) = (server.session("http/1.1").await, server.session("http/1.1").await);
@@ -107,7 +107,7 @@ async fn tickets_and_flights_are_known_to_the_successor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kept_connection_has_its_next_answer_as_its_last() {
+async fn a_kept_connection_ends_after_its_next_response() {
     let server = RunningServer::files(|_| {}).await;
     let mut kept = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_kept_connection_has_its_next_answer_as_its_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc9000_connections_of_the_old_process_go_on_and_new_ones_are_the_new_ones() {
+async fn rfc9000_connections_of_the_old_process_continue_and_new_ones_reach_the_new_process() {
     let server = RunningServer::files(|_| {}).await;
     let mut old = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(old.get("/?1").await.status, StatusCode::OK);
@@ -164,7 +164,7 @@ async fn rfc9000_connections_of_the_old_process_go_on_and_new_ones_are_the_new_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn packets_for_a_process_that_is_gone_end_their_connections() {
+async fn packets_for_a_process_that_has_ended_reset_their_connections() {
     let server = RunningServer::files(|_| {}).await;
     let mut lost = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(lost.get("/?1").await.status, StatusCode::OK);
@@ -182,7 +182,7 @@ async fn packets_for_a_process_that_is_gone_end_their_connections() {
 /// The attack of docs/lifecycle.md: originals and copies all the time, to whichever process takes
 /// them, while the place changes hands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn rfc8446_8_no_flight_runs_twice_while_the_place_changes_hands() {
+async fn rfc8446_8_no_flight_is_executed_twice_during_an_upgrade() {
     let upstream = Arc::new(Upstream::start().await);
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     let mut clients = Vec::new();
@@ -293,7 +293,7 @@ async fn fail_to_hand_over(server: &RunningServer, dies: Dies, early: Option<Cli
 /// No other connection has to come first, and no early data: nobody sends any here before HTTP/3
 /// is served again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_successor_that_dies_at_any_step_leaves_everything_where_it_was() {
+async fn a_successor_that_dies_at_any_step_changes_nothing() {
     let server = RunningServer::files(|_| {}).await;
     let mut kept = Quic::connect(server.address, Remembered::default()).await;
     let flight = async |target: &str| {

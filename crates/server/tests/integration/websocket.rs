@@ -147,7 +147,7 @@ async fn hear(socket: &mut WebSocketStream<Io>) -> Option<Result<Message, Error>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc6455_rfc8441_what_is_said_comes_back_and_the_close_too() {
+async fn rfc6455_rfc8441_messages_and_the_close_are_echoed() {
     let (echo, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
     for (at, mut socket) in both(server.address, "/echo").await.into_iter().enumerate() {
@@ -188,7 +188,7 @@ async fn rfc6455_rfc8441_what_is_said_comes_back_and_the_close_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_passed_on() {
+async fn an_upstreams_refusal_is_forwarded() {
     let (_, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
     let refusal = over_http1(server.address, "/forbidden").await.err().unwrap();
@@ -197,7 +197,7 @@ async fn a_refusal_is_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_websocket_is_no_tunnel() {
+async fn a_request_that_is_not_a_websocket_opens_no_tunnel() {
     let upstream = crate::support::Upstream::start().await;
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     // An ordinary answer to a CONNECT would look like a tunnel.
@@ -210,7 +210,7 @@ async fn what_is_no_websocket_is_no_tunnel() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_early_one_waits_for_the_handshake() {
+async fn an_early_websocket_request_waits_for_the_handshake() {
     let (echo, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
     let session = server.session("http/1.1").await;

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn seals_and_opens_and_ignores_the_rest() {
+    fn sealed_tickets_open_and_others_are_ignored() {
         let ring = of_process(&TicketSettings::default()).unwrap();
         let ticket = ring.seal(b"session").unwrap();
         assert!(ticket.len() <= b"session".len() + ring.max_overhead());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn another_zone_resumes_without_early_data() {
+    fn a_ticket_of_another_zone_resumes_without_early_data() {
         let directory = tempfile::TempDir::new().unwrap();
         let file = KeyFile::new(directory.path().join("keys"));
         file.write_new(Schedule::default(), now()).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_store_says_so() {
+    fn settings_that_need_a_store_say_so() {
         let settings = TicketSettings { single_use: true, ..TicketSettings::default() };
         let error = of_process(&settings).map(drop).unwrap_err().to_string();
         assert!(error.contains("single_use = true needs a store"), "{error}");

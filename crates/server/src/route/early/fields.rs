@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_is_there_twice_or_empty_or_long_is_odd() {
+    fn a_repeated_empty_or_long_field_is_invalid() {
         let mut headers = HeaderMap::new();
         assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY), Field::Absent);
         for (value, odd) in [("", true), ("k", false), (&"k".repeat(256), true)] {

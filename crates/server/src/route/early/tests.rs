@@ -71,7 +71,7 @@ fn an_unsafe_method_may_run_early_with_a_key_where_the_route_says_so() {
 }
 
 #[test]
-fn what_a_route_demands_is_demanded_of_every_early_request() {
+fn a_routes_rules_apply_to_every_early_request() {
     let now = SteadyClock::unix_micros() / 1_000_000;
     let (fresh, stale) = (now.to_string(), (now - 60).to_string());
     let timestamp =
@@ -111,7 +111,7 @@ async fn a_key_runs_one_request_early_or_late() {
 }
 
 #[tokio::test]
-async fn a_nonce_that_was_there_is_425_early_and_409_late() {
+async fn a_used_nonce_gets_425_early_and_409_late() {
     let gate = gate(10);
     let with = |nonce| request("GET", &[("x-nonce", nonce)]);
     let claim =
@@ -124,7 +124,7 @@ async fn a_nonce_that_was_there_is_425_early_and_409_late() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_recorded_does_not_run() {
+async fn a_request_whose_claim_cannot_be_recorded_does_not_run() {
     let gate = gate(1);
     assert_eq!(status(&rules(), &keyed("a"), None, &gate).await, StatusCode::OK);
     let full = status(&rules(), &keyed("b"), None, &gate).await;
@@ -132,7 +132,7 @@ async fn what_cannot_be_recorded_does_not_run() {
 }
 
 #[tokio::test]
-async fn a_key_is_given_back_if_certainly_nothing_was_sent() {
+async fn a_key_is_released_if_certainly_nothing_was_sent() {
     let gate = gate(10);
     let rules = RouteRules::new(&rules());
     for sent in [false, true] {
@@ -147,7 +147,7 @@ async fn a_key_is_given_back_if_certainly_nothing_was_sent() {
 }
 
 #[tokio::test]
-async fn the_upstream_learns_of_flights_from_us_alone() {
+async fn the_upstream_gets_flight_ids_only_from_this_server() {
     let gate = gate(10);
     let rules = RouteRules::new(&rules());
     let offer = firstflight_replay::Offer::new(

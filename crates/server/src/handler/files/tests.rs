@@ -136,7 +136,7 @@ async fn nothing_outside_the_directory_and_nothing_hidden_is_served() {
 }
 
 #[tokio::test]
-async fn links_out_of_the_directory_are_followed_when_asked_for() {
+async fn links_out_of_the_directory_are_followed_if_configured() {
     let directory = directory();
     let files = files(&directory, |settings| settings.follow_symlinks = true);
     assert_eq!(get(&files, "/outside", &[]).await.body, "no");
@@ -146,7 +146,7 @@ async fn links_out_of_the_directory_are_followed_when_asked_for() {
 }
 
 #[tokio::test]
-async fn other_methods_are_told_which_there_are() {
+async fn other_methods_get_405_with_the_allowed_methods() {
     let directory = directory();
     let files = files(&directory, |_| ());
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
@@ -203,7 +203,7 @@ async fn rfc9110_13_conditions_hold_by_tag_and_by_date() {
 }
 
 #[tokio::test]
-async fn rfc9110_14_one_range_is_served_and_several_are_the_whole() {
+async fn rfc9110_14_one_range_is_served_and_several_are_the_whole_file() {
     let directory = directory();
     let files = files(&directory, |_| ());
     for (range, status, body, content_range) in [
@@ -226,7 +226,7 @@ async fn rfc9110_14_one_range_is_served_and_several_are_the_whole() {
 }
 
 #[tokio::test]
-async fn rfc9110_13_1_5_a_range_of_what_has_changed_is_the_whole() {
+async fn rfc9110_13_1_5_a_range_of_a_changed_file_is_the_whole_file() {
     let directory = directory();
     let files = files(&directory, |_| ());
     let first = get(&files, "/page.html", &[]).await;
@@ -245,7 +245,7 @@ async fn rfc9110_13_1_5_a_range_of_what_has_changed_is_the_whole() {
 }
 
 #[tokio::test]
-async fn ready_made_encodings_go_to_clients_that_take_them() {
+async fn precompressed_files_go_to_clients_that_accept_them() {
     let directory = directory();
     let both = ["br".to_owned(), "gzip".to_owned()];
     let files = files(&directory, |settings| settings.precompressed = both.to_vec());
@@ -274,7 +274,7 @@ async fn ready_made_encodings_go_to_clients_that_take_them() {
 }
 
 #[tokio::test]
-async fn a_directory_may_be_named_from_where_the_program_was_started() {
+async fn a_relative_directory_is_resolved_from_the_working_directory() {
     for root in ["src", "./src", "../server/src/."] {
         let files = Files::new(&FileSettings::new(root)).unwrap();
         assert_eq!(get(&files, "/lib.rs", &[]).await.status, 200, "{root}");
@@ -283,7 +283,7 @@ async fn a_directory_may_be_named_from_where_the_program_was_started() {
 }
 
 #[test]
-fn what_cannot_be_served_is_named() {
+fn the_error_names_what_cannot_be_served() {
     let directory = directory();
     let file = FileSettings::new(directory.path().join("secret"));
     assert!(Files::new(&file).err().unwrap().to_string().contains("not a directory"));

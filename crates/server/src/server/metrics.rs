@@ -14,14 +14,6 @@ use crate::handler::proxy;
 use crate::observe::access_log::AccessLog;
 use crate::observe::trace::Tracer;
 use crate::server::ServerState;
-use crate::server::handle::ServerHandle;
-
-impl ServerHandle {
-    /// All metrics at this moment.
-    pub fn metrics(&self) -> Snapshot {
-        self.0.metrics()
-    }
-}
 
 impl ServerState {
     /// All metrics at this moment.
