@@ -280,7 +280,7 @@ async fn drain(state: &ServerState) {
     }
     warn!("drain_timeout has passed: aborting the requests that are still running");
     shutdown.advance(ShutdownStage::Abort);
-    let _ = timeout(CLOSE_TIMEOUT, state.permits.wait_until_none_taken()).await;
+    let _ = timeout(CLOSE_TIMEOUT, state.permits.wait_until_unused()).await;
 }
 
 /// Returns whether all connections end within `time`, and before the server is told to abort.
@@ -290,7 +290,7 @@ async fn drained_within(
     time: Duration,
 ) -> bool {
     tokio::select! {
-        () = state.permits.wait_until_none_taken() => true,
+        () = state.permits.wait_until_unused() => true,
         () = tokio::time::sleep(time) => false,
         () = wait_for_stage(stage, ShutdownStage::Abort) => false,
     }

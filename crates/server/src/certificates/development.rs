@@ -39,7 +39,7 @@ struct CurrentCertificates {
 impl DevelopmentCertificates {
     /// For a server that listens on `addresses`. Creates the authority if the user has none.
     pub(crate) fn of_this_user(addresses: &[SocketAddr]) -> Self {
-        let made = directory().and_then(|home| Authority::open_or_make(&home, now()));
+        let made = directory().and_then(|path| Authority::open_or_make(&path, now()));
         let authority = made.inspect_err(|error| {
             warn!(
                 "{error}; until then the certificate is self-signed, and clients do not trust it"
@@ -171,10 +171,10 @@ mod tests {
     const NOW: u64 = 1_790_000_000;
 
     fn development() -> (tempfile::TempDir, DevelopmentCertificates) {
-        let home = tempfile::tempdir().unwrap();
-        let authority = Authority::open_or_make(home.path(), NOW).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_make(directory.path(), NOW).unwrap();
         let listened = ["10.1.2.3:443".parse().unwrap(), "[::]:443".parse().unwrap()];
-        (home, DevelopmentCertificates::new(Some(authority), &listened))
+        (directory, DevelopmentCertificates::new(Some(authority), &listened))
     }
 
     fn strings(names: &[&str]) -> Vec<String> {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn one_certificate_covers_all_names_that_the_authority_may_sign() {
-        let (_home, development) = development();
+        let (_directory, development) = development();
         let names = strings(&["a.test", "b.internal"]);
         development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
         let identity = development.identity(&names[..1]).unwrap();
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn only_sites_that_the_authority_may_not_sign_are_self_signed() {
-        let (_home, development) = development();
+        let (_directory, development) = development();
         let names = strings(&["a.test", "example.com"]);
         development.prepare(&names.iter().collect::<Vec<_>>(), NOW).unwrap();
         let unsignable = development.identity(&names).unwrap();
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_certificate_is_renewed_before_it_expires_and_for_new_names() {
-        let (_home, development) = development();
+        let (_directory, development) = development();
         let (old, new) = (strings(&["a.test"]), strings(&["a.test", "b.test"]));
         let prepare = |names: &[String], now| {
             development.prepare(&names.iter().collect::<Vec<_>>(), now).unwrap();

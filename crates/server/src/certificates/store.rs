@@ -225,8 +225,13 @@ mod tests {
         assert_eq!(read(&node).await, None);
         let shared = node.0.clone().unwrap();
         let store_key = store_key("ca/certificate/one");
-        let reason =
-            shared.unreadable.lock().unwrap().get(&store_key).cloned().expect("it was told");
+        let reason = shared
+            .unreadable
+            .lock()
+            .unwrap()
+            .get(&store_key)
+            .cloned()
+            .expect("the error is recorded");
         assert!(!shared.is_new_error(&store_key, Some(&reason)), "again");
         assert!(shared.is_new_error(&store_key, Some("another reason")));
         assert!(shared.is_new_error("another record", Some(&reason)));

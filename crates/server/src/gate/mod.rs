@@ -64,7 +64,7 @@ impl Successor {
     }
 
     /// Waits until the register belongs to this process again.
-    pub(crate) async fn gone(&self) {
+    pub(crate) async fn closed(&self) {
         self.0.closed().await;
     }
 }
@@ -305,7 +305,7 @@ impl EarlyDataGate {
     /// Waits until no other process has the register.
     pub(crate) async fn without_successor(&self) {
         if let Some(successor) = self.successor.load_full() {
-            successor.gone().await;
+            successor.closed().await;
         }
     }
 

@@ -87,7 +87,7 @@ pub(crate) async fn hand_over(
             shared.gate.start_epoch();
             shared.gate.reopen();
         }
-        // Wakes [`Successor::gone`] after the register is open.
+        // Wakes [`Successor::closed`] after the register is open.
         drop(received);
     });
     Ok(())

@@ -553,11 +553,11 @@ mod stream_tests {
         let head = "GET / HTTP/1.1\r\n\r\n";
         client.write_all(format!("{head}\n\n\r\n\r\n").as_bytes()).await.unwrap();
         drop(client);
-        let mut given = String::new();
+        let mut delivered = String::new();
         stream.read_exact(&mut vec![0; head.len()]).await.unwrap();
         let reading = tokio::spawn(async move {
-            stream.read_to_string(&mut given).await.unwrap();
-            given
+            stream.read_to_string(&mut delivered).await.unwrap();
+            delivered
         });
         tokio::task::yield_now().await;
         requests.become_tunnel();

@@ -164,11 +164,11 @@ impl Session {
         &mut self,
         stop: &mut watch::Receiver<ShutdownStage>,
     ) -> Result<(), ConnectionError> {
-        let seen = self.connection.requests_received();
+        let received = self.connection.requests_received();
         let last = self.is_last
             || !self.connection.snapshot.keep_alive
             || self.connection.is_complete() && self.has_lost_claim();
-        match last && seen > 0 && !self.finishing {
+        match last && received > 0 && !self.finishing {
             true => self.finish(stop).await,
             false => Ok(()),
         }
@@ -220,9 +220,9 @@ impl Session {
     /// When the connection ends if nothing else happens.
     fn deadline(&self) -> Instant {
         let limits = &self.connection.snapshot.limits;
-        let seen = self.connection.requests_received();
-        let first =
-            (!self.connection.is_complete() || seen == 0).then_some(self.first_request_deadline);
+        let received = self.connection.requests_received();
+        let first = (!self.connection.is_complete() || received == 0)
+            .then_some(self.first_request_deadline);
         let idle = self.requests.is_empty().then(|| {
             self.idle_since + if self.finishing { CLOSE_TIMEOUT } else { limits.idle_timeout }
         });
@@ -233,8 +233,8 @@ impl Session {
     /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
     /// HTTP/2).
     fn is_abused(&self) -> bool {
-        let seen = self.connection.requests_received();
-        self.abandoned > MAX_ABANDONED_REQUESTS && self.abandoned * 2 > seen
+        let received = self.connection.requests_received();
+        self.abandoned > MAX_ABANDONED_REQUESTS && self.abandoned * 2 > received
     }
 
     fn close(&self, code: Code) {

@@ -16,7 +16,7 @@ pub(crate) struct ConnectionPermits {
 
 struct PermitState {
     limit: u32,
-    taken: u32,
+    in_use: u32,
 }
 
 /// The permit of one connection, released when dropped.
@@ -24,33 +24,33 @@ pub(crate) struct ConnectionPermit(Arc<ConnectionPermits>);
 
 impl ConnectionPermits {
     pub(crate) fn new(limit: u32) -> Arc<Self> {
-        let state = Mutex::new(PermitState { limit, taken: 0 });
+        let state = Mutex::new(PermitState { limit, in_use: 0 });
         Arc::new(Self { state, changed: Notify::new() })
     }
 
     /// Waits for a permit.
     pub(crate) async fn take(self: &Arc<Self>) -> ConnectionPermit {
-        self.wait_for(|state| state.taken < state.limit).await.taken += 1;
+        self.wait_for(|state| state.in_use < state.limit).await.in_use += 1;
         ConnectionPermit(self.clone())
     }
 
     /// Waits until a permit is free, without taking it.
     pub(crate) async fn wait_for_free(&self) {
-        drop(self.wait_for(|state| state.taken < state.limit).await);
+        drop(self.wait_for(|state| state.in_use < state.limit).await);
     }
 
     /// Takes a permit if one is free.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<ConnectionPermit> {
         let mut state = self.state();
-        (state.taken < state.limit).then(|| {
-            state.taken += 1;
+        (state.in_use < state.limit).then(|| {
+            state.in_use += 1;
             ConnectionPermit(self.clone())
         })
     }
 
     /// Takes a permit beyond the limit, for a connection that would be reset otherwise.
     pub(crate) fn take_above_limit(self: &Arc<Self>) -> ConnectionPermit {
-        self.state().taken += 1;
+        self.state().in_use += 1;
         ConnectionPermit(self.clone())
     }
 
@@ -61,13 +61,13 @@ impl ConnectionPermits {
     }
 
     /// The number of permits taken.
-    pub(crate) fn taken(&self) -> u32 {
-        self.state().taken
+    pub(crate) fn in_use(&self) -> u32 {
+        self.state().in_use
     }
 
     /// Waits until no permit is taken.
-    pub(crate) async fn wait_until_none_taken(&self) {
-        drop(self.wait_for(|state| state.taken == 0).await);
+    pub(crate) async fn wait_until_unused(&self) {
+        drop(self.wait_for(|state| state.in_use == 0).await);
     }
 
     async fn wait_for(
@@ -96,7 +96,7 @@ impl ConnectionPermits {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.0.state().taken -= 1;
+        self.0.state().in_use -= 1;
         self.0.changed.notify_waiters();
     }
 }
@@ -243,8 +243,8 @@ mod tests {
         assert!((&mut waits).now_or_never().is_none());
         drop(first);
         let third = waits.now_or_never().unwrap();
-        assert_eq!(permits.taken(), 2);
-        let mut empty = Box::pin(permits.wait_until_none_taken());
+        assert_eq!(permits.in_use(), 2);
+        let mut empty = Box::pin(permits.wait_until_unused());
         assert!((&mut empty).now_or_never().is_none());
         drop((second, third));
         assert!(empty.now_or_never().is_some());

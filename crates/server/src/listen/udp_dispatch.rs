@@ -90,16 +90,16 @@ impl DatagramDispatch {
     ) -> usize {
         let Some(queue) = self.receivers.get(usize::from(worker)) else { return 0 };
         let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = 0;
+        let mut dequeued = 0;
         for (buffer, meta) in bufs.iter_mut().zip(meta) {
             let Poll::Ready(Some(queued)) = queue.poll_recv(cx) else { break };
             // Each buffer is as long as the longest datagram.
             let length = queued.datagram.len().min(buffer.len());
             buffer[..length].copy_from_slice(&queued.datagram[..length]);
             *meta = RecvMeta { len: length, stride: length, ..queued.meta };
-            taken += 1;
+            dequeued += 1;
         }
-        taken
+        dequeued
     }
 
     /// Keeps a worker's own datagrams in the buffer and forwards the others. Datagrams for a full
@@ -160,7 +160,7 @@ impl WorkerSocket {
     ) -> Poll<io::Result<usize>> {
         match self.dispatch.poll_queued(self.worker, cx, bufs, meta) {
             0 => {}
-            taken => return Poll::Ready(Ok(taken)),
+            dequeued => return Poll::Ready(Ok(dequeued)),
         }
         if self.dispatch.is_handed_over() {
             // The successor reads the socket. The queue wakes this task.
@@ -260,14 +260,14 @@ mod tests {
         RecvMeta { len, stride, ..RecvMeta::default() }
     }
 
-    fn taken(dispatch: &DatagramDispatch, worker: u8) -> Vec<Vec<u8>> {
+    fn dequeued(dispatch: &DatagramDispatch, worker: u8) -> Vec<Vec<u8>> {
         let mut buffers = [[0; 100]; 4];
         let mut bufs = buffers.each_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut metas = [RecvMeta::default(); 4];
         let mut cx = Context::from_waker(Waker::noop());
         let count = dispatch.poll_queued(worker, &mut cx, &mut bufs, &mut metas);
-        let taken = buffers.iter().zip(metas).take(count);
-        taken.map(|(buffer, meta)| buffer[..meta.len].to_vec()).collect()
+        let dequeued = buffers.iter().zip(metas).take(count);
+        dequeued.map(|(buffer, meta)| buffer[..meta.len].to_vec()).collect()
     }
 
     #[test]
@@ -285,9 +285,9 @@ mod tests {
         dispatch.dispatch(1, &mut buffer, &mut meta);
         let kept = [&sent[0][..], &sent[2], &sent[4]].concat();
         assert_eq!((&buffer[..meta.len], meta.stride), (&kept[..], 40));
-        assert_eq!(taken(&dispatch, 2), [sent[1].clone()]);
-        assert_eq!(taken(&dispatch, 3), [sent[3].clone()]);
-        assert!(taken(&dispatch, 0).is_empty() && taken(&dispatch, 1).is_empty());
+        assert_eq!(dequeued(&dispatch, 2), [sent[1].clone()]);
+        assert_eq!(dequeued(&dispatch, 3), [sent[3].clone()]);
+        assert!(dequeued(&dispatch, 0).is_empty() && dequeued(&dispatch, 1).is_empty());
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         let mut meta = RecvMeta { len: 30, stride: 30, ..meta };
         dispatch.dispatch(0, &mut buffer, &mut meta);
         assert_eq!(meta.len, 0);
-        assert_eq!(taken(&dispatch, 2).len(), 1);
+        assert_eq!(dequeued(&dispatch, 2).len(), 1);
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
             let mut buffer = datagram(1, "x", 30);
             dispatch.dispatch(0, &mut buffer, &mut meta(30, 30));
         }
-        let counts = std::iter::repeat_with(|| taken(&dispatch, 1).len());
+        let counts = std::iter::repeat_with(|| dequeued(&dispatch, 1).len());
         assert_eq!(counts.take_while(|count| *count > 0).sum::<usize>(), QUEUE_LENGTH);
     }
 }

@@ -111,8 +111,8 @@ impl Replays {
     ) {
         let mut entries = self.entries();
         let index = entries.iter().position(|entry| entry.flight == *flight);
-        let index = index.and_then(|place| entries.remove(place));
-        let mut entry = index.unwrap_or_else(|| ReplayRecord {
+        let known = index.and_then(|index| entries.remove(index));
+        let mut entry = known.unwrap_or_else(|| ReplayRecord {
             flight: *flight,
             replay: Replay {
                 first_at: at,

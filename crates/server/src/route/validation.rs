@@ -215,7 +215,7 @@ mod tests {
 mod authority_tests {
     use super::*;
 
-    fn asked(
+    fn parsed_host(
         version: Version,
         target: &str,
         hosts: &[&str],
@@ -255,22 +255,22 @@ mod authority_tests {
         ] {
             let found: Result<Option<&str>, _> = found;
             let found = found.map(|host| host.map(str::to_owned));
-            assert_eq!(asked(Version::HTTP_11, target, hosts), found, "{target} {hosts:?}");
+            assert_eq!(parsed_host(Version::HTTP_11, target, hosts), found, "{target} {hosts:?}");
         }
-        assert_eq!(asked(Version::HTTP_10, "/", &[]), Ok(None));
-        assert_eq!(asked(Version::HTTP_10, "/", &["a.test", "b.test"]), Err(BadAuthority));
+        assert_eq!(parsed_host(Version::HTTP_10, "/", &[]), Ok(None));
+        assert_eq!(parsed_host(Version::HTTP_10, "/", &["a.test", "b.test"]), Err(BadAuthority));
     }
 
     #[test]
     fn rfc9113_8_3_1_authority_and_host_have_to_agree() {
         for version in [Version::HTTP_2, Version::HTTP_3] {
             let found = |host: &str| Ok(Some(host.to_owned()));
-            assert_eq!(asked(version, "https://a.test/", &[]), found("a.test"));
-            assert_eq!(asked(version, "https://a.test/", &["A.test"]), found("a.test"));
-            assert_eq!(asked(version, "https://a.test/", &["b.test"]), Err(BadAuthority));
-            assert_eq!(asked(version, "https://a.test/", &["a.test:1"]), Err(BadAuthority));
-            assert_eq!(asked(version, "/", &["b.test"]), found("b.test"));
-            assert_eq!(asked(version, "/", &[]), Err(BadAuthority));
+            assert_eq!(parsed_host(version, "https://a.test/", &[]), found("a.test"));
+            assert_eq!(parsed_host(version, "https://a.test/", &["A.test"]), found("a.test"));
+            assert_eq!(parsed_host(version, "https://a.test/", &["b.test"]), Err(BadAuthority));
+            assert_eq!(parsed_host(version, "https://a.test/", &["a.test:1"]), Err(BadAuthority));
+            assert_eq!(parsed_host(version, "/", &["b.test"]), found("b.test"));
+            assert_eq!(parsed_host(version, "/", &[]), Err(BadAuthority));
         }
     }
 }

@@ -101,7 +101,7 @@ impl ServerHandle {
             started_at,
             loaded_at,
             last_reload,
-            connections: self.0.permits.taken(),
+            connections: self.0.permits.in_use(),
             addresses: self.0.listeners.addresses(),
         }
     }

@@ -1,4 +1,4 @@
-//! Memory that clients over HTTP/3 may hold: heads of which a part is missing.
+//! The memory of HTTP/3 clients whose request heads are incomplete.
 
 use std::time::Duration;
 

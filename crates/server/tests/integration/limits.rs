@@ -1,4 +1,4 @@
-//! Clients that are slow, greedy or broken, and servers that stop or cannot start.
+//! Slow, malicious and broken clients; servers that stop or cannot start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn text(request: Vec<u8>) -> String {
     String::from_utf8(request).unwrap()
 }
 
-/// Reads until the server closes, however it does.
+/// Reads until the server closes, cleanly or not.
 async fn closes(tcp: &mut TcpStream) {
     let mut buffer = [0; 4096];
     let closing = async { while !matches!(tcp.read(&mut buffer).await, Ok(0) | Err(_)) {} };
@@ -51,7 +51,7 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
         config.limits.idle_timeout = SHORT;
     })
     .await;
-    // Nothing at all, and half a ClientHello.
+    // No bytes at all, and half a ClientHello.
     let hello = Client::prepare("http/1.1", None, b"").flight;
     for part in [&b""[..], &hello[..hello.len() / 2]] {
         let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -85,7 +85,7 @@ async fn a_response_with_slow_flow_control_is_not_cut_by_header_or_idle_timeout(
         config.limits.idle_timeout = SHORT;
     })
     .await;
-    // The library is given all of it at once, and its request is over then.
+    // The library gets the whole response immediately, and considers the request complete.
     std::fs::write(server.dir.path().join("root/slow"), vec![b'x'; 60_000]).unwrap();
     let mut client = Client::prepare("h2", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_response_with_slow_flow_control_is_not_cut_by_header_or_idle_timeout(
     server.stop().await;
 }
 
-/// Bytes of the file in it, and perhaps a few like them of the heads.
+/// Bytes of the file, and possibly a few equal ones of the heads.
 fn data(response: &[u8]) -> usize {
     response.iter().filter(|byte| **byte == b'x').count()
 }
@@ -125,7 +125,7 @@ async fn a_request_that_crosses_the_servers_goaway_gets_its_whole_response() {
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     client.handshake(&mut tcp).await;
-    // Its head is late, and then its response takes longer than last words may.
+    // Its head arrives late, and its response takes longer than the close timeout.
     client.write(b"POST /late HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n");
     client.send(&mut tcp).await;
     tokio::time::sleep(SHORT + SHORT / 2).await;
@@ -170,7 +170,7 @@ async fn above_the_limit_connections_wait_for_a_permit() {
         config.limits.header_timeout = Duration::from_secs(1);
     })
     .await;
-    // Two that say nothing take both places, for a second.
+    // Two silent connections take both permits for a second.
     let _first = TcpStream::connect(server.address).await.unwrap();
     let _second = TcpStream::connect(server.address).await.unwrap();
     let response = timeout(TEST_TIMEOUT, full(server.address, &text(get("/")))).await.unwrap();
@@ -258,7 +258,7 @@ async fn an_upstream_that_is_down_or_silent_gives_502_or_504() {
     .await;
     let response = full(silent.address, &text(get("/"))).await;
     assert!(response.starts_with("HTTP/1.1 504"), "{response}");
-    // An upload that goes on for longer than the limit is no standstill.
+    // An upload that makes progress for longer than the limit has not stalled.
     let upstream = Upstream::start().await;
     let long =
         RunningServer::proxy(&upstream, |config| config.limits.upstream_timeout = SHORT).await;

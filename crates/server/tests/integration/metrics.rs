@@ -1,4 +1,4 @@
-//! What the metrics say after something has happened.
+//! The metrics after connections and requests.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,8 @@ use crate::support::cluster::Cluster;
 use crate::support::quic::{Quic, Wire, remembered, reply, request};
 use crate::support::{Client, RunningServer, TEST_TIMEOUT, Upstream, full, get, replay};
 
-/// What a metric comes to, once it is `expected`: connections end a moment after their responses.
+/// The value of a metric once it is `expected`: connections end slightly later than their
+/// responses.
 async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], expected: f64) {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
@@ -28,7 +29,7 @@ async fn comes_to(server: &RunningServer, name: &str, labels: &[(&str, &str)], e
     }
 }
 
-/// Several at once: `name label=value,label=value number` a line.
+/// Several metrics: `name label=value,label=value number`, one in each line.
 async fn say(server: &RunningServer, lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (metric, expected) = line.rsplit_once(' ').unwrap();
@@ -55,7 +56,7 @@ async fn each_kind_of_connection_and_request_is_counted_once() {
     full(server.address, &String::from_utf8(get("/")).unwrap()).await;
     early(&server, &get("/early")).await;
     early(&server, POST).await;
-    // A session brings a full handshake and a request each.
+    // Getting a session takes one full handshake and one request.
     say(
         &server,
         "connections_total transport=tcp 5
@@ -217,7 +218,7 @@ async fn quic_is_counted_as_tcp_is() {
     wire.release_down().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     assert!(client.accepted().await);
-    // Answered after the handshake, so that the server has seen its end.
+    // The response comes after the handshake, so the server has seen its end.
     assert!(client.get("/late").await.status.is_success());
     client.close().await;
     say(

@@ -1,4 +1,4 @@
-//! Another configuration while the server runs: what changes, what stays, and what cannot be.
+//! Reloads: what changes, what stays, and what is refused.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::{
     Client, RunningServer, TEST_TIMEOUT, Upstream, executions, full, get, line, replay,
 };
 
-/// An address of this machine that nobody listens on.
+/// An address of this machine without a listener.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -26,7 +26,7 @@ fn page(target: &str) -> String {
 async fn listeners_are_added_and_removed_and_connections_stay() {
     let server = RunningServer::files(|_| {}).await;
     let (stays, comes) = (server.address, free());
-    // Kept open from before the first reload to after the last.
+    // Stays open from before the first reload until after the last.
     let mut kept = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(stays).await.unwrap();
     kept.handshake(&mut tcp).await;
@@ -128,17 +128,18 @@ async fn rfc8446_8_flights_are_remembered_across_reloads() {
     assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
     server.reload(|_| {}).await.unwrap();
     drop(replay(server.address, &flight).await);
-    // A ticket of before the reload is good for early data after it.
+    // A ticket from before the reload allows early data after it.
     let client = Client::prepare("http/1.1", Some(&other), &get("/flight=2"));
     assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
     let log = server.stop().await;
     assert_eq!(executions(&log, "flight=1"), 1);
-    assert_eq!(upstream.seen("flight=1").len(), 1);
+    assert_eq!(upstream.recorded("flight=1").len(), 1);
     let line = line(&log, "flight=2");
     assert_eq!((&line["early"], &line["early_data"]), (&true.into(), &"accepted".into()));
 }
 
-/// What the old policy held ran after its handshake; its copy must not run early by the new one.
+/// A request that the old policy held ran after its handshake; its copy must not run early under
+/// the new policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_a_wider_policy_executes_no_copy_that_was_held_before() {
     let upstream = Upstream::start().await;
@@ -159,7 +160,7 @@ async fn rfc8446_8_a_wider_policy_executes_no_copy_that_was_held_before() {
     }
     let log = server.stop().await;
     assert_eq!(executions(&log, "flight=1"), 1);
-    assert_eq!(upstream.seen("flight=1").len(), 1);
+    assert_eq!(upstream.recorded("flight=1").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,7 +175,7 @@ async fn a_smaller_limit_applies_after_connections_have_ended() {
     }
     server.reload(|config| config.limits.connections = 2).await.unwrap();
     let waiting = tokio::spawn(full_owned(server.address));
-    // It is let in when fewer than two are left.
+    // It is accepted once fewer than two connections are open.
     let last = held.pop();
     for (mut client, mut tcp) in held {
         assert!(!waiting.is_finished() && server.handle.status().connections <= 3);
@@ -194,7 +195,7 @@ async fn full_owned(address: SocketAddr) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_serves_connections_from_the_backlog() {
     let mut server = RunningServer::files(|config| config.limits.connections = 1).await;
-    // The only place is taken, so the next connections stay in the kernel's queue.
+    // The only permit is taken, so the next connections stay in the backlog.
     let mut first = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     first.handshake(&mut tcp).await;

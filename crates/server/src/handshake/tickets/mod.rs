@@ -222,8 +222,8 @@ impl TicketRing {
 impl TicketRing {
     async fn redeem_from(&self, sessions: &SessionStore, id: &[u8]) -> RedeemedTicket {
         let Ok(id) = SessionId::try_from(id) else { return RedeemedTicket::unavailable() };
-        let taken = match sessions.take(&id).await {
-            Ok(taken) => taken,
+        let session = match sessions.take(&id).await {
+            Ok(session) => session,
             Err(withheld) => {
                 return RedeemedTicket {
                     withheld: Some(withheld),
@@ -231,11 +231,11 @@ impl TicketRing {
                 };
             }
         };
-        let Some(record) = taken.value else { return RedeemedTicket::unavailable() };
+        let Some(record) = session.value else { return RedeemedTicket::unavailable() };
         let Opened::Ticket { content, origin } = self.keys.open_kept(&record, &id, now()) else {
             return RedeemedTicket::unavailable();
         };
-        match taken.counts {
+        match session.counts {
             Ok(()) => RedeemedTicket { session: self.session_of(content, origin), withheld: None },
             Err(why) => RedeemedTicket {
                 session: OpenedTicket::WithoutEarlyData(content, Withheld::Store),
