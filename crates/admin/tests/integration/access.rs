@@ -180,7 +180,7 @@ async fn another_process_takes_over_without_a_gap() {
         let admin = Admin::adopt(old.settings.clone(), socket, next).unwrap();
         assert_eq!(admin.name(), old.address);
         let task = tokio::spawn(admin.run(std::future::pending()));
-        old.handle.stop_for_successor();
+        old.handle.leave();
         // The first one may have waited for a connection when it was told.
         for _ in 0..20 {
             assert_eq!(old.get("/livez", &[]).await.status, 200);

@@ -213,7 +213,7 @@ async fn quic_is_counted_as_tcp_is() {
     let wire = Wire::to(server.address).await;
     wire.hold_down();
     let mut client = Quic::connect(wire.address, remembered).await;
-    let stream = client.begin(request(Method::GET, "/early"), true).await;
+    let stream = client.send_head(request(Method::GET, "/early"), true).await;
     upstream.wait_for("early").await;
     wire.release_down().await;
     assert!(reply(stream).await.unwrap().status.is_success());

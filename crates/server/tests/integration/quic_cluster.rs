@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
-use firstflight_quic::misdirected::{crypto_frame, initial_packet};
+use firstflight_quic::foreign::{crypto_frame, initial_packet};
 use firstflight_testkit::skipped_without;
 use http::{Method, StatusCode};
 use tokio::time::{sleep, timeout};
