@@ -162,7 +162,7 @@ mod tests {
     const STORE_KEY: &str = "firstflight:acme:ca/certificate/one";
 
     struct TestStore {
-        redis: Process,
+        redis: StoreProcess,
         store: Store,
         dir: tempfile::TempDir,
     }

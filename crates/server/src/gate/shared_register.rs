@@ -27,7 +27,7 @@ impl SharedRegister {
 
     /// Why the store is not used at the moment, if it is not.
     pub(crate) fn unavailable(&self) -> Option<Unknown> {
-        self.store.resting()
+        self.store.unavailable_reason()
     }
 
     /// The counters of the store and of the filter.

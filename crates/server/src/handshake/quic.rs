@@ -127,7 +127,7 @@ pub(crate) async fn accept(
             // The token comes before the claim: a client that is sent a Retry must find its flight
             // unclaimed when it returns.
             if is_token_spent(handshakes, &incoming, arrived.as_ref()).await {
-                shared.observers.metrics.quic.turned_away.count(QuicRefusal::TokenSpent);
+                shared.observers.metrics.quic.refused.count(QuicRefusal::TokenSpent);
                 let _ = incoming.retry();
                 return Ok(None);
             }

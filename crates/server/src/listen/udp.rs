@@ -290,14 +290,14 @@ impl QuicPorts {
         let permit = match self.limiter.admit(incoming.remote_address_validated()) {
             HandshakeAdmission::Handshake(permit) => permit,
             HandshakeAdmission::Retry => {
-                counts.turned_away.count(QuicRefusal::Retry);
+                counts.refused.count(QuicRefusal::Retry);
                 worker.forget(&incoming);
                 // Cannot fail: the address is not validated.
                 let _ = incoming.retry();
                 return;
             }
             HandshakeAdmission::Ignore => {
-                counts.turned_away.count(QuicRefusal::Rush);
+                counts.refused.count(QuicRefusal::Overload);
                 worker.forget(&incoming);
                 return incoming.ignore();
             }

@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_handshake_is_reported_once_when_it_is_complete_or_over() {
-        let context = TraceContext::begin(1.0);
+        let context = TraceContext::new_root(1.0);
         let timeline = Timeline::new(Instant::now(), None);
         timeline.complete();
         assert!(timeline.take_trace(true).is_none(), "no request");

@@ -107,7 +107,7 @@ impl ConnectionMetrics {
 
     /// Starts to hold a request.
     pub(crate) fn hold(&self) -> Hold<'_> {
-        self.metrics.early_data.holding.begin(());
+        self.metrics.early_data.holding.increment(());
         Hold { connection: self, since: Instant::now(), end: None }
     }
 }
@@ -115,7 +115,7 @@ impl ConnectionMetrics {
 impl Drop for ConnectionMetrics {
     fn drop(&mut self) {
         let counts = &self.metrics.connections;
-        counts.active.end(self.transport);
+        counts.active.decrement(self.transport);
         // An early response may end a connection before the client's Finished.
         let is_done = self.handshake_settled.load(Ordering::Relaxed)
             || self.responded.load(Ordering::Relaxed);

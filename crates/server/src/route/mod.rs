@@ -63,7 +63,7 @@ pub(crate) struct RequestMatch {
 impl Snapshot {
     /// Starts the pools' background tasks. Needs a tokio runtime.
     pub(crate) fn start(&self) {
-        self.pools.values().for_each(Pool::begin);
+        self.pools.values().for_each(Pool::start);
     }
 
     /// The `Alt-Svc` field of responses over TCP, which offers HTTP/3 on the same port (RFC 7838

@@ -199,7 +199,7 @@ impl SharedKeys {
             self.refresh(keys).await;
             if second.is_multiple_of(REPORT_INTERVAL_SECONDS) {
                 // The refresh has logged the store's failure.
-                let _ = self.ring.report(&self.status(keys)).await;
+                let _ = self.ring.publish_status(&self.status(keys)).await;
             }
         }
     }
@@ -210,8 +210,8 @@ impl SharedKeys {
 
     async fn refresh(&self, keys: &TicketKeys) {
         let refreshed = self.ring.refresh(now()).await;
-        for complaint in self.ring.take_warnings() {
-            warn!("{complaint}");
+        for warning in self.ring.take_warnings() {
+            warn!("{warning}");
         }
         match refreshed {
             Ok(ring) => {

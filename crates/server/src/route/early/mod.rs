@@ -157,13 +157,13 @@ pub(crate) enum Rejection {
 
 impl Rejection {
     /// The reason as metrics name it.
-    pub(crate) fn reason(self) -> BarredReason {
+    pub(crate) fn reason(self) -> RejectReason {
         match self {
-            Self::TooEarly => BarredReason::TooEarly,
-            Self::NonceUsed => BarredReason::NonceUsed,
-            Self::KeyUsed => BarredReason::KeyUsed,
-            Self::InvalidKey => BarredReason::BadKey,
-            Self::Unknown(_) => BarredReason::Unknown,
+            Self::TooEarly => RejectReason::TooEarly,
+            Self::NonceUsed => RejectReason::NonceUsed,
+            Self::KeyUsed => RejectReason::KeyUsed,
+            Self::InvalidKey => RejectReason::BadKey,
+            Self::Unknown(_) => RejectReason::Unknown,
         }
     }
 

@@ -405,7 +405,7 @@ pub(crate) fn http2_request(stream: u8, method: &str, path: &str) -> Vec<u8> {
 
 /// How nodes reach `store`. A claim may take a second, because these tests are not about slow
 /// machines.
-pub(crate) fn patient(store: &firstflight_testkit::Process) -> firstflight_store::StoreConfig {
+pub(crate) fn patient(store: &firstflight_testkit::StoreProcess) -> firstflight_store::StoreConfig {
     let url = firstflight_store::StoreUrl::parse(&store.url(), 6379).unwrap();
     let topology = firstflight_store::Topology::Single(url.address);
     let mut config = firstflight_store::StoreConfig::new(topology);
