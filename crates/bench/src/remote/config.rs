@@ -31,8 +31,8 @@ pub struct RemoteConfig {
     pub resolve: Vec<String>,
     /// TLS versions.
     pub versions: Vec<Version>,
-    /// Handshake kinds; [`HandshakeKind::Refused`] makes the server refuse by a ticket that claims to be
-    /// older.
+    /// Handshake kinds; [`HandshakeKind::Refused`] makes the server refuse by a ticket that claims
+    /// to be older.
     pub kinds: Vec<HandshakeKind>,
     /// Without and with TCP Fast Open.
     pub tfo: Vec<bool>,

@@ -1,4 +1,5 @@
-//! The emulated network of an experiment, the servers in it, and the connections that its packets show.
+//! The emulated network of an experiment, the servers in it, and the connections that its packets
+//! show.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ use crate::server::{RecordingServer, Tls};
 /// Long enough to separate packets of different round trips on a busy machine.
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 
-/// Host names and their paths. To browsers `other.test` is another site, while `beside.site.test` is the
-/// same site as `www.site.test`, at the same address.
+/// Host names and their paths. To browsers `other.test` is another site, while `beside.site.test`
+/// is the same site as `www.site.test`, at the same address.
 pub(crate) const NAMES: [(&str, usize); 4] =
     [("www.site.test", 0), ("beside.site.test", 0), ("other.test", 1), ("third.test", 2)];
 

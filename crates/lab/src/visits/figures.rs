@@ -37,7 +37,8 @@ pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Ve
     plan.cells.iter().zip(&good).map(cell).collect()
 }
 
-/// The names of browsers in cells: their make, with a number for the second and later ones of a make.
+/// The names of browsers in cells: their make, with a number for the second and later ones of a
+/// make.
 pub(crate) fn names(browsers: &[Installed]) -> Vec<String> {
     let name = |(index, browser): (usize, &Installed)| {
         let before = browsers[..index].iter().filter(|other| other.make == browser.make).count();
@@ -75,8 +76,8 @@ fn is_early(visit: &Visit) -> bool {
     visit.wire.as_ref().is_some_and(|wire| wire.label == "0-RTT")
 }
 
-/// The effects between cells that differ in one property, if there are enough visits for a confidence
-/// interval. `rounds` holds the round of each block.
+/// The effects between cells that differ in one property, if there are enough visits for a
+/// confidence interval. `rounds` holds the round of each block.
 pub(crate) fn effects(
     plan: &Plan,
     rounds: &[usize],
@@ -114,7 +115,8 @@ fn interval(of: statistics::Interval) -> Interval {
     Interval { low: of.low, estimate: of.estimate, high: of.high }
 }
 
-/// The difference of the medians, paired by rounds, in which both cells were visited close together.
+/// The difference of the medians, paired by rounds, in which both cells were visited close
+/// together.
 fn difference(
     (from, to): (usize, usize),
     rounds: &[usize],

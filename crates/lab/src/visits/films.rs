@@ -49,7 +49,8 @@ fn server_rank(plan: &Plan, cell: usize) -> usize {
     plan.cells.iter().position(|cell| cell.server == server).unwrap_or_default()
 }
 
-/// Films a return visit, and writes the pictures below `output`. Returns `None` if no attempt succeeds.
+/// Films a return visit, and writes the pictures below `output`. Returns `None` if no attempt
+/// succeeds.
 ///
 /// # Errors
 /// If the browser cannot be started, or a picture cannot be written.

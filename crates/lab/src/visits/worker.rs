@@ -30,8 +30,8 @@ pub(crate) struct SharedState<'a> {
     pub packets: PacketSorter<'a>,
     /// When the visits started, in nanoseconds.
     pub origin: u64,
-    /// Whether each browser has been started before. If so, a failed start fails a visit and not the
-    /// run.
+    /// Whether each browser has been started before. If so, a failed start fails a visit and not
+    /// the run.
     pub started_once: Vec<AtomicBool>,
 }
 
@@ -159,7 +159,8 @@ impl<'a> BlockRun<'a> {
         Ok(visit)
     }
 
-    /// Loads the page of a target by `go`, waits for the remaining packets, and closes its connections.
+    /// Loads the page of a target by `go`, waits for the remaining packets, and closes its
+    /// connections.
     ///
     /// # Errors
     /// If the browser cannot be started, or the server has ended.
@@ -314,7 +315,8 @@ fn is_fatal(error: &BrowserError) -> bool {
     )
 }
 
-/// The host name of a target. Browsers store sessions by host name; the certificate covers all names.
+/// The host name of a target. Browsers store sessions by host name; the certificate covers all
+/// names.
 fn host(index: usize) -> String {
     format!("v{index}.{HOST}")
 }
@@ -328,7 +330,8 @@ const MAX_ATTEMPTS: usize = 3;
 /// How long the remaining packets of a connection may take, in addition to a round trip.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// A namespace of a [`firstflight_emulator::Network`] in which browsers run. They end with the network.
+/// A namespace of a [`firstflight_emulator::Network`] in which browsers run. They end with the
+/// network.
 pub struct InNamespace<'a>(pub &'a Namespace);
 
 impl Place for InNamespace<'_> {

@@ -73,8 +73,8 @@ impl Visits {
         )
     }
 
-    /// Runs a script in a page whose connection is closed, waits for the request, and describes how it
-    /// was sent.
+    /// Runs a script in a page whose connection is closed, waits for the request, and describes how
+    /// it was sent.
     fn run_and_finish(&mut self, script: &str, target: &str) -> String {
         self.visit("/");
         self.open_page("/");
