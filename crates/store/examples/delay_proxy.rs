@@ -1,10 +1,10 @@
-//! Makes a store be far away: forwards connections, and delays each direction.
+//! Simulates a distant store: forwards connections and delays each direction.
 //!
-//!     far LISTEN UPSTREAM DELAY_MS
+//!     delay_proxy LISTEN UPSTREAM DELAY_MS
 //!
-//! LISTEN and UPSTREAM are paths of unix sockets (what holds a `/`) or `HOST:PORT`. Every piece of
-//! data leaves DELAY_MS after it came, however many are on the way: a delay, not a rate. Delays are
-//! slept by the kernel's clock, not by tokio's, whose timers have milliseconds.
+//! LISTEN and UPSTREAM are paths of unix sockets (with a `/`) or `HOST:PORT`. Data leaves DELAY_MS
+//! after it arrived, without a limit on the rate. Threads sleep, because the timers of tokio have a
+//! resolution of a millisecond.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

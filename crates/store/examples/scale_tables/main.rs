@@ -1,12 +1,12 @@
-//! Tables of what `scripts/cluster` left behind: what was asked, and what was measured.
+//! Makes the tables of `docs/scale.md` from the raw data of `scripts/cluster`.
 //!
-//!     verdict DIRECTORY [PAGE]
+//!     scale_tables DIRECTORY [PAGE]
 //!
-//! With a PAGE (`docs/scale.md`) its tables are filled in too.
+//! With a PAGE (`docs/scale.md`), also replaces the tables in it.
 
 mod claims;
 mod costs;
-mod lab;
+mod lab_record;
 mod page;
 mod scale;
 mod units;
@@ -19,7 +19,7 @@ use std::path::Path;
 use flate2::read::GzDecoder;
 use serde::de::DeserializeOwned;
 
-use crate::lab::{Finding, Record};
+use crate::lab_record::{Finding, Record};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let Some(page) = page else { return Ok(()) };
     let mut tables = scale::tables(directory)?;
-    tables.push(("latency", lab::table(&findings)));
+    tables.push(("latency", lab_record::table(&findings)));
     page::fill(page, &tables)
 }
 
@@ -54,7 +54,8 @@ type Look = fn(&Record) -> Vec<Finding>;
 /// Prints what the lab found, part by part.
 fn latency(directory: &Path) -> Result<Vec<Finding>, Box<dyn Error>> {
     let mut findings = Vec::new();
-    let parts: [(&str, Look); 3] = [("near", lab::near), ("far", lab::far), ("dead", lab::dead)];
+    let parts: [(&str, Look); 3] =
+        [("near", lab_record::near), ("far", lab_record::far), ("dead", lab_record::dead)];
     for (part, look) in parts {
         let path = directory.join(part).with_extension("json.gz");
         if path.exists() {

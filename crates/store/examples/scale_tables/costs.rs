@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::page::markdown;
 
-/// A run as the example `claims` wrote it.
+/// A run as the example `store_load` wrote it.
 #[derive(Deserialize)]
 pub(crate) struct Run {
     pub(crate) name: String,

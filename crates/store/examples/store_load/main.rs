@@ -1,14 +1,14 @@
-//! What claims cost: how many a second, how late, how much processor time of client and store, how
-//! many bytes. `scripts/cluster` runs it; `docs/scale.md` counts with its figures.
+//! Measures the cost of claims in a store: throughput, latency, processor time of client and store,
+//! bytes. `scripts/cluster` runs it, and `docs/scale.md` uses its figures.
 //!
-//!     claims STORE prime                         wait until claims count
-//!     claims STORE closed CALLERS SECONDS        so many callers, each one claim after the other
-//!     claims STORE open RATE SECONDS             so many claims a second, whatever became of others
-//!     claims STORE memory ENTRIES                bytes of a record
-//!     claims STORE idle NODES SECONDS            what nodes cost that claim nothing
+//!     store_load STORE prime                     wait until claims count
+//!     store_load STORE closed CALLERS SECONDS    closed loop: each caller claims one after the other
+//!     store_load STORE open RATE SECONDS         open loop: claims at a fixed rate
+//!     store_load STORE memory ENTRIES            memory of the store per record
+//!     store_load STORE idle NODES SECONDS        cost of nodes without claims
 //!
-//! STORE is `unix:///PATH` or `redis://HOST:PORT`. Prints a line, or with --json an object. One
-//! thread drives, as in a node with one worker.
+//! STORE is `unix:///PATH` or `redis://HOST:PORT`. Prints a line, or a JSON object with --json. Uses
+//! one thread, as a node with one worker does.
 
 mod drive;
 mod measure;

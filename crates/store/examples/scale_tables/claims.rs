@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// A run as the example `claims` wrote it.
+/// A run as the example `store_load` wrote it.
 #[derive(Deserialize)]
 pub(crate) struct Run {
     name: String,
@@ -87,7 +87,7 @@ fn optional(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-/// What the example `claims` found of a record's size.
+/// What the example `store_load` found of a record's size.
 #[derive(Deserialize)]
 pub(crate) struct Memory {
     steps: Vec<(u64, u64)>,
