@@ -42,7 +42,7 @@ impl Show {
     /// Of a server elsewhere.
     pub(crate) fn remote(&self, progress: remote::Progress) {
         match progress {
-            remote::Progress::Starting => self.stage("trying the server"),
+            remote::Progress::Starting => self.stage("checking the server"),
             remote::Progress::Measuring { done, total } => self.step("measuring", "", done, total),
         }
     }

@@ -162,10 +162,10 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
         http: axes.http.clone().unwrap_or(asked_for.http),
         groups: axes.group.clone().unwrap_or(asked_for.groups),
         samples: args.samples as usize,
-        at_a_time: usize::from(args.at_a_time),
-        limit: args.connection.max_time,
+        concurrency: usize::from(args.at_a_time),
+        timeout: args.connection.max_time,
         seed,
-        witness: match args.witness {
+        label_source: match args.witness {
             Witnesses::Auto => LabelSource::Auto,
             Witnesses::Packets => LabelSource::Packets,
             Witnesses::Kernel => LabelSource::Kernel,
@@ -185,7 +185,7 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
     let began = Instant::now();
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let axes = &args.axes;
-    let kinds: Vec<firstflight_bench::Kind> =
+    let kinds: Vec<firstflight_bench::LoadHandshake> =
         axes.kind.as_deref().unwrap_or(&DRIVEN).iter().map(driven).collect::<Result<_, _>>()?;
     let addresses = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -216,11 +216,11 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
 const DRIVEN: [HandshakeKind; 3] =
     [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt];
 
-fn driven(kind: &HandshakeKind) -> anyhow::Result<firstflight_bench::Kind> {
+fn driven(kind: &HandshakeKind) -> anyhow::Result<firstflight_bench::LoadHandshake> {
     Ok(match kind {
-        HandshakeKind::Full => firstflight_bench::Kind::Full,
-        HandshakeKind::Resumed => firstflight_bench::Kind::Resumed,
-        HandshakeKind::ZeroRtt => firstflight_bench::Kind::ZeroRtt,
+        HandshakeKind::Full => firstflight_bench::LoadHandshake::Full,
+        HandshakeKind::Resumed => firstflight_bench::LoadHandshake::Resumed,
+        HandshakeKind::ZeroRtt => firstflight_bench::LoadHandshake::ZeroRtt,
         HandshakeKind::Refused => {
             anyhow::bail!("load knows full, resumed and 0-RTT; leave refused out")
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_browser::{Installed, Make};
+use firstflight_browser::{BrowserKind, Installed};
 use firstflight_emulator::Profile;
 use firstflight_lab::{HttpVersion, ServerKind, VisitPage, VisitSet, VisitsConfig};
 
@@ -119,7 +119,7 @@ pub(super) fn installed(name: &str) -> anyhow::Result<Installed> {
     if name.contains('/') {
         return Ok(Installed::at(Path::new(name))?);
     }
-    let make: Make = name.parse().map_err(|why: String| anyhow::anyhow!(why))?;
+    let make: BrowserKind = name.parse().map_err(|why: String| anyhow::anyhow!(why))?;
     Ok(Installed::find(make)?)
 }
 

@@ -277,7 +277,7 @@ impl Process {
         };
         self.server.reload(config).await.map_err(sentence)?;
         if let Some(prepared) = prepared {
-            prepared.take_up();
+            prepared.apply();
         }
         self.open_console(admin).await;
         self.watching = watching;

@@ -18,7 +18,7 @@ mod session;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use firstflight_browser::{Installed, Make};
+use firstflight_browser::{BrowserKind, Installed};
 use firstflight_emulator::enter_user_namespace;
 use libtest_mimic::{Arguments, Trial};
 
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let all = std::env::var("BROWSERS").is_ok_and(|value| value == "all");
     let mut trials = Vec::new();
     for experiment in experiments::ALL {
-        for make in Make::ALL {
+        for make in BrowserKind::ALL {
             let trial = Trial::test(format!("{}::{}", make, experiment.name), move || {
                 let installed = Installed::find(make).map_err(|error| error.to_string())?;
                 (experiment.run)(&installed).map_err(Into::into)

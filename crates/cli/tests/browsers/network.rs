@@ -98,7 +98,7 @@ impl TestNetwork {
             early_data: true,
             trust: vec![self.authority().to_owned()],
             hosts: NAMES.map(|(name, path)| (name.to_owned(), self.address(path))).to_vec(),
-            secrets: Some(self.key_log()),
+            key_log: Some(self.key_log()),
             ..Settings::default()
         }
     }
@@ -119,7 +119,7 @@ impl TestNetwork {
         std::fs::create_dir_all(&profile).unwrap();
         let namespace = InNamespace(self.network.client());
         let opened = Browser::open(installed, &namespace, &profile, settings);
-        opened.unwrap_or_else(|error| panic!("{} does not open: {error}", installed.make))
+        opened.unwrap_or_else(|error| panic!("{} does not open: {error}", installed.kind))
     }
 
     /// Takes the connections since the last call, as their packets show them. They must have ended.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_browser::{Browser, Installed, Make, Settings};
+use firstflight_browser::{Browser, BrowserKind, Installed, Settings};
 
 use crate::connection::{Connection, EarlyDataOutcome, with_recordings};
 use crate::findings::record_finding;
@@ -53,8 +53,8 @@ impl BrowserSession {
         }
     }
 
-    pub(crate) fn make(&self) -> Make {
-        self.installed.make
+    pub(crate) fn make(&self) -> BrowserKind {
+        self.installed.kind
     }
 
     /// Changes how the first server treats clients.

@@ -35,7 +35,7 @@ pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
         connect_start_ms: connect_start,
         secure_connection_start_ms: navigation
             .page
-            .connected_anew()
+            .opened_connection()
             .then_some(secure_connection_start)
             .filter(|at| *at > 0.0),
         connect_end_ms: connect_end,

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use firstflight_browser::{Installed, Make};
+use firstflight_browser::{BrowserKind, Installed};
 use firstflight_emulator::{Network, NetworkConfig, PathConfig, monotonic_ns};
 use firstflight_report::{BrowserFacts, Filmstrip, Record, SCHEMA, ServerFacts, Visit};
 
@@ -223,17 +223,17 @@ fn browser_facts(browsers: &[Installed]) -> Vec<BrowserFacts> {
 
 fn browser_facts_of(name: String, browser: &Installed) -> BrowserFacts {
     let mut notes = vec![
-        match browser.make {
-            Make::Chromium => {
+        match browser.kind {
+            BrowserKind::Chromium => {
                 "0-RTT over TCP is its feature EnableTLS13EarlyData, which is off by default"
             }
-            Make::Firefox => {
+            BrowserKind::Firefox => {
                 "0-RTT is its preference security.tls.enable_0rtt_data, which is on by default"
             }
         }
         .to_owned(),
     ];
-    if browser.make == Make::Firefox {
+    if browser.kind == BrowserKind::Firefox {
         notes.push(
             "over HTTP/3 it does not resume with 0-RTT off: those visits are full handshakes"
                 .to_owned(),

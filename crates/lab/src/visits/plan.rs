@@ -255,13 +255,13 @@ impl VisitKind {
 mod tests {
     use std::path::PathBuf;
 
-    use firstflight_browser::Make;
+    use firstflight_browser::BrowserKind;
 
     use super::*;
 
     fn browsers() -> Vec<Installed> {
-        let installed = |make| Installed { make, program: PathBuf::new(), version: String::new() };
-        [Make::Firefox, Make::Chromium].map(installed).to_vec()
+        let installed = |kind| Installed { kind, program: PathBuf::new(), version: String::new() };
+        [BrowserKind::Firefox, BrowserKind::Chromium].map(installed).to_vec()
     }
 
     fn set(visits: usize) -> VisitSet {

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use firstflight_browser::{Browser, BrowserError, Installed, Place, Quic, Running, Settings};
+use firstflight_browser::{
+    Browser, BrowserError, BrowserProcess, Environment, Installed, Quic, Settings,
+};
 use firstflight_emulator::{LinkError, Namespace, Network, Process, monotonic_ns};
 use firstflight_report::{Fault, Visit};
 
@@ -223,7 +225,7 @@ impl<'a> BlockRun<'a> {
     /// Makes the browser close its connections, so that the next visit opens a new one.
     fn close_connections(&mut self) {
         let Some(browser) = &mut self.browser else { return };
-        if let Err(error) = browser.forget_connections() {
+        if let Err(error) = browser.close_connections() {
             tracing::debug!(%error, "the browser is restarted");
             self.close_browser();
             self.visited.fill(false);
@@ -288,7 +290,7 @@ impl<'a> BlockRun<'a> {
             quic: if origins.is_empty() { Quic::Off } else { Quic::Known(origins) },
             trust: vec![shared.site.trust.clone()],
             hosts,
-            secrets: Some(self.secrets()),
+            key_log: Some(self.secrets()),
             ..Settings::default()
         })
     }
@@ -311,7 +313,9 @@ impl Drop for BlockRun<'_> {
 fn is_fatal(error: &BrowserError) -> bool {
     !matches!(
         error,
-        BrowserError::NotOpened { .. } | BrowserError::Refused { .. } | BrowserError::Script { .. }
+        BrowserError::NavigationFailed { .. }
+            | BrowserError::Refused { .. }
+            | BrowserError::Script { .. }
     )
 }
 
@@ -334,8 +338,8 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// network.
 pub struct InNamespace<'a>(pub &'a Namespace);
 
-impl Place for InNamespace<'_> {
-    fn start(&self, command: Command) -> io::Result<Box<dyn Running>> {
+impl Environment for InNamespace<'_> {
+    fn start(&self, command: Command) -> io::Result<Box<dyn BrowserProcess>> {
         Ok(Box::new(Started(self.0.spawn_child(command).map_err(system)?)))
     }
 
@@ -350,7 +354,7 @@ fn system(error: LinkError) -> io::Error {
 
 struct Started(Process);
 
-impl Running for Started {
+impl BrowserProcess for Started {
     fn stdin(&mut self) -> Option<Box<dyn Write + Send>> {
         self.0.stdin.take().map(|pipe| Box::new(pipe) as Box<_>)
     }
@@ -363,7 +367,7 @@ impl Running for Started {
         self.0.id()
     }
 
-    fn ended(&mut self) -> io::Result<bool> {
+    fn has_ended(&mut self) -> io::Result<bool> {
         self.0.has_ended()
     }
 

@@ -1,9 +1,9 @@
-// Run with the rights of the browser: takes small pictures of the page in front until it is stopped.
+// Privileged script: records small frames of the selected page until it is stopped.
 (() => {
   const frames = [];
   let on = true;
   const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-  const picture = async () => {
+  const record = async () => {
     const page = gBrowser.selectedBrowser;
     const scale = 400 / page.clientWidth;
     const bitmap = await page.browsingContext.currentWindowGlobal.drawSnapshot(
@@ -18,13 +18,13 @@
   };
   const run = (async () => {
     while (on) {
-      // There is nothing to be seen while the page changes its process.
-      await Promise.race([picture().catch(() => {}), sleep(500)]);
+      // Snapshots hang while the page changes its process.
+      await Promise.race([record().catch(() => {}), sleep(500)]);
       await sleep(20);
     }
-    await picture().catch(() => {});
+    await record().catch(() => {});
   })();
-  globalThis.firstflightCamera = {
+  globalThis.firstflightFrameRecorder = {
     stop: async () => {
       on = false;
       await run;

@@ -1,4 +1,4 @@
-//! What the tests share: a server of ours in this process, and a front before it that misbehaves.
+//! A server in this process, and a proxy in front of it that misbehaves.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,14 +16,14 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// A server that runs until the test ends.
-pub(crate) struct Rig {
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) certificate: PathBuf,
     _dir: TempDir,
     _runtime: Runtime,
 }
 
-impl Rig {
+impl TestServer {
     /// Serves a page at `/`.
     pub(crate) fn files(change: impl FnOnce(&mut ServerConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -32,7 +32,7 @@ impl Rig {
         Self::start(dir, content, change)
     }
 
-    /// Answers pings.
+    /// Responds to pings.
     pub(crate) fn ping_pong() -> Self {
         Self::start(tempfile::tempdir().unwrap(), Content::PingPong, |_| {})
     }
@@ -54,7 +54,7 @@ impl Rig {
         Self { address, certificate, _dir: dir, _runtime: runtime }
     }
 
-    /// So many connections to it, four at a time, that trust it.
+    /// A load of this many connections, four at a time, that trust its certificate.
     pub(crate) fn load(&self, connections: u64) -> LoadConfig {
         load(self.address, self.certificate.clone(), connections)
     }
@@ -72,72 +72,75 @@ fn load(address: SocketAddr, certificate: PathBuf, connections: u64) -> LoadConf
     }
 }
 
-/// Runs it without looking at its progress.
+/// Runs a load without progress reports.
 pub(crate) fn run(config: &LoadConfig) -> Result<LoadResult, LoadError> {
     firstflight_bench::run(config, |_| ControlFlow::Continue(()))
 }
 
-/// What the front does with a connection.
+/// What the proxy does with a connection.
 #[derive(Clone, Copy)]
-pub(crate) enum Deed {
-    /// Passes it on to the server.
+pub(crate) enum Behaviour {
+    /// Forwards it to the server.
     Pass,
-    /// Passes it on after this time.
-    Late(Duration),
-    /// Says nothing until the client goes.
+    /// Forwards it after this time.
+    Delay(Duration),
+    /// Sends nothing until the client closes.
     Stall,
     /// Resets it.
     Reset,
     /// Sends a fatal alert (handshake_failure, RFC 8446 section 6.2).
     Alert,
-    /// Closes it after the server's first bytes.
-    Cut,
+    /// Closes it after the first bytes of the server.
+    Truncate,
 }
 
-/// A front before a server: what it does with each connection follows from its number.
-pub(crate) fn front(server: &Rig, deed: impl Fn(usize) -> Deed + Send + 'static) -> SocketAddr {
+/// Starts a proxy in front of a server. `behaviour` decides by the number of the connection.
+pub(crate) fn start_proxy(
+    server: &TestServer,
+    behaviour: impl Fn(usize) -> Behaviour + Send + 'static,
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    front_at(listener, server, Duration::ZERO, deed);
+    start_proxy_on(listener, server, Duration::ZERO, behaviour);
     address
 }
 
-/// The same with a listener of its own, which accepts nothing for a while.
-pub(crate) fn front_at(
+/// Starts a proxy on a listener, which accepts nothing during the pause.
+pub(crate) fn start_proxy_on(
     listener: TcpListener,
-    server: &Rig,
+    server: &TestServer,
     pause: Duration,
-    deed: impl Fn(usize) -> Deed + Send + 'static,
+    behaviour: impl Fn(usize) -> Behaviour + Send + 'static,
 ) {
     let target = server.address;
     thread::spawn(move || {
         thread::sleep(pause);
         for (index, client) in listener.incoming().enumerate() {
-            let (client, deed) = (client.unwrap(), deed(index));
-            thread::spawn(move || treat(client, target, deed));
+            let (client, behaviour) = (client.unwrap(), behaviour(index));
+            thread::spawn(move || handle(client, target, behaviour));
         }
     });
 }
 
-fn treat(mut client: TcpStream, target: SocketAddr, deed: Deed) {
-    match deed {
-        Deed::Pass => pass(client, target, usize::MAX),
-        Deed::Cut => pass(client, target, 1),
-        Deed::Late(time) => {
+fn handle(mut client: TcpStream, target: SocketAddr, behaviour: Behaviour) {
+    match behaviour {
+        Behaviour::Pass => pass(client, target, usize::MAX),
+        Behaviour::Truncate => pass(client, target, 1),
+        Behaviour::Delay(time) => {
             thread::sleep(time);
             pass(client, target, usize::MAX);
         }
-        Deed::Stall => drop(client.read_to_end(&mut Vec::new())),
+        Behaviour::Stall => drop(client.read_to_end(&mut Vec::new())),
         // Closing with unread bytes resets.
-        Deed::Reset => drop(client.peek(&mut [0])),
-        Deed::Alert => {
+        Behaviour::Reset => drop(client.peek(&mut [0])),
+        Behaviour::Alert => {
             let _ = client.write_all(&[21, 3, 3, 0, 2, 2, 40]);
             let _ = client.read_to_end(&mut Vec::new());
         }
     }
 }
 
-/// Passes bytes on, but so many reads of the server's at most.
+/// Forwards bytes. Stops after this number of reads from the server.
 fn pass(client: TcpStream, target: SocketAddr, reads: usize) {
     let server = TcpStream::connect(target).unwrap();
     let (client, server) = (Arc::new(client), Arc::new(server));

@@ -7,76 +7,76 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpFastOpenConnect;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::failure::Failure;
-use crate::response::{Answer, Answered};
-use crate::tally::Finished;
+use crate::counts::Finished;
+use crate::error::Failure;
+use crate::response::{ResponseReader, ResponseSummary};
 use crate::{ErrorKind, Exchange, Transport};
 
-/// What all connections of a thread use in turn, so that none of them keeps buffers of its own.
+/// What the connections of a thread share. They use the buffers one after the other.
 pub(crate) struct Shared {
     pub(crate) exchange: Exchange,
     pub(crate) request: Vec<u8>,
     pub(crate) fast_open: bool,
-    /// Whether tickets are wanted, so that a connection is not closed before they came.
+    /// Whether to wait for tickets before closing a connection.
     pub(crate) wants_tickets: bool,
     pub(crate) cipher_text: Box<[u8]>,
     pub(crate) plain_text: Box<[u8]>,
 }
 
-/// Room for a record and what usually comes with it.
-pub(crate) const BUFFER: usize = 32 * 1024;
+/// Room for a TLS record and what usually comes with it.
+pub(crate) const BUFFER_BYTES: usize = 32 * 1024;
 
-/// One connection, from the connect call to the server's close.
+/// One connection, from the connect call to the close of the server.
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
     machine: Machine,
-    /// When it should have started; its times count from here.
+    /// The scheduled start, from which all times count.
     intended: Instant,
     /// How much of the request the TLS machine has taken.
     requested: usize,
-    response: Answer,
+    response: ResponseReader,
     tickets: Vec<Session>,
     has_tickets: bool,
-    said_goodbye: bool,
+    close_sent: bool,
     setup: Option<Duration>,
     first_byte: Option<Duration>,
-    answered: Option<(Duration, Answered)>,
+    completed: Option<(Duration, ResponseSummary)>,
     fast_open: bool,
 }
 
-/// What a step of a connection came to.
+/// The state of a connection after an event.
 pub(crate) enum Step {
-    /// It waits for the peer; with `writable`, also for room in the socket.
+    /// Waits for the peer; with `writable`, also for room in the socket.
     Wait { writable: bool },
-    /// The response is whole, and the server has not closed yet.
-    Answered { writable: bool },
-    /// It is over.
+    /// The response is complete, and the server has not closed yet.
+    Complete { writable: bool },
+    /// The connection has ended.
     Done,
 }
 
 impl Connection {
-    /// Dials, and sends the first flight where the socket takes it at once (on loopback it does,
-    /// and with Fast Open it is what makes the SYN leave).
-    pub(crate) fn begin(
+    /// Connects, and sends the first flight if the socket accepts it immediately. It does on loopback,
+    /// and with Fast Open the first write sends the SYN.
+    pub(crate) fn start(
         mut machine: Machine,
         address: &SockAddr,
         intended: Instant,
         shared: &Shared,
     ) -> Result<(Self, Step), Failure> {
         let may_write = matches!(machine.handshake()?, Progress::Done(()));
-        let socket = dial(address, shared.fast_open)?;
+        let socket = connect(address, shared.fast_open)?;
         let mut connection = Self {
             socket,
             machine,
             intended,
             requested: 0,
-            response: Answer::expect(&shared.exchange, Transport::Tcp),
+            response: ResponseReader::new(&shared.exchange, Transport::Tcp),
             tickets: Vec::new(),
             has_tickets: false,
-            said_goodbye: false,
+            close_sent: false,
             setup: None,
             first_byte: None,
-            answered: None,
+            completed: None,
             fast_open: false,
         };
         if may_write {
@@ -86,7 +86,7 @@ impl Connection {
         Ok((connection, Step::Wait { writable }))
     }
 
-    /// The socket is ready.
+    /// Handles a socket that is ready.
     pub(crate) fn ready(&mut self, readable: bool, shared: &mut Shared) -> Result<Step, Failure> {
         if !readable {
             return self.send_rest();
@@ -100,30 +100,30 @@ impl Connection {
                 self.machine.feed(&shared.cipher_text[..count]);
                 false
             }
-            Err(error) if is_wait(&error) => return self.send_rest(),
-            // What counts was here before: a server may reset instead of closing.
-            Err(_) if self.answered.is_some() => return Ok(Step::Done),
+            Err(error) if would_block(&error) => return self.send_rest(),
+            // The response is complete; the server may reset instead of closing.
+            Err(_) if self.completed.is_some() => return Ok(Step::Done),
             Err(error) => return Err(error.into()),
         };
         let closed = match self.take(shared) {
             Ok(closed) => closed || ended,
             Err(failure) => return self.fail(failure),
         };
-        if closed && self.answered.is_none() {
+        if closed && self.completed.is_none() {
             return self.fail(Failure::truncated());
         }
-        if self.answered.is_some() {
-            self.say_goodbye(closed, shared);
+        if self.completed.is_some() {
+            self.send_close(closed, shared);
         }
         match self.send() {
             _ if closed => Ok(Step::Done),
             Ok(writable) => Ok(self.wait(writable)),
-            Err(_) if self.answered.is_some() => Ok(Step::Done),
+            Err(_) if self.completed.is_some() => Ok(Step::Done),
             Err(failure) => Err(failure),
         }
     }
 
-    /// What it was, once it is done, and the tickets that came: an error page's too.
+    /// Returns the outcome of the connection and its tickets, also after an error page.
     pub(crate) fn finish(mut self) -> (Result<Finished, Failure>, Vec<Session>) {
         self.take_tickets();
         let tickets = std::mem::take(&mut self.tickets);
@@ -131,12 +131,12 @@ impl Connection {
     }
 
     fn finished(&self) -> Result<Finished, Failure> {
-        let (Some(setup), Some(first_byte), Some((total, answered))) =
-            (self.setup, self.first_byte, self.answered)
+        let (Some(setup), Some(first_byte), Some((total, response))) =
+            (self.setup, self.first_byte, self.completed)
         else {
             return Err(Failure::truncated());
         };
-        if let Some(status @ 400..) = answered.status {
+        if let Some(status @ 400..) = response.status {
             return Err(Failure::new(ErrorKind::HttpStatus, format!("status {status}")));
         }
         let facts = self.machine.facts();
@@ -150,24 +150,24 @@ impl Connection {
                 EarlyData::NotOffered | EarlyData::Pending => None,
             },
             fast_open: self.fast_open,
-            bytes: answered.bytes,
+            bytes: response.bytes,
             setup,
             first_byte,
             total,
         })
     }
 
-    /// Whether the response is whole.
-    pub(crate) fn is_answered(&self) -> bool {
-        self.answered.is_some()
+    /// Whether the response is complete.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.completed.is_some()
     }
 
-    /// Carries TLS on with what was fed. Whether the peer has closed its direction.
+    /// Processes the bytes that TLS was fed. Returns whether the peer has closed its direction.
     fn take(&mut self, shared: &mut Shared) -> Result<bool, Failure> {
         if self.requested < shared.request.len() {
             match self.machine.handshake()? {
                 Progress::Done(()) => {
-                    self.note_setup();
+                    self.record_setup();
                     self.request(shared)?;
                 }
                 Progress::NeedsInput => return Ok(false),
@@ -176,50 +176,50 @@ impl Connection {
         }
         loop {
             let read = self.machine.read(&mut shared.plain_text);
-            self.note_setup();
+            self.record_setup();
             match read {
-                Ok(Progress::Done(count)) => self.answered_by(&shared.plain_text[..count])?,
+                Ok(Progress::Done(count)) => self.feed_response(&shared.plain_text[..count])?,
                 Ok(Progress::NeedsInput) => {
-                    self.note_whole(false);
+                    self.check_complete(false);
                     return Ok(false);
                 }
                 Ok(Progress::Closed) => {
-                    self.note_whole(true);
+                    self.check_complete(true);
                     return Ok(true);
                 }
-                // Without close_notify: whether that cut the response, its length knows.
+                // No close_notify: the length of the response shows whether it was truncated.
                 Err(TlsError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    self.note_whole(false);
+                    self.check_complete(false);
                     return Ok(true);
                 }
-                Err(_) if self.answered.is_some() => return Ok(true),
+                Err(_) if self.completed.is_some() => return Ok(true),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn answered_by(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    fn feed_response(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.first_byte.get_or_insert_with(|| self.intended.elapsed());
         self.response.feed(bytes)?;
-        self.note_whole(false);
+        self.check_complete(false);
         Ok(())
     }
 
-    fn note_setup(&mut self) {
+    fn record_setup(&mut self) {
         if self.setup.is_none() && self.machine.is_complete() {
             self.setup = Some(self.intended.elapsed());
         }
     }
 
-    fn note_whole(&mut self, ended: bool) {
-        if self.answered.is_none()
-            && let Some(answered) = self.response.whole(ended)
+    fn check_complete(&mut self, ended: bool) {
+        if self.completed.is_none()
+            && let Some(response) = self.response.complete(ended)
         {
-            self.answered = Some((self.intended.elapsed(), answered));
+            self.completed = Some((self.intended.elapsed(), response));
         }
     }
 
-    /// Hands the rest of the request to TLS, as far as it takes it.
+    /// Writes the rest of the request to TLS, as far as TLS accepts it.
     fn request(&mut self, shared: &Shared) -> Result<(), Failure> {
         while self.requested < shared.request.len() {
             match self.machine.write(&shared.request[self.requested..])? {
@@ -231,31 +231,31 @@ impl Connection {
         Ok(())
     }
 
-    /// Says close_notify, which goes out with what else waits. Not before the tickets came that
-    /// are still wanted: the TLS library takes none any more afterwards.
-    fn say_goodbye(&mut self, closed: bool, shared: &Shared) {
+    /// Queues close_notify. Waits for the tickets if they are wanted, because BoringSSL processes none
+    /// after that.
+    fn send_close(&mut self, closed: bool, shared: &Shared) {
         if shared.wants_tickets {
             self.take_tickets();
         }
-        if !self.said_goodbye && (closed || self.has_tickets || !shared.wants_tickets) {
-            self.said_goodbye = true;
-            // The response is here; a connection that will not be closed politely is no error.
+        if !self.close_sent && (closed || self.has_tickets || !shared.wants_tickets) {
+            self.close_sent = true;
+            // The response is complete, so a failure to close is no error.
             let _ = self.machine.close();
         }
     }
 
     fn take_tickets(&mut self) {
-        let mut came = self.machine.take_sessions();
-        self.has_tickets |= !came.is_empty();
-        self.tickets.append(&mut came);
+        let mut sessions = self.machine.take_sessions();
+        self.has_tickets |= !sessions.is_empty();
+        self.tickets.append(&mut sessions);
     }
 
-    /// Writes what waits. Whether some of it has to wait for room.
+    /// Writes what TLS has queued. Returns whether some of it waits for room in the socket.
     fn send(&mut self) -> Result<bool, Failure> {
         while !self.machine.outgoing().is_empty() {
             match (&self.socket).write(self.machine.outgoing()) {
                 Ok(count) => self.machine.sent(count),
-                Err(error) if is_wait(&error) => return Ok(true),
+                Err(error) if would_block(&error) => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
@@ -263,41 +263,41 @@ impl Connection {
         Ok(false)
     }
 
-    /// There was nothing to read.
+    /// Continues without input.
     fn send_rest(&mut self) -> Result<Step, Failure> {
         match self.send() {
             Ok(writable) => Ok(self.wait(writable)),
-            Err(_) if self.answered.is_some() => Ok(Step::Done),
+            Err(_) if self.completed.is_some() => Ok(Step::Done),
             Err(failure) => Err(failure),
         }
     }
 
     fn wait(&self, writable: bool) -> Step {
-        match self.answered {
-            Some(_) => Step::Answered { writable },
+        match self.completed {
+            Some(_) => Step::Complete { writable },
             None => Step::Wait { writable },
         }
     }
 
-    /// The peer is owed the alert, if there is one.
+    /// Sends the alert, if there is one, and fails.
     fn fail(&mut self, failure: Failure) -> Result<Step, Failure> {
         let _ = self.send();
         Err(failure)
     }
 
-    /// Asks the kernel whether the server took data in the SYN.
-    pub(crate) fn look_at_fast_open(&mut self) {
+    /// Reads from the kernel whether the server accepted data in the SYN.
+    pub(crate) fn read_fast_open(&mut self) {
         self.fast_open = TcpInfo::of(&self.socket).is_some_and(|facts| facts.syn_data);
     }
 }
 
-fn dial(address: &SockAddr, fast_open: bool) -> Result<Socket, Failure> {
+fn connect(address: &SockAddr, fast_open: bool) -> Result<Socket, Failure> {
     let domain = Domain::from(i32::from(address.family()));
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
     if fast_open {
-        // Refused by old kernels and some sandboxes: an ordinary connection is the fallback, and
-        // the result counts how often it was.
+        // Old kernels and some sandboxes refuse this. The connection is then an ordinary one, and the
+        // result counts how often Fast Open was used.
         let _ = setsockopt(&socket, TcpFastOpenConnect, &true);
     }
     match socket.connect(address) {
@@ -307,9 +307,9 @@ fn dial(address: &SockAddr, fast_open: bool) -> Result<Socket, Failure> {
     }
 }
 
-/// Nothing can be read or written just now; `EINPROGRESS` is a first write's word for it under
-/// Fast Open, when the SYN left without it.
-fn is_wait(error: &io::Error) -> bool {
+/// Whether the operation would block. The first write under Fast Open reports `EINPROGRESS` if the
+/// SYN left without data.
+fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
         || error.raw_os_error() == Some(nix::libc::EINPROGRESS)
 }

@@ -1,4 +1,4 @@
-//! Where a browser runs: on this machine, or wherever its caller can start programs.
+//! Where a browser runs: on this machine, or where its caller can start programs.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,52 +7,51 @@ use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-/// Where programs can be started, and whose loopback they listen on: this machine, or a network
-/// namespace.
-pub trait Place: Send + Sync {
-    /// Starts a program. It leads a process group of its own, which ends with the handle.
+/// Starts programs and connects to their loopback: this machine, or a network namespace.
+pub trait Environment: Send + Sync {
+    /// Starts a program as the leader of a new process group, which ends with the handle.
     ///
     /// # Errors
-    /// The operating system's.
-    fn start(&self, command: Command) -> io::Result<Box<dyn Running>>;
+    /// If the program cannot be started.
+    fn start(&self, command: Command) -> io::Result<Box<dyn BrowserProcess>>;
 
-    /// Connects to an address of the place, which is one of its loopback.
+    /// Connects to a loopback address of the environment.
     ///
     /// # Errors
-    /// The operating system's.
+    /// If the connection fails.
     fn connect(&self, address: SocketAddr) -> io::Result<TcpStream>;
 }
 
-/// A program that was started; dropped, it is killed with its whole process group.
-pub trait Running: Send {
-    /// Takes the writing end of its standard input, where the command asked for a pipe.
+/// A started program. It is killed with its process group when this is dropped.
+pub trait BrowserProcess: Send {
+    /// Takes the pipe to its standard input, if there is one.
     fn stdin(&mut self) -> Option<Box<dyn Write + Send>>;
 
-    /// Takes the reading end of its standard output, where the command asked for a pipe.
+    /// Takes the pipe from its standard output, if there is one.
     fn stdout(&mut self) -> Option<Box<dyn Read + Send>>;
 
-    /// Its process id, as seen from this process.
+    /// The process id, as seen from this process.
     fn id(&self) -> u32;
 
-    /// Whether it has ended by itself.
+    /// Whether the process has ended.
     ///
     /// # Errors
-    /// The operating system's.
-    fn ended(&mut self) -> io::Result<bool>;
+    /// If the system call fails.
+    fn has_ended(&mut self) -> io::Result<bool>;
 
-    /// Kills its process group and reaps it.
+    /// Kills the process group and reaps the process.
     ///
     /// # Errors
-    /// The operating system's.
+    /// If a system call fails.
     fn kill(&mut self) -> io::Result<()>;
 }
 
-/// This machine, with its network as it is.
+/// This machine, with its network.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OnThisMachine;
+pub struct LocalMachine;
 
-impl Place for OnThisMachine {
-    fn start(&self, mut command: Command) -> io::Result<Box<dyn Running>> {
+impl Environment for LocalMachine {
+    fn start(&self, mut command: Command) -> io::Result<Box<dyn BrowserProcess>> {
         let child = command.process_group(0).spawn()?;
         Ok(Box::new(Group { child, reaped: false }))
     }
@@ -68,7 +67,7 @@ struct Group {
     reaped: bool,
 }
 
-impl Running for Group {
+impl BrowserProcess for Group {
     fn stdin(&mut self) -> Option<Box<dyn Write + Send>> {
         self.child.stdin.take().map(|pipe| Box::new(pipe) as Box<_>)
     }
@@ -81,13 +80,13 @@ impl Running for Group {
         self.child.id()
     }
 
-    fn ended(&mut self) -> io::Result<bool> {
+    fn has_ended(&mut self) -> io::Result<bool> {
         if self.reaped {
             return Ok(true);
         }
-        // It is not reaped here: its number has to stay the group's until that is killed.
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), look)?.is_some())
+        // The process is not reaped, so that its id stays the id of the group until that is killed.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), options)?.is_some())
     }
 
     fn kill(&mut self) -> io::Result<()> {
@@ -102,7 +101,7 @@ impl Running for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Nobody could act on a failure here.
+        // A failure cannot be reported here.
         let _ = self.kill();
     }
 }

@@ -1,4 +1,4 @@
-//! The record of a remote run (sans-IO).
+//! Makes the record of a remote run.
 
 use std::time::Duration;
 
@@ -7,83 +7,81 @@ use firstflight_report::{
     Cell as RecordCell, Experiment, ProfileFacts, Record, SCHEMA, Sample, ServerFacts, Summary,
     Witness, control, effects, figures, usual,
 };
-
 use firstflight_samples::{ClientKind, machine_facts, round_trips, version_number};
 
 use super::config::RemoteConfig;
-use super::connection::{Caller, Outcome};
+use super::connection::{Cell, Outcome, RemoteServer};
 use super::packets::Packets;
-use super::shot::Cell;
 
-/// What a run has seen.
+/// What a run has measured.
 pub(super) struct RunState {
     pub samples: Vec<Sample>,
-    /// The kernel's least RTT.
-    pub least_rtt: Option<Duration>,
+    /// The kernel's minimum RTT.
+    pub min_rtt: Option<Duration>,
     pub packets: Option<Packets>,
-    /// Why no packets were captured, where they were wanted.
-    pub why_none: Option<String>,
+    /// Why no packets were captured, although they were wanted.
+    pub capture_error: Option<String>,
 }
 
-/// Puts together what a run has found.
+/// Makes the record of a run.
 pub(super) fn record(
     config: &RemoteConfig,
-    caller: &Caller,
+    server: &RemoteServer,
     cells: &[Cell],
-    seen: RunState,
+    state: RunState,
     left_out: Vec<String>,
     first: &Outcome,
 ) -> Record {
-    let RunState { mut samples, least_rtt, packets, why_none } = seen;
-    let (witness, least_rtt, source) = match &packets {
+    let RunState { mut samples, min_rtt, packets, capture_error } = state;
+    let (witness, min_rtt, source) = match &packets {
         Some(packets) => {
-            let source = "the least time from a SYN to its SYN-ACK among the run's connections";
-            (Witness::Packets, packets.least_rtt(), source)
+            let source = "the minimum time from a SYN to its SYN-ACK among the run's connections";
+            (Witness::Packets, packets.min_rtt(), source)
         }
         None => {
-            let source = "the least RTT that the kernel measured on the run's connections";
-            (Witness::Kernel, least_rtt, source)
+            let source = "the minimum RTT that the kernel measured on the run's connections";
+            (Witness::Kernel, min_rtt, source)
         }
     };
-    // Finer than a microsecond nobody knows it.
-    let rtt_ms = least_rtt.map_or(0.0, |rtt| (rtt.as_secs_f64() * 1e6).round() / 1e3);
+    // The kernel measures microseconds.
+    let rtt_ms = min_rtt.map_or(0.0, |rtt| (rtt.as_secs_f64() * 1e6).round() / 1e3);
     if witness == Witness::Kernel {
         for sample in &mut samples {
-            sample.round_trips = trips(sample.time_ms, rtt_ms);
-            sample.total_round_trips = trips(sample.total_ms, rtt_ms);
+            sample.round_trips = whole_round_trips(sample.time_ms, rtt_ms);
+            sample.total_round_trips = whole_round_trips(sample.total_ms, rtt_ms);
         }
     }
-    let mut notes = vec![format!("at {}, for all samples", caller.address)];
+    let mut notes = vec![format!("at {}, for all samples", server.address)];
     match &packets {
         Some(packets) => notes.extend(packets.notes()),
-        None => notes.push(match why_none {
+        None => notes.push(match capture_error {
             None => NOT_CAPTURED.to_owned(),
             Some(why) => format!("{NOT_CAPTURED}; {why}"),
         }),
     }
-    let host = caller.target.host().to_owned();
+    let host = server.target.host().to_owned();
     let cell = |(index, cell): (usize, &Cell)| RecordCell {
         experiment: ELSEWHERE.to_owned(),
         client: ClientKind::Firstflight.name().to_owned(),
         server: host.clone(),
-        workload: cell.asked.workload.name().to_owned(),
+        workload: cell.requested.workload.name().to_owned(),
         profile: PATH.to_owned(),
         rtt_ms,
-        transport: cell.asked.transport.name().to_owned(),
-        tls: version_number(cell.asked.version).to_owned(),
-        kind: cell.asked.kind.name().to_owned(),
-        tfo: cell.asked.tfo,
-        token: cell.asked.token,
-        http: cell.asked.http.name().to_owned(),
-        group: cell.asked.group.name().to_owned(),
+        transport: cell.requested.transport.name().to_owned(),
+        tls: version_number(cell.requested.version).to_owned(),
+        kind: cell.requested.kind.name().to_owned(),
+        tfo: cell.requested.tfo,
+        token: cell.requested.token,
+        http: cell.requested.http.name().to_owned(),
+        group: cell.requested.group.name().to_owned(),
         certificate: String::new(),
         response_bytes: first.bytes as u64,
-        control: cell.twin_of.is_some(),
-        expected_round_trips: Some(round_trips(&cell.asked)),
+        control: cell.control_of.is_some(),
+        expected_round_trips: Some(round_trips(&cell.requested)),
         summary: summary(samples.iter().filter(|sample| sample.cell == index)),
     };
     let cells_with_figures: Vec<RecordCell> = cells.iter().enumerate().map(cell).collect();
-    let twins = cells.iter().enumerate().filter_map(|(twin, cell)| Some((cell.twin_of?, twin)));
+    let twins = cells.iter().enumerate().filter_map(|(twin, cell)| Some((cell.control_of?, twin)));
     Record {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -135,25 +133,26 @@ fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Summary> {
     })
 }
 
-/// How many whole round trips fit into a time: what it cost, or more if the server took long.
-fn trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
-    let trips = time_ms? / rtt_ms;
-    (rtt_ms > 0.0 && trips < MAX_SAMPLES_SHOWN).then_some(trips as u32)
+/// The number of whole round trips that fit into a time. An upper bound, because it includes the time
+/// that the server took.
+fn whole_round_trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
+    let round_trips = time_ms? / rtt_ms;
+    (rtt_ms > 0.0 && round_trips < MAX_ROUND_TRIPS).then_some(round_trips as u32)
 }
 
-const NOT_CAPTURED: &str = "no packets were captured: labels are the kernel's word and TLS's";
+const NOT_CAPTURED: &str = "no packets were captured: labels come from the kernel and from TLS";
 const PATH: &str = "the network in between";
-/// Beyond this it is the server's own time that is divided.
-const MAX_SAMPLES_SHOWN: f64 = 1e6;
+/// A higher number is not a plausible number of round trips.
+const MAX_ROUND_TRIPS: f64 = 1e6;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn round_trips_are_whole_ones_and_need_an_rtt() {
-        assert_eq!(trips(Some(61.2), 20.0), Some(3));
-        assert_eq!(trips(Some(61.2), 0.0), None);
-        assert_eq!(trips(None, 20.0), None);
+    fn round_trips_are_whole_numbers_and_need_an_rtt() {
+        assert_eq!(whole_round_trips(Some(61.2), 20.0), Some(3));
+        assert_eq!(whole_round_trips(Some(61.2), 0.0), None);
+        assert_eq!(whole_round_trips(None, 20.0), None);
     }
 }

@@ -1,8 +1,8 @@
-//! Figures as a person reads them.
+//! Formats figures for people.
 
 use crate::status::Moment;
 
-/// A count with its thousands apart.
+/// Formats a count with thousands separators.
 pub(crate) fn number(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,7 +15,7 @@ pub(crate) fn number(count: u64) -> String {
     text
 }
 
-/// A share of a whole. 0 and 100 are said of nothing else; the whole may be 0.
+/// Formats a share of a whole, which may be 0. "0 %" and "100 %" are exact.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     let share = 100.0 * part as f64 / whole.max(1) as f64;
     match share {
@@ -29,7 +29,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// A rate a second.
+/// Formats a rate per second.
 pub(crate) fn rate(rate: f64) -> String {
     match rate {
         ..=0.0 => "0".to_owned(),
@@ -39,7 +39,7 @@ pub(crate) fn rate(rate: f64) -> String {
     }
 }
 
-/// A time in seconds, with two digits that count.
+/// Formats a duration in seconds with two significant digits.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         ..0.000_999_5 => format!("{:.2} ms", seconds * 1e3),
@@ -50,7 +50,7 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
-/// How long ago something was.
+/// Formats how long ago something was.
 pub(crate) fn ago(now: Moment, then: Moment) -> String {
     match now.0 - then.0 {
         ..=0 => "just now".to_owned(),
@@ -58,7 +58,7 @@ pub(crate) fn ago(now: Moment, then: Moment) -> String {
     }
 }
 
-/// How long until something is, or how long ago it was.
+/// Formats how long until something is, or how long ago it was.
 pub(crate) fn until(now: Moment, then: Moment) -> String {
     match then.0 - now.0 {
         ..=0 => ago(now, then),
@@ -66,7 +66,7 @@ pub(crate) fn until(now: Moment, then: Moment) -> String {
     }
 }
 
-/// A length of time in seconds, in the largest unit of which there are two or more.
+/// Formats a duration in seconds, in the largest unit of which it has at least two.
 pub(crate) fn length(seconds: i64) -> String {
     match seconds {
         ..120 => format!("{seconds} s"),
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_read_well() {
+    fn figures_are_formatted_for_people() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(number), ["0", "999", "1,000", "1,234,567"]);
         let shares =
             [(0, 0), (0, 9), (9, 9), (1, 5_000), (1, 30), (2, 3), (995, 1_000), (9_999, 10_000)];
