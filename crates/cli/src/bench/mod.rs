@@ -15,9 +15,9 @@ use firstflight_samples::{HandshakeKind, HttpVersion, blank_record};
 use firstflight_tls::{Trust, Version};
 
 use crate::axes::{AxesArgs, command_line, seed_from_clock};
-use crate::judgement::JudgementArgs;
-use crate::outputs;
-use crate::show::Show;
+use crate::progress::Show;
+use crate::results;
+use crate::results::JudgementArgs;
 use load::{LoadArgs, LoadOptions};
 
 /// Measure an external server: the cost of each kind of handshake, or how much load it takes.
@@ -109,7 +109,7 @@ impl ConnectionArgs {
             _ if self.insecure => Trust::Anyone,
             Some(file) => Trust::File(file.clone()),
             None => {
-                let (trust, warning) = crate::trust::usual(self.no_authority);
+                let (trust, warning) = crate::authority::default_trust(self.no_authority);
                 warning.iter().for_each(|warning| eprintln!("firstflight: {warning}"));
                 trust
             }
@@ -134,7 +134,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if args.judgement.needs_old() {
         anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
     }
-    outputs::prepare(&args.output)?;
+    results::prepare(&args.output)?;
     if args.load.wanted() && args.witness == Witnesses::Packets {
         anyhow::bail!("under load no packets are looked at; leave --witness out");
     }
@@ -142,7 +142,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         true => load(&args, &target)?,
         false => samples(&args)?,
     };
-    outputs::finish(&record, NAME, &args.output, args.json, &args.judgement)
+    results::finish(&record, NAME, &args.output, args.json, &args.judgement)
 }
 
 const NAME: &str = "bench";

@@ -12,8 +12,8 @@ use firstflight_lab::{HttpVersion, ServerKind, VisitPage, VisitSet, VisitsConfig
 use super::select::{profiles, servers};
 use super::{LabArgs, NAME, Scratch};
 use crate::axes::{command_line, seed_from_clock};
-use crate::outputs;
-use crate::show::Show;
+use crate::progress::Show;
+use crate::results;
 
 /// Flags for visits of browsers.
 #[derive(Args)]
@@ -91,7 +91,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let sets = sets(args)?;
-    outputs::prepare(&args.output)?;
+    results::prepare(&args.output)?;
     // Before any thread is started: the kernel demands it.
     firstflight_emulator::enter_user_namespace()?;
     let scratch = Scratch::make(|| false)?;
@@ -111,7 +111,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let show = Show::new();
     let record = firstflight_lab::run_visits(&config, &|progress| show.progress(progress));
     show.end();
-    outputs::finish(&record?, NAME, &args.output, args.json, &args.judgement)
+    results::finish(&record?, NAME, &args.output, args.json, &args.judgement)
 }
 
 /// A browser by its make, or by the path of its program.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight::tour::{Counts, Story, Tour, TourError};
+use firstflight::demo::{Counts, Story, Tour, TourError};
 use firstflight_certificates::authority::{Authority, directory};
 use firstflight_config::{CertificateSource, Content, ServerConfig};
 use firstflight_server::{Server, ServerError, ServerHandle};
@@ -129,7 +129,7 @@ async fn tour(
     let take = move || -> Result<Story, TourError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let counts = || counts(&handle);
-        runtime.block_on(firstflight::tour::take(&Tour {
+        runtime.block_on(firstflight::demo::take(&Tour {
             server: reachable(server),
             host: "localhost",
             path: &path,

@@ -1,6 +1,6 @@
 //! `firstflight fetch`: curl's flags and exit codes, with the request in the first flight.
 
-mod screen;
+mod output;
 
 use std::fs;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use firstflight_client::{
 };
 use firstflight_tls::{CipherPolicy, KeyLogFile, Trust, Version};
 
-use screen::{Screen, complain, write_out};
+use output::{Screen, complain, write_out};
 
 /// Fetch URLs, with curl's flags, variables and exit codes.
 ///
@@ -272,7 +272,7 @@ impl FetchArgs {
     }
 
     fn usual_trust(&self) -> Trust {
-        let (trust, warning) = crate::trust::usual(self.no_authority);
+        let (trust, warning) = crate::authority::default_trust(self.no_authority);
         if let Some(warning) = warning.filter(|_| self.verbose) {
             eprintln!("* Warning: {warning}");
         }

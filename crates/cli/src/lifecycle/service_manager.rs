@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io;
+use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -11,6 +12,7 @@ use std::process;
 use std::thread;
 use std::time::Duration;
 
+use listenfd::ListenFd;
 use nix::time::{ClockId, clock_gettime};
 
 /// The way to the service manager, if there is one.
@@ -80,6 +82,30 @@ impl Notifier {
         let text: Vec<_> = notices.iter().map(line).collect();
         socket.send_to_addr(text.join("\n").as_bytes(), address).map(drop)
     }
+}
+
+/// They, in the order in which they were given.
+#[derive(Debug, Default)]
+pub struct Activated {
+    /// Listening over TCP.
+    pub tcp: Vec<TcpListener>,
+    /// Over UDP.
+    pub udp: Vec<UdpSocket>,
+}
+
+/// Takes them. The environment loses them, so that no child takes them for its own.
+pub fn activated() -> Activated {
+    let mut given = ListenFd::from_env();
+    let mut taken = Activated::default();
+    for at in 0..given.len() {
+        // Each is of one kind; what is of none is left alone.
+        if let Ok(Some(socket)) = given.take_tcp_listener(at) {
+            taken.tcp.push(socket);
+        } else if let Ok(Some(socket)) = given.take_udp_socket(at) {
+            taken.udp.push(socket);
+        }
+    }
+    taken
 }
 
 /// Of what is insisted on.

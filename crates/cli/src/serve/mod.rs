@@ -1,15 +1,12 @@
 //! `firstflight serve`: sites over TLS and QUIC, with early data that runs at most once.
 
-mod acme;
+mod admin;
 mod args;
 mod check;
-mod console;
-mod ending;
 mod process;
 mod settings;
 mod signals;
 mod upgrade;
-mod watch;
 
 use std::io;
 use std::process::ExitCode;

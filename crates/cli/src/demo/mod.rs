@@ -1,16 +1,25 @@
-//! The visits and the attack.
+//! What 0-RTT does, shown at a server that runs: a first visit, a returning one whose request is
+//! early data, and the returning one's flight once more as an attacker would send it.
+//!
+//! The visits go through a [`Relay`] in this process, which is the witness: it sees who waited for
+//! whom, and has the flight that is sent again. [`take`] makes the tour, [`Story`] is what was
+//! seen.
+mod outcome;
+mod relay;
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use firstflight_client::{
-    Client, ClientConfig, EarlyPolicy, HttpVersions, Jar, JarKey, Listener, Report, Request, Target,
+    Client, ClientConfig, ClientError, EarlyPolicy, HttpVersions, Jar, JarError, JarKey, Listener,
+    Report, Request, Target,
 };
 use firstflight_tls::{Trust, Version};
 use tokio::time::timeout;
 
-use crate::tour::relay::{self, Passage, Relay};
-use crate::tour::{Copy, Story, TourError, Visit};
+pub use outcome::{Copy, Story, Visit};
+pub use relay::{Passage, Relay};
 
 /// Where a tour goes.
 pub struct Tour<'a> {
@@ -120,6 +129,29 @@ async fn copy(tour: &Tour<'_>, flight: &[u8]) -> Result<Copy, TourError> {
         seen: after.stopped > before.stopped,
         executed: after.answered > before.answered,
     })
+}
+
+/// Why there was no tour.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TourError {
+    /// The client could not be set up.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Its sessions cannot be kept.
+    #[error(transparent)]
+    Jar(#[from] JarError),
+    /// A visit came to nothing.
+    #[error("the {visit} visit failed: {reason}")]
+    Visit {
+        /// Which: `first` or `returning`.
+        visit: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The system gives no socket or file.
+    #[error("the tour needs a loopback socket and a temporary directory: {0}")]
+    System(#[from] io::Error),
 }
 
 /// Counts the body and keeps nothing of it.

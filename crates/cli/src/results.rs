@@ -1,13 +1,83 @@
-//! What a run leaves in its directory: the record, and everything that is made from it.
+//! Verdicts on a record: what every run is asked, and the conditions of `--fail-if`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use firstflight_report::{Pictures, Record, csv, html, markdown, summary};
+use clap::Args;
+use firstflight_lab::ServerKind;
+use firstflight_report::conditions::Condition;
+use firstflight_report::{
+    Pictures, Record, Verdict, csv, html, junit, markdown, summary, verdict_lines, verdicts,
+};
 use firstflight_units::printable_json;
 
-use crate::judgement::JudgementArgs;
+/// Flags for pipelines.
+#[derive(Args)]
+pub(crate) struct JudgementArgs {
+    /// Exit with 1 if this is true for any cell, such as 'p95(0rtt) > 1.2*rtt + 5ms'; may be
+    /// repeated. If it was not measured, exit with 2.
+    #[arg(long, value_name = "CONDITION", value_parser = condition)]
+    fail_if: Vec<Condition>,
+
+    /// Write conditions and outcomes as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+impl JudgementArgs {
+    /// Whether anything is asked.
+    pub(crate) fn chosen(&self) -> bool {
+        !self.fail_if.is_empty() || self.junit.is_some()
+    }
+
+    /// Whether any condition speaks of an earlier record.
+    pub(crate) fn needs_old(&self) -> bool {
+        self.fail_if.iter().any(Condition::needs_old)
+    }
+
+    /// Asks a record what every run is asked, and the conditions.
+    pub(crate) fn verdicts(&self, record: &Record, old: Option<&Record>) -> Vec<Verdict> {
+        let mut all = verdicts(record, ServerKind::Firstflight.name());
+        all.extend(self.fail_if.iter().map(|condition| {
+            condition.check(record, old).unwrap_or_else(|error| {
+                Verdict::undecided("condition", condition.text(), &error.to_string())
+            })
+        }));
+        all
+    }
+
+    /// Says on stderr what the verdicts are, writes the JUnit file, and has the exit code.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn conclude(&self, verdicts: &[Verdict]) -> anyhow::Result<ExitCode> {
+        eprint!("{}", verdict_lines(verdicts));
+        if let Some(path) = &self.junit {
+            write(path, &junit::render(verdicts))?;
+        }
+        Ok(match () {
+            () if verdicts.iter().any(|verdict| verdict.undecided.is_some()) => ExitCode::from(2),
+            () if verdicts.iter().any(|verdict| !verdict.passed()) => ExitCode::FAILURE,
+            () => ExitCode::SUCCESS,
+        })
+    }
+}
+
+fn condition(text: &str) -> Result<Condition, String> {
+    Condition::parse(text).map_err(|error| format!("{error}\n{}", error.pointer()))
+}
+
+/// Writes a text to a file; `-` is stdout.
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        print!("{text}");
+        return Ok(());
+    }
+    std::fs::write(path, text).with_context(|| {
+        format!("cannot write {}; choose a place that can be written", path.display())
+    })
+}
 
 /// Makes the directory, before the run takes its time.
 ///
