@@ -198,7 +198,7 @@ async fn a_body_that_stands_still_is_broken_off() {
 }
 
 #[tokio::test]
-async fn requests_above_the_room_wait_or_are_turned_away() {
+async fn requests_above_the_limit_wait_or_are_rejected() {
     let peer = Peer::http1(|head| {
         std::thread::sleep(Duration::from_millis(50));
         ok(&head[0])
