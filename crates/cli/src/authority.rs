@@ -1,4 +1,4 @@
-//! `firstflight authority`: this user's development authority, and who trusts it.
+//! `firstflight authority`: this user's development authority, and the stores that trust it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,11 +44,11 @@ enum AuthorityCommand {
 
 #[derive(Args, Default)]
 struct StoreArgs {
-    /// Only there; may be repeated. Default: everywhere
+    /// Use only this store; may be repeated. Default: all.
     #[arg(long, value_name = "STORE")]
     only: Vec<Store>,
 
-    /// Print the commands that do the same, and do nothing
+    /// Print the equivalent commands instead of running them.
     #[arg(long)]
     dry_run: bool,
 }
@@ -60,42 +60,46 @@ enum Store {
     Firefox,
 }
 
-/// Does what is asked.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// Why the authority is of no use.
+/// If the authority cannot be read or created.
 pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
-    let home = directory()?;
+    let directory = directory()?;
     let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
     match args.command.unwrap_or(AuthorityCommand::Show) {
-        AuthorityCommand::Show => show(Authority::open(&home, now)?.as_ref(), &home, args.json),
+        AuthorityCommand::Show => {
+            show(Authority::open(&directory, now)?.as_ref(), &directory, args.json)
+        }
         AuthorityCommand::Trust(only) => {
             let authority = match only.dry_run {
-                false => Authority::open_or_make(&home, now)?,
-                true => Authority::open(&home, now)?.ok_or_else(|| {
-                    anyhow::anyhow!("there is no authority yet; without --dry-run one is made")
+                false => Authority::open_or_make(&directory, now)?,
+                true => Authority::open(&directory, now)?.ok_or_else(|| {
+                    anyhow::anyhow!(
+                        "there is no authority yet; run this without --dry-run to create it"
+                    )
                 })?,
             };
             let (name, certificate) = (authority.name(), authority.certificate());
-            let rows = at_each(&only, |place| stores::trust(place, name, certificate));
-            Ok(tell(&rows, ["believes it already", "believes it now"], args.json))
+            let results = for_each_store(&only, |place| stores::trust(place, name, certificate));
+            Ok(print_results(&results, ["already trusts it", "now trusts it"], args.json))
         }
         AuthorityCommand::Untrust(only) => {
-            let rows = take_back(&home, now, &only);
-            Ok(tell(&rows, UNKNOWN, args.json))
+            let results = untrust_all(&directory, now, &only);
+            Ok(print_results(&results, UNTRUSTED_TEXTS, args.json))
         }
         AuthorityCommand::Remove(only) => {
-            let rows = take_back(&home, now, &only);
-            let code = tell(&rows, UNKNOWN, args.json);
-            for path in [home.join("authority.key"), home.join("authority.pem")] {
+            let results = untrust_all(&directory, now, &only);
+            let code = print_results(&results, UNTRUSTED_TEXTS, args.json);
+            for path in [directory.join("authority.key"), directory.join("authority.pem")] {
                 if only.dry_run && path.exists() {
                     println!("rm {}", path.display());
                 }
             }
             if !only.dry_run {
-                let gone = remove(&home)?;
-                gone.iter().filter(|_| !args.json).for_each(|path| {
-                    println!("{} is removed", path.display());
+                let removed = remove(&directory)?;
+                removed.iter().filter(|_| !args.json).for_each(|path| {
+                    println!("removed {}", path.display());
                 });
             }
             Ok(code)
@@ -103,63 +107,69 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The machine's authorities, and this user's unless it is `left_out` or there is none. One that is
-/// there and of no use is left out with a sentence about it.
-pub(crate) fn default_trust(left_out: bool) -> (Trust, Option<String>) {
-    if left_out {
+/// What `fetch` and `bench` trust by default: the system's authorities, and this user's development
+/// authority unless `system_only` is set or there is none. One that cannot be used is reported in
+/// the second value.
+pub(crate) fn default_trust(system_only: bool) -> (Trust, Option<String>) {
+    if system_only {
         return (Trust::System, None);
     }
-    // Without a home there is none.
-    let Ok(home) = directory() else { return (Trust::System, None) };
-    match believed(&home) {
+    // Without a home directory there is no authority.
+    let Ok(directory) = directory() else { return (Trust::System, None) };
+    match believed(&directory) {
         Ok(Some(certificate)) => (Trust::SystemAnd(certificate), None),
         Ok(None) => (Trust::System, None),
         Err(error) => {
-            (Trust::System, Some(format!("the development authority is left out: {error}")))
+            (Trust::System, Some(format!("the development authority is not trusted: {error}")))
         }
     }
 }
 
-/// One that is damaged is known by its kind of name, and all of ours go.
-fn take_back(home: &Path, now: u64, only: &StoreArgs) -> Vec<Row> {
-    let authority = Authority::open(home, now).ok().flatten();
+/// Removes the authority from the stores. If its file is damaged, its name is unknown, and all
+/// development authorities of this program are removed.
+fn untrust_all(directory: &Path, now: u64, args: &StoreArgs) -> Vec<StoreResult> {
+    let authority = Authority::open(directory, now).ok().flatten();
     let name = authority.as_ref().map(Authority::name);
-    at_each(only, |place| stores::untrust(place, name))
+    for_each_store(args, |place| stores::untrust(place, name))
 }
 
-/// What became of a place.
-struct Row {
+/// What was done in a store.
+struct StoreResult {
     place: Place,
     outcome: Outcome,
     commands: Vec<String>,
 }
 
 enum Outcome {
-    /// It was as it should be.
+    /// Nothing had to be done.
     Already,
-    /// The steps were taken.
+    /// The steps were executed.
     Done,
-    /// They were to be shown alone.
+    /// The steps are only printed (`--dry-run`).
     Planned,
-    /// Only root may take them.
+    /// The steps need root.
     NeedsRoot,
     Failed(StepError),
 }
 
-fn at_each(only: &StoreArgs, plan: impl Fn(&Place) -> Result<Plan, StepError>) -> Vec<Row> {
+fn for_each_store(
+    args: &StoreArgs,
+    plan: impl Fn(&Place) -> Result<Plan, StepError>,
+) -> Vec<StoreResult> {
     let places = stores::places(&SearchPaths::from_environment()).into_iter();
-    let wanted = |place: &Place| only.only.is_empty() || only.only.contains(&store(place.kind));
-    let row = |place: Place| {
+    let is_selected =
+        |place: &Place| args.only.is_empty() || args.only.contains(&store_of(place.kind));
+    let process = |place: Place| {
         let (outcome, commands) = match plan(&place) {
-            Ok(plan) => (carry_out(&plan, only.dry_run), commands(&plan)),
+            Ok(plan) => (execute(&plan, args.dry_run), commands(&plan)),
             Err(error) => (Outcome::Failed(error), Vec::new()),
         };
-        Row { place, outcome, commands }
+        StoreResult { place, outcome, commands }
     };
-    places.filter(wanted).map(row).collect()
+    places.filter(is_selected).map(process).collect()
 }
 
-fn carry_out(plan: &Plan, dry_run: bool) -> Outcome {
+fn execute(plan: &Plan, dry_run: bool) -> Outcome {
     if plan.steps.is_empty() {
         return Outcome::Already;
     }
@@ -180,7 +190,7 @@ fn commands(plan: &Plan) -> Vec<String> {
     plan.steps.iter().map(|step| format!("{sudo}{step}")).collect()
 }
 
-fn store(kind: Kind) -> Store {
+fn store_of(kind: Kind) -> Store {
     match kind {
         Kind::System => Store::System,
         Kind::Chromium => Store::Chromium,
@@ -188,7 +198,7 @@ fn store(kind: Kind) -> Store {
     }
 }
 
-fn label(kind: Kind) -> &'static str {
+fn store_name(kind: Kind) -> &'static str {
     match kind {
         Kind::System => "system",
         Kind::Chromium => "chromium",
@@ -196,45 +206,48 @@ fn label(kind: Kind) -> &'static str {
     }
 }
 
-/// What is said of a store that was, or now is, without it.
-const UNKNOWN: [&str; 2] = ["does not know it", "does not know it any more"];
+/// For a store that did not trust the authority, and for one that no longer does.
+const UNTRUSTED_TEXTS: [&str; 2] = ["does not trust it", "no longer trusts it"];
 
-/// Prints what was done, and what is left to do. `words`: for what was so already, and is so now.
-/// 1: something failed, or nothing is as it should be.
-fn tell(rows: &[Row], words: [&str; 2], as_json: bool) -> ExitCode {
+/// Prints what was done, and what is left to do. `texts` describe a store that needed no change, and
+/// one that was changed. The exit code is 1 if a step failed, or if all stores need root.
+fn print_results(results: &[StoreResult], texts: [&str; 2], as_json: bool) -> ExitCode {
     match as_json {
-        true => println!("{:#}", rows.iter().map(as_value).collect::<Value>()),
-        false if rows.is_empty() => {
-            println!("neither the system's store nor a browser was found: there is nothing to do");
+        true => println!("{:#}", results.iter().map(result_json).collect::<Value>()),
+        false if results.is_empty() => {
+            println!("nothing to do: found neither the system's certificate store nor a browser");
         }
-        false => rows.iter().for_each(|row| print!("{}", as_text(row, words))),
+        false => results.iter().for_each(|result| print!("{}", result_text(result, texts))),
     }
-    let failed = rows.iter().any(|row| matches!(row.outcome, Outcome::Failed(_)));
-    let undone = rows.iter().all(|row| matches!(row.outcome, Outcome::NeedsRoot));
-    let bad = failed || (undone && !rows.is_empty());
-    if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let failed = results.iter().any(|result| matches!(result.outcome, Outcome::Failed(_)));
+    let all_need_root = results.iter().all(|result| matches!(result.outcome, Outcome::NeedsRoot));
+    let failure = failed || (all_need_root && !results.is_empty());
+    if failure { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn as_text(row: &Row, [already, now]: [&str; 2]) -> String {
-    let place = format!("{:<9} {}", label(row.place.kind), row.place.path.display());
-    let listed = || row.commands.iter().map(|line| format!("  {line}\n")).collect::<String>();
-    match &row.outcome {
-        Outcome::Already => format!("{place}: {already}\n"),
+fn result_text(result: &StoreResult, [before, now]: [&str; 2]) -> String {
+    let place = format!("{:<9} {}", store_name(result.place.kind), result.place.path.display());
+    let command_lines =
+        || result.commands.iter().map(|line| format!("  {line}\n")).collect::<String>();
+    match &result.outcome {
+        Outcome::Already => format!("{place}: {before}\n"),
         Outcome::Done => {
-            let again = match row.place.kind {
+            let restart = match result.place.kind {
                 Kind::System => "",
-                Kind::Chromium | Kind::Firefox => "; start the browser again if it runs",
+                Kind::Chromium | Kind::Firefox => "; restart the browser if it is running",
             };
-            format!("{place}: {now}{again}\n")
+            format!("{place}: {now}{restart}\n")
         }
-        Outcome::Planned => format!("# {place}\n{}", listed().replace("\n  ", "\n").trim_start()),
-        Outcome::NeedsRoot => format!("{place}: needs root, run\n{}", listed()),
+        Outcome::Planned => {
+            format!("# {place}\n{}", command_lines().replace("\n  ", "\n").trim_start())
+        }
+        Outcome::NeedsRoot => format!("{place}: needs root; run\n{}", command_lines()),
         Outcome::Failed(error) => format!("{place}: {error}\n"),
     }
 }
 
-fn as_value(row: &Row) -> Value {
-    let (outcome, reason) = match &row.outcome {
+fn result_json(result: &StoreResult) -> Value {
+    let (outcome, reason) = match &result.outcome {
         Outcome::Already => ("already", None),
         Outcome::Done => ("done", None),
         Outcome::Planned => ("planned", None),
@@ -242,53 +255,56 @@ fn as_value(row: &Row) -> Value {
         Outcome::Failed(error) => ("failed", Some(error.to_string())),
     };
     json!({
-        "store": row.place.kind,
-        "path": row.place.path,
+        "store": result.place.kind,
+        "path": result.place.path,
         "outcome": outcome,
         "reason": reason,
-        "commands": row.commands,
+        "commands": result.commands,
     })
 }
 
-/// Prints the authority, and who trusts it.
-fn show(authority: Option<&Authority>, home: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+/// Prints the authority and the stores that trust it.
+fn show(
+    authority: Option<&Authority>,
+    directory: &Path,
+    as_json: bool,
+) -> anyhow::Result<ExitCode> {
     let Some(authority) = authority else {
         match as_json {
-            true => println!("{:#}", json!({ "directory": home, "name": null })),
+            true => println!("{:#}", json!({ "directory": directory, "name": null })),
             false => println!(
                 "There is no development authority in {} yet.\n`firstflight try`, `firstflight \
-                 serve` without a certificate or `firstflight authority trust` makes one.",
-                home.display()
+                 serve` without a certificate or `firstflight authority trust` creates one.",
+                directory.display()
             ),
         }
         return Ok(ExitCode::SUCCESS);
     };
-    let believers: Vec<(Place, Result<bool, StepError>)> =
-        stores::places(&SearchPaths::from_environment())
-            .into_iter()
-            .map(|place| {
-                let word = stores::believes(&place, authority.name(), authority.certificate());
-                (place, word)
-            })
-            .collect();
+    let statuses: Vec<TrustStatus> = stores::places(&SearchPaths::from_environment())
+        .into_iter()
+        .map(|place| {
+            let trusted = stores::believes(&place, authority.name(), authority.certificate());
+            (place, trusted)
+        })
+        .collect();
     let seconds = i64::try_from(authority.expires()).unwrap_or(i64::MAX);
     let expires = jiff::Timestamp::from_second(seconds)?.strftime("%Y-%m-%d").to_string();
     match as_json {
-        true => println!("{:#}", shown_as_value(authority, &expires, &believers)),
-        false => print!("{}", shown_as_text(authority, &expires, &believers)),
+        true => println!("{:#}", authority_json(authority, &expires, &statuses)),
+        false => print!("{}", authority_text(authority, &expires, &statuses)),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 type TrustStatus = (Place, Result<bool, StepError>);
 
-fn shown_as_value(authority: &Authority, expires: &str, believers: &[TrustStatus]) -> Value {
-    let believer = |(place, word): &TrustStatus| {
+fn authority_json(authority: &Authority, expires: &str, statuses: &[TrustStatus]) -> Value {
+    let status_json = |(place, trusted): &TrustStatus| {
         json!({
             "store": place.kind,
             "path": place.path,
-            "believes": word.as_ref().ok(),
-            "reason": word.as_ref().err().map(ToString::to_string),
+            "trusts": trusted.as_ref().ok(),
+            "reason": trusted.as_ref().err().map(ToString::to_string),
         })
     };
     json!({
@@ -297,27 +313,27 @@ fn shown_as_value(authority: &Authority, expires: &str, believers: &[TrustStatus
         "expires": expires,
         "domains": DOMAINS,
         "networks": networks(),
-        "stores": believers.iter().map(believer).collect::<Value>(),
+        "stores": statuses.iter().map(status_json).collect::<Value>(),
     })
 }
 
-fn shown_as_text(authority: &Authority, expires: &str, believers: &[TrustStatus]) -> String {
+fn authority_text(authority: &Authority, expires: &str, statuses: &[TrustStatus]) -> String {
     let mut text = format!(
-        "{}, until {expires}\n{}\n\nvouches for {} and names below them,\nand for {}\n\n",
+        "{}, valid until {expires}\n{}\n\nsigns for {} and names below them,\nand for {}\n\n",
         authority.name(),
         authority.certificate().display(),
         DOMAINS.join(", "),
         networks().join(", "),
     );
-    for (place, word) in believers {
-        let word = match word {
-            Ok(true) => "believes it".to_owned(),
-            Ok(false) => "does not know it".to_owned(),
+    for (place, trusted) in statuses {
+        let trusted = match trusted {
+            Ok(true) => "trusts it".to_owned(),
+            Ok(false) => "does not trust it".to_owned(),
             Err(error) => error.to_string(),
         };
-        text += &format!("{:<9} {}: {word}\n", label(place.kind), place.path.display());
+        text += &format!("{:<9} {}: {trusted}\n", store_name(place.kind), place.path.display());
     }
-    text += "firstflight fetch and bench: believe it\n";
+    text += "firstflight fetch and bench: trust it\n";
     text
 }
 

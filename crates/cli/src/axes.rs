@@ -1,4 +1,4 @@
-//! The axes that `lab` and `bench` have in common.
+//! Flags that `lab` and `bench` share: the axes of the matrix.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use clap::Args;
 use firstflight_lab::{Group, HandshakeKind, HttpVersion};
 use firstflight_tls::Version;
 
-/// Flags of the axes: a list each, and every combination that exists is a cell.
+/// The axes: each flag is a list of values, and every valid combination is a cell.
 #[derive(Args)]
 #[command(next_help_heading = "Axes")]
 pub(crate) struct AxesArgs {
@@ -37,8 +37,8 @@ pub(crate) struct AxesArgs {
 }
 
 impl AxesArgs {
-    /// Whether any axis was chosen.
-    pub(crate) fn chosen(&self) -> bool {
+    /// Whether any axis is given.
+    pub(crate) fn is_set(&self) -> bool {
         self.tls.is_some()
             || self.kind.is_some()
             || self.tfo.is_some()
@@ -48,26 +48,26 @@ impl AxesArgs {
     }
 }
 
-/// The seed where none is given.
+/// The seed if `--seed` is not given.
 pub(crate) fn seed_from_clock() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
-/// The arguments that make a run again: as it was called, with the seed named.
+/// The arguments of this run, with the seed, so that the run can be repeated.
 pub(crate) fn command_line(seed: u64) -> Vec<String> {
     let mut command: Vec<String> = std::env::args().skip(1).collect();
-    let seeded = |word: &String| word == "--seed" || word.starts_with("--seed=");
-    if !command.iter().any(seeded) {
+    let is_seed_flag = |word: &String| word == "--seed" || word.starts_with("--seed=");
+    if !command.iter().any(is_seed_flag) {
         command.extend(["--seed".to_owned(), seed.to_string()]);
     }
     command
 }
 
-/// A round-trip time on the command line.
+/// Parses a round-trip time in milliseconds.
 pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(ms) if (0.01..=10_000.0).contains(&ms) => Ok(Duration::from_secs_f64(ms / 1e3)),
-        _ => Err("a round-trip time is 0.01 to 10000 milliseconds".to_owned()),
+        _ => Err("give a round-trip time from 0.01 to 10000 milliseconds".to_owned()),
     }
 }
 
@@ -75,6 +75,6 @@ fn on_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("allowed are off and on".to_owned()),
+        _ => Err("give on or off".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! `firstflight doctor`: what this machine allows, and how to fix what it does not.
+//! `firstflight doctor`: checks whether this machine can run the lab.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -30,20 +30,23 @@ pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Which servers there are to compare with; none of them is needed.
+/// Which other servers are installed. None is required.
 fn servers() -> Finding {
-    let (there, absent): (Vec<_>, Vec<_>) =
+    let (installed, not_installed): (Vec<_>, Vec<_>) =
         SERVERS.into_iter().partition(|server| server.installed());
     let names = |servers: &[firstflight_lab::ServerKind]| {
         servers.iter().map(|server| server.name()).collect::<Vec<_>>().join(", ")
     };
-    let mend = (!absent.is_empty()).then(|| {
-        format!("to compare with {}, install them: scripts/install-deps bench", names(&absent))
+    let mend = (!not_installed.is_empty()).then(|| {
+        format!(
+            "to compare with {}, install them: scripts/install-deps bench",
+            names(&not_installed)
+        )
     });
     Finding {
         name: "servers",
-        state: if absent.is_empty() { State::Good } else { State::Limited },
-        what: format!("{} can be measured", names(&there)),
+        state: if not_installed.is_empty() { State::Good } else { State::Limited },
+        what: format!("{} can be measured", names(&installed)),
         mend,
     }
 }
@@ -78,15 +81,15 @@ fn text(findings: &[Finding], colour: bool) -> String {
     text
 }
 
-/// Where the text starts: behind state and name.
+/// The column of the text, after state and name.
 const INDENT: usize = 28;
 const WIDTH: usize = 100;
 
-/// Words in lines of at most [`WIDTH`], the first behind `head`.
-fn paragraph(head: &str, words: &str) -> String {
+/// Wraps text to lines of at most [`WIDTH`] columns, the first of which starts with `head`.
+fn paragraph(head: &str, text: &str) -> String {
     let mut text = head.to_owned();
     let mut column = INDENT;
-    for (index, word) in words.split_whitespace().enumerate() {
+    for (index, word) in text.split_whitespace().enumerate() {
         let length = word.chars().count();
         if index > 0 && column + 1 + length > WIDTH {
             text.push('\n');

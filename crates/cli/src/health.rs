@@ -1,4 +1,4 @@
-//! `firstflight health`: asks a running server whether it is ready, for containers and scripts.
+//! `firstflight health`: checks whether a running server is ready, for containers and scripts.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -32,18 +32,14 @@ pub(crate) struct HealthArgs {
 }
 
 pub(crate) fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
-    let address = reachable(address(args.admin, args.config)?);
-    match ask(&address, args.timeout) {
-        Ok((200, word)) => {
-            println!("{}", printable_lines(&word));
-            Ok(ExitCode::SUCCESS)
-        }
-        Ok((_, why)) => {
-            println!("{}", printable_lines(&why));
-            Ok(ExitCode::FAILURE)
+    let address = loopback_address(address(args.admin, args.config)?);
+    match request_readiness(&address, args.timeout) {
+        Ok((status, body)) => {
+            println!("{}", printable_lines(&body));
+            Ok(if status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Err(error) => {
-            println!("no answer from {address}: {error}");
+            println!("no response from {address}: {error}");
             Ok(ExitCode::FAILURE)
         }
     }
@@ -54,67 +50,68 @@ fn address(admin: Option<AdminAddress>, config: Option<PathBuf>) -> anyhow::Resu
         return Ok(address);
     }
     let Some(path) = config else {
-        bail!("who is to be asked? give --admin, or --config with the server's configuration");
+        bail!("no admin address given; use --admin, or --config with the server's configuration");
     };
-    // That section alone: a mistake elsewhere, made while the server runs, makes it no less ready.
+    // Reads that section only: an error elsewhere in the file does not affect the running server.
     let section = AdminSettings::of_file(&path)?;
     let section = section.with_context(|| {
         format!(
-            "{} has no section [admin], so nobody can ask the server; add one with an address",
+            "{} has no [admin] section; add one with an address, or use --admin",
             path.display()
         )
     })?;
     Ok(section.address)
 }
 
-/// Where a server that listens on all addresses is found on its own machine.
-fn reachable(address: AdminAddress) -> AdminAddress {
+/// Replaces an unspecified address by loopback's.
+fn loopback_address(address: AdminAddress) -> AdminAddress {
     match address {
-        AdminAddress::Tcp(mut at) if at.ip().is_unspecified() => {
-            at.set_ip(match at.ip() {
+        AdminAddress::Tcp(mut address) if address.ip().is_unspecified() => {
+            address.set_ip(match address.ip() {
                 IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
                 IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
             });
-            AdminAddress::Tcp(at)
+            AdminAddress::Tcp(address)
         }
         address => address,
     }
 }
 
-/// The status and the word of `/readyz`.
-fn ask(address: &AdminAddress, timeout: Duration) -> io::Result<(u16, String)> {
+/// Requests `/readyz` and returns the status and the body.
+fn request_readiness(address: &AdminAddress, timeout: Duration) -> io::Result<(u16, String)> {
     match address {
-        AdminAddress::Tcp(at) => {
-            let stream = TcpStream::connect_timeout(at, timeout)?;
+        AdminAddress::Tcp(address) => {
+            let stream = TcpStream::connect_timeout(address, timeout)?;
             stream.set_read_timeout(Some(timeout))?;
             stream.set_write_timeout(Some(timeout))?;
-            exchange(stream, *at)
+            send_request(stream, *address)
         }
         AdminAddress::Unix(path) => {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(timeout))?;
             stream.set_write_timeout(Some(timeout))?;
-            exchange(stream, (Ipv4Addr::LOCALHOST, 80).into())
+            send_request(stream, (Ipv4Addr::LOCALHOST, 80).into())
         }
     }
 }
 
-fn exchange(mut stream: impl Read + Write, host: SocketAddr) -> io::Result<(u16, String)> {
+fn send_request(mut stream: impl Read + Write, host: SocketAddr) -> io::Result<(u16, String)> {
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut response = Vec::new();
     stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut response)?;
-    read_answer(&String::from_utf8_lossy(&response))
-        .ok_or_else(|| io::Error::other("it is no HTTP server; is this its admin address?"))
+    parse_response(&String::from_utf8_lossy(&response)).ok_or_else(|| {
+        io::Error::other("not an HTTP response; check that this is the admin address")
+    })
 }
 
-fn read_answer(response: &str) -> Option<(u16, String)> {
+fn parse_response(response: &str) -> Option<(u16, String)> {
     let status = response.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
     let (_, body) = response.split_once("\r\n\r\n")?;
     Some((status, body.trim().to_owned()))
 }
 
-/// A head, and a sentence.
+/// Enough for a head and a sentence.
 const MAX_RESPONSE_BYTES: u64 = 16 * 1024;
 
 #[cfg(test)]
@@ -122,23 +119,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_a_status_and_a_word() {
+    fn a_response_has_a_status_and_a_body() {
         let ready = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n";
-        assert_eq!(read_answer(ready), Some((200, "ok".to_owned())));
+        assert_eq!(parse_response(ready), Some((200, "ok".to_owned())));
         for other in ["", "HTTP/1.1 2", "SSH-2.0-OpenSSH\r\n\r\n", "HTTP/1.1 200 OK\r\n"] {
-            assert_eq!(read_answer(other), None, "{other:?}");
+            assert_eq!(parse_response(other), None, "{other:?}");
         }
     }
 
     #[test]
-    fn a_server_on_all_addresses_is_asked_on_loopback() {
-        for (given, asked) in [
+    fn a_server_on_all_addresses_is_requested_over_loopback() {
+        for (address, expected) in [
             ("0.0.0.0:9090", "127.0.0.1:9090"),
             ("[::]:9090", "[::1]:9090"),
             ("192.0.2.1:9090", "192.0.2.1:9090"),
             ("unix:/a", "unix:/a"),
         ] {
-            assert_eq!(reachable(given.parse().unwrap()).to_string(), asked);
+            assert_eq!(loopback_address(address.parse().unwrap()).to_string(), expected);
         }
     }
 }

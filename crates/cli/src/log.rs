@@ -1,5 +1,5 @@
-//! Log messages on stderr, in words or as JSON. Their words may be a peer's, so each entry is one
-//! line of printable text.
+//! Log messages on stderr, as text or JSON. Messages may contain untrusted bytes, so each entry is
+//! escaped to one line of printable text.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -7,53 +7,53 @@ use std::io::{self, IsTerminal, Write};
 use firstflight_units::{printable, printable_json};
 use tracing_subscriber::EnvFilter;
 
-/// Logs from `level` on, unless the environment says otherwise.
+/// Starts logging at `level`, unless RUST_LOG sets another.
 pub(crate) fn to_stderr(level: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
     let json = std::env::var("FIRSTFLIGHT_LOG_FORMAT").is_ok_and(|format| format == "json");
-    begin(filter, json);
+    init(filter, json);
 }
 
-/// Logs from now on; may be called once.
-pub(crate) fn begin(filter: EnvFilter, json: bool) {
-    let form = match (json, io::stderr().is_terminal()) {
-        (true, _) => Form::Json,
-        (false, true) => Form::Coloured,
-        (false, false) => Form::Plain,
+/// Starts logging. Call it once.
+pub(crate) fn init(filter: EnvFilter, json: bool) {
+    let format = match (json, io::stderr().is_terminal()) {
+        (true, _) => LogFormat::Json,
+        (false, true) => LogFormat::Coloured,
+        (false, false) => LogFormat::Plain,
     };
-    let writer = move || Entry { out: io::stderr(), form };
+    let writer = move || LineWriter { out: io::stderr(), format };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match json {
         true => log.json().init(),
-        false => log.with_ansi(form == Form::Coloured).init(),
+        false => log.with_ansi(format == LogFormat::Coloured).init(),
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+enum LogFormat {
     Json,
     Plain,
-    /// In colours, which are escape sequences too.
+    /// Text with colours, which are escape sequences.
     Coloured,
 }
 
-/// Writes one entry; it comes in one call.
-struct Entry<W> {
+/// Writes log entries. The subscriber passes each entry in one call.
+struct LineWriter<W> {
     out: W,
-    form: Form,
+    format: LogFormat,
 }
 
-impl<W: Write> Write for Entry<W> {
+impl<W: Write> Write for LineWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let line = text.strip_suffix('\n').unwrap_or(&text);
-        let shown = match self.form {
-            Form::Json => printable_json(line),
-            Form::Plain => printable(line),
-            Form::Coloured => coloured(line),
+        let escaped = match self.format {
+            LogFormat::Json => printable_json(line),
+            LogFormat::Plain => printable(line),
+            LogFormat::Coloured => escape_except_colours(line),
         };
-        // In one call too: what other threads log does not come between.
-        self.out.write_all(format!("{shown}\n").as_bytes())?;
+        // One call, so that entries of other threads do not interleave.
+        self.out.write_all(format!("{escaped}\n").as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -62,8 +62,9 @@ impl<W: Write> Write for Entry<W> {
     }
 }
 
-/// Keeps the sequences that change colours (SGR). The subscriber has escaped those of values.
-fn coloured(line: &str) -> Cow<'_, str> {
+/// Escapes everything but the sequences that change colours (SGR). The subscriber has already
+/// escaped those in values.
+fn escape_except_colours(line: &str) -> Cow<'_, str> {
     let mut pieces = line.split("\x1b[");
     let mut out = printable(pieces.next().unwrap_or_default()).into_owned();
     for piece in pieces {
@@ -81,28 +82,31 @@ fn coloured(line: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn written(form: Form, entry: &str) -> String {
-        let mut writer = Entry { out: Vec::new(), form };
+    fn written_line(format: LogFormat, entry: &str) -> String {
+        let mut writer = LineWriter { out: Vec::new(), format };
         writer.write_all(entry.as_bytes()).unwrap();
         String::from_utf8(writer.out).unwrap()
     }
 
     #[test]
-    fn an_entry_is_one_line_without_commands() {
+    fn an_entry_is_one_line_without_control_sequences() {
         let entry = "WARN upstream: \x1b]0;x\x07 \u{9b}2J\n::error::x\n";
         assert_eq!(
-            written(Form::Plain, entry),
+            written_line(LogFormat::Plain, entry),
             "WARN upstream: \\u{1b}]0;x\\u{7} \\u{9b}2J\\n::error::x\n"
         );
         let json = "{\"message\":\"\\u001b \u{9b}2J \u{202e}\"}\n";
-        assert_eq!(written(Form::Json, json), "{\"message\":\"\\u001b \\u009b2J \\u202e\"}\n");
+        assert_eq!(
+            written_line(LogFormat::Json, json),
+            "{\"message\":\"\\u001b \\u009b2J \\u202e\"}\n"
+        );
     }
 
     #[test]
-    fn colours_stay_and_nothing_else_of_a_terminals_commands() {
+    fn colours_are_the_only_control_sequences_kept() {
         let entry = "\x1b[2m12:00\x1b[0m \x1b[33m WARN\x1b[0m a\x1b[2Jb\x1bcd\n";
         assert_eq!(
-            written(Form::Coloured, entry),
+            written_line(LogFormat::Coloured, entry),
             "\x1b[2m12:00\x1b[0m \x1b[33m WARN\x1b[0m a\\u{1b}[2Jb\\u{1b}cd\n"
         );
     }

@@ -20,7 +20,7 @@ mod try_command;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use firstflight::lifecycle::close_memory;
+use firstflight::lifecycle::protect_memory;
 use firstflight_units::printable_lines;
 
 /// TLS 1.3 0-RTT that people dare to switch on: serves it, fetches by it, measures it.
@@ -48,16 +48,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Before all else: until then other processes of the user can open the memory of a server.
+    // First of all: until then, other processes of the same user can open the server's memory.
     let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
-    let memory = serves.then(close_memory);
-    static_build::keep_to_what_is_built_in();
+    let memory = serves.then(protect_memory);
+    static_build::use_built_in_name_services();
     let command = Cli::parse().command;
     match &command {
-        // Its configuration says how.
+        // `serve` logs as its configuration says.
         Command::Serve(_) => {}
         Command::Try(_) => log::to_stderr("warn"),
-        Command::Keys(args) if args.answers_at_once() => log::to_stderr("warn"),
+        Command::Keys(args) if args.runs_once() => log::to_stderr("warn"),
         _ => log::to_stderr("info"),
     }
     let result = match command {
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(args),
         Command::Manual(args) => manual::run(&args),
         Command::Report(args) => report::run(args),
-        Command::Serve(args) => serve::run(args, memory.unwrap_or_else(close_memory)),
+        Command::Serve(args) => serve::run(args, memory.unwrap_or_else(protect_memory)),
         Command::Try(args) => try_command::run(args),
     };
     result.unwrap_or_else(|error| {
@@ -80,12 +80,11 @@ fn main() -> ExitCode {
     })
 }
 
-/// All that the program takes, of which completions and manual pages are made.
+/// The definition of all flags, from which completions and manual pages are generated.
 fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Below the list of commands.
 const ENVIRONMENT: &str = "Environment:
   RUST_LOG                what is logged to stderr: error, warn, info (default), debug, trace
   FIRSTFLIGHT_LOG_FORMAT  json: each log message as a JSON object

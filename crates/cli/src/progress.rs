@@ -1,4 +1,4 @@
-//! Progress: a moving line on a terminal, a line for each stage elsewhere.
+//! Progress on stderr: a progress bar on a terminal, else a line for each stage.
 
 use std::io::IsTerminal;
 
@@ -6,12 +6,13 @@ use firstflight_bench::remote;
 use firstflight_lab::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-pub(crate) struct Show {
+/// Shows the progress of `lab` and `bench`.
+pub(crate) struct ProgressDisplay {
     bar: ProgressBar,
     terminal: bool,
 }
 
-impl Show {
+impl ProgressDisplay {
     pub(crate) fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() };
@@ -23,49 +24,50 @@ impl Show {
         Self { bar, terminal }
     }
 
-    pub(crate) fn progress(&self, progress: Progress) {
+    /// Shows the progress of `lab`.
+    pub(crate) fn lab(&self, progress: Progress) {
         match progress {
             Progress::Starting => self.stage("starting network and servers"),
-            Progress::Calibrating => self.stage("holding the link against its configuration"),
-            Progress::Costing => self.stage("counting processor time"),
-            Progress::Middleboxes => self.stage("trying middleboxes"),
-            Progress::Judging => self.stage("judging packets"),
-            Progress::Filming => self.stage("filming pages"),
-            Progress::Visiting { done, total } => self.step("visiting", "", done, total),
+            Progress::Calibrating => self.stage("checking the emulated link"),
+            Progress::Costing => self.stage("measuring CPU time"),
+            Progress::Middleboxes => self.stage("testing middleboxes"),
+            Progress::Judging => self.stage("classifying connections by their packets"),
+            Progress::Filming => self.stage("recording filmstrips"),
+            Progress::Visiting { done, total } => self.step("visiting pages", "", done, total),
             Progress::Measuring { done, total } => self.step("measuring", "", done, total),
             Progress::Replaying { done, total, server } => {
-                self.step("replaying at ", server.name(), done, total);
+                self.step("replaying to ", server.name(), done, total);
             }
         }
     }
 
-    /// Of a server elsewhere.
-    pub(crate) fn remote(&self, progress: remote::Progress) {
+    /// Shows the progress of `bench`.
+    pub(crate) fn bench(&self, progress: remote::Progress) {
         match progress {
             remote::Progress::Starting => self.stage("checking the server"),
             remote::Progress::Measuring { done, total } => self.step("measuring", "", done, total),
         }
     }
 
-    fn stage(&self, what: &'static str) {
+    fn stage(&self, stage: &'static str) {
         if self.terminal {
-            self.bar.set_message(what);
+            self.bar.set_message(stage);
         } else {
-            eprintln!("{what} ...");
+            eprintln!("{stage} ...");
         }
     }
 
-    fn step(&self, what: &str, whom: &str, done: usize, total: usize) {
+    fn step(&self, stage: &str, server: &str, done: usize, total: usize) {
         if self.terminal {
-            self.bar.set_message(format!("{what}{whom}"));
+            self.bar.set_message(format!("{stage}{server}"));
             self.bar.set_length(total as u64);
             self.bar.set_position(done as u64);
         } else if done == total || done.is_multiple_of((total / 10).max(1)) {
-            eprintln!("{what}{whom}: {done} of {total}");
+            eprintln!("{stage}{server}: {done} of {total}");
         }
     }
 
-    pub(crate) fn end(&self) {
+    pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -1,4 +1,4 @@
-//! `firstflight report`: a record again, in any form, or compared with an earlier one.
+//! `firstflight report`: shows a record in any format, or compares it with an earlier one.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,8 +9,8 @@ use firstflight_report::{
 };
 use firstflight_units::printable_json;
 
-use crate::results::in_memory;
-use crate::results::{JudgementArgs, write};
+use crate::results::csv_text;
+use crate::results::{ConditionArgs, write};
 
 /// Show a record of `lab` or `bench` on the terminal or as HTML, Markdown or CSV, or compare it
 /// with an earlier one.
@@ -60,7 +60,7 @@ pub(crate) struct ReportArgs {
     schema: bool,
 
     #[command(flatten)]
-    judgement: JudgementArgs,
+    conditions: ConditionArgs,
 }
 
 pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
@@ -69,15 +69,15 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let Some(path) = &args.record else {
-        anyhow::bail!("name the record, such as lab-results/lab.json");
+        anyhow::bail!("no record given; name one, such as lab-results/lab.json");
     };
-    if args.judgement.needs_old() && args.compare.is_none() {
-        anyhow::bail!("a condition speaks of `old`: name the earlier record with --compare");
+    if args.conditions.needs_old() && args.compare.is_none() {
+        anyhow::bail!("a condition refers to `old`; give the earlier record with --compare");
     }
     let record = read(path)?;
     let old = args.compare.as_deref().map(read).transpose()?;
     let compared = old.as_ref().map(|old| compare(old, &record));
-    let verdicts = args.judgement.verdicts(&record, old.as_ref());
+    let verdicts = args.conditions.verdicts(&record, old.as_ref());
     if let Some(to) = &args.html {
         let page = compared.as_ref().map(|compared| compared.html(&verdicts));
         write(to, &page.unwrap_or_else(|| page_of(&record, path)))?;
@@ -93,10 +93,10 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
         Some(compared) => print!("{}", compared.text(&[])),
         None => print!("{}", summary(&record)),
     }
-    args.judgement.conclude(&verdicts)
+    args.conditions.conclude(&verdicts)
 }
 
-/// The report with the pictures that lie beside the record.
+/// The HTML report, with the pictures in the record's directory.
 fn page_of(record: &Record, path: &Path) -> String {
     let directory = path.parent().unwrap_or(Path::new(""));
     html::render(record, &Pictures::beside(record, directory))
@@ -104,21 +104,21 @@ fn page_of(record: &Record, path: &Path) -> String {
 
 fn write_tables(args: &ReportArgs, record: &Record) -> anyhow::Result<()> {
     if let Some(path) = &args.cells_csv {
-        write(path, &in_memory(|out| csv::cells(record, out))?)?;
+        write(path, &csv_text(|out| csv::cells(record, out))?)?;
     }
     if let Some(path) = &args.samples_csv {
-        write(path, &in_memory(|out| csv::samples(record, out))?)?;
+        write(path, &csv_text(|out| csv::samples(record, out))?)?;
     }
     if let Some(path) = &args.visit_cells_csv {
-        write(path, &in_memory(|out| csv::visit_cells(record, out))?)?;
+        write(path, &csv_text(|out| csv::visit_cells(record, out))?)?;
     }
     if let Some(path) = &args.visits_csv {
-        write(path, &in_memory(|out| csv::visits(record, out))?)?;
+        write(path, &csv_text(|out| csv::visits(record, out))?)?;
     }
     Ok(())
 }
 
-/// Whether stdout carries something else, or the report went to files.
+/// Whether the report was written to a file or to stdout by one of the flags.
 fn quiet(args: &ReportArgs) -> bool {
     let files = [
         &args.html,

@@ -1,4 +1,5 @@
-//! Verdicts on a record: what every run is asked, and the conditions of `--fail-if`.
+//! The results of `lab`, `bench` and `report`: the files of a run, its checks, and the conditions of
+//! `--fail-if`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,9 +13,9 @@ use firstflight_report::{
 };
 use firstflight_units::printable_json;
 
-/// Flags for pipelines.
+/// Flags for CI: conditions, and their outcomes as JUnit XML.
 #[derive(Args)]
-pub(crate) struct JudgementArgs {
+pub(crate) struct ConditionArgs {
     /// Exit with 1 if this is true for any cell, such as 'p95(0rtt) > 1.2*rtt + 5ms'; may be
     /// repeated. If it was not measured, exit with 2.
     #[arg(long, value_name = "CONDITION", value_parser = condition)]
@@ -25,18 +26,30 @@ pub(crate) struct JudgementArgs {
     junit: Option<PathBuf>,
 }
 
-impl JudgementArgs {
-    /// Whether anything is asked.
-    pub(crate) fn chosen(&self) -> bool {
+impl ConditionArgs {
+    /// Whether any of the flags is given.
+    pub(crate) fn is_set(&self) -> bool {
         !self.fail_if.is_empty() || self.junit.is_some()
     }
 
-    /// Whether any condition speaks of an earlier record.
+    /// Refuses conditions that refer to an earlier record.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub(crate) fn refuse_old(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            !self.needs_old(),
+            "conditions with `old` need `firstflight report --compare`; leave them out here"
+        );
+        Ok(())
+    }
+
+    /// Whether a condition refers to an earlier record.
     pub(crate) fn needs_old(&self) -> bool {
         self.fail_if.iter().any(Condition::needs_old)
     }
 
-    /// Asks a record what every run is asked, and the conditions.
+    /// Evaluates the checks that apply to every record, and the conditions.
     pub(crate) fn verdicts(&self, record: &Record, old: Option<&Record>) -> Vec<Verdict> {
         let mut all = verdicts(record, ServerKind::Firstflight.name());
         all.extend(self.fail_if.iter().map(|condition| {
@@ -47,7 +60,7 @@ impl JudgementArgs {
         all
     }
 
-    /// Says on stderr what the verdicts are, writes the JUnit file, and has the exit code.
+    /// Prints the outcomes to stderr, writes the JUnit file, and returns the exit code.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -74,15 +87,14 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         print!("{text}");
         return Ok(());
     }
-    std::fs::write(path, text).with_context(|| {
-        format!("cannot write {}; choose a place that can be written", path.display())
-    })
+    std::fs::write(path, text)
+        .with_context(|| format!("cannot write {}; choose a path that is writable", path.display()))
 }
 
-/// Makes the directory, before the run takes its time.
+/// Creates the output directory. Called before a run, which may take hours.
 ///
 /// # Errors
-/// If it cannot be made or written to.
+/// If it cannot be created or written to.
 pub(crate) fn prepare(directory: &Path) -> anyhow::Result<()> {
     let refused = |reason: std::io::Error| {
         let path = directory.display();
@@ -94,7 +106,8 @@ pub(crate) fn prepare(directory: &Path) -> anyhow::Result<()> {
     tempfile::tempfile_in(directory).map(drop).map_err(refused)
 }
 
-/// How a run ends: its record is kept, printed and judged. `name` is `lab` or `bench`.
+/// Finishes a run: writes its files, prints the summary, and evaluates the conditions. `name` is
+/// `lab` or `bench`.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -103,43 +116,42 @@ pub(crate) fn finish(
     name: &str,
     directory: &Path,
     json: bool,
-    judgement: &JudgementArgs,
+    conditions: &ConditionArgs,
 ) -> anyhow::Result<ExitCode> {
-    let summary = keep(record, name, directory)?;
+    let summary = write_files(record, name, directory)?;
     match json {
         true => println!("{}", printable_json(&serde_json::to_string(record)?)),
         false => print!("{summary}"),
     }
-    let code = judgement.conclude(&judgement.verdicts(record, None))?;
-    point_out(record, name, directory);
+    let code = conditions.conclude(&conditions.verdicts(record, None))?;
+    print_locations(record, name, directory);
     Ok(code)
 }
 
-/// Writes the record and its forms; `name` is `lab` or `bench`. Returns the summary as it was
-/// written.
+/// Writes the record, its summary, its reports and its CSV files. Returns the summary.
 ///
 /// # Errors
 /// If a file cannot be written.
-fn keep(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
+fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
     firstflight_report::write(record, &directory.join(format!("{name}.json")))?;
     let text = summary(record);
     let pictures = Pictures::beside(record, directory);
-    let mut forms = vec![
+    let mut files = vec![
         (format!("{name}.txt"), text.clone()),
-        (REPORT.to_owned(), html::render(record, &pictures)),
+        (REPORT_FILE.to_owned(), html::render(record, &pictures)),
         ("report.md".to_owned(), markdown::render(record)),
     ];
-    // What was not asked for leaves no empty tables.
+    // Tables that would be empty are left out.
     let visited = !record.visit_cells.is_empty();
     if visited {
-        forms.push(("visits.csv".to_owned(), in_memory(|out| csv::visits(record, out))?));
-        forms.push(("visit-cells.csv".to_owned(), in_memory(|out| csv::visit_cells(record, out))?));
+        files.push(("visits.csv".to_owned(), csv_text(|out| csv::visits(record, out))?));
+        files.push(("visit-cells.csv".to_owned(), csv_text(|out| csv::visit_cells(record, out))?));
     }
     if !visited || !record.cells.is_empty() {
-        forms.push(("cells.csv".to_owned(), in_memory(|out| csv::cells(record, out))?));
-        forms.push(("samples.csv".to_owned(), in_memory(|out| csv::samples(record, out))?));
+        files.push(("cells.csv".to_owned(), csv_text(|out| csv::cells(record, out))?));
+        files.push(("samples.csv".to_owned(), csv_text(|out| csv::samples(record, out))?));
     }
-    for (file, content) in forms {
+    for (file, content) in files {
         let path = directory.join(file);
         std::fs::write(&path, content)
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -147,11 +159,11 @@ fn keep(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String>
     Ok(text)
 }
 
-/// What is written, as a text.
+/// Renders CSV to a string.
 ///
 /// # Errors
-/// None that a text in memory gives.
-pub(crate) fn in_memory(
+/// If `write` fails.
+pub(crate) fn csv_text(
     write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>,
 ) -> anyhow::Result<String> {
     let mut text = Vec::new();
@@ -159,17 +171,17 @@ pub(crate) fn in_memory(
     Ok(String::from_utf8(text)?)
 }
 
-/// Says where things are.
-fn point_out(record: &Record, name: &str, directory: &Path) {
-    let place = std::fs::canonicalize(directory).unwrap_or_else(|_| PathBuf::from(directory));
+/// Prints the paths of the files.
+fn print_locations(record: &Record, name: &str, directory: &Path) {
+    let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| PathBuf::from(directory));
     eprintln!(
-        "\nThe run took {:.0} s. The report: {}\nEvery {}: {}; captures, tables and CSV are \
-         beside it.",
+        "\nThe run took {:.0} s. Report: {}\nEvery {}: {}; captures, tables and CSV are \
+         in the same directory.",
         record.seconds,
-        place.join(REPORT).display(),
+        directory.join(REPORT_FILE).display(),
         if record.samples.is_empty() && !record.visits.is_empty() { "visit" } else { "sample" },
-        place.join(format!("{name}.json")).display(),
+        directory.join(format!("{name}.json")).display(),
     );
 }
 
-const REPORT: &str = "report.html";
+const REPORT_FILE: &str = "report.html";

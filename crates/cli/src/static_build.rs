@@ -1,14 +1,15 @@
-//! Names of hosts and users in the static build.
+//! Name resolution in the static build.
 //!
-//! glibc looks names up by modules that the machine's `nsswitch.conf` lists, and loads them with
-//! the machine's own libc. A static program has another one in it already: the two do not fit
-//! together unless they are of the same version, and the process dies (seen: SIGFPE on Debian 13
-//! with `resolve` listed, by a program built on Debian 12). What is built in needs no module.
+//! glibc resolves names of hosts and users with the NSS modules that `nsswitch.conf` lists, and
+//! loads them together with the system's libc. In a static program that libc conflicts with the
+//! linked one unless both have the same version, and the process crashes: a program built on Debian
+//! 12 gets SIGFPE on Debian 13 with `resolve` listed. The built-in services `files` and `dns` need
+//! no module.
 
-/// Has names looked up in files and by DNS alone. Does nothing in a build that is not static.
+/// Resolves names with files and DNS only. Does nothing unless the build is static.
 ///
-/// To be called before anything is looked up, and while there is one thread.
-pub(crate) fn keep_to_what_is_built_in() {
+/// Call this before the first lookup, while the process has one thread.
+pub(crate) fn use_built_in_name_services() {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
     for (database, sources) in [
         (c"hosts", c"files dns"),

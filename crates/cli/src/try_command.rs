@@ -1,4 +1,4 @@
-//! `firstflight try`: the first 0-RTT answer of one's own directory.
+//! `firstflight try`: serves a directory and demonstrates 0-RTT on it.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight::demo::{Counts, Story, Tour, TourError};
+use firstflight::demo::{self, DemoConfig, DemoError, DemoReport, ServerCounts};
 use firstflight_certificates::authority::{Authority, directory};
 use firstflight_config::{CertificateSource, Content, ServerConfig};
 use firstflight_server::{Server, ServerError, ServerHandle};
@@ -45,18 +45,18 @@ pub(crate) struct TryArgs {
     json: bool,
 }
 
-/// Serves and shows.
+/// Serves the directory and runs the demonstration.
 ///
 /// # Errors
-/// Why it could not.
+/// If the directory cannot be served, or a visit fails.
 pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
-    let began = Instant::now();
+    let started = Instant::now();
     let root = args
         .directory
         .canonicalize()
         .with_context(|| format!("cannot serve {}; give a directory", args.directory.display()))?;
-    let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
-    let (certificate, trusted) = certificate(folder.path());
+    let directory = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let (certificate, trusted) = certificate(directory.path());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -67,38 +67,38 @@ pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
         let handle = server.handle();
         let serving = tokio::spawn(server.run(std::future::pending()));
         handle.wait_until_serving().await;
-        let story = tour(address, page(&root), trusted, handle.clone()).await?;
-        let shown = TryOutput { story: &story, root: &root, address, began };
-        let told = if args.json { shown.json() } else { shown.text(args.once) };
-        // Who reads the first lines alone goes on to be served.
-        let _ = std::io::stdout().write_all(told.as_bytes());
+        let report = run_demo(address, demo_path(&root), trusted, handle.clone()).await?;
+        let output = TryOutput { report: &report, root: &root, address, started };
+        let text = if args.json { output.json() } else { output.text(args.once) };
+        // The server keeps running if the reader of stdout has closed it.
+        let _ = std::io::stdout().write_all(text.as_bytes());
         if !args.once {
-            told_to_end().await?;
+            wait_for_stop_signal().await?;
         }
         handle.stop();
         serving.await.context("the server has failed")?;
-        anyhow::Ok(story)
+        anyhow::Ok(report)
     });
     runtime.shutdown_background();
-    let good = outcome?.is_good();
-    Ok(if good || !args.once { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let passed = outcome?.passed();
+    Ok(if passed || !args.once { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The development authority's, and whom to trust then. Where there can be none, a self-signed
-/// one does, for the visits at least.
-fn certificate(folder: &Path) -> (CertificateSource, PathBuf) {
+/// The certificate to serve, and the file that the visits trust: the development authority's, or a
+/// self-signed one if there can be no authority.
+fn certificate(temporary: &Path) -> (CertificateSource, PathBuf) {
     let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
     match directory().and_then(|home| Authority::open_or_make(&home, now)) {
         Ok(authority) => (CertificateSource::Development, authority.certificate().to_owned()),
         Err(error) => {
-            warn!("{error}; until then the certificate is self-signed");
-            let save = folder.join("certificate.pem");
+            warn!("{error}; using a self-signed certificate");
+            let save = temporary.join("certificate.pem");
             (CertificateSource::SelfSigned { names: Vec::new(), save: Some(save.clone()) }, save)
         }
     }
 }
 
-/// Listens where it was told to; by default where the guides look, or anywhere.
+/// Binds the address of `--listen`. By default that is 127.0.0.1:8443, or a free port if it is in use.
 async fn bind(
     args: &TryArgs,
     root: &Path,
@@ -108,8 +108,8 @@ async fn bind(
         certificate: certificate.clone(),
         ..ServerConfig::new(address, Content::files(root))
     };
-    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, 8443));
-    let server = match Server::bind(config(args.listen.unwrap_or(usual))).await {
+    let default_address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8443));
+    let server = match Server::bind(config(args.listen.unwrap_or(default_address))).await {
         Err(ServerError::AddressInUse(_) | ServerError::UdpInUse(_)) if args.listen.is_none() => {
             Server::bind(config(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).await
         }
@@ -118,19 +118,20 @@ async fn bind(
     server.map_err(|error| anyhow::Error::msg(error.to_string()))
 }
 
-/// On a thread of its own, so that the server's work does not come between what the tour sees.
-async fn tour(
+/// Runs the demonstration on a separate thread, so that the server's tasks do not delay its
+/// timestamps.
+async fn run_demo(
     server: SocketAddr,
     path: String,
     trusted: PathBuf,
     handle: ServerHandle,
-) -> anyhow::Result<Story> {
-    let (sender, story) = oneshot::channel();
-    let take = move || -> Result<Story, TourError> {
+) -> anyhow::Result<DemoReport> {
+    let (sender, report) = oneshot::channel();
+    let run = move || -> Result<DemoReport, DemoError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let counts = || counts(&handle);
-        runtime.block_on(firstflight::demo::take(&Tour {
-            server: reachable(server),
+        let counts = || server_counts(&handle);
+        runtime.block_on(demo::run(&DemoConfig {
+            server: loopback_address(server),
             host: "localhost",
             path: &path,
             trust: Trust::File(trusted),
@@ -138,30 +139,30 @@ async fn tour(
         }))
     };
     std::thread::spawn(move || {
-        // Nobody waits for it any more when the program ends.
-        let _ = sender.send(take());
+        // Fails if the program is ending.
+        let _ = sender.send(run());
     });
-    Ok(story.await.context("the tour has failed")??)
+    Ok(report.await.context("the demonstration has failed")??)
 }
 
-/// Where to find a server that listens on every address.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
+/// Replaces an unspecified address by loopback's.
+fn loopback_address(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(Ipv4Addr::LOCALHOST.into());
     }
     address
 }
 
-fn counts(handle: &ServerHandle) -> Counts {
+fn server_counts(handle: &ServerHandle) -> ServerCounts {
     const REQUESTS: &str = "firstflight_requests_total";
     let metrics = handle.metrics();
-    let answered = metrics.sum(REQUESTS, &[]) - metrics.sum(REQUESTS, &[("status", "none")]);
-    let stopped = handle.replays().iter().map(|replay| replay.copies).sum();
-    Counts { answered: answered as u64, stopped }
+    let responses = metrics.sum(REQUESTS, &[]) - metrics.sum(REQUESTS, &[("status", "none")]);
+    let replays_blocked = handle.replays().iter().map(|replay| replay.copies).sum();
+    ServerCounts { responses: responses as u64, replays_blocked }
 }
 
-/// The index page, or else the first file whose name needs no escape.
-fn page(root: &Path) -> String {
+/// The path to visit: `/` if there is an index page, else the first file whose name needs no escaping.
+fn demo_path(root: &Path) -> String {
     if root.join("index.html").is_file() {
         return "/".to_owned();
     }
@@ -178,7 +179,7 @@ fn page(root: &Path) -> String {
     names.first().map_or_else(|| "/".to_owned(), |name| format!("/{name}"))
 }
 
-async fn told_to_end() -> anyhow::Result<()> {
+async fn wait_for_stop_signal() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     tokio::select! {
         pressed = tokio::signal::ctrl_c() => pressed.context("cannot wait for Ctrl-C"),
@@ -186,12 +187,12 @@ async fn told_to_end() -> anyhow::Result<()> {
     }
 }
 
-/// What is told.
+/// What the command prints.
 struct TryOutput<'a> {
-    story: &'a Story,
+    report: &'a DemoReport,
     root: &'a Path,
     address: SocketAddr,
-    began: Instant,
+    started: Instant,
 }
 
 impl TryOutput<'_> {
@@ -200,29 +201,30 @@ impl TryOutput<'_> {
             ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
             _ => self.address.ip().to_string(),
         };
-        format!("https://{host}:{}{}", self.address.port(), self.story.path)
+        format!("https://{host}:{}{}", self.address.port(), self.report.path)
     }
 
     fn json(&self) -> String {
         let url = self.url();
-        let seconds = self.began.elapsed().as_secs_f64();
-        let told = json!({ "url": url, "root": self.root, "seconds": seconds, "tour": self.story });
-        format!("{told:#}\n")
+        let seconds = self.started.elapsed().as_secs_f64();
+        let value =
+            json!({ "url": url, "root": self.root, "seconds": seconds, "demo": self.report });
+        format!("{value:#}\n")
     }
 
     fn text(&self, once: bool) -> String {
-        let (url, status) = (self.url(), self.story.returning.status);
-        let mut text = format!("{}\n  is served on {url}\n\n{}", self.root.display(), self.story);
+        let (url, status) = (self.url(), self.report.returning.status);
+        let mut text = format!("{}\n  is served on {url}\n\n{}", self.root.display(), self.report);
         if status != 200 {
-            text += &format!("The answer is {status}: there is no index.html.\n");
+            text += &format!("The response is {status}, as there is no index.html.\n");
         }
-        let seconds = self.began.elapsed().as_secs_f64();
-        text += &format!("All of this took {seconds:.2} s.\n");
+        let seconds = self.started.elapsed().as_secs_f64();
+        text += &format!("Total time: {seconds:.2} s.\n");
         if !once {
             text += &format!(
-                "\nYour own client, twice: the second time its request is early data\n  firstflight \
-                 fetch -v --ssl-sessions sessions --tls-earlydata {url}\nYour browser, once it \
-                 believes the certificate\n  firstflight authority trust\n"
+                "\nFetch it twice; the second request is sent as early data:\n  firstflight \
+                 fetch -v --ssl-sessions sessions --tls-earlydata {url}\nOpen it in a browser, \
+                 after installing the authority:\n  firstflight authority trust\n"
             );
             text += "\nServing until Ctrl-C.\n";
         }

@@ -1,4 +1,4 @@
-//! Load: as many connections as go, or at a rate.
+//! Load runs: a fixed number of connections (closed loop) or a fixed rate (open loop).
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use firstflight_bench::{
-    Arrivals, Exchange, Latency, Limit, LoadConfig, LoadHandshake, LoadProgress, LoadResult, Model,
+    Arrivals, Exchange, LoadHandshake, Latency, Limit, LoadConfig, LoadProgress, LoadResult, Model,
     Transport,
 };
 use firstflight_client::Target;
@@ -53,7 +53,7 @@ pub(crate) struct LoadArgs {
     server_pid: Vec<u32>,
 }
 
-/// What load runs share with the rest of `bench`.
+/// Settings of `bench` that load runs use.
 pub(crate) struct LoadOptions<'a> {
     pub(crate) target: &'a Target,
     pub(crate) addresses: Vec<SocketAddr>,
@@ -68,31 +68,31 @@ pub(crate) struct LoadOptions<'a> {
 
 impl LoadArgs {
     /// Whether load was requested.
-    pub(crate) fn wanted(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.rate.is_some() || self.connections.is_some()
     }
 
-    /// Drives each kind, one after the other. An interruption ends the run in hand, and what it
-    /// has measured so far counts.
+    /// Runs the load for each kind of handshake. SIGINT ends the current run, whose results so far
+    /// count.
     ///
     /// # Errors
     /// If a run cannot start.
     pub(crate) fn run(
         &self,
-        aim: &LoadOptions<'_>,
+        options: &LoadOptions<'_>,
         kinds: &[LoadHandshake],
     ) -> anyhow::Result<Vec<Load>> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&interrupted);
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
-            .context("cannot listen for an interruption")?;
+            .context("cannot catch SIGINT")?;
         let mut loads = Vec::new();
         for kind in kinds {
             if interrupted.load(Ordering::Relaxed) {
                 break;
             }
-            let config = self.config(aim, *kind);
-            let line = Live::new(*kind, self.duration);
+            let config = self.config(options, *kind);
+            let line = StatusLine::new(*kind, self.duration);
             let result = firstflight_bench::run(&config, |progress| {
                 line.show(progress);
                 match interrupted.load(Ordering::Relaxed) {
@@ -100,41 +100,41 @@ impl LoadArgs {
                     false => ControlFlow::Continue(()),
                 }
             });
-            line.end();
-            loads.push(record(aim.target, &result?));
+            line.finish();
+            loads.push(record(options.target, &result?));
         }
         Ok(loads)
     }
 
-    fn config(&self, aim: &LoadOptions<'_>, kind: LoadHandshake) -> LoadConfig {
+    fn config(&self, options: &LoadOptions<'_>, kind: LoadHandshake) -> LoadConfig {
         let connections = self.connections.unwrap_or(1) as usize;
         LoadConfig {
-            transport: aim.transport,
+            transport: options.transport,
             kind,
-            version: aim.version,
-            ciphers: CipherPolicy { groups: aim.groups.clone(), ..CipherPolicy::default() },
-            trust: aim.trust.clone(),
-            fast_open: aim.tfo,
-            exchange: Exchange::get(&aim.target.authority(), &aim.target.path_and_query()),
+            version: options.version,
+            ciphers: CipherPolicy { groups: options.groups.clone(), ..CipherPolicy::default() },
+            trust: options.trust.clone(),
+            fast_open: options.tfo,
+            exchange: Exchange::get(&options.target.authority(), &options.target.path_and_query()),
             model: match self.rate {
-                Some(rate) => self.open(rate, aim.seed),
+                Some(rate) => self.open_model(rate, options.seed),
                 None => Model::Closed { connections },
             },
             limit: Limit::Time(self.duration),
-            timeout: aim.timeout,
+            timeout: options.timeout,
             threads: usize::from(self.threads),
             cores: self.pin.clone(),
             server_pids: self.server_pid.clone(),
-            ..LoadConfig::new(aim.addresses.clone(), aim.target.host())
+            ..LoadConfig::new(options.addresses.clone(), options.target.host())
         }
     }
 
-    fn open(&self, wanted: f64, order: u64) -> Model {
-        match Model::open(wanted) {
+    fn open_model(&self, rate: f64, seed: u64) -> Model {
+        match Model::open(rate) {
             Model::Open { rate, in_flight, backlog, .. } => Model::Open {
                 rate,
                 arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Constant },
-                seed: order,
+                seed,
                 in_flight,
                 backlog,
             },
@@ -143,20 +143,20 @@ impl LoadArgs {
     }
 }
 
-/// The live line: on a terminal it moves, elsewhere it is a line every few seconds.
-struct Live {
+/// Progress on stderr: a line that is updated on a terminal, else a line every few seconds.
+struct StatusLine {
     bar: ProgressBar,
     terminal: bool,
     kind: LoadHandshake,
     duration: Duration,
-    said: std::cell::Cell<f64>,
+    printed_at: std::cell::Cell<f64>,
 }
 
-impl Live {
+impl StatusLine {
     fn new(kind: LoadHandshake, duration: Duration) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        Self { bar, terminal, kind, duration, said: std::cell::Cell::new(0.0) }
+        Self { bar, terminal, kind, duration, printed_at: std::cell::Cell::new(0.0) }
     }
 
     fn show(&self, progress: &LoadProgress) {
@@ -178,21 +178,21 @@ impl Live {
         if self.terminal {
             self.bar.set_message(line);
             self.bar.tick();
-        } else if elapsed >= self.said.get() + SELDOM {
-            self.said.set(elapsed);
+        } else if elapsed >= self.printed_at.get() + PRINT_INTERVAL_SECONDS {
+            self.printed_at.set(elapsed);
             eprintln!("{line}");
         }
     }
 
-    fn end(&self) {
+    fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Seconds between two lines where there is no terminal.
-const SELDOM: f64 = 5.0;
+/// Seconds between two lines if stderr is not a terminal.
+const PRINT_INTERVAL_SECONDS: f64 = 5.0;
 
-/// The result as it goes into the record.
+/// Converts a result for the record.
 fn record(target: &Target, result: &LoadResult) -> Load {
     let handshakes = [
         ("full", result.handshakes.full),
@@ -251,13 +251,13 @@ fn latency(latency: &Latency) -> LoadLatency {
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(rate),
-        _ => Err("a rate is above 0 and at most 1000000 connections a second".to_owned()),
+        _ => Err("give a rate above 0 and up to 1000000 connections per second".to_owned()),
     }
 }
 
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("a duration is 0.1 to 86400 seconds".to_owned()),
+        _ => Err("give a duration from 0.1 to 86400 seconds".to_owned()),
     }
 }

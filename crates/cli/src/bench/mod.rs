@@ -1,4 +1,4 @@
-//! `firstflight bench`: a server elsewhere, connection by connection or under load.
+//! `firstflight bench`: measures an external server, connection by connection or under load.
 
 mod load;
 
@@ -11,13 +11,13 @@ use clap::Args;
 use firstflight_bench::remote::{self, LabelSource, RemoteConfig};
 use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_report::{Record, Witness};
-use firstflight_samples::{HandshakeKind, HttpVersion, blank_record};
+use firstflight_samples::{HttpVersion, HandshakeKind, blank_record};
 use firstflight_tls::{Trust, Version};
 
 use crate::axes::{AxesArgs, command_line, seed_from_clock};
-use crate::progress::Show;
+use crate::progress::ProgressDisplay;
 use crate::results;
-use crate::results::JudgementArgs;
+use crate::results::ConditionArgs;
 use load::{LoadArgs, LoadOptions};
 
 /// Measure an external server: the cost of each kind of handshake, or how much load it takes.
@@ -54,8 +54,8 @@ pub(crate) struct BenchArgs {
 
     /// Source of each connection's label: packets (captured here; needs root or CAP_NET_RAW),
     /// kernel (and the TLS state), or auto: packets if they may be captured.
-    #[arg(long, value_name = "WHO", value_enum, default_value_t = Witnesses::Auto)]
-    witness: Witnesses,
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = LabelSourceArg::Auto)]
+    witness: LabelSourceArg,
 
     #[command(flatten)]
     axes: AxesArgs,
@@ -66,19 +66,19 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     load: LoadArgs,
 
-    #[command(flatten, next_help_heading = "Judgement")]
-    judgement: JudgementArgs,
+    #[command(flatten, next_help_heading = "Conditions")]
+    conditions: ConditionArgs,
 }
 
-/// The words of `--witness`.
+/// The values of `--witness`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Witnesses {
+enum LabelSourceArg {
     Auto,
     Packets,
     Kernel,
 }
 
-/// How the server is reached, as curl has it.
+/// How to connect to the server; the flags are those of curl.
 #[derive(Args)]
 #[command(next_help_heading = "Connection")]
 struct ConnectionArgs {
@@ -126,121 +126,123 @@ impl ConnectionArgs {
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let target = Target::parse(&args.url)?;
     if target.scheme() != Scheme::Https {
-        anyhow::bail!(
-            "{} is not encrypted, so there is no handshake; give an https:// URL",
-            args.url
-        );
+        anyhow::bail!("{} is not an https:// URL; give one, as handshakes are measured", args.url);
     }
-    if args.judgement.needs_old() {
-        anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
-    }
+    args.conditions.refuse_old()?;
     results::prepare(&args.output)?;
-    if args.load.wanted() && args.witness == Witnesses::Packets {
-        anyhow::bail!("under load no packets are looked at; leave --witness out");
+    if args.load.is_requested() && args.witness == LabelSourceArg::Packets {
+        anyhow::bail!("--witness packets does not work with load; leave it out");
     }
-    let record = match args.load.wanted() {
+    let record = match args.load.is_requested() {
         true => load(&args, &target)?,
         false => samples(&args)?,
     };
-    results::finish(&record, NAME, &args.output, args.json, &args.judgement)
+    results::finish(&record, NAME, &args.output, args.json, &args.conditions)
 }
 
 const NAME: &str = "bench";
 
-/// Connection by connection.
+/// Measures connection by connection.
 fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
     let seed = args.seed.unwrap_or_else(seed_from_clock);
-    let asked_for = RemoteConfig::new(&args.url);
+    let defaults = RemoteConfig::new(&args.url);
     let axes = &args.axes;
     let config = RemoteConfig {
         trust: args.connection.trust(),
         resolve: args.connection.resolve.clone(),
-        versions: axes.tls.clone().unwrap_or(asked_for.versions),
-        kinds: axes.kind.clone().unwrap_or(asked_for.kinds),
-        tfo: axes.tfo.clone().unwrap_or(asked_for.tfo),
-        tokens: axes.token.clone().unwrap_or(asked_for.tokens),
-        http: axes.http.clone().unwrap_or(asked_for.http),
-        groups: axes.group.clone().unwrap_or(asked_for.groups),
+        versions: axes.tls.clone().unwrap_or(defaults.versions),
+        kinds: axes.kind.clone().unwrap_or(defaults.kinds),
+        tfo: axes.tfo.clone().unwrap_or(defaults.tfo),
+        tokens: axes.token.clone().unwrap_or(defaults.tokens),
+        http: axes.http.clone().unwrap_or(defaults.http),
+        groups: axes.group.clone().unwrap_or(defaults.groups),
         samples: args.samples as usize,
         concurrency: usize::from(args.at_a_time),
         timeout: args.connection.max_time,
         seed,
         label_source: match args.witness {
-            Witnesses::Auto => LabelSource::Auto,
-            Witnesses::Packets => LabelSource::Packets,
-            Witnesses::Kernel => LabelSource::Kernel,
+            LabelSourceArg::Auto => LabelSource::Auto,
+            LabelSourceArg::Packets => LabelSource::Packets,
+            LabelSourceArg::Kernel => LabelSource::Kernel,
         },
         output: Some(args.output.clone()),
         command: command_line(seed),
         ..RemoteConfig::new(&args.url)
     };
-    let show = Show::new();
-    let record = remote::run(&config, &|progress| show.remote(progress));
-    show.end();
+    let display = ProgressDisplay::new();
+    let record = remote::run(&config, &|progress| display.bench(progress));
+    display.finish();
     Ok(record?)
 }
 
-/// Under load.
+/// Measures under load.
 fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<Record> {
-    let began = Instant::now();
+    let started = Instant::now();
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let axes = &args.axes;
-    let kinds: Vec<firstflight_bench::LoadHandshake> =
-        axes.kind.as_deref().unwrap_or(&DRIVEN).iter().map(driven).collect::<Result<_, _>>()?;
+    let kinds: Vec<firstflight_bench::LoadHandshake> = axes
+        .kind
+        .as_deref()
+        .unwrap_or(&DEFAULT_LOAD_KINDS)
+        .iter()
+        .map(load_kind)
+        .collect::<Result<_, _>>()?;
     let addresses = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the resolver")?
         .block_on(args.connection.resolver()?.resolve(target.host(), target.port()))?;
-    let aim = LoadOptions {
+    let options = LoadOptions {
         target,
         addresses: addresses.into_iter().take(1).collect(),
         trust: args.connection.trust(),
-        version: one("--tls", axes.tls.as_deref())?.unwrap_or(Version::Tls13),
-        groups: one("--group", axes.group.as_deref())?.map(|group| group.name().to_owned()),
-        tfo: one("--tfo", axes.tfo.as_deref())?.unwrap_or(false),
-        transport: transport(one("--http", axes.http.as_deref())?)?,
+        version: single_value("--tls", axes.tls.as_deref())?.unwrap_or(Version::Tls13),
+        groups: single_value("--group", axes.group.as_deref())?
+            .map(|group| group.name().to_owned()),
+        tfo: single_value("--tfo", axes.tfo.as_deref())?.unwrap_or(false),
+        transport: transport(single_value("--http", axes.http.as_deref())?)?,
         seed,
         timeout: args.connection.max_time,
     };
     let record = blank_record(command_line(seed), seed);
     Ok(Record {
         witness: Witness::Kernel,
-        loads: args.load.run(&aim, &kinds)?,
-        seconds: began.elapsed().as_secs_f64(),
+        loads: args.load.run(&options, &kinds)?,
+        seconds: started.elapsed().as_secs_f64(),
         ..record
     })
 }
 
-/// What is driven where nothing is requested.
-const DRIVEN: [HandshakeKind; 3] =
-    [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt];
+/// The kinds of handshake if `--kind` is not given.
+const DEFAULT_LOAD_KINDS: [HandshakeKind; 3] = [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt];
 
-fn driven(kind: &HandshakeKind) -> anyhow::Result<firstflight_bench::LoadHandshake> {
+fn load_kind(kind: &HandshakeKind) -> anyhow::Result<firstflight_bench::LoadHandshake> {
     Ok(match kind {
         HandshakeKind::Full => firstflight_bench::LoadHandshake::Full,
         HandshakeKind::Resumed => firstflight_bench::LoadHandshake::Resumed,
         HandshakeKind::ZeroRtt => firstflight_bench::LoadHandshake::ZeroRtt,
         HandshakeKind::Refused => {
-            anyhow::bail!("load knows full, resumed and 0-RTT; leave refused out")
+            anyhow::bail!("load supports the kinds full, resumed and 0-RTT; leave refused out")
         }
     })
 }
 
-/// What carries the HTTP that was requested.
+/// The transport of an HTTP version.
 fn transport(http: Option<HttpVersion>) -> anyhow::Result<firstflight_bench::Transport> {
     match http {
         None | Some(HttpVersion::One) => Ok(firstflight_bench::Transport::Tcp),
         Some(HttpVersion::Three) => Ok(firstflight_bench::Transport::Quic),
-        Some(http) => anyhow::bail!("load speaks HTTP/1.1 or HTTP/3, not {http}; give one of them"),
+        Some(http) => {
+            anyhow::bail!("load supports HTTP/1.1 and HTTP/3, not {http}; give one of them")
+        }
     }
 }
 
-/// The one value of an axis that load cannot vary.
-fn one<T: Copy>(flag: &str, values: Option<&[T]>) -> anyhow::Result<Option<T>> {
+/// The only value of an axis; load cannot vary it.
+fn single_value<T: Copy>(flag: &str, values: Option<&[T]>) -> anyhow::Result<Option<T>> {
     match values {
         None => Ok(None),
         Some([value]) => Ok(Some(*value)),
-        Some(_) => anyhow::bail!("load drives one value of {flag} at a time; name one"),
+        Some(_) => anyhow::bail!("load supports one value of {flag} at a time; give one"),
     }
 }

@@ -1,9 +1,9 @@
-//! What 0-RTT does, shown at a server that runs: a first visit, a returning one whose request is
-//! early data, and the returning one's flight once more as an attacker would send it.
+//! A demonstration of 0-RTT on a running server: a first visit, a returning visit whose request is
+//! early data, and a replay of the returning visit's first flight.
 //!
-//! The visits go through a [`Relay`] in this process, which is the witness: it sees who waited for
-//! whom, and has the flight that is sent again. [`take`] makes the tour, [`Story`] is what was
-//! seen.
+//! The visits pass through a [`Relay`] in this process. It counts the round trips and records the
+//! flight to replay. [`run`] returns a [`DemoReport`].
+
 mod outcome;
 mod relay;
 
@@ -18,58 +18,58 @@ use firstflight_client::{
 use firstflight_tls::{Trust, Version};
 use tokio::time::timeout;
 
-pub use outcome::{Copy, Story, Visit};
-pub use relay::{Passage, Relay};
+pub use outcome::{DemoReport, Replay, Visit};
+pub use relay::{Relay, RelayedConnection};
 
-/// Where a tour goes.
-pub struct Tour<'a> {
+/// What [`run`] visits, and how.
+pub struct DemoConfig<'a> {
     /// The server, which listens on TCP.
     pub server: SocketAddr,
-    /// A host name of it that leads to 127.0.0.1.
+    /// A host name of the server that resolves to 127.0.0.1.
     pub host: &'a str,
-    /// What is requested: a path, percent-encoded.
+    /// The path to request, percent-encoded.
     pub path: &'a str,
-    /// Whom to trust.
+    /// The certificates to trust.
     pub trust: Trust,
-    /// What the server says of itself.
-    pub counts: &'a dyn Fn() -> Counts,
+    /// Reads the server's counters.
+    pub counts: &'a dyn Fn() -> ServerCounts,
 }
 
-/// What a server has counted so far.
+/// Counters of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests that it has answered.
-    pub answered: u64,
-    /// Copies of flights that it has kept from running.
-    pub stopped: u64,
+pub struct ServerCounts {
+    /// Responses sent.
+    pub responses: u64,
+    /// Replayed first flights whose early data was refused.
+    pub replays_blocked: u64,
 }
 
-/// Makes the tour, on the calling thread's current-thread runtime.
+/// Runs the two visits and the replay. Call it on a current-thread runtime.
 ///
 /// # Errors
-/// [`TourError`]: a visit came to nothing. That early data was refused is no error.
-pub async fn take(tour: &Tour<'_>) -> Result<Story, TourError> {
-    let relay = Relay::to(tour.server).await?;
-    // Away with the tour: its sessions are of use to nobody else.
-    let folder = tempfile::tempdir()?;
-    let key = JarKey::File(folder.path().join("key"));
+/// [`DemoError`] if a visit fails. Refused early data is not an error.
+pub async fn run(demo: &DemoConfig<'_>) -> Result<DemoReport, DemoError> {
+    let relay = Relay::new(demo.server).await?;
+    // Removed with the sessions in it at the end.
+    let directory = tempfile::tempdir()?;
+    let key = JarKey::File(directory.path().join("key"));
     let client = Client::new(ClientConfig {
-        trust: tour.trust.clone(),
+        trust: demo.trust.clone(),
         versions: (Version::Tls13, Version::Tls13),
         http: HttpVersions::One,
         early_data: EarlyPolicy::SafeMethods,
         max_time: Some(VISIT_TIMEOUT),
-        jar: Some(Jar::open(&folder.path().join("jar"), key)?),
+        jar: Some(Jar::open(&directory.path().join("jar"), key)?),
         ..ClientConfig::new()
     })?;
-    let target = Target::parse(&format!("https://{}:{}{}", tour.host, relay.port()?, tour.path))?;
+    let target = Target::parse(&format!("https://{}:{}{}", demo.host, relay.port()?, demo.path))?;
     let (first, _) = visit("first", &client, &target, &relay).await?;
-    let (returning, passage) = visit("returning", &client, &target, &relay).await?;
-    let copy = match returning.early_data {
-        true => Some(copy(tour, &passage.first_flight).await?),
+    let (returning, relayed) = visit("returning", &client, &target, &relay).await?;
+    let replay = match returning.early_data {
+        true => Some(replay(demo, &relayed.first_flight).await?),
         false => None,
     };
-    Ok(Story { path: tour.path.to_owned(), first, returning, copy })
+    Ok(DemoReport { path: demo.path.to_owned(), first, returning, replay })
 }
 
 async fn visit(
@@ -77,92 +77,94 @@ async fn visit(
     client: &Client,
     target: &Target,
     relay: &Relay,
-) -> Result<(Visit, Passage), TourError> {
-    let (mut passage, mut body) = (Passage::default(), Counter(0));
-    let mut passing = Box::pin(relay.pass(&mut passage));
-    let mut fetching = Box::pin(client.fetch(Request::get(target.clone()), &mut body));
+) -> Result<(Visit, RelayedConnection), DemoError> {
+    let (mut relayed, mut body) = (RelayedConnection::default(), BodyCounter(0));
+    let mut relaying = Box::pin(relay.forward(&mut relayed));
+    let mut fetch = Box::pin(client.fetch(Request::get(target.clone()), &mut body));
     let report = tokio::select! {
-        report = &mut fetching => report,
-        passed = &mut passing => {
+        report = &mut fetch => report,
+        passed = &mut relaying => {
             passed?;
-            fetching.await
+            fetch.await
         }
     };
-    // Both ends are let go, so that the server has ended its side too.
-    let _ = timeout(VISIT_TIMEOUT, passing).await;
-    let seen = judge(name, &report, &passage)?;
-    Ok((seen, passage))
+    // Waits until the server has closed its side, too.
+    let _ = timeout(VISIT_TIMEOUT, relaying).await;
+    let visit = visit_from_report(name, &report, &relayed)?;
+    Ok((visit, relayed))
 }
 
-/// What a visit came to.
-fn judge(name: &'static str, report: &Report, passage: &Passage) -> Result<Visit, TourError> {
-    let failed = |reason: String| TourError::Visit { visit: name, reason };
+fn visit_from_report(
+    name: &'static str,
+    report: &Report,
+    relayed: &RelayedConnection,
+) -> Result<Visit, DemoError> {
+    let failed = |reason: String| DemoError::Visit { visit: name, reason };
     if let Some(error) = &report.error {
         return Err(failed(error.to_string()));
     }
     let (Some(first_byte), Some(facts)) = (report.marks.first_byte, &report.facts) else {
-        return Err(failed("there was no answer".to_owned()));
+        return Err(failed("the server sent no response".to_owned()));
     };
     Ok(Visit {
         status: report.status(),
         resumed: facts.resumed,
         early_data: report.early_data() == "accepted",
-        early_data_says: facts.early_data_reason.to_string(),
+        early_data_reason: facts.early_data_reason.to_string(),
         early_bytes: report.early_bytes,
-        first_flight_bytes: passage.first_flight.len(),
-        // TCP's own comes before the relay has anything to see.
-        round_trips: 1 + passage.waits_until(first_byte),
+        first_flight_bytes: relayed.first_flight.len(),
+        // The TCP handshake's round trip precedes the first byte at the relay.
+        round_trips: 1 + relayed.server_flights_until(first_byte),
         first_byte_ms: report.timings().starttransfer * 1e3,
     })
 }
 
-/// The flight once more, on a connection of its own. The server has ended with it when this
-/// returns.
-async fn copy(tour: &Tour<'_>, flight: &[u8]) -> Result<Copy, TourError> {
-    let before = (tour.counts)();
-    let answer_bytes = timeout(VISIT_TIMEOUT, relay::send_alone(tour.server, flight)).await;
-    let answer_bytes = answer_bytes.unwrap_or(Ok(0))?;
-    let after = (tour.counts)();
-    Ok(Copy {
+/// Replays a first flight on a new connection, and waits until the server has closed it.
+async fn replay(demo: &DemoConfig<'_>, flight: &[u8]) -> Result<Replay, DemoError> {
+    let before = (demo.counts)();
+    let response_bytes = timeout(VISIT_TIMEOUT, relay::replay_flight(demo.server, flight)).await;
+    let response_bytes = response_bytes.unwrap_or(Ok(0))?;
+    let after = (demo.counts)();
+    Ok(Replay {
         bytes: flight.len(),
-        answer_bytes,
-        seen: after.stopped > before.stopped,
-        executed: after.answered > before.answered,
+        response_bytes,
+        detected: after.replays_blocked > before.replays_blocked,
+        executed: after.responses > before.responses,
     })
 }
 
-/// Why there was no tour.
+/// Why the demonstration failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TourError {
+pub enum DemoError {
     /// The client could not be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Its sessions cannot be kept.
+    /// The session jar could not be opened.
     #[error(transparent)]
     Jar(#[from] JarError),
-    /// A visit came to nothing.
+    /// A visit failed.
     #[error("the {visit} visit failed: {reason}")]
     Visit {
-        /// Which: `first` or `returning`.
+        /// `first` or `returning`.
         visit: &'static str,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The system gives no socket or file.
-    #[error("the tour needs a loopback socket and a temporary directory: {0}")]
+    /// A socket or file could not be opened.
+    #[error("the demonstration needs a loopback socket and a temporary directory: {0}")]
     System(#[from] io::Error),
 }
 
-/// Counts the body and keeps nothing of it.
-struct Counter(u64);
+/// Counts the bytes of a body and discards them.
+struct BodyCounter(u64);
 
-impl Listener for Counter {
+impl Listener for BodyCounter {
     fn body(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.0 += bytes.len() as u64;
         Ok(())
     }
 }
 
-/// For each step, on a machine that is busy with other things.
+/// Limit for each step; generous, for busy machines.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(20);

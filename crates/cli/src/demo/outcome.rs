@@ -1,20 +1,20 @@
-//! What was seen, and the table that tells it.
+//! The result of the demonstration, as data and as a table.
 
 use std::fmt::{self, Write};
 
 use serde::Serialize;
 
-/// What a tour has seen.
+/// The result of [`run`](super::run).
 #[derive(Clone, Debug, Serialize)]
-pub struct Story {
-    /// What was requested.
+pub struct DemoReport {
+    /// The requested path.
     pub path: String,
-    /// The visit of a client that comes for the first time.
+    /// The visit without a session.
     pub first: Visit,
-    /// The visit of the same one afterwards.
+    /// The second visit, with the session of the first.
     pub returning: Visit,
-    /// Its first flight once more; `None`: there was no early data in it.
-    pub copy: Option<Copy>,
+    /// The replay of the second visit's first flight; `None` if its early data was not accepted.
+    pub replay: Option<Replay>,
 }
 
 /// One visit.
@@ -24,90 +24,94 @@ pub struct Visit {
     pub status: u16,
     /// Whether a session was resumed.
     pub resumed: bool,
-    /// Whether the request was early data, and accepted.
+    /// Whether the request was sent as early data and accepted.
     pub early_data: bool,
-    /// What TLS says of early data.
-    pub early_data_says: String,
+    /// Why early data was accepted or refused, as the TLS library reports it.
+    pub early_data_reason: String,
     /// Bytes of the request that were sent as early data.
     pub early_bytes: usize,
-    /// Bytes that had left before the server said a word.
+    /// Bytes sent before the server sent any.
     pub first_flight_bytes: usize,
-    /// Round trips until the response started, TCP's included: what the relay saw.
+    /// Round trips until the response started, TCP's included, as the relay counted them.
     pub round_trips: usize,
-    /// From the start to the first byte of the response, in milliseconds, on loopback.
+    /// Milliseconds from the start to the first byte of the response, over loopback.
     pub first_byte_ms: f64,
 }
 
-/// The first flight once more, from somebody who has recorded it.
+/// A first flight sent a second time, byte for byte.
 #[derive(Clone, Debug, Serialize)]
-pub struct Copy {
-    /// Its bytes.
+pub struct Replay {
+    /// Bytes sent.
     pub bytes: usize,
-    /// What the server sent back: its side of a handshake that nobody can finish.
-    pub answer_bytes: usize,
-    /// Whether the server says that it has stopped it.
-    pub seen: bool,
-    /// Whether the request in it was run again.
+    /// Bytes received: the server's side of a handshake that cannot be finished without the keys.
+    pub response_bytes: usize,
+    /// Whether the server counted it as a replay.
+    pub detected: bool,
+    /// Whether the server executed its request again.
     pub executed: bool,
 }
 
-impl Story {
-    /// Whether early data was accepted, and did not run twice.
-    pub fn is_good(&self) -> bool {
-        self.returning.early_data && self.copy.as_ref().is_some_and(|copy| !copy.executed)
+impl DemoReport {
+    /// Whether early data was accepted, and its request executed once only.
+    pub fn passed(&self) -> bool {
+        self.returning.early_data && self.replay.as_ref().is_some_and(|replay| !replay.executed)
     }
 }
 
-impl fmt::Display for Story {
-    /// Lines of 100 columns at most, each with its end.
+impl fmt::Display for DemoReport {
+    /// Writes lines of at most 100 columns.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        row(f, ["GET", "TLS", "round trips", "answer after"].map(str::to_owned), &self.path)?;
+        write_row(
+            f,
+            ["GET", "TLS", "round trips", "response after"].map(str::to_owned),
+            &self.path,
+        )?;
         for (name, visit) in [("first visit", &self.first), ("returning", &self.returning)] {
             let time = format!("{:.1} ms", visit.first_byte_ms);
             let cells = [name.to_owned(), visit.tls(), visit.round_trips.to_string(), time];
-            row(f, cells, "")?;
+            write_row(f, cells, "")?;
         }
-        if let Some(copy) = &self.copy {
-            let became = match (copy.executed, copy.seen) {
-                (true, _) => "its request was run again",
-                (false, true) => "stopped: its request was not run again",
-                (false, false) => "not run again",
+        if let Some(replay) = &self.replay {
+            let outcome = match (replay.executed, replay.detected) {
+                (true, _) => "not stopped: its request was executed again",
+                (false, true) => "stopped: its request was not executed again",
+                (false, false) => "not executed again",
             };
-            row(
+            write_row(
                 f,
-                ["a copy of it".to_owned(), became.to_owned(), String::new(), String::new()],
+                ["replay of it".to_owned(), outcome.to_owned(), String::new(), String::new()],
                 "",
             )?;
         }
-        self.lesson(f)
+        self.write_summary(f)
     }
 }
 
-impl Story {
-    fn lesson(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl DemoReport {
+    fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, returning) = (&self.first, &self.returning);
         f.write_char('\n')?;
         if !returning.early_data {
             return writeln!(
                 f,
                 "The returning visit's early data was not accepted: {}.",
-                returning.early_data_says
+                returning.early_data_reason
             );
         }
         writeln!(
             f,
             "The returning visit's request left in its first flight: {} bytes before the server \
-             spoke.",
+             sent any.",
             returning.first_flight_bytes
         )?;
         let saved = first.round_trips.saturating_sub(returning.round_trips);
         writeln!(
             f,
-            "That is {saved} round trip{} less. On a path of {PATH_MS} ms the response would begin \
-             after {} ms, not {} ms.",
+            "That saves {saved} round trip{}. With a round-trip time of {EXAMPLE_RTT_MS} ms the \
+             response would start after {} ms\ninstead of {} ms.",
             if saved == 1 { "" } else { "s" },
-            returning.round_trips * PATH_MS,
-            first.round_trips * PATH_MS,
+            returning.round_trips * EXAMPLE_RTT_MS,
+            first.round_trips * EXAMPLE_RTT_MS,
         )
     }
 }
@@ -122,30 +126,30 @@ impl Visit {
     }
 }
 
-/// A row of the table; `path`: what comes after its first cell.
-fn row(f: &mut fmt::Formatter<'_>, cells: [String; 4], path: &str) -> fmt::Result {
+/// Writes a row of the table; `path` follows the text of its first cell.
+fn write_row(f: &mut fmt::Formatter<'_>, cells: [String; 4], path: &str) -> fmt::Result {
     let [name, tls, trips, time] = cells;
     let name = match path {
         "" => name,
-        path => format!("{name} {}", shortened(path, NAME - name.len() - 2)),
+        path => format!("{name} {}", shortened(path, NAME_COLUMNS - name.len() - 2)),
     };
-    let line = format!("{name:<NAME$}{tls:<42}{trips:>12}{time:>16}");
+    let line = format!("{name:<NAME_COLUMNS$}{tls:<42}{trips:>12}{time:>16}");
     writeln!(f, "{}", line.trim_end())
 }
 
-/// At most so many characters of a path, which are ASCII.
-fn shortened(path: &str, most: usize) -> String {
-    match path.len() > most {
-        true => format!("{}...", path.chars().take(most - 3).collect::<String>()),
+/// Shortens a path, which is ASCII, to at most `max` characters.
+fn shortened(path: &str, max: usize) -> String {
+    match path.len() > max {
+        true => format!("{}...", path.chars().take(max - 3).collect::<String>()),
         false => path.to_owned(),
     }
 }
 
-/// The columns of a row's first cell.
-const NAME: usize = 24;
+/// Width of a row's first cell.
+const NAME_COLUMNS: usize = 24;
 
-/// A path as from here to another continent's near end, in milliseconds and both ways.
-const PATH_MS: usize = 50;
+/// The round-trip time of the example in the summary: a distance within a continent.
+const EXAMPLE_RTT_MS: usize = 50;
 
 #[cfg(test)]
 mod tests {
@@ -156,7 +160,7 @@ mod tests {
             status: 200,
             resumed: early,
             early_data: early,
-            early_data_says: "accepted".to_owned(),
+            early_data_reason: "accepted".to_owned(),
             early_bytes: if early { 83 } else { 0 },
             first_flight_bytes: if early { 612 } else { 300 },
             round_trips: if early { 2 } else { 3 },
@@ -164,41 +168,42 @@ mod tests {
         }
     }
 
-    fn story() -> Story {
-        let copy = Copy { bytes: 612, answer_bytes: 300, seen: true, executed: false };
-        Story {
+    fn report() -> DemoReport {
+        let replay = Replay { bytes: 612, response_bytes: 300, detected: true, executed: false };
+        DemoReport {
             path: "/a/path/that/is/longer/than/its/place.html".to_owned(),
             first: visit(false),
             returning: visit(true),
-            copy: Some(copy),
+            replay: Some(replay),
         }
     }
 
     #[test]
-    fn the_table() {
-        let text = story().to_string();
+    fn the_report_is_a_table_and_a_summary() {
+        let text = report().to_string();
         assert!(text.lines().all(|line| line.len() <= 100), "{text}");
         assert_eq!(
             text,
             "\
-GET /a/path/that/is/... TLS                                        round trips    response after
+GET /a/path/that/is/... TLS                                        round trips  response after
 first visit             full handshake                                       3          2.3 ms
 returning               resumed, 83 bytes of early data accepted             2          0.9 ms
-a copy of it            stopped: its request was not run again
+replay of it            stopped: its request was not executed again
 
-The returning visit's request left in its first flight: 612 bytes before the server spoke.
-That is 1 round trip less. On a path of 50 ms the response would begin after 100 ms, not 150 ms.
+The returning visit's request left in its first flight: 612 bytes before the server sent any.
+That saves 1 round trip. With a round-trip time of 50 ms the response would start after 100 ms
+instead of 150 ms.
 "
         );
     }
 
     #[test]
-    fn it_is_good_if_early_data_ran_once() {
-        assert!(story().is_good());
-        let mut twice = story();
-        twice.copy.as_mut().unwrap().executed = true;
-        assert!(!twice.is_good() && twice.to_string().contains("was run again"));
-        let refused = Story { returning: visit(false), copy: None, ..story() };
-        assert!(!refused.is_good() && refused.to_string().contains("not accepted: accepted"));
+    fn it_passes_if_early_data_was_executed_once() {
+        assert!(report().passed());
+        let mut twice = report();
+        twice.replay.as_mut().unwrap().executed = true;
+        assert!(!twice.passed() && twice.to_string().contains("was executed again"));
+        let refused = DemoReport { returning: visit(false), replay: None, ..report() };
+        assert!(!refused.passed() && refused.to_string().contains("not accepted: accepted"));
     }
 }

@@ -1,4 +1,4 @@
-//! Passes bytes on between a client and a server, and notes who spoke when.
+//! A TCP relay between a client and a server that records the first flight and counts round trips.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,88 +7,89 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Waits on loopback for a client that is to be passed on.
+/// Listens on loopback and forwards connections to a server.
 pub struct Relay {
     listener: TcpListener,
     server: SocketAddr,
 }
 
-/// What passed on one connection.
+/// What the relay recorded of one connection.
 #[derive(Clone, Debug, Default)]
-pub struct Passage {
-    /// What the client sent before the server had said anything.
+pub struct RelayedConnection {
+    /// Bytes that the client sent before the server sent any.
     pub first_flight: Vec<u8>,
-    /// When the server started to speak, each time after the client had spoken.
-    pub turns: Vec<Instant>,
-    /// Who spoke last.
-    server_spoke_last: bool,
+    /// When the server started to send, each time after the client had sent something.
+    pub server_flights: Vec<Instant>,
+    /// Whether the last bytes came from the server.
+    server_sent_last: bool,
 }
 
-impl Passage {
-    /// How often the client had waited for the server until then.
-    pub fn waits_until(&self, moment: Instant) -> usize {
-        self.turns.iter().filter(|turn| **turn <= moment).count()
+impl RelayedConnection {
+    /// How many of the server's flights had started by `time`: the round trips that the client
+    /// had waited.
+    pub fn server_flights_until(&self, time: Instant) -> usize {
+        self.server_flights.iter().filter(|start| **start <= time).count()
     }
 
-    fn client_spoke(&mut self, bytes: &[u8]) {
-        if self.turns.is_empty() {
+    fn client_sent(&mut self, bytes: &[u8]) {
+        if self.server_flights.is_empty() {
             self.first_flight.extend_from_slice(bytes);
         }
-        self.server_spoke_last = false;
+        self.server_sent_last = false;
     }
 
-    fn server_spoke(&mut self, at: Instant) {
-        if !self.server_spoke_last {
-            self.turns.push(at);
+    fn server_sent(&mut self, at: Instant) {
+        if !self.server_sent_last {
+            self.server_flights.push(at);
         }
-        self.server_spoke_last = true;
+        self.server_sent_last = true;
     }
 }
 
 impl Relay {
-    /// A relay to a server.
+    /// Listens on a free port of loopback.
     ///
     /// # Errors
-    /// The system's.
-    pub async fn to(server: SocketAddr) -> io::Result<Self> {
+    /// If the socket cannot be bound.
+    pub async fn new(server: SocketAddr) -> io::Result<Self> {
         Ok(Self { listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?, server })
     }
 
-    /// Where clients find it.
+    /// The port that clients connect to.
     ///
     /// # Errors
-    /// The system's.
+    /// If the system does not report the socket's address.
     pub fn port(&self) -> io::Result<u16> {
         Ok(self.listener.local_addr()?.port())
     }
 
-    /// Passes the next client on until both have ended. Dropped before, both are cut off; what had
-    /// passed by then is in `passage` all the same.
+    /// Forwards the next connection until both sides have closed it, and records it in `relayed`.
+    /// Dropping the future closes both connections; what was recorded stays in `relayed`.
     ///
     /// # Errors
-    /// The server is not there.
-    pub async fn pass(&self, passage: &mut Passage) -> io::Result<()> {
+    /// If the server cannot be reached.
+    pub async fn forward(&self, relayed: &mut RelayedConnection) -> io::Result<()> {
         let (client, _) = self.listener.accept().await?;
         let server = TcpStream::connect(self.server).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
-        let (mut asked, mut answered) = (vec![0; PIECE], vec![0; PIECE]);
+        let (mut sent, mut received) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
         let (mut client_ended, mut server_ended) = (false, false);
         while !(client_ended && server_ended) {
             tokio::select! {
-                read = from_client.read(&mut asked), if !client_ended => {
-                    let bytes = &asked[..read.unwrap_or(0)];
-                    passage.client_spoke(bytes);
-                    client_ended = pass_on(bytes, &mut to_server).await;
+                read = from_client.read(&mut sent), if !client_ended => {
+                    let bytes = &sent[..read.unwrap_or(0)];
+                    relayed.client_sent(bytes);
+                    client_ended = forward_chunk(bytes, &mut to_server).await;
                 }
-                read = from_server.read(&mut answered), if !server_ended => {
-                    let bytes = &answered[..read.unwrap_or(0)];
+                read = from_server.read(&mut received), if !server_ended => {
+                    let bytes = &received[..read.unwrap_or(0)];
                     if !bytes.is_empty() {
-                        passage.server_spoke(Instant::now());
+                        relayed.server_sent(Instant::now());
                     }
-                    server_ended = pass_on(bytes, &mut to_client).await;
+                    server_ended = forward_chunk(bytes, &mut to_client).await;
                 }
             }
         }
@@ -96,8 +97,8 @@ impl Relay {
     }
 }
 
-/// Whether that was the end of this side.
-async fn pass_on(bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) -> bool {
+/// Writes `bytes`, or closes the direction if they are empty. Returns whether it is closed.
+async fn forward_chunk(bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) -> bool {
     if bytes.is_empty() {
         let _ = to.shutdown().await;
         return true;
@@ -105,63 +106,67 @@ async fn pass_on(bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) -> bool {
     to.write_all(bytes).await.is_err()
 }
 
-/// Sends the bytes to a server and nothing more, and reads until it ends the connection.
+/// Sends a recorded first flight and nothing else, and reads until the server closes the
+/// connection. Returns the number of bytes received.
 ///
 /// # Errors
-/// The server is not there.
-pub(crate) async fn send_alone(server: SocketAddr, bytes: &[u8]) -> io::Result<usize> {
+/// If the server cannot be reached.
+pub(crate) async fn replay_flight(server: SocketAddr, bytes: &[u8]) -> io::Result<usize> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_all(bytes).await?;
-    // The server waits for the handshake's end, which only who has the keys can write.
+    // The server would wait for a Finished message, which needs the client's keys.
     stream.shutdown().await?;
     read_to_end(&mut stream).await
 }
 
-/// A connection that is broken off has ended, too.
+/// Counts the bytes until the connection ends, in whatever way.
 async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
-    let (mut piece, mut all) = (vec![0; PIECE], 0);
-    while let Ok(read @ 1..) = stream.read(&mut piece).await {
-        all += read;
+    let (mut buffer, mut total) = (vec![0; BUFFER_BYTES], 0);
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+        total += read;
     }
-    Ok(all)
+    Ok(total)
 }
 
-/// Read at a time: more than a first flight with its response has.
-const PIECE: usize = 64 * 1024;
+/// More than a first flight or its response needs.
+const BUFFER_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_the_servers_turns_and_the_first_flight_ends_with_the_first() {
-        let mut passage = Passage::default();
+    fn server_flights_are_counted_and_the_first_flight_ends_with_the_first() {
+        let mut relayed = RelayedConnection::default();
         let start = Instant::now();
-        passage.client_spoke(b"hello");
-        passage.client_spoke(b" early");
-        passage.server_spoke(start);
-        passage.server_spoke(start);
-        passage.client_spoke(b"finished");
+        relayed.client_sent(b"hello");
+        relayed.client_sent(b" early");
+        relayed.server_sent(start);
+        relayed.server_sent(start);
+        relayed.client_sent(b"finished");
         let later = start + std::time::Duration::from_millis(1);
-        passage.server_spoke(later);
-        assert_eq!(passage.first_flight, b"hello early");
-        assert_eq!((passage.waits_until(start), passage.waits_until(later)), (1, 2));
+        relayed.server_sent(later);
+        assert_eq!(relayed.first_flight, b"hello early");
+        assert_eq!(
+            (relayed.server_flights_until(start), relayed.server_flights_until(later)),
+            (1, 2)
+        );
     }
 
     #[tokio::test]
-    async fn both_sides_get_what_the_other_said() {
+    async fn bytes_are_forwarded_in_both_directions() {
         let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let relay = Relay::to(server.local_addr().unwrap()).await.unwrap();
+        let relay = Relay::new(server.local_addr().unwrap()).await.unwrap();
         let port = relay.port().unwrap();
-        let mut passage = Passage::default();
+        let mut relayed = RelayedConnection::default();
         let serve = async {
             let (mut peer, _) = server.accept().await.unwrap();
-            let mut asked = [0; 4];
-            peer.read_exact(&mut asked).await.unwrap();
+            let mut request = [0; 4];
+            peer.read_exact(&mut request).await.unwrap();
             peer.write_all(b"pong").await.unwrap();
-            asked
+            request
         };
-        let ask = async {
+        let client = async {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
             stream.write_all(b"ping").await.unwrap();
             let mut response = Vec::new();
@@ -169,9 +174,9 @@ mod tests {
             stream.read_to_end(&mut response).await.unwrap();
             response
         };
-        let (passed, asked, response) = tokio::join!(relay.pass(&mut passage), serve, ask);
+        let (passed, request, response) = tokio::join!(relay.forward(&mut relayed), serve, client);
         passed.unwrap();
-        assert_eq!((&asked, &response[..]), (b"ping", &b"pong"[..]));
-        assert_eq!((&passage.first_flight[..], passage.turns.len()), (&b"ping"[..], 1));
+        assert_eq!((&request, &response[..]), (b"ping", &b"pong"[..]));
+        assert_eq!((&relayed.first_flight[..], relayed.server_flights.len()), (&b"ping"[..], 1));
     }
 }

@@ -16,7 +16,7 @@ use firstflight_client::{
 };
 use firstflight_tls::{CipherPolicy, KeyLogFile, Trust, Version};
 
-use output::{Screen, complain, write_out};
+use output::{TransferOutput, print_error, write_out};
 
 /// Fetch URLs, with curl's flags, variables and exit codes.
 ///
@@ -182,7 +182,7 @@ pub(crate) fn run(args: FetchArgs) -> anyhow::Result<ExitCode> {
     let code = match fetch_all(&args, quiet) {
         Ok(code) => code,
         Err(error) => {
-            complain(quiet, &error);
+            print_error(quiet, &error);
             error.exit_code()
         }
     };
@@ -199,24 +199,24 @@ fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
         .map_err(|error| usage(format!("cannot start the runtime: {error}")))?;
     let mut code = 0;
     for (index, url) in args.urls.iter().enumerate() {
-        let (request, mut screen) = match args.request_to(url, &body).and_then(|request| {
-            let screen = args.screen(index, &request)?;
-            Ok((request, screen))
+        let (request, mut output) = match args.request_to(url, &body).and_then(|request| {
+            let output = args.output_for(index, &request)?;
+            Ok((request, output))
         }) {
             Ok(both) => both,
             Err(error) => {
-                complain(quiet, &error);
+                print_error(quiet, &error);
                 code = error.exit_code();
                 continue;
             }
         };
-        let mut report = runtime.block_on(client.fetch(request, &mut screen));
-        if let Err(error) = screen.finish(report.error.is_none()) {
+        let mut report = runtime.block_on(client.fetch(request, &mut output));
+        if let Err(error) = output.finish(report.error.is_none()) {
             report.error.get_or_insert(ClientError::Write(error));
         }
-        report.file_name = screen.name();
+        report.file_name = output.name();
         if let Some(error) = &report.error {
-            complain(quiet, error);
+            print_error(quiet, error);
             code = error.exit_code();
         }
         write_out(template.as_ref(), &report);
@@ -239,7 +239,7 @@ impl FetchArgs {
         config.trust = match &self.cacert {
             Some(path) => Trust::File(path.clone()),
             None if self.insecure => Trust::Anyone,
-            None => self.usual_trust(),
+            None => self.default_trust(),
         };
         config.versions = self.versions()?;
         config.ciphers = CipherPolicy {
@@ -271,7 +271,7 @@ impl FetchArgs {
         Ok(config)
     }
 
-    fn usual_trust(&self) -> Trust {
+    fn default_trust(&self) -> Trust {
         let (trust, warning) = crate::authority::default_trust(self.no_authority);
         if let Some(warning) = warning.filter(|_| self.verbose) {
             eprintln!("* Warning: {warning}");
@@ -280,7 +280,7 @@ impl FetchArgs {
     }
 
     fn versions(&self) -> Result<(Version, Version), ClientError> {
-        // The strictest one counts, where several are given.
+        // The strictest flag applies if several are given.
         let oldest = [
             (self.tlsv1_3, Version::Tls13),
             (self.tlsv1_2, Version::Tls12),
@@ -288,16 +288,16 @@ impl FetchArgs {
             (self.tlsv1_0, Version::Tls10),
         ]
         .into_iter()
-        .find_map(|(given, version)| given.then_some(version));
+        .find_map(|(is_set, version)| is_set.then_some(version));
         let newest = match self.tls_max.as_deref() {
             None | Some("default") => Version::Tls13,
             Some(text) => text.parse()?,
         };
-        // A maximum below the default minimum takes it along, as with curl.
+        // A maximum below the default minimum lowers the minimum, as with curl.
         let oldest = oldest.unwrap_or(Version::Tls12.min(newest));
         if oldest > newest {
             return Err(usage(format!(
-                "--tls-max {newest} is older than the oldest version that was asked for, {oldest}"
+                "--tls-max {newest} is older than the oldest version that is allowed, {oldest}"
             )));
         }
         Ok((oldest, newest))
@@ -327,7 +327,7 @@ impl FetchArgs {
         Ok(Some(template))
     }
 
-    /// What -d and --data-binary come to; `None` without either.
+    /// The body of -d and --data-binary; `None` without either.
     fn body(&self) -> Result<Option<Vec<u8>>, ClientError> {
         let mut parts = Vec::new();
         for data in &self.data {
@@ -356,9 +356,9 @@ impl FetchArgs {
             target = target.with_query(&String::from_utf8_lossy(body));
         }
         let mut request = Request::get(target);
-        let mut given = http::HeaderMap::new();
+        let mut fields_set = http::HeaderMap::new();
         if let Some(name) = &self.user_agent {
-            request.set_field(&format!("User-Agent: {name}"), &mut given)?;
+            request.set_field(&format!("User-Agent: {name}"), &mut fields_set)?;
         }
         if let (true, Some(body)) = (sends, body) {
             request.body = body.clone().into();
@@ -367,11 +367,11 @@ impl FetchArgs {
         }
         for field in &self.header {
             match field.strip_prefix('@') {
-                None => request.set_field(field, &mut given)?,
+                None => request.set_field(field, &mut fields_set)?,
                 Some(file) => {
                     let text = read_named(file)?;
                     for line in String::from_utf8_lossy(&text).lines().filter(|l| !l.is_empty()) {
-                        request.set_field(line, &mut given)?;
+                        request.set_field(line, &mut fields_set)?;
                     }
                 }
             }
@@ -379,7 +379,7 @@ impl FetchArgs {
         request.method = match (&self.request, self.head, sends) {
             (Some(name), ..) => name
                 .parse()
-                .map_err(|_| usage(format!("-X {name:?} is no method; use letters such as PUT")))?,
+                .map_err(|_| usage(format!("-X {name:?} is not a method; give one such as PUT")))?,
             (None, true, _) => http::Method::HEAD,
             (None, false, true) => http::Method::POST,
             (None, false, false) => http::Method::GET,
@@ -387,14 +387,14 @@ impl FetchArgs {
         Ok(request)
     }
 
-    fn screen(&self, index: usize, request: &Request) -> Result<Screen, ClientError> {
+    fn output_for(&self, index: usize, request: &Request) -> Result<TransferOutput, ClientError> {
         let path = match self.remote_name {
             true => Some(request.target.file_name().map(PathBuf::from).ok_or_else(|| {
                 ClientError::Write(io::Error::other("-O: the URL names no file; use -o FILE"))
             })?),
             false => self.output.get(index).filter(|path| *path != "-").cloned(),
         };
-        Ok(Screen {
+        Ok(TransferOutput {
             path,
             file: None,
             include: self.include || self.head,
@@ -404,7 +404,7 @@ impl FetchArgs {
     }
 }
 
-/// A file's bytes, or those of standard input for `-`.
+/// Reads a file, or standard input for `-`.
 fn read_named(name: &str) -> Result<Vec<u8>, ClientError> {
     let mut bytes = Vec::new();
     match name {
@@ -420,7 +420,7 @@ fn usage(text: String) -> ClientError {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
@@ -430,10 +430,10 @@ fn after_help() -> String {
         text.push_str(&format!("  {name:<20} {about}\n"));
     }
     text.push_str(
-        "Besides: %header{NAME}, %{header_json}, %{json}, %{stdout}, %{stderr}, %{onerror}.\n\n\
+        "And: %header{NAME}, %{header_json}, %{json}, %{stdout}, %{stderr}, %{onerror}.\n\n\
          Exit codes: 0 done, 2 wrong usage or session jar, 3 malformed URL, 6 name, 7 connect, \
          8 malformed response, 16 HTTP/2, 18 short body, 22 status (-f), 23 write, 28 timeout, \
-         35 TLS, 47 redirections, 52 no answer, 55 send, 56 receive, 60 certificate, 77 --cacert, \
+         35 TLS, 47 redirections, 52 no response, 55 send, 56 receive, 60 certificate, 77 --cacert, \
          95 HTTP/3, 96 QUIC.\n\n\
          Environment: SSLKEYLOGFILE, FIRSTFLIGHT_SESSIONS_PASSPHRASE, XDG_CONFIG_HOME.",
     );

@@ -1,4 +1,4 @@
-//! What `fetch` prints. The server's words are escaped, its body is not.
+//! Where `fetch` writes bodies, heads and messages. Text from the server is escaped, bodies are not.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use firstflight_client::{ClientError, Event, Head, Listener, Output, Report, Template, Verbose};
 use firstflight_units::{printable, printable_bytes};
 
-/// Where body, head and events of one transfer go.
-pub(super) struct Screen {
+/// Writes body, head and events of one transfer.
+pub(super) struct TransferOutput {
     pub(super) path: Option<PathBuf>,
     pub(super) file: Option<File>,
     pub(super) include: bool,
@@ -16,7 +16,7 @@ pub(super) struct Screen {
     pub(super) silent: bool,
 }
 
-impl Screen {
+impl TransferOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(path) = &self.path else { return io::stdout().write_all(bytes) };
         let file = match &mut self.file {
@@ -26,7 +26,7 @@ impl Screen {
         file.write_all(bytes)
     }
 
-    /// Makes the file also where nothing came.
+    /// Creates the file of an empty body, too, and flushes stdout.
     pub(super) fn finish(&mut self, success: bool) -> io::Result<()> {
         if success && self.file.is_none() {
             self.write(b"")?;
@@ -40,7 +40,7 @@ impl Screen {
     }
 }
 
-impl Listener for Screen {
+impl Listener for TransferOutput {
     fn event(&mut self, event: &Event<'_>) {
         match (&mut self.verbose, event) {
             (Some(verbose), event) => verbose.event(event),
@@ -55,7 +55,7 @@ impl Listener for Screen {
         match (self.include, self.path.is_none() && io::stdout().is_terminal()) {
             (false, _) => Ok(()),
             (true, false) => self.write(&head.raw),
-            (true, true) => self.write(shown(&head.raw).as_bytes()),
+            (true, true) => self.write(escaped_head(&head.raw).as_bytes()),
         }
     }
 
@@ -64,21 +64,20 @@ impl Listener for Screen {
     }
 }
 
-/// A head as a terminal may have it: its line ends stay.
-fn shown(head: &[u8]) -> String {
+/// Escapes a head for a terminal, except its line breaks.
+fn escaped_head(head: &[u8]) -> String {
     let mut text = String::new();
     for line in head.split_inclusive(|byte| *byte == b'\n') {
-        let words = line.trim_ascii_end();
-        text.push_str(&printable_bytes(words));
+        text.push_str(&printable_bytes(line.trim_ascii_end()));
         text.push_str(if line.ends_with(b"\n") { "\r\n" } else { "" });
     }
     text
 }
 
-/// Writes what `-w` asks for.
+/// Writes the text of `-w`.
 pub(super) fn write_out(template: Option<&Template>, report: &Report) {
     for piece in template.map(|template| template.render(report)).unwrap_or_default() {
-        // Nobody is left to tell when this fails.
+        // There is nowhere to report an error of these streams.
         let _ = match piece.output {
             Output::Stdout => {
                 io::stdout().write_all(piece.text.as_bytes()).and_then(|()| io::stdout().flush())
@@ -88,8 +87,8 @@ pub(super) fn write_out(template: Option<&Template>, report: &Report) {
     }
 }
 
-/// Says on standard error what went wrong.
-pub(super) fn complain(quiet: bool, error: &ClientError) {
+/// Prints an error to standard error, with its exit code.
+pub(super) fn print_error(quiet: bool, error: &ClientError) {
     if !quiet {
         let text = error.to_string();
         eprintln!("firstflight: ({}) {}", error.exit_code(), printable(&text));
@@ -101,9 +100,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_gets_a_head_without_commands() {
+    fn a_head_on_a_terminal_has_no_control_sequences() {
         assert_eq!(
-            shown(b"HTTP/1.1 200 \xc2\x9b2J\r\nA: \x9bb\tc\nB: d\r\n\r\n"),
+            escaped_head(b"HTTP/1.1 200 \xc2\x9b2J\r\nA: \x9bb\tc\nB: d\r\n\r\n"),
             "HTTP/1.1 200 \\u{9b}2J\r\nA: \\x9bb\\tc\r\nB: d\r\n\r\n"
         );
     }

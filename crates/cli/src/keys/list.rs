@@ -1,4 +1,4 @@
-//! `keys list`: the keys and those who have them, on a terminal or as JSON.
+//! `keys list`: shows the keys and the nodes that have them, as tables or JSON.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::now;
-use super::source::Source;
+use super::source::RingSource;
 
-/// Prints the keys. Exits with 1 if something has to be done.
+/// Prints the keys. The exit code is 1 if something must be done.
 ///
 /// # Errors
-/// If the keys cannot be had.
-pub(super) async fn run(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
+/// If the keys cannot be read.
+pub(super) async fn run(source: &RingSource, as_json: bool) -> anyhow::Result<ExitCode> {
     let ring = source.read().await?;
-    let list = List { ring, nodes: source.nodes().await?, now: now() };
-    let warnings = list.warnings(source.complaints());
+    let list = KeyList { ring, nodes: source.nodes().await?, now: now() };
+    let warnings = list.warnings(source.problems());
     match as_json {
         true => println!("{:#}", list.json(&warnings)),
         false => print!("{}", list.tables()),
@@ -29,16 +29,16 @@ pub(super) async fn run(source: &Source, as_json: bool) -> anyhow::Result<ExitCo
     Ok(ExitCode::from(u8::from(!warnings.is_empty())))
 }
 
-/// What is known at a time.
-struct List {
+/// The keys and nodes at one time.
+struct KeyList {
     ring: Ring,
     nodes: Option<Vec<NodeStatus>>,
     now: UnixTime,
 }
 
-impl List {
+impl KeyList {
     fn tables(&self) -> String {
-        let mut text = grid(&self.key_rows());
+        let mut text = table(&self.key_rows());
         if let Some(nodes) = self.nodes.as_ref().filter(|nodes| !nodes.is_empty()) {
             let mut rows = vec![
                 ["NODE", "ZONE", "SINCE (UTC)", "VERSION", "SEEN", "KEYS"]
@@ -47,7 +47,7 @@ impl List {
             ];
             rows.extend(nodes.iter().map(|node| self.node_row(node)));
             text += "\n";
-            text += &grid(&rows);
+            text += &table(&rows);
         }
         text
     }
@@ -58,17 +58,17 @@ impl List {
             head.extend(["LAST SEALED", "LAST OPENED"]);
         }
         let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
-        for (at, dated) in self.ring.keys().iter().enumerate() {
-            let name = name(dated);
+        for (index, key) in self.ring.keys().iter().enumerate() {
+            let name = key_name(key);
             let mut row = vec![
-                name[..SHORT].to_owned(),
-                state(self.ring.state(at, self.now)).to_owned(),
-                utc(dated.not_before),
-                utc(end(&self.ring, at)),
+                name[..SHORT_NAME_DIGITS].to_owned(),
+                state_name(self.ring.state(index, self.now)).to_owned(),
+                utc(key.not_before),
+                utc(expiry(&self.ring, index)),
             ];
             if self.nodes.is_some() {
-                row.push(self.ago(self.last(&name, |key| key.last_sealed)));
-                row.push(self.ago(self.last(&name, |key| key.last_opened)));
+                row.push(self.ago(self.last_use(&name, |key| key.last_sealed)));
+                row.push(self.ago(self.last_use(&name, |key| key.last_opened)));
             }
             rows.push(row);
         }
@@ -76,17 +76,17 @@ impl List {
     }
 
     fn node_row(&self, node: &NodeStatus) -> Vec<String> {
-        let lacks = self.lacks(node);
-        let keys = match &lacks[..] {
+        let missing_keys = self.missing_keys(node);
+        let keys = match &missing_keys[..] {
             [] => "all".to_owned(),
-            [name] => format!("lacks {}", &name[..SHORT]),
-            _ => format!("lacks {}", lacks.len()),
+            [name] => format!("lacks {}", &name[..SHORT_NAME_DIGITS]),
+            _ => format!("lacks {}", missing_keys.len()),
         };
         vec![
-            cut(&node.node, 24),
-            cut(node.zone.as_deref().unwrap_or("-"), 15),
+            truncated(&node.node, 24),
+            truncated(node.zone.as_deref().unwrap_or("-"), 15),
             utc(UnixTime(node.started)),
-            cut(&node.version, 8),
+            truncated(&node.version, 8),
             self.ago(Some(node.seen_at)),
             keys,
         ]
@@ -94,19 +94,19 @@ impl List {
 
     fn json(&self, warnings: &[String]) -> Value {
         let schedule = self.ring.schedule();
-        let keys = self.ring.keys().iter().enumerate().map(|(at, dated)| {
-            let name = name(dated);
-            let mut key = json!({
+        let keys = self.ring.keys().iter().enumerate().map(|(index, key)| {
+            let name = key_name(key);
+            let mut value = json!({
                 "name": name,
-                "state": self.ring.state(at, self.now),
-                "not_before": dated.not_before.0,
-                "ends": end(&self.ring, at).0,
+                "state": self.ring.state(index, self.now),
+                "not_before": key.not_before.0,
+                "ends": expiry(&self.ring, index).0,
             });
             if self.nodes.is_some() {
-                key["last_sealed"] = json!(self.last(&name, |key| key.last_sealed));
-                key["last_opened"] = json!(self.last(&name, |key| key.last_opened));
+                value["last_sealed"] = json!(self.last_use(&name, |key| key.last_sealed));
+                value["last_opened"] = json!(self.last_use(&name, |key| key.last_opened));
             }
-            key
+            value
         });
         let mut list = json!({
             "now": self.now.0,
@@ -120,7 +120,7 @@ impl List {
                 .iter()
                 .map(|node| {
                     let mut value = json!(node);
-                    value["lacks"] = json!(self.lacks(node));
+                    value["lacks"] = json!(self.missing_keys(node));
                     value
                 })
                 .collect();
@@ -128,52 +128,53 @@ impl List {
         list
     }
 
-    /// What has to be done.
-    fn warnings(&self, complaints: Vec<String>) -> Vec<String> {
-        let mut warnings = complaints;
+    /// What must be done.
+    fn warnings(&self, problems: Vec<String>) -> Vec<String> {
+        let mut warnings = problems;
         warnings.extend(self.ring.warnings(self.now).iter().map(ToString::to_string));
         for node in self.nodes.iter().flatten() {
-            let lacks = self.lacks(node);
-            if !lacks.is_empty() {
+            let missing_keys = self.missing_keys(node);
+            if !missing_keys.is_empty() {
                 warnings.push(format!(
-                    "node {} lacks {} of the keys; look into its log",
+                    "node {} lacks {} of the keys; see its log",
                     node.node,
-                    lacks.len()
+                    missing_keys.len()
                 ));
             }
         }
         warnings
     }
 
-    /// The keys in use that a node has not, by what it last said of itself.
-    fn lacks(&self, node: &NodeStatus) -> Vec<String> {
+    /// The keys in use that a node had not read when it last reported.
+    fn missing_keys(&self, node: &NodeStatus) -> Vec<String> {
         let keys = self.ring.keys().iter().enumerate();
-        keys.filter(|(at, _)| self.ring.state(*at, self.now) != KeyState::Dead)
-            .filter(|(_, dated)| node.seen_at >= self.drawn(dated).after(TO_READ_IT).0)
-            .map(|(_, dated)| name(dated))
+        keys.filter(|(index, _)| self.ring.state(*index, self.now) != KeyState::Dead)
+            .filter(|(_, key)| node.seen_at >= self.created_at(key).after(KEY_READ_DELAY).0)
+            .map(|(_, key)| key_name(key))
             .filter(|name| node.keys.iter().all(|key| key.name != *name))
             .collect()
     }
 
-    /// When a key came into the store, as far as its time tells: a period's key a period ahead, one
-    /// that somebody wanted as late as may be. That replaces the next period's key as well.
-    fn drawn(&self, dated: &DatedKey) -> UnixTime {
+    /// The latest time at which a key can have been put into the store: a scheduled key one period
+    /// before it is used, one of `keys rotate` as late as nodes can read it. `keys rotate` also
+    /// replaces the next scheduled key.
+    fn created_at(&self, key: &DatedKey) -> UnixTime {
         let rotation = self.ring.schedule().rotation().as_secs();
-        let of_period = |dated: &DatedKey| dated.not_before.0.is_multiple_of(rotation);
-        let before = |dated: &DatedKey, ahead| dated.not_before.0.saturating_sub(ahead);
-        let wanted = self.ring.keys().iter().filter(|other| !of_period(other));
-        let last_wanted = wanted.map(|other| before(other, SharedKeys::SPREAD.as_secs())).max();
-        let own = if of_period(dated) { before(dated, rotation) } else { 0 };
-        UnixTime(own.max(last_wanted.unwrap_or_default()))
+        let is_scheduled = |key: &DatedKey| key.not_before.0.is_multiple_of(rotation);
+        let before = |key: &DatedKey, lead| key.not_before.0.saturating_sub(lead);
+        let forced = self.ring.keys().iter().filter(|other| !is_scheduled(other));
+        let last_forced = forced.map(|other| before(other, SharedKeys::SPREAD.as_secs())).max();
+        let scheduled = if is_scheduled(key) { before(key, rotation) } else { 0 };
+        UnixTime(scheduled.max(last_forced.unwrap_or_default()))
     }
 
-    /// When any of the nodes last did something with the key of this name.
-    fn last(&self, name: &str, when: fn(&KeyStatus) -> Option<u64>) -> Option<u64> {
+    /// When any node last used the key of this name.
+    fn last_use(&self, name: &str, when: fn(&KeyStatus) -> Option<u64>) -> Option<u64> {
         let nodes = self.nodes.iter().flatten();
         nodes.flat_map(|node| &node.keys).filter(|key| key.name == name).filter_map(when).max()
     }
 
-    /// How long ago, in a word or two. Clocks of others may be ahead.
+    /// How long ago, rounded. Clocks of other nodes may be ahead.
     fn ago(&self, time: Option<u64>) -> String {
         let Some(time) = time else { return "never".to_owned() };
         match self.now.0.saturating_sub(time) {
@@ -185,11 +186,11 @@ impl List {
     }
 }
 
-fn name(dated: &DatedKey) -> String {
-    dated.key.name().iter().map(|byte| format!("{byte:02x}")).collect()
+fn key_name(key: &DatedKey) -> String {
+    key.key.name().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn state(state: KeyState) -> &'static str {
+fn state_name(state: KeyState) -> &'static str {
     match state {
         KeyState::Dead => "dead",
         KeyState::Previous => "previous",
@@ -198,11 +199,11 @@ fn state(state: KeyState) -> &'static str {
     }
 }
 
-/// When the key's last ticket is dead: a lifetime after its successor came, or is to come.
-fn end(ring: &Ring, at: usize) -> UnixTime {
-    let successor = match ring.keys().get(at + 1) {
+/// When the key's last ticket expires: one ticket lifetime after the key's successor takes over.
+fn expiry(ring: &Ring, index: usize) -> UnixTime {
+    let successor = match ring.keys().get(index + 1) {
         Some(next) => next.not_before,
-        None => ring.keys()[at].not_before.after(ring.schedule().rotation()),
+        None => ring.keys()[index].not_before.after(ring.schedule().rotation()),
     };
     successor.after(ring.schedule().lifetime())
 }
@@ -212,8 +213,8 @@ fn utc(time: UnixTime) -> String {
     time.map_or_else(|| "-".to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-/// Rows as lines, each column as wide as its widest field and two spaces apart.
-fn grid(rows: &[Vec<String>]) -> String {
+/// Aligns columns, two spaces apart.
+fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
         let fields = rows.iter().filter_map(|row| row.get(column));
@@ -229,19 +230,19 @@ fn grid(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A text of at most so many characters; what is left out shows as an ellipsis.
-fn cut(text: &str, most: usize) -> String {
-    match text.chars().count() > most {
-        true => text.chars().take(most - 1).chain(['…']).collect(),
+/// Shortens a text to `max` characters, with an ellipsis.
+fn truncated(text: &str, max: usize) -> String {
+    match text.chars().count() > max {
+        true => text.chars().read_for_use(max - 1).chain(['…']).collect(),
         false => text.to_owned(),
     }
 }
 
-/// How long a node takes to read a new key, at the most.
-const TO_READ_IT: Duration = Duration::from_secs(3);
+/// The longest time that a node takes to read a new key.
+const KEY_READ_DELAY: Duration = Duration::from_secs(3);
 
-/// How many of a name's 32 digits are shown in a table.
-const SHORT: usize = 8;
+/// How many of a name's 32 hexadecimal digits a table shows.
+const SHORT_NAME_DIGITS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -250,17 +251,17 @@ mod tests {
     use super::*;
 
     /// Keys 1 to 4; key n has the time 100 n.
-    fn list(now: u64, nodes: Option<Vec<NodeStatus>>) -> List {
+    fn list(now: u64, nodes: Option<Vec<NodeStatus>>) -> KeyList {
         let key = |n: u8| DatedKey {
             key: TicketKey::new([n; 16], [n; 32]),
             not_before: UnixTime(100 * u64::from(n)),
         };
         let schedule = Schedule::new(Duration::from_secs(100), Duration::from_secs(100)).unwrap();
         let ring = Ring::new((1..=4).map(key).collect(), schedule).unwrap();
-        List { ring, nodes, now: UnixTime(now) }
+        KeyList { ring, nodes, now: UnixTime(now) }
     }
 
-    /// A node that has these keys, and has used each at the given times.
+    /// A node that has these keys and last sealed and opened with each at the given times.
     fn node(name: &str, keys: &[(u8, Option<u64>, Option<u64>)]) -> NodeStatus {
         let status = |(n, last_sealed, last_opened): &(u8, _, _)| KeyStatus {
             name: format!("{n:02x}").repeat(16),
@@ -300,7 +301,7 @@ KEY       STATE     SEALS FROM (UTC)     OPENS UNTIL (UTC)
     }
 
     #[test]
-    fn nodes_tell_what_they_have_and_when_they_used_it() {
+    fn nodes_are_listed_with_their_keys_and_last_uses() {
         let list = list(350, two_nodes());
         let expected = "\
 KEY       STATE     SEALS FROM (UTC)     OPENS UNTIL (UTC)    LAST SEALED  LAST OPENED
@@ -314,29 +315,33 @@ a                         eu-west  1970-01-01 00:00:01  0.1.0    5 s ago  all
 bbbbbbbbbbbbbbbbbbbbbbb…  eu-west  1970-01-01 00:00:01  0.1.0    5 s ago  lacks 04040404
 ";
         assert_eq!(list.tables(), expected);
-        let warnings = list.warnings(vec!["a record is foreign".to_owned()]);
+        let warnings = list.warnings(vec!["a record is malformed".to_owned()]);
         assert_eq!(warnings.len(), 2);
         assert!(warnings[1].contains("bbb lacks 1 of the keys"), "{warnings:?}");
     }
 
-    /// A key that has just come is not missed by a node that has not spoken since.
+    /// A new key is not missing on a node that has not reported since it was created.
     #[test]
-    fn a_node_is_not_asked_for_a_key_before_it_can_have_it() {
+    fn a_key_is_not_missing_before_the_node_can_have_read_it() {
         let list = list(350, two_nodes());
-        let lacks = |seen_at, drawn| {
+        let missing_keys = |seen_at, created_at| {
             let mut node = node("a", &[(2, None, None), (3, None, None)]);
             node.seen_at = seen_at;
-            let mut list = List { ring: list.ring.clone(), nodes: None, now: UnixTime(350) };
-            if let Some(at) = drawn {
+            let mut list = KeyList { ring: list.ring.clone(), nodes: None, now: UnixTime(350) };
+            if let Some(at) = created_at {
                 let mut keys = list.ring.keys().to_vec();
                 keys[3].not_before = UnixTime(at);
                 list.ring = Ring::new(keys, list.ring.schedule()).unwrap();
             }
-            list.lacks(&node).len()
+            list.missing_keys(&node).len()
         };
-        assert_eq!((lacks(302, None), lacks(303, None)), (0, 1), "a period ahead, from 300 on");
         assert_eq!(
-            (lacks(348, Some(361)), lacks(349, Some(361))),
+            (missing_keys(302, None), missing_keys(303, None)),
+            (0, 1),
+            "a period ahead, from 300 on"
+        );
+        assert_eq!(
+            (missing_keys(348, Some(361)), missing_keys(349, Some(361))),
             (0, 1),
             "15 s ahead, from 346 on"
         );
@@ -354,7 +359,7 @@ bbbbbbbbbbbbbbbbbbbbbbb…  eu-west  1970-01-01 00:00:01  0.1.0    5 s ago  lack
     }
 
     #[test]
-    fn json_has_the_same_and_no_secret() {
+    fn json_has_the_same_facts_and_no_secret() {
         let list = list(450, two_nodes());
         let value = list.json(&list.warnings(Vec::new()));
         assert_eq!(value["keys"][3]["state"], "current");
@@ -366,14 +371,14 @@ bbbbbbbbbbbbbbbbbbbbbbb…  eu-west  1970-01-01 00:00:01  0.1.0    5 s ago  lack
     }
 
     #[test]
-    fn columns_line_up_and_end_without_spaces() {
+    fn columns_are_aligned_without_trailing_spaces() {
         let row = |fields: &[&str]| fields.iter().map(|field| (*field).to_owned()).collect();
         let rows: Vec<Vec<String>> = vec![row(&["A", "LONG", "C"]), row(&["ännchen", "b", ""])];
-        assert_eq!(grid(&rows), "A        LONG  C\nännchen  b\n");
+        assert_eq!(table(&rows), "A        LONG  C\nännchen  b\n");
     }
 
     #[test]
-    fn what_is_cut_shows_it() {
-        assert_eq!((cut("abcd", 4), cut("abcde", 4)), ("abcd".into(), "abc…".into()));
+    fn a_shortened_text_ends_with_an_ellipsis() {
+        assert_eq!((truncated("abcd", 4), truncated("abcde", 4)), ("abcd".into(), "abc…".into()));
     }
 }

@@ -1,4 +1,4 @@
-//! `firstflight keys`: ticket keys that several servers share, ours and those of other makes.
+//! `firstflight keys`: ticket keys that several servers share, also with nginx, HAProxy and Envoy.
 
 mod list;
 mod source;
@@ -114,9 +114,8 @@ impl TargetArgs {
 }
 
 impl KeysArgs {
-    /// Whether the command says what it has to say and ends. Then it need not tell how it went
-    /// about it.
-    pub(crate) fn answers_at_once(&self) -> bool {
+    /// Whether the command prints its result and exits. Its progress is not logged then.
+    pub(crate) fn runs_once(&self) -> bool {
         !matches!(self.command, KeysCommand::Watch { .. })
     }
 }
@@ -135,20 +134,20 @@ async fn run_command(command: KeysCommand) -> anyhow::Result<ExitCode> {
             let schedule = Schedule::new(hours(rotation), hours(lifetime))?;
             KeyFile::new(&file).write_new(schedule, now())?;
             println!(
-                "{} holds new ticket keys; give it to each server by --ticket-keys",
+                "created {} with new ticket keys; give it to each server with --ticket-keys",
                 file.display()
             );
         }
         KeysCommand::Rotate { source } => println!("{}", source.open()?.rotate().await?),
         KeysCommand::List { source, json } => return list::run(&source.open()?, json).await,
         KeysCommand::Export { source, target } => {
-            let ring = source.open()?.take().await?;
+            let ring = source.open()?.read_for_use().await?;
             let target = target.target();
-            let said = match target.write(&ring, now())? {
-                true => "holds the keys as they are now",
-                false => "held the keys as they are already",
+            let state = match target.write(&ring, now())? {
+                true => "now has the current keys",
+                false => "already had the current keys",
             };
-            println!("{} {said}", target.path().display());
+            println!("{} {state}", target.path().display());
         }
         KeysCommand::Watch { source, target, exec } => {
             return watch::run(&source.open()?, &target.target(), exec).await;
@@ -156,12 +155,12 @@ async fn run_command(command: KeysCommand) -> anyhow::Result<ExitCode> {
         KeysCommand::NewEncryption { file } => {
             let id = KeyEncryption::write_new(&file)?;
             let file = file.display();
-            println!("{file} holds a new key-encryption key, {id}; give the file to each node");
+            println!("created {file} with key-encryption key {id}; copy it to each node");
         }
         KeysCommand::RotateEncryption { file } => {
             let id = KeyEncryption::rotate(&file)?;
             let file = file.display();
-            println!("{file} begins with a new key-encryption key, {id}; give it to each node");
+            println!("added key-encryption key {id} to {file}; copy it to each node");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! Where the keys come from.
+//! The source of ticket keys: a key file or a store.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,86 +25,90 @@ pub(super) struct SourceArgs {
     config: Option<PathBuf>,
 }
 
-/// A place where keys are.
-pub(super) enum Source {
-    /// A file.
+/// Reads and rotates a ticket ring.
+pub(super) enum RingSource {
+    /// A key file.
     File(KeyFile),
-    /// A store, by the configuration file that names it.
+    /// A store, with the configuration file that names it.
     Store(PathBuf, SharedRing),
 }
 
 impl SourceArgs {
-    /// Has to be called inside a runtime, in which a store is spoken to.
-    pub(super) fn open(self) -> anyhow::Result<Source> {
+    /// Opens the source. Call this in a tokio runtime, which the store's connections use.
+    pub(super) fn open(self) -> anyhow::Result<RingSource> {
         if let Some(file) = self.file {
-            return Ok(Source::File(KeyFile::new(file)));
+            return Ok(RingSource::File(KeyFile::new(file)));
         }
         let path = self.config.unwrap_or_default();
         let config = ServerConfig::read(&path).map_err(|error| anyhow::anyhow!("{error}"))?;
         match (config.tickets.keys, config.store) {
-            (KeySource::File(file), _) => Ok(Source::File(KeyFile::new(file))),
+            (KeySource::File(file), _) => Ok(RingSource::File(KeyFile::new(file))),
             (KeySource::Store { key_encryption, schedule }, Some(store)) => {
-                Ok(Source::Store(path, shared(store, &key_encryption, schedule)?))
+                Ok(RingSource::Store(path, shared_ring(store, &key_encryption, schedule)?))
             }
             _ => anyhow::bail!(
-                "{}: each process has ticket keys of its own; set keys to \"file\" or \"store\" in \
-                 [tickets]",
+                "{}: each process generates its own ticket keys; set keys to \"file\" or \"store\" \
+                 in [tickets]",
                 path.display()
             ),
         }
     }
 }
 
-fn shared(
+fn shared_ring(
     mut store: StoreConfig,
     key_encryption: &Path,
     schedule: Schedule,
 ) -> anyhow::Result<SharedRing> {
-    // No handshake waits here.
+    // One connection is enough, as no handshake waits for it.
     store.connections = 1;
     let store = Store::open(store, SteadyClock::unix_micros)?;
     Ok(SharedRing::new(store, KeyEncryption::open(key_encryption)?, schedule))
 }
 
-impl Source {
-    /// The ring as it is.
+impl RingSource {
+    /// Reads the ring without changing it.
     pub(super) async fn read(&self) -> anyhow::Result<Ring> {
         match self {
             Self::File(file) => Ok(file.read()?),
-            Self::Store(_, ring) => Ok(patiently(async || ring.read(now()).await).await?),
-        }
-    }
-
-    /// The ring as it is, for use: a store that lacks a key gets it.
-    pub(super) async fn take(&self) -> anyhow::Result<Ring> {
-        match self {
-            Self::File(file) => Ok(file.read()?),
-            Self::Store(_, ring) => Ok(patiently(async || ring.refresh(now()).await).await?),
-        }
-    }
-
-    /// The same, once more. A store that does not answer soon is an error.
-    pub(super) async fn look_again(&self) -> anyhow::Result<Ring> {
-        match self {
-            Self::File(file) => Ok(file.read()?),
             Self::Store(_, ring) => {
-                let looked = timeout(SOON, ring.refresh(now())).await;
-                Ok(looked.context("ticket keys: the store does not answer")??)
+                Ok(retry_until_available(async || ring.read(now()).await).await?)
             }
         }
     }
 
-    /// Puts another key into use. What there is to say of it.
+    /// Reads the ring, and adds keys that the store lacks.
+    pub(super) async fn read_for_use(&self) -> anyhow::Result<Ring> {
+        match self {
+            Self::File(file) => Ok(file.read()?),
+            Self::Store(_, ring) => {
+                Ok(retry_until_available(async || ring.refresh(now()).await).await?)
+            }
+        }
+    }
+
+    /// The same with one attempt and a short timeout, to be called once a second.
+    pub(super) async fn refresh(&self) -> anyhow::Result<Ring> {
+        match self {
+            Self::File(file) => Ok(file.read()?),
+            Self::Store(_, ring) => {
+                let refreshed = timeout(REFRESH_TIMEOUT, ring.refresh(now())).await;
+                Ok(refreshed.context("ticket keys: the store does not respond")??)
+            }
+        }
+    }
+
+    /// Makes another key current. Returns a message for the user.
     pub(super) async fn rotate(&self) -> anyhow::Result<String> {
         match self {
             Self::File(file) => {
                 file.rotate(now())?;
-                Ok(format!("{self} is rotated; servers take it up within a second"))
+                Ok(format!("rotated {self}; servers read it within a second"))
             }
             Self::Store(_, ring) => {
-                // Asked first, so that it is there; but put in once only, as a response may be
-                // lost.
-                let before = match patiently(async || ring.read(now()).await).await {
+                // Reading can be retried. Rotating is not, because its response may be lost after
+                // the store was changed.
+                let before = match retry_until_available(async || ring.read(now()).await).await {
                     Ok(before) => Some(before),
                     Err(SharedRingError::Empty) => None,
                     Err(error) => return Err(error.into()),
@@ -112,15 +116,15 @@ impl Source {
                 let after = ring.rotate(now()).await?;
                 let known = before.as_ref().map_or(&[][..], Ring::keys);
                 let is_known = |key: &DatedKey| known.iter().any(|other| other.key == key.key);
-                let fresh = after.keys().iter().filter(|key| !is_known(key));
-                let at = fresh.map(|key| key.not_before.0).min().unwrap_or_default();
+                let new_keys = after.keys().iter().filter(|key| !is_known(key));
+                let at = new_keys.map(|key| key.not_before.0).min().unwrap_or_default();
                 let soon = at.saturating_sub(now().0);
-                Ok(format!("a new key is in the store; servers seal under it in {soon} s"))
+                Ok(format!("added a new key to the store; servers seal with it in {soon} s"))
             }
         }
     }
 
-    /// The nodes that say that they use the keys; `None`: nobody says such things of a file.
+    /// The nodes that report using the keys. Returns `None` for a file, which has no reports.
     pub(super) async fn nodes(&self) -> anyhow::Result<Option<Vec<NodeStatus>>> {
         match self {
             Self::File(_) => Ok(None),
@@ -128,8 +132,8 @@ impl Source {
         }
     }
 
-    /// What is wrong with some of the keys, each told once.
-    pub(super) fn complaints(&self) -> Vec<String> {
+    /// New problems with keys in the store. Each is returned once.
+    pub(super) fn problems(&self) -> Vec<String> {
         match self {
             Self::File(_) => Vec::new(),
             Self::Store(_, ring) => ring.take_warnings().iter().map(ToString::to_string).collect(),
@@ -137,7 +141,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for RingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(file) => file.path().display().fmt(f),
@@ -146,22 +150,22 @@ impl fmt::Display for Source {
     }
 }
 
-/// Asks again for a while as long as the store does not answer: its connections have only started.
-async fn patiently<F>(ask: F) -> Result<Ring, SharedRingError>
+/// Retries while the store does not respond, because its connections are still being opened.
+async fn retry_until_available<F>(request: F) -> Result<Ring, SharedRingError>
 where
     F: AsyncFn() -> Result<Ring, SharedRingError>,
 {
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
-        match timeout(STORE_TIMEOUT, ask()).await {
-            Ok(Err(SharedRingError::Store(_))) if began.elapsed() < STORE_TIMEOUT => {
+        match timeout(STORE_TIMEOUT, request()).await {
+            Ok(Err(SharedRingError::Store(_))) if started.elapsed() < STORE_TIMEOUT => {
                 sleep(Duration::from_millis(50)).await;
             }
-            Ok(response) => return response,
-            Err(_) => return Err(StoreError::Absent("it is silent".to_owned()).into()),
+            Ok(result) => return result,
+            Err(_) => return Err(StoreError::Absent("no response".to_owned()).into()),
         }
     }
 }
 
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
-const SOON: Duration = Duration::from_millis(900);
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(900);

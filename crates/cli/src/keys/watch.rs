@@ -1,4 +1,4 @@
-//! `keys watch`: keeps another server's files as the ring is.
+//! `keys watch`: writes another server's key files whenever the ring changes.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use super::now;
-use super::source::Source;
+use super::source::RingSource;
 
-/// Writes the ring at once and whenever it changes, until SIGTERM or SIGINT.
+/// Writes the ring at the start and whenever it changes, until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If the keys cannot be had or written at the start. Later both are tried again each second.
+/// If the keys cannot be read or written at the start. Later both are retried each second.
 pub(super) async fn run(
-    source: &Source,
+    source: &RingSource,
     target: &Target,
     exec: Option<String>,
 ) -> anyhow::Result<ExitCode> {
@@ -27,116 +27,120 @@ pub(super) async fn run(
     tokio::select! {
         _ = terminate.recv() => Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
-        error = keep_up(source, target, exec) => Err(error),
+        error = export_until_error(source, target, exec) => Err(error),
     }
 }
 
-/// Ends only where it could not start.
-async fn keep_up(source: &Source, target: &Target, exec: Option<String>) -> anyhow::Error {
-    let mut watch = match KeyExporter::start(source, target, exec).await {
-        Ok(watch) => watch,
+/// Exports keys. Returns only if it cannot start.
+async fn export_until_error(
+    source: &RingSource,
+    target: &Target,
+    exec: Option<String>,
+) -> anyhow::Error {
+    let mut exporter = match KeyExporter::start(source, target, exec).await {
+        Ok(exporter) => exporter,
         Err(error) => return error,
     };
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        watch.tick().await;
+        exporter.tick().await;
     }
 }
 
 struct KeyExporter<'a> {
-    source: &'a Source,
+    source: &'a RingSource,
     target: &'a Target,
-    /// The last ring that could be had: time goes on without its source.
+    /// The last ring that could be read. Its keys change state with time, also without the source.
     ring: Ring,
-    runner: Option<Runner>,
-    /// What was last complained of, so that each complaint is logged once.
-    complaint: String,
+    change_command: Option<ChangeCommand>,
+    /// The last logged problem, so that each is logged once.
+    last_problem: String,
 }
 
 impl<'a> KeyExporter<'a> {
-    /// The server may have read anything before, so the command is due at the start.
+    /// Requests a first run of the command, as the other server may have read outdated keys.
     async fn start(
-        source: &'a Source,
+        source: &'a RingSource,
         target: &'a Target,
         exec: Option<String>,
     ) -> anyhow::Result<Self> {
-        let ring = source.take().await?;
+        let ring = source.read_for_use().await?;
         target.write(&ring, now())?;
-        info!("{} holds the keys as they are in {source}", target.path().display());
-        let runner = exec.map(Runner::due);
-        Ok(Self { source, target, ring, runner, complaint: String::new() })
+        info!("{} has the keys of {source}", target.path().display());
+        let change_command = exec.map(ChangeCommand::new);
+        Ok(Self { source, target, ring, change_command, last_problem: String::new() })
     }
 
     async fn tick(&mut self) {
-        let mut complaints = Vec::new();
-        match self.source.look_again().await {
+        let mut problems = Vec::new();
+        match self.source.refresh().await {
             Ok(ring) => self.ring = ring,
-            Err(error) => complaints.push(format!("{error:#}")),
+            Err(error) => problems.push(format!("{error:#}")),
         }
         match self.target.write(&self.ring, now()) {
             Ok(false) => {}
             Ok(true) => {
-                info!("{} is written, as the keys have changed", self.target.path().display());
-                if let Some(runner) = &mut self.runner {
-                    runner.want();
+                info!("the keys have changed; wrote {}", self.target.path().display());
+                if let Some(change_command) = &mut self.change_command {
+                    change_command.request_run();
                 }
             }
-            Err(error) => complaints.push(error.to_string()),
+            Err(error) => problems.push(error.to_string()),
         }
-        if let Some(runner) = &mut self.runner {
-            runner.step(Instant::now());
+        if let Some(change_command) = &mut self.change_command {
+            change_command.poll(Instant::now());
         }
-        complaints.extend(self.ring.warnings(now()).first().map(ToString::to_string));
-        self.complain(&complaints.join("; "));
-        for complaint in self.source.complaints() {
-            warn!("{complaint}");
+        problems.extend(self.ring.warnings(now()).first().map(ToString::to_string));
+        self.log_problem(&problems.join("; "));
+        for problem in self.source.problems() {
+            warn!("{problem}");
         }
     }
 
-    /// Logs what is news. Numbers in it change with the time and make no news.
-    fn complain(&mut self, text: &str) {
-        let news = text.replace(|c: char| c.is_ascii_digit(), "");
-        if !news.is_empty() && self.complaint != news {
+    /// Logs a problem unless it was logged last. Numbers in it, such as times, are ignored.
+    fn log_problem(&mut self, text: &str) {
+        let text_without_numbers = text.replace(|c: char| c.is_ascii_digit(), "");
+        if !text_without_numbers.is_empty() && self.last_problem != text_without_numbers {
             warn!("{text}");
         }
-        self.complaint = news;
+        self.last_problem = text_without_numbers;
     }
 }
 
-/// Runs a command when it is wanted.
-struct Runner {
+/// Runs a shell command after changes: once for each, again if it fails, and never concurrently.
+struct ChangeCommand {
     command: String,
-    wanted: bool,
-    /// The run that goes on, since when, and whether it was said that it takes long.
+    run_requested: bool,
+    /// The running process, its start, and whether a warning about its duration was logged.
     running: Option<(Child, Instant, bool)>,
     failures: u32,
-    /// Not before, after a failure.
+    /// The earliest time of the next run, after a failure.
     not_before: Option<Instant>,
 }
 
-impl Runner {
-    /// A command that is wanted at once.
-    fn due(command: String) -> Self {
-        Self { command, wanted: true, running: None, failures: 0, not_before: None }
+impl ChangeCommand {
+    /// A command that runs at the first [`poll`](Self::poll).
+    fn new(command: String) -> Self {
+        Self { command, run_requested: true, running: None, failures: 0, not_before: None }
     }
 
-    /// Something has changed: a run that goes on may have missed it.
-    fn want(&mut self) {
-        self.wanted = true;
+    /// Requests a run after a change, which a current run may have missed.
+    fn request_run(&mut self) {
+        self.run_requested = true;
         self.failures = 0;
         self.not_before = None;
     }
 
-    /// Looks after the run that goes on, and starts one that is wanted. Call it once a second.
-    fn step(&mut self, now: Instant) {
-        if let Some((child, since, said)) = &mut self.running {
+    /// Checks the current run, and starts a requested one. Call this once a second.
+    fn poll(&mut self, now: Instant) {
+        if let Some((child, since, warned)) = &mut self.running {
             match child.try_wait() {
                 Ok(None) => {
-                    if !*said && now - *since > LONG {
-                        warn!("`{}` has not ended yet; the next run waits for it", self.command);
-                        *said = true;
+                    if !*warned && now - *since > MAX_RETRY_DELAY {
+                        warn!("`{}` is still running; the next run waits for it", self.command);
+                        *warned = true;
                     }
                     return;
                 }
@@ -146,13 +150,13 @@ impl Runner {
             }
             self.running = None;
         }
-        if self.wanted && self.not_before.is_none_or(|time| time <= now) {
+        if self.run_requested && self.not_before.is_none_or(|time| time <= now) {
             self.start(now);
         }
     }
 
     fn start(&mut self, now: Instant) {
-        self.wanted = false;
+        self.run_requested = false;
         let mut command = Command::new("sh");
         match command.arg("-c").arg(&self.command).stdin(Stdio::null()).spawn() {
             Ok(child) => self.running = Some((child, now, false)),
@@ -161,29 +165,29 @@ impl Runner {
     }
 
     fn succeeded(&mut self) {
-        info!("`{}` has run", self.command);
+        info!("`{}` succeeded", self.command);
         self.failures = 0;
     }
 
-    fn failed(&mut self, now: Instant, how: &str) {
-        let wait = pause(self.failures);
+    fn failed(&mut self, now: Instant, cause: &str) {
+        let wait = retry_delay(self.failures);
         self.failures = self.failures.saturating_add(1);
-        if self.wanted {
-            warn!("`{}` failed: {how}; it runs again, as the keys have changed", self.command);
+        if self.run_requested {
+            warn!("`{}` failed: {cause}; running it again, as the keys have changed", self.command);
             return;
         }
-        self.wanted = true;
+        self.run_requested = true;
         self.not_before = Some(now + wait);
-        warn!("`{}` failed: {how}; it is tried again in {} s", self.command, wait.as_secs());
+        warn!("`{}` failed: {cause}; retrying in {} s", self.command, wait.as_secs());
     }
 }
 
-/// 1 s, then twice as long each time, up to a minute.
-fn pause(failures: u32) -> Duration {
-    Duration::from_secs(1 << failures.min(6)).min(LONG)
+/// 1 s, doubled at each failure, up to [`MAX_RETRY_DELAY`].
+fn retry_delay(failures: u32) -> Duration {
+    Duration::from_secs(1 << failures.min(6)).min(MAX_RETRY_DELAY)
 }
 
-const LONG: Duration = Duration::from_secs(60);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -191,50 +195,54 @@ mod tests {
 
     use super::*;
 
-    /// Steps through one run; when it was looked at last, and how often the command has run.
-    fn one_run(runner: &mut Runner, now: Instant, log: &std::path::Path) -> usize {
-        runner.step(now);
-        while runner.running.is_some() {
+    /// Polls until the current run has ended. Returns how often the command has run so far.
+    fn run_to_end(command: &mut ChangeCommand, now: Instant, log: &std::path::Path) -> usize {
+        command.poll(now);
+        while command.running.is_some() {
             thread::sleep(Duration::from_millis(2));
-            let wanted = std::mem::take(&mut runner.wanted);
-            runner.step(now);
-            runner.wanted |= wanted;
+            let run_requested = std::mem::take(&mut command.run_requested);
+            command.poll(now);
+            command.run_requested |= run_requested;
         }
         std::fs::read_to_string(log).unwrap_or_default().lines().count()
     }
 
     #[test]
-    fn once_a_change_and_again_after_a_failure() {
+    fn the_command_runs_once_per_change_and_again_after_a_failure() {
         let dir = tempfile::tempdir().unwrap();
         let (log, ok) = (dir.path().join("log"), dir.path().join("ok"));
-        let command = format!("echo >> {}; test -e {}", log.display(), ok.display());
-        let (mut runner, began) = (Runner::due(command), Instant::now());
-        assert_eq!(one_run(&mut runner, began, &log), 1);
-        assert_eq!(one_run(&mut runner, began, &log), 1, "it failed, and waits a second");
+        let shell_command = format!("echo >> {}; test -e {}", log.display(), ok.display());
+        let (mut command, started) = (ChangeCommand::new(shell_command), Instant::now());
+        assert_eq!(run_to_end(&mut command, started, &log), 1);
+        assert_eq!(run_to_end(&mut command, started, &log), 1, "it failed, and waits a second");
         std::fs::write(&ok, "").unwrap();
-        let later = began + Duration::from_secs(1);
-        assert_eq!(one_run(&mut runner, later, &log), 2);
-        assert_eq!(one_run(&mut runner, later + LONG, &log), 2, "nothing has changed");
-        runner.want();
-        assert_eq!(one_run(&mut runner, later + LONG, &log), 3);
+        let later = started + Duration::from_secs(1);
+        assert_eq!(run_to_end(&mut command, later, &log), 2);
+        assert_eq!(
+            run_to_end(&mut command, later + MAX_RETRY_DELAY, &log),
+            2,
+            "nothing has changed"
+        );
+        command.request_run();
+        assert_eq!(run_to_end(&mut command, later + MAX_RETRY_DELAY, &log), 3);
     }
 
     #[test]
-    fn a_change_while_it_runs_is_not_missed() {
+    fn a_change_during_a_run_causes_another_run() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        let mut runner = Runner::due(format!("echo >> {}", log.display()));
+        let mut command = ChangeCommand::new(format!("echo >> {}", log.display()));
         let now = Instant::now();
-        runner.step(now);
-        runner.want();
-        assert!(runner.running.is_some());
-        one_run(&mut runner, now, &log);
-        assert_eq!(one_run(&mut runner, now, &log), 2);
+        command.poll(now);
+        command.request_run();
+        assert!(command.running.is_some());
+        run_to_end(&mut command, now, &log);
+        assert_eq!(run_to_end(&mut command, now, &log), 2);
     }
 
     #[test]
-    fn pauses_grow_to_a_minute() {
-        let seconds: Vec<_> = (0..9).map(|failures| pause(failures).as_secs()).collect();
+    fn retry_delays_grow_to_a_minute() {
+        let seconds: Vec<_> = (0..9).map(|failures| retry_delay(failures).as_secs()).collect();
         assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
     }
 }

@@ -5,17 +5,17 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_browser::{BrowserKind, Installed};
+use firstflight_browser::{Installed, BrowserKind};
 use firstflight_emulator::Profile;
 use firstflight_lab::{HttpVersion, ServerKind, VisitPage, VisitSet, VisitsConfig};
 
 use super::select::{profiles, servers};
-use super::{LabArgs, NAME, Scratch};
+use super::{LabArgs, NAME, RunDirectory};
 use crate::axes::{command_line, seed_from_clock};
-use crate::progress::Show;
+use crate::progress::ProgressDisplay;
 use crate::results;
 
-/// Flags for visits of browsers.
+/// Flags for visits by browsers.
 #[derive(Args)]
 #[command(next_help_heading = "Browsers")]
 pub(crate) struct BrowserArgs {
@@ -45,7 +45,7 @@ pub(crate) struct BrowserArgs {
     visits: Option<u32>,
 
     /// Browsers that run at the same time, each on its own networks.
-    #[arg(long, value_name = "N", requires = "browser", default_value_t = LANES,
+    #[arg(long, value_name = "N", requires = "browser", default_value_t = DEFAULT_LANES,
         value_parser = clap::value_parser!(u32).range(1..=16))]
     lanes: u32,
 
@@ -55,21 +55,21 @@ pub(crate) struct BrowserArgs {
 }
 
 /// Browsers at a time, by default.
-const LANES: u32 = 4;
+const DEFAULT_LANES: u32 = 4;
 
 impl BrowserArgs {
     /// The browsers by name or path.
-    pub(super) fn named(&self) -> &[String] {
+    pub(super) fn names(&self) -> &[String] {
         self.browser.as_deref().unwrap_or_default()
     }
 
-    /// Whether visits are described, beside who makes them.
-    pub(super) fn measures(&self) -> bool {
-        self.page.is_some() || self.visits.is_some() || self.no_films || self.lanes != LANES
+    /// Whether a flag besides --browser is given.
+    pub(super) fn has_visit_flags(&self) -> bool {
+        self.page.is_some() || self.visits.is_some() || self.no_films || self.lanes != DEFAULT_LANES
     }
 
-    /// Whether browsers shall visit.
-    pub(super) fn chosen(&self) -> bool {
+    /// Whether --browser is given.
+    pub(super) fn is_set(&self) -> bool {
         self.browser.is_some()
     }
 }
@@ -77,62 +77,60 @@ impl BrowserArgs {
 /// Runs the visits.
 ///
 /// # Errors
-/// A sentence with the fix where a browser or server is missing, or the network cannot be built.
+/// If a browser or server is missing, or the network cannot be set up.
 pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
-    if args.judgement.needs_old() {
-        anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
-    }
-    let named = args.browsers.named();
-    let browsers = named.iter().map(|name| installed(name)).collect::<Result<Vec<_>, _>>()?;
+    args.conditions.refuse_old()?;
+    let names = args.browsers.names();
+    let browsers = names.iter().map(|name| installed(name)).collect::<Result<Vec<_>, _>>()?;
     for (index, browser) in browsers.iter().enumerate() {
         if browsers[..index].iter().any(|other| other.program == browser.program) {
             let program = browser.program.display();
-            anyhow::bail!("--browser names {program} twice; once is enough");
+            anyhow::bail!("--browser names {program} twice; name it once");
         }
     }
     let sets = sets(args)?;
     results::prepare(&args.output)?;
-    // Before any thread is started: the kernel demands it.
+    // The kernel requires a process with one thread.
     firstflight_emulator::enter_user_namespace()?;
-    let scratch = Scratch::make(|| false)?;
+    let run_directory = RunDirectory::create(|| false)?;
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let config = VisitsConfig {
         browsers,
         sets,
         workers: args.browsers.lanes as usize,
         seed,
-        // Browsers want the processors themselves.
+        // Browsers need the processors themselves.
         keep_awake: args.keep_awake == "on",
-        directory: scratch.path(),
-        program: std::env::current_exe().context("cannot find this program itself")?,
+        directory: run_directory.path(),
+        program: std::env::current_exe().context("cannot find the path of this program")?,
         output: (!args.browsers.no_films).then(|| args.output.clone()),
         command: command_line(seed),
     };
-    let show = Show::new();
-    let record = firstflight_lab::run_visits(&config, &|progress| show.progress(progress));
-    show.end();
-    results::finish(&record?, NAME, &args.output, args.json, &args.judgement)
+    let display = ProgressDisplay::new();
+    let record = firstflight_lab::run_visits(&config, &|progress| display.lab(progress));
+    display.finish();
+    results::finish(&record?, NAME, &args.output, args.json, &args.conditions)
 }
 
-/// A browser by its make, or by the path of its program.
+/// Finds a browser by its name, or by the path of its program.
 pub(super) fn installed(name: &str) -> anyhow::Result<Installed> {
     if name.contains('/') {
         return Ok(Installed::at(Path::new(name))?);
     }
-    let make: BrowserKind = name.parse().map_err(|why: String| anyhow::anyhow!(why))?;
+    let make: BrowserKind = name.parse().map_err(|error: String| anyhow::anyhow!(error))?;
     Ok(Installed::find(make)?)
 }
 
-/// What is visited: every combination of the flags, or the defaults.
+/// The sets of visits: every combination of the flags, or the defaults.
 fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
     let servers = servers(&args.server, &args.server_cmd)?;
     let flags = &args.browsers;
     let visits = flags.visits.map(|visits| visits as usize);
-    let chosen_networks = args.profile.is_some() || args.rtt.is_some();
-    if chosen_networks || args.axes.http.is_some() || flags.page.is_some() {
-        let (rounds, returns) = VisitSet::rounds(visits.unwrap_or(VISITS));
+    let has_networks = args.profile.is_some() || args.rtt.is_some();
+    if has_networks || args.axes.http.is_some() || flags.page.is_some() {
+        let (rounds, returns) = VisitSet::rounds(visits.unwrap_or(DEFAULT_VISITS));
         return Ok(vec![VisitSet {
-            profiles: match chosen_networks {
+            profiles: match has_networks {
                 true => profiles(args, &[])?,
                 false => vec![Profile::parse(WALK_THROUGH)?],
             },
@@ -146,24 +144,29 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
     defaults(servers, visits)
 }
 
-/// The walk-through's table, and beside it what it could not measure by hand.
+/// The walk-through's table, and further combinations of HTTP versions and networks.
 fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<Vec<VisitSet>> {
     let walk_through = || Profile::parse(WALK_THROUGH).map(|one| vec![one]);
-    let over = |http: HttpVersion| -> Vec<ServerKind> {
-        let can = |server: &&ServerKind| server.visited_over(http).is_ok();
+    let servers_for = |http: HttpVersion| -> Vec<ServerKind> {
+        let supports = |server: &&ServerKind| server.visited_over(http).is_ok();
         let ours = servers.iter().find(|server| **server == ServerKind::Firstflight);
-        ours.or_else(|| servers.iter().find(can)).or(servers.first()).copied().into_iter().collect()
+        ours.or_else(|| servers.iter().find(supports))
+            .or(servers.first())
+            .copied()
+            .into_iter()
+            .collect()
     };
-    let (rounds, returns) = VisitSet::rounds(visits.unwrap_or(VISITS));
-    let set = |profiles, http, page, most| VisitSet {
+    let (rounds, returns) = VisitSet::rounds(visits.unwrap_or(DEFAULT_VISITS));
+    let set = |profiles, http, page, max_returns| VisitSet {
         profiles,
-        servers: over(http),
+        servers: servers_for(http),
         http: vec![http],
         pages: vec![page],
         rounds,
-        returns: returns.min(most),
+        returns: returns.min(max_returns),
     };
-    let access = ACCESS.iter().map(|name| Profile::parse(name)).collect::<Result<Vec<_>, _>>()?;
+    let access =
+        ACCESS_NETWORKS.iter().map(|name| Profile::parse(name)).collect::<Result<Vec<_>, _>>()?;
     Ok(vec![
         VisitSet {
             profiles: walk_through()?,
@@ -181,8 +184,9 @@ fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<V
 
 const WALK_THROUGH: &str = "walkthrough";
 
-/// As the walk-through ranks them by latency.
-const ACCESS: [&str; 8] = ["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "3g", "2g", "geo"];
+/// In the order of the walk-through, by latency.
+const ACCESS_NETWORKS: [&str; 8] =
+    ["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "3g", "2g", "geo"];
 
-/// As many as its table is to rest on.
-const VISITS: usize = 30;
+/// Visits per cell by default.
+const DEFAULT_VISITS: usize = 30;

@@ -1,4 +1,4 @@
-//! `firstflight lab --enter`: a shell or a command inside a lab that is up.
+//! `firstflight lab --enter`: runs a shell, a command or a browser inside a running lab.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -9,62 +9,64 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::{env, fs};
 
 use anyhow::Context;
-use firstflight_browser::{Browser, BrowserKind, Installed, Quic, Settings};
+use firstflight_browser::{Browser, Installed, BrowserKind, Quic, Settings};
 use firstflight_lab::LAB_VARIABLES;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
 use super::browsers::installed;
 
-/// Runs a command inside, or a shell, or a browser with this added to its command, and ends as it
-/// does.
+/// Runs `command`, a shell if it is empty, or a browser with `command` as its further arguments, and
+/// returns its exit code.
 ///
 /// # Errors
 /// If there is no such lab, it may not be entered, or the command cannot be started.
 pub(super) fn run(
-    door: Option<u32>,
+    pid: Option<u32>,
     browser: Option<&str>,
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
-    let door = door.map_or_else(only_door, Ok)?;
+    let pid = pid.map_or_else(only_lab, Ok)?;
     let browser = browser.map(installed).transpose()?;
-    let environment = firstflight_emulator::enter(door, &LAB_VARIABLES)?;
-    let mut inside = match (&browser, command) {
+    let environment = firstflight_emulator::enter(pid, &LAB_VARIABLES)?;
+    let mut process = match (&browser, command) {
         (Some(browser), arguments) => {
-            let mut inside = for_a_person(browser, &environment)?;
-            inside.args(arguments);
-            inside
+            let mut process = interactive_browser(browser, &environment)?;
+            process.args(arguments);
+            process
         }
         (None, []) => Command::new(env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())),
         (None, [program, arguments @ ..]) => {
-            let mut inside = Command::new(program);
-            inside.args(arguments);
-            inside
+            let mut process = Command::new(program);
+            process.args(arguments);
+            process
         }
     };
-    let program = inside.get_program().to_string_lossy().into_owned();
+    let program = process.get_program().to_string_lossy().into_owned();
     if browser.is_none() && command.is_empty() && std::io::stdin().is_terminal() {
-        eprintln!("Inside the lab of process {door}; leave it by `exit`.");
+        eprintln!("Inside the lab of process {pid}; type `exit` to leave.");
     }
-    let child = inside.envs(environment).spawn();
+    let child = process.envs(environment).spawn();
     let status = wait(child.with_context(|| format!("cannot start {program} in the lab"))?)?;
-    Ok(ExitCode::from(code(status)))
+    Ok(ExitCode::from(exit_code(status)))
 }
 
-/// A browser with a fresh profile, which lies in the lab's directory and is gone with it. To be
-/// called inside.
-fn for_a_person(
+/// Prepares a browser with a new profile, which is removed with the lab's directory. Call this inside
+/// the lab.
+fn interactive_browser(
     browser: &Installed,
     environment: &[(OsString, OsString)],
 ) -> anyhow::Result<Command> {
-    let file = |wanted: &str| {
-        let found = environment.iter().find(|(name, _)| name == wanted);
-        found.map(|(_, path)| PathBuf::from(path)).context("this lab gives no files to its guests")
+    let file = |variable: &str| {
+        let found = environment.iter().find(|(name, _)| name == variable);
+        found
+            .map(|(_, path)| PathBuf::from(path))
+            .context("this lab was started without files for clients")
     };
     let profile = tempfile::Builder::new()
         .prefix("browser-")
         .tempdir_in(file("FIRSTFLIGHT_LAB")?)
-        .context("cannot make a profile in the lab's directory")?
+        .context("cannot create a profile in the lab's directory")?
         .keep();
     let hosts = fs::read_to_string("/etc/hosts").context("cannot read /etc/hosts in the lab")?;
     let settings = Settings {
@@ -77,7 +79,7 @@ fn for_a_person(
         speculation: true,
         extra: match browser.kind {
             BrowserKind::Chromium => Vec::new(),
-            // It asks /etc/hosts then, as the others do, and each network has its own address.
+            // Makes it read /etc/hosts, where each network has its own address.
             BrowserKind::Firefox => vec!["network.dns.forceResolve=".to_owned()],
         },
         ..Settings::default()
@@ -85,7 +87,7 @@ fn for_a_person(
     Ok(Browser::prepare(browser, &profile, &settings)?)
 }
 
-/// The names in a text as `/etc/hosts` has it (hosts(5)), those of this machine left out.
+/// The names in a text in the format of `/etc/hosts` (hosts(5)), except loopback's.
 fn names(hosts: &str) -> Vec<(String, IpAddr)> {
     let lines = hosts.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -95,30 +97,30 @@ fn names(hosts: &str) -> Vec<(String, IpAddr)> {
     lines.flatten().collect()
 }
 
-/// The only lab of this user.
-fn only_door() -> anyhow::Result<u32> {
+/// The process ID of this user's only lab.
+fn only_lab() -> anyhow::Result<u32> {
     match firstflight_emulator::doors()[..] {
-        [door] => Ok(door),
+        [pid] => Ok(pid),
         [] => anyhow::bail!(
-            "no lab of this user is up; start one by `firstflight lab --serve`, or name the \
-             process that it printed"
+            "no lab of this user is running; start one with `firstflight lab --serve`, or give the \
+             process ID that it printed"
         ),
-        ref doors => {
-            let doors: Vec<String> = doors.iter().map(u32::to_string).collect();
-            let doors = doors.join(", ");
-            anyhow::bail!("several labs are up; name the process of one: --enter {doors}")
+        ref pids => {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            let pids = pids.join(", ");
+            anyhow::bail!("several labs are running; give the process ID of one to --enter: {pids}")
         }
     }
 }
 
-/// Waits for its end. What a terminal sends goes to the child as well, which decides; what others
-/// send to this process is passed on.
+/// Waits until the child exits. Forwards SIGTERM and SIGHUP; a terminal's signals reach the child by
+/// themselves.
 fn wait(mut child: Child) -> anyhow::Result<ExitStatus> {
     let signals: SigSet =
         [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD]
             .into_iter()
             .collect();
-    // After the child was started, which would inherit it.
+    // After starting the child, which would inherit the mask.
     signals.thread_block()?;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -131,8 +133,8 @@ fn wait(mut child: Child) -> anyhow::Result<ExitStatus> {
     }
 }
 
-/// As shells have it.
-fn code(status: ExitStatus) -> u8 {
+/// The exit code that a shell would report.
+fn exit_code(status: ExitStatus) -> u8 {
     let signal = || 128 + status.signal().unwrap_or(0);
     u8::try_from(status.code().unwrap_or_else(signal)).unwrap_or(1)
 }
@@ -142,16 +144,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_browser_is_told_the_names_of_the_networks() {
+    fn names_of_networks_are_read_from_hosts() {
         let hosts = "127.0.0.1 localhost\n::1 localhost\n10.77.1.2 lab.test\n10.77.2.2 a b\n#\n\n";
         let name = |name: &str, last| (name.to_owned(), IpAddr::from([10, 77, last, 2]));
         assert_eq!(names(hosts), [name("lab.test", 1), name("a", 2), name("b", 2)]);
     }
 
     #[test]
-    fn a_command_ends_as_shells_say_it() {
-        assert_eq!(code(ExitStatus::from_raw(0)), 0);
-        assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(code(ExitStatus::from_raw(Signal::SIGTERM as i32)), 143);
+    fn exit_codes_are_those_of_shells() {
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(Signal::SIGTERM as i32)), 143);
     }
 }

@@ -1,4 +1,4 @@
-//! `firstflight lab --serve`: the lab stays up, to be looked around in.
+//! `firstflight lab --serve`: keeps the lab running, to be explored by hand.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write, stdout};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use firstflight_lab::{ExploreConfig, ExploreSession, ObservedConnection};
+use firstflight_lab::{ExploreSession, ExploreConfig, ObservedConnection};
 
-use super::live::{Form, Live};
-use super::{LabArgs, Scratch, backend, enter, select};
+use super::report::{LabReport, ReportFormat};
+use super::{LabArgs, RunDirectory, backend, enter, select};
 use crate::axes::seed_from_clock;
 use crate::results;
 
@@ -47,62 +47,65 @@ pub(super) struct ExploreArgs {
     command: Vec<OsString>,
 }
 
-/// Does what is asked of exploring; `None`: nothing is.
+/// Runs --serve or --enter. Returns `None` if neither is given.
 pub(super) fn run(args: &LabArgs) -> anyhow::Result<Option<ExitCode>> {
     let ExploreArgs { serve, enter, command, .. } = &args.explore;
     match (serve, enter) {
         (false, None) => Ok(None),
         (true, Some(_)) => {
-            anyhow::bail!("--serve starts a lab and --enter enters one that runs; leave one out")
+            anyhow::bail!(
+                "--serve starts a lab and --enter enters a running one; leave one of them out"
+            )
         }
         (true, None) => {
-            let browser = args.browsers.chosen().then_some("--browser, or give it to --enter");
-            let misfits = misfits(args).into_iter().chain(browser).collect::<Vec<_>>();
-            refuse(&misfits, "--serve keeps a lab up and measures nothing")?;
+            let browser = args.browsers.is_set().then_some("--browser, or give it to --enter");
+            let flags: Vec<_> = measurement_flags(args).into_iter().chain(browser).collect();
+            refuse_flags(&flags, "--serve measures nothing")?;
             explore(args).map(Some)
         }
-        (false, Some(door)) => {
-            refuse(&[misfits(args), fits(args)].concat(), "--enter enters a lab that runs")?;
-            let browser = match args.browsers.named() {
+        (false, Some(pid)) => {
+            let flags = [measurement_flags(args), lab_flags(args)].concat();
+            refuse_flags(&flags, "--enter enters a running lab")?;
+            let browser = match args.browsers.names() {
                 [] => None,
                 [browser] => Some(&**browser),
-                _ => anyhow::bail!("--enter starts one browser inside; name one"),
+                _ => anyhow::bail!("--enter starts one browser; name one"),
             };
-            enter::run(*door, browser, command).map(Some)
+            enter::run(*pid, browser, command).map(Some)
         }
     }
 }
 
-fn refuse(given: &[&'static str], why: &str) -> anyhow::Result<()> {
-    match given {
+fn refuse_flags(flags: &[&'static str], why: &str) -> anyhow::Result<()> {
+    match flags {
         [] => Ok(()),
-        given => anyhow::bail!("{why}; leave out {}", given.join(", ")),
+        flags => anyhow::bail!("{why}; leave out {}", flags.join(", ")),
     }
 }
 
-/// The flags that bear on measuring alone, as far as they were given.
-fn misfits(args: &LabArgs) -> Vec<&'static str> {
-    let given = [
+/// The given flags that only apply to measurements.
+fn measurement_flags(args: &LabArgs) -> Vec<&'static str> {
+    let flags = [
         (args.experiment.is_some(), "--experiment"),
         (args.samples.is_some(), "--samples"),
-        (args.axes.chosen(), "the axes"),
+        (args.axes.is_set(), "the axes"),
         (args.workload.is_some(), "--workload"),
         (args.transport.is_some(), "--transport"),
         (args.client.is_some(), "--client"),
         (args.certificate.is_some(), "--certificate"),
         (args.size.is_some(), "--size"),
-        (args.flights != FLIGHTS, "--flights"),
-        (args.replays != REPLAYS, "--replays"),
+        (args.flights != DEFAULT_FLIGHTS, "--flights"),
+        (args.replays != DEFAULT_REPLAYS, "--replays"),
         (args.no_costs, "--no-costs"),
-        (args.browsers.measures(), "--page, --visits, --lanes and --no-films"),
-        (args.judgement.chosen(), "--fail-if and --junit"),
+        (args.browsers.has_visit_flags(), "--page, --visits, --lanes and --no-films"),
+        (args.conditions.is_set(), "--fail-if and --junit"),
     ];
-    given.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag).collect()
+    flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
 }
 
-/// The flags that say what stays up, as far as they were given.
-fn fits(args: &LabArgs) -> Vec<&'static str> {
-    let given = [
+/// The given flags that describe the lab.
+fn lab_flags(args: &LabArgs) -> Vec<&'static str> {
+    let flags = [
         (args.server.is_some() || !args.server_cmd.is_empty(), "the servers"),
         (args.profile.is_some() || args.rtt.is_some(), "the networks"),
         (args.seed.is_some(), "--seed"),
@@ -112,12 +115,13 @@ fn fits(args: &LabArgs) -> Vec<&'static str> {
         (args.backend != "rings", "--backend"),
         (args.keep_awake != "auto", "--keep-awake"),
     ];
-    given.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag).collect()
+    flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
 }
 
-/// The defaults of the attack's flags.
-const FLIGHTS: u32 = 10;
-const REPLAYS: u32 = 100;
+// The defaults of --flights and --replays.
+
+const DEFAULT_FLIGHTS: u32 = 10;
+const DEFAULT_REPLAYS: u32 = 100;
 
 fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let servers = select::servers(&args.server, &args.server_cmd)?;
@@ -126,58 +130,64 @@ fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if capture.is_some() {
         results::prepare(&args.output)?;
     }
-    // Before any thread is started: the kernel demands it.
+    // The kernel requires a process with one thread.
     firstflight_emulator::enter_user_namespace()?;
-    let end = StopRequest::default();
-    let scratch = Scratch::make({
-        let end = end.clone();
-        move || end.ask()
+    let stop = StopRequest::default();
+    let run_directory = RunDirectory::create({
+        let stop = stop.clone();
+        move || stop.request()
     })?;
     let config = ExploreConfig {
         profiles,
         servers,
         seed: args.seed.unwrap_or_else(seed_from_clock),
-        // It waits for a person, most of the time.
+        // Most of the time the lab waits for a person.
         keep_awake: args.keep_awake == "on",
         backend: backend(args),
-        directory: scratch.path(),
-        program: std::env::current_exe().context("cannot find this program itself")?,
+        directory: run_directory.path(),
+        program: std::env::current_exe().context("cannot find the path of this program")?,
         capture,
     };
     if !args.json {
         eprintln!("starting network and servers ...");
     }
     let lab = ExploreSession::start(&config)?;
-    end.is_up();
-    let live = Live::new(lab.description(), if args.json { Form::Json } else { Form::Text });
+    stop.lab_is_up();
+    let report = LabReport::new(
+        lab.description(),
+        if args.json { ReportFormat::Json } else { ReportFormat::Text },
+    );
     let until = args.explore.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let result = watch(lab, &live, || end.is_asked() || until.is_some_and(|t| Instant::now() >= t));
-    match result {
-        // Who listened has gone: there is nobody left to tell.
+    let is_over = || stop.is_requested() || until.is_some_and(|time| Instant::now() >= time);
+    match print_connections(lab, &report, is_over) {
+        // The reader of stdout has closed it.
         Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(error),
-        Ok(()) => Ok(ExitCode::SUCCESS),
+        result => result.map(|()| ExitCode::SUCCESS),
     }
 }
 
-/// Says what comes until it is time to end.
-fn watch(mut lab: ExploreSession, live: &Live, ends: impl Fn() -> bool) -> anyhow::Result<()> {
-    say(&live.opening(lab.description()))?;
+/// Prints each connection until `is_over`.
+fn print_connections(
+    mut lab: ExploreSession,
+    report: &LabReport,
+    is_over: impl Fn() -> bool,
+) -> anyhow::Result<()> {
+    print(&report.start(lab.description()))?;
     let mut count = 0;
-    let mut tell = |seen: Vec<ObservedConnection>| {
-        count += seen.len();
-        seen.iter().try_for_each(|one| say(&live.line(one)))
+    let mut print_all = |connections: Vec<ObservedConnection>| {
+        count += connections.len();
+        connections.iter().try_for_each(|connection| print(&report.connection(connection)))
     };
-    while !ends() {
-        tell(lab.poll()?)?;
-        thread::sleep(STEP);
+    while !is_over() {
+        print_all(lab.poll()?)?;
+        thread::sleep(POLL_INTERVAL);
     }
     let capture = lab.description().capture.clone();
-    tell(lab.stop()?)?;
-    say(&live.closing(count, capture.as_deref()))
+    print_all(lab.stop()?)?;
+    print(&report.end(count, capture.as_deref()))
 }
 
-fn say(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
@@ -188,34 +198,34 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// How the end is requested. Once the lab is up, the first interruption lets it end in order, and a
-/// second one ends it on the spot.
+/// Whether SIGINT was received. Once the lab is up, the first SIGINT ends it gracefully, and a second
+/// one immediately.
 #[derive(Clone, Default)]
 struct StopRequest {
     up: Arc<AtomicBool>,
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
 }
 
 impl StopRequest {
-    /// By a signal; whether it is seen to.
-    fn ask(&self) -> bool {
-        !self.asked.swap(true, Ordering::SeqCst) && self.up.load(Ordering::SeqCst)
+    /// Records a signal. Returns whether the lab will end gracefully.
+    fn request(&self) -> bool {
+        !self.requested.swap(true, Ordering::SeqCst) && self.up.load(Ordering::SeqCst)
     }
 
-    fn is_up(&self) {
+    fn lab_is_up(&self) {
         self.up.store(true, Ordering::SeqCst);
     }
 
-    fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::SeqCst)
+    fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::SeqCst)
     }
 }
 
-/// The walk-through's distance.
+/// The round-trip time of the walk-through.
 const DEFAULT_RTT: &str = "112";
 
-/// All packets, in the directory of the output.
+/// The file with all packets, in the output directory.
 const CAPTURE: &str = "explored.pcapng";
 
-/// How often the tap is looked at: what is said of a connection seems to come at once.
-const STEP: Duration = Duration::from_millis(100);
+/// Short enough that connections appear to be printed at once.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,9 +1,9 @@
-//! `firstflight lab`: measures in an emulated network, and attacks.
+//! `firstflight lab`: measures in an emulated network, and replays captured first flights.
 
 mod browsers;
 mod enter;
 mod explore;
-mod live;
+mod lab_report;
 mod select;
 
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use firstflight_lab::{
 };
 
 use crate::axes::{AxesArgs, command_line, milliseconds, seed_from_clock};
-use crate::progress::Show;
+use crate::progress::ProgressDisplay;
 use crate::results;
-use crate::results::JudgementArgs;
+use crate::results::ConditionArgs;
 use browsers::BrowserArgs;
 use select::{Selection, select};
 
@@ -139,8 +139,8 @@ pub(crate) struct LabArgs {
     #[arg(long, help_heading = EVIDENCE)]
     no_costs: bool,
 
-    #[command(flatten, next_help_heading = "Judgement")]
-    judgement: JudgementArgs,
+    #[command(flatten, next_help_heading = "Conditions")]
+    conditions: ConditionArgs,
 
     #[command(flatten)]
     explore: explore::ExploreArgs,
@@ -153,9 +153,9 @@ const ATTACK: &str = "Attack";
 const EVIDENCE: &str = "Evidence";
 
 impl LabArgs {
-    /// Whether a matrix of one's own is requested.
-    fn chooses_axes(&self) -> bool {
-        self.axes.chosen()
+    /// Whether flags define a matrix.
+    fn has_matrix_flags(&self) -> bool {
+        self.axes.is_set()
             || self.profile.is_some()
             || self.rtt.is_some()
             || self.workload.is_some()
@@ -170,19 +170,17 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     if let Some(code) = explore::run(&args)? {
         return Ok(code);
     }
-    if args.browsers.chosen() {
+    if args.browsers.is_set() {
         return browsers::run(&args);
     }
     let Selection { experiments, middleboxes } = select(&args)?;
-    if args.judgement.needs_old() {
-        anyhow::bail!("`old` belongs to `firstflight report --compare`; leave it out here");
-    }
+    args.conditions.refuse_old()?;
     results::prepare(&args.output)?;
-    // Before any thread is started: the kernel demands it.
+    // The kernel requires a process with one thread.
     firstflight_emulator::enter_user_namespace()?;
-    let scratch = Scratch::make(|| false)?;
+    let run_directory = RunDirectory::create(|| false)?;
     let seed = args.seed.unwrap_or_else(seed_from_clock);
-    let program = std::env::current_exe().context("cannot find this program itself")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let config = LabConfig {
         middleboxes,
         flights: args.flights as usize,
@@ -201,13 +199,13 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
             _ => Captures::One,
         },
         command: command_line(seed),
-        ..LabConfig::new(experiments, seed, scratch.path(), program)
+        ..LabConfig::new(experiments, seed, run_directory.path(), program)
     };
-    let show = Show::new();
-    let record = firstflight_lab::run(&config, &|progress| show.progress(progress));
-    show.end();
+    let display = ProgressDisplay::new();
+    let record = firstflight_lab::run(&config, &|progress| display.lab(progress));
+    display.finish();
     let record = record?;
-    results::finish(&record, NAME, &args.output, args.json, &args.judgement)
+    results::finish(&record, NAME, &args.output, args.json, &args.conditions)
 }
 
 fn backend(args: &LabArgs) -> Backend {
@@ -219,33 +217,32 @@ fn backend(args: &LabArgs) -> Backend {
 
 const NAME: &str = "lab";
 
-/// The directory of a run, gone after it, also when the run is interrupted.
-struct Scratch(tempfile::TempDir);
+/// The temporary directory of a run. Removed at the end, also if the run is interrupted.
+struct RunDirectory(tempfile::TempDir);
 
-impl Scratch {
-    /// Makes it. An interruption ends the program on the spot, unless `waits` says that somebody
-    /// else sees to the end.
-    fn make(waits: impl Fn() -> bool + Send + 'static) -> anyhow::Result<Self> {
+impl RunDirectory {
+    /// Creates the directory. SIGINT removes it and exits, unless `handled_elsewhere` returns true.
+    fn create(handled_elsewhere: impl Fn() -> bool + Send + 'static) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("firstflight-lab-")
             .tempdir()
-            .context("cannot make a temporary directory")?;
+            .context("cannot create a temporary directory")?;
         let path = directory.path().to_owned();
-        // Namespaces, links and servers end with this process by themselves.
+        // Namespaces, links and servers end with this process.
         ctrlc::set_handler(move || {
-            if waits() {
+            if handled_elsewhere() {
                 return;
             }
-            // A browser may be writing into it yet.
-            for _ in 0..TRIES {
+            // A browser may still be writing files.
+            for _ in 0..MAX_REMOVE_ATTEMPTS {
                 if std::fs::remove_dir_all(&path).is_ok() || !path.exists() {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            std::process::exit(INTERRUPTED);
+            std::process::exit(EXIT_CODE_SIGINT);
         })
-        .context("cannot listen for an interruption")?;
+        .context("cannot catch SIGINT")?;
         Ok(Self(directory))
     }
 
@@ -254,8 +251,7 @@ impl Scratch {
     }
 }
 
-/// How often a directory is emptied that is being filled.
-const TRIES: usize = 100;
+const MAX_REMOVE_ATTEMPTS: usize = 100;
 
-/// What shells report for a program that SIGINT ended.
-const INTERRUPTED: i32 = 130;
+/// The exit code of shells for a program that SIGINT has ended.
+const EXIT_CODE_SIGINT: i32 = 130;

@@ -1,39 +1,37 @@
-//! Which experiments the flags ask for.
+//! The experiments, networks and servers that the flags select.
 
 use std::path::Path;
 
 use firstflight_emulator::Profile;
 use firstflight_lab::{
-    Axes, BuiltInExperiment, CertificateKind, ClientKind, ConnectionAxes, Experiment, Group,
-    HandshakeKind, HttpVersion, MiddleboxConfig, ResponseSize, ServerKind, Transport, Workload,
+    Axes, BuiltInExperiment, CertificateKind, ClientKind, ConnectionAxes, Experiment, Group, HttpVersion, HandshakeKind, MiddleboxConfig, ServerKind,
+    ResponseSize, Transport, Workload,
 };
 use firstflight_tls::Version;
 
 use super::LabArgs;
 
-/// What a run consists of.
+/// The parts of a run.
 pub(super) struct Selection {
     pub(super) experiments: Vec<Experiment>,
     pub(super) middleboxes: Option<MiddleboxConfig>,
 }
 
-/// Reads servers and profiles, and draws up the experiments.
+/// Selects experiments, with their servers and networks.
 ///
 /// # Errors
-/// A sentence with what is allowed where a name is unknown or flags contradict each other.
+/// If a name is unknown, or flags contradict each other.
 pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
     let servers = servers(&args.server, &args.server_cmd)?;
     let samples = args.samples.map(|samples| samples as usize);
-    let by_hand = args.chooses_axes();
-    let names = match (&args.experiment, by_hand) {
+    let custom_matrix = args.has_matrix_flags();
+    let names = match (&args.experiment, custom_matrix) {
         (Some(_), true) => anyhow::bail!(
-            "--experiment brings its own axes and networks; leave it out to choose them by hand"
+            "--experiment defines axes and networks; leave it out, or the flags for them"
         ),
         (Some(names), false) => names.clone(),
         (None, true) => Vec::new(),
-        (None, false) => {
-            BuiltInExperiment::DEFAULT.iter().map(|one| one.name().to_owned()).collect()
-        }
+        (None, false) => BuiltInExperiment::DEFAULT.iter().map(|one| one.name().to_owned()).collect(),
     };
     let mut selection = Selection { experiments: Vec::new(), middleboxes: None };
     for name in names {
@@ -45,13 +43,13 @@ pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
             selection.experiments.push(built_in.experiment(&servers, samples)?);
         }
     }
-    if by_hand {
+    if custom_matrix {
         selection.experiments.push(matrix(args, servers, samples)?);
     }
     Ok(selection)
 }
 
-/// The experiment that enters no cell.
+/// The experiment without cells.
 const MIDDLEBOX: &str = "middlebox";
 
 /// Every combination of the axes on the command line.
@@ -61,30 +59,28 @@ fn matrix(
     samples: Option<usize>,
 ) -> anyhow::Result<Experiment> {
     let axes = &args.axes;
-    let (transports, http) = carriers(args);
+    let (transports, http) = transports_and_http(args);
     Ok(Experiment {
         name: "matrix".to_owned(),
-        title: "axes chosen by hand".to_owned(),
+        title: "axes from flags".to_owned(),
         profiles: profiles(args, &DEFAULT_RTTS)?,
         axes: Axes {
             servers,
             clients: args.client.clone().unwrap_or_else(|| vec![ClientKind::Firstflight]),
             connections: ConnectionAxes {
-                transports,
-                workloads: args.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
-                versions: axes.tls.clone().unwrap_or_else(|| Version::ALL.to_vec()),
-                kinds: axes.kind.clone().unwrap_or_else(|| {
-                    vec![HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt]
-                }),
-                tfo: axes.tfo.clone().unwrap_or_else(|| vec![false, true]),
-                tokens: axes.token.clone().unwrap_or_else(|| vec![false]),
-                http,
-                groups: axes.group.clone().unwrap_or_else(|| vec![Group::X25519]),
-                certificates: args
-                    .certificate
-                    .clone()
-                    .unwrap_or_else(|| vec![CertificateKind::EcdsaP256]),
-                sizes: args.size.clone().unwrap_or_else(|| vec![ResponseSize::OneKib]),
+            transports,
+            workloads: args.workload.clone().unwrap_or_else(|| Workload::ALL.to_vec()),
+            versions: axes.tls.clone().unwrap_or_else(|| Version::ALL.to_vec()),
+            kinds: axes
+                .kind
+                .clone()
+                .unwrap_or_else(|| vec![HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::ZeroRtt]),
+            tfo: axes.tfo.clone().unwrap_or_else(|| vec![false, true]),
+            tokens: axes.token.clone().unwrap_or_else(|| vec![false]),
+            http,
+            groups: axes.group.clone().unwrap_or_else(|| vec![Group::X25519]),
+            certificates: args.certificate.clone().unwrap_or_else(|| vec![CertificateKind::EcdsaP256]),
+            sizes: args.size.clone().unwrap_or_else(|| vec![ResponseSize::OneKib]),
             },
         },
         samples: samples.unwrap_or(100),
@@ -92,53 +88,54 @@ fn matrix(
     })
 }
 
-/// What TLS runs over, and the HTTP versions: what one flag leaves open follows from the other.
-fn carriers(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
+/// The transports and the HTTP versions. If one flag is missing, it follows from the other.
+fn transports_and_http(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
     let http = |transports: &[Transport]| {
-        let usual = |transport: &Transport| match transport {
+        let default_http = |transport: &Transport| match transport {
             Transport::Tcp => HttpVersion::One,
             Transport::Quic => HttpVersion::Three,
         };
-        transports.iter().map(usual).collect()
+        transports.iter().map(default_http).collect()
     };
     match (&args.transport, &args.axes.http) {
         (Some(transports), Some(http)) => (transports.clone(), http.clone()),
         (Some(transports), None) => (transports.clone(), http(transports)),
         (None, Some(http)) => {
-            let used = |one: &Transport| http.iter().any(|http| http.transport() == *one);
-            (Transport::ALL.into_iter().filter(used).collect(), http.clone())
+            let is_used = |one: &Transport| http.iter().any(|http| http.transport() == *one);
+            (Transport::ALL.into_iter().filter(is_used).collect(), http.clone())
         }
         (None, None) => {
             let tls_13 = |tls: &Vec<Version>| tls.contains(&Version::Tls13);
-            // Somebody else's client speaks HTTP/3 alone, and QUIC has TLS 1.3 inside.
-            let ours =
-                args.client.as_ref().is_none_or(|all| all.contains(&ClientKind::Firstflight));
-            let used = |one: &Transport| match one {
+            // The ngtcp2 client supports HTTP/3 only, and QUIC requires TLS 1.3.
+            let ours = args.client.as_ref().is_none_or(|all| all.contains(&ClientKind::Firstflight));
+            let is_used = |one: &Transport| match one {
                 Transport::Tcp => ours,
                 Transport::Quic => args.axes.tls.as_ref().is_none_or(tls_13),
             };
-            let transports: Vec<Transport> = Transport::ALL.into_iter().filter(used).collect();
+            let transports: Vec<Transport> = Transport::ALL.into_iter().filter(is_used).collect();
             let http = http(&transports);
             (transports, http)
         }
     }
 }
 
-/// The networks: by name, by round-trip time, or from a file; where none is named, these.
+/// The networks, by name, by round-trip time or from a file; `default` if none is given.
 pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<Profile>> {
-    let mut own = Vec::new();
+    let mut from_files = Vec::new();
     let mut profiles: Vec<Profile> =
-        args.rtt.iter().flatten().map(|r| Profile::plain(*r)).collect();
+        args.rtt.iter().flatten().map(|rtt| Profile::plain(*rtt)).collect();
     let named = args.profile.as_deref().unwrap_or_default();
     for name in named.iter().filter(|name| name.ends_with(".toml")) {
-        own.extend(Profile::read(Path::new(name))?);
+        from_files.extend(Profile::read(Path::new(name))?);
     }
     for name in named {
         match name.as_str() {
             "all" => profiles.extend(Profile::networks()),
-            file if file.ends_with(".toml") && named.len() == 1 => profiles.extend(own.clone()),
+            file if file.ends_with(".toml") && named.len() == 1 => {
+                profiles.extend(from_files.clone())
+            }
             file if file.ends_with(".toml") => {}
-            name => profiles.push(Profile::find(name, &own)?),
+            name => profiles.push(Profile::find(name, &from_files)?),
         }
     }
     if profiles.is_empty() {
@@ -149,7 +146,7 @@ pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<P
 
 const DEFAULT_RTTS: [&str; 4] = ["200", "20", "2", "0.2"];
 
-/// The servers by name, commands among them.
+/// The servers by name, including those of --server-cmd.
 pub(super) fn servers(
     names: &Option<Vec<String>>,
     commands: &[String],
@@ -158,8 +155,8 @@ pub(super) fn servers(
     let Some(names) = names else {
         let nginx = ServerKind::Nginx;
         let others = nginx.installed().then_some(nginx);
-        let given = std::iter::once(ServerKind::Firstflight).chain(commands.clone());
-        return Ok(given.chain(others.filter(|_| commands.is_empty())).collect());
+        let default_servers = std::iter::once(ServerKind::Firstflight).chain(commands.clone());
+        return Ok(default_servers.chain(others.filter(|_| commands.is_empty())).collect());
     };
     let mut servers = Vec::new();
     for name in names {
@@ -171,11 +168,11 @@ pub(super) fn servers(
             },
         }
     }
-    let mut once = Vec::new();
+    let mut unique = Vec::new();
     for server in servers.into_iter().chain(commands) {
-        if !once.contains(&server) {
-            once.push(server);
+        if !unique.contains(&server) {
+            unique.push(server);
         }
     }
-    Ok(once)
+    Ok(unique)
 }

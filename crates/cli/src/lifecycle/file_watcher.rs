@@ -1,4 +1,4 @@
-//! Which of a process's files have changed.
+//! Detects changed files by polling.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,152 +8,153 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Files that are looked at about once a second.
+/// Files that are checked for changes about once a second.
 ///
-/// Looking finds what notifications of the kernel miss: on network file systems, and behind
-/// symbolic links that are exchanged a level above the file, as Kubernetes does. It costs a system
-/// call a file and second.
+/// Polling finds changes that the kernel's notifications miss: on network file systems, and behind
+/// symbolic links that are replaced in a parent directory, as Kubernetes does. It costs one system
+/// call per file and second.
 #[derive(Debug, Default)]
-pub struct Files {
-    seen: BTreeMap<PathBuf, Option<Mark>>,
-    /// What the last look found, if that was another state than the one taken up, and how many
-    /// looks in a row have found it.
-    unsettled: Option<(BTreeMap<PathBuf, Option<Mark>>, u32)>,
+pub struct WatchedFiles {
+    known: BTreeMap<PathBuf, Option<FileState>>,
+    /// The changed state that the last check found, and how many checks in a row have found it.
+    pending: Option<(BTreeMap<PathBuf, Option<FileState>>, u32)>,
 }
 
-/// How many looks in a row have to find a changed state before it counts.
-const SETTLED: u32 = 2;
+/// How many checks in a row must find the same state before it counts as a change.
+const MIN_STABLE_CHECKS: u32 = 2;
 
-/// The same if a file is gone in it that was there: most often it is being replaced. One that does
-/// not come back must not keep the others from being taken up for ever.
-const GONE: u32 = 5;
+/// The same for a state in which a file is missing, as it is usually being replaced. The limit keeps a
+/// file that does not return from hiding changes of others.
+const MIN_MISSING_CHECKS: u32 = 5;
 
-/// By what a file is told from the one that was there before.
+/// What distinguishes a file from its previous version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct FileState {
     device: u64,
     inode: u64,
     size: u64,
-    /// Seconds and nanoseconds. The second one is set by the kernel at each change, whatever time
-    /// a copying program gives the file.
+    /// `mtime` in seconds and nanoseconds; programs can set it.
     modified: (i64, i64),
+    /// `ctime`, which the kernel sets at each change.
     changed: (i64, i64),
 }
 
-impl Files {
-    /// Watches these files, from the state on that they are in now. Say so before they are read:
-    /// what changes in between is noticed.
+impl WatchedFiles {
+    /// Watches files from their current state on. Call this before reading them, so that no change is
+    /// missed.
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut files = Self::default();
         files.watch(paths);
         files
     }
 
-    /// Watches these files instead. Those that were watched before keep the state from which
-    /// changes are told.
+    /// Replaces the list of files. Files that were watched before keep their known state.
     pub fn watch(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        let mut before = std::mem::take(&mut self.seen);
+        let mut before = std::mem::take(&mut self.known);
         for path in paths {
-            let mark = before.remove(&path).unwrap_or_else(|| mark(&path));
-            self.seen.insert(path, mark);
+            let file_state = before.remove(&path).unwrap_or_else(|| file_state(&path));
+            self.known.insert(path, file_state);
         }
-        self.unsettled = None;
+        self.pending = None;
     }
 
-    /// Whether files have changed, and stayed as they are since the last look: who writes a
-    /// certificate and then its key is not to be met between the two. A file that is gone is
-    /// awaited for a few looks more.
+    /// Returns whether files have changed and been stable since the last check. A certificate and its
+    /// key, which are written one after the other, thus count as one change. A missing file gets a few
+    /// more checks to return.
     ///
-    /// What has changed counts as taken up then, also that a file is gone.
+    /// The changed state becomes the known one, including missing files.
     pub fn have_changed(&mut self) -> bool {
-        let now: BTreeMap<_, _> = self.seen.keys().map(|path| (path.clone(), mark(path))).collect();
-        if now == self.seen {
-            self.unsettled = None;
+        let now: BTreeMap<_, _> =
+            self.known.keys().map(|path| (path.clone(), file_state(path))).collect();
+        if now == self.known {
+            self.pending = None;
             return false;
         }
-        let looks = match &self.unsettled {
-            Some((before, looks)) if *before == now => looks + 1,
+        let checks = match &self.pending {
+            Some((before, checks)) if *before == now => checks + 1,
             _ => 1,
         };
-        let gone = now.iter().any(|(path, mark)| mark.is_none() && self.seen[path].is_some());
-        if looks < if gone { GONE } else { SETTLED } {
-            self.unsettled = Some((now, looks));
+        let missing =
+            now.iter().any(|(path, file_state)| file_state.is_none() && self.known[path].is_some());
+        if checks < if missing { MIN_MISSING_CHECKS } else { MIN_STABLE_CHECKS } {
+            self.pending = Some((now, checks));
             return false;
         }
-        self.seen = now;
-        self.unsettled = None;
+        self.known = now;
+        self.pending = None;
         true
     }
 
-    /// Counts the files' present state as taken up: somebody is about to read them.
-    pub fn take_up(&mut self) {
-        for (path, seen) in &mut self.seen {
-            *seen = mark(path);
+    /// Makes the current state the known one. Call this before reading the files.
+    pub fn mark_current(&mut self) {
+        for (path, known) in &mut self.known {
+            *known = file_state(path);
         }
-        self.unsettled = None;
+        self.pending = None;
     }
 }
 
-/// `None`: there is no such file, or it may not be looked at.
-fn mark(path: &PathBuf) -> Option<Mark> {
-    let found = fs::metadata(path).ok()?;
-    Some(Mark {
-        device: found.dev(),
-        inode: found.ino(),
-        size: found.size(),
-        modified: (found.mtime(), found.mtime_nsec()),
-        changed: (found.ctime(), found.ctime_nsec()),
+/// Returns `None` if the file is missing or inaccessible.
+fn file_state(path: &PathBuf) -> Option<FileState> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(FileState {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        size: metadata.size(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
     })
 }
 
-/// Files that are looked at now and then, on threads of their own.
+/// Checks files on blocking threads, so that a disk that hangs delays nothing else.
 pub struct FileWatcher {
-    files: Arc<Mutex<Files>>,
-    /// The look that was started last.
-    look: Option<JoinHandle<bool>>,
+    files: Arc<Mutex<WatchedFiles>>,
+    /// The check that was started last.
+    check: Option<JoinHandle<bool>>,
 }
 
 impl FileWatcher {
-    pub fn new(files: Files) -> Self {
-        Self { files: Arc::new(Mutex::new(files)), look: None }
+    /// Watches these files.
+    pub fn new(files: WatchedFiles) -> Self {
+        Self { files: Arc::new(Mutex::new(files)), check: None }
     }
 
-    /// What the look found that was started by the last call, and starts another one. Does not
-    /// wait: one that is not over is requested again by the next call.
+    /// Returns the result of the check that the last call started, and starts another one. Does not
+    /// wait: while a check is running, the result is `false`.
     pub async fn have_changed(&mut self) -> bool {
-        match self.look.take() {
-            Some(look) if !look.is_finished() => {
-                self.look = Some(look);
+        match self.check.take() {
+            Some(check) if !check.is_finished() => {
+                self.check = Some(check);
                 false
             }
-            over => {
-                let changed = match over {
-                    Some(look) => look.await.unwrap_or(false),
+            finished => {
+                let changed = match finished {
+                    Some(check) => check.await.unwrap_or(false),
                     None => false,
                 };
-                self.look = Some(self.begin(|files| files.have_changed()));
+                self.check = Some(self.spawn(|files| files.have_changed()));
                 changed
             }
         }
     }
 
-    /// [`Files::take_up`]. What a look finds that was started before counts no more.
-    pub async fn take_up(&mut self) {
-        self.look = None;
-        let _ = self.begin(|files| files.take_up()).await;
+    /// [`WatchedFiles::mark_current`]. The result of a running check is discarded.
+    pub async fn mark_current(&mut self) {
+        self.check = None;
+        let _ = self.spawn(|files| files.mark_current()).await;
     }
 
-    /// [`Files::watch`].
+    /// [`WatchedFiles::watch`].
     pub async fn watch(&self, paths: Vec<PathBuf>) {
-        let _ = self.begin(|files| files.watch(paths)).await;
+        let _ = self.spawn(|files| files.watch(paths)).await;
     }
 
-    fn begin<T: Send + 'static>(
+    fn spawn<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Files) -> T + Send + 'static,
+        work: impl FnOnce(&mut WatchedFiles) -> T + Send + 'static,
     ) -> JoinHandle<T> {
         let files = self.files.clone();
-        spawn_blocking(move || act(&mut files.lock().unwrap_or_else(PoisonError::into_inner)))
+        spawn_blocking(move || work(&mut files.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -173,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn a_change_counts_once_and_when_it_has_settled() {
+    fn a_change_counts_once_and_only_when_it_is_stable() {
         let dir = tempfile::tempdir().unwrap();
         let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
         fs::write(&cert, "a").unwrap();
         fs::write(&key, "a").unwrap();
-        let mut files = Files::new([cert.clone(), key.clone()]);
+        let mut files = WatchedFiles::new([cert.clone(), key.clone()]);
         assert!(!files.have_changed());
         replace(&cert, "b");
         assert!(!files.have_changed());
@@ -189,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_awaited() {
+    fn a_missing_file_may_return() {
         let dir = tempfile::tempdir().unwrap();
         let cert = dir.path().join("cert");
         fs::write(&cert, "a").unwrap();
-        let mut files = Files::new([cert.clone()]);
+        let mut files = WatchedFiles::new([cert.clone()]);
         fs::remove_file(&cert).unwrap();
         assert!((0..3).all(|_| !files.have_changed()));
         fs::write(&cert, "b").unwrap();
@@ -202,16 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_stays_away_counts_once_and_hides_no_other() {
+    fn a_file_that_stays_missing_counts_once_and_hides_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
         fs::write(&cert, "a").unwrap();
         fs::write(&key, "a").unwrap();
-        let mut files = Files::new([cert.clone(), key.clone()]);
+        let mut files = WatchedFiles::new([cert.clone(), key.clone()]);
         fs::remove_file(&cert).unwrap();
-        assert!((1..GONE).all(|_| !files.have_changed()));
+        assert!((1..MIN_MISSING_CHECKS).all(|_| !files.have_changed()));
         assert!(files.have_changed());
-        assert!((0..2 * GONE).all(|_| !files.have_changed()));
+        assert!((0..2 * MIN_MISSING_CHECKS).all(|_| !files.have_changed()));
         replace(&key, "b");
         assert!(!files.have_changed());
         assert!(files.have_changed());
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn links_exchanged_a_level_above_the_file_are_noticed() {
+    fn links_replaced_in_a_parent_directory_are_noticed() {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in [("first", "same"), ("second", "same")] {
             fs::create_dir(dir.path().join(name)).unwrap();
@@ -229,7 +230,7 @@ mod tests {
         }
         let data = dir.path().join("..data");
         symlink("first", &data).unwrap();
-        let mut files = Files::new([data.join("cert")]);
+        let mut files = WatchedFiles::new([data.join("cert")]);
         symlink("second", dir.path().join("..new")).unwrap();
         fs::rename(dir.path().join("..new"), &data).unwrap();
         assert!(!files.have_changed());
@@ -237,31 +238,31 @@ mod tests {
     }
 
     #[test]
-    fn another_list_keeps_what_is_not_taken_up() {
+    fn another_list_keeps_pending_changes() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         fs::write(&old, "a").unwrap();
         fs::write(&new, "a").unwrap();
-        let mut files = Files::new([old.clone()]);
+        let mut files = WatchedFiles::new([old.clone()]);
         replace(&old, "b");
         files.watch([old.clone(), new.clone()]);
         assert!(!files.have_changed());
         assert!(files.have_changed());
         replace(&new, "b");
-        files.take_up();
+        files.mark_current();
         assert!(!files.have_changed() && !files.have_changed());
     }
 
     #[tokio::test]
-    async fn a_look_that_hangs_is_not_waited_for_and_its_finding_is_not_lost() {
+    async fn a_check_that_hangs_is_not_waited_for_and_its_result_is_not_lost() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("cert");
         fs::write(&file, "a").unwrap();
-        let mut watch = FileWatcher::new(Files::new([file.clone()]));
+        let mut watch = FileWatcher::new(WatchedFiles::new([file.clone()]));
         let files = watch.files.clone();
         let (locked, wait) = std::sync::mpsc::channel();
         let (release, released) = std::sync::mpsc::channel::<()>();
-        let disk = thread::spawn(move || {
+        let slow_disk = thread::spawn(move || {
             let _hung = files.lock().unwrap();
             locked.send(()).unwrap();
             let _ = released.recv();
@@ -272,7 +273,7 @@ mod tests {
             assert!(!watch.have_changed().await);
         }
         release.send(()).unwrap();
-        disk.join().unwrap();
+        slow_disk.join().unwrap();
         while !watch.have_changed().await {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

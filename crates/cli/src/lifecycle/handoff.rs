@@ -1,4 +1,4 @@
-//! The way between a process and its successor: messages with descriptors.
+//! The channel between a process and its successor: messages with file descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -11,59 +11,59 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// One end of it. Calls block.
+/// One end of the channel. Calls block.
 #[derive(Debug)]
 pub struct HandoffChannel(UnixStream);
 
-/// What has come.
+/// A received message.
 #[derive(Debug)]
 pub struct Message {
-    /// What was said.
+    /// The payload.
     pub bytes: Vec<u8>,
-    /// What was given along, in order.
+    /// The file descriptors, in the sender's order.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl HandoffChannel {
-    /// Both ends: one stays, the other is the successor's standard input.
+    /// Creates both ends. The second one becomes the successor's standard input.
     ///
     /// # Errors
-    /// The system's.
+    /// If the sockets cannot be created.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let (here, there) = UnixStream::pair()?;
         Ok((Self(here), there.into()))
     }
 
-    /// The end that this process has as its standard input, if it is one: a predecessor has started
-    /// it.
+    /// Opens the end at standard input, in a process that a predecessor has started.
     ///
     /// # Errors
-    /// The system's.
+    /// If the descriptor cannot be duplicated.
     pub fn from_stdin() -> io::Result<Self> {
         let stdin = io::stdin().as_fd().try_clone_to_owned()?;
         Ok(Self(UnixStream::from(stdin)))
     }
 
-    /// Waits no longer than this for the other process; `None`: as long as it takes.
+    /// Limits how long each call waits for the other process; `None` removes the limit.
     ///
     /// # Errors
-    /// The system's.
-    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        self.0.set_read_timeout(patience)?;
-        self.0.set_write_timeout(patience)
+    /// If the limit is zero.
+    pub fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.set_read_timeout(limit)?;
+        self.0.set_write_timeout(limit)
     }
 
-    /// Sends a message with descriptors, which stay open here.
+    /// Sends a message with descriptors, which stay open in this process.
     ///
     /// # Errors
-    /// The system's: the other process has gone, or does not read.
+    /// If the other process has exited, or does not read.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut head = [0; HEAD];
-        head[..4].copy_from_slice(&length(bytes.len())?);
-        head[4..].copy_from_slice(&length(descriptors.len())?);
-        (&self.0).write_all(&head)?;
-        for batch in descriptors.chunks(BATCH) {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&length(bytes.len())?);
+        header[4..].copy_from_slice(&length(descriptors.len())?);
+        (&self.0).write_all(&header)?;
+        for batch in descriptors.chunks(MAX_BATCH_DESCRIPTORS) {
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_BATCH_DESCRIPTORS))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             control.push(SendAncillaryMessage::ScmRights(batch));
             sendmsg(&self.0, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
@@ -74,33 +74,35 @@ impl HandoffChannel {
     /// Waits for a message.
     ///
     /// # Errors
-    /// The system's, or [`io::ErrorKind::InvalidData`]: not what a process of this kind sends.
+    /// If the other process has exited or sends nothing, or [`io::ErrorKind::InvalidData`] if the
+    /// bytes are not a message.
     pub fn receive(&self) -> io::Result<Message> {
-        let mut head = [0; HEAD];
-        (&self.0).read_exact(&mut head)?;
+        let mut header = [0; HEADER_BYTES];
+        (&self.0).read_exact(&mut header)?;
         let number = |at: usize| {
-            let bytes = head[at..].first_chunk().copied().unwrap_or_default();
+            let bytes = header[at..].first_chunk().copied().unwrap_or_default();
             usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX)
         };
-        let (count, wanted) = (number(0), number(4));
-        if count > MAX_BYTES || wanted > MAX_DESCRIPTORS {
+        let (byte_count, descriptor_count) = (number(0), number(4));
+        if byte_count > MAX_MESSAGE_BYTES || descriptor_count > MAX_DESCRIPTORS {
             return Err(invalid());
         }
         let mut descriptors = Vec::new();
-        while descriptors.len() < wanted {
+        while descriptors.len() < descriptor_count {
             let before = descriptors.len();
             self.receive_batch(&mut descriptors)?;
             if descriptors.len() == before {
                 return Err(invalid());
             }
         }
-        let mut bytes = vec![0; count];
+        let mut bytes = vec![0; byte_count];
         (&self.0).read_exact(&mut bytes)?;
         Ok(Message { bytes, descriptors })
     }
 
     fn receive_batch(&self, descriptors: &mut Vec<OwnedFd>) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_BATCH_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
         let flags = RecvFlags::CMSG_CLOEXEC;
@@ -109,8 +111,8 @@ impl HandoffChannel {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(given) = message {
-                descriptors.extend(given);
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
             }
         }
         Ok(())
@@ -122,17 +124,17 @@ fn length(count: usize) -> io::Result<[u8; 4]> {
 }
 
 fn invalid() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "this is no message of a process of this kind")
+    io::Error::new(io::ErrorKind::InvalidData, "not a handoff message")
 }
 
-const HEAD: usize = 8;
+const HEADER_BYTES: usize = 8;
 
-/// Descriptors that the kernel takes at a time are 253.
-const BATCH: usize = 64;
+/// Descriptors per system call; the kernel allows 253.
+const MAX_BATCH_DESCRIPTORS: usize = 64;
 
 /// More than any configuration has.
 const MAX_DESCRIPTORS: usize = 16_384;
-const MAX_BYTES: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_arrive_whole_and_in_order() {
+    fn all_descriptors_arrive_in_order() {
         let (here, there) = pair();
         let dir = tempfile::tempdir().unwrap();
         let files: Vec<File> = (0..150)
@@ -161,8 +163,8 @@ mod tests {
         let sending = {
             let text = text.clone();
             thread::spawn(move || {
-                let given: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-                here.send(&text, &given).unwrap();
+                let received: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                here.send(&text, &received).unwrap();
                 here.send(b"and again", &[]).unwrap();
                 here
             })
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_successor_would_send_is_refused() {
+    fn other_data_is_refused() {
         let (here, there) = pair();
         (&here.0).write_all(b"GET / HTTP/1.1\r\n").unwrap();
         assert_eq!(there.receive().unwrap_err().kind(), io::ErrorKind::InvalidData);

@@ -1,16 +1,17 @@
-//! A server as a process among others: which of its files have changed, what the service manager
-//! is told and has to give, privileges, and the way to a successor.
+//! The server as a process: changed files, messages to and sockets from the service manager,
+//! privileges, and the channel to a successor.
 //!
-//! It knows nothing of servers: signals, configuration and connections are left to `serve`.
+//! Nothing here depends on the server itself: signals, configuration and connections belong to
+//! `serve`.
 
 mod file_watcher;
 mod handoff;
 mod privileges;
 mod service_manager;
 
-pub use file_watcher::{FileWatcher, Files};
+pub use file_watcher::{FileWatcher, WatchedFiles};
 pub use handoff::{HandoffChannel, Message};
 pub use privileges::{
-    PrivilegeError, User, close_memory, forbid_dumps, forbid_new_privileges, raise_file_limit,
+    PrivilegeError, User, forbid_dumps, forbid_new_privileges, protect_memory, raise_file_limit,
 };
 pub use service_manager::{Activated, Notice, Notifier, activated};

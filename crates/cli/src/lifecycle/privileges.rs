@@ -1,4 +1,4 @@
-//! Giving up what a process does not need once it listens.
+//! Privileges and limits of the process.
 
 use std::io;
 
@@ -6,27 +6,27 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{self, Gid, Group, Uid};
 
-/// Why privileges were not given up.
+/// Why privileges could not be dropped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrivilegeError {
     /// No such user.
-    #[error("there is no user {0:?}; create it, or name another in process.user")]
+    #[error("user {0:?} does not exist; create it, or set another in process.user")]
     NoUser(String),
     /// No such group.
-    #[error("there is no group {0:?}; create it, or name another in process.group")]
+    #[error("group {0:?} does not exist; create it, or set another in process.group")]
     NoGroup(String),
-    /// The system refuses.
-    #[error("cannot become user {user:?}: {reason}; start the program as root or as that user")]
+    /// A system call failed.
+    #[error("cannot switch to user {user:?}: {reason}; start the program as root or as that user")]
     Refused {
-        /// Who it was to be.
+        /// The user to switch to.
         user: String,
-        /// Why not.
+        /// The cause.
         reason: io::Error,
     },
 }
 
-/// A user to become.
+/// A user to switch to.
 #[derive(Clone, Debug)]
 pub struct User {
     name: String,
@@ -35,7 +35,7 @@ pub struct User {
 }
 
 impl User {
-    /// Looks a user up, and a group; `None`: the user's own.
+    /// Looks up a user, and a group; `None` stands for the user's primary group.
     ///
     /// # Errors
     /// [`PrivilegeError::NoUser`] or [`PrivilegeError::NoGroup`].
@@ -52,12 +52,11 @@ impl User {
         Ok(Self { name: name.to_owned(), uid: user.uid, gid })
     }
 
-    /// Becomes that user, in all threads and for good. Does nothing where the process is that user
-    /// already.
+    /// Switches all threads to that user irrevocably. Does nothing if the process runs as that user.
     ///
     /// # Errors
     /// [`PrivilegeError::Refused`].
-    pub fn become_it(&self) -> Result<(), PrivilegeError> {
+    pub fn switch(&self) -> Result<(), PrivilegeError> {
         if unistd::getuid() == self.uid && unistd::getgid() == self.gid {
             return Ok(());
         }
@@ -65,11 +64,11 @@ impl User {
             user: self.name.clone(),
             reason: reason.into(),
         };
-        // In this order: without the user, nobody may change groups.
+        // The groups first: changing them needs the privileges of the previous user.
         unistd::setgroups(&[self.gid]).map_err(refused)?;
         unistd::setresgid(self.gid, self.gid, self.gid).map_err(refused)?;
         unistd::setresuid(self.uid, self.uid, self.uid).map_err(refused)?;
-        // A way back would make all of it worthless.
+        // Fails if root privileges could be regained.
         match !self.uid.is_root() && unistd::setuid(Uid::from_raw(0)).is_ok() {
             true => Err(refused(nix::Error::EPERM)),
             false => Ok(()),
@@ -78,22 +77,22 @@ impl User {
 }
 
 /// [Forbids dumps](forbid_dumps), and returns whether other processes of the same user could have
-/// opened this one's memory before: whoever has it open keeps it. They could not if the program's
-/// file is one that its user cannot read (`PR_SET_DUMPABLE` in prctl(2)).
+/// opened this one's memory before; they can still read it then. They could not if the program's file
+/// is not readable for its user (`PR_SET_DUMPABLE` in prctl(2)).
 ///
 /// # Errors
-/// The system's.
-pub fn close_memory() -> io::Result<bool> {
+/// If a system call fails.
+pub fn protect_memory() -> io::Result<bool> {
     let open = prctl::get_dumpable()?;
     forbid_dumps()?;
     Ok(open && !unistd::geteuid().is_root())
 }
 
-/// Keeps keys out of core dumps, and out of other processes of the same user: they can neither
-/// trace this one nor read its memory.
+/// Disables core dumps, and prevents other processes of the same user from tracing this one and
+/// reading its memory.
 ///
 /// # Errors
-/// The system's.
+/// If a system call fails.
 pub fn forbid_dumps() -> io::Result<()> {
     prctl::set_dumpable(false)?;
     match getrlimit(Resource::RLIMIT_CORE)? {
@@ -102,24 +101,24 @@ pub fn forbid_dumps() -> io::Result<()> {
     }
 }
 
-/// No program that this one starts gets more rights by its file.
+/// Sets `no_new_privs`: set-user-ID bits and file capabilities give child processes no privileges.
 ///
 /// # Errors
-/// The system's.
+/// If the system call fails.
 pub fn forbid_new_privileges() -> io::Result<()> {
     Ok(prctl::set_no_new_privs()?)
 }
 
-/// As many descriptors as the system allows; the number. A connection to an upstream costs two.
+/// Raises the limit of open files to the hard limit, and returns it.
 ///
 /// # Errors
-/// The system's.
+/// If a system call fails.
 pub fn raise_file_limit() -> io::Result<u64> {
-    let (now, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if now < most {
-        setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    let (now, max) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if now < max {
+        setrlimit(Resource::RLIMIT_NOFILE, max, max)?;
     }
-    Ok(most)
+    Ok(max)
 }
 
 #[cfg(test)]
@@ -127,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_does_not_exist_is_named() {
+    fn errors_name_the_missing_user_or_group() {
         let error = User::find("no-such-user", None).unwrap_err().to_string();
         assert!(error.contains("no-such-user") && error.contains("process.user"), "{error}");
         let error = User::find("root", Some("no-such-group")).unwrap_err().to_string();
@@ -135,15 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn who_one_is_already_is_no_change() {
-        let own = unistd::User::from_uid(unistd::getuid()).unwrap();
-        let Some(own) = own.filter(|own| own.gid == unistd::getgid()) else { return };
-        User::find(&own.name, None).unwrap().become_it().unwrap();
+    fn switching_to_the_current_user_changes_nothing() {
+        let user = unistd::User::from_uid(unistd::getuid()).unwrap();
+        let Some(user) = user.filter(|user| user.gid == unistd::getgid()) else { return };
+        User::find(&user.name, None).unwrap().switch().unwrap();
     }
 
     #[test]
-    fn the_limit_of_files_is_the_highest() {
-        let most = raise_file_limit().unwrap();
-        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap().0, most);
+    fn the_file_limit_becomes_the_hard_limit() {
+        let max = raise_file_limit().unwrap();
+        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap().0, max);
     }
 }

@@ -1,5 +1,5 @@
-//! What systemd is told (sd_notify(3)): a datagram of lines to the socket that `NOTIFY_SOCKET`
-//! names.
+//! The service manager: notifications (sd_notify(3)), sent as datagrams to the socket that
+//! `NOTIFY_SOCKET` names, and sockets that it has opened (sd_listen_fds(3)).
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,32 +15,32 @@ use std::time::Duration;
 use listenfd::ListenFd;
 use nix::time::{ClockId, clock_gettime};
 
-/// The way to the service manager, if there is one.
+/// Sends notifications to the service manager, if there is one.
 #[derive(Debug)]
 pub struct Notifier {
     socket: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
 }
 
-/// What can be said.
+/// A notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// The service is up, or a reload has ended, well or not.
+    /// The service has started, or a reload has ended, successfully or not.
     Ready,
     /// A reload has started.
     Reloading,
-    /// The service stops.
+    /// The service is stopping.
     Stopping,
-    /// A line for people.
+    /// A status line for people.
     Status(&'a str),
-    /// It goes on.
+    /// A ping of the watchdog.
     Alive,
-    /// Another process is the service's main one from now on.
+    /// The process with this ID is now the main one.
     MainProcess(u32),
 }
 
 impl Notifier {
-    /// As the environment says. Without a service manager, what is said goes nowhere.
+    /// Reads the environment. Without a service manager, notifications are dropped.
     pub fn from_environment() -> Self {
         let socket = env::var_os("NOTIFY_SOCKET").and_then(|path| open(&path).ok());
         let watchdog = watchdog(
@@ -50,67 +50,67 @@ impl Notifier {
         Self { socket, watchdog }
     }
 
-    /// How often [`Notice::Alive`] is expected: half the time after which the process would be
-    /// taken for hung. `None`: never.
+    /// The interval for [`Notice::Alive`]: half of the watchdog's timeout. Returns `None` if there is
+    /// no watchdog for this process.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Says some things at once. Whether the service manager hears them is not known, and nothing
-    /// depends on it here.
-    pub fn say(&self, notices: &[Notice<'_>]) {
-        let _ = self.try_to_say(notices);
+    /// Sends notifications in one message. Errors are ignored.
+    pub fn notify(&self, notices: &[Notice<'_>]) {
+        let _ = self.send(notices);
     }
 
-    /// Says what much depends on: tries again for about a second while the service manager does
-    /// not take it, as when its queue is full. Blocks.
+    /// Sends notifications in one message, and retries for about a second if that fails, such as when
+    /// the service manager's queue is full. Blocks.
     ///
     /// # Errors
-    /// The system's, of the last attempt. Never without a service manager.
-    pub fn insist(&self, notices: &[Notice<'_>]) -> io::Result<()> {
-        for _ in 1..ATTEMPTS {
-            if self.try_to_say(notices).is_ok() {
+    /// The error of the last attempt. Without a service manager there is none.
+    pub fn notify_reliably(&self, notices: &[Notice<'_>]) -> io::Result<()> {
+        for _ in 1..MAX_ATTEMPTS {
+            if self.send(notices).is_ok() {
                 return Ok(());
             }
-            thread::sleep(PAUSE);
+            thread::sleep(RETRY_INTERVAL);
         }
-        self.try_to_say(notices)
+        self.send(notices)
     }
 
-    fn try_to_say(&self, notices: &[Notice<'_>]) -> io::Result<()> {
+    fn send(&self, notices: &[Notice<'_>]) -> io::Result<()> {
         let Some((socket, address)) = &self.socket else { return Ok(()) };
-        let text: Vec<_> = notices.iter().map(line).collect();
+        let text: Vec<_> = notices.iter().map(encode).collect();
         socket.send_to_addr(text.join("\n").as_bytes(), address).map(drop)
     }
 }
 
-/// They, in the order in which they were given.
+/// Sockets opened by the service manager, in its order.
 #[derive(Debug, Default)]
 pub struct Activated {
-    /// Listening over TCP.
+    /// Listening TCP sockets.
     pub tcp: Vec<TcpListener>,
-    /// Over UDP.
+    /// UDP sockets.
     pub udp: Vec<UdpSocket>,
 }
 
-/// Takes them. The environment loses them, so that no child takes them for its own.
+/// Takes the sockets that `LISTEN_FDS` announces, if `LISTEN_PID` names this process. Removes the
+/// variables, so that child processes do not use them.
 pub fn activated() -> Activated {
-    let mut given = ListenFd::from_env();
-    let mut taken = Activated::default();
-    for at in 0..given.len() {
-        // Each is of one kind; what is of none is left alone.
-        if let Ok(Some(socket)) = given.take_tcp_listener(at) {
-            taken.tcp.push(socket);
-        } else if let Ok(Some(socket)) = given.take_udp_socket(at) {
-            taken.udp.push(socket);
+    let mut inherited = ListenFd::from_env();
+    let mut activated = Activated::default();
+    for index in 0..inherited.len() {
+        // Sockets of other types are ignored.
+        if let Ok(Some(socket)) = inherited.take_tcp_listener(index) {
+            activated.tcp.push(socket);
+        } else if let Ok(Some(socket)) = inherited.take_udp_socket(index) {
+            activated.udp.push(socket);
         }
     }
-    taken
+    activated
 }
 
-/// Of what is insisted on.
-const ATTEMPTS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(50);
+/// Attempts of [`Notifier::notify_reliably`].
+const MAX_ATTEMPTS: u32 = 20;
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 fn open(path: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match path.as_bytes() {
@@ -119,7 +119,7 @@ fn open(path: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
         _ => SocketAddr::from_pathname(path)?,
     };
     let socket = UnixDatagram::unbound()?;
-    // A service manager that hangs must not hang us.
+    // A service manager that hangs must not block this process.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }
@@ -130,10 +130,10 @@ fn watchdog(micros: Option<&str>, pid: Option<&str>) -> Option<Duration> {
     (ours && micros > 0).then(|| Duration::from_micros(micros) / 2)
 }
 
-fn line(notice: &Notice<'_>) -> String {
+fn encode(notice: &Notice<'_>) -> String {
     match notice {
         Notice::Ready => "READY=1".to_owned(),
-        // The time tells this reload's end from that of one before.
+        // The time distinguishes this reload from earlier ones.
         Notice::Reloading => format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_micros()),
         Notice::Stopping => "STOPPING=1".to_owned(),
         // A line break would start another assignment.
@@ -151,14 +151,14 @@ fn monotonic_micros() -> u128 {
 mod tests {
     use super::*;
 
-    fn heard(socket: &UnixDatagram) -> String {
+    fn received(socket: &UnixDatagram) -> String {
         let mut buffer = [0; 500];
         let count = socket.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..count].to_vec()).unwrap()
     }
 
     #[test]
-    fn lines_arrive_at_a_path_and_in_the_abstract_namespace() {
+    fn notifications_arrive_at_a_path_and_in_the_abstract_namespace() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let name = format!("firstflight-notify-{}", process::id());
@@ -169,37 +169,37 @@ mod tests {
         ];
         for (socket, name) in sockets {
             let notifier = Notifier { socket: open(&name).ok(), watchdog: None };
-            notifier.say(&[Notice::Ready, Notice::Status("two\nlines")]);
-            assert_eq!(heard(&socket), "READY=1\nSTATUS=two lines");
-            notifier.say(&[Notice::MainProcess(17)]);
-            assert_eq!(heard(&socket), "MAINPID=17");
-            notifier.say(&[Notice::Reloading]);
-            let text = heard(&socket);
+            notifier.notify(&[Notice::Ready, Notice::Status("two\nlines")]);
+            assert_eq!(received(&socket), "READY=1\nSTATUS=two lines");
+            notifier.notify(&[Notice::MainProcess(17)]);
+            assert_eq!(received(&socket), "MAINPID=17");
+            notifier.notify(&[Notice::Reloading]);
+            let text = received(&socket);
             let micros = text.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
             assert!(micros.parse::<u64>().unwrap() > 0, "{text}");
         }
     }
 
     #[test]
-    fn what_is_insisted_on_waits_for_room_and_says_when_there_is_none() {
+    fn a_reliable_notification_waits_for_space_in_the_queue_or_fails() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         let notifier = Notifier { socket: open(path.as_os_str()).ok(), watchdog: None };
-        while notifier.try_to_say(&[Notice::Alive]).is_ok() {}
-        let error = notifier.insist(&[Notice::MainProcess(17)]).unwrap_err();
+        while notifier.send(&[Notice::Alive]).is_ok() {}
+        let error = notifier.notify_reliably(&[Notice::MainProcess(17)]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        let hearing = thread::spawn(move || while heard(&socket) != "MAINPID=17" {});
-        notifier.insist(&[Notice::MainProcess(17)]).unwrap();
-        hearing.join().unwrap();
-        // Nobody is there any more.
-        assert!(notifier.insist(&[Notice::MainProcess(17)]).is_err());
-        let nobody = Notifier { socket: None, watchdog: None };
-        nobody.insist(&[Notice::MainProcess(17)]).unwrap();
+        let receiver = thread::spawn(move || while received(&socket) != "MAINPID=17" {});
+        notifier.notify_reliably(&[Notice::MainProcess(17)]).unwrap();
+        receiver.join().unwrap();
+        // The receiver has closed its socket.
+        assert!(notifier.notify_reliably(&[Notice::MainProcess(17)]).is_err());
+        let without_manager = Notifier { socket: None, watchdog: None };
+        without_manager.notify_reliably(&[Notice::MainProcess(17)]).unwrap();
     }
 
     #[test]
-    fn the_watchdog_is_ours_or_nobodys() {
+    fn a_watchdog_of_another_process_is_ignored() {
         let ours = process::id().to_string();
         assert_eq!(watchdog(Some("3000000"), None), Some(Duration::from_millis(1500)));
         assert_eq!(watchdog(Some("3000000"), Some(&ours)), Some(Duration::from_millis(1500)));

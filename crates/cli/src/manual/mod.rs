@@ -1,4 +1,5 @@
-//! `firstflight manual`: manual pages, from the flags and the configuration themselves.
+//! `firstflight manual` and `firstflight completions`: manual pages and shell completions, generated
+//! from the definitions of flags and configuration.
 
 mod roff;
 
@@ -33,16 +34,16 @@ pub(crate) fn run(args: &ManualArgs) -> anyhow::Result<ExitCode> {
         write(&pages, dir)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let wanted = args.page.as_deref().unwrap_or("firstflight");
-    let is_it = |page: &&Page| {
+    let requested = args.page.as_deref().unwrap_or("firstflight");
+    let matches = |page: &&Page| {
         let (name, _) = page.file.rsplit_once('.').unwrap_or((&page.file, ""));
-        name == wanted || name.strip_prefix("firstflight-") == Some(wanted)
+        name == requested || name.strip_prefix("firstflight-") == Some(requested)
     };
-    let Some(page) = pages.iter().find(is_it) else {
+    let Some(page) = pages.iter().find(matches) else {
         let names: Vec<_> = pages.iter().map(|page| &*page.file).collect();
-        bail!("there is no page {wanted:?}; there are {}", names.join(", "));
+        bail!("there is no page {requested:?}; there are {}", names.join(", "));
     };
-    // Whoever has stopped reading wants no more.
+    // Fails if the reader has closed stdout.
     let _ = io::stdout().write_all(page.text.as_bytes());
     Ok(ExitCode::SUCCESS)
 }
@@ -60,19 +61,19 @@ pub(crate) struct CompletionsArgs {
 pub(crate) fn complete(args: &CompletionsArgs) -> ExitCode {
     let mut out = Vec::new();
     clap_complete::generate(args.shell, &mut crate::command(), "firstflight", &mut out);
-    // Whoever has stopped reading wants no more.
+    // Fails if the reader has closed stdout.
     let _ = io::stdout().write_all(&out);
     ExitCode::SUCCESS
 }
 
-/// A page, and the file that manuals expect it in.
+/// A manual page with its file name.
 struct Page {
     file: String,
     text: String,
 }
 
 fn write(pages: &[Page], dir: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     for page in pages {
         let path = dir.join(&page.file);
         fs::write(&path, &page.text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -83,10 +84,10 @@ fn write(pages: &[Page], dir: &Path) -> anyhow::Result<()> {
 fn pages() -> anyhow::Result<Vec<Page>> {
     let date = date()?;
     let mut program = crate::command().disable_help_subcommand(true);
-    // Names of commands with those above them, as `firstflight keys new`.
+    // Completes the names of subcommands, such as `firstflight keys new`.
     program.build();
     let mut pages = Vec::new();
-    of_command(&program, &date, &mut pages)?;
+    add_command_pages(&program, &date, &mut pages)?;
     pages.push(Page {
         file: "firstflight.toml.5".to_owned(),
         text: roff::page(&firstflight_config::reference(), &title(5, "firstflight.toml", &date)),
@@ -94,7 +95,7 @@ fn pages() -> anyhow::Result<Vec<Page>> {
     Ok(pages)
 }
 
-fn of_command(command: &Command, date: &str, pages: &mut Vec<Page>) -> anyhow::Result<()> {
+fn add_command_pages(command: &Command, date: &str, pages: &mut Vec<Page>) -> anyhow::Result<()> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let man = Man::new(command.clone())
         .title(name.to_uppercase())
@@ -103,15 +104,18 @@ fn of_command(command: &Command, date: &str, pages: &mut Vec<Page>) -> anyhow::R
         .manual(MANUAL);
     let mut text = Vec::new();
     man.render(&mut text)?;
-    pages.push(Page { file: format!("{name}.1"), text: tidied(&String::from_utf8(text)?) });
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-        of_command(below, date, pages)?;
+    pages.push(Page {
+        file: format!("{name}.1"),
+        text: without_redundant_breaks(&String::from_utf8(text)?),
+    });
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        add_command_pages(subcommand, date, pages)?;
     }
     Ok(())
 }
 
-/// Without line breaks beside an empty line, of which formatters warn.
-fn tidied(page: &str) -> String {
+/// Removes line breaks next to empty lines, which cause warnings of formatters.
+fn without_redundant_breaks(page: &str) -> String {
     let lines: Vec<_> = page.lines().collect();
     let empty =
         |at: Option<usize>| at.and_then(|at| lines.get(at)).is_some_and(|line| line.is_empty());
@@ -133,15 +137,15 @@ fn title(section: u8, name: &str, date: &str) -> roff::Title {
     }
 }
 
-/// The day of the source where a build says so (SOURCE_DATE_EPOCH, seconds since 1970), so that two
-/// builds of it have the same pages; else today.
+/// The date of SOURCE_DATE_EPOCH (seconds since 1970) if it is set, for reproducible builds, else
+/// today.
 fn date() -> anyhow::Result<String> {
     let day = match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(seconds) => seconds
-            .parse()
-            .ok()
-            .and_then(|seconds| Timestamp::from_second(seconds).ok())
-            .context("SOURCE_DATE_EPOCH is no number of seconds since 1970; unset it")?,
+        Ok(seconds) => {
+            seconds.parse().ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).context(
+                "SOURCE_DATE_EPOCH is not a number of seconds since 1970; fix or unset it",
+            )?
+        }
         Err(_) => Timestamp::now(),
     };
     Ok(day.strftime("%Y-%m-%d").to_string())

@@ -1,21 +1,21 @@
-//! The project's Markdown as a manual page (man(7)): headings, paragraphs, lists and code, which is
-//! all that the reference has.
+//! Converts Markdown to a manual page (man(7)). Supports what the configuration reference uses:
+//! headings, paragraphs, lists and code.
 
 use std::fmt::Write;
 
-/// What stands in a page's head and foot.
+/// Header and footer of a page.
 pub(super) struct Title {
     pub(super) name: String,
     pub(super) section: u8,
-    /// What it is, for NAME.
+    /// The description in the section NAME.
     pub(super) what: String,
     pub(super) date: String,
     pub(super) source: String,
     pub(super) manual: String,
 }
 
-/// The page. The text's own title is left out, and what comes before its first heading is the
-/// description.
+/// Converts a page. Its title is omitted, and the text before its first heading becomes the section
+/// DESCRIPTION.
 pub(super) fn page(markdown: &str, title: &Title) -> String {
     let mut out = format!(
         ".TH {} {} {} \"{}\" \"{}\"\n.SH NAME\n{} \\- {}\n.SH DESCRIPTION\n",
@@ -56,7 +56,7 @@ pub(super) fn page(markdown: &str, title: &Title) -> String {
     out
 }
 
-/// A paragraph or an item of a list, as far as it has been read.
+/// A paragraph or list item that is being read.
 struct Block {
     start: &'static str,
     text: String,
@@ -81,7 +81,7 @@ impl Block {
         if block.text.is_empty() {
             return;
         }
-        // A heading stands for the paragraph's own space.
+        // After a heading the paragraph needs no space.
         let after_heading = out.lines().last().is_some_and(|line| line.starts_with(".S"));
         if !(after_heading && block.start == Self::default().start) {
             out.push_str(block.start);
@@ -90,7 +90,7 @@ impl Block {
     }
 }
 
-/// Code and emphasis are bold; of a link its text is left, or its address where that says where.
+/// Makes code and emphasis bold. Replaces links by their text, followed by the address if it is a URL.
 fn inline(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -135,7 +135,7 @@ fn link(text: &str) -> Option<(String, &str)> {
     Some((made, rest))
 }
 
-/// Characters that roff would take for its own, or print as others.
+/// Escapes characters that roff interprets or replaces.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {
@@ -153,7 +153,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A line that starts as a request does is text here.
+/// Protects a line that starts like a roff request.
 fn protected(line: &str) -> String {
     match line.starts_with(['.', '\'']) {
         true => format!("\\&{line}"),

@@ -1,4 +1,4 @@
-//! The operators' side beside a server.
+//! The admin listener of a server: metrics, status and console.
 
 use firstflight_admin::{Admin, AdminHandle, Prepared};
 use firstflight_config::AdminSettings;
@@ -6,61 +6,61 @@ use firstflight_server::ServerHandle;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinHandle;
 
-/// The operators' side, served until it is closed.
-pub(super) struct Console {
+/// The admin listener, which serves until it is closed.
+pub(super) struct AdminListener {
     handle: AdminHandle,
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
     task: JoinHandle<()>,
-    end: oneshot::Sender<()>,
+    stop: oneshot::Sender<()>,
 }
 
-impl Console {
-    /// Listens and serves, if there are settings for it.
+impl AdminListener {
+    /// Binds and serves. Returns `None` without settings.
     ///
     /// # Errors
-    /// One sentence with the fix.
+    /// If the address cannot be bound, or a file of the settings cannot be read.
     pub(super) async fn open(
         settings: Option<AdminSettings>,
         server: &ServerHandle,
     ) -> anyhow::Result<Option<Self>> {
         let Some(settings) = settings else { return Ok(None) };
         let admin = Admin::bind(settings, server.clone()).await?;
-        let (end, ended) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
         let handle = admin.handle();
         let task = tokio::spawn(admin.run(async {
-            let _ = ended.await;
+            let _ = stopped.await;
         }));
-        let running = Mutex::new(Some(Running { task, end }));
+        let running = Mutex::new(Some(Running { task, stop }));
         Ok(Some(Self { handle, running }))
     }
 
-    /// Ends it, if that has not been done. Its address is free then.
+    /// Closes the listener, if that has not been done. Afterwards its address is free.
     pub(super) async fn close(&self) {
-        if let Some(Running { task, end }) = self.running.lock().await.take() {
-            let _ = end.send(());
+        if let Some(Running { task, stop }) = self.running.lock().await.take() {
+            let _ = stop.send(());
             let _ = task.await;
         }
     }
 }
 
-/// Reads what may have changed for the operators' side. `configured`: whether the configuration in
-/// use has one. It need not be open for that: after an upgrade its address may have been taken.
+/// Prepares a reload of the admin listener. `configured` says whether the current configuration has
+/// one; after an upgrade it may be closed all the same, because its address was in use.
 ///
 /// # Errors
-/// One sentence with the fix.
+/// If the `[admin]` section was added or removed, or a file of it cannot be read.
 pub(super) fn prepare(
-    console: Option<&Console>,
+    admin_listener: Option<&AdminListener>,
     configured: bool,
     settings: Option<&AdminSettings>,
 ) -> anyhow::Result<Option<Prepared>> {
     if configured != settings.is_some() {
-        anyhow::bail!("[admin] cannot come or go while the process runs; restart it");
+        anyhow::bail!("[admin] cannot be added or removed by a reload; restart the server");
     }
-    let Some((console, settings)) = console.zip(settings) else { return Ok(None) };
-    Ok(Some(console.handle.prepare(settings)?))
+    let Some((admin_listener, settings)) = admin_listener.zip(settings) else { return Ok(None) };
+    Ok(Some(admin_listener.handle.prepare(settings)?))
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reload_goes_on_without_a_console_that_could_not_open() {
+    fn a_reload_succeeds_without_an_admin_listener_that_could_not_open() {
         let settings = AdminSettings::new("127.0.0.1:9090".parse().unwrap());
         assert!(prepare(None, true, Some(&settings)).unwrap().is_none());
         assert!(prepare(None, false, None).unwrap().is_none());

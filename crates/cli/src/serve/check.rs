@@ -1,4 +1,4 @@
-//! `firstflight serve --check`: whether it could be served, and what would be.
+//! `firstflight serve --check`: checks the configuration and prints what would be served.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -9,13 +9,13 @@ use firstflight_config::{
 };
 
 use super::args::ServeArgs;
-use super::sentence;
+use super::plain_error;
 
-/// Reads all files that the configuration names, and prints what would be served. A file that
-/// leaves addresses or sites to flags is good too.
+/// Reads all files that the configuration names, and prints what would be served. Addresses and
+/// sites may be missing, as flags can add them.
 ///
 /// # Errors
-/// One sentence with the fix.
+/// If the configuration or one of its files is invalid.
 pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<ExitCode> {
     let rows = rows(&config);
     let mut warnings = config.warnings();
@@ -27,7 +27,7 @@ pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<Ex
     if config.listeners.is_empty() {
         config.listeners.push(Listener::new(SocketAddr::from(([127, 0, 0, 1], 0))));
     }
-    firstflight_server::check(&config).map_err(sentence)?;
+    firstflight_server::check(&config).map_err(plain_error)?;
     config.admin.as_ref().map(firstflight_admin::check).transpose()?;
     print!("{}", table(&rows));
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
@@ -38,7 +38,7 @@ pub(super) fn check(args: &ServeArgs, config: ServerConfig) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a line of the table says: of what kind it is, which, and what of it.
+/// A line of the table: kind, name, description, details.
 type Row = [String; 4];
 
 fn rows(config: &ServerConfig) -> Vec<Row> {
@@ -46,8 +46,8 @@ fn rows(config: &ServerConfig) -> Vec<Row> {
         config.listeners.iter().map(|listener| listener_row(listener, config)).collect();
     match &config.content {
         Content::Sites(sites) => {
-            for (at, site) in sites.sites.iter().enumerate() {
-                rows.extend(site_rows(at, site, sites, config));
+            for (index, site) in sites.sites.iter().enumerate() {
+                rows.extend(site_rows(index, site, sites, config));
             }
         }
         Content::PingPong => rows.push(row("ping-pong", "", "PONG for each PING", "")),
@@ -60,7 +60,7 @@ fn rows(config: &ServerConfig) -> Vec<Row> {
 }
 
 fn listener_row(listener: &Listener, config: &ServerConfig) -> Row {
-    let mut spoken = match listener.protocol {
+    let mut protocols = match listener.protocol {
         ListenerProtocol::Redirect => "redirect to https".to_owned(),
         ListenerProtocol::Https if config.http3.enabled && listener.http3 => {
             "https, HTTP/3".to_owned()
@@ -69,13 +69,13 @@ fn listener_row(listener: &Listener, config: &ServerConfig) -> Row {
     };
     let proxies: Vec<_> = listener.proxy_protocol_from.iter().map(ToString::to_string).collect();
     if !proxies.is_empty() {
-        spoken += &format!(", PROXY from {}", proxies.join(", "));
+        protocols += &format!(", PROXY from {}", proxies.join(", "));
     }
-    row("listener", &listener.address.to_string(), &spoken, "")
+    row("listener", &listener.address.to_string(), &protocols, "")
 }
 
-fn site_rows(at: usize, site: &Site, sites: &Sites, config: &ServerConfig) -> Vec<Row> {
-    let names = match (site.names.is_empty(), at) {
+fn site_rows(index: usize, site: &Site, sites: &Sites, config: &ServerConfig) -> Vec<Row> {
+    let names = match (site.names.is_empty(), index) {
         (true, _) => "(every name)".to_owned(),
         (false, 0) => format!("{} (and unknown names)", site.names.join(", ")),
         (false, _) => site.names.join(", "),
@@ -114,11 +114,11 @@ fn action(route: &Route, sites: &Sites) -> String {
     }
 }
 
-fn row(kind: &str, which: &str, what: &str, more: &str) -> Row {
-    [kind, which, what, more].map(str::to_owned)
+fn row(kind: &str, name: &str, description: &str, details: &str) -> Row {
+    [kind, name, description, details].map(str::to_owned)
 }
 
-/// Columns as wide as their cells; what comes last on a line widens none.
+/// Aligns columns. The last cell of a line does not widen its column.
 fn table(rows: &[Row]) -> String {
     let last = |row: &Row| row.iter().rposition(|cell| !cell.is_empty()).unwrap_or(0);
     let width = |column: usize| {

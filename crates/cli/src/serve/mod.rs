@@ -1,4 +1,4 @@
-//! `firstflight serve`: sites over TLS and QUIC, with early data that runs at most once.
+//! `firstflight serve`: runs the server over TLS and QUIC, with early data executed at most once.
 
 mod admin;
 mod args;
@@ -20,30 +20,30 @@ use tracing::warn;
 use tracing_subscriber::EnvFilter;
 
 pub(crate) use self::args::ServeArgs;
-use self::process::Source;
-use self::settings::{complete, settings};
+use self::process::ConfigSource;
+use self::settings::{read_config, require_complete};
 
-/// Serves until it is told to stop. An error means that it could not start; the caller prints it
-/// and exits with 2. `memory`: what came of [closing](firstflight::lifecycle::close_memory) this
-/// process's memory, which will have private keys in it, ticket keys, and what its clients said.
+/// Serves until a signal stops it. `memory` is the result of
+/// [`protect_memory`](firstflight::lifecycle::protect_memory): this process will hold private keys,
+/// ticket keys and its clients' requests.
 ///
 /// # Errors
-/// One sentence with the fix.
+/// If the server cannot start.
 pub(crate) fn run(args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<ExitCode> {
     if args.print_config {
-        print!("{}", settings(&args)?.to_toml());
+        print!("{}", read_config(&args)?.to_toml());
         return Ok(ExitCode::SUCCESS);
     }
     if args.check {
-        let config = settings(&args)?;
-        begin_log(&config.log)?;
+        let config = read_config(&args)?;
+        init_log(&config.log)?;
         return check::check(&args, config);
     }
-    let way = upgrade::way()?;
-    let outcome = start(args, memory, way.clone());
-    if let (Some(way), Err(error)) = (way, &outcome) {
-        // The process before this one goes on, and says why.
-        let _ = way.send(format!("{error:#}").as_bytes(), &[]);
+    let channel = upgrade::channel_to_predecessor()?;
+    let outcome = start(args, memory, channel.clone());
+    if let (Some(channel), Err(error)) = (channel, &outcome) {
+        // The predecessor keeps serving, and logs the error.
+        let _ = channel.send(format!("{error:#}").as_bytes(), &[]);
     }
     outcome
 }
@@ -51,56 +51,59 @@ pub(crate) fn run(args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<E
 fn start(
     args: ServeArgs,
     memory: io::Result<bool>,
-    way: Option<Arc<HandoffChannel>>,
+    channel: Option<Arc<HandoffChannel>>,
 ) -> anyhow::Result<ExitCode> {
     let file = args.config.clone();
-    let source = Source { file, read: Box::new(move || settings(&args).and_then(complete)) };
-    let first = source.first()?;
-    begin_log(&first.config.log)?;
-    // A connection is an open file, one with an upstream two. Systems allow 1,024 at first, for the
-    // sake of programs that use select(2), and many more to who asks.
+    let source = ConfigSource {
+        file,
+        read: Box::new(move || read_config(&args).and_then(require_complete)),
+    };
+    let initial = source.initial()?;
+    init_log(&initial.config.log)?;
+    // A connection needs a descriptor, and one with an upstream two. The soft limit is usually 1024,
+    // for programs that use select(2); the hard limit is much higher.
     if let Err(error) = raise_file_limit() {
-        warn!("the limit of open files stays as it is ({error})");
+        warn!("cannot raise the limit of open files: {error}");
     }
     match memory {
         Err(error) => {
-            warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
+            warn!("cannot disable core dumps, which would contain secrets: {error}");
         }
-        // An attacker chooses the moment: SIGUSR2 starts this process.
-        Ok(true) if way.is_some() => warn!(
-            "other processes of this user could open the memory of this one as it started; \
-             install the program as root's with mode 0711, see docs/lifecycle.md"
+        // An attacker chooses the time: SIGUSR2 starts this process.
+        Ok(true) if channel.is_some() => warn!(
+            "other processes of this user could read the memory of this one while it started; \
+             install the program with owner root and mode 0711 (see docs/lifecycle.md)"
         ),
         Ok(_) => {}
     }
-    if let Some(path) = &first.config.tls.key_log {
+    if let Some(path) = &initial.config.tls.key_log {
         warn!("TLS secrets are written to {} (SSLKEYLOGFILE)", path.display());
     }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if let Some(workers) = first.config.process.workers {
+    if let Some(workers) = initial.config.process.workers {
         builder.worker_threads(workers.into());
     }
     let runtime = builder.enable_all().build().context("cannot start worker threads")?;
-    let outcome = runtime.block_on(process::serve(source, first, way));
-    // A task that still waits for a file or another process is not waited for.
+    let outcome = runtime.block_on(process::serve(source, initial, channel));
+    // Does not wait for tasks that are blocked on a file or another process.
     runtime.shutdown_background();
     outcome
 }
 
-/// Logs from now on, as the configuration at the start has it.
-fn begin_log(settings: &LogSettings) -> anyhow::Result<()> {
+/// Starts logging with the level and format of the initial configuration.
+fn init_log(settings: &LogSettings) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&settings.level).map_err(|_| {
         anyhow::anyhow!(
-            "{:?} is no log level; allowed are error, warn, info, debug, trace, also for parts of \
-             the program, such as info,firstflight_server=debug",
+            "{:?} is not a log level; use error, warn, info, debug or trace, also per module, \
+             such as info,firstflight_server=debug",
             settings.level
         )
     })?;
-    crate::log::begin(filter, settings.format == LogFormat::Json);
+    crate::log::init(filter, settings.format == LogFormat::Json);
     Ok(())
 }
 
-/// The error's own sentence, which has its cause in it already.
-fn sentence(error: ServerError) -> anyhow::Error {
+/// Drops the source of an error, which its message already contains.
+fn plain_error(error: ServerError) -> anyhow::Error {
     anyhow::Error::msg(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! The serving process: signals, changed files, and its end.
+//! The server process: start, signals, reloads, upgrades and shutdown.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,263 +9,267 @@ use std::time::Duration;
 
 use anyhow::Context;
 use firstflight::lifecycle::{
-    Activated, FileWatcher, Files, HandoffChannel, Notice, Notifier, User, activated, forbid_dumps,
-    forbid_new_privileges,
+    Activated, FileWatcher, HandoffChannel, Notice, Notifier, User, WatchedFiles, activated,
+    forbid_dumps, forbid_new_privileges,
 };
 use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
 use firstflight_server::{InheritedState, Server, ServerHandle};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
-use super::admin::{self, Console};
-use super::sentence;
-use super::signals::{Event, Signals, Termination};
-use super::upgrade::{self, Attempt, Predecessor};
+use super::admin::{self, AdminListener};
+use super::plain_error;
+use super::signals::{Event, Shutdown, Signals};
+use super::upgrade::{self, Predecessor, UpgradeAttempt};
 
-/// Where the configuration comes from, at the start and again at each reload.
-pub(super) struct Source {
+/// Reads the configuration, at the start and at each reload.
+pub(super) struct ConfigSource {
     /// The configuration file, if there is one.
     pub(super) file: Option<PathBuf>,
-    /// Reads it, and puts flags and environment above it.
+    /// Reads it, and applies environment and flags.
     pub(super) read: Box<dyn Fn() -> anyhow::Result<ServerConfig> + Send + Sync>,
 }
 
-/// Serves until it is told to stop, inside a tokio runtime. `first`: as it was read from `source`
-/// at the start. `way`: to the process before this one, whose place it takes.
+/// Serves until a signal stops it. Call it in a tokio runtime. `initial` is the configuration first
+/// read from `source`. `channel` leads to the predecessor if this process was started to replace
+/// one.
 ///
 /// # Errors
-/// Why it could not start.
+/// If the server cannot start.
 pub(super) async fn serve(
-    source: Source,
-    first: First,
-    way: Option<Arc<HandoffChannel>>,
+    source: ConfigSource,
+    initial: InitialConfig,
+    channel: Option<Arc<HandoffChannel>>,
 ) -> anyhow::Result<ExitCode> {
-    // Caught from before the ready line on, which is when others may send them.
+    // Before the server reports that it is ready: signals may arrive from then on.
     let signals = Signals::catch()?;
-    let First { config, files } = first;
+    let InitialConfig { config, files } = initial;
     let settings = config.process.clone();
     let admin = config.admin.clone();
-    let (mut predecessor, inherited) = match way {
-        Some(way) => Predecessor::hear(way).map(|(before, inherited)| (Some(before), inherited))?,
+    let (mut predecessor, inherited) = match channel {
+        Some(channel) => Predecessor::receive(channel)
+            .map(|(predecessor, inherited)| (Some(predecessor), inherited))?,
         None => {
             let Activated { tcp, udp } = activated();
             (None, InheritedState::from_sockets(tcp, udp))
         }
     };
-    let server = Server::bind_with(config, inherited).await.map_err(sentence)?;
-    // The process before this one has the address still.
-    let mut console = match predecessor {
-        None => Console::open(admin.clone(), &server.handle()).await?,
+    let server = Server::bind_with(config, inherited).await.map_err(plain_error)?;
+    // The predecessor still uses the admin address.
+    let mut admin_listener = match predecessor {
+        None => AdminListener::open(admin.clone(), &server.handle()).await?,
         Some(_) => None,
     };
-    let has_admin = admin.is_some();
-    give_up_privileges(&settings)?;
-    server.open_logs().await.map_err(sentence)?;
-    server.restore_certificates().await.map_err(sentence)?;
-    if let Some(before) = &mut predecessor {
-        before.take_over(&server).await?;
+    let admin_configured = admin.is_some();
+    drop_privileges(&settings)?;
+    server.open_logs().await.map_err(plain_error)?;
+    server.restore_certificates().await.map_err(plain_error)?;
+    if let Some(predecessor) = &mut predecessor {
+        predecessor.take_over(&server).await?;
     }
     let handle = server.handle();
-    let running = tokio::spawn(server.run(std::future::pending()));
+    let server_task = tokio::spawn(server.run(std::future::pending()));
     handle.wait_until_serving().await;
-    if let Some(before) = predecessor {
-        before.serving().await;
-        console = Console::open(admin, &handle).await.unwrap_or_else(|error| {
-            error!("{error}; this process is without a console until a reload can open it");
+    if let Some(predecessor) = predecessor {
+        predecessor.serving().await;
+        admin_listener = AdminListener::open(admin, &handle).await.unwrap_or_else(|error| {
+            error!("{error}; the admin listener is closed until a reload can open it");
             None
         });
     }
-    let console = Arc::new(console.map_or_else(OnceLock::new, OnceLock::from));
+    let admin_listener = Arc::new(admin_listener.map_or_else(OnceLock::new, OnceLock::from));
     let process = Process {
         server: handle,
-        console: console.clone(),
-        has_admin,
+        admin_listener: admin_listener.clone(),
+        admin_configured,
         source: Arc::new(source),
         files: FileWatcher::new(files),
-        watching: settings.watch,
+        watch_files: settings.watch,
         notifier: Arc::new(Notifier::from_environment()),
-        bereft: Arc::default(),
+        successor_failed: Arc::default(),
     };
-    process.tell_ready();
-    tokio::spawn(keep_watchdog_quiet(process.notifier.clone()));
-    let bereft = process.bereft.clone();
-    let following = tokio::spawn(process.follow(signals));
-    running.await.context("the server has failed")?;
-    following.abort();
-    // Until here, so that a server that drains can be watched.
-    if let Some(console) = console.get() {
-        console.close().await;
+    process.notify_ready();
+    tokio::spawn(send_watchdog_pings(process.notifier.clone()));
+    let successor_failed = process.successor_failed.clone();
+    let event_loop = tokio::spawn(process.handle_events(signals));
+    server_task.await.context("the server has failed")?;
+    event_loop.abort();
+    // Open until now, so that a draining server can be monitored.
+    if let Some(admin_listener) = admin_listener.get() {
+        admin_listener.close().await;
     }
-    // Whoever watches over this process starts it again then.
-    Ok(if bereft.load(Ordering::Acquire) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    // After a failure the service manager restarts the service.
+    Ok(if successor_failed.load(Ordering::Acquire) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Says that this process goes on, as long as tasks of the runtime do: also while a reload or an
-/// upgrade takes its time, and until the last connection has ended.
-async fn keep_watchdog_quiet(notifier: Arc<Notifier>) {
+/// Pings the service manager's watchdog as long as the runtime executes tasks, including during
+/// reloads, upgrades and draining.
+async fn send_watchdog_pings(notifier: Arc<Notifier>) {
     let Some(period) = notifier.watchdog() else { return };
     let mut ticks = interval(period.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        notifier.say(&[Notice::Alive]);
+        notifier.notify(&[Notice::Alive]);
     }
 }
 
-/// What was needed to listen and to read keys is not needed any more.
-fn give_up_privileges(settings: &ProcessSettings) -> anyhow::Result<()> {
+/// Drops the privileges that were needed to bind sockets and to read keys.
+fn drop_privileges(settings: &ProcessSettings) -> anyhow::Result<()> {
     if let Some(name) = &settings.user {
-        User::find(name, settings.group.as_deref())?.become_it()?;
-        // The system forgets it with the user.
+        User::find(name, settings.group.as_deref())?.switch()?;
+        // Changing the user resets this.
         if let Err(error) = forbid_dumps() {
-            warn!("a core dump would contain secrets: it cannot be forbidden ({error})");
+            warn!("cannot disable core dumps, which would contain secrets: {error}");
         }
     }
     if let Err(error) = forbid_new_privileges() {
-        warn!("programs that this one starts may get more rights than it has: {error}");
+        warn!("cannot set no_new_privs; child processes may gain privileges: {error}");
     }
     Ok(())
 }
 
-/// A configuration and the state of its files before they were read.
-pub(super) struct First {
+/// The first configuration, and the state of its files before they were read.
+pub(super) struct InitialConfig {
     pub(super) config: ServerConfig,
-    files: Files,
+    files: WatchedFiles,
 }
 
-impl Source {
+impl ConfigSource {
     /// Reads the configuration for the first time.
     ///
     /// # Errors
-    /// One sentence with the fix.
-    pub(super) fn first(&self) -> anyhow::Result<First> {
-        let mut files = Files::new(self.file.clone());
+    /// If the configuration is invalid.
+    pub(super) fn initial(&self) -> anyhow::Result<InitialConfig> {
+        let mut files = WatchedFiles::new(self.file.clone());
         let config = (self.read)()?;
         files.watch(self.file.iter().cloned().chain(config.files()));
-        Ok(First { config, files })
+        Ok(InitialConfig { config, files })
     }
 }
 
-/// What acts on a server from outside.
+/// Handles signals, reloads and upgrades of a running server.
 struct Process {
     server: ServerHandle,
-    /// The operators' side, if it is open.
-    console: Arc<OnceLock<Console>>,
-    /// Whether the configuration in use has an operators' side.
-    has_admin: bool,
-    source: Arc<Source>,
+    /// The admin listener, if it is open.
+    admin_listener: Arc<OnceLock<AdminListener>>,
+    /// Whether the current configuration has an `[admin]` section.
+    admin_configured: bool,
+    source: Arc<ConfigSource>,
     files: FileWatcher,
-    watching: bool,
+    watch_files: bool,
     notifier: Arc<Notifier>,
-    /// The process that has taken over has failed: nobody accepts connections.
-    bereft: Arc<AtomicBool>,
+    /// Set if the successor has failed, so that no process accepts connections.
+    successor_failed: Arc<AtomicBool>,
 }
 
 impl Process {
-    async fn follow(mut self, mut signals: Signals) {
+    async fn handle_events(mut self, mut signals: Signals) {
         let (server, notifier) = (self.server.clone(), self.notifier.clone());
-        let mut ending = Termination::new(server, notifier);
+        let mut shutdown = Shutdown::new(server, notifier);
         loop {
             match signals.next().await {
-                Event::Stop => ending.stop(),
+                Event::Stop => shutdown.stop(),
                 Event::Upgrade => {
-                    let attempt = Arc::new(Attempt::default());
+                    let attempt = Arc::new(UpgradeAttempt::default());
                     let upgrade = self.upgrade(&attempt);
-                    ending.heed(&mut signals, upgrade, || attempt.give_up()).await;
+                    shutdown.complete(&mut signals, upgrade, || attempt.abort()).await;
                 }
                 Event::Reload => {
                     self.server.reopen_access_log();
-                    ending.heed(&mut signals, self.reload("SIGHUP"), || ()).await;
+                    shutdown.complete(&mut signals, self.reload("SIGHUP"), || ()).await;
                 }
                 Event::ReopenLogs => {
                     self.server.reopen_access_log();
-                    info!("access log opened again");
+                    info!("reopened the access log");
                 }
-                Event::Look => {
-                    if self.watching && self.files.have_changed().await {
+                Event::CheckFiles => {
+                    if self.watch_files && self.files.have_changed().await {
                         let reload = self.reload("files have changed");
-                        ending.heed(&mut signals, reload, || ()).await;
+                        shutdown.complete(&mut signals, reload, || ()).await;
                     }
                 }
             }
         }
     }
 
-    /// Takes up the configuration as it is now, or says why not and stays.
+    /// Applies the current configuration, or logs why it cannot and keeps the previous one.
     async fn reload(&mut self, why: &str) {
-        self.notifier.say(&[Notice::Reloading]);
-        self.files.take_up().await;
+        self.notifier.notify(&[Notice::Reloading]);
+        self.files.mark_current().await;
         match self.try_reload().await {
             Ok(()) => {
                 let number = self.server.status().generation;
-                info!("{why}: configuration {number} is in use");
-                self.tell_ready();
+                info!("{why}: now using configuration {number}");
+                self.notify_ready();
             }
             Err(error) => {
-                error!("{why}: {error}; the configuration in use stays");
+                error!("{why}: {error}; keeping the current configuration");
                 let status = format!("not reloaded: {error}");
-                self.notifier.say(&[Notice::Ready, Notice::Status(&status)]);
+                self.notifier.notify(&[Notice::Ready, Notice::Status(&status)]);
             }
         }
     }
 
-    async fn upgrade(&self, attempt: &Arc<Attempt>) {
-        self.notifier.say(&[Notice::Status("a new process is started to take over")]);
-        let step_aside = async {
-            if let Some(console) = self.console.get() {
-                console.close().await;
+    async fn upgrade(&self, attempt: &Arc<UpgradeAttempt>) {
+        self.notifier.notify(&[Notice::Status("starting a new process to take over")]);
+        let release_resources = async {
+            if let Some(admin_listener) = self.admin_listener.get() {
+                admin_listener.close().await;
             }
         };
-        let (server, bereft) = (self.server.clone(), self.bereft.clone());
-        let ended = move |ended: io::Result<ExitStatus>| match ended {
-            // It was told to.
+        let (server, successor_failed) = (self.server.clone(), self.successor_failed.clone());
+        let on_exit = move |exit: io::Result<ExitStatus>| match exit {
+            // A signal stopped it.
             Ok(status) if status.success() => {
-                info!("the new process has ended");
+                info!("the new process has exited");
                 server.stop();
             }
             Ok(status) => {
-                error!("the new process has ended ({status}): nobody serves; this one stops, too");
-                bereft.store(true, Ordering::Release);
+                error!("the new process has failed ({status}) and nothing is served; stopping");
+                successor_failed.store(true, Ordering::Release);
                 server.stop_now();
             }
-            Err(error) => error!("the new process cannot be watched: {error}"),
+            Err(error) => error!("cannot wait for the new process: {error}"),
         };
         let (server, notifier) = (&self.server, &self.notifier);
-        let handed_on = upgrade::hand_on(server, notifier, attempt, step_aside, ended).await;
-        let Err(error) = handed_on else { return };
-        if attempt.is_given_up() {
-            info!("the upgrade is given up, as this process stops");
+        let result =
+            upgrade::hand_over_to_successor(server, notifier, attempt, release_resources, on_exit)
+                .await;
+        let Err(error) = result else { return };
+        if attempt.is_aborted() {
+            info!("upgrade aborted, because this process is stopping");
         } else {
-            error!("upgrade: {error:#}; this process goes on");
-            self.notifier.say(&[Notice::Status(&format!("not upgraded: {error:#}"))]);
+            error!("upgrade failed: {error:#}; this process keeps serving");
+            self.notifier.notify(&[Notice::Status(&format!("not upgraded: {error:#}"))]);
         }
     }
 
-    fn tell_ready(&self) {
+    fn notify_ready(&self) {
         let status = self.server.status();
         let addresses: Vec<_> = status.addresses.iter().map(ToString::to_string).collect();
         let text =
-            format!("serving on {} by configuration {}", addresses.join(", "), status.generation);
-        self.notifier.say(&[Notice::Ready, Notice::Status(&text)]);
+            format!("serving on {} with configuration {}", addresses.join(", "), status.generation);
+        self.notifier.notify(&[Notice::Ready, Notice::Status(&text)]);
     }
 
     async fn try_reload(&mut self) -> anyhow::Result<()> {
         let source = self.source.clone();
         let read = tokio::task::spawn_blocking(move || (source.read)()).await;
-        let config = match read.context("the configuration could not be read").and_then(|read| read)
-        {
+        let config = match read.context("cannot read the configuration").and_then(|read| read) {
             Ok(config) => config,
             Err(error) => {
                 self.server.reload_failed(&error.to_string());
                 return Err(error);
             }
         };
-        // Also those of a configuration that will be refused: that is fixed in one of them.
+        // Also if the configuration is refused below: the fix will be in one of these files.
         self.files.watch(self.source.file.iter().cloned().chain(config.files()).collect()).await;
-        let watching = config.process.watch;
-        // First all that can fail: a configuration is taken up as a whole or not at all.
+        let watch_files = config.process.watch;
+        // Everything that can fail comes first, so that a configuration is applied as a whole.
         let admin = config.admin.clone();
-        let prepared = admin::prepare(self.console.get(), self.has_admin, admin.as_ref());
+        let prepared =
+            admin::prepare(self.admin_listener.get(), self.admin_configured, admin.as_ref());
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -273,27 +277,28 @@ impl Process {
                 return Err(error);
             }
         };
-        self.server.reload(config).await.map_err(sentence)?;
+        self.server.reload(config).await.map_err(plain_error)?;
         if let Some(prepared) = prepared {
             prepared.apply();
         }
-        self.open_console(admin).await;
-        self.watching = watching;
+        self.open_admin_listener(admin).await;
+        self.watch_files = watch_files;
         Ok(())
     }
-    /// Opens the operators' side if it is to be and could not be opened before.
-    async fn open_console(&self, admin: Option<AdminSettings>) {
-        // Who leaves would take the address from the process that has taken over.
-        if self.console.get().is_some() || !self.server.status().ready {
+
+    /// Opens the admin listener if it is configured and could not be opened before.
+    async fn open_admin_listener(&self, admin: Option<AdminSettings>) {
+        // After a handoff the address belongs to the successor.
+        if self.admin_listener.get().is_some() || !self.server.status().ready {
             return;
         }
-        match Console::open(admin, &self.server).await {
-            Ok(Some(console)) => {
-                info!("the console is open");
-                let _ = self.console.set(console);
+        match AdminListener::open(admin, &self.server).await {
+            Ok(Some(admin_listener)) => {
+                info!("opened the admin listener");
+                let _ = self.admin_listener.set(admin_listener);
             }
             Ok(None) => {}
-            Err(error) => warn!("{error}; this process is without a console still"),
+            Err(error) => warn!("{error}; the admin listener is still closed"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Flags and environment over the configuration file.
+//! Combines the configuration file, environment and flags.
 
 use std::env;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -11,12 +11,12 @@ use firstflight_config::{
 
 use super::args::{AcmeArgs, ContentArgs, LimitArgs, LogArgs, ServeArgs, Switch, TlsArgs};
 
-/// The configuration as file and flags have it. Reads the file again each time. It may yet listen
-/// nowhere and serve nothing: [`complete`] tells.
+/// Reads the configuration file and applies environment and flags. The result may lack addresses or
+/// content, see [`require_complete`].
 ///
 /// # Errors
-/// What is wrong, a sentence each, with the fix.
-pub(super) fn settings(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
+/// If a setting is invalid; the message says how to fix it.
+pub(super) fn read_config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
     let mut config = match &args.config {
         Some(path) => ServerConfig::read(path).map_err(|error| anyhow::anyhow!("{error}"))?,
         None => ServerConfig::default(),
@@ -48,34 +48,34 @@ pub(super) fn settings(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
     config.process.workers = args.workers.or(config.process.workers);
     config.http3.enabled &= !args.no_http3;
     config.check()?;
-    // What came from a file has been looked at with its line.
+    // Settings from the file were checked when it was read, with their line numbers.
     if let Some(misfit) = config.look_at_files().into_iter().next() {
         anyhow::bail!("{}", misfit.reason);
     }
     Ok(config)
 }
 
-/// Whether there is an address and something to serve.
+/// Requires an address and content.
 ///
 /// # Errors
-/// What is missing, and where to give it.
-pub(super) fn complete(config: ServerConfig) -> anyhow::Result<ServerConfig> {
+/// If one is missing; the message says where to add it.
+pub(super) fn require_complete(config: ServerConfig) -> anyhow::Result<ServerConfig> {
     let nothing = matches!(&config.content, Content::Sites(sites) if sites.sites.is_empty());
     anyhow::ensure!(
         !nothing,
-        "there is nothing to serve; give --root DIR, --upstream URL, or a [[site]] in the file \
+        "nothing to serve; give --root DIR, --upstream URL, or a [[site]] in the file \
          that --config names"
     );
     anyhow::ensure!(
         !config.listeners.is_empty(),
-        "there is no address to listen on; give --listen ADDRESS:PORT, or a [[listener]] in the \
+        "no address to listen on; give --listen ADDRESS:PORT, or a [[listener]] in the \
          file that --config names"
     );
     Ok(config)
 }
 
 fn content(args: &ContentArgs) -> anyhow::Result<Option<Content>> {
-    // A directory by itself stands above the environment, as flags do.
+    // The positional directory overrides the environment, as flags do.
     let root = args.directory.as_ref().or(args.root.as_ref());
     match (root, &args.upstream, args.ping_pong) {
         (None, None, false) => Ok(None),
@@ -83,8 +83,8 @@ fn content(args: &ContentArgs) -> anyhow::Result<Option<Content>> {
         (None, Some(url), false) => Ok(Some(Content::upstream(url)?)),
         (None, None, true) => Ok(Some(Content::PingPong)),
         _ => anyhow::bail!(
-            "more than one of --root, --upstream and --ping-pong is given (FIRSTFLIGHT_ROOT and \
-             FIRSTFLIGHT_UPSTREAM count too); give one, or sites in a file"
+            "give only one of --root, --upstream and --ping-pong (FIRSTFLIGHT_ROOT and \
+             FIRSTFLIGHT_UPSTREAM count, too), or sites in a file"
         ),
     }
 }
@@ -99,13 +99,13 @@ fn certificate(args: &ServeArgs, config: &mut ServerConfig) {
 }
 
 impl AcmeArgs {
-    /// Puts them above the file's `[acme]`, and the names on what is served.
+    /// Overrides the file's `[acme]` section, and gives the served site its names.
     ///
     /// # Errors
-    /// There are names, and sites with names of their own.
+    /// If `--acme` is used with sites that have names already.
     pub(super) fn apply(&self, config: &mut ServerConfig) -> anyhow::Result<()> {
-        let asks = !self.acme.is_empty();
-        if asks || self.acme_agree || self.acme_directory.is_some() {
+        let requested = !self.acme.is_empty();
+        if requested || self.acme_agree || self.acme_directory.is_some() {
             let acme = config.acme.get_or_insert_default();
             acme.terms_agreed |= self.acme_agree;
         }
@@ -121,10 +121,10 @@ impl AcmeArgs {
                 acme.state = state.clone();
             }
         }
-        if asks {
+        if requested {
             self.name_site(config)?;
             if config.listeners.is_empty() {
-                config.listeners = both_ports();
+                config.listeners = default_listeners();
             }
         }
         Ok(())
@@ -140,14 +140,14 @@ impl AcmeArgs {
             return Ok(());
         }
         anyhow::bail!(
-            "--acme is for what --root or --upstream serves; give one of them, or acme = true to \
+            "--acme needs --root or --upstream; give one of them, or set acme = true in \
              a [[site]] with names in the file that --config names"
         )
     }
 }
 
-/// The two ports to which authorities and clients come, for IPv6 and IPv4.
-fn both_ports() -> Vec<Listener> {
+/// Ports 443 and 80, for IPv6 and IPv4: clients and ACME authorities connect to both.
+fn default_listeners() -> Vec<Listener> {
     let at = |port| Listener::new(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
     vec![at(443), Listener { protocol: ListenerProtocol::Redirect, ..at(80) }]
 }
@@ -157,10 +157,10 @@ fn tls(args: &ServeArgs, config: &mut ServerConfig) {
     let tls = &mut config.tls;
     tls.min_version = tls_min.unwrap_or(tls.min_version);
     tls.max_version = tls_max.unwrap_or(tls.max_version);
-    let lists = &mut tls.ciphers;
-    lists.ciphers = ciphers.clone().or(lists.ciphers.take());
-    lists.tls13_ciphers = tls13_ciphers.clone().or(lists.tls13_ciphers.take());
-    lists.groups = groups.clone().or(lists.groups.take());
+    let policy = &mut tls.ciphers;
+    policy.ciphers = ciphers.clone().or(policy.ciphers.take());
+    policy.tls13_ciphers = tls13_ciphers.clone().or(policy.tls13_ciphers.take());
+    policy.groups = groups.clone().or(policy.groups.take());
     tls.tickets = tickets.unwrap_or(tls.tickets);
     tls.http2 = args.http2.map_or(tls.http2, |switch| switch == Switch::On);
     tls.key_log = env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -186,9 +186,9 @@ fn logs(args: &LogArgs, config: &mut ServerConfig) -> anyhow::Result<()> {
     }
     match (args.log_format, &mut config.access_log) {
         (Some(format), Some(log)) => log.format = format.into(),
-        (Some(_), None) => anyhow::bail!(
-            "--log-format is for an access log, and there is none; give --access-log FILE"
-        ),
+        (Some(_), None) => {
+            anyhow::bail!("--log-format needs an access log; give --access-log FILE")
+        }
         (None, _) => {}
     }
     let log = &mut config.log;

@@ -1,4 +1,4 @@
-//! What the process is told from outside.
+//! Signals: what they request, and the shutdown that SIGTERM and SIGINT start.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use firstflight_server::ServerHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Signals, and the passing of time.
+/// Receives signals, and ticks once a second.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -20,7 +20,7 @@ pub(super) struct Signals {
     ticks: Interval,
 }
 
-/// What to do.
+/// What the process has to do.
 pub(super) enum Event {
     /// SIGTERM or SIGINT.
     Stop,
@@ -30,15 +30,15 @@ pub(super) enum Event {
     ReopenLogs,
     /// SIGUSR2.
     Upgrade,
-    /// A second has passed.
-    Look,
+    /// Once a second.
+    CheckFiles,
 }
 
 impl Signals {
-    /// From now on none of them ends the process.
+    /// Catches the signals, so that they no longer end the process.
     ///
     /// # Errors
-    /// The system's.
+    /// If a handler cannot be installed.
     pub(super) fn catch() -> anyhow::Result<Self> {
         let catch = |kind, name| signal(kind).with_context(|| format!("cannot catch {name}"));
         let mut ticks = interval(Duration::from_secs(1));
@@ -53,7 +53,7 @@ impl Signals {
         })
     }
 
-    /// The next one.
+    /// Waits for the next event.
     pub(super) async fn next(&mut self) -> Event {
         tokio::select! {
             _ = self.terminate.recv() => Event::Stop,
@@ -61,10 +61,11 @@ impl Signals {
             _ = self.hangup.recv() => Event::Reload,
             _ = self.user1.recv() => Event::ReopenLogs,
             _ = self.user2.recv() => Event::Upgrade,
-            _ = self.ticks.tick() => Event::Look,
+            _ = self.ticks.tick() => Event::CheckFiles,
         }
     }
-    /// The next that says to stop. The others wait.
+
+    /// Waits for a signal that stops the process. Other signals stay queued.
     pub(super) async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => (),
@@ -73,42 +74,41 @@ impl Signals {
     }
 }
 
-/// How the process is told to stop, whatever else it does.
-pub(super) struct Termination {
+/// Stops the server: gracefully at the first signal, immediately at the second.
+pub(super) struct Shutdown {
     server: ServerHandle,
     notifier: Arc<Notifier>,
-    begun: bool,
+    started: bool,
 }
 
-impl Termination {
+impl Shutdown {
     pub(super) fn new(server: ServerHandle, notifier: Arc<Notifier>) -> Self {
-        Self { server, notifier, begun: false }
+        Self { server, notifier, started: false }
     }
 
-    /// The first time with patience, the second at once.
+    /// Starts draining, or stops immediately if that has been started before.
     pub(super) fn stop(&mut self) {
-        if self.begun {
+        if self.started {
             return self.server.stop_now();
         }
-        self.begun = true;
-        self.notifier.say(&[Notice::Stopping, Notice::Status("stopping")]);
+        self.started = true;
+        self.notifier.notify(&[Notice::Stopping, Notice::Status("stopping")]);
         self.server.stop();
     }
 
-    /// Does some work to its end, and hears meanwhile if the process is to stop. `told`: what the
-    /// work has to know of it.
-    pub(super) async fn heed<T>(
+    /// Completes `work`, and handles stop signals meanwhile. `on_stop` tells the work about them.
+    pub(super) async fn complete<T>(
         &mut self,
         signals: &mut Signals,
         work: impl Future<Output = T>,
-        told: impl Fn(),
+        on_stop: impl Fn(),
     ) -> T {
         let mut work = pin!(work);
         loop {
             tokio::select! {
                 outcome = &mut work => return outcome,
                 () = signals.stop() => {
-                    told();
+                    on_stop();
                     self.stop();
                 }
             }

@@ -1,15 +1,16 @@
-//! An upgrade: a new process takes this one's place, and no connection is refused.
+//! Upgrades: a new process replaces this one without refusing a connection.
 //!
-//! The old process starts the program again, as it was started itself, and talks to it over the new
-//! one's standard input. What is said, in order:
+//! The old process starts the program with its own arguments, and exchanges messages with the new
+//! one over the new one's standard input:
 //!
-//! - old: the [`InheritedState`], and the way on which the strike register goes.
-//! - new: [`READY`], or a sentence with what is wrong. Until then nothing has changed.
-//! - The register moves. From here on the old process asks the new one about each flight.
-//! - old: [`GO`]. It reads no UDP socket any more.
-//! - new: [`SERVING`]. Both accept over TCP now.
-//! - old: [`MAIN`], after the service manager knows. It accepts no more, and ends with its last
-//!   connection.
+//! - old: the [`InheritedState`], and the socket over which the strike register is transferred.
+//! - new: [`READY`], or an error message. Until then nothing has changed.
+//! - The strike register is transferred. From then on the old process claims each flight at the new
+//!   one.
+//! - old: [`GO`]. It no longer reads UDP sockets.
+//! - new: [`SERVING`]. Now both accept TCP connections.
+//! - old: [`MAIN`], after it has told the service manager. It accepts no more connections, and exits
+//!   after its last one.
 
 use std::env;
 use std::io;
@@ -30,176 +31,185 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-/// What a process has that takes another one's place.
+/// The old process, as the new one sees it.
 pub(super) struct Predecessor {
-    way: Arc<HandoffChannel>,
+    channel: Arc<HandoffChannel>,
     register: StdUnixStream,
 }
 
-/// The way to the process that has started this one to take its place, if one has.
+/// The channel to the predecessor, if one has started this process to replace it.
 ///
 /// # Errors
-/// The system's.
-pub(super) fn way() -> anyhow::Result<Option<Arc<HandoffChannel>>> {
-    if env::var_os(SUCCESSOR).is_none() {
+/// If standard input is not such a channel.
+pub(super) fn channel_to_predecessor() -> anyhow::Result<Option<Arc<HandoffChannel>>> {
+    if env::var_os(SUCCESSOR_VARIABLE).is_none() {
         return Ok(None);
     }
-    let way =
-        HandoffChannel::from_stdin().context("the process before this one cannot be talked to")?;
-    way.set_patience(Some(SUCCESSOR_TIMEOUT))?;
-    Ok(Some(Arc::new(way)))
+    let channel =
+        HandoffChannel::from_stdin().context("cannot open the channel to the old process")?;
+    channel.set_timeout(Some(SUCCESSOR_TIMEOUT))?;
+    Ok(Some(Arc::new(channel)))
 }
 
 impl Predecessor {
-    /// Hears what the other process leaves.
+    /// Receives the state that the old process hands over.
     ///
     /// # Errors
-    /// It has gone, or is too different.
-    pub(super) fn hear(way: Arc<HandoffChannel>) -> anyhow::Result<(Self, InheritedState)> {
-        let mut message = way.receive().context("the process before this one says nothing")?;
+    /// If the old process has exited, or its version is incompatible.
+    pub(super) fn receive(channel: Arc<HandoffChannel>) -> anyhow::Result<(Self, InheritedState)> {
+        let mut message = channel.receive().context("the old process sent no state")?;
         let inherited = InheritedState::from_parts(&message.bytes, &mut message.descriptors)?;
         let register = message.descriptors.pop().map(StdUnixStream::from);
-        let register = register.context("the process before this one leaves no register")?;
-        Ok((Self { way, register }, inherited))
+        let register =
+            register.context("the old process sent no socket for the strike register")?;
+        Ok((Self { channel, register }, inherited))
     }
 
-    /// Says that all is prepared, takes the register, and waits for the word to start.
+    /// Reports that this process is ready, receives the strike register, and waits for [`GO`].
     ///
     /// # Errors
-    /// The other process keeps its place, and this one has to end.
+    /// If the old process keeps serving, so that this one must exit.
     pub(super) async fn take_over(&mut self, server: &Server) -> anyhow::Result<()> {
-        self.way.send(READY, &[])?;
+        self.channel.send(READY, &[])?;
         server.take_over(stream(self.register.try_clone()?)?).await?;
-        match hear(&self.way).await {
-            Ok(word) if word == GO => Ok(()),
-            // It has gone, and all that it had is here.
+        match receive(&self.channel).await {
+            Ok(message) if message == GO => Ok(()),
+            // The old process has exited; the handoff is complete.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-            other => bail!("the process before this one does not give up its place: {other:?}"),
+            other => bail!("the old process did not complete the handoff: {other:?}"),
         }
     }
 
-    /// Says that connections are accepted, and waits until the service manager knows which process
-    /// is the service's.
+    /// Reports that this process accepts connections, and waits until the service manager knows that
+    /// it is the main one.
     pub(super) async fn serving(self) {
-        // If it has gone meanwhile, there is nobody to tell.
-        let _ = self.way.send(SERVING, &[]);
-        let _ = hear(&self.way).await;
+        // Errors mean that the old process has exited, which is fine.
+        let _ = self.channel.send(SERVING, &[]);
+        let _ = receive(&self.channel).await;
     }
 }
 
-/// Starts the program again, and hands all over. After this the server takes no connections, and
-/// ends with its last one. `attempt`: by which it can be given up. `step_aside`: gives up what the
-/// new process takes for itself once it is the service's main one. `ended`: is called if the new
-/// process ends before this one.
+/// Starts the program again and hands everything over. Afterwards this server accepts no
+/// connections, and exits after its last one.
+///
+/// - `attempt` can abort the upgrade from elsewhere.
+/// - `release_resources` frees what the new process opens once it is the service's main process.
+/// - `on_exit` is called if the new process exits before this one.
 ///
 /// # Errors
-/// Why this process has to go on.
-pub(super) async fn hand_on(
+/// If the upgrade failed, so that this process keeps serving.
+pub(super) async fn hand_over_to_successor(
     server: &ServerHandle,
     notifier: &Arc<Notifier>,
-    attempt: &Arc<Attempt>,
-    step_aside: impl Future<Output = ()>,
-    ended: impl FnOnce(io::Result<ExitStatus>) + Send + 'static,
+    attempt: &Arc<UpgradeAttempt>,
+    release_resources: impl Future<Output = ()>,
+    on_exit: impl FnOnce(io::Result<ExitStatus>) + Send + 'static,
 ) -> anyhow::Result<()> {
     let inherited = server.state_for_successor()?;
     let (ours, theirs) = StdUnixStream::pair()?;
     let starting = attempt.clone();
-    let (process, way) = spawn_blocking(move || start(&starting, &inherited, &theirs)).await??;
-    let mut outcome = hand_over(server, ours, &way).await.and_then(|()| attempt.serves());
+    let (process, channel) =
+        spawn_blocking(move || start(&starting, &inherited, &theirs)).await??;
+    let mut outcome = hand_over(server, ours, &channel).await.and_then(|()| attempt.mark_serving());
     if outcome.is_ok() {
-        outcome = name_main(notifier, process).await;
+        outcome = announce_main_process(notifier, process).await;
     }
     if let Err(error) = outcome {
-        // It waits for a word on the way before it heeds a signal.
-        drop(way);
+        // Closing the channel wakes the new process, which may be waiting for a message.
+        drop(channel);
         let attempt = attempt.clone();
-        spawn_blocking(move || attempt.end()).await?;
-        if timeout(LAST_WORDS, server.wait_until_taken_back()).await.is_err() {
-            warn!("the new process has ended, and something still has its register or its sockets");
+        spawn_blocking(move || attempt.stop_process()).await?;
+        if timeout(EXIT_GRACE_PERIOD, server.wait_until_taken_back()).await.is_err() {
+            warn!(
+                "the new process has exited, but its strike register or sockets are still in use"
+            );
         }
         return Err(error);
     }
-    step_aside.await;
-    let _ = way.send(MAIN, &[]);
+    release_resources.await;
+    let _ = channel.send(MAIN, &[]);
     server.stop_for_successor();
-    info!("process {process} has taken over; this one ends with its last connection");
-    if let Some(mut successor) = attempt.over() {
-        thread::spawn(move || ended(successor.wait()));
+    info!("process {process} has taken over; this one exits after its last connection");
+    if let Some(mut successor) = attempt.detach() {
+        thread::spawn(move || on_exit(successor.wait()));
     }
     Ok(())
 }
 
-/// Tells the service manager which process is the main one, before that one says that it is ready:
-/// only the main one is listened to. One that does not know would take this one's end for the
+/// Tells the service manager which process is the main one, before that one reports that it is ready:
+/// the manager ignores other processes. Otherwise it would treat this process's exit as the
 /// service's.
-async fn name_main(notifier: &Arc<Notifier>, process: u32) -> anyhow::Result<()> {
+async fn announce_main_process(notifier: &Arc<Notifier>, process: u32) -> anyhow::Result<()> {
     let notifier = notifier.clone();
-    let said = spawn_blocking(move || notifier.insist(&[Notice::MainProcess(process)])).await?;
-    said.context("the service manager cannot be told of the new process")
+    let result =
+        spawn_blocking(move || notifier.notify_reliably(&[Notice::MainProcess(process)])).await?;
+    result.context("cannot tell the service manager about the new process")
 }
 
 async fn hand_over(
     server: &ServerHandle,
     register: StdUnixStream,
-    way: &Arc<HandoffChannel>,
+    channel: &Arc<HandoffChannel>,
 ) -> anyhow::Result<()> {
     server.hand_over(stream(register)?).await?;
     server.hand_over_udp();
-    way.send(GO, &[])?;
-    match hear(way).await {
-        Ok(word) if word == SERVING => Ok(()),
-        other => bail!("the new process has the register and does not serve: {other:?}"),
+    channel.send(GO, &[])?;
+    match receive(channel).await {
+        Ok(message) if message == SERVING => Ok(()),
+        other => {
+            bail!("the new process received the strike register but does not serve: {other:?}")
+        }
     }
 }
 
-/// Starts the new process, and waits until it is ready. Blocks.
+/// Starts the new process and waits until it is ready. Blocks.
 fn start(
-    attempt: &Attempt,
+    attempt: &UpgradeAttempt,
     inherited: &InheritedState,
     register: &StdUnixStream,
 ) -> anyhow::Result<(u32, Arc<HandoffChannel>)> {
-    let (way, stdin) = HandoffChannel::new()?;
-    way.set_patience(Some(SUCCESSOR_TIMEOUT))?;
-    let process = attempt.begin(stdin)?;
-    let said = tell(&way, inherited, register).and_then(|()| way.receive());
-    match said {
-        Ok(message) if message.bytes == READY => Ok((process, Arc::new(way))),
+    let (channel, stdin) = HandoffChannel::new()?;
+    channel.set_timeout(Some(SUCCESSOR_TIMEOUT))?;
+    let process = attempt.spawn(stdin)?;
+    let reply = send_state(&channel, inherited, register).and_then(|()| channel.receive());
+    match reply {
+        Ok(message) if message.bytes == READY => Ok((process, Arc::new(channel))),
         Ok(message) => {
-            attempt.end();
+            attempt.stop_process();
             bail!("the new process cannot start: {}", String::from_utf8_lossy(&message.bytes))
         }
         Err(error) => {
-            let ended = attempt.end();
-            bail!("the new process does not become ready: {error} ({ended})")
+            let exit = attempt.stop_process();
+            bail!("the new process did not become ready: {error} ({exit})")
         }
     }
 }
 
-/// The program as it was started, which by now may be another file of the same name.
+/// Starts the program by the name that this process was started with. The file may be a newer one.
 fn spawn(stdin: OwnedFd) -> anyhow::Result<Child> {
     let mut arguments = env::args_os();
-    let program = arguments.next().context("this process does not know its program's name")?;
+    let program = arguments.next().context("cannot find the name of this program")?;
     let mut command = Command::new(&program);
-    command.args(arguments).stdin(Stdio::from(stdin)).env(SUCCESSOR, "1");
-    // It speaks of this process, and the next one is watched the same way.
+    command.args(arguments).stdin(Stdio::from(stdin)).env(SUCCESSOR_VARIABLE, "1");
+    // It names this process. Without it the watchdog applies to the new process.
     command.env_remove("WATCHDOG_PID");
     command.spawn().with_context(|| format!("cannot start {}", program.display()))
 }
 
-fn tell(
-    way: &HandoffChannel,
+fn send_state(
+    channel: &HandoffChannel,
     inherited: &InheritedState,
     register: &StdUnixStream,
 ) -> io::Result<()> {
     let (bytes, mut descriptors) = inherited.parts();
     descriptors.push(register.as_fd());
-    way.send(&bytes, &descriptors)
+    channel.send(&bytes, &descriptors)
 }
 
-/// Ends a process that is not to be; how it ended.
-fn end(process: &mut Child) -> String {
-    // What it says about itself may be on its way to the log.
-    let deadline = std::time::Instant::now() + LAST_WORDS;
+/// Waits for the new process to exit, or kills it. Returns its exit status as text.
+fn stop_process(process: &mut Child) -> String {
+    // It may still be logging its error.
+    let deadline = std::time::Instant::now() + EXIT_GRACE_PERIOD;
     while std::time::Instant::now() < deadline {
         if let Ok(Some(status)) = process.try_wait() {
             return status.to_string();
@@ -210,87 +220,87 @@ fn end(process: &mut Child) -> String {
     process.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
 }
 
-/// An upgrade that can be given up while it goes on, by ending the new process: then all that waits
-/// for it fails, and nothing is left half done.
+/// A running upgrade, which can be aborted by stopping the new process. Everything that waits for
+/// that process then fails, and the upgrade is undone.
 #[derive(Default)]
-pub(super) struct Attempt(Mutex<Progress>);
+pub(super) struct UpgradeAttempt(Mutex<AttemptState>);
 
 #[derive(Default)]
-struct Progress {
-    given_up: bool,
-    serves: bool,
+struct AttemptState {
+    aborted: bool,
+    serving: bool,
     successor: Option<Child>,
 }
 
-impl Attempt {
-    /// This process is to stop, so the new one has to end, too: at once if it does not serve yet,
-    /// and else as if it had been told itself.
-    pub(super) fn give_up(&self) {
-        let mut progress = self.progress();
-        progress.given_up = true;
-        let serves = progress.serves;
-        match &mut progress.successor {
-            Some(successor) if serves => terminate(successor),
+impl UpgradeAttempt {
+    /// Stops the new process, because this one is stopping: with SIGTERM if it serves already, else
+    /// with SIGKILL.
+    pub(super) fn abort(&self) {
+        let mut state = self.state();
+        state.aborted = true;
+        let serving = state.serving;
+        match &mut state.successor {
+            Some(successor) if serving => terminate(successor),
             Some(successor) => drop(successor.kill()),
             None => (),
         }
     }
 
-    /// Whether it has been.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.progress().given_up
+    /// Whether [`abort`](Self::abort) was called.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.state().aborted
     }
 
-    fn begin(&self, stdin: OwnedFd) -> anyhow::Result<u32> {
-        let mut progress = self.progress();
-        if progress.given_up {
-            bail!(GIVEN_UP);
+    fn spawn(&self, stdin: OwnedFd) -> anyhow::Result<u32> {
+        let mut state = self.state();
+        if state.aborted {
+            bail!(ABORTED);
         }
-        let successor = progress.successor.insert(spawn(stdin)?);
+        let successor = state.successor.insert(spawn(stdin)?);
         Ok(successor.id())
     }
 
-    /// The new process has said that it serves.
-    fn serves(&self) -> anyhow::Result<()> {
-        let mut progress = self.progress();
-        if progress.given_up {
-            bail!(GIVEN_UP);
+    /// Records that the new process serves.
+    fn mark_serving(&self) -> anyhow::Result<()> {
+        let mut state = self.state();
+        if state.aborted {
+            bail!(ABORTED);
         }
-        progress.serves = true;
+        state.serving = true;
         Ok(())
     }
 
-    /// Ends the new process, which is not to be; how it ended. Blocks.
-    fn end(&self) -> String {
-        let serves = self.progress().serves;
-        let Some(mut successor) = self.over() else { return String::new() };
-        if serves {
+    /// Stops the new process after a failure. Returns its exit status as text. Blocks.
+    fn stop_process(&self) -> String {
+        let serving = self.state().serving;
+        let Some(mut successor) = self.detach() else { return String::new() };
+        if serving {
             terminate(&successor);
         }
-        end(&mut successor)
+        stop_process(&mut successor)
     }
 
-    /// From now on the new process is on its own.
-    fn over(&self) -> Option<Child> {
-        self.progress().successor.take()
+    /// Releases the new process, which then outlives this attempt.
+    fn detach(&self) -> Option<Child> {
+        self.state().successor.take()
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    fn state(&self) -> MutexGuard<'_, AttemptState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// It has not been waited for, so the number is its own still.
+/// Sends SIGTERM. The process has not been waited for, so its ID is not reused yet.
 fn terminate(process: &Child) {
     if let Ok(id) = i32::try_from(process.id()) {
         let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
     }
 }
 
-async fn hear(way: &Arc<HandoffChannel>) -> io::Result<Vec<u8>> {
-    let way = way.clone();
-    let heard = spawn_blocking(move || way.receive()).await;
-    heard.map_err(io::Error::other)?.map(|message| message.bytes)
+async fn receive(channel: &Arc<HandoffChannel>) -> io::Result<Vec<u8>> {
+    let channel = channel.clone();
+    let received = spawn_blocking(move || channel.receive()).await;
+    received.map_err(io::Error::other)?.map(|message| message.bytes)
 }
 
 fn stream(stream: StdUnixStream) -> io::Result<UnixStream> {
@@ -298,17 +308,19 @@ fn stream(stream: StdUnixStream) -> io::Result<UnixStream> {
     UnixStream::from_std(stream)
 }
 
-/// Set for a process whose standard input is the way to the one before it.
-const SUCCESSOR: &str = "FIRSTFLIGHT_SUCCESSOR";
+/// Set for a process whose standard input is a channel to its predecessor.
+const SUCCESSOR_VARIABLE: &str = "FIRSTFLIGHT_SUCCESSOR";
 
-/// What is said.
+// Messages. Processes of different versions exchange them, so they never change.
+
 const READY: &[u8] = b"ready";
 const GO: &[u8] = b"go";
 const SERVING: &[u8] = b"serving";
 const MAIN: &[u8] = b"main";
 
-/// For a new process to read its files, or to be started on a busy machine.
+/// Limit for the new process to start and read its files, on a busy machine, too.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(60);
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a process may take to exit before it is killed.
+const EXIT_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-const GIVEN_UP: &str = "it is given up";
+const ABORTED: &str = "the upgrade was aborted";
