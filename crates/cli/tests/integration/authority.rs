@@ -99,7 +99,7 @@ fn a_key_that_others_may_read_is_not_used_and_not_believed() {
     let url = format!("https://localhost:{}/", server.port());
     let got = run(firstflight(dir).args(["fetch", "-v", &url]));
     assert_eq!(got.code, Some(60), "{got:?}");
-    assert!(got.err.contains("the development authority is left out"), "{}", got.err);
+    assert!(got.err.contains("the development authority is not trusted"), "{}", got.err);
     let shown = authority(dir, &[]);
     assert!(shown.code == Some(2) && shown.err.contains("chmod go= "), "{shown:?}");
     assert!(authority(dir, &["remove", "--only", "chromium"]).out.contains("is removed"));
@@ -204,9 +204,9 @@ fn chromium_believes_it_once_told_and_not_beyond_its_bounds() {
     assert_eq!(before.refusal(&url("localhost")), "net::ERR_CERT_AUTHORITY_INVALID");
     drop(before);
     let told = authority(dir, &["trust", "--only", "chromium"]);
-    assert!(told.code == Some(0) && told.out.contains("believes it now"), "{told:?}");
+    assert!(told.code == Some(0) && told.out.contains("now trusts it"), "{told:?}");
     let again = authority(dir, &["trust", "--only", "chromium"]);
-    assert!(again.out.contains("believes it already"), "{again:?}");
+    assert!(again.out.contains("already trusts it"), "{again:?}");
     let mut after = Browser::open(dir, rules);
     for host in ["localhost", "127.0.0.1", "app.test"] {
         after.go(&url(host));
@@ -218,7 +218,7 @@ fn chromium_believes_it_once_told_and_not_beyond_its_bounds() {
     assert!(refusal.starts_with("net::ERR_CERT"), "{refusal:?}");
     drop(after);
     let back = authority(dir, &["untrust", "--only", "chromium"]);
-    assert!(back.out.contains("does not know it any more"), "{back:?}");
+    assert!(back.out.contains("no longer trusts it"), "{back:?}");
     assert!(Browser::open(dir, rules).refusal(&url("localhost")).starts_with("net::ERR_CERT"));
 }
 
@@ -233,7 +233,7 @@ fn firefox_believes_it_once_told_and_not_beyond_its_bounds() {
     let refused = Err(INSECURE.to_owned());
     assert_eq!(Firefox::open(dir, names).go(&url("localhost")), refused);
     let told = authority(dir, &["trust", "--only", "firefox"]);
-    assert!(told.code == Some(0) && told.out.contains("believes it now"), "{told:?}");
+    assert!(told.code == Some(0) && told.out.contains("now trusts it"), "{told:?}");
     let mut after = Firefox::open(dir, names);
     for host in ["localhost", "127.0.0.1", "app.test"] {
         assert_eq!(after.go(&url(host)).as_deref().map(str::trim), Ok(PAGE.trim()), "{host}");
@@ -279,7 +279,7 @@ fn the_system_believes_it_once_told() {
     let lines: Vec<_> = ended.out.lines().collect();
     assert_eq!(lines.len(), 5, "{ended:?}");
     assert!(lines[0].contains("(60)") && lines[4].contains("(60)"), "{ended:?}");
-    assert!(lines[1].ends_with("believes it now"), "{ended:?}");
+    assert!(lines[1].ends_with("now trusts it"), "{ended:?}");
     assert_eq!(format!("{}\n", lines[2]), PAGE);
-    assert!(lines[3].ends_with("does not know it any more"), "{ended:?}");
+    assert!(lines[3].ends_with("no longer trusts it"), "{ended:?}");
 }

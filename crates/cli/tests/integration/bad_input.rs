@@ -120,12 +120,12 @@ fn a_lab_that_stays_up() {
     let visits = ["--enter", "1", "--browser", "firefox", "--visits", "3"];
     lab(&visits, &["leave out --page, --visits"]);
     let two = ["--enter", "1", "--browser", "firefox,chromium"];
-    lab(&two, &["one browser inside"]);
+    lab(&two, &["--enter starts one browser"]);
     lab(&["--enter", "1", "--captures", "none", "-o", "x"], &["--output, --captures"]);
-    lab(&["--serve", "--enter", "1"], &["--serve", "--enter", "leave one out"]);
+    lab(&["--serve", "--enter", "1"], &["--serve", "--enter", "leave one of them out"]);
     lab(&["--serve", "--server", "apache"], &["unknown server \"apache\"", "firstflight"]);
     lab(&["--serve", "--profile", "5g-to-mars"], &["5g-to-mars", "round-trip time"]);
-    lab(&["--enter", "1", "--rtt", "3"], &["--enter enters a lab that runs", "the networks"]);
+    lab(&["--enter", "1", "--rtt", "3"], &["--enter enters a running lab", "the networks"]);
     lab(&["--enter", "1"], &["process 1 is no door into a lab", "firstflight lab --serve"]);
     lab(&["--enter", "one"], &["one", "--enter"]);
 }
@@ -289,7 +289,7 @@ fn plans_for_the_lab() {
     lab(&["--tls", "1.4"], &["1.4", "allowed are 1.0, 1.1, 1.2 or 1.3"]);
     lab(&["--kind", "half"], &["half", "full", "resumed", "0-RTT"]);
     lab(&["--workload", "post"], &["post", "ping-pong", "get"]);
-    lab(&["--tfo", "maybe"], &["maybe", "off and on"]);
+    lab(&["--tfo", "maybe"], &["maybe", "on or off"]);
     lab(&["--samples", "0"], &["--samples", "1..=100000"]);
     lab(&["--http", "4"], &["4", "allowed are 1.1, 2, 3"]);
     lab(&["--group", "X448"], &["X448", "X25519MLKEM768"]);
@@ -297,7 +297,7 @@ fn plans_for_the_lab() {
     lab(&["--size", "2k"], &["2k", "10k"]);
     lab(&["--profile", "5g"], &["5g", "cable"]);
     lab(&["--experiment", "best"], &["best", "ping-pong", "middlebox"]);
-    lab(&["--experiment", "get", "--tls", "1.3"], &["leave it out to choose them by hand"]);
+    lab(&["--experiment", "get", "--tls", "1.3"], &["--experiment defines axes and networks"]);
     lab(&["--server-cmd", "app"], &["{port}"]);
     lab(&["--fail-if", "p50(0rtt) > 1.1*old"], &["firstflight report --compare"]);
     fs::write(dir.join("own.toml"), "[profile.x]\nrtt = 5\n").unwrap();

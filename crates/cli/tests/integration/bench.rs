@@ -74,10 +74,10 @@ fn what_cannot_be_driven_is_said_at_once() {
     for (arguments, words) in [
         (&["-k", "--rate", "5", "--duration", "1"][..], "refused"),
         (&["-k", "--rate", "5", "--kind", "refused"], "leave refused out"),
-        (&["-k", "--rate", "5", "--tls", "1.2,1.3"], "name one"),
-        (&["-k", "--rate", "5", "--http", "2"], "HTTP/1.1 or HTTP/3"),
+        (&["-k", "--rate", "5", "--tls", "1.2,1.3"], "give one"),
+        (&["-k", "--rate", "5", "--http", "2"], "HTTP/1.1 and HTTP/3"),
         (&["-k", "--rate", "5", "--http", "3", "--tls", "1.2"], "QUIC has TLS 1.3 alone"),
-        (&["-k", "--rate", "0"], "a rate is above 0"),
+        (&["-k", "--rate", "0"], "a rate above 0"),
     ] {
         let ended = bench(site.path(), &url, arguments);
         assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");

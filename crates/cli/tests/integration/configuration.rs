@@ -129,7 +129,7 @@ fn what_is_missing_is_named_with_where_to_give_it() {
         (&["serve", "--root", ".", "--log-level", "a=loud"], ["loud", "debug"]),
         (
             &["serve", "--root", ".", "--upstream", "http://a"],
-            ["more than one", "FIRSTFLIGHT_ROOT"],
+            ["give only one of", "FIRSTFLIGHT_ROOT"],
         ),
         (&["serve", "--root", ".", "--admin", "9090"], ["9090", "unix:"]),
     ] {

@@ -68,8 +68,8 @@ fn export_writes_once_and_says_so() {
     for (format, to) in [("nginx", "directory"), ("haproxy", "haproxy.keys"), ("envoy", "sds.json")]
     {
         let arguments = ["export", "--format", format, "--to", to, "ring"];
-        assert!(done(dir, &arguments).contains("holds the keys as they are now"));
-        assert!(done(dir, &arguments).contains("held the keys"));
+        assert!(done(dir, &arguments).contains("now has the current keys"));
+        assert!(done(dir, &arguments).contains("already had the current keys"));
     }
     let ended = keys(dir, &["export", "--format", "nginx", "--to", "haproxy.keys", "ring"]);
     assert_eq!(ended.code, Some(2), "{ended:?}");

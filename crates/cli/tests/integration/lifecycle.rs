@@ -92,11 +92,11 @@ fn reloads_say_what_became_of_them() {
     // By signal, with a time that says which reload it is.
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
     assert!(manager.hears("RELOADING=1").contains("\nMONOTONIC_USEC="));
-    assert!(manager.hears("READY=1").contains("by configuration 2"));
+    assert!(manager.hears("READY=1").contains("with configuration 2"));
 
     // By itself: a new certificate, which clients have to see.
     certify(dir.path());
-    assert!(manager.hears("READY=1").contains("by configuration 3"));
+    assert!(manager.hears("READY=1").contains("with configuration 3"));
     assert!(served(&dir, &serve), "{}", text(&serve.said));
 
     // A broken file names its line, and changes nothing.
@@ -108,11 +108,11 @@ fn reloads_say_what_became_of_them() {
     assert!(manager.hears("not reloaded").contains("[store] cannot change"));
     assert!(served(&dir, &serve));
     configure(dir.path(), "");
-    assert!(manager.hears("READY=1").contains("by configuration 4"));
+    assert!(manager.hears("READY=1").contains("with configuration 4"));
     let serve_said = serve.said.clone();
     serve.stop();
     manager.hears("STOPPING=1");
-    assert!(text(&serve_said).contains("the configuration in use stays"));
+    assert!(text(&serve_said).contains("keeping the current configuration"));
 }
 
 #[test]
@@ -224,10 +224,10 @@ fn a_console_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
 
     // There is no place for it yet, which is no reason to refuse the rest.
     kill(successor.0, Signal::SIGHUP).unwrap();
-    assert!(manager.hears("READY=1").contains("by configuration 2"));
+    assert!(manager.hears("READY=1").contains("with configuration 2"));
     fs::create_dir(&place).unwrap();
     kill(successor.0, Signal::SIGHUP).unwrap();
-    assert!(manager.hears("READY=1").contains("by configuration 3"));
+    assert!(manager.hears("READY=1").contains("with configuration 3"));
     UnixStream::connect(&socket).unwrap();
     kill(successor.0, Signal::SIGTERM).unwrap();
     assert!(successor.ends());
@@ -332,7 +332,7 @@ fn privileges_are_gone_once_it_serves() {
     assert!(served(&dir, &serve));
     // It reads as that user from now on.
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
-    assert!(manager.hears("READY=1").contains("by configuration 2"));
+    assert!(manager.hears("READY=1").contains("with configuration 2"));
     fs::set_permissions(dir.path().join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
     assert!(manager.hears("not reloaded").contains("key.pem"));

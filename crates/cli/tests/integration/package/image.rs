@@ -57,7 +57,7 @@ fn it_serves_with_nothing_else_about() {
     assert!(refused.contains("Read-only file system"), "{refused}");
     // A server that stops is not ready, and says nothing in its image's favour.
     let gone = container.ask("kill $server; wait $server; echo $?; $firstflight health");
-    assert!(gone.starts_with("0\nno answer from 127.0.0.1:9090"), "{gone}");
+    assert!(gone.starts_with("0\nno response from 127.0.0.1:9090"), "{gone}");
     assert!(gone.ends_with("failed: 1\n"), "{gone}");
 }
 
