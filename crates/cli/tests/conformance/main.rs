@@ -12,7 +12,7 @@ mod http2;
 mod http3;
 mod idle;
 mod others;
-#[path = "../integration/running.rs"]
+#[path = "../integration/support/program.rs"]
 #[allow(dead_code)]
 mod running;
 mod secrets;

@@ -19,8 +19,10 @@ use self::stage::{
     Ports, begun, begun_with, certificate, configure, is_served, metric, said, serial, trusted,
 };
 use crate::lifecycle::{Manager, main_process};
-use crate::openssl::connect;
-use crate::running::{Serve, TEST_TIMEOUT, fetch, fields, firstflight, run, site, until, within};
+use crate::support::openssl::connect;
+use crate::support::program::{
+    Serve, TEST_TIMEOUT, fetch, fields, firstflight, run, site, until, within,
+};
 
 #[test]
 fn each_kind_of_challenge_brings_a_certificate_while_the_server_serves() {
@@ -142,7 +144,7 @@ fn an_old_certificate_serves_on_whatever_becomes_of_a_new_one() {
     if skipped_without(&["pebble"]) {
         return;
     }
-    let stranger = crate::running::site();
+    let stranger = crate::support::program::site();
     let other = Serve::files(stranger.path(), &[]);
     let plan = |ports: Ports| PebblePlan { tls_port: other.address.port(), ..ports.plan() };
     let (site, ports, mut pebble, server, root) = begun_with("http-01", plan);

@@ -8,9 +8,9 @@ use nix::unistd::geteuid;
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use serde_json::Value;
 
-use crate::browser::Browser;
-use crate::firefox::{Firefox, INSECURE};
-use crate::running::{Ended, PAGE, Serve, firstflight, run, site, text, until};
+use crate::support::chromium::Browser;
+use crate::support::firefox::{Firefox, INSECURE};
+use crate::support::program::{Ended, PAGE, Serve, firstflight, run, site, text, until};
 
 const HOME: &str = ".local/share/firstflight/authority";
 
@@ -273,7 +273,7 @@ fn the_system_believes_it_once_told() {
     // An ordinary user is root in a namespace of his own.
     command.arg("--mount").args((!geteuid().is_root()).then_some("--map-root-user"));
     command.args(["sh", "-c", IN_A_COPY, "sh"]).arg(dir).arg(server.port());
-    command.arg(crate::running::PROGRAM).env("HOME", dir).env_remove("XDG_DATA_HOME");
+    command.arg(crate::support::program::PROGRAM).env("HOME", dir).env_remove("XDG_DATA_HOME");
     command.env_remove("CURL_CA_BUNDLE").env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR");
     let ended = run(&mut command);
     let lines: Vec<_> = ended.out.lines().collect();

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 
-use crate::peers::certificate;
-use crate::running::{PAGE, Serve, TEST_TIMEOUT, fetch, firstflight, run, site, text};
+use crate::support::peer::certificate;
+use crate::support::program::{PAGE, Serve, TEST_TIMEOUT, fetch, firstflight, run, site, text};
 
 /// Has the program fail with this exit code and one sentence that has all these words in it.
 fn refused(dir: &Path, arguments: &[&str], code: i32, words: &[&str]) {

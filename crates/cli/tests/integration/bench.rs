@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::running::{Ended, PROGRAM, Serve, firstflight, run, site};
+use crate::support::program::{Ended, PROGRAM, Serve, firstflight, run, site};
 
 fn bench(dir: &Path, url: &str, arguments: &[&str]) -> Ended {
     run(firstflight(dir).current_dir(dir).args(["bench", url, "-o", "out"]).args(arguments))

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::running::{Ended, Serve, run, site};
+use crate::support::program::{Ended, Serve, run, site};
 
 /// A server with a certificate for an RSA key, which every cipher of TLS 1.2 can use.
 fn serve(dir: &Path, tls: &str) -> Serve {

@@ -3,8 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 
-use crate::running::{PAGE, Serve, firstflight, run};
+use serde_json::Value;
+
+use crate::support::program::{PAGE, Running, Serve, firstflight, run, site, text, until};
 
 /// A site in `dir` with a certificate, a file to serve, and a configuration with these lines.
 fn configured(dir: &Path, more: &str) {
@@ -140,5 +143,25 @@ fn what_is_missing_is_named_with_where_to_give_it() {
         let ended = run(firstflight(dir).args(&args));
         assert_eq!(ended.code, Some(2), "{args:?}");
         assert!(words.iter().all(|word| ended.err.contains(word)), "{args:?}: {}", ended.err);
+    }
+}
+
+#[test]
+fn log_messages_are_json_on_request() {
+    let dir = site();
+    let said = dir.path().join("said");
+    let mut command = firstflight(dir.path());
+    command
+        .env("FIRSTFLIGHT_LOG_FORMAT", "json")
+        .args(["serve", "--listen", "127.0.0.1:0", "--root"])
+        .arg(dir.path().join("root"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&said).unwrap());
+    let _running = Running::start(&mut command);
+    assert!(until(|| text(&said).contains("serving on")), "{}", text(&said));
+    for line in text(&said).lines() {
+        let message: Value = serde_json::from_str(line).expect(line);
+        assert!(message["level"].is_string() && message["fields"]["message"].is_string(), "{line}");
     }
 }

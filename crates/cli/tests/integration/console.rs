@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::browser::Browser;
-use crate::recorder::{Recorder, resend};
-use crate::running::{Ended, PAGE, Serve, fetch, firstflight, run, site, text, until};
+use crate::support::chromium::Browser;
+use crate::support::program::{Ended, PAGE, Serve, fetch, firstflight, run, site, text, until};
+use crate::support::recorder::{Recorder, resend};
 
 #[test]
 fn a_browser_sees_0_rtt_used_and_a_replay_stopped() {

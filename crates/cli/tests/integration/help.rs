@@ -1,6 +1,6 @@
 //! Help texts, as they stand at a width of 100 columns.
 
-use crate::running::{firstflight, run, site};
+use crate::support::program::{firstflight, run, site};
 
 /// What a command line with `--help` prints.
 fn help(command: &[&str]) -> String {

@@ -10,8 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use firstflight_testkit::{program_path, skipped_without};
 
-use crate::peers::{Peer, certificate};
-use crate::running::{PAGE, Running, Serve, fetch, fields, firstflight, run, site, text, until};
+use crate::support::peer::{Peer, certificate};
+use crate::support::program::{
+    PAGE, Running, Serve, fetch, fields, firstflight, run, site, text, until,
+};
 
 const FACTS: &str = "http_version tls_resumed early_data quic_token http_code num_connects";
 

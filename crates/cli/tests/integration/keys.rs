@@ -7,7 +7,7 @@ use std::process::Stdio;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::running::{Ended, Running, firstflight, run, site, text, until};
+use crate::support::program::{Ended, Running, firstflight, run, site, text, until};
 
 fn keys(dir: &Path, arguments: &[&str]) -> Ended {
     run(firstflight(dir).current_dir(dir).arg("keys").args(arguments))

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::running::{Ended, PROGRAM, firstflight, run, site, text, until};
+use crate::support::program::{Ended, PROGRAM, firstflight, run, site, text, until};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster");
 

@@ -8,10 +8,10 @@ use firstflight_testkit::{program_path, skipped_without};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::openssl::{Session, connect};
-use crate::peers::{Peer, certificate};
-use crate::running::{Running, firstflight, run, text, until};
-use crate::setups::{haproxy, nginx};
+use crate::setups::{start_haproxy, start_nginx};
+use crate::support::openssl::{Session, connect};
+use crate::support::peer::{Peer, certificate};
+use crate::support::program::{Running, firstflight, run, text, until};
 
 /// Two nodes with the keys of one ring, and one with keys of its own.
 struct Fleet {
@@ -133,7 +133,7 @@ fn goes_on(make: &'static Make) {
 /// By the example. Nobody is behind it: this is about handshakes.
 const NGINX: Make = Make {
     format: "nginx",
-    start: |dir| nginx::start(dir, "127.0.0.1:9"),
+    start: |dir| start_nginx(dir, "127.0.0.1:9"),
     reload: Some("kill -HUP {}"),
     lifetime: 43_200,
 };
@@ -143,7 +143,7 @@ const HAPROXY: Make = Make {
     start: |dir| {
         // It would try for seconds to reach somebody.
         let response = "    http-request return status 200\n    default_backend";
-        haproxy::start(dir, "127.0.0.1:9", |config| config.replace("    default_backend", response))
+        start_haproxy(dir, "127.0.0.1:9", |config| config.replace("    default_backend", response))
     },
     reload: Some("kill -USR2 {}"),
     lifetime: 43_200,

@@ -10,8 +10,8 @@ use firstflight_testkit::{free_port, program_path, skipped_without};
 use serde_json::Value;
 
 use crate::keys_store::{Cluster, example, names};
-use crate::openssl::{Session, connect};
-use crate::running::{Ended, Running, Serve, firstflight, run, text, until};
+use crate::support::openssl::{Session, connect};
+use crate::support::program::{Ended, Running, Serve, firstflight, run, text, until};
 
 fn serve(cluster: &Cluster, name: &str) -> Serve {
     let dir = cluster.dir().join(name);

@@ -9,8 +9,8 @@ use firstflight_testkit::{StoreListen, StoreProcess};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::peers::certificate;
-use crate::running::{Ended, Running, firstflight, run, site, text, until};
+use crate::support::peer::certificate;
+use crate::support::program::{Ended, Running, firstflight, run, site, text, until};
 
 /// Nodes that share a store, each with a directory, and the examples' configuration in it.
 pub(crate) struct Cluster {

@@ -11,7 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::running::{PAGE, PROGRAM, Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until};
+use crate::support::program::{
+    PAGE, PROGRAM, Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until,
+};
 
 /// A service manager, as far as it listens.
 pub(crate) struct Manager {

@@ -13,9 +13,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::peers::certificate;
 use crate::quic::aioquic;
-use crate::running::{Serve, TEST_TIMEOUT, fetch, fields, site, until};
+use crate::support::peer::certificate;
+use crate::support::program::{Serve, TEST_TIMEOUT, fetch, fields, site, until};
 
 /// Pieces of a response, one each fifth of a second.
 const PIECES: usize = 25;

@@ -11,7 +11,9 @@ use nix::unistd::{Pid, User};
 use tempfile::TempDir;
 
 use crate::lifecycle::{Stranger, certify, configure};
-use crate::running::{PAGE, PROGRAM, Running, Serve, fetch, firstflight, run, site, text, until};
+use crate::support::program::{
+    PAGE, PROGRAM, Running, Serve, fetch, firstflight, run, site, text, until,
+};
 
 /// The user that the server becomes, if these tests may make it one.
 fn nobody() -> Option<u32> {

@@ -12,8 +12,10 @@ use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
 use serde_json::Value;
 
 use crate::proxy::Upstream;
-use crate::recorder::{Recorder, resend};
-use crate::running::{Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until, within};
+use crate::support::program::{
+    Running, Serve, TEST_TIMEOUT, fetch, run, site, text, until, within,
+};
+use crate::support::recorder::{Recorder, resend};
 
 #[test]
 fn a_replay_makes_its_alert_fire_and_nothing_else_does() {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::recorder::Recorder;
-use crate::running::{Serve, fetch, fields, site};
+use crate::support::program::{Serve, fetch, fields, site};
+use crate::support::recorder::Recorder;
 
 /// A request as the upstream got it.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,7 +114,7 @@ fn rfc8470_3_an_unsafe_early_request_is_held_and_executed_once() {
     let server = Serve::start(site.path(), &["--upstream", &upstream.url]);
     let url = format!("https://localhost:{}/order", server.port());
     let flags = ["--tls-earlydata", "--early-data-any-method", "-d", "book=1"];
-    let early = |fetched: crate::running::Fetched| {
+    let early = |fetched: crate::support::program::Fetched| {
         assert_eq!(fetched.ended.out, "up\n", "{:?}", fetched.ended);
         fields(&fetched.facts, "early_data num_retries")
     };

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::peers::certificate;
-use crate::recorder::{Recorder, resend};
-use crate::running::{PAGE, Serve, fetch, fields, firstflight, run, site, within};
+use crate::support::peer::certificate;
+use crate::support::program::{PAGE, Serve, fetch, fields, firstflight, run, site, within};
+use crate::support::recorder::{Recorder, resend};
 
 /// Fetches through the recorder until a flight is accepted early; its bytes and its target.
 fn captured(dir: &Path, server: &Serve, recorder: &Recorder) -> (Vec<u8>, String) {

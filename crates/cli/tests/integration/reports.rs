@@ -7,7 +7,7 @@ use firstflight_report::{
     Figures, Filmstrip, Frame, Record, SCHEMA, Visit, VisitCell, VisitSummary,
 };
 
-use crate::running::{Ended, firstflight, run, site};
+use crate::support::program::{Ended, firstflight, run, site};
 
 const RECORD: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/2026-11-21-vm/first-lab.json.gz");

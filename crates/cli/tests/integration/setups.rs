@@ -2,13 +2,13 @@
 //! ports, names of hosts) is put in by name, and has to be there to be replaced.
 
 mod compose;
-pub(crate) mod haproxy;
 mod kubernetes;
-pub(crate) mod nginx;
 mod proxies;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::support::peer::Peer;
 
 /// Where a file of the examples lies.
 pub(crate) fn example(name: &str) -> PathBuf {
@@ -24,4 +24,54 @@ pub(crate) fn placed(name: &str, places: &[(&str, String)]) -> String {
         text = text.replace(theirs, ours);
     }
     text
+}
+
+/// A node with the example as its configuration, once it is changed so. Its ticket keys are
+/// `tickets` in `dir`, its log is what it says, and it passes on to this address. Besides it
+/// listens on the sockets `plain` and `metrics`.
+pub(crate) fn start_haproxy(dir: &Path, upstream: &str, change: impl Fn(String) -> String) -> Peer {
+    Peer::start(dir, "haproxy", &["-W", "-db"], |port| {
+        let here = |name: &str| dir.join(name).display().to_string();
+        let places = [
+            // By default two processes can have one port, and each gets some of the other's
+            // clients.
+            ("global\n    log", "global\n    noreuseport\n    log".to_owned()),
+            ("bind :443 ", format!("bind 127.0.0.1:{port} ")),
+            ("bind :80\n", format!("bind unix@{}\n", here("plain"))),
+            ("bind 127.0.0.1:8405", format!("bind unix@{}", here("metrics"))),
+            ("127.0.0.1:8080", upstream.to_owned()),
+            ("/etc/haproxy/tls/both.pem", here("both.pem")),
+            ("/run/firstflight-keys/haproxy", here("tickets")),
+            // The tests may be run by somebody who cannot become another user.
+            ("    user haproxy\n", String::new()),
+            ("    group haproxy\n", String::new()),
+        ];
+        change(placed("haproxy/haproxy.cfg", &places))
+    })
+}
+
+/// A node with the example as a site of its nginx. Its ticket keys are `tickets` in `dir`, its log
+/// is `early-data.log`, and it passes on to this address.
+pub(crate) fn start_nginx(dir: &Path, upstream: &str) -> Peer {
+    Peer::start(dir, "nginx", &["-e", "stderr", "-p", "."], |port| {
+        let here = |name: &str| dir.join(name).display().to_string();
+        let places = [
+            ("listen 443 ssl http2;", format!("listen 127.0.0.1:{port} ssl http2;")),
+            ("listen 80;", format!("listen unix:{};", here("plain"))),
+            ("127.0.0.1:8080", upstream.to_owned()),
+            ("/etc/nginx/tls/fullchain.pem", here("cert.pem")),
+            ("/etc/nginx/tls/privkey.pem", here("key.pem")),
+            ("/run/firstflight-keys/nginx", here("tickets")),
+            ("/var/log/nginx/early-data.log", here("early-data.log")),
+        ];
+        std::fs::write(dir.join("site.conf"), placed("nginx/early-data.conf", &places)).unwrap();
+        // What a distribution's nginx.conf has around it.
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("{name}_temp_path {name};\n"))
+            .concat();
+        format!(
+            "daemon off;\nworker_processes 1;\npid nginx.pid;\nevents {{ }}\nhttp {{\naccess_log \
+             off;\n{temporary}include site.conf;\n}}\n"
+        )
+    })
 }

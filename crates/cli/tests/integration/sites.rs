@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::running::{Ended, Serve, fetch, fields, run, site};
+use crate::support::program::{Ended, Serve, fetch, fields, run, site};
 
 /// `one.test` and `two.test`, each with a certificate of the authority `ca.pem`, in the
 /// configuration `config.toml`; `more` stands before them.
@@ -168,7 +168,7 @@ fn a_stapled_answer_goes_to_clients_that_ask_for_it() {
     fs::copy(dir.join("one.pem"), dir.join("two.pem")).unwrap();
     fs::copy(dir.join("one.key"), dir.join("two.key")).unwrap();
     let server = Serve::configured(dir);
-    assert!(crate::running::text(&server.said).contains("about another certificate"));
+    assert!(crate::support::program::text(&server.said).contains("about another certificate"));
     server.stop();
 }
 

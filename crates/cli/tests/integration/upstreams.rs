@@ -8,8 +8,8 @@ use firstflight_testkit::skipped_without;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::peers::{Peer, certificate};
-use crate::running::{PAGE, Running, Serve, fetch, fields, site, text, until};
+use crate::support::peer::{Peer, certificate};
+use crate::support::program::{PAGE, Running, Serve, fetch, fields, site, text, until};
 
 /// A directory of its own for one of several peers.
 fn place(dir: &Path, name: &str) -> PathBuf {

@@ -8,7 +8,7 @@ use firstflight_testkit::{Pebble, PebblePlan, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::{PAGE, Serve, fetch, run, site, text, until};
+use crate::support::program::{PAGE, Serve, fetch, run, site, text, until};
 
 /// Where the authority comes, and what a server of the test listens on.
 #[derive(Clone, Copy)]

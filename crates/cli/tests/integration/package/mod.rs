@@ -1,9 +1,11 @@
 //! What `make package` makes, of the program that these tests are built with: the Debian package on
 //! a fresh machine, the image's root with nothing else in it, manual pages and completions.
 
+use std::fs;
+use std::process::Command;
+
 mod deb;
 mod image;
-mod pages;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,4 +42,66 @@ fn said(command: &mut Command) -> String {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
     out
+}
+
+#[test]
+fn manual_pages_are_sound() {
+    let dir = tempfile::tempdir().unwrap();
+    said(Command::new(program()).args(["manual", "--out"]).arg(dir.path()));
+    let mut pages: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    pages.sort();
+    let names: Vec<_> =
+        pages.iter().map(|page| page.file_name().unwrap().to_str().unwrap()).collect();
+    for needed in ["firstflight.1", "firstflight-serve.1", "firstflight-keys-new.1"] {
+        assert!(names.contains(&needed), "{names:?}");
+    }
+    let text = fs::read_to_string(dir.path().join("firstflight.toml.5")).unwrap();
+    assert!(text.contains(".SS early_data") && text.contains(".SH [admin]"), "{text}");
+    // It ends with something else than 0 if it has a warning.
+    said(Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).args(&pages));
+}
+
+#[test]
+fn a_page_is_printed_by_its_name() {
+    let page = said(Command::new(program()).args(["manual", "keys-new"]));
+    assert!(page.contains("firstflight keys new"), "{page}");
+    let none = Command::new(program()).args(["manual", "nothing"]).output().unwrap();
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(said.contains("there is no page \"nothing\"; there are firstflight.1"), "{said}");
+}
+
+#[test]
+fn bash_completes_commands_flags_and_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("firstflight");
+    fs::write(&file, said(Command::new(program()).args(["completions", "bash"]))).unwrap();
+    said(Command::new("bash").arg("-n").arg(&file));
+    let completed = |words: &str| {
+        let script = format!(
+            ". /usr/share/bash-completion/bash_completion; . {}; COMP_WORDS=({words}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _firstflight firstflight \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            file.display()
+        );
+        said(Command::new("bash").args(["-c", &script]))
+    };
+    assert_eq!(completed("firstflight ser"), "serve\n");
+    assert_eq!(completed("firstflight serve --drain-t"), "--drain-timeout\n");
+    assert_eq!(completed("firstflight keys rotate-e"), "rotate-encryption\n");
+    assert_eq!(completed("firstflight completions f"), "fish\n");
+}
+
+#[test]
+fn other_shells_get_theirs() {
+    for (shell, mark) in [
+        ("zsh", "#compdef firstflight"),
+        ("fish", "complete -c firstflight"),
+        ("elvish", "edit:completion"),
+        ("powershell", "Register-ArgumentCompleter"),
+    ] {
+        let text = said(Command::new(program()).args(["completions", shell]));
+        assert!(text.contains(mark), "{shell}: {text}");
+    }
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::initial::{FULL, header};
-use crate::running::TEST_TIMEOUT;
+use crate::support::program::TEST_TIMEOUT;
 
 /// A port of the attacker's.
 pub(crate) struct Attacker {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::relay::Way;
 use super::rustls_client::{Client, get};
-use super::stage::Stage;
-use crate::running::PAGE;
+use super::test_server::Stage;
+use crate::support::program::PAGE;
 
 /// Asks early over a path of this rule, and again over a good one, for another session.
 fn ask(

@@ -9,9 +9,9 @@ use super::initial::{
     CLOSE, FULL, Initials, PING, RETRY, client_hello, crypto, header, open, packets,
 };
 use super::rustls_client::{Client, get};
-use super::stage::{self, Stage};
+use super::test_server::{self, Stage};
 use super::{aioquic, ngtcp2};
-use crate::running::PAGE;
+use crate::support::program::PAGE;
 
 /// Somebody who is served after whatever came before.
 fn still_serves(stage: &mut Stage) {

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use super::attacker::resend;
 use super::relay::Relay;
 use super::rustls_client::{Client, get};
-use crate::peers::certificate;
-use crate::running::{Serve, firstflight, run, site, within};
+use crate::support::peer::certificate;
+use crate::support::program::{Serve, firstflight, run, site, within};
 
 struct Nodes {
     store: StoreProcess,

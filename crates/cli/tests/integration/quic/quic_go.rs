@@ -1,14 +1,18 @@
 //! quic-go from the Go module proxy, in a program of ours that says what happened
 //! (`scripts/quic-go`).
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use firstflight_testkit::program_path;
+use firstflight_testkit::{program_path, skipped_without};
 use serde_json::Value;
 
-use crate::running::{Running, run, text, until};
+use super::fetch as fetched;
+use super::fetch::{EARLY_DATA, ask, facts, stage};
+use super::relay::Relay;
+use super::test_server::{EARLY, FULL, RESUMED, RETRY, Stage};
+use crate::support::program::{PAGE, Running, fields, run, text, until};
 
 fn program() -> Command {
     Command::new(program_path("quic-go"))
@@ -67,4 +71,135 @@ fn entries(said: &Path) -> Vec<Value> {
     let said = text(said);
     let lines = said.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const FACTS: &str = "status resumed early retries";
+
+/// The client, for this target; what it said of its one connection.
+fn go(stage: &Stage, flags: &[&str], path: &str) -> Value {
+    let mut said = client(stage.dir(), &stage.cert, stage.port(), flags, path);
+    assert_eq!(said.len(), 1, "{said:?}");
+    said.remove(0)
+}
+
+fn page(stage: &Stage, flags: &[&str]) -> String {
+    let said = go(stage, flags, "/index.html");
+    assert_eq!(said["body"], PAGE, "{said}");
+    fields(&said, FACTS)
+}
+
+#[test]
+fn quic_go_full_resumed_and_early() {
+    if skipped_without(&["quic-go"]) {
+        return;
+    }
+    let stage = Stage::new(&[]);
+    assert_eq!(page(&stage, &[]), "200 false false 0");
+    assert_eq!(page(&stage, &[]), "200 true true 0");
+    stage.answer_first(2);
+    assert_eq!(page(&stage, &["-early"]), "200 true true 0");
+    // The second one offered early data and had none.
+    assert_eq!(stage.seen(3), [FULL, RESUMED, EARLY]);
+}
+
+#[test]
+fn quic_go_refused_by_a_server_without_its_keys() {
+    if skipped_without(&["quic-go"]) {
+        return;
+    }
+    let mut stage = Stage::new(&[]);
+    page(&stage, &[]);
+    stage.restart("", &[]);
+    let said = client(stage.dir(), &stage.cert, stage.port(), &["-early"], "/index.html");
+    assert_eq!((&said[0]["refused"], said.len()), (&true.into(), 2), "{said:?}");
+    // The new server's ticket came all the same.
+    assert_eq!(fields(&said[1], FACTS), "200 true true 0");
+    assert_eq!(stage.seen(2), [FULL, RESUMED]);
+}
+
+#[test]
+fn rfc9000_8_1_quic_go_shows_its_address_or_a_token() {
+    if skipped_without(&["quic-go"]) {
+        return;
+    }
+    let stage = Stage::configured(RETRY, &[]);
+    let said = client(stage.dir(), &stage.cert, stage.port(), &["-times", "2"], "/index.html");
+    let said: Vec<_> = said.iter().map(|said| fields(said, "status resumed retries")).collect();
+    assert_eq!(said, ["200 false 1", "200 true 0"]);
+    assert_eq!(stage.seen(2), [FULL, RESUMED]);
+}
+
+#[test]
+fn rfc9001_6_quic_go_updates_keys() {
+    if skipped_without(&["quic-go"]) {
+        return;
+    }
+    let stage = Stage::new(&[]);
+    // It does so after a hundred packets.
+    fs::write(stage.dir().join("root/long"), vec![b'x'; 600_000]).unwrap();
+    let said = go(&stage, &[], "/long");
+    assert_eq!(said["body"].as_str().unwrap().len(), 600_000);
+    assert!(said["key_updates"].as_i64().unwrap() > 0, "{}", said["key_updates"]);
+    assert_eq!(stage.seen(1), [FULL]);
+}
+
+#[test]
+fn fetch_asks_quic_go_full_resumed_early_and_refused() {
+    if skipped_without(&["quic-go"]) {
+        return;
+    }
+    let site = stage();
+    let dir = site.path();
+    let server = Server::start(dir, &[]);
+    let relay = Relay::start(([127, 0, 0, 1], server.port).into());
+    assert_eq!(facts(dir, relay.port, "/1", &[]), fetched::FULL);
+    assert_eq!(facts(dir, relay.port, "/2", &[]), fetched::RESUMED);
+    assert_eq!(facts(dir, relay.port, "/3", &EARLY_DATA), fetched::EARLY);
+    let seen: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
+    assert_eq!(seen, ["/1 false", "/2 false", "/3 true"]);
+    drop(server);
+    // One that resumes and wants no early data, and one that has other keys.
+    for (flag, expected) in
+        [(&["-no-early"][..], fetched::REFUSED), (&["-ticket-key", "1"], fetched::GONE)]
+    {
+        let server = Server::start(dir, flag);
+        relay.turn_to(([127, 0, 0, 1], server.port).into());
+        assert_eq!(facts(dir, relay.port, "/4", &EARLY_DATA), expected);
+        let seen: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
+        assert_eq!(seen, ["/4 false"]);
+        // The next one needs a session of the first server's key that allows early data.
+        drop(server);
+        let server = Server::start(dir, &[]);
+        relay.turn_to(([127, 0, 0, 1], server.port).into());
+        facts(dir, relay.port, "/5", &[]);
+    }
+}
+
+#[test]
+fn rfc9000_8_1_fetch_shows_quic_go_its_address_or_a_token() {
+    if skipped_without(&["quic-go"]) {
+        return;
+    }
+    let site = stage();
+    let dir = site.path();
+    let server = Server::start(dir, &["-retry"]);
+    assert_eq!(facts(dir, server.port, "/1", &[]), fetched::FULL);
+    // The second one brings a token, and is not asked.
+    assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), fetched::EARLY);
+    let retries: Vec<_> = server.requests().iter().map(|r| r["retries"].clone()).collect();
+    assert_eq!(retries[0], retries[1], "{retries:?}");
+    assert!(retries[0].as_i64().unwrap() > 0);
+}
+
+#[test]
+fn rfc9001_6_fetch_follows_quic_go_to_new_keys() {
+    if skipped_without(&["quic-go"]) {
+        return;
+    }
+    let site = stage();
+    let dir = site.path();
+    let server = Server::start(dir, &[]);
+    let (facts, ended) = ask(dir, server.port, "/long/600000", &[]);
+    assert_eq!((&*facts, ended.out.len()), (fetched::FULL, 600_000));
+    assert!(server.key_updates() > 0);
 }

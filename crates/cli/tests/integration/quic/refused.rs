@@ -7,9 +7,9 @@ use http::Method;
 
 use super::ngtcp2;
 use super::rustls_client::{Ask, Client};
-use super::stage::Stage;
+use super::test_server::Stage;
 use crate::proxy::Upstream;
-use crate::running::{fetch, fields, firstflight, run};
+use crate::support::program::{fetch, fields, firstflight, run};
 
 /// What the upstream has to have seen of a client's two rounds.
 fn check(upstream: &Upstream, requests: [&str; 4]) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::initial::{Header, INITIAL, RETRY, ZERO_RTT, header, packets};
-use crate::running::until;
+use crate::support::program::until;
 
 /// Which way a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

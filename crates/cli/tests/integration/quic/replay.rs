@@ -9,8 +9,8 @@ use super::attacker::resend;
 use super::initial::{ZERO_RTT, packets};
 use super::relay::Way;
 use super::rustls_client::{Client, get};
-use super::stage::Stage;
-use crate::running::{TEST_TIMEOUT, fields, within};
+use super::test_server::Stage;
+use crate::support::program::{TEST_TIMEOUT, fields, within};
 
 /// A first flight that was executed, and the target that names it.
 struct Recorded {

@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use super::{example, placed};
 use crate::prometheus::{Prometheus, age};
-use crate::recorder::Recorder;
-use crate::running::{
+use crate::support::program::{
     Ended, Running, Serve, TEST_TIMEOUT, fetch, fields, firstflight, run, text, until, within,
 };
+use crate::support::recorder::Recorder;
 
 /// What `compose.yaml` comes to, with these variables set.
 fn loaded(file: &Path, variables: &[(&str, &str)]) -> Ended {

@@ -13,10 +13,10 @@ use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 
 use super::{example, placed};
-use crate::peers::certificate;
 use crate::prometheus::age;
-use crate::recorder::{Recorder, resend};
-use crate::running::{Ended, Serve, fetch, firstflight, run, site, text, until, within};
+use crate::support::peer::certificate;
+use crate::support::program::{Ended, Serve, fetch, firstflight, run, site, text, until, within};
+use crate::support::recorder::{Recorder, resend};
 
 /// All that the kustomization makes.
 fn manifests(dir: &Path) -> Ended {
@@ -211,7 +211,7 @@ fn make_secrets(dir: &Path) {
     let readme = text(&example("kubernetes/README.md"));
     let block = readme.split("```sh\n").find(|block| block.starts_with("umask")).unwrap();
     let commands = block.split("```").next().unwrap();
-    let path = PathBuf::from(crate::running::PROGRAM);
+    let path = PathBuf::from(crate::support::program::PROGRAM);
     let search = std::env::var("PATH").unwrap_or_default();
     let ended = run(Command::new("bash")
         .args(["-e", "-c", commands])

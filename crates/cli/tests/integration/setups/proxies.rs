@@ -16,10 +16,12 @@ use firstflight_testkit::skipped_without;
 use tempfile::TempDir;
 
 use super::{haproxy, nginx};
-use crate::peers::{Peer, certificate};
 use crate::proxy::Upstream;
-use crate::recorder::Recorder;
-use crate::running::{Fetched, TEST_TIMEOUT, fetch, fields, firstflight, run, text, until, within};
+use crate::support::peer::{Peer, certificate};
+use crate::support::program::{
+    Fetched, TEST_TIMEOUT, fetch, fields, firstflight, run, text, until, within,
+};
+use crate::support::recorder::Recorder;
 
 /// Two nodes in front of one application, and an attacker on the path to the first.
 struct Fleet {
@@ -199,7 +201,7 @@ fn haproxy_takes_early_data_waits_and_executes_no_copy() {
     }
     for http in ["--http1.1", "--http2"] {
         let fleet = Fleet::start(http, "haproxy", "peer.said", |dir, to| {
-            haproxy::start(dir, to, |config| config)
+            start_haproxy(dir, to, |config| config)
         });
         let verdict = |fetched: Fetched| fields(&fetched.facts, "early_data num_retries http_code");
         assert_eq!(verdict(fleet.ask("/full", false, &EARLY)), "none 0 200");
@@ -224,7 +226,7 @@ fn haproxy_answers_425_by_its_rule() {
         return;
     }
     let fleet = Fleet::start("--http1.1", "haproxy", "peer.said", |dir, to| {
-        haproxy::start(dir, to, |config| {
+        start_haproxy(dir, to, |config| {
             config.replace("if { ssl_fc_has_early }", "if { ssl_fc_is_resumed }")
         })
     });

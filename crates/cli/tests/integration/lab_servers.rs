@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::lab::LAB;
-use crate::running::{Ended, PROGRAM, run};
+use crate::support::program::{Ended, PROGRAM, run};
 
 /// A user's directory with the program in it.
 struct Home(TempDir);

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::running::{TEST_TIMEOUT, until};
+use super::program::{TEST_TIMEOUT, until};
 
 type Gate = Arc<dyn Fn() -> bool + Send + Sync>;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::running::{Running, TEST_TIMEOUT, text, within};
+use super::program::{Running, TEST_TIMEOUT, text, within};
 
 /// Firefox with a profile of its own, killed with its guard.
 pub(crate) struct Firefox {

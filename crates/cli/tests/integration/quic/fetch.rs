@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use super::relay::Relay;
 use super::rustls_server::Wishes;
 use super::{aioquic, ngtcp2, rustls_server};
-use crate::peers::certificate;
-use crate::running::{Ended, PAGE, TEST_TIMEOUT, fetch, fields, site, within};
+use crate::support::peer::certificate;
+use crate::support::program::{Ended, PAGE, TEST_TIMEOUT, fetch, fields, site, within};
 
 const FACTS: &str = "http_version http_code tls_resumed early_data num_retries";
 

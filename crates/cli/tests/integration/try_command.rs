@@ -6,7 +6,7 @@ use std::process::Stdio;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::running::{PAGE, Running, firstflight, run, site, text, until};
+use crate::support::program::{PAGE, Running, firstflight, run, site, text, until};
 
 /// The same with what differs from run to run in other words.
 fn steady(text: &str, root: &str) -> String {

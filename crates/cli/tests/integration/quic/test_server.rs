@@ -7,8 +7,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::relay::Relay;
-use crate::peers::certificate;
-use crate::running::{Serve, fields, site, text};
+use crate::support::peer::certificate;
+use crate::support::program::{Serve, fields, site, text};
 
 /// What of the log's lines is compared.
 pub(crate) const FIELDS: &str = "protocol resumed early claim executed status complete";

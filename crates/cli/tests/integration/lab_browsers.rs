@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::lab::LAB;
-use crate::running::{Running, firstflight, run, text, until, within};
+use crate::support::program::{Running, firstflight, run, text, until, within};
 
 /// How long browsers may take on a busy machine.
 const LONG: Duration = Duration::from_secs(400);

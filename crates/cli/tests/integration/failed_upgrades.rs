@@ -15,7 +15,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::lifecycle::{Manager, certify, main_process};
-use crate::running::{Ended, PAGE, PROGRAM, Serve, fetch, firstflight, run, site, text, until};
+use crate::support::program::{
+    Ended, PAGE, PROGRAM, Serve, fetch, firstflight, run, site, text, until,
+};
 
 /// How far a new process comes before it dies, in order.
 const STEPS: [&str; 7] = [
@@ -133,7 +135,8 @@ fn http3_is_served_again_wherever_the_new_process_dies() {
         for (number, (step, player)) in STEPS.iter().zip(&players).enumerate() {
             put(player);
             kill(pid, Signal::SIGUSR2).unwrap();
-            let goes_on = || text(&serve.said).matches("; this process keeps serving").count() > number;
+            let goes_on =
+                || text(&serve.said).matches("; this process keeps serving").count() > number;
             assert!(until(goes_on), "{step}: {}", text(&serve.said));
             let fetched = fetch_over_http3(home.path(), &serve);
             assert!(is_page(&fetched), "{step}: {fetched:?} {}", text(&serve.said));

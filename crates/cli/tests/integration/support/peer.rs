@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use firstflight_testkit::{free_port, program_path};
 use nix::sys::signal::Signal;
 
-use crate::running::{PAGE, Running, text, until};
+use super::program::{PAGE, Running, text, until};
 
 /// A running server of another make.
 pub(crate) struct Peer {

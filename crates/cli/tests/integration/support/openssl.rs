@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::running::run;
+use super::program::run;
 
 /// What a connection has shown, and the session that it left in a file.
 #[derive(Debug)]

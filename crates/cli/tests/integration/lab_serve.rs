@@ -11,7 +11,7 @@ use std::thread;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::running::{Ended, PROGRAM, Running, TEST_TIMEOUT, fields, run, until};
+use crate::support::program::{Ended, PROGRAM, Running, TEST_TIMEOUT, fields, run, until};
 
 /// A lab that is up, ended with its guard.
 struct Lab {
