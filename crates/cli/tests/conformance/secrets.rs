@@ -34,7 +34,7 @@ pub(crate) fn logs() {
         let fetched = fetch(dir, &server.cert, &url, &[flags, &["-H", bearer]].concat());
         assert_eq!(fetched.ended.code, Some(0), "{:?}", fetched.ended);
     }
-    let (said, log) = (server.said.clone(), server.log.clone());
+    let (said, log) = (server.stderr.clone(), server.log.clone());
     drop(Dialer::new(&server, "h2").connect().unwrap());
     server.stop();
     let logged = [fs::read(&said).unwrap(), fs::read(&log).unwrap()].concat();

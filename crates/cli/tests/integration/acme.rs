@@ -1,6 +1,6 @@
 //! Certificates from a real authority (Pebble), by the program as its operators run it.
 
-mod stage;
+mod setup;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -15,8 +15,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use self::stage::{
-    Ports, begun, begun_with, certificate, configure, is_served, metric, said, serial, trusted,
+use self::setup::{
+    Ports, certificate, configure, is_served, metric, serial, start_server, start_server_with,
+    stderr, trusted,
 };
 use crate::lifecycle::{Manager, main_process};
 use crate::support::openssl::connect;
@@ -30,7 +31,7 @@ fn each_kind_of_challenge_brings_a_certificate_while_the_server_serves() {
         return;
     }
     for kind in ["tls-alpn-01", "http-01"] {
-        let (site, ports, pebble, server, root) = begun(kind, None);
+        let (site, ports, pebble, server, root) = start_server(kind, None);
         let dir = site.path();
         // One certificate for both names, which OpenSSL trusts too.
         let script = format!(
@@ -41,19 +42,19 @@ fn each_kind_of_challenge_brings_a_certificate_while_the_server_serves() {
         );
         let shown = run(Command::new("sh").args(["-c", &script]));
         assert!(shown.out.contains("Verify return code: 0 (ok)"), "{shown:?}");
-        assert!(said(&server).contains("there is no certificate yet"), "{}", said(&server));
+        assert!(stderr(&server).contains("there is no certificate yet"), "{}", stderr(&server));
         let state = certificate(&server, "a.test");
         assert_eq!(fields(&state, "source missing last_error"), "acme false null");
         assert_eq!(metric(&server, "firstflight_acme_certificate_missing{site=\"a.test\"}"), 0.0);
-        let asked = format!("firstflight_acme_challenges_total{{kind={kind:?}}}");
-        assert!(metric(&server, &asked) >= 2.0, "two names");
+        let requested = format!("firstflight_acme_challenges_total{{kind={kind:?}}}");
+        assert!(metric(&server, &requested) >= 2.0, "two names");
 
         // A reload adds a site, and takes one away.
         configure(dir, &pebble, ports, kind, &[&["a.test", "b.test"], &["c.test"]]);
         let there = until(|| is_served(dir, &root, ports.https, "c.test"));
-        assert!(there, "{}\n{}", said(&server), pebble.log());
+        assert!(there, "{}\n{}", stderr(&server), pebble.log());
         configure(dir, &pebble, ports, kind, &[&["c.test"]]);
-        assert!(until(|| certificate(&server, "a.test").is_null()), "{}", said(&server));
+        assert!(until(|| certificate(&server, "a.test").is_null()), "{}", stderr(&server));
         assert!(is_served(dir, &root, ports.https, "c.test"));
         assert_eq!(pebble.orders(), 2);
 
@@ -90,9 +91,9 @@ fn rfc8555_8_3_an_authority_that_is_redirected_finds_its_answer_on_https() {
         return;
     }
     let plan = |ports: Ports| PebblePlan { http_port: redirector(ports.https), ..ports.plan() };
-    let (_site, _, _, server, _) = begun_with("http-01", plan);
-    let asked = "firstflight_acme_challenges_total{kind=\"http-01\"}";
-    assert!(metric(&server, asked) >= 2.0);
+    let (_site, _, _, server, _) = start_server_with("http-01", plan);
+    let requested = "firstflight_acme_challenges_total{kind=\"http-01\"}";
+    assert!(metric(&server, requested) >= 2.0);
     // It is a request like others, and in the log.
     let log = server.stop();
     let question = |line: &Value| {
@@ -107,7 +108,7 @@ fn a_renewal_breaks_nothing_and_sessions_go_on() {
     if skipped_without(&["pebble"]) {
         return;
     }
-    let (site, ports, pebble, server, root) = begun("tls-alpn-01", Some(60));
+    let (site, ports, pebble, server, root) = start_server("tls-alpn-01", Some(60));
     let dir = site.path();
     let first = serial(ports.https, "a.test");
     let session = connect(dir, ports.https, None);
@@ -125,7 +126,7 @@ fn a_renewal_breaks_nothing_and_sessions_go_on() {
         requests += 1;
         serial(ports.https, "a.test") != first
     });
-    assert!(renewed, "{}", said(&server));
+    assert!(renewed, "{}", stderr(&server));
     assert!(requests > 3 && pebble.orders() == 2, "{requests} requests, {}", pebble.orders());
     assert_eq!(ask(), "1 accepted", "with a ticket of before");
     assert!(connect(dir, ports.https, Some(&session)).reused, "a session of before");
@@ -144,10 +145,10 @@ fn an_old_certificate_serves_on_whatever_becomes_of_a_new_one() {
     if skipped_without(&["pebble"]) {
         return;
     }
-    let stranger = crate::support::program::site();
-    let other = Serve::files(stranger.path(), &[]);
+    let unrelated = crate::support::program::site();
+    let other = Serve::files(unrelated.path(), &[]);
     let plan = |ports: Ports| PebblePlan { tls_port: other.address.port(), ..ports.plan() };
-    let (site, ports, mut pebble, server, root) = begun_with("http-01", plan);
+    let (site, ports, mut pebble, server, root) = start_server_with("http-01", plan);
     let dir = site.path();
     let first = serial(ports.https, "a.test");
     server.stop();
@@ -157,9 +158,9 @@ fn an_old_certificate_serves_on_whatever_becomes_of_a_new_one() {
     let sites: &[&[&str]] = &[&["a.test", "b.test"], &["new.test"]];
     configure(dir, &pebble, ports, "http-01", sites);
     let server = Serve::configured(dir);
-    assert!(is_served(dir, &root, ports.https, "a.test"), "{}", said(&server));
+    assert!(is_served(dir, &root, ports.https, "a.test"), "{}", stderr(&server));
     let why = |server: &Serve| certificate(server, "new.test")["last_error"]["reason"].to_string();
-    assert!(until(|| why(&server) != "null"), "{}", said(&server));
+    assert!(until(|| why(&server) != "null"), "{}", stderr(&server));
     assert!(why(&server).contains("127.0.0.1"), "{}", why(&server));
     assert_eq!(certificate(&server, "new.test")["missing"], true);
     assert_eq!(metric(&server, "firstflight_acme_certificate_missing{site=\"new.test\"}"), 1.0);
@@ -170,8 +171,8 @@ fn an_old_certificate_serves_on_whatever_becomes_of_a_new_one() {
     configure(dir, &pebble, ports, "tls-alpn-01", sites);
     let server = Serve::configured(dir);
     let refused = until(|| why(&server).contains("tls-alpn-01"));
-    assert!(refused, "{}\n{}\n{}", why(&server), said(&server), pebble.log());
-    assert_eq!(serial(ports.https, "a.test"), first, "{}", said(&server));
+    assert!(refused, "{}\n{}\n{}", why(&server), stderr(&server), pebble.log());
+    assert_eq!(serial(ports.https, "a.test"), first, "{}", stderr(&server));
     let state = certificate(&server, "new.test");
     let moment = |key: &str| state[key].as_str().unwrap_or_default().parse::<jiff::Timestamp>();
     let failed: jiff::Timestamp = state["last_error"]["at"].as_str().unwrap().parse().unwrap();
@@ -188,7 +189,7 @@ fn a_clock_near_the_end_renews_at_once() {
         return;
     }
     const LIFE: u32 = 90 * 86_400;
-    let (site, ports, pebble, server, root) = begun("tls-alpn-01", Some(LIFE));
+    let (site, ports, pebble, server, root) = start_server("tls-alpn-01", Some(LIFE));
     let dir = site.path();
     let first = serial(ports.https, "a.test");
     server.stop();
@@ -201,7 +202,7 @@ fn a_clock_near_the_end_renews_at_once() {
     ];
     let server = Serve::configured_with(dir, &[], &environment);
     let renewed = until(|| serial(ports.https, "a.test") != first);
-    assert!(renewed, "{}\n{}", said(&server), pebble.log());
+    assert!(renewed, "{}\n{}", stderr(&server), pebble.log());
     assert!(is_served(dir, &root, ports.https, "a.test"));
     server.stop();
 }
@@ -219,21 +220,21 @@ fn an_upgrade_hands_the_certificate_on() {
     if skipped_without(&["pebble"]) {
         return;
     }
-    let (site, ports, pebble, server, root) = begun("tls-alpn-01", None);
+    let (site, ports, pebble, server, root) = start_server("tls-alpn-01", None);
     let dir = site.path();
     let first = serial(ports.https, "a.test");
     server.stop();
     let manager = Manager::new(dir);
     let mut server = Serve::configured_with(dir, &[], &[("NOTIFY_SOCKET", &manager.path)]);
-    manager.hears("READY=1");
+    manager.wait_for("READY=1");
     kill(Pid::from_raw(server.pid() as i32), Signal::SIGUSR2).unwrap();
-    let successor = main_process(&manager.hears("MAINPID="));
-    manager.hears("READY=1");
-    assert!(server.ends_by_itself().success(), "{}", said(&server));
-    assert!(is_served(dir, &root, ports.https, "a.test"), "{}", said(&server));
+    let successor = main_process(&manager.wait_for("MAINPID="));
+    manager.wait_for("READY=1");
+    assert!(server.ends_by_itself().success(), "{}", stderr(&server));
+    assert!(is_served(dir, &root, ports.https, "a.test"), "{}", stderr(&server));
     // Of two processes that have had the state, one asks: here for what a reload adds.
     configure(dir, &pebble, ports, "tls-alpn-01", &[&["a.test", "b.test"], &["c.test"]]);
-    assert!(until(|| is_served(dir, &root, ports.https, "c.test")), "{}", said(&server));
+    assert!(until(|| is_served(dir, &root, ports.https, "c.test")), "{}", stderr(&server));
     assert_eq!((serial(ports.https, "a.test"), pebble.orders()), (first, 2));
     kill(successor.0, Signal::SIGTERM).unwrap();
     assert!(successor.ends());
@@ -276,15 +277,15 @@ fn two_nodes_that_share_names_order_once_and_answer_for_each_other() {
     let both = [(a_ports.https, &first), (b_ports.https, &second)];
     for (port, server) in both {
         let there = until(|| is_served(a.path(), &root, port, "a.test"));
-        assert!(there, "{}\n{}\n{}", said(&first), said(server), pebble.log());
+        assert!(there, "{}\n{}\n{}", stderr(&first), stderr(server), pebble.log());
     }
     assert_eq!(serial(a_ports.https, "a.test"), serial(b_ports.https, "a.test"));
     assert_eq!(pebble.orders(), 1);
-    let asked = "firstflight_acme_challenges_total{kind=\"tls-alpn-01\"}";
-    assert_eq!(metric(&first, asked), 0.0);
-    assert!(metric(&second, asked) >= 1.0);
-    let taken_up = "firstflight_acme_attempts_total{site=\"a.test\",result=\"shared\"}";
-    assert_eq!(metric(&second, taken_up), 1.0);
+    let requested = "firstflight_acme_challenges_total{kind=\"tls-alpn-01\"}";
+    assert_eq!(metric(&first, requested), 0.0);
+    assert!(metric(&second, requested) >= 1.0);
+    let applied = "firstflight_acme_attempts_total{site=\"a.test\",result=\"shared\"}";
+    assert_eq!(metric(&second, applied), 1.0);
     drop(lock);
     first.stop();
     second.stop();

@@ -80,10 +80,10 @@ fn serve_fetch_and_curl_without_a_certificate_from_outside() {
     let mut curl = Command::new("curl");
     curl.args(["-sS", &url]).env("CURL_CA_BUNDLE", dir.join(HOME).join("authority.pem"));
     assert_eq!(run(&mut curl).out, PAGE);
-    let said = fs::read_to_string(&server.said).unwrap();
-    let told = said.lines().filter(|line| line.contains("development authority")).count();
-    assert_eq!(told, 1, "{said}");
-    assert!(said.contains("firstflight authority trust"), "{said}");
+    let stderr = fs::read_to_string(&server.stderr).unwrap();
+    let told = stderr.lines().filter(|line| line.contains("development authority")).count();
+    assert_eq!(told, 1, "{stderr}");
+    assert!(stderr.contains("firstflight authority trust"), "{stderr}");
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_key_that_others_may_read_is_not_used_and_not_believed() {
     let key = dir.join(HOME).join("authority.key");
     fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     let server = serve(dir);
-    let said = fs::read_to_string(&server.said).unwrap();
-    assert!(said.contains("chmod go= ") && said.contains("self-signed"), "{said}");
+    let stderr = fs::read_to_string(&server.stderr).unwrap();
+    assert!(stderr.contains("chmod go= ") && stderr.contains("self-signed"), "{stderr}");
     let url = format!("https://localhost:{}/", server.port());
     let got = run(firstflight(dir).args(["fetch", "-v", &url]));
     assert_eq!(got.code, Some(60), "{got:?}");
@@ -135,13 +135,13 @@ fn a_running_server_has_a_new_certificate_before_the_old_one_ends() {
     // once a second; that it has seen the second step says that it is done with the first.
     for (step, clock_now) in ["+84h", "+85h"].into_iter().enumerate() {
         fs::write(&clock, clock_now).unwrap();
-        let seen = || text(&server.said).matches("clock was set").count() > step;
-        assert!(until(seen), "{}", text(&server.said));
+        let seen = || text(&server.stderr).matches("clock was set").count() > step;
+        assert!(until(seen), "{}", text(&server.stderr));
     }
     assert_eq!(shown(), first);
     fs::write(&clock, "+126h").unwrap();
-    assert!(until(|| shown() != first), "{}", text(&server.said));
-    assert!(text(&server.said).contains("has signed a new certificate"));
+    assert!(until(|| shown() != first), "{}", text(&server.stderr));
+    assert!(text(&server.stderr).contains("has signed a new certificate"));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn chromium_believes_it_once_told_and_not_beyond_its_bounds() {
     let mut after = Browser::open(dir, rules);
     for host in ["localhost", "127.0.0.1", "app.test"] {
         after.go(&url(host));
-        after.becomes("document.body.innerText", PAGE.trim());
+        after.wait_for_text("document.body.innerText", PAGE.trim());
     }
     let (cert, key) = forge(dir, &["example.com"]);
     let beyond = Serve::files(dir, &["--cert", &cert, "--key", &key]);

@@ -11,7 +11,7 @@ use crate::support::peer::certificate;
 use crate::support::program::{PAGE, Serve, TEST_TIMEOUT, fetch, firstflight, run, site, text};
 
 /// Has the program fail with this exit code and one sentence that has all these words in it.
-fn refused(dir: &Path, arguments: &[&str], code: i32, words: &[&str]) {
+fn refused(dir: &Path, arguments: &[&str], code: i32, expected: &[&str]) {
     let ended = run(firstflight(dir).current_dir(dir).args(arguments));
     assert_eq!((ended.code, &*ended.out), (Some(code), ""), "{arguments:?}: {ended:?}");
     // The parser of flags says in two further lines where its help is.
@@ -24,7 +24,7 @@ fn refused(dir: &Path, arguments: &[&str], code: i32, words: &[&str]) {
     for debris in ["panicked", "backtrace", " { ", "Some(", "Os {"] {
         assert!(!sentence.contains(debris), "{sentence}");
     }
-    for word in words {
+    for word in expected {
         assert!(sentence.contains(word), "{word:?} is not in {sentence:?}");
     }
 }
@@ -38,9 +38,9 @@ fn certificates_and_keys() {
     certificate(dir);
     let cut = &text(&dir.join("cert.pem"))[..300];
     fs::write(dir.join("cut.pem"), cut).unwrap();
-    let serve = |cert, key, words: &[&str]| {
+    let serve = |cert, key, expected: &[&str]| {
         let listen = ["serve", "--listen", "127.0.0.1:0", "--root", "root"];
-        refused(dir, &[&listen[..], &["--cert", cert, "--key", key]].concat(), 2, words);
+        refused(dir, &[&listen[..], &["--cert", cert, "--key", key]].concat(), 2, expected);
     };
     serve("none.pem", "key.pem", &["certificate none.pem", "No such file", "give a file"]);
     serve("cert.pem", "none.pem", &["private key none.pem", "No such file", "give a file"]);
@@ -58,8 +58,8 @@ fn addresses_and_content() {
     let dir = site.path();
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let serve = |listen, root, words: &[&str]| {
-        refused(dir, &["serve", "--listen", listen, "--root", root], 2, words);
+    let serve = |listen, root, expected: &[&str]| {
+        refused(dir, &["serve", "--listen", listen, "--root", root], 2, expected);
     };
     serve(&address, "root", &[&address, "in use", "choose another port with --listen"]);
     serve("127.0.0.1", "root", &["127.0.0.1", "give an address such as"]);
@@ -74,7 +74,7 @@ fn addresses_and_content() {
 fn configurations() {
     let site = site();
     let dir = site.path();
-    for (content, words) in [
+    for (content, expected) in [
         ("\n[early_data]\ndefault = \"lax\"\n", ["line 3", "`permissive`"]),
         ("[early_data]\nwhen_not_allowed = \"503\"\n", ["line 2", "`hold` or `425`"]),
         ("[limits]\nheader_size = 1\n", ["line 2", "1024 to 1048576"]),
@@ -83,21 +83,21 @@ fn configurations() {
         ("[tickets]\nkeys = \"store\"\n", ["line 2", "[store]"]),
     ] {
         fs::write(dir.join("bad.toml"), content).unwrap();
-        let words = [&["bad.toml"], &words[..]].concat();
-        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &words);
+        let expected = [&["bad.toml"], &expected[..]].concat();
+        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &expected);
         let serve = ["serve", "--listen", "127.0.0.1:0", "--root", "root", "--config", "bad.toml"];
-        refused(dir, &serve, 2, &words);
+        refused(dir, &serve, 2, &expected);
     }
     let missing = ["serve", "--check", "--config", "none.toml"];
     refused(dir, &missing, 2, &["none.toml", "No such file", "--config"]);
     let store = "[store]\nurl = \"rediss://127.0.0.1\"\n";
     fs::write(dir.join("ca.pem"), "no PEM").unwrap();
-    for (content, words) in [
+    for (content, expected) in [
         (format!("{store}ca_file = \"ca.pem\"\n"), ["ca.pem", "PEM"]),
         ("[tickets]\nkeys = \"file\"\nfile = \"none\"\n".to_owned(), ["none", "keys new"]),
     ] {
         fs::write(dir.join("bad.toml"), content).unwrap();
-        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &words);
+        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &expected);
     }
     fs::write(dir.join("good.toml"), format!("{store}[early_data]\ndefault = \"strict\"\n"))
         .unwrap();
@@ -110,8 +110,8 @@ fn configurations() {
 fn a_lab_that_stays_up() {
     let site = site();
     let dir = site.path();
-    let lab = |arguments: &[&str], words: &[&str]| {
-        refused(dir, &[&["lab"], arguments].concat(), 2, words);
+    let lab = |arguments: &[&str], expected: &[&str]| {
+        refused(dir, &[&["lab"], arguments].concat(), 2, expected);
     };
     lab(&["--serve", "--samples", "3"], &["--serve", "measures nothing", "leave out --samples"]);
     let axes = ["--serve", "--kind", "full", "--no-costs", "--fail-if", "p50(full) > 1s"];
@@ -166,10 +166,10 @@ fn session_jars() {
     assert_eq!(filled.ended.out, PAGE, "{:?}", filled.ended);
     let jar = dir.join("jar");
     let good = fs::read(&jar).unwrap();
-    let with = |content: &[u8], flags: &[&str], words: &[&str]| {
+    let with = |content: &[u8], flags: &[&str], expected: &[&str]| {
         fs::write(&jar, content).unwrap();
         let fetch = ["fetch", "--cacert", "cert.pem", "--ssl-sessions", "jar", &url];
-        refused(dir, &[&fetch[..], flags].concat(), 2, words);
+        refused(dir, &[&fetch[..], flags].concat(), 2, expected);
         assert_eq!(fs::read(&jar).unwrap(), content, "byte for byte as it was");
     };
     let other = ["--ssl-sessions-key", "other-key"];
@@ -272,8 +272,8 @@ fn a_megabyte_of_noise_as_client_hello() {
     }
     let url = format!("https://localhost:{}/index.html", server.port());
     assert_eq!(fetch(dir, &server.cert, &url, &[]).ended.out, PAGE);
-    let said = text(&server.said);
-    assert!(said.lines().count() < 10, "strangers do not fill the log: {said}");
+    let stderr = text(&server.stderr);
+    assert!(stderr.lines().count() < 10, "strangers do not fill the log: {stderr}");
     assert_eq!(server.stop().len(), 1);
 }
 
@@ -281,7 +281,8 @@ fn a_megabyte_of_noise_as_client_hello() {
 fn plans_for_the_lab() {
     let site = site();
     let dir = site.path();
-    let lab = |flags: &[&str], words: &[&str]| refused(dir, &[&["lab"], flags].concat(), 2, words);
+    let lab =
+        |flags: &[&str], expected: &[&str]| refused(dir, &[&["lab"], flags].concat(), 2, expected);
     lab(&["--server", "apache"], &["apache", "allowed are firstflight, nginx, haproxy"]);
     lab(&["--rtt", "0"], &["--rtt", "0.01 to 10000 milliseconds"]);
     lab(&["--rtt", "20,fast"], &["fast", "0.01 to 10000 milliseconds"]);

@@ -56,9 +56,9 @@ fn check_warns_of_a_private_key_that_others_may_read() {
     };
     assert_eq!(check(0o600), "");
     for mode in [0o644, 0o604, 0o660] {
-        let said = check(mode);
-        assert!(said.starts_with("warning: others may read the private key"), "{said}");
-        assert!(said.contains("chmod 600"), "{said}");
+        let stderr = check(mode);
+        assert!(stderr.starts_with("warning: others may read the private key"), "{stderr}");
+        assert!(stderr.contains("chmod 600"), "{stderr}");
     }
 }
 
@@ -126,7 +126,7 @@ fn all_that_is_wrong_is_said_with_its_line() {
 fn what_is_missing_is_named_with_where_to_give_it() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    for (args, words) in [
+    for (args, expected) in [
         (&["serve"][..], ["nothing to serve", "--root DIR"]),
         (&["serve", "--root", "."], ["no address", "[[listener]]"]),
         (&["serve", "--root", ".", "--log-level", "a=loud"], ["loud", "debug"]),
@@ -142,14 +142,14 @@ fn what_is_missing_is_named_with_where_to_give_it() {
         };
         let ended = run(firstflight(dir).args(&args));
         assert_eq!(ended.code, Some(2), "{args:?}");
-        assert!(words.iter().all(|word| ended.err.contains(word)), "{args:?}: {}", ended.err);
+        assert!(expected.iter().all(|word| ended.err.contains(word)), "{args:?}: {}", ended.err);
     }
 }
 
 #[test]
 fn log_messages_are_json_on_request() {
     let dir = site();
-    let said = dir.path().join("said");
+    let stderr = dir.path().join("said");
     let mut command = firstflight(dir.path());
     command
         .env("FIRSTFLIGHT_LOG_FORMAT", "json")
@@ -157,10 +157,10 @@ fn log_messages_are_json_on_request() {
         .arg(dir.path().join("root"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&said).unwrap());
+        .stderr(std::fs::File::create(&stderr).unwrap());
     let _running = Running::start(&mut command);
-    assert!(until(|| text(&said).contains("serving on")), "{}", text(&said));
-    for line in text(&said).lines() {
+    assert!(until(|| text(&stderr).contains("serving on")), "{}", text(&stderr));
+    for line in text(&stderr).lines() {
         let message: Value = serde_json::from_str(line).expect(line);
         assert!(message["level"].is_string() && message["fields"]["message"].is_string(), "{line}");
     }

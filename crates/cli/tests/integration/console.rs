@@ -20,22 +20,22 @@ fn a_browser_sees_0_rtt_used_and_a_replay_stopped() {
     let recorder = Recorder::start(server.address);
     let mut browser = Browser::open(site.path(), "");
     browser.go(&console);
-    browser.becomes(LIVE, "Live");
-    browser.becomes(USED, "Not offered");
-    browser.becomes(REPLAYED, "No flight was received twice");
+    browser.wait_for_text(LIVE, "Live");
+    browser.wait_for_text(USED, "Not offered");
+    browser.wait_for_text(REPLAYED, "No flight was received twice");
     // Where the reader is stays where it is, whatever is drawn again.
     browser.eval("document.querySelector('#keys .scroll').focus()");
 
     let flight = early_flight(site.path(), &server, &recorder);
-    browser.becomes(USED, "Yes");
-    browser.becomes("document.getElementById('refusals').innerText", "accepted");
-    browser.becomes("document.getElementById('kinds').innerText", "0-RTT");
+    browser.wait_for_text(USED, "Yes");
+    browser.wait_for_text("document.getElementById('refusals').innerText", "accepted");
+    browser.wait_for_text("document.getElementById('kinds').innerText", "0-RTT");
     assert_eq!(resend(server.address, &flight, 20, 1), 20);
-    browser.becomes(REPLAYED, "Tried, and stopped");
-    browser.becomes("document.getElementById('replays').innerText", "127.0.0.0/24");
-    browser.becomes("document.getElementById('replays').innerText", "20");
-    let kept = "document.activeElement.closest('section').id";
-    assert_eq!(browser.eval(kept), "keys");
+    browser.wait_for_text(REPLAYED, "Tried, and stopped");
+    browser.wait_for_text("document.getElementById('replays').innerText", "127.0.0.0/24");
+    browser.wait_for_text("document.getElementById('replays').innerText", "20");
+    let active_section = "document.activeElement.closest('section').id";
+    assert_eq!(browser.eval(active_section), "keys");
 
     for width in [320, 390, 800, 1400] {
         let size =
@@ -45,8 +45,9 @@ fn a_browser_sees_0_rtt_used_and_a_replay_stopped() {
         assert!(browser.eval(overhang).as_i64().unwrap() <= 0, "{width} px wide");
     }
     assert_eq!(browser.complaints, [""; 0]);
-    let strangers: Vec<_> = browser.asked.iter().filter(|url| !url.starts_with(&console)).collect();
-    assert!(strangers.is_empty(), "{strangers:?}");
+    let external: Vec<_> =
+        browser.requested.iter().filter(|url| !url.starts_with(&console)).collect();
+    assert!(external.is_empty(), "{external:?}");
 }
 
 #[test]
@@ -56,8 +57,8 @@ fn without_a_script_the_page_is_a_snapshot() {
     let mut browser = Browser::open(site.path(), "");
     browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
     browser.go(&console);
-    browser.becomes(LIVE, "Snapshot of");
-    browser.becomes("document.getElementById('keys').innerText", "current");
+    browser.wait_for_text(LIVE, "Snapshot of");
+    browser.wait_for_text("document.getElementById('keys').innerText", "current");
     assert_eq!(browser.complaints, [""; 0]);
 }
 
@@ -67,12 +68,12 @@ fn a_page_whose_name_was_rebound_sees_nothing() {
     let (_server, console) = with_console(site.path(), "");
     let mut browser = Browser::open(site.path(), "MAP rebound.example 127.0.0.1");
     browser.go(&console.replace("127.0.0.1", "rebound.example"));
-    browser.becomes("document.body.innerText", "unknown host name");
+    browser.wait_for_text("document.body.innerText", "unknown host name");
     // From there a script gets at the address' own answers no more than at others'.
     let steal = format!(
         "fetch('{console}status.json').then(answer => answer.text()).catch(error => String(error))"
     );
-    browser.becomes(&steal, "Failed to fetch");
+    browser.wait_for_text(&steal, "Failed to fetch");
 }
 
 #[test]
@@ -83,19 +84,19 @@ fn a_browser_logs_in_by_the_token_and_no_script_sees_how() {
     let mut browser = Browser::open(site.path(), "");
     browser.go(&console);
     let log_in = |browser: &mut Browser, token: &str| {
-        browser.becomes("document.title", "log in");
+        browser.wait_for_text("document.title", "log in");
         let fill = format!("document.getElementById('token').value = '{token}'");
         browser.eval(&fill);
         browser.eval("document.querySelector('form').submit()");
     };
     log_in(&mut browser, "not the token");
-    browser.becomes("document.body.innerText", "Wrong token");
+    browser.wait_for_text("document.body.innerText", "Wrong token");
     log_in(&mut browser, &token);
-    browser.becomes(LIVE, "Live");
+    browser.wait_for_text(LIVE, "Live");
     assert_eq!(browser.eval("document.cookie"), "");
-    assert!(browser.asked.iter().all(|url| !url.contains(&token)));
+    assert!(browser.requested.iter().all(|url| !url.contains(&token)));
     browser.eval("document.querySelector('form[action=logout]').submit()");
-    browser.becomes("document.title", "log in");
+    browser.wait_for_text("document.title", "log in");
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn no_secret_is_in_any_answer() {
             assert!(!response.out.contains(secret), "{path}: {secret}");
         }
     }
-    assert!(!text(&server.said).contains(&token));
+    assert!(!text(&server.stderr).contains(&token));
 }
 
 #[test]
@@ -191,12 +192,12 @@ fn with_console(dir: &Path, more: &str) -> (Serve, String) {
     let server = Serve::files(dir, &["--config", config.to_str().unwrap()]);
     let mut console = None;
     until(|| {
-        console = text(&server.said).lines().find_map(|line| {
+        console = text(&server.stderr).lines().find_map(|line| {
             line.split_once("the console is on ").map(|(_, address)| address.trim().to_owned())
         });
         console.is_some()
     });
-    let console = console.unwrap_or_else(|| panic!("no console: {}", text(&server.said)));
+    let console = console.unwrap_or_else(|| panic!("no console: {}", text(&server.stderr)));
     (server, format!("http://{console}/"))
 }
 

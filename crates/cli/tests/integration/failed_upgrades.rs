@@ -44,12 +44,12 @@ fn plays_a_new_process_that_dies() {
         }
     };
     dies_if(STEPS[0]);
-    let way = HandoffChannel::from_stdin().unwrap();
+    let channel = HandoffChannel::from_stdin().unwrap();
     // Its sockets stay open until the end.
-    let mut message = way.receive().unwrap();
+    let mut message = channel.receive().unwrap();
     let mut register = UnixStream::from(message.descriptors.pop().unwrap());
     dies_if(STEPS[1]);
-    way.send(b"ready", &[]).unwrap();
+    channel.send(b"ready", &[]).unwrap();
     dies_if(STEPS[2]);
     // The digest of where the store is, and the length.
     let (mut digest, mut length) = ([0; 32], [0; 8]);
@@ -63,7 +63,7 @@ fn plays_a_new_process_that_dies() {
     let mut yours = [0];
     register.read_exact(&mut yours).unwrap();
     dies_if(STEPS[5]);
-    assert_eq!(way.receive().unwrap().bytes, b"go");
+    assert_eq!(channel.receive().unwrap().bytes, b"go");
     dies_if(STEPS[6]);
     unreachable!("no such step: {step}");
 }
@@ -136,10 +136,10 @@ fn http3_is_served_again_wherever_the_new_process_dies() {
             put(player);
             kill(pid, Signal::SIGUSR2).unwrap();
             let goes_on =
-                || text(&serve.said).matches("; this process keeps serving").count() > number;
-            assert!(until(goes_on), "{step}: {}", text(&serve.said));
+                || text(&serve.stderr).matches("; this process keeps serving").count() > number;
+            assert!(until(goes_on), "{step}: {}", text(&serve.stderr));
             let fetched = fetch_over_http3(home.path(), &serve);
-            assert!(is_page(&fetched), "{step}: {fetched:?} {}", text(&serve.said));
+            assert!(is_page(&fetched), "{step}: {fetched:?} {}", text(&serve.stderr));
         }
         drop(load_ends);
         let failed = load.join().unwrap();
@@ -154,16 +154,17 @@ fn http3_is_served_again_wherever_the_new_process_dies() {
     put(Path::new(PROGRAM));
     fs::remove_file(&manager.path).unwrap();
     kill(pid, Signal::SIGUSR2).unwrap();
-    let goes_on = || text(&serve.said).contains("cannot be told of the new process");
-    assert!(until(goes_on), "{}", text(&serve.said));
+    let goes_on =
+        || text(&serve.stderr).contains("cannot tell the service manager about the new process");
+    assert!(until(goes_on), "{}", text(&serve.stderr));
     let fetched = fetch_over_http3(home.path(), &serve);
-    assert!(is_page(&fetched), "{fetched:?} {}", text(&serve.said));
-    assert!(!text(&serve.said).contains("has taken over"), "{}", text(&serve.said));
+    assert!(is_page(&fetched), "{fetched:?} {}", text(&serve.stderr));
+    assert!(!text(&serve.stderr).contains("has taken over"), "{}", text(&serve.stderr));
 
     let manager = Manager::new(dir);
     kill(pid, Signal::SIGUSR2).unwrap();
-    let successor = main_process(&manager.hears("MAINPID="));
-    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    let successor = main_process(&manager.wait_for("MAINPID="));
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.stderr));
     assert!(is_page(&fetch_over_http3(home.path(), &serve)));
     kill(successor.0, Signal::SIGTERM).unwrap();
     assert!(successor.ends());

@@ -53,10 +53,10 @@ fn our_server_full_resumed_and_early_with_a_token_from_the_second_call_on() {
     assert!(time("time_pretransfer") < time("time_appconnect"), "{early}");
     // Whether the server came to the requests before the client's Finished is chance on loopback;
     // where that is held back, the crate's other tests see it (quic/).
-    let seen: Vec<_> =
+    let logged: Vec<_> =
         server.stop().iter().map(|line| fields(line, "resumed early_data executed")).collect();
     assert_eq!(
-        seen,
+        logged,
         [
             "false no_session_offered true",
             "true peer_declined true",
@@ -87,10 +87,10 @@ fn early_data_that_a_server_with_other_keys_refuses_arrives_once() {
     assert_eq!(fields(&fetched.facts, FACTS), "3 0 refused 1 200 1", "{:?}", fetched.ended);
     assert!(fetched.facts["tls_earlydata"].as_i64().unwrap() < 0);
     assert_eq!(fetched.ended.out, PAGE);
-    let said = &fetched.ended.err;
-    assert!(said.contains("over QUIC, an address token sent along"), "{said}");
-    assert!(said.contains("early data refused (session_not_resumed)"), "{said}");
-    assert!(said.contains("> GET /index.html HTTP/3"), "{said}");
+    let stderr = &fetched.ended.err;
+    assert!(stderr.contains("over QUIC, an address token sent along"), "{stderr}");
+    assert!(stderr.contains("early data refused (session_not_resumed)"), "{stderr}");
+    assert!(stderr.contains("> GET /index.html HTTP/3"), "{stderr}");
     let log = second.stop();
     assert_eq!(log.len(), 1, "{log:?}");
     assert_eq!(fields(&log[0], "early resumed status"), "false false 200");
@@ -104,8 +104,8 @@ fn without_http3_at_the_server_tcp_wins_and_http3_alone_fails() {
     let url = local(server.port());
     let fetched = fetch(dir, &server.cert, &url, &["--http3", "-v"]);
     assert_eq!(fields(&fetched.facts, "http_version http_code"), "2 200", "{:?}", fetched.ended);
-    let said = &fetched.ended.err;
-    assert!(said.contains("* Trying TCP: cannot connect to 127.0.0.1"), "{said}");
+    let stderr = &fetched.ended.err;
+    assert!(stderr.contains("* Trying TCP: cannot connect to 127.0.0.1"), "{stderr}");
     let fetched = fetch(dir, &server.cert, &url, &["--http3-only"]);
     assert_eq!(fetched.ended.code, Some(7), "{:?}", fetched.ended);
     // A port that says nothing, as behind a firewall.
@@ -151,12 +151,12 @@ impl QuicPeer {
     /// is tried again with another.
     fn start(dir: &Path, command: impl Fn(u16) -> Command) -> Self {
         let cert = certificate(dir);
-        let said = dir.join("peer.said");
+        let stderr = dir.join("peer.said");
         for _ in 0..5 {
             let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let port = free.local_addr().unwrap().port();
             drop(free);
-            let log = File::create(&said).unwrap();
+            let log = File::create(&stderr).unwrap();
             let mut command = command(port);
             command.current_dir(dir).stdin(Stdio::null());
             command.stdout(log.try_clone().unwrap()).stderr(log);
@@ -170,7 +170,7 @@ impl QuicPeer {
                 return Self { _running: running, cert, port };
             }
         }
-        panic!("it does not start: {}", text(&said));
+        panic!("it does not start: {}", text(&stderr));
     }
 }
 

@@ -48,9 +48,9 @@ fn openssl_full_resumed_and_early() {
     assert!(early.out.contains("Early data was accepted"), "{early:?}");
     assert!(early.out.contains(PAGE), "{early:?}");
     let log = server.stop();
-    let seen: Vec<_> = log.iter().map(|line| fields(line, FIELDS)).collect();
+    let logged: Vec<_> = log.iter().map(|line| fields(line, FIELDS)).collect();
     assert_eq!(
-        seen,
+        logged,
         [
             "TLSv1.3 false false none true 200 true",
             "TLSv1.3 true false none true 200 true",
@@ -72,7 +72,7 @@ fn openssl_is_refused_by_tls_when_the_store_says_so_late() {
     let server = Serve::files(dir, &["--config", file.to_str().unwrap()]);
     fs::write(dir.join("request"), REQUEST).unwrap();
     // Until the server has reached its store, it need not ask.
-    let asked = until(|| {
+    let requested = until(|| {
         let full = s_client(dir, &server, REQUEST, &["-sess_out", "one"]);
         assert!(full.out.contains(PAGE), "{full:?}");
         let early = s_client(dir, &server, REQUEST, &["-sess_in", "one", "-early_data", "request"]);
@@ -80,7 +80,7 @@ fn openssl_is_refused_by_tls_when_the_store_says_so_late() {
         assert!(early.out.contains("Reused, TLSv1.3") && early.out.contains(PAGE), "{early:?}");
         server.log().iter().any(|line| line["early_data"] == "store_window")
     });
-    assert!(asked, "{:?}", server.log());
+    assert!(requested, "{:?}", server.log());
     for line in server.stop() {
         assert_eq!((&line["early"], &line["status"]), (&false.into(), &200.into()), "{line}");
     }
@@ -102,9 +102,9 @@ fn openssl_resumes_older_versions_too() {
         assert!(again.out.contains("Reused, ") && again.out.contains(PAGE), "{again:?}");
     }
     let log = server.stop();
-    let seen: Vec<_> = log.iter().map(|line| fields(line, "tls_version resumed")).collect();
+    let logged: Vec<_> = log.iter().map(|line| fields(line, "tls_version resumed")).collect();
     assert_eq!(
-        seen,
+        logged,
         [
             "TLSv1.0 false",
             "TLSv1.0 true",
@@ -162,9 +162,9 @@ fn gnutls_full_and_resumed() {
     client.shows("This is a resumed session", 1);
     client.say(REQUEST);
     client.shows(PAGE, 2);
-    let seen: Vec<_> = server.lines(2).iter().map(|line| fields(line, FIELDS)).collect();
+    let logged: Vec<_> = server.lines(2).iter().map(|line| fields(line, FIELDS)).collect();
     assert_eq!(
-        seen,
+        logged,
         ["TLSv1.3 false false none true 200 true", "TLSv1.3 true false none true 200 true"]
     );
 }
@@ -183,9 +183,9 @@ fn gnutls_sends_early_data() {
     client.shows(PAGE, 1);
     client.say("^resume^\n");
     client.shows(PAGE, 2);
-    let seen: Vec<_> = server.lines(2).iter().map(|line| fields(line, FIELDS)).collect();
+    let logged: Vec<_> = server.lines(2).iter().map(|line| fields(line, FIELDS)).collect();
     assert_eq!(
-        seen,
+        logged,
         ["TLSv1.3 false false none true 200 true", "TLSv1.3 true true won true 200 true"]
     );
 }
@@ -211,9 +211,9 @@ fn curl_full_and_resumed_over_http_1_1() {
         "{ended:?}"
     );
     let log = server.stop();
-    let seen: Vec<_> =
+    let logged: Vec<_> =
         log.iter().map(|line| fields(line, "target protocol resumed executed")).collect();
-    assert_eq!(seen, ["/index.html HTTP/1.1 false true", "/index.html?again HTTP/1.1 true true"]);
+    assert_eq!(logged, ["/index.html HTTP/1.1 false true", "/index.html?again HTTP/1.1 true true"]);
 }
 
 #[test]
@@ -223,8 +223,8 @@ fn curl_over_http_2_on_one_connection() {
     let ended = curl(&server, "--http2", &["index.html", "index.html?again"]);
     assert_eq!((ended.code, &*ended.out), (Some(0), &*format!("{PAGE}2\n").repeat(2)), "{ended:?}");
     let log = server.stop();
-    let seen: Vec<_> = log.iter().map(|line| fields(line, "protocol resumed executed")).collect();
-    assert_eq!(seen, ["HTTP/2 false true"; 2]);
+    let logged: Vec<_> = log.iter().map(|line| fields(line, "protocol resumed executed")).collect();
+    assert_eq!(logged, ["HTTP/2 false true"; 2]);
     assert_eq!(log[0]["client_random"], log[1]["client_random"], "one connection");
 }
 

@@ -83,27 +83,27 @@ fn watch_follows_and_runs_its_command() {
     let site = site();
     let dir = site.path();
     done(dir, &["new", "ring"]);
-    let (said, ran) = (dir.join("said"), dir.join("ran"));
+    let (stderr, ran) = (dir.join("said"), dir.join("ran"));
     let mut command = firstflight(dir);
     command.current_dir(dir).args(["keys", "watch", "--format", "haproxy", "--to", "out", "ring"]);
     command.args(["--exec", "cat out >> ran; test -e works"]).stdin(Stdio::null());
-    let mut watch = Running::start(command.stderr(File::create(&said).unwrap()));
+    let mut watch = Running::start(command.stderr(File::create(&stderr).unwrap()));
     let lines = || text(&ran).lines().count();
-    assert!(until(|| text(&said).contains("tried again in 2 s")), "{}", text(&said));
+    assert!(until(|| text(&stderr).contains("retrying in 2 s")), "{}", text(&stderr));
     fs::write(dir.join("works"), "").unwrap();
-    assert!(until(|| text(&said).contains("has run")), "{}", text(&said));
+    assert!(until(|| text(&stderr).contains("succeeded")), "{}", text(&stderr));
     assert!(lines() >= 9, "three times three keys");
 
     fs::write(&ran, "").unwrap();
     fs::rename(dir.join("ring"), dir.join("away")).unwrap();
-    assert!(until(|| text(&said).contains("No such file")), "{}", text(&said));
+    assert!(until(|| text(&stderr).contains("No such file")), "{}", text(&stderr));
     fs::rename(dir.join("away"), dir.join("ring")).unwrap();
     done(dir, &["rotate", "ring"]);
-    assert!(until(|| text(&said).matches("has run").count() == 2), "{}", text(&said));
+    assert!(until(|| text(&stderr).matches("succeeded").count() == 2), "{}", text(&stderr));
     assert_eq!(text(&ran), text(&dir.join("out")), "once, with what is new");
 
     watch.signal(Signal::SIGTERM);
-    assert!(watch.wait().is_some_and(|status| status.success()), "{}", text(&said));
+    assert!(watch.wait().is_some_and(|status| status.success()), "{}", text(&stderr));
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn the_configuration_says_where_the_keys_are() {
     let config = |text: &str| fs::write(dir.join("serve.toml"), text).unwrap();
     config("[tickets]\nkeys = \"file\"\nfile = \"ring\"\n");
     assert_eq!(done(dir, &["list", "--config", "serve.toml"]), done(dir, &["list", "ring"]));
-    let refused = |arguments: &[&str], words: &[&str]| {
+    let refused = |arguments: &[&str], expected: &[&str]| {
         let ended = keys(dir, arguments);
         assert_eq!((ended.code, &*ended.out), (Some(2), ""), "{ended:?}");
-        assert!(words.iter().all(|word| ended.err.contains(word)), "{ended:?}");
+        assert!(expected.iter().all(|word| ended.err.contains(word)), "{ended:?}");
     };
     config("");
     refused(

@@ -8,7 +8,7 @@ use firstflight_testkit::{program_path, skipped_without};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::setups::{start_haproxy, start_nginx};
+use crate::examples::{start_haproxy, start_nginx};
 use crate::support::openssl::{Session, connect};
 use crate::support::peer::{Peer, certificate};
 use crate::support::program::{Running, firstflight, run, text, until};
@@ -19,7 +19,7 @@ struct Fleet {
     dir: TempDir,
     a: Peer,
     b: Peer,
-    stranger: Peer,
+    unrelated: Peer,
 }
 
 /// A server under test.
@@ -49,8 +49,8 @@ impl Fleet {
             keys_do(dir.path(), &["export", "--format", make.format, "--to", &to, keys]);
         }
         let node = |name: &str| (make.start)(&dir.path().join(name));
-        let (a, b, stranger) = (node("a"), node("b"), node("stranger"));
-        Self { make, dir, a, b, stranger }
+        let (a, b, unrelated) = (node("a"), node("b"), node("stranger"));
+        Self { make, dir, a, b, unrelated }
     }
 
     fn rotate(&self) {
@@ -65,8 +65,8 @@ impl Fleet {
         if let Some(reload) = self.make.reload {
             command.arg("--exec").arg(reload.replace("{}", &node.pid().to_string()));
         }
-        let said = File::create(self.dir.path().join(format!("{name}.watch"))).unwrap();
-        Running::start(command.stdin(Stdio::null()).stderr(said))
+        let stderr = File::create(self.dir.path().join(format!("{name}.watch"))).unwrap();
+        Running::start(command.stdin(Stdio::null()).stderr(stderr))
     }
 
     fn connect(&self, node: &Peer, session: Option<&Session>) -> Session {
@@ -90,8 +90,8 @@ impl Fleet {
             key = self.connect(node, None).key;
             key != from
         });
-        let said = text(&self.dir.path().join(format!("{name}.watch")));
-        assert!(turned, "{name} seals under {from} still: {said}");
+        let stderr = text(&self.dir.path().join(format!("{name}.watch")));
+        assert!(turned, "{name} seals under {from} still: {stderr}");
         key
     }
 }
@@ -109,7 +109,7 @@ fn goes_on(make: &'static Make) {
     let before = fleet.connect(&fleet.a, None);
     assert_eq!(before.lifetime, make.lifetime, "as docs/keys.md has it");
     fleet.resumes_at_both("before");
-    assert!(!fleet.connect(&fleet.stranger, Some(&before)).reused, "that node has other keys");
+    assert!(!fleet.connect(&fleet.unrelated, Some(&before)).reused, "that node has other keys");
 
     let _a = fleet.watch("a", &fleet.a);
     fleet.rotate();
@@ -126,8 +126,8 @@ fn goes_on(make: &'static Make) {
     for node in [&fleet.a, &fleet.b] {
         assert!(fleet.connect(node, Some(&before)).reused, "from before the rotation");
     }
-    let said = text(&dir.join("a.watch"));
-    assert!(!said.contains("WARN"), "{said}");
+    let stderr = text(&dir.join("a.watch"));
+    assert!(!stderr.contains("WARN"), "{stderr}");
 }
 
 /// By the example. Nobody is behind it: this is about handshakes.

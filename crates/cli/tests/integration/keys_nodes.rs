@@ -85,11 +85,11 @@ struct Bao {
 impl Bao {
     fn start(dir: &Path) -> Self {
         let port = free_port();
-        let said = File::create(dir.join("bao.said")).unwrap();
+        let stderr = File::create(dir.join("bao.said")).unwrap();
         let mut command = Command::new(program_path("bao"));
         command.args(["server", "-dev", "-dev-root-token-id=root", "-dev-no-store-token"]);
         command.arg(format!("-dev-listen-address=127.0.0.1:{port}")).env("HOME", dir);
-        command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said);
+        command.stdin(Stdio::null()).stdout(stderr.try_clone().unwrap()).stderr(stderr);
         let server = Running::start(&mut command);
         let address = format!("http://127.0.0.1:{port}");
         let bao = Self { _server: server, dir: dir.to_owned(), address };
@@ -131,10 +131,10 @@ impl Bao {
             .replace("/run/firstflight/", &format!("{}/", node.display()))
             .replace("\"1m\"", "\"1s\"");
         fs::write(node.join("agent.hcl"), config).unwrap();
-        let said = File::create(node.join("agent.said")).unwrap();
+        let stderr = File::create(node.join("agent.said")).unwrap();
         let mut command = Command::new(program_path("bao"));
         command.args(["agent", "-config"]).arg(node.join("agent.hcl")).env("HOME", node);
-        command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said);
+        command.stdin(Stdio::null()).stdout(stderr.try_clone().unwrap()).stderr(stderr);
         Running::start(&mut command)
     }
 }
@@ -175,19 +175,19 @@ fn openbao_replaces_the_key_encryption_key_under_running_servers() {
     assert!(!old[0].contains(&new));
     File::create(last.join("kek")).unwrap().set_permissions(mode_600()).unwrap();
     fs::write(last.join("kek"), new).unwrap();
-    let mut seen = cluster.keys("last", &["list"]);
+    let mut logged = cluster.keys("last", &["list"]);
     let read = until(|| {
-        seen = cluster.keys("last", &["list"]);
-        seen.code == Some(0)
+        logged = cluster.keys("last", &["list"]);
+        logged.code == Some(0)
     });
-    assert!(read, "{seen:?}");
+    assert!(read, "{logged:?}");
     let c = serve(&cluster, "last");
     resume_everywhere(dir, &sessions, &[&a, &b, &c], "a node with the new key alone");
     let fresh = [&a, &b, &c].map(|node| connect(dir, node.address.port(), None));
     resume_everywhere(dir, &fresh, &[&a, &b, &c], "after");
     for node in [a, b, c] {
-        let said = text(&node.said);
-        assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
+        let stderr = text(&node.stderr);
+        assert!(!stderr.contains("WARN") && !stderr.contains("ERROR"), "{stderr}");
         node.stop();
     }
 }

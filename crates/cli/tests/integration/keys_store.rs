@@ -62,8 +62,8 @@ impl Cluster {
         let mut command = firstflight(self.dir());
         command.args(["keys", "watch", "--format", format, "--to", "tickets"]);
         command.args(["--config", "serve.toml", "--exec", "echo >> ran"]);
-        let said = File::create(dir.join("watch")).unwrap();
-        Running::start(command.current_dir(dir).stdin(Stdio::null()).stderr(said))
+        let stderr = File::create(dir.join("watch")).unwrap();
+        Running::start(command.current_dir(dir).stdin(Stdio::null()).stderr(stderr))
     }
 
     pub(crate) fn list(&self, name: &str) -> Value {
@@ -100,23 +100,23 @@ fn a_fleet_of_others_needs_no_server_of_ours() {
     let _watches = ["a", "b"].map(|name| cluster.watch(name, "haproxy"));
     let files = || nodes.each_ref().map(|node| text(&node.join("tickets")));
     let agree = || !files()[0].is_empty() && files()[0] == files()[1];
-    let said = || nodes.each_ref().map(|node| text(&node.join("watch")));
-    assert!(until(agree), "{:?}", said());
+    let stderr = || nodes.each_ref().map(|node| text(&node.join("watch")));
+    assert!(until(agree), "{:?}", stderr());
     let before = files()[0].clone();
     let listed = cluster.list("b");
     assert_eq!((names(&listed, "current").len(), names(&listed, "next").len()), (1, 1));
 
     let rotated = cluster.keys("b", &["rotate"]);
     assert_eq!(rotated.code, Some(0), "{rotated:?}");
-    assert!(rotated.out.contains("servers seal under it in "), "{rotated:?}");
-    assert!(until(|| agree() && files()[0] != before), "{:?}", said());
+    assert!(rotated.out.contains("servers seal with it in "), "{rotated:?}");
+    assert!(until(|| agree() && files()[0] != before), "{:?}", stderr());
     cluster.store.kill();
-    assert!(until(|| said().iter().all(|said| said.contains("WARN"))), "{:?}", said());
+    assert!(until(|| stderr().iter().all(|stderr| stderr.contains("WARN"))), "{:?}", stderr());
     // What sealed before opens still, in the place of the one before.
     let sealed = before.lines().nth(1).unwrap();
     let turned = || agree() && files()[0].lines().next() == Some(sealed);
-    assert!(until(turned), "the new key's time comes without the store: {:?}", said());
+    assert!(until(turned), "the new key's time comes without the store: {:?}", stderr());
     for node in &nodes {
-        assert!(until(|| text(&node.join("ran")).lines().count() >= 3), "{:?}", said());
+        assert!(until(|| text(&node.join("ran")).lines().count() >= 3), "{:?}", stderr());
     }
 }

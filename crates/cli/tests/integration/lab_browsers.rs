@@ -103,14 +103,14 @@ fn a_return_with_early_data_saves_the_round_trip_of_tls() {
 }
 
 /// The ids of processes that have a directory in their environment.
-fn who_lives_in(dir: &Path) -> Vec<String> {
+fn processes_in(dir: &Path) -> Vec<String> {
     let dir = dir.display().to_string();
     let processes = fs::read_dir("/proc").unwrap().flatten();
-    let lives_there = |process: &fs::DirEntry| {
+    let is_inside = |process: &fs::DirEntry| {
         let environment = fs::read(process.path().join("environ")).unwrap_or_default();
         String::from_utf8_lossy(&environment).contains(&dir)
     };
-    processes.filter(lives_there).map(|one| one.file_name().display().to_string()).collect()
+    processes.filter(is_inside).map(|one| one.file_name().display().to_string()).collect()
 }
 
 #[test]
@@ -120,12 +120,12 @@ fn an_interrupted_run_leaves_no_browser_behind() {
     let arguments = ["--browser", "firefox,chromium", "--server", "firstflight", "--lanes", "2"];
     let mut running = Running::start(&mut lab(dir.path(), &arguments));
     // This program, its server, and two browsers with several processes each.
-    let many = within(LONG, Duration::from_millis(50), || who_lives_in(dir.path()).len() > 8);
+    let many = within(LONG, Duration::from_millis(50), || processes_in(dir.path()).len() > 8);
     assert!(many, "{}", text(&dir.path().join("err")));
     running.signal(Signal::SIGINT);
     assert_eq!(running.wait().and_then(|status| status.code()), Some(130));
-    let gone = until(|| who_lives_in(dir.path()).is_empty());
-    assert!(gone, "{:?}", who_lives_in(dir.path()));
+    let gone = until(|| processes_in(dir.path()).is_empty());
+    assert!(gone, "{:?}", processes_in(dir.path()));
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     let scratch =
         |name: &&std::ffi::OsString| name.display().to_string().contains("firstflight-lab");

@@ -67,10 +67,10 @@ impl Lab {
         command.args(["lab", "--serve", "--json"]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut running = Running::start(&mut command);
-        let said = BufReader::new(running.0.stdout.take().unwrap());
+        let stdout = BufReader::new(running.0.stdout.take().unwrap());
         let (sender, lines) = channel();
         thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
+            for line in stdout.lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&line).expect("a line is JSON");
                 if sender.send(line).is_err() {
                     return;
@@ -142,7 +142,7 @@ const CONNECTION: &str = "network server transport handshake round_trips";
 
 /// Looks around as a person would. The networks are long: a busy machine that pauses for a round
 /// trip would seem to need one more.
-fn look_around(user: &User) {
+fn explore_lab(user: &User) {
     let lab = Lab::start(user, &["--rtt", "200,150", "--server", "firstflight", "-o", "results"]);
     let first = lab.fetch(0, &[]);
     assert_eq!(fields(&first, CONNECTION), "200 ms firstflight tcp full 3", "{first}");
@@ -184,7 +184,7 @@ fn opens_decrypted(capture: &Path) {
 #[test]
 fn a_lab_stays_up_and_can_be_entered() {
     let dir = tempfile::tempdir().unwrap();
-    look_around(&User::this(dir.path()));
+    explore_lab(&User::this(dir.path()));
 }
 
 /// Where the tests run as a user anyway, the test above has said it already.
@@ -192,7 +192,7 @@ fn a_lab_stays_up_and_can_be_entered() {
 fn it_is_entered_without_root() {
     if nix::unistd::geteuid().is_root() {
         let dir = tempfile::tempdir().unwrap();
-        look_around(&User::ordinary(dir.path()));
+        explore_lab(&User::ordinary(dir.path()));
     }
 }
 

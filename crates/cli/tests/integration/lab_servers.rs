@@ -194,8 +194,8 @@ fn any_command_is_tried_and_attacked() {
     assert_eq!((of("firstflight"), of("mine")), (13, 13), "both can do the same");
     for (place, transport) in [(2, "tcp"), (3, "quic")] {
         let mine = &record["replays"][place];
-        let said = (text(&mine["server"]), text(&mine["transport"]), &mine["originals"]);
-        assert_eq!(said, ("mine", transport, &1.into()), "{mine}");
+        let facts = (text(&mine["server"]), text(&mine["transport"]), &mine["originals"]);
+        assert_eq!(facts, ("mine", transport, &1.into()), "{mine}");
     }
 }
 

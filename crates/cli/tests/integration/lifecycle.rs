@@ -30,15 +30,15 @@ impl Manager {
     }
 
     /// The next message that has something to do with this.
-    pub(crate) fn hears(&self, word: &str) -> String {
+    pub(crate) fn wait_for(&self, word: &str) -> String {
         let mut buffer = [0; 2000];
         loop {
             let count = self.socket.recv(&mut buffer).unwrap_or_else(|error| {
                 panic!("the service manager never hears {word}: {error}");
             });
-            let said = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            if said.contains(word) {
-                return said;
+            let stderr = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            if stderr.contains(word) {
+                return stderr;
             }
         }
     }
@@ -87,33 +87,33 @@ fn reloads_say_what_became_of_them() {
     let manager = Manager::new(dir.path());
     let config = configure(dir.path(), "");
     let serve = start(&dir, &manager, &config);
-    assert!(manager.hears("READY=1").contains("STATUS=serving on 127.0.0.1:"));
-    assert!(manager.hears("WATCHDOG=1").contains("WATCHDOG=1"));
+    assert!(manager.wait_for("READY=1").contains("STATUS=serving on 127.0.0.1:"));
+    assert!(manager.wait_for("WATCHDOG=1").contains("WATCHDOG=1"));
     assert!(served(&dir, &serve));
 
     // By signal, with a time that says which reload it is.
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
-    assert!(manager.hears("RELOADING=1").contains("\nMONOTONIC_USEC="));
-    assert!(manager.hears("READY=1").contains("with configuration 2"));
+    assert!(manager.wait_for("RELOADING=1").contains("\nMONOTONIC_USEC="));
+    assert!(manager.wait_for("READY=1").contains("with configuration 2"));
 
     // By itself: a new certificate, which clients have to see.
     certify(dir.path());
-    assert!(manager.hears("READY=1").contains("with configuration 3"));
-    assert!(served(&dir, &serve), "{}", text(&serve.said));
+    assert!(manager.wait_for("READY=1").contains("with configuration 3"));
+    assert!(served(&dir, &serve), "{}", text(&serve.stderr));
 
     // A broken file names its line, and changes nothing.
     configure(dir.path(), "[limits]\nconections = 5");
-    let said = manager.hears("not reloaded");
-    assert!(said.contains("READY=1") && said.contains("conections"), "{said}");
+    let stderr = manager.wait_for("not reloaded");
+    assert!(stderr.contains("READY=1") && stderr.contains("conections"), "{stderr}");
     assert!(served(&dir, &serve));
     configure(dir.path(), "[store]\nurl = \"redis://127.0.0.1:1\"");
-    assert!(manager.hears("not reloaded").contains("[store] cannot change"));
+    assert!(manager.wait_for("not reloaded").contains("[store] cannot change"));
     assert!(served(&dir, &serve));
     configure(dir.path(), "");
-    assert!(manager.hears("READY=1").contains("with configuration 4"));
-    let serve_said = serve.said.clone();
+    assert!(manager.wait_for("READY=1").contains("with configuration 4"));
+    let serve_said = serve.stderr.clone();
     serve.stop();
-    manager.hears("STOPPING=1");
+    manager.wait_for("STOPPING=1");
     assert!(text(&serve_said).contains("keeping the current configuration"));
 }
 
@@ -122,7 +122,7 @@ fn sockets_of_the_service_manager_are_used() {
     let dir = site();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (said, cert) = (dir.path().join("said"), dir.path().join("cert.pem"));
+    let (stderr, cert) = (dir.path().join("said"), dir.path().join("cert.pem"));
     // The shell gives the socket, its standard input, the number that systemd gives.
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
     let mut command = std::process::Command::new("sh");
@@ -133,9 +133,9 @@ fn sockets_of_the_service_manager_are_used() {
         .args(["--save-cert", cert.to_str().unwrap()])
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
         .stdout(Stdio::null())
-        .stderr(File::create(&said).unwrap());
+        .stderr(File::create(&stderr).unwrap());
     let mut running = Running::start(&mut command);
-    assert!(until(|| text(&said).contains("serving on")), "{}", text(&said));
+    assert!(until(|| text(&stderr).contains("serving on")), "{}", text(&stderr));
     let url = format!("https://{address}/");
     let fetched = fetch(dir.path(), &cert, &url, &[]);
     assert_eq!(fetched.ended.out, PAGE);
@@ -144,15 +144,15 @@ fn sockets_of_the_service_manager_are_used() {
 }
 
 /// What `MAINPID=` names, which is not ours to wait for, and gone at the end all the same.
-pub(crate) struct Stranger(pub(crate) Pid);
+pub(crate) struct OtherProcess(pub(crate) Pid);
 
-impl Stranger {
+impl OtherProcess {
     pub(crate) fn ends(&self) -> bool {
         until(|| kill(self.0, None).is_err() || is_zombie(self.0))
     }
 }
 
-impl Drop for Stranger {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = kill(self.0, Signal::SIGKILL);
     }
@@ -163,9 +163,9 @@ fn is_zombie(pid: Pid) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
-pub(crate) fn main_process(said: &str) -> Stranger {
-    let pid = said.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
-    Stranger(Pid::from_raw(pid.parse().unwrap()))
+pub(crate) fn main_process(stderr: &str) -> OtherProcess {
+    let pid = stderr.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap();
+    OtherProcess(Pid::from_raw(pid.parse().unwrap()))
 }
 
 #[test]
@@ -175,23 +175,23 @@ fn an_upgrade_takes_the_place_and_keeps_tickets_and_flights() {
     let manager = Manager::new(dir.path());
     let config = configure(dir.path(), "");
     let mut serve = start(&dir, &manager, &config);
-    manager.hears("READY=1");
+    manager.wait_for("READY=1");
     assert!(served(&dir, &serve));
     let url = format!("https://127.0.0.1:{}/", serve.port());
 
     // A program that cannot start changes nothing.
     fs::write(&config, "listener = 5").unwrap();
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
-    let said = manager.hears("not upgraded");
-    assert!(said.contains("the new process cannot start"), "{said}");
+    let stderr = manager.wait_for("not upgraded");
+    assert!(stderr.contains("the new process cannot start"), "{stderr}");
     assert!(served(&dir, &serve));
     configure(dir.path(), "");
 
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
-    let successor = main_process(&manager.hears("MAINPID="));
-    manager.hears("READY=1");
+    let successor = main_process(&manager.wait_for("MAINPID="));
+    manager.wait_for("READY=1");
     // The old one has nothing to wait for.
-    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.stderr));
     // A ticket of the old process, early, and at once.
     let fetched = fetch(dir.path(), &serve.cert, &url, &["--tls-earlydata"]);
     assert_eq!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
@@ -215,21 +215,21 @@ fn a_console_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
     let admin = format!("[admin]\naddress = \"unix:{}\"", socket.display());
     let config = configure(dir.path(), &format!("{admin}\n[process]\nwatch = false"));
     let mut serve = start(&dir, &manager, &config);
-    manager.hears("READY=1");
+    manager.wait_for("READY=1");
     UnixStream::connect(&socket).unwrap();
 
     fs::rename(&place, dir.path().join("elsewhere")).unwrap();
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
-    let successor = main_process(&manager.hears("MAINPID="));
-    manager.hears("READY=1");
-    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    let successor = main_process(&manager.wait_for("MAINPID="));
+    manager.wait_for("READY=1");
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.stderr));
 
     // There is no place for it yet, which is no reason to refuse the rest.
     kill(successor.0, Signal::SIGHUP).unwrap();
-    assert!(manager.hears("READY=1").contains("with configuration 2"));
+    assert!(manager.wait_for("READY=1").contains("with configuration 2"));
     fs::create_dir(&place).unwrap();
     kill(successor.0, Signal::SIGHUP).unwrap();
-    assert!(manager.hears("READY=1").contains("with configuration 3"));
+    assert!(manager.wait_for("READY=1").contains("with configuration 3"));
     UnixStream::connect(&socket).unwrap();
     kill(successor.0, Signal::SIGTERM).unwrap();
     assert!(successor.ends());
@@ -252,22 +252,22 @@ fn a_stop_ends_an_upgrade_that_takes_its_time() {
     let manager = Manager::new(dir.path());
     let config = configure(dir.path(), "[process]\nwatch = false");
     let mut serve = start(&dir, &manager, &config);
-    manager.hears("READY=1");
+    manager.wait_for("READY=1");
     // The new process reads its configuration for ever.
     fs::remove_file(&config).unwrap();
     nix::unistd::mkfifo(&*config, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let pid = Pid::from_raw(serve.pid() as i32);
     kill(pid, Signal::SIGUSR2).unwrap();
-    manager.hears("a new process is started");
+    manager.wait_for("starting a new process");
     assert!(until(|| child(serve.pid()).is_some()));
-    let successor = Stranger(child(serve.pid()).unwrap());
+    let successor = OtherProcess(child(serve.pid()).unwrap());
     for _ in 0..3 {
-        manager.hears("WATCHDOG=1");
+        manager.wait_for("WATCHDOG=1");
     }
     assert!(kill(successor.0, None).is_ok());
     kill(pid, Signal::SIGTERM).unwrap();
-    manager.hears("STOPPING=1");
-    assert!(serve.ends_by_itself().success(), "{}", text(&serve.said));
+    manager.wait_for("STOPPING=1");
+    assert!(serve.ends_by_itself().success(), "{}", text(&serve.stderr));
     assert!(successor.ends());
 }
 
@@ -278,17 +278,17 @@ fn the_end_of_the_new_process_ends_the_old_one_as_failed() {
     let manager = Manager::new(dir.path());
     let config = configure(dir.path(), "[limits]\nheader_timeout = \"30s\"");
     let mut serve = start(&dir, &manager, &config);
-    manager.hears("READY=1");
+    manager.wait_for("READY=1");
     // The old process waits for this one, which is in its handshake.
     let _waiting = TcpStream::connect(format!("127.0.0.1:{}", serve.port())).unwrap();
     assert!(served(&dir, &serve));
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
-    let successor = main_process(&manager.hears("MAINPID="));
-    manager.hears("READY=1");
-    assert!(until(|| text(&serve.said).contains("has taken over")));
+    let successor = main_process(&manager.wait_for("MAINPID="));
+    manager.wait_for("READY=1");
+    assert!(until(|| text(&serve.stderr).contains("has taken over")));
     kill(successor.0, Signal::SIGKILL).unwrap();
-    assert_eq!(serve.ends_by_itself().code(), Some(1), "{}", text(&serve.said));
-    assert!(text(&serve.said).contains("nobody serves"));
+    assert_eq!(serve.ends_by_itself().code(), Some(1), "{}", text(&serve.stderr));
+    assert!(text(&serve.stderr).contains("nothing is served"));
 }
 
 /// What `/proc` says of a process, such as `Uid` or `NoNewPrivs`.
@@ -306,7 +306,7 @@ fn privileges_are_gone_once_it_serves() {
     let manager = Manager::new(dir.path());
     let config = configure(dir.path(), "");
     let serve = start(&dir, &manager, &config);
-    manager.hears("READY=1");
+    manager.wait_for("READY=1");
     // For whoever it is: nobody looks into it, and nothing that it starts gets more rights.
     assert_eq!(status(serve.pid(), "NoNewPrivs"), "1");
     let limits = fs::read_to_string(format!("/proc/{}/limits", serve.pid())).unwrap();
@@ -326,7 +326,7 @@ fn privileges_are_gone_once_it_serves() {
     // It opens its log as that user.
     std::os::unix::fs::chown(dir.path().join("log"), Some(nobody.uid.as_raw()), None).unwrap();
     let serve = start(&dir, &manager, &config);
-    manager.hears("READY=1");
+    manager.wait_for("READY=1");
     let everywhere = |id: u32| [id; 4].map(|id| id.to_string()).join("\t");
     assert_eq!(status(serve.pid(), "Uid"), everywhere(nobody.uid.as_raw()));
     assert_eq!(status(serve.pid(), "Gid"), everywhere(nobody.gid.as_raw()));
@@ -334,10 +334,10 @@ fn privileges_are_gone_once_it_serves() {
     assert!(served(&dir, &serve));
     // It reads as that user from now on.
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
-    assert!(manager.hears("READY=1").contains("with configuration 2"));
+    assert!(manager.wait_for("READY=1").contains("with configuration 2"));
     fs::set_permissions(dir.path().join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
-    assert!(manager.hears("not reloaded").contains("key.pem"));
+    assert!(manager.wait_for("not reloaded").contains("key.pem"));
     assert!(served(&dir, &serve));
     serve.stop();
 }

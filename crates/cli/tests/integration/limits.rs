@@ -83,21 +83,21 @@ fn a_response_that_goes_on_outlasts_every_timeout_while_its_client_is_silent() {
         }
     });
     // And the connection takes a further request.
-    let said = aioquic::client(
+    let report = aioquic::client(
         dir.path(),
         &server.cert,
         server.address.port(),
         &["--key-update", "--then", "/again", "/"],
     );
-    let bodies: Vec<_> = said["answers"].as_array().unwrap().iter().map(|a| &a["body"]).collect();
-    assert_eq!(bodies, ["go".repeat(PIECES).as_str(); 2], "{said}");
+    let bodies: Vec<_> = report["answers"].as_array().unwrap().iter().map(|a| &a["body"]).collect();
+    assert_eq!(bodies, ["go".repeat(PIECES).as_str(); 2], "{report}");
     let log = server.stop();
-    let seen: Vec<_> = log.iter().map(|line| fields(line, "status complete")).collect();
-    assert_eq!(seen, ["200 true"; 5]);
+    let logged: Vec<_> = log.iter().map(|line| fields(line, "status complete")).collect();
+    assert_eq!(logged, ["200 true"; 5]);
 }
 
 /// An upstream that answers each GET and waits for the end of each POST; how many of these it has.
-fn patient_upstream() -> (String, Arc<AtomicUsize>) {
+fn slow_upstream() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let posts = Arc::<AtomicUsize>::default();
@@ -166,7 +166,7 @@ fn heads(client: &mut impl Read, count: usize) {
 #[test]
 fn open_requests_hold_the_memory_that_they_may_and_no_more() {
     let dir = site();
-    let (upstream, posts) = patient_upstream();
+    let (upstream, posts) = slow_upstream();
     let server = serve(dir.path(), &upstream, "memory = 1048576", "");
     let mut attacker = http2(&server);
     let mut flight = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
@@ -189,7 +189,7 @@ fn open_requests_hold_the_memory_that_they_may_and_no_more() {
 #[test]
 fn half_of_a_client_hello_holds_the_memory_that_it_may_and_no_more() {
     let dir = site();
-    let (upstream, _) = patient_upstream();
+    let (upstream, _) = slow_upstream();
     let server = serve(dir.path(), &upstream, "memory = 1048576", "");
     // 5,000 bytes of a ClientHello of 16,000, each in a record of its own: 30,000 bytes, which
     // count three times, so that 11 fit.

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User};
 use tempfile::TempDir;
 
-use crate::lifecycle::{Stranger, certify, configure};
+use crate::lifecycle::{OtherProcess, certify, configure};
 use crate::support::program::{
     PAGE, PROGRAM, Running, Serve, fetch, firstflight, run, site, text, until,
 };
@@ -81,26 +81,26 @@ fn links_in_place_of_the_logs_lead_nowhere() {
     fs::write(&precious, "").unwrap();
 
     symlink(&precious, &access).unwrap();
-    let said = machine.refused(&keys);
-    assert!(said.contains("access log") && said.contains("it is a symbolic link"), "{said}");
+    let stderr = machine.refused(&keys);
+    assert!(stderr.contains("access log") && stderr.contains("it is a symbolic link"), "{stderr}");
     fs::remove_file(&access).unwrap();
     symlink(&precious, &keys).unwrap();
-    let said = machine.refused(&keys);
-    assert!(said.contains("key log") && said.contains("it is a symbolic link"), "{said}");
+    let stderr = machine.refused(&keys);
+    assert!(stderr.contains("key log") && stderr.contains("it is a symbolic link"), "{stderr}");
     fs::remove_file(&keys).unwrap();
     // A link to a directory is followed, as far as the user itself gets.
     let elsewhere = machine.file("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     symlink(&elsewhere, machine.file("inner")).unwrap();
-    let said = machine.refused(&machine.file("inner/keys"));
-    assert!(said.contains("key log") && said.contains("Permission denied"), "{said}");
+    let stderr = machine.refused(&machine.file("inner/keys"));
+    assert!(stderr.contains("key log") && stderr.contains("Permission denied"), "{stderr}");
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
 
     let serve = machine.start(Path::new(PROGRAM), &[("SSLKEYLOGFILE", keys.to_str().unwrap())]);
     let url = format!("https://{}/", serve.address);
     let get = || fetch(machine.path(), &serve.cert, &url, &[]).ended;
     assert_eq!(get().out, PAGE);
-    assert!(until(|| text(&access).lines().count() == 1), "{}", text(&serve.said));
+    assert!(until(|| text(&access).lines().count() == 1), "{}", text(&serve.stderr));
     assert!(text(&keys).contains("CLIENT_TRAFFIC_SECRET_0 "));
     for (file, most) in [(&access, 0o640), (&keys, 0o600)] {
         let found = fs::metadata(file).unwrap();
@@ -113,9 +113,9 @@ fn links_in_place_of_the_logs_lead_nowhere() {
     fs::rename(&access, &moved).unwrap();
     symlink(&precious, &access).unwrap();
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR1).unwrap();
-    assert!(until(|| text(&serve.said).contains("cannot open the access log again")));
+    assert!(until(|| text(&serve.stderr).contains("cannot open the access log again")));
     assert_eq!(get().out, PAGE);
-    assert!(until(|| text(&moved).lines().count() == 2), "{}", text(&serve.said));
+    assert!(until(|| text(&moved).lines().count() == 2), "{}", text(&serve.stderr));
     serve.stop();
     assert_eq!(text(&precious), "");
 }
@@ -147,7 +147,7 @@ fn a_process_that_calls_itself_a_lab_has_nothing_run() {
         run(command.args(["lab", "--enter", &door.0.id().to_string(), "--", "trap"]))
     };
 
-    let ended = enter(&door(dir.path(), &[&BECOME_NOBODY[..], &["sh"]].concat()));
+    let ended = enter(&door(dir.path(), &[&RUN_AS_NOBODY[..], &["sh"]].concat()));
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.err.contains("is another user's"), "{ended:?}");
     // One of the same user is entered, and its variables are not a lab's.
@@ -166,8 +166,8 @@ fn the_memory_of_a_new_process_is_closed_before_it_begins() {
         fs::copy(PROGRAM, &program).unwrap();
         fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
         let mut serve = machine.start(&program, &[]);
-        let [become_nobody, arguments @ ..] = BECOME_NOBODY;
-        let mut spy = Command::new(become_nobody);
+        let [run_as_nobody, arguments @ ..] = RUN_AS_NOBODY;
+        let mut spy = Command::new(run_as_nobody);
         spy.args(arguments).args(["sh", "-c", SPY, "spy", &serve.pid().to_string()]);
         spy.current_dir(machine.path()).stdout(File::create(&tries).unwrap());
         let mut spy = Running::start(&mut spy);
@@ -175,9 +175,9 @@ fn the_memory_of_a_new_process_is_closed_before_it_begins() {
 
         kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
         let taken_over = || {
-            let said = text(&serve.said);
-            let (before, _) = said.split_once(" has taken over")?;
-            before.rsplit_once("process ")?.1.parse().ok().map(|id| Stranger(Pid::from_raw(id)))
+            let stderr = text(&serve.stderr);
+            let (before, _) = stderr.split_once(" has taken over")?;
+            before.rsplit_once("process ")?.1.parse().ok().map(|id| OtherProcess(Pid::from_raw(id)))
         };
         let mut successor = None;
         assert!(
@@ -186,7 +186,7 @@ fn the_memory_of_a_new_process_is_closed_before_it_begins() {
                 successor.is_some()
             }),
             "{}",
-            text(&serve.said)
+            text(&serve.stderr)
         );
         fs::write(machine.file("stop"), "").unwrap();
         assert!(serve.ends_by_itself().success());
@@ -195,8 +195,8 @@ fn the_memory_of_a_new_process_is_closed_before_it_begins() {
         assert!(tries.contains("refused\n") || warned, "the spy saw nothing: {tries}");
         assert!(!tries.contains("opened\n") || warned, "the spy has it");
         println!("mode {mode:o}: opened {}", tries.contains("opened\n"));
-        let said = text(&serve.said).contains("could open the memory of this one");
-        assert_eq!(said, warned, "{}", text(&serve.said));
+        let stderr = text(&serve.stderr).contains("could read the memory of this one");
+        assert_eq!(stderr, warned, "{}", text(&serve.stderr));
         let successor = successor.unwrap();
         kill(successor.0, Signal::SIGTERM).unwrap();
         assert!(successor.ends());
@@ -221,4 +221,4 @@ done 2>/dev/null
 "#;
 
 /// What a command has before it to be run by that user.
-const BECOME_NOBODY: [&str; 4] = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"];
+const RUN_AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"];

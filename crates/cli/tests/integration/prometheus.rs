@@ -155,17 +155,17 @@ fn check_page(server: &Serve) {
     let page = page(server);
     assert!(page.contains("\nfirstflight_build_info{"), "{page}");
     let dir = tempfile::tempdir().unwrap();
-    let said = dir.path().join("said");
+    let output = dir.path().join("said");
     let mut promtool = Running::start(
         Command::new("promtool")
             .args(["check", "metrics"])
             .stdin(Stdio::piped())
-            .stdout(File::create(&said).unwrap())
-            .stderr(File::options().append(true).open(&said).unwrap()),
+            .stdout(File::create(&output).unwrap())
+            .stderr(File::options().append(true).open(&output).unwrap()),
     );
     promtool.0.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
     let status = promtool.wait().expect("promtool ends");
-    assert!(status.success() && text(&said).is_empty(), "{}\n{page}", text(&said));
+    assert!(status.success() && text(&output).is_empty(), "{}\n{page}", text(&output));
 }
 
 /// A running Prometheus.
@@ -192,8 +192,8 @@ impl Prometheus {
     pub(crate) fn configured(dir: &Path, settings: &str) -> Self {
         let config = dir.join("prometheus.yml");
         fs::write(&config, settings).unwrap();
-        let said = dir.join("prometheus.log");
-        let log = File::create(&said).unwrap();
+        let output = dir.join("prometheus.log");
+        let log = File::create(&output).unwrap();
         let running = Running::start(
             Command::new("prometheus")
                 .arg("--config.file")
@@ -207,12 +207,12 @@ impl Prometheus {
         );
         let mut address = None;
         until(|| {
-            let said = text(&said);
-            let line = said.lines().find(|line| line.contains("msg=\"Listening on\""));
+            let output = text(&output);
+            let line = output.lines().find(|line| line.contains("msg=\"Listening on\""));
             address = line.and_then(|line| line.rsplit_once("address=")?.1.trim().parse().ok());
             address.is_some()
         });
-        let address = address.unwrap_or_else(|| panic!("no Prometheus: {}", text(&said)));
+        let address = address.unwrap_or_else(|| panic!("no Prometheus: {}", text(&output)));
         let prometheus = Self { _running: running, address };
         prometheus.comes("up == 1");
         prometheus

@@ -12,7 +12,7 @@ use crate::support::recorder::Recorder;
 
 /// A request as the upstream got it.
 #[derive(Clone, Debug, PartialEq)]
-struct Seen {
+struct ReceivedRequest {
     line: String,
     fields: HashMap<String, String>,
     body: Vec<u8>,
@@ -21,14 +21,14 @@ struct Seen {
 /// An HTTP server that remembers requests and answers them all alike.
 pub(crate) struct Upstream {
     pub(crate) url: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Upstream {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let seen = Arc::<Mutex<Vec<Seen>>>::default();
+        let seen = Arc::<Mutex<Vec<ReceivedRequest>>>::default();
         let memory = seen.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -42,7 +42,7 @@ impl Upstream {
     /// For each request: its line, the field Early-Data, and its body.
     pub(crate) fn seen(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap();
-        let words = |seen: &Seen| {
+        let words = |seen: &ReceivedRequest| {
             let early = seen.fields.get("early-data").map_or("-", String::as_str);
             format!("{} {early} {}", seen.line, String::from_utf8_lossy(&seen.body))
         };
@@ -51,7 +51,7 @@ impl Upstream {
 }
 
 /// One request, one response, and the end of the connection.
-fn response(mut client: TcpStream, memory: &Mutex<Vec<Seen>>) {
+fn response(mut client: TcpStream, memory: &Mutex<Vec<ReceivedRequest>>) {
     let mut reader = BufReader::new(client.try_clone().unwrap());
     let mut lines = (&mut reader).lines().map_while(Result::ok).take_while(|l| !l.is_empty());
     let Some(line) = lines.next() else { return };
@@ -65,7 +65,7 @@ fn response(mut client: TcpStream, memory: &Mutex<Vec<Seen>>) {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
     let line = line.trim_end_matches(" HTTP/1.1").to_owned();
-    memory.lock().unwrap().push(Seen { line, fields, body });
+    memory.lock().unwrap().push(ReceivedRequest { line, fields, body });
     let _ =
         client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nup\n");
 }

@@ -14,4 +14,4 @@ mod relay;
 mod replay;
 mod rustls_client;
 mod rustls_server;
-mod test_server;
+mod setup;

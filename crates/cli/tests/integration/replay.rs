@@ -70,7 +70,7 @@ fn rfc8446_8_2_copies_after_a_restart_with_the_same_keys_execute_nothing() {
     // The log goes on in the same file.
     let so_far = executed(&second.log(), &target);
     // The honest client has tickets of before the restart left.
-    recorder.turn_to(second.address);
+    recorder.forward_to(second.address);
     let honest = fetch(dir, &second.cert, &recorder.url("/index.html?honest"), &FLAGS);
     assert_eq!(honest.ended.out, PAGE, "{:?}", honest.ended);
     let facts = fields(&honest.facts, "tls_resumed early_data http_code");

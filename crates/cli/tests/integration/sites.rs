@@ -107,9 +107,9 @@ fn each_name_has_its_certificate_and_its_files_over_tcp_and_quic() {
         let port = server.port();
         let resolve = format!("three.test:{port}:127.0.0.1");
         let url = format!("https://three.test:{port}/");
-        let stranger = fetch(dir, &dir.join("ca.pem"), &url, &[version, "--resolve", &resolve]);
-        assert_eq!(fields(&stranger.facts, "http_code"), "0", "{version} {:?}", stranger.ended);
-        assert!(stranger.ended.err.to_lowercase().contains("mismatch"), "{:?}", stranger.ended);
+        let unrelated = fetch(dir, &dir.join("ca.pem"), &url, &[version, "--resolve", &resolve]);
+        assert_eq!(fields(&unrelated.facts, "http_code"), "0", "{version} {:?}", unrelated.ended);
+        assert!(unrelated.ended.err.to_lowercase().contains("mismatch"), "{:?}", unrelated.ended);
     }
     server.stop();
 }
@@ -147,7 +147,7 @@ fn a_stapled_answer_goes_to_clients_that_ask_for_it() {
     let dir = site.path();
     two_sites(dir, "");
     let server = Serve::configured(dir);
-    let asked =
+    let requested =
         |name: &str, version: &str| {
             openssl(dir, &format!(
             "s_client -connect {} -servername {name}.test -status -{version} -CAfile ca.pem \
@@ -157,10 +157,10 @@ fn a_stapled_answer_goes_to_clients_that_ask_for_it() {
         .out
         };
     for version in ["tls1_2", "tls1_3"] {
-        let two = asked("two", version);
+        let two = requested("two", version);
         assert!(two.contains("OCSP Response Status: successful"), "{version}: {two}");
         assert!(two.contains("Cert Status: good"), "{version}: {two}");
-        let one = asked("one", version);
+        let one = requested("one", version);
         assert!(one.contains("OCSP response: no response sent"), "{version}: {one}");
     }
     server.stop();
@@ -168,7 +168,7 @@ fn a_stapled_answer_goes_to_clients_that_ask_for_it() {
     fs::copy(dir.join("one.pem"), dir.join("two.pem")).unwrap();
     fs::copy(dir.join("one.key"), dir.join("two.key")).unwrap();
     let server = Serve::configured(dir);
-    assert!(crate::support::program::text(&server.said).contains("about another certificate"));
+    assert!(crate::support::program::text(&server.stderr).contains("about another certificate"));
     server.stop();
 }
 

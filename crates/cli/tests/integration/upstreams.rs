@@ -68,17 +68,17 @@ fn get(dir: &Path, server: &Serve, path: &str) -> String {
 /// h2load, with an eye on how far it has come; what it says at its end.
 fn load(server: &Serve, requests: usize, meanwhile: impl FnOnce()) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let said = dir.path().join("said");
+    let output = dir.path().join("said");
     let mut command = Command::new("h2load");
     command.arg(format!("-n{requests}")).args(["-c8", "-m4", "-t1"]);
     command.arg(format!("https://127.0.0.1:{}/", server.port()));
-    let out = fs::File::create(&said).unwrap();
+    let out = fs::File::create(&output).unwrap();
     let mut running =
         Running::start(command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()));
     until(|| server.log().len() > requests / 10);
     meanwhile();
-    assert!(running.wait().is_some(), "h2load does not end: {}", text(&said));
-    text(&said)
+    assert!(running.wait().is_some(), "h2load does not end: {}", text(&output));
+    text(&output)
 }
 
 #[test]
@@ -92,11 +92,11 @@ fn a_server_that_dies_under_load_costs_no_request() {
     let both = [get(dir.path(), &server, "/"), get(dir.path(), &server, "/")];
     assert!(both.contains(&"one\n".to_owned()) && both.contains(&"two\n".to_owned()), "{both:?}");
     let kill = || kill(Pid::from_raw(one.pid() as i32), Signal::SIGKILL).unwrap();
-    let said = load(&server, 4000, kill);
-    assert!(said.contains("4000 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
-    assert!(said.contains("4000 2xx, 0 3xx, 0 4xx, 0 5xx"), "{said}");
+    let output = load(&server, 4000, kill);
+    assert!(output.contains("4000 succeeded, 0 failed, 0 errored, 0 timeout"), "{output}");
+    assert!(output.contains("4000 2xx, 0 3xx, 0 4xx, 0 5xx"), "{output}");
     assert_eq!(get(dir.path(), &server, "/"), "two\n");
-    assert!(text(&server.said).contains("is ejected"), "{}", text(&server.said));
+    assert!(text(&server.output).contains("is ejected"), "{}", text(&server.output));
 }
 
 #[test]
@@ -106,12 +106,12 @@ fn a_server_that_fails_its_checks_gets_nothing() {
     let check = "check = { path = \"/\", interval = \"50ms\", fall = 2 }\n";
     let server = pool(dir.path(), &[http(&one), http(&two)], check);
     drop(one);
-    until(|| text(&server.said).contains("is down"));
+    until(|| text(&server.output).contains("is down"));
     for _ in 0..4 {
         assert_eq!(get(dir.path(), &server, "/"), "two\n");
     }
     drop(two);
-    until(|| text(&server.said).matches("is down").count() == 2);
+    until(|| text(&server.output).matches("is down").count() == 2);
     let url = format!("https://localhost:{}/", server.port());
     let fetched = fetch(dir.path(), &server.cert, &url, &[]);
     assert_eq!(fields(&fetched.facts, "http_code"), "503");
@@ -148,8 +148,8 @@ fn rfc9113_3_3_h2o_over_http2() {
         )
     });
     let server = pool(dir.path(), &[http(&h2o)], "protocol = \"http2\"\n");
-    let said = load(&server, 500, || ());
-    assert!(said.contains("500 2xx, 0 3xx, 0 4xx, 0 5xx"), "{said}");
+    let output = load(&server, 500, || ());
+    assert!(output.contains("500 2xx, 0 3xx, 0 4xx, 0 5xx"), "{output}");
     assert_eq!(get(dir.path(), &server, "/"), PAGE);
     let log = text(&home.join("h2o.log"));
     assert!(log.lines().count() > 500 && log.lines().all(|line| line.starts_with("HTTP/2")));
@@ -171,7 +171,7 @@ fn nginx_over_tls_by_its_authority_alone() {
         let url = format!("https://localhost:{}/", server.port());
         let fetched = fetch(dir.path(), &server.cert, &url, &[]);
         assert_eq!(fields(&fetched.facts, "http_code"), "502");
-        assert!(text(&server.said).contains("certificate"), "{}", text(&server.said));
+        assert!(text(&server.output).contains("certificate"), "{}", text(&server.output));
     }
 }
 
@@ -192,8 +192,8 @@ fn haproxy_behind_is_told_the_clients_connection() {
         });
         let settings = format!("proxy_protocol = \"{version}\"\n");
         let server = pool(dir.path(), &[http(&haproxy)], &settings);
-        let said = get(dir.path(), &server, "/");
-        assert_eq!(said, format!("127.0.0.1 {}\n", server.port()));
+        let output = get(dir.path(), &server, "/");
+        assert_eq!(output, format!("127.0.0.1 {}\n", server.port()));
     }
 }
 

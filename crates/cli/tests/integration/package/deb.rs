@@ -4,7 +4,7 @@ use std::process::Command;
 
 use firstflight_testkit::{Machine, Root, skipped_without_root};
 
-use crate::package::{package, said};
+use crate::package::{output_of, package};
 
 /// The list of other suites too, so that one root is made for all.
 const PACKAGES: [&str; 7] =
@@ -26,7 +26,7 @@ fn it_lives_and_leaves_nothing() {
     let unpacked = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball";
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags", unpacked]);
-    assert_eq!(said(lintian.arg(&deb)), "", "lintian has nothing to say");
+    assert_eq!(output_of(lintian.arg(&deb)), "", "lintian has nothing to say");
 
     let machine = Root::make(&PACKAGES).boot("packaged");
     machine.copy(&deb, "/root/first.deb");
@@ -122,8 +122,8 @@ fn decisions_stand(machine: &Machine) {
     let old = main_process(machine);
     machine.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n");
     machine.ask("chmod +x /usr/sbin/policy-rc.d");
-    let said = machine.ask(AGAIN);
-    assert!(said.contains("is still the version before"), "{said}");
+    let output_of = machine.ask(AGAIN);
+    assert!(output_of.contains("is still the version before"), "{output_of}");
     assert_eq!(main_process(machine), old, "no process is to be started");
     machine.ask("rm /usr/sbin/policy-rc.d");
 

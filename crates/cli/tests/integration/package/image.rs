@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use firstflight_testkit::skipped_without_root;
 use tempfile::TempDir;
 
-use crate::package::{package, said};
+use crate::package::{output_of, package};
 
 /// How a certificate of a bundle ends.
 const END: &str = "-----END CERTIFICATE-----";
@@ -23,7 +23,7 @@ fn it_serves_with_nothing_else_about() {
     let (dir, tar) = package("image", "0.1.0");
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();
-    said(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&root));
+    output_of(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&root));
     as_its_dockerfile_says(&root);
     believes_mozilla_alone(&root);
 
@@ -44,8 +44,8 @@ fn it_serves_with_nothing_else_about() {
     // One file with all authorities is all that there is, and it is found.
     let trusting = "$firstflight fetch --no-authority --silent --show-error --output /tmp/own \
                     --write-out '%{http_code}\\n' https://localhost:8443/";
-    let stranger = container.ask(trusting);
-    assert!(stranger.ends_with("failed: 60\n"), "{stranger}");
+    let unrelated = container.ask(trusting);
+    assert!(unrelated.ends_with("failed: 60\n"), "{unrelated}");
     container.ask(BELIEVE);
     assert_eq!(container.ask(trusting), "200\n");
     let status = container.ask("cat /proc/$server/status");
@@ -178,15 +178,15 @@ impl Container {
     /// What a line of bash says, on both its outputs.
     fn ask(&mut self, command: &str) -> String {
         writeln!(self.to.as_mut().unwrap(), "{command}").unwrap();
-        let mut said = String::new();
+        let mut output_of = String::new();
         loop {
-            let before = said.len();
-            let read = self.from.read_line(&mut said).unwrap();
+            let before = output_of.len();
+            let read = self.from.read_line(&mut output_of).unwrap();
             let log = || fs::read_to_string(self.state.path().join("log"));
-            assert!(read > 0, "{command}: the container has ended: {said}{:?}", log());
-            if &said[before..] == "end of command\n" {
-                said.truncate(before);
-                return said;
+            assert!(read > 0, "{command}: the container has ended: {output_of}{:?}", log());
+            if &output_of[before..] == "end of command\n" {
+                output_of.truncate(before);
+                return output_of;
             }
         }
     }

@@ -26,7 +26,7 @@ fn package(kind: &str, version: &str) -> (TempDir, PathBuf) {
     let mut command = Command::new(script);
     command.args(["--binary", &program(), "--version", version, kind, "--out"]).arg(dir.path());
     // Packed for a minute's use, and read as it is by those who install it.
-    said(command.env("PACKAGE_COMPRESSION", "none").env("PACKAGE_ARCHIVE", "no"));
+    output_of(command.env("PACKAGE_COMPRESSION", "none").env("PACKAGE_ARCHIVE", "no"));
     let file = dir.path().join(match kind {
         "deb" => format!("firstflight_{version}_amd64.deb"),
         _ => format!("firstflight-{version}-image.tar"),
@@ -36,7 +36,7 @@ fn package(kind: &str, version: &str) -> (TempDir, PathBuf) {
 }
 
 /// What a command says that must not fail.
-fn said(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     let err = String::from_utf8_lossy(&output.stderr);
@@ -47,7 +47,7 @@ fn said(command: &mut Command) -> String {
 #[test]
 fn manual_pages_are_sound() {
     let dir = tempfile::tempdir().unwrap();
-    said(Command::new(program()).args(["manual", "--out"]).arg(dir.path()));
+    output_of(Command::new(program()).args(["manual", "--out"]).arg(dir.path()));
     let mut pages: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     pages.sort();
@@ -59,24 +59,27 @@ fn manual_pages_are_sound() {
     let text = fs::read_to_string(dir.path().join("firstflight.toml.5")).unwrap();
     assert!(text.contains(".SS early_data") && text.contains(".SH [admin]"), "{text}");
     // It ends with something else than 0 if it has a warning.
-    said(Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).args(&pages));
+    output_of(Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).args(&pages));
 }
 
 #[test]
 fn a_page_is_printed_by_its_name() {
-    let page = said(Command::new(program()).args(["manual", "keys-new"]));
+    let page = output_of(Command::new(program()).args(["manual", "keys-new"]));
     assert!(page.contains("firstflight keys new"), "{page}");
     let none = Command::new(program()).args(["manual", "nothing"]).output().unwrap();
-    let said = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert!(said.contains("there is no page \"nothing\"; there are firstflight.1"), "{said}");
+    let output_of = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(
+        output_of.contains("there is no page \"nothing\"; there are firstflight.1"),
+        "{output_of}"
+    );
 }
 
 #[test]
 fn bash_completes_commands_flags_and_values() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("firstflight");
-    fs::write(&file, said(Command::new(program()).args(["completions", "bash"]))).unwrap();
-    said(Command::new("bash").arg("-n").arg(&file));
+    fs::write(&file, output_of(Command::new(program()).args(["completions", "bash"]))).unwrap();
+    output_of(Command::new("bash").arg("-n").arg(&file));
     let completed = |words: &str| {
         let script = format!(
             ". /usr/share/bash-completion/bash_completion; . {}; COMP_WORDS=({words}); \
@@ -85,7 +88,7 @@ fn bash_completes_commands_flags_and_values() {
              printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             file.display()
         );
-        said(Command::new("bash").args(["-c", &script]))
+        output_of(Command::new("bash").args(["-c", &script]))
     };
     assert_eq!(completed("firstflight ser"), "serve\n");
     assert_eq!(completed("firstflight serve --drain-t"), "--drain-timeout\n");
@@ -101,7 +104,7 @@ fn other_shells_get_theirs() {
         ("elvish", "edit:completion"),
         ("powershell", "Register-ArgumentCompleter"),
     ] {
-        let text = said(Command::new(program()).args(["completions", shell]));
+        let text = output_of(Command::new(program()).args(["completions", shell]));
         assert!(text.contains(mark), "{shell}: {text}");
     }
 }

@@ -45,15 +45,15 @@ impl Attacker {
         question.extend_from_slice(destination);
         question.extend_from_slice(b"\x08question");
         question.resize(FULL, 0);
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         for _ in 0..TEST_TIMEOUT.as_millis() / 200 {
             // It may be lost: sockets overflow.
             self.send(&question);
             while let Some(datagram) = self.receive() {
                 if header(&datagram).is_some_and(|header| header.kind.is_none()) {
-                    return came;
+                    return received;
                 }
-                came.push(datagram);
+                received.push(datagram);
             }
         }
         panic!("the server does not answer any more");
@@ -62,11 +62,11 @@ impl Attacker {
     /// The same, and waits for responses that the server does not give at once, until none has come
     /// for 200 ms.
     pub(crate) fn settle_slowly(&self, destination: &[u8]) -> Vec<Vec<u8>> {
-        let mut came = self.settle(destination);
+        let mut received = self.settle(destination);
         while let Some(datagram) = self.receive() {
-            came.push(datagram);
+            received.push(datagram);
         }
-        came
+        received
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn resend(server: SocketAddr, flights: &[Vec<Vec<u8>>], times: usize)
         let attackers: Vec<_> = (0..THREADS)
             .map(|mine| {
                 let copies = copies().skip(mine).step_by(THREADS);
-                scope.spawn(move || copies.filter(|flight| resend_once(server, flight)).count())
+                scope.spawn(move || copies.filter(|flight| resend_one(server, flight)).count())
             })
             .collect();
         attackers.into_iter().map(|attacker| attacker.join().unwrap()).sum()
@@ -86,7 +86,7 @@ pub(crate) fn resend(server: SocketAddr, flights: &[Vec<Vec<u8>>], times: usize)
 }
 
 /// Sends a flight from a new port; whether anything came back before the server had read it all.
-pub(crate) fn resend_once(server: SocketAddr, flight: &[Vec<u8>]) -> bool {
+pub(crate) fn resend_one(server: SocketAddr, flight: &[Vec<u8>]) -> bool {
     let attacker = Attacker::new(server);
     for datagram in flight {
         attacker.send(datagram);

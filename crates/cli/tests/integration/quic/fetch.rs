@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::relay::Relay;
-use super::rustls_server::Wishes;
+use super::rustls_server::ServerOptions;
 use super::{aioquic, ngtcp2, rustls_server};
 use crate::support::peer::certificate;
 use crate::support::program::{Ended, PAGE, TEST_TIMEOUT, fetch, fields, site, within};
@@ -21,16 +21,16 @@ pub(super) const RESUMED: &str = "3 200 1 none 0";
 pub(super) const EARLY: &str = "3 200 1 accepted 0";
 pub(super) const REFUSED: &str = "3 200 1 refused 0";
 /// Nothing is resumed where the keys are gone.
-pub(super) const GONE: &str = "3 200 0 refused 0";
+pub(super) const KEYS_LOST: &str = "3 200 0 refused 0";
 
-pub(super) fn stage() -> TempDir {
+pub(super) fn setup() -> TempDir {
     let site = site();
     certificate(site.path());
     site
 }
 
 /// What fetch says of itself, and the response.
-pub(super) fn ask(dir: &Path, port: u16, target: &str, flags: &[&str]) -> (String, Ended) {
+pub(super) fn request(dir: &Path, port: u16, target: &str, flags: &[&str]) -> (String, Ended) {
     let url = format!("https://localhost:{port}{target}");
     let flags = [&["--http3-only"], flags].concat();
     let fetched = fetch(dir, &dir.join("cert.pem"), &url, &flags);
@@ -38,7 +38,7 @@ pub(super) fn ask(dir: &Path, port: u16, target: &str, flags: &[&str]) -> (Strin
 }
 
 pub(super) fn facts(dir: &Path, port: u16, target: &str, flags: &[&str]) -> String {
-    ask(dir, port, target, flags).0
+    request(dir, port, target, flags).0
 }
 
 /// Asks until early data is accepted. GnuTLS refuses what seems to be older than the server, and a
@@ -56,133 +56,144 @@ pub(super) const EARLY_DATA: [&str; 1] = ["--tls-earlydata"];
 
 #[test]
 fn rustls_full_resumed_early_and_refused() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
-    let server = rustls_server::Server::start(dir, Wishes::default());
+    let server = rustls_server::Server::start(dir, ServerOptions::default());
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
     assert_eq!(facts(dir, relay.port, "/1", &[]), FULL);
     assert_eq!(facts(dir, relay.port, "/2", &[]), RESUMED);
-    let seen = server.requests();
-    relay.hold_until(move || seen.lock().unwrap().len() > 2);
+    let logged = server.requests();
+    relay.hold_until(move || logged.lock().unwrap().len() > 2);
     assert_eq!(facts(dir, relay.port, "/3", &EARLY_DATA), EARLY);
     server.refuse_early_data();
     assert_eq!(facts(dir, relay.port, "/4", &EARLY_DATA), REFUSED);
-    let seen: Vec<_> = server.seen().iter().map(|seen| (seen.target.clone(), seen.early)).collect();
+    let logged: Vec<_> =
+        server.logged().iter().map(|logged| (logged.target.clone(), logged.early)).collect();
     let expected = [("/1", false), ("/2", false), ("/3", true), ("/4", false)];
-    assert_eq!(seen, expected.map(|(target, early)| (target.to_owned(), early)));
+    assert_eq!(logged, expected.map(|(target, early)| (target.to_owned(), early)));
 }
 
 #[test]
 fn rfc9000_8_1_rustls_asks_for_the_address_first() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
-    let server = rustls_server::Server::start(dir, Wishes { retry: true, ..Wishes::default() });
+    let server = rustls_server::Server::start(
+        dir,
+        ServerOptions { retry: true, ..ServerOptions::default() },
+    );
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
     // The second one brings a token, and is not asked.
     assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), EARLY);
-    let seen: Vec<_> = server.seen().iter().map(|seen| (seen.retried, seen.validated)).collect();
-    assert_eq!(seen, [(true, true), (false, true)]);
+    let logged: Vec<_> =
+        server.logged().iter().map(|logged| (logged.retried, logged.validated)).collect();
+    assert_eq!(logged, [(true, true), (false, true)]);
 }
 
 #[test]
 fn rfc9001_6_rustls_updates_keys() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
-    let server = rustls_server::Server::start(dir, Wishes { new_keys: true, ..Wishes::default() });
+    let server = rustls_server::Server::start(
+        dir,
+        ServerOptions { new_keys: true, ..ServerOptions::default() },
+    );
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
-    assert_eq!(server.seen().len(), 1);
+    assert_eq!(server.logged().len(), 1);
 }
 
 #[test]
 fn rustls_with_chacha20() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
-    let server = rustls_server::Server::start(dir, Wishes { chacha: true, ..Wishes::default() });
+    let server = rustls_server::Server::start(
+        dir,
+        ServerOptions { chacha: true, ..ServerOptions::default() },
+    );
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
     assert_eq!(facts(dir, server.port, "/2", &EARLY_DATA), EARLY);
 }
 
 #[test]
 fn ngtcp2_full_resumed_early_and_refused() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = ngtcp2::Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
     let target = "/index.html";
     for expected in [FULL, RESUMED] {
-        let (facts, ended) = ask(dir, relay.port, target, &[]);
+        let (facts, ended) = request(dir, relay.port, target, &[]);
         assert_eq!((&*facts, &*ended.out), (expected, PAGE), "{ended:?}");
     }
     early(dir, relay.port, target);
     assert!(server.received("0RTT") > 0);
     // An early response may be here before the next ticket; this one's is behind it.
-    ask(dir, relay.port, target, &[]);
+    request(dir, relay.port, target, &[]);
     drop(server);
     let server = ngtcp2::Server::start(dir, &[]);
-    relay.turn_to(([127, 0, 0, 1], server.port).into());
-    assert_eq!(facts(dir, relay.port, target, &EARLY_DATA), GONE);
+    relay.forward_to(([127, 0, 0, 1], server.port).into());
+    assert_eq!(facts(dir, relay.port, target, &EARLY_DATA), KEYS_LOST);
     assert_eq!(server.targets(), [target]);
 }
 
 #[test]
 fn rfc9000_8_1_ngtcp2_asks_for_the_address_first() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = ngtcp2::Server::start(dir, &["--validate-addr"]);
     assert_eq!(facts(dir, server.port, "/index.html", &[]), FULL);
-    let retries = server.said("Retry");
+    let retries = server.stderr("Retry");
     assert!(retries > 0);
     // The second one brings a token, and is not asked.
     early(dir, server.port, "/index.html");
-    assert_eq!(server.said("Retry"), retries);
+    assert_eq!(server.stderr("Retry"), retries);
 }
 
 #[test]
 fn ngtcp2_with_chacha20() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let flags = ["--ciphers=NORMAL:-VERS-ALL:+VERS-TLS1.3:-CIPHER-ALL:+CHACHA20-POLY1305"];
     let server = ngtcp2::Server::start(dir, &flags);
     assert_eq!(facts(dir, server.port, "/index.html", &[]), FULL);
     early(dir, server.port, "/index.html");
-    assert!(server.said("Negotiated cipher suite is CHACHA20-POLY1305") > 1);
+    assert!(server.stderr("Negotiated cipher suite is CHACHA20-POLY1305") > 1);
 }
 
 #[test]
 fn rfc9000_9_ngtcp2_sees_the_address_change() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     fs::write(dir.join("root/long"), vec![b'x'; 300_000]).unwrap();
     let server = ngtcp2::Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
     relay.rebind_at(6);
-    let (facts, ended) = ask(dir, relay.port, "/long", &[]);
+    let (facts, ended) = request(dir, relay.port, "/long", &[]);
     assert_eq!((&*facts, ended.out.len()), (FULL, 300_000));
-    assert!(server.said("PATH_RESPONSE") > 0);
+    assert!(server.stderr("PATH_RESPONSE") > 0);
 }
 
 #[test]
 fn aioquic_full_resumed_early_and_refused() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
     assert_eq!(facts(dir, relay.port, "/1", &[]), FULL);
     assert_eq!(facts(dir, relay.port, "/2", &[]), RESUMED);
     assert_eq!(facts(dir, relay.port, "/3", &EARLY_DATA), EARLY);
-    let seen: Vec<_> = server.handshakes().iter().map(|h| fields(h, "resumed early")).collect();
-    assert_eq!(seen, ["false false", "true false", "true true"]);
+    let logged: Vec<_> = server.handshakes().iter().map(|h| fields(h, "resumed early")).collect();
+    assert_eq!(logged, ["false false", "true false", "true true"]);
     drop(server);
     let server = aioquic::Server::start(dir, &[]);
-    relay.turn_to(([127, 0, 0, 1], server.port).into());
-    assert_eq!(facts(dir, relay.port, "/4", &EARLY_DATA), GONE);
-    let seen: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
-    assert_eq!(seen, ["/4 false"]);
+    relay.forward_to(([127, 0, 0, 1], server.port).into());
+    assert_eq!(facts(dir, relay.port, "/4", &EARLY_DATA), KEYS_LOST);
+    let logged: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
+    assert_eq!(logged, ["/4 false"]);
 }
 
 #[test]
 fn rfc9000_8_1_aioquic_asks_for_the_address_first() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &["--retry"]);
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
@@ -193,7 +204,7 @@ fn rfc9000_8_1_aioquic_asks_for_the_address_first() {
 
 #[test]
 fn aioquic_with_chacha20() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &["--chacha"]);
     assert_eq!(facts(dir, server.port, "/1", &[]), FULL);
@@ -201,12 +212,12 @@ fn aioquic_with_chacha20() {
 
 #[test]
 fn rfc9000_9_aioquic_sees_the_address_change() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
     relay.rebind_at(6);
-    let (facts, ended) = ask(dir, relay.port, "/long/300000", &[]);
+    let (facts, ended) = request(dir, relay.port, "/long/300000", &[]);
     assert_eq!((&*facts, ended.out.len()), (FULL, 300_000));
     let ends: Vec<Value> = server.ends();
     assert_eq!(ends[0]["addresses"], 2, "{ends:?}");
@@ -215,7 +226,7 @@ fn rfc9000_9_aioquic_sees_the_address_change() {
 
 #[test]
 fn rfc9000_6_aioquic_has_no_version_in_common() {
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = aioquic::Server::start(dir, &["--versions", "6b3343cf"]);
     let url = format!("https://localhost:{}/1", server.port);

@@ -9,30 +9,30 @@ use super::initial::{
     CLOSE, FULL, Initials, PING, RETRY, client_hello, crypto, header, open, packets,
 };
 use super::rustls_client::{Client, get};
-use super::test_server::{self, Stage};
+use super::setup::{self, Setup};
 use super::{aioquic, ngtcp2};
 use crate::support::program::PAGE;
 
 /// Somebody who is served after whatever came before.
-fn still_serves(stage: &mut Stage) {
-    let client = Client::new(&stage.cert);
-    let mut link = client.connect(stage.port());
-    let response = link.ask(get("/index.html?honest"));
+fn still_serves(setup: &mut Setup) {
+    let client = Client::new(&setup.cert);
+    let mut link = client.connect(setup.port());
+    let response = link.request(get("/index.html?honest"));
     assert_eq!((response.status, &*response.body), (200, PAGE));
     link.close();
-    let log = stage.end();
+    let log = setup.end();
     assert_eq!(log.last().unwrap()["target"], "/index.html?honest");
 }
 
 /// A ClientHello that the server takes: an honest client's.
-fn hello(stage: &Stage) -> Vec<u8> {
-    Client::new(&stage.cert).connect(stage.port()).close();
-    client_hello(&stage.relay.flight())
+fn hello(setup: &Setup) -> Vec<u8> {
+    Client::new(&setup.cert).connect(setup.port()).close();
+    client_hello(&setup.relay.flight())
 }
 
 /// The error code of the CONNECTION_CLOSE in Initial packets that came.
-fn close_code(came: &[Vec<u8>], destination: &[u8]) -> Option<u8> {
-    let initials = came.iter().flat_map(|datagram| packets(datagram));
+fn close_code(received: &[Vec<u8>], destination: &[u8]) -> Option<u8> {
+    let initials = received.iter().flat_map(|datagram| packets(datagram));
     let frames = initials.filter_map(|(_, packet)| open(packet, destination, Side::Server));
     let closes = frames.filter_map(|frames| {
         let at = frames.iter().position(|byte| *byte == 0x1c)?;
@@ -43,10 +43,10 @@ fn close_code(came: &[Vec<u8>], destination: &[u8]) -> Option<u8> {
 
 #[test]
 fn rfc9000_7_5_a_client_hello_without_end() {
-    let mut stage = Stage::new(&[]);
+    let mut setup = Setup::new(&[]);
     for number in 0..50_u8 {
         let initials = Initials::new(&[number, 1, 2, 3, 4, 5, 6, 7], b"source");
-        let attacker = Attacker::new(stage.server.address);
+        let attacker = Attacker::new(setup.server.address);
         // The first bytes of a message of 16 MB, and then ever more of it, beyond all buffers.
         attacker.send(&initials.packet(0, &[], &crypto(0, &[1, 0xff, 0xff, 0xff]), FULL));
         for (number, offset) in (1..).zip((0..200_000_u64).step_by(1_000)) {
@@ -55,18 +55,22 @@ fn rfc9000_7_5_a_client_hello_without_end() {
         }
         attacker.settle(&initials.destination);
     }
-    still_serves(&mut stage);
+    still_serves(&mut setup);
 }
 
 #[test]
 fn rfc9000_7_5_crypto_far_ahead_is_an_error() {
-    let mut stage = Stage::new(&[]);
+    let mut setup = Setup::new(&[]);
     let initials = Initials::new(b"far ahead", b"source");
-    let attacker = Attacker::new(stage.server.address);
+    let attacker = Attacker::new(setup.server.address);
     attacker.send(&initials.packet(0, &[], &crypto(1 << 30, b"far"), FULL));
-    let came = attacker.settle_slowly(&initials.destination);
-    assert_eq!(close_code(&came, &initials.destination), Some(CRYPTO_BUFFER_EXCEEDED), "{came:?}");
-    still_serves(&mut stage);
+    let received = attacker.settle_slowly(&initials.destination);
+    assert_eq!(
+        close_code(&received, &initials.destination),
+        Some(CRYPTO_BUFFER_EXCEEDED),
+        "{received:?}"
+    );
+    still_serves(&mut setup);
 }
 
 /// RFC 9000 section 20.1.
@@ -74,11 +78,11 @@ const CRYPTO_BUFFER_EXCEEDED: u8 = 0x0d;
 
 #[test]
 fn a_client_hello_with_two_faces() {
-    let mut stage = Stage::new(&[]);
-    let honest = hello(&stage);
+    let mut setup = Setup::new(&[]);
+    let honest = hello(&setup);
     for cut in (50..honest.len().min(1_000)).step_by(50) {
         let initials = Initials::new(&[cut as u8, 9, 9, 9, 9, 9, 9, cut as u8], b"source");
-        let attacker = Attacker::new(stage.server.address);
+        let attacker = Attacker::new(setup.server.address);
         // The rest before the start, another rest after it, and the start once more with
         // another client random.
         let mut other = honest.clone();
@@ -91,16 +95,16 @@ fn a_client_hello_with_two_faces() {
         attacker.send(&initials.packet(3, &[], &crypto(0, &other[..cut]), FULL));
         attacker.settle(&initials.destination);
     }
-    still_serves(&mut stage);
+    still_serves(&mut setup);
 }
 
 #[test]
 fn packets_cut_short_and_spoiled() {
-    let mut stage = Stage::new(&[]);
-    let honest = hello(&stage);
+    let mut setup = Setup::new(&[]);
+    let honest = hello(&setup);
     let initials = Initials::new(b"spoiled!", b"source");
     let packet = initials.packet(0, &[], &crypto(0, &honest[..honest.len().min(1_000)]), FULL);
-    let attacker = Attacker::new(stage.server.address);
+    let attacker = Attacker::new(setup.server.address);
     for length in 0..packet.len().min(100) {
         attacker.send(&packet[..length.max(1)]);
         // Long enough, but with another byte in it.
@@ -111,15 +115,15 @@ fn packets_cut_short_and_spoiled() {
             attacker.settle(&initials.destination);
         }
     }
-    still_serves(&mut stage);
+    still_serves(&mut setup);
 }
 
 #[test]
 fn rfc9000_8_1_answers_are_no_more_than_three_times_the_question() {
-    let mut stage = Stage::new(&[]);
-    let honest = hello(&stage);
+    let mut setup = Setup::new(&[]);
+    let honest = hello(&setup);
     let initials = Initials::new(b"amplify!", b"source");
-    let attacker = Attacker::new(stage.server.address);
+    let attacker = Attacker::new(setup.server.address);
     let cut = honest.len() / 2;
     let questions = [
         initials.packet(0, &[], &crypto(0, &honest[..cut]), FULL),
@@ -129,24 +133,24 @@ fn rfc9000_8_1_answers_are_no_more_than_three_times_the_question() {
         attacker.send(question);
     }
     // All that comes in two seconds, probes and all.
-    let mut came = 0;
+    let mut received = 0;
     for _ in 0..10 {
         while let Some(datagram) = attacker.receive() {
-            came += datagram.len();
+            received += datagram.len();
         }
     }
-    let asked: usize = questions.iter().map(Vec::len).sum();
-    assert!(came > 0 && came <= 3 * asked, "{came} bytes for {asked}");
-    still_serves(&mut stage);
+    let requested: usize = questions.iter().map(Vec::len).sum();
+    assert!(received > 0 && received <= 3 * requested, "{received} bytes for {requested}");
+    still_serves(&mut setup);
 }
 
 #[test]
 fn rfc9000_10_3_guessing_at_stateless_resets() {
-    let mut stage = Stage::new(&[]);
-    let client = Client::new(&stage.cert);
-    let mut link = client.connect(stage.port());
-    assert_eq!(link.ask(get("/index.html?before")).status, 200);
-    let attacker = Attacker::new(stage.server.address);
+    let mut setup = Setup::new(&[]);
+    let client = Client::new(&setup.cert);
+    let mut link = client.connect(setup.port());
+    assert_eq!(link.request(get("/index.html?before")).status, 200);
+    let attacker = Attacker::new(setup.server.address);
     let mut responses = 0;
     for number in 0..2_000_u32 {
         let mut guess = vec![0x40; 50];
@@ -154,25 +158,25 @@ fn rfc9000_10_3_guessing_at_stateless_resets() {
         attacker.send(&guess);
         if number % 50 == 0 {
             // What comes is a reset, shorter than what it answers (section 10.3.3).
-            let came = attacker.settle(&guess[1..9]);
-            assert!(came.iter().all(|reset| reset.len() < guess.len()), "{came:?}");
-            responses += came.len();
+            let received = attacker.settle(&guess[1..9]);
+            assert!(received.iter().all(|reset| reset.len() < guess.len()), "{received:?}");
+            responses += received.len();
         }
     }
     assert!(responses > 0, "no reset at all");
     // Nor does the client take what somebody else made up.
-    stage.relay.send_down(&[0x41; 60]);
-    assert_eq!(link.ask(get("/index.html?after")).status, 200);
+    setup.relay.send_down(&[0x41; 60]);
+    assert_eq!(link.request(get("/index.html?after")).status, 200);
     link.close();
-    still_serves(&mut stage);
+    still_serves(&mut setup);
 }
 
 #[test]
 fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
-    let mut stage = Stage::new(&[]);
+    let mut setup = Setup::new(&[]);
     // Behind the server's first response, and one that names the client's own version before it.
-    stage.relay.rule(move |way, nth, datagram| {
-        if way == super::relay::Way::Up || nth > 0 {
+    setup.relay.rule(move |direction, nth, datagram| {
+        if direction == super::relay::Direction::Up || nth > 0 {
             return vec![datagram];
         }
         let header = header(&datagram).unwrap();
@@ -186,16 +190,16 @@ fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
         };
         vec![negotiate([0, 0, 0, 1]), datagram, negotiate([0x6b, 0x33, 0x43, 0xcf])]
     });
-    let said = ngtcp2::client(stage.dir(), stage.port(), &[], &["/index.html"]);
-    assert_eq!(said.statuses(), ["200"], "{}", said.story());
-    still_serves(&mut stage);
+    let stderr = ngtcp2::client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    assert_eq!(stderr.statuses(), ["200"], "{}", stderr.summary());
+    still_serves(&mut setup);
 }
 
 /// A token as aioquic was given it.
-fn token(stage: &Stage) -> Vec<u8> {
-    let said = aioquic::client(stage.dir(), &stage.cert, stage.port(), &["/index.html"]);
-    assert_eq!(said["answers"][0]["status"], 200, "{said}");
-    let kept = stage.dir().join("aioquic.token");
+fn token(setup: &Setup) -> Vec<u8> {
+    let stderr = aioquic::client(setup.dir(), &setup.cert, setup.port(), &["/index.html"]);
+    assert_eq!(stderr["answers"][0]["status"], 200, "{stderr}");
+    let kept = setup.dir().join("aioquic.token");
     let token = fs::read(&kept).unwrap();
     // Or the next call would use it.
     fs::remove_file(kept).unwrap();
@@ -206,9 +210,9 @@ fn token(stage: &Stage) -> Vec<u8> {
 fn retried(attacker: &Attacker, destination: &[u8], token: &[u8]) -> bool {
     let initials = Initials::new(destination, b"source");
     attacker.send(&initials.packet(0, token, &PING, FULL));
-    let came = attacker.settle_slowly(destination);
+    let received = attacker.settle_slowly(destination);
     let retry = |datagram: &Vec<u8>| header(datagram).is_some_and(|h| h.kind == Some(RETRY));
-    let retried = came.iter().any(retry);
+    let retried = received.iter().any(retry);
     if !retried {
         attacker.send(&initials.packet(1, token, &CLOSE, FULL));
         attacker.settle_slowly(destination);
@@ -218,49 +222,49 @@ fn retried(attacker: &Attacker, destination: &[u8], token: &[u8]) -> bool {
 
 #[test]
 fn rfc9000_8_1_3_a_token_counts_once_and_only_from_its_address() {
-    let mut stage = Stage::configured(stage::RETRY, &[]);
-    let (first, second) = (token(&stage), token(&stage));
-    let elsewhere = Attacker::from([127, 0, 0, 2], stage.server.address);
+    let mut setup = Setup::configured(setup::RETRY, &[]);
+    let (first, second) = (token(&setup), token(&setup));
+    let elsewhere = Attacker::from([127, 0, 0, 2], setup.server.address);
     assert!(retried(&elsewhere, b"elsewhere", &first), "somebody else's address");
-    let here = Attacker::new(stage.server.address);
+    let here = Attacker::new(setup.server.address);
     assert!(!retried(&here, b"the first", &first), "its own address");
     assert!(retried(&here, b"the first again", &first), "its own address, once more");
     assert!(!retried(&here, b"one more token", &second), "another token");
     let mut spoiled = second.clone();
     spoiled[20] ^= 1;
     assert!(retried(&here, b"spoilt token", &spoiled), "a token that nobody gave");
-    still_serves(&mut stage);
+    still_serves(&mut setup);
 }
 
 #[test]
 fn rfc9000_8_1_2_a_retry_token_is_worth_nothing_elsewhere() {
-    let mut stage = Stage::configured(stage::RETRY, &[]);
-    let honest = hello(&stage);
-    let here = Attacker::new(stage.server.address);
+    let mut setup = Setup::configured(setup::RETRY, &[]);
+    let honest = hello(&setup);
+    let here = Attacker::new(setup.server.address);
     let initials = Initials::new(b"who asks", b"source");
     here.send(&initials.packet(0, &[], &crypto(0, &honest[..200]), FULL));
-    let came = here.settle_slowly(&initials.destination);
-    let mut headers = came.iter().filter_map(|datagram| header(datagram));
+    let received = here.settle_slowly(&initials.destination);
+    let mut headers = received.iter().filter_map(|datagram| header(datagram));
     let retry = headers.find(|header| header.kind == Some(RETRY)).expect("a Retry");
     // With its token and the id that it gave, from another port and from another address.
     let again = Initials::new(&retry.source, b"source");
     let packet = again.packet(1, &retry.token, &crypto(0, &honest[..200]), FULL);
     for elsewhere in
-        [Attacker::from([127, 0, 0, 2], stage.server.address), Attacker::new(stage.server.address)]
+        [Attacker::from([127, 0, 0, 2], setup.server.address), Attacker::new(setup.server.address)]
     {
         elsewhere.send(&packet);
-        let came = elsewhere.settle_slowly(&again.destination);
-        assert_eq!(close_code(&came, &again.destination), Some(INVALID_TOKEN), "{came:?}");
+        let received = elsewhere.settle_slowly(&again.destination);
+        assert_eq!(close_code(&received, &again.destination), Some(INVALID_TOKEN), "{received:?}");
     }
     // From where it was requested, it counts.
     here.send(&packet);
-    let came = here.settle_slowly(&again.destination);
-    let mut frames = came
+    let received = here.settle_slowly(&again.destination);
+    let mut frames = received
         .iter()
         .flat_map(|datagram| packets(datagram))
         .filter_map(|(_, packet)| open(packet, &again.destination, Side::Server));
-    assert!(frames.any(|frames| frames[0] == ACK), "{came:?}");
-    still_serves(&mut stage);
+    assert!(frames.any(|frames| frames[0] == ACK), "{received:?}");
+    still_serves(&mut setup);
 }
 
 /// RFC 9000 section 20.1.

@@ -8,17 +8,17 @@ use std::process::{Command, Stdio};
 
 use firstflight_testkit::skipped_without;
 
-use super::test_server::{EARLY, FULL, RESUMED, RETRY, Stage};
+use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
 use crate::support::program::{Ended, Running, run, text, until};
 
 /// How a call of the client ended, and all that it said.
-pub(crate) struct Said {
+pub(crate) struct ClientRun {
     ended: Ended,
 }
 
 /// Runs the client for these targets, one after the other on one connection. Its session, its
 /// transport parameters and its token stay in `dir`.
-pub(crate) fn client(dir: &Path, port: u16, flags: &[&str], targets: &[&str]) -> Said {
+pub(crate) fn client(dir: &Path, port: u16, flags: &[&str], targets: &[&str]) -> ClientRun {
     let mut command = Command::new("gtlsclient");
     command.current_dir(dir).env("SSLKEYLOGFILE", dir.join("keys"));
     command.args(["--no-quic-dump", "--no-http-dump", "--exit-on-all-streams-close"]);
@@ -26,10 +26,10 @@ pub(crate) fn client(dir: &Path, port: u16, flags: &[&str], targets: &[&str]) ->
     command.arg("--token-file=ngtcp2.token").args(flags);
     command.args(["localhost".to_owned(), port.to_string()]);
     command.args(targets.iter().map(|target| format!("https://localhost:{port}{target}")));
-    Said { ended: run(&mut command) }
+    ClientRun { ended: run(&mut command) }
 }
 
-impl Said {
+impl ClientRun {
     /// Packets of this type (`Initial`, `0RTT`, `Handshake`, `1RTT`) that left.
     pub(crate) fn sent(&self, kind: &str) -> usize {
         packets(self.lines(), "pkt tx", kind)
@@ -42,8 +42,8 @@ impl Said {
 
     /// Packets of 1-RTT under the keys after the first update that left and that could be opened.
     pub(crate) fn under_new_keys(&self) -> (usize, usize) {
-        let new = |way: &str| {
-            let new = |line: &&str| line.contains(way) && line.contains("type=1RTT k=1");
+        let new = |direction: &str| {
+            let new = |line: &&str| line.contains(direction) && line.contains("type=1RTT k=1");
             self.lines().filter(new).count()
         };
         (new("pkt tx"), new("pkt rx"))
@@ -61,7 +61,7 @@ impl Said {
     }
 
     /// Whether some line has this in it.
-    pub(crate) fn said(&self, words: &str) -> bool {
+    pub(crate) fn output(&self, words: &str) -> bool {
         self.lines().any(|line| line.contains(words))
     }
 
@@ -70,61 +70,61 @@ impl Said {
     }
 
     /// The same, for a failed assertion: what packets there were.
-    pub(crate) fn story(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let lines = self.lines().filter(|line| line.contains("pkt ") || line.contains("http"));
         format!("{:?}\n{}", self.ended.code, lines.collect::<Vec<_>>().join("\n"))
     }
 }
 
-fn packets<'a>(lines: impl Iterator<Item = &'a str>, way: &str, kind: &str) -> usize {
+fn packets<'a>(lines: impl Iterator<Item = &'a str>, direction: &str, kind: &str) -> usize {
     let kind = format!("type={kind}");
     let of_kind = |line: &&str| line.split(' ').any(|word| word.starts_with(&kind));
-    lines.filter(|line| line.contains(way)).filter(of_kind).count()
+    lines.filter(|line| line.contains(direction)).filter(of_kind).count()
 }
 
 /// A running server.
 pub(crate) struct Server {
     _running: Running,
     pub(crate) port: u16,
-    said: PathBuf,
+    output: PathBuf,
 }
 
 impl Server {
     /// Serves the directory `root` in `dir`; its certificate is cert.pem there, and its key
     /// key.pem.
     pub(crate) fn start(dir: &Path, flags: &[&str]) -> Self {
-        let said = dir.join("ngtcp2.said");
+        let output = dir.join("ngtcp2.said");
         for _ in 0..5 {
             // It takes no port 0.
             let port = free_udp_port();
             let mut command = Command::new("gtlsserver");
             command.env("PATH", path_with_sbin()).current_dir(dir).stdin(Stdio::null());
-            command.stdout(Stdio::null()).stderr(File::create(&said).unwrap());
+            command.stdout(Stdio::null()).stderr(File::create(&output).unwrap());
             command.args(["--no-quic-dump", "--no-http-dump", "--htdocs=root"]).args(flags);
             command.args(["127.0.0.1", &port.to_string(), "key.pem", "cert.pem"]);
             let mut running = Running::start(&mut command);
             let listens = until(|| listens(port) || running.0.try_wait().unwrap().is_some());
             if listens && running.0.try_wait().unwrap().is_none() {
-                return Self { _running: running, port, said };
+                return Self { _running: running, port, output };
             }
         }
-        panic!("ngtcp2's server does not start: {}", text(&said));
+        panic!("ngtcp2's server does not start: {}", text(&output));
     }
 
     /// How often it said this.
-    pub(crate) fn said(&self, words: &str) -> usize {
-        text(&self.said).lines().filter(|line| line.contains(words)).count()
+    pub(crate) fn output(&self, words: &str) -> usize {
+        text(&self.output).lines().filter(|line| line.contains(words)).count()
     }
 
     /// Packets of this type that came and could be opened.
     pub(crate) fn received(&self, kind: &str) -> usize {
-        packets(text(&self.said).lines(), "pkt rx", kind)
+        packets(text(&self.output).lines(), "pkt rx", kind)
     }
 
     /// The targets that were requested, in order.
     pub(crate) fn targets(&self) -> Vec<String> {
-        let said = text(&self.said);
-        let targets = said.lines().filter_map(|line| line.split_once("[:path: "));
+        let output = text(&self.output);
+        let targets = output.lines().filter_map(|line| line.split_once("[:path: "));
         targets.map(|(_, target)| target.trim_end_matches(']').to_owned()).collect()
     }
 }
@@ -152,17 +152,22 @@ fn ngtcp2_full_resumed_and_early() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
-    let stage = Stage::new(&[]);
-    let full = client(stage.dir(), stage.port(), &[], &["/index.html"]);
-    assert_eq!(full.statuses(), ["200"], "{}", full.story());
+    let setup = Setup::new(&[]);
+    let full = client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    assert_eq!(full.statuses(), ["200"], "{}", full.summary());
     let late = ["--disable-early-data"];
-    let resumed = client(stage.dir(), stage.port(), &late, &["/index.html"]);
-    assert_eq!((resumed.statuses(), resumed.sent("0RTT")), (vec!["200"], 0), "{}", resumed.story());
-    stage.answer_first(2);
-    let early = client(stage.dir(), stage.port(), &[], &["/index.html"]);
-    assert_eq!(early.statuses(), ["200"], "{}", early.story());
-    assert!(early.sent("0RTT") > 0 && !early.said(REJECTED), "{}", early.story());
-    assert_eq!(stage.seen(3), [FULL, RESUMED, EARLY]);
+    let resumed = client(setup.dir(), setup.port(), &late, &["/index.html"]);
+    assert_eq!(
+        (resumed.statuses(), resumed.sent("0RTT")),
+        (vec!["200"], 0),
+        "{}",
+        resumed.summary()
+    );
+    setup.delay_finished(2);
+    let early = client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    assert_eq!(early.statuses(), ["200"], "{}", early.summary());
+    assert!(early.sent("0RTT") > 0 && !early.output(REJECTED), "{}", early.summary());
+    assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
 }
 
 #[test]
@@ -170,13 +175,13 @@ fn ngtcp2_refused_by_a_server_without_its_keys() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
-    let mut stage = Stage::new(&[]);
-    client(stage.dir(), stage.port(), &[], &["/index.html"]);
-    stage.restart("", &[]);
-    let early = client(stage.dir(), stage.port(), &[], &["/index.html"]);
-    assert!(early.sent("0RTT") > 0 && early.said(REJECTED), "{}", early.story());
-    assert_eq!(early.statuses(), ["200"], "{}", early.story());
-    assert_eq!(stage.seen(2), [FULL, FULL]);
+    let mut setup = Setup::new(&[]);
+    client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    setup.restart("", &[]);
+    let early = client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    assert!(early.sent("0RTT") > 0 && early.output(REJECTED), "{}", early.summary());
+    assert_eq!(early.statuses(), ["200"], "{}", early.summary());
+    assert_eq!(setup.logged(2), [FULL, FULL]);
 }
 
 const REJECTED: &str = "Early data was rejected";
@@ -186,13 +191,17 @@ fn rfc9001_6_ngtcp2_updates_keys() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
-    let stage = Stage::new(&[]);
+    let setup = Setup::new(&[]);
     let flags = ["--key-update=1ms", "--delay-stream=50ms"];
-    let said = client(stage.dir(), stage.port(), &flags, &["/index.html"]);
-    let (left, came) = said.under_new_keys();
-    assert!(left > 0 && came > 0 && said.said("key update confirmed"), "{}", said.story());
-    assert_eq!(said.statuses(), ["200"], "{}", said.story());
-    assert_eq!(stage.seen(1), [FULL]);
+    let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+    let (left, received) = output.under_new_keys();
+    assert!(
+        left > 0 && received > 0 && output.output("key update confirmed"),
+        "{}",
+        output.summary()
+    );
+    assert_eq!(output.statuses(), ["200"], "{}", output.summary());
+    assert_eq!(setup.logged(1), [FULL]);
 }
 
 #[test]
@@ -200,17 +209,17 @@ fn rfc9000_9_ngtcp2_changes_its_address() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
-    let stage = Stage::new(&[]);
+    let setup = Setup::new(&[]);
     // Whoever moves on purpose asks whether the path is there; behind a NAT it is the server.
     for (nat, frame) in [(None, "PATH_RESPONSE"), (Some("--nat-rebinding"), "PATH_CHALLENGE")] {
         let mut flags = vec!["--change-local-addr=1ms", "--delay-stream=50ms"];
         flags.extend(["--disable-early-data"].into_iter().chain(nat));
-        let said = client(stage.dir(), stage.port(), &flags, &["/index.html"]);
-        assert!(said.said("Changing local address"), "{}", said.story());
-        assert!(said.received_frame(frame), "{}", said.story());
-        assert_eq!(said.statuses(), ["200"], "{}", said.story());
+        let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+        assert!(output.output("Changing local address"), "{}", output.summary());
+        assert!(output.received_frame(frame), "{}", output.summary());
+        assert_eq!(output.statuses(), ["200"], "{}", output.summary());
     }
-    assert_eq!(stage.seen(2), [FULL, RESUMED]);
+    assert_eq!(setup.logged(2), [FULL, RESUMED]);
 }
 
 #[test]
@@ -218,17 +227,17 @@ fn ngtcp2_with_chacha20() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
-    let stage = Stage::new(&[]);
+    let setup = Setup::new(&[]);
     let flags = ["--ciphers=NORMAL:-VERS-ALL:+VERS-TLS1.3:-CIPHER-ALL:+CHACHA20-POLY1305"];
     for early in [false, true] {
         if early {
-            stage.answer_first(1);
+            setup.delay_finished(1);
         }
-        let said = client(stage.dir(), stage.port(), &flags, &["/index.html"]);
-        assert_eq!(said.statuses(), ["200"], "{}", said.story());
+        let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+        assert_eq!(output.statuses(), ["200"], "{}", output.summary());
     }
-    assert_eq!(stage.seen(2), [FULL, EARLY]);
-    assert!(stage.server.log().iter().all(|line| line["cipher"] == CHACHA20));
+    assert_eq!(setup.logged(2), [FULL, EARLY]);
+    assert!(setup.server.log().iter().all(|line| line["cipher"] == CHACHA20));
 }
 
 const CHACHA20: &str = "TLS_CHACHA20_POLY1305_SHA256";
@@ -238,17 +247,17 @@ fn ngtcp2_with_a_client_hello_of_two_packets() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
-    let stage = Stage::new(&[]);
+    let setup = Setup::new(&[]);
     let flags = ["--groups=-GROUP-ALL:+GROUP-FFDHE8192:+GROUP-X25519"];
     for early in [false, true] {
         if early {
-            stage.answer_first(1);
+            setup.delay_finished(1);
         }
-        let said = client(stage.dir(), stage.port(), &flags, &["/index.html"]);
-        assert!(said.said("Initial CRYPTO(0x06) offset=0") && said.sent("Initial") > 1);
-        assert_eq!(said.statuses(), ["200"], "{}", said.story());
+        let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+        assert!(output.output("Initial CRYPTO(0x06) offset=0") && output.sent("Initial") > 1);
+        assert_eq!(output.statuses(), ["200"], "{}", output.summary());
     }
-    assert_eq!(stage.seen(2), [FULL, EARLY]);
+    assert_eq!(setup.logged(2), [FULL, EARLY]);
 }
 
 #[test]
@@ -256,11 +265,11 @@ fn rfc9000_6_ngtcp2_negotiates_the_version() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
-    let stage = Stage::new(&[]);
+    let setup = Setup::new(&[]);
     let flags = ["--version=0x1a2a3a4a", "--preferred-versions=v1", "--other-versions=v1"];
-    let said = client(stage.dir(), stage.port(), &flags, &["/index.html"]);
-    assert_eq!(said.statuses(), ["200"], "{}", said.story());
-    assert_eq!(stage.seen(1), [FULL]);
+    let output = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
+    assert_eq!(output.statuses(), ["200"], "{}", output.summary());
+    assert_eq!(setup.logged(1), [FULL]);
 }
 
 #[test]
@@ -268,13 +277,18 @@ fn rfc9000_8_1_2_ngtcp2_shows_its_address() {
     if skipped_without(&["gtlsclient"]) {
         return;
     }
-    let stage = Stage::configured(RETRY, &[]);
+    let setup = Setup::configured(RETRY, &[]);
     for early in [false, true] {
         if early {
-            stage.answer_first(1);
+            setup.delay_finished(1);
         }
-        let said = client(stage.dir(), stage.port(), &[], &["/index.html"]);
-        assert_eq!((said.received("Retry"), said.statuses()), (1, vec!["200"]), "{}", said.story());
+        let output = client(setup.dir(), setup.port(), &[], &["/index.html"]);
+        assert_eq!(
+            (output.received("Retry"), output.statuses()),
+            (1, vec!["200"]),
+            "{}",
+            output.summary()
+        );
     }
-    assert_eq!(stage.seen(2), [FULL, EARLY]);
+    assert_eq!(setup.logged(2), [FULL, EARLY]);
 }

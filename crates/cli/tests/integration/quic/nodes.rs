@@ -40,14 +40,14 @@ impl Nodes {
 
     /// Asks early at a node until it is accepted; the target that was.
     fn early(&self, node: usize, name: &str) -> String {
-        self.relay.turn_to(self.nodes[node].address);
+        self.relay.forward_to(self.nodes[node].address);
         let mut round = 0;
         let mut target = String::new();
         let accepted = within(STARTUP, Duration::from_millis(100), || {
             round += 1;
             target = format!("/index.html?{name}.{round}.");
             let mut link = self.client.connect(self.relay.port);
-            assert_eq!(link.ask(get("/index.html")).status, 200);
+            assert_eq!(link.request(get("/index.html")).status, 200);
             link.close();
             let (link, responses) = self.client.connect_early(self.relay.port, &[get(&target)]);
             assert_eq!(responses[0].status, 200);
@@ -118,10 +118,10 @@ fn rfc8446_8_2_ten_thousand_copies_at_three_nodes_execute_nothing() {
     nodes.store.kill();
     nodes.resend(&flights, 5);
     for node in 0..3 {
-        nodes.relay.turn_to(nodes.nodes[node].address);
+        nodes.relay.forward_to(nodes.nodes[node].address);
         let mut link = nodes.client.connect(nodes.relay.port);
         // Its ClientHello offers early data, and nobody can record that without the store.
-        assert_eq!(link.ask(get("/index.html?honest")).status, 425);
+        assert_eq!(link.request(get("/index.html?honest")).status, 425);
         link.close();
     }
     let mut elsewhere = 0;

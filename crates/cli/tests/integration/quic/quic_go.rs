@@ -9,9 +9,9 @@ use firstflight_testkit::{program_path, skipped_without};
 use serde_json::Value;
 
 use super::fetch as fetched;
-use super::fetch::{EARLY_DATA, ask, facts, stage};
+use super::fetch::{EARLY_DATA, facts, request, setup};
 use super::relay::Relay;
-use super::test_server::{EARLY, FULL, RESUMED, RETRY, Stage};
+use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
 use crate::support::program::{PAGE, Running, fields, run, text, until};
 
 fn program() -> Command {
@@ -32,60 +32,60 @@ pub(crate) fn client(dir: &Path, cert: &Path, port: u16, flags: &[&str], path: &
 pub(crate) struct Server {
     _running: Running,
     pub(crate) port: u16,
-    said: PathBuf,
+    output: PathBuf,
 }
 
 impl Server {
     /// Answers each request by its method, its target and the length of its body. Its certificate
     /// is cert.pem in `dir`, its key key.pem.
     pub(crate) fn start(dir: &Path, flags: &[&str]) -> Self {
-        let (said, complains) = (dir.join("quic-go.said"), dir.join("quic-go.err"));
+        let (output, stderr) = (dir.join("quic-go.said"), dir.join("quic-go.err"));
         let mut command = program();
         command.args(["server", "-cert", "cert.pem", "-key", "key.pem"]).args(flags);
-        command.current_dir(dir).stdin(Stdio::null()).stdout(File::create(&said).unwrap());
-        let running = Running::start(command.stderr(File::create(&complains).unwrap()));
+        command.current_dir(dir).stdin(Stdio::null()).stdout(File::create(&output).unwrap());
+        let running = Running::start(command.stderr(File::create(&stderr).unwrap()));
         let mut port = None;
         until(|| {
-            port = entries(&said).first().and_then(|entry| entry["port"].as_u64());
+            port = entries(&output).first().and_then(|entry| entry["port"].as_u64());
             port.is_some()
         });
-        let port = port.unwrap_or_else(|| panic!("quic-go does not serve: {}", text(&complains)));
-        Self { _running: running, port: port as u16, said }
+        let port = port.unwrap_or_else(|| panic!("quic-go does not serve: {}", text(&stderr)));
+        Self { _running: running, port: port as u16, output }
     }
 
     /// What it said of requests.
     pub(crate) fn requests(&self) -> Vec<Value> {
-        let requests = entries(&self.said).into_iter().map(|mut entry| entry["request"].take());
+        let requests = entries(&self.output).into_iter().map(|mut entry| entry["request"].take());
         requests.filter(|request| !request.is_null()).collect()
     }
 
     /// How often it said that it has new keys, by its own wish.
     pub(crate) fn key_updates(&self) -> usize {
-        let entries = entries(&self.said);
+        let entries = entries(&self.output);
         entries.iter().filter(|entry| entry["key_update"] == "local_update").count()
     }
 }
 
 /// What was said so far, without a line that is only half there.
-fn entries(said: &Path) -> Vec<Value> {
-    let said = text(said);
-    let lines = said.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+fn entries(output: &Path) -> Vec<Value> {
+    let output = text(output);
+    let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 const FACTS: &str = "status resumed early retries";
 
 /// The client, for this target; what it said of its one connection.
-fn go(stage: &Stage, flags: &[&str], path: &str) -> Value {
-    let mut said = client(stage.dir(), &stage.cert, stage.port(), flags, path);
-    assert_eq!(said.len(), 1, "{said:?}");
-    said.remove(0)
+fn go(setup: &Setup, flags: &[&str], path: &str) -> Value {
+    let mut output = client(setup.dir(), &setup.cert, setup.port(), flags, path);
+    assert_eq!(output.len(), 1, "{output:?}");
+    output.remove(0)
 }
 
-fn page(stage: &Stage, flags: &[&str]) -> String {
-    let said = go(stage, flags, "/index.html");
-    assert_eq!(said["body"], PAGE, "{said}");
-    fields(&said, FACTS)
+fn page(setup: &Setup, flags: &[&str]) -> String {
+    let output = go(setup, flags, "/index.html");
+    assert_eq!(output["body"], PAGE, "{output}");
+    fields(&output, FACTS)
 }
 
 #[test]
@@ -93,13 +93,13 @@ fn quic_go_full_resumed_and_early() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let stage = Stage::new(&[]);
-    assert_eq!(page(&stage, &[]), "200 false false 0");
-    assert_eq!(page(&stage, &[]), "200 true true 0");
-    stage.answer_first(2);
-    assert_eq!(page(&stage, &["-early"]), "200 true true 0");
+    let setup = Setup::new(&[]);
+    assert_eq!(page(&setup, &[]), "200 false false 0");
+    assert_eq!(page(&setup, &[]), "200 true true 0");
+    setup.delay_finished(2);
+    assert_eq!(page(&setup, &["-early"]), "200 true true 0");
     // The second one offered early data and had none.
-    assert_eq!(stage.seen(3), [FULL, RESUMED, EARLY]);
+    assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
 }
 
 #[test]
@@ -107,14 +107,14 @@ fn quic_go_refused_by_a_server_without_its_keys() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let mut stage = Stage::new(&[]);
-    page(&stage, &[]);
-    stage.restart("", &[]);
-    let said = client(stage.dir(), &stage.cert, stage.port(), &["-early"], "/index.html");
-    assert_eq!((&said[0]["refused"], said.len()), (&true.into(), 2), "{said:?}");
+    let mut setup = Setup::new(&[]);
+    page(&setup, &[]);
+    setup.restart("", &[]);
+    let output = client(setup.dir(), &setup.cert, setup.port(), &["-early"], "/index.html");
+    assert_eq!((&output[0]["refused"], output.len()), (&true.into(), 2), "{output:?}");
     // The new server's ticket came all the same.
-    assert_eq!(fields(&said[1], FACTS), "200 true true 0");
-    assert_eq!(stage.seen(2), [FULL, RESUMED]);
+    assert_eq!(fields(&output[1], FACTS), "200 true true 0");
+    assert_eq!(setup.logged(2), [FULL, RESUMED]);
 }
 
 #[test]
@@ -122,11 +122,12 @@ fn rfc9000_8_1_quic_go_shows_its_address_or_a_token() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let stage = Stage::configured(RETRY, &[]);
-    let said = client(stage.dir(), &stage.cert, stage.port(), &["-times", "2"], "/index.html");
-    let said: Vec<_> = said.iter().map(|said| fields(said, "status resumed retries")).collect();
-    assert_eq!(said, ["200 false 1", "200 true 0"]);
-    assert_eq!(stage.seen(2), [FULL, RESUMED]);
+    let setup = Setup::configured(RETRY, &[]);
+    let output = client(setup.dir(), &setup.cert, setup.port(), &["-times", "2"], "/index.html");
+    let output: Vec<_> =
+        output.iter().map(|output| fields(output, "status resumed retries")).collect();
+    assert_eq!(output, ["200 false 1", "200 true 0"]);
+    assert_eq!(setup.logged(2), [FULL, RESUMED]);
 }
 
 #[test]
@@ -134,13 +135,13 @@ fn rfc9001_6_quic_go_updates_keys() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let stage = Stage::new(&[]);
+    let setup = Setup::new(&[]);
     // It does so after a hundred packets.
-    fs::write(stage.dir().join("root/long"), vec![b'x'; 600_000]).unwrap();
-    let said = go(&stage, &[], "/long");
-    assert_eq!(said["body"].as_str().unwrap().len(), 600_000);
-    assert!(said["key_updates"].as_i64().unwrap() > 0, "{}", said["key_updates"]);
-    assert_eq!(stage.seen(1), [FULL]);
+    fs::write(setup.dir().join("root/long"), vec![b'x'; 600_000]).unwrap();
+    let output = go(&setup, &[], "/long");
+    assert_eq!(output["body"].as_str().unwrap().len(), 600_000);
+    assert!(output["key_updates"].as_i64().unwrap() > 0, "{}", output["key_updates"]);
+    assert_eq!(setup.logged(1), [FULL]);
 }
 
 #[test]
@@ -148,29 +149,29 @@ fn fetch_asks_quic_go_full_resumed_early_and_refused() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = Server::start(dir, &[]);
     let relay = Relay::start(([127, 0, 0, 1], server.port).into());
     assert_eq!(facts(dir, relay.port, "/1", &[]), fetched::FULL);
     assert_eq!(facts(dir, relay.port, "/2", &[]), fetched::RESUMED);
     assert_eq!(facts(dir, relay.port, "/3", &EARLY_DATA), fetched::EARLY);
-    let seen: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
-    assert_eq!(seen, ["/1 false", "/2 false", "/3 true"]);
+    let logged: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
+    assert_eq!(logged, ["/1 false", "/2 false", "/3 true"]);
     drop(server);
     // One that resumes and wants no early data, and one that has other keys.
     for (flag, expected) in
-        [(&["-no-early"][..], fetched::REFUSED), (&["-ticket-key", "1"], fetched::GONE)]
+        [(&["-no-early"][..], fetched::REFUSED), (&["-ticket-key", "1"], fetched::KEYS_LOST)]
     {
         let server = Server::start(dir, flag);
-        relay.turn_to(([127, 0, 0, 1], server.port).into());
+        relay.forward_to(([127, 0, 0, 1], server.port).into());
         assert_eq!(facts(dir, relay.port, "/4", &EARLY_DATA), expected);
-        let seen: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
-        assert_eq!(seen, ["/4 false"]);
+        let logged: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
+        assert_eq!(logged, ["/4 false"]);
         // The next one needs a session of the first server's key that allows early data.
         drop(server);
         let server = Server::start(dir, &[]);
-        relay.turn_to(([127, 0, 0, 1], server.port).into());
+        relay.forward_to(([127, 0, 0, 1], server.port).into());
         facts(dir, relay.port, "/5", &[]);
     }
 }
@@ -180,7 +181,7 @@ fn rfc9000_8_1_fetch_shows_quic_go_its_address_or_a_token() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = Server::start(dir, &["-retry"]);
     assert_eq!(facts(dir, server.port, "/1", &[]), fetched::FULL);
@@ -196,10 +197,10 @@ fn rfc9001_6_fetch_follows_quic_go_to_new_keys() {
     if skipped_without(&["quic-go"]) {
         return;
     }
-    let site = stage();
+    let site = setup();
     let dir = site.path();
     let server = Server::start(dir, &[]);
-    let (facts, ended) = ask(dir, server.port, "/long/600000", &[]);
+    let (facts, ended) = request(dir, server.port, "/long/600000", &[]);
     assert_eq!((&*facts, ended.out.len()), (fetched::FULL, 600_000));
     assert!(server.key_updates() > 0);
 }

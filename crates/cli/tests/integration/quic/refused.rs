@@ -6,23 +6,23 @@ use bytes::Bytes;
 use http::Method;
 
 use super::ngtcp2;
-use super::rustls_client::{Ask, Client};
-use super::test_server::Stage;
+use super::rustls_client::{Client, TestRequest};
+use super::setup::Setup;
 use crate::proxy::Upstream;
 use crate::support::program::{fetch, fields, firstflight, run};
 
 /// What the upstream has to have seen of a client's two rounds.
 fn check(upstream: &Upstream, requests: [&str; 4]) {
-    assert_eq!(upstream.seen(), requests.map(|request| request.to_owned()));
+    assert_eq!(upstream.logged(), requests.map(|request| request.to_owned()));
 }
 
 /// Keys gone, or other limits under the same keys, so that the first session's early data cannot be
 /// accepted.
-fn stages() -> Vec<(Upstream, Stage, Restart)> {
+fn setups() -> Vec<(Upstream, Setup, Restart)> {
     let gone = {
         let upstream = Upstream::start();
-        let stage = Stage::in_front_of(&upstream.url, "", &[]);
-        (upstream, stage, Restart { config: "", keys: None })
+        let setup = Setup::in_front_of(&upstream.url, "", &[]);
+        (upstream, setup, Restart { config: "", keys: None })
     };
     let lowered = {
         let upstream = Upstream::start();
@@ -31,8 +31,8 @@ fn stages() -> Vec<(Upstream, Stage, Restart)> {
         let made = run(firstflight(keys.parent().unwrap()).args(["keys", "new"]).arg(&keys));
         assert_eq!(made.code, Some(0), "{made:?}");
         let keys = keys.display().to_string();
-        let stage = Stage::in_front_of(&upstream.url, "", &["--ticket-keys", &keys]);
-        (upstream, stage, Restart { config: "[limits]\nstreams = 7\n", keys: Some(keys) })
+        let setup = Setup::in_front_of(&upstream.url, "", &["--ticket-keys", &keys]);
+        (upstream, setup, Restart { config: "[limits]\nstreams = 7\n", keys: Some(keys) })
     };
     vec![gone, lowered]
 }
@@ -43,9 +43,9 @@ struct Restart {
 }
 
 impl Restart {
-    fn restart(&self, stage: &mut Stage) {
+    fn restart(&self, setup: &mut Setup) {
         let arguments: Vec<_> = self.keys.iter().flat_map(|keys| ["--ticket-keys", keys]).collect();
-        stage.restart(self.config, &arguments);
+        setup.restart(self.config, &arguments);
     }
 }
 
@@ -59,18 +59,19 @@ impl Drop for Restart {
 
 #[test]
 fn rfc9001_4_6_2_rustls_asks_again() {
-    for (upstream, mut stage, restart) in stages() {
-        let client = Client::new(&stage.cert);
-        let post = |target: &str| Ask(Method::POST, target.to_owned(), Bytes::from_static(b"x=1"));
+    for (upstream, mut setup, restart) in setups() {
+        let client = Client::new(&setup.cert);
+        let post =
+            |target: &str| TestRequest(Method::POST, target.to_owned(), Bytes::from_static(b"x=1"));
         for (target, early) in [("/a", false), ("/b", true), ("/c", false), ("/d", true)] {
             if early {
-                restart.restart(&mut stage);
-                let (link, responses) = client.connect_early(stage.port(), &[post(target)]);
+                restart.restart(&mut setup);
+                let (link, responses) = client.connect_early(setup.port(), &[post(target)]);
                 assert_eq!((link.early, &*responses[0].body), (Some(false), "up\n"));
                 link.close();
             } else {
-                let mut link = client.connect(stage.port());
-                assert_eq!(link.ask(post(target)).body, "up\n");
+                let mut link = client.connect(setup.port());
+                assert_eq!(link.request(post(target)).body, "up\n");
                 link.close();
             }
         }
@@ -80,18 +81,18 @@ fn rfc9001_4_6_2_rustls_asks_again() {
 
 #[test]
 fn rfc9001_4_6_2_ngtcp2_asks_again() {
-    for (upstream, mut stage, restart) in stages() {
-        fs::write(stage.dir().join("body"), "x=1").unwrap();
+    for (upstream, mut setup, restart) in setups() {
+        fs::write(setup.dir().join("body"), "x=1").unwrap();
         let post = ["--http-method=POST", "--data=body"];
         for (flags, target) in [(&[][..], "/a"), (&[], "/b"), (&post, "/c"), (&post, "/d")] {
             let early = ["/b", "/d"].contains(&target);
             let late = if early { &[][..] } else { &["--disable-early-data"] };
             let flags = [flags, late].concat();
-            let said = ngtcp2::client(stage.dir(), stage.port(), &flags, &[target]);
-            assert_eq!(said.statuses(), ["200"], "{}", said.story());
-            assert_eq!(said.said("Early data was rejected"), early, "{}", said.story());
+            let stderr = ngtcp2::client(setup.dir(), setup.port(), &flags, &[target]);
+            assert_eq!(stderr.statuses(), ["200"], "{}", stderr.summary());
+            assert_eq!(stderr.stderr("Early data was rejected"), early, "{}", stderr.summary());
             if !early {
-                restart.restart(&mut stage);
+                restart.restart(&mut setup);
             }
         }
         check(&upstream, ["GET /a - ", "GET /b - ", "POST /c - x=1", "POST /d - x=1"]);
@@ -100,19 +101,19 @@ fn rfc9001_4_6_2_ngtcp2_asks_again() {
 
 #[test]
 fn rfc9001_4_6_2_fetch_asks_again() {
-    for (upstream, mut stage, restart) in stages() {
+    for (upstream, mut setup, restart) in setups() {
         let post = ["-d", "x=1"];
         for (flags, target) in [(&[][..], "/a"), (&[], "/b"), (&post, "/c"), (&post, "/d")] {
             let early = ["/b", "/d"].contains(&target);
             let now = if early { &EARLY_DATA[..] } else { &[] };
             let flags = [&["--http3-only"], now, flags].concat();
-            let url = format!("https://localhost:{}{target}", stage.port());
-            let fetched = fetch(stage.dir(), &stage.cert, &url, &flags);
+            let url = format!("https://localhost:{}{target}", setup.port());
+            let fetched = fetch(setup.dir(), &setup.cert, &url, &flags);
             assert_eq!(fetched.ended.out, "up\n", "{:?}", fetched.ended);
             let expected = if early { "refused" } else { "none" };
             assert_eq!(fields(&fetched.facts, "early_data"), expected, "{target}");
             if !early {
-                restart.restart(&mut stage);
+                restart.restart(&mut setup);
             }
         }
         check(&upstream, ["GET /a - ", "GET /b - ", "POST /c - x=1", "POST /d - x=1"]);

@@ -10,7 +10,7 @@ use crate::support::program::until;
 
 /// Which way a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// To the server.
     Up,
     /// To the client.
@@ -18,7 +18,7 @@ pub(crate) enum Way {
 }
 
 /// What becomes of a datagram, the nth (from 0) of its connection's way: those that go on now.
-type Rule = Box<dyn FnMut(Way, usize, Vec<u8>) -> Vec<Vec<u8>> + Send>;
+type Rule = Box<dyn FnMut(Direction, usize, Vec<u8>) -> Vec<Vec<u8>> + Send>;
 
 /// A relay in front of a server. It keeps its port while servers come and go, as a client's
 /// sessions belong to host and port.
@@ -55,7 +55,7 @@ impl Relay {
     /// Passes on what the rule gives.
     pub(crate) fn ruled(
         server: SocketAddr,
-        rule: impl FnMut(Way, usize, Vec<u8>) -> Vec<Vec<u8>> + Send + 'static,
+        rule: impl FnMut(Direction, usize, Vec<u8>) -> Vec<Vec<u8>> + Send + 'static,
     ) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = socket.local_addr().unwrap().port();
@@ -81,7 +81,7 @@ impl Relay {
     /// Another rule from now on.
     pub(crate) fn rule(
         &self,
-        rule: impl FnMut(Way, usize, Vec<u8>) -> Vec<Vec<u8>> + Send + 'static,
+        rule: impl FnMut(Direction, usize, Vec<u8>) -> Vec<Vec<u8>> + Send + 'static,
     ) {
         self.state.lock().unwrap().rule = Box::new(rule);
     }
@@ -91,9 +91,9 @@ impl Relay {
     pub(crate) fn hold_until(&self, opens: impl Fn() -> bool + Send + 'static) {
         let held = Arc::new(Mutex::new((false, Vec::new())));
         let holder = held.clone();
-        self.rule(move |way, _, datagram| {
+        self.rule(move |direction, _, datagram| {
             let mut held = holder.lock().unwrap();
-            if way == Way::Down || held.0 || is_first_flight(&datagram) {
+            if direction == Direction::Down || held.0 || is_first_flight(&datagram) {
                 return vec![datagram];
             }
             held.1.push(datagram);
@@ -120,7 +120,7 @@ impl Relay {
     }
 
     /// Another server from now on, for clients that come.
-    pub(crate) fn turn_to(&self, server: SocketAddr) {
+    pub(crate) fn forward_to(&self, server: SocketAddr) {
         self.state.lock().unwrap().server = server;
     }
 
@@ -182,7 +182,7 @@ fn upwards(socket: &UdpSocket, state: &Arc<Mutex<State>>, from: SocketAddr, data
         client.flight.push(datagram.to_vec());
     }
     client.counts[0] += 1;
-    for datagram in (locked.rule)(Way::Up, nth, datagram.to_vec()) {
+    for datagram in (locked.rule)(Direction::Up, nth, datagram.to_vec()) {
         // A server that is gone refuses; another may come.
         let _ = client.up.send(&datagram);
     }
@@ -224,7 +224,7 @@ fn downwards(
         let mut client = client.lock().unwrap();
         let nth = client.counts[1];
         client.counts[1] += 1;
-        for datagram in (locked.rule)(Way::Down, nth, buffer[..count].to_vec()) {
+        for datagram in (locked.rule)(Direction::Down, nth, buffer[..count].to_vec()) {
             let _ = socket.send_to(&datagram, to);
         }
     }

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::attacker::resend;
 use super::initial::{ZERO_RTT, packets};
-use super::relay::Way;
+use super::relay::Direction;
 use super::rustls_client::{Client, get};
-use super::test_server::Stage;
+use super::setup::Setup;
 use crate::support::program::{TEST_TIMEOUT, fields, within};
 
 /// A first flight that was executed, and the target that names it.
@@ -19,18 +19,18 @@ struct Recorded {
 }
 
 /// Has a client ask early through the relay, and keeps the flights that were executed early.
-fn record(stage: &Stage, client: &Client, count: usize) -> Vec<Recorded> {
-    client.connect(stage.port()).ask(get("/index.html"));
+fn record(setup: &Setup, client: &Client, count: usize) -> Vec<Recorded> {
+    client.connect(setup.port()).request(get("/index.html"));
     let one = |number: usize| {
         let target = format!("/index.html?flight={number}");
-        let (link, responses) = client.connect_early(stage.port(), &[get(&target)]);
+        let (link, responses) = client.connect_early(setup.port(), &[get(&target)]);
         assert_eq!((link.early, responses[0].status), (Some(true), 200));
         link.close();
-        Recorded { datagrams: stage.relay.flight(), target }
+        Recorded { datagrams: setup.relay.flight(), target }
     };
     let mut all: Vec<_> = (0..count).map(one).collect();
     // On a busy machine the handshake may be over before the request is written.
-    let log = stage.server.lines(count + 1);
+    let log = setup.server.lines(count + 1);
     let early = counts(&log, "claim", "won");
     all.retain(|one| early.contains_key(&*one.target));
     assert!(all.len() > count / 4, "hardly anything is early: {log:#?}");
@@ -48,11 +48,11 @@ fn counts<'a>(log: &'a [Value], field: &str, value: impl Into<Value>) -> HashMap
 }
 
 /// Each flight was executed once, and whoever comes now is served.
-fn executed_once(stage: &mut Stage, recorded: &[Recorded], client: &Client) {
-    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html?honest")]);
+fn executed_once(setup: &mut Setup, recorded: &[Recorded], client: &Client) {
+    let (link, responses) = client.connect_early(setup.port(), &[get("/index.html?honest")]);
     assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
-    let log = stage.end();
+    let log = setup.end();
     let executed = counts(&log, "executed", true);
     for one in recorded {
         assert_eq!(executed[&*one.target], 1, "{}", one.target);
@@ -63,22 +63,22 @@ fn executed_once(stage: &mut Stage, recorded: &[Recorded], client: &Client) {
 #[test]
 fn rfc9001_9_2_ten_thousand_copies_over_quic_execute_nothing() {
     // While a copy's connection lives, the server takes others of the same flight for its packets.
-    let mut stage = Stage::configured(FRESH, &["--header-timeout", "1s"]);
-    let client = Client::new(&stage.cert);
-    let recorded = record(&stage, &client, 40);
+    let mut setup = Setup::configured(FRESH, &["--header-timeout", "1s"]);
+    let client = Client::new(&setup.cert);
+    let recorded = record(&setup, &client, 40);
     let flights: Vec<_> = recorded.iter().map(|one| one.datagrams.clone()).collect();
     for round in 1..=2 {
-        resend(stage.server.address, &flights, 5_000_usize.div_ceil(flights.len()));
+        resend(setup.server.address, &flights, 5_000_usize.div_ceil(flights.len()));
         // So each flight has been a connection of its own that often, and has come to the gate.
         let all = within(TEST_TIMEOUT, Duration::from_millis(250), || {
-            resend(stage.server.address, &flights, 1);
-            let log = stage.server.log();
+            resend(setup.server.address, &flights, 1);
+            let log = setup.server.log();
             let lost = counts(&log, "claim", "lost");
             recorded.iter().all(|one| lost.get(&*one.target).is_some_and(|lost| *lost >= round))
         });
         assert!(all, "copies do not get as far as the strike register");
     }
-    executed_once(&mut stage, &recorded, &client);
+    executed_once(&mut setup, &recorded, &client);
 }
 
 /// Tickets stay fresh longer than the test takes.
@@ -88,25 +88,25 @@ const FRESH: &str = "[early_data]\nfreshness = \"1m\"\n";
 /// requests: who has kept the packets that were lost must not have them executed, too.
 #[test]
 fn rfc9001_9_2_a_copy_of_early_data_that_was_lost_executes_nothing() {
-    let mut stage = Stage::new(&["--header-timeout", "1s"]);
-    let client = Client::new(&stage.cert);
-    client.connect(stage.port()).ask(get("/index.html"));
-    stage.relay.rule(|way, _, datagram| match way {
-        Way::Up => without_early_data(&datagram).into_iter().collect(),
-        Way::Down => vec![datagram],
+    let mut setup = Setup::new(&["--header-timeout", "1s"]);
+    let client = Client::new(&setup.cert);
+    client.connect(setup.port()).request(get("/index.html"));
+    setup.relay.rule(|direction, _, datagram| match direction {
+        Direction::Up => without_early_data(&datagram).into_iter().collect(),
+        Direction::Down => vec![datagram],
     });
-    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html?lost")]);
+    let (link, responses) = client.connect_early(setup.port(), &[get("/index.html?lost")]);
     assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
-    let line = stage.server.lines(2).remove(1);
+    let line = setup.server.lines(2).remove(1);
     assert_eq!(fields(&line, "early executed"), "false true");
-    let flight = [stage.relay.flight()];
+    let flight = [setup.relay.flight()];
     let held = within(TEST_TIMEOUT, Duration::from_millis(250), || {
-        resend(stage.server.address, &flight, 1);
-        stage.server.log().len() > 2
+        resend(setup.server.address, &flight, 1);
+        setup.server.log().len() > 2
     });
     assert!(held, "no copy gets as far as the gate");
-    let log = stage.end();
+    let log = setup.end();
     assert_eq!(counts(&log, "executed", true)["/index.html?lost"], 1, "{log:#?}");
 }
 

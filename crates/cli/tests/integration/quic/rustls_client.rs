@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::test_server::{EARLY, FULL, RESUMED, RETRY, Stage};
+use super::setup::{EARLY, FULL, RESUMED, RETRY, Setup};
 use crate::support::program::{PAGE, TEST_TIMEOUT};
 
 /// A client that keeps sessions, the server's transport parameters and address tokens.
@@ -41,18 +41,18 @@ type Http = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 
 /// What came back.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
 /// A request: method, target, body.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask(pub(crate) Method, pub(crate) String, pub(crate) Bytes);
+pub(crate) struct TestRequest(pub(crate) Method, pub(crate) String, pub(crate) Bytes);
 
 /// A request without a body.
-pub(crate) fn get(target: &str) -> Ask {
-    Ask(Method::GET, target.to_owned(), Bytes::new())
+pub(crate) fn get(target: &str) -> TestRequest {
+    TestRequest(Method::GET, target.to_owned(), Bytes::new())
 }
 
 impl Client {
@@ -97,9 +97,9 @@ impl Client {
     /// A connection that waits for its handshake.
     pub(crate) fn connect(&self, port: u16) -> Link<'_> {
         self.wait(async {
-            let (endpoint, connecting) = self.begin(port);
+            let (endpoint, connecting) = self.start(port);
             let connection = connecting.await.unwrap();
-            let http = begin_http(&connection).await.0;
+            let http = start_http(&connection).await.0;
             Link { client: self, endpoint, connection, http, port, early: None }
         })
     }
@@ -109,24 +109,29 @@ impl Client {
     ///
     /// # Panics
     /// If there is nothing to resume with early data.
-    pub(crate) fn connect_early(&self, port: u16, asks: &[Ask]) -> (Link<'_>, Vec<Answer>) {
+    pub(crate) fn connect_early(
+        &self,
+        port: u16,
+        requests: &[TestRequest],
+    ) -> (Link<'_>, Vec<TestResponse>) {
         self.wait(async {
-            let (endpoint, connecting) = self.begin(port);
+            let (endpoint, connecting) = self.start(port);
             let Ok((connection, accepted)) = connecting.into_0rtt() else {
                 panic!("no session with early data");
             };
-            let (mut http, driver) = begin_http(&connection).await;
-            let mut responses = ask_all(&mut http, port, asks).await;
+            let (mut http, driver) = start_http(&connection).await;
+            let mut responses = request_all(&mut http, port, requests).await;
             let taken = accepted.await;
             if !taken {
                 // Its streams are gone. Without its driver it cannot close what goes on.
                 driver.abort();
                 let _ = driver.await;
-                http = begin_http(&connection).await.0;
-                for (response, ask) in responses.iter_mut().zip(asks) {
+                http = start_http(&connection).await.0;
+                for (response, request) in responses.iter_mut().zip(requests) {
                     // One whose stream was opened late was no early data.
                     if response.is_err() {
-                        *response = ask_all(&mut http, port, slice::from_ref(ask)).await.remove(0);
+                        *response =
+                            request_all(&mut http, port, slice::from_ref(request)).await.remove(0);
                     }
                 }
             }
@@ -135,7 +140,7 @@ impl Client {
         })
     }
 
-    fn begin(&self, port: u16) -> (Endpoint, quinn::Connecting) {
+    fn start(&self, port: u16) -> (Endpoint, quinn::Connecting) {
         let endpoint = endpoint(None);
         let server: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
         let connecting = endpoint.connect_with(self.config.clone(), server, "localhost").unwrap();
@@ -166,8 +171,8 @@ impl TokenStore for NoTokens {
 
 impl Link<'_> {
     /// One request and its response.
-    pub(crate) fn ask(&mut self, ask: Ask) -> Answer {
-        let responses = ask_all(&mut self.http, self.port, slice::from_ref(&ask));
+    pub(crate) fn request(&mut self, request: TestRequest) -> TestResponse {
+        let responses = request_all(&mut self.http, self.port, slice::from_ref(&request));
         self.client.wait(responses).remove(0).unwrap()
     }
 
@@ -202,7 +207,7 @@ impl Link<'_> {
     }
 }
 
-async fn begin_http(connection: &Connection) -> (Http, JoinHandle<()>) {
+async fn start_http(connection: &Connection) -> (Http, JoinHandle<()>) {
     let connection = h3_quinn::Connection::new(connection.clone());
     let (mut driver, http) = h3::client::new(connection).await.unwrap();
     let driver = tokio::spawn(async move {
@@ -212,18 +217,23 @@ async fn begin_http(connection: &Connection) -> (Http, JoinHandle<()>) {
 }
 
 /// All at once.
-async fn ask_all(http: &mut Http, port: u16, asks: &[Ask]) -> Vec<Result<Answer, String>> {
-    let asked = asks.iter().map(|ask| tokio::spawn(response(http.clone(), port, ask.clone())));
-    let asked: Vec<_> = asked.collect();
+async fn request_all(
+    http: &mut Http,
+    port: u16,
+    requests: &[TestRequest],
+) -> Vec<Result<TestResponse, String>> {
+    let requested =
+        requests.iter().map(|request| tokio::spawn(response(http.clone(), port, request.clone())));
+    let requested: Vec<_> = requested.collect();
     let mut responses = Vec::new();
-    for one in asked {
+    for one in requested {
         responses.push(one.await.unwrap());
     }
     responses
 }
 
-async fn response(mut http: Http, port: u16, ask: Ask) -> Result<Answer, String> {
-    let Ask(method, target, body) = ask;
+async fn response(mut http: Http, port: u16, request: TestRequest) -> Result<TestResponse, String> {
+    let TestRequest(method, target, body) = request;
     let request =
         Request::builder().method(method).uri(format!("https://localhost:{port}{target}"));
     let request = request.header("content-length", body.len()).body(()).unwrap();
@@ -239,102 +249,102 @@ async fn response(mut http: Http, port: u16, ask: Ask) -> Result<Answer, String>
         body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
     }
     let status = head.status().as_u16();
-    Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() })
+    Ok(TestResponse { status, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
 #[test]
 fn rustls_full_resumed_and_early() {
-    let stage = Stage::new(&[]);
-    let client = Client::new(&stage.cert);
+    let setup = Setup::new(&[]);
+    let client = Client::new(&setup.cert);
     for _ in 0..2 {
-        let mut link = client.connect(stage.port());
-        let response = link.ask(get("/index.html"));
+        let mut link = client.connect(setup.port());
+        let response = link.request(get("/index.html"));
         assert_eq!((response.status, &*response.body), (200, PAGE));
         link.close();
     }
-    stage.answer_first(2);
-    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    setup.delay_finished(2);
+    let (link, responses) = client.connect_early(setup.port(), &[get("/index.html")]);
     assert_eq!((link.early, responses[0].status, &*responses[0].body), (Some(true), 200, PAGE));
     link.close();
-    assert_eq!(stage.seen(3), [FULL, RESUMED, EARLY]);
+    assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
 }
 
 #[test]
 fn rustls_refused_by_a_server_without_its_keys() {
-    let mut stage = Stage::new(&[]);
-    let client = Client::new(&stage.cert);
-    client.connect(stage.port()).ask(get("/index.html"));
-    stage.restart("", &[]);
-    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    let mut setup = Setup::new(&[]);
+    let client = Client::new(&setup.cert);
+    client.connect(setup.port()).request(get("/index.html"));
+    setup.restart("", &[]);
+    let (link, responses) = client.connect_early(setup.port(), &[get("/index.html")]);
     assert_eq!((link.early, responses[0].status), (Some(false), 200));
     link.close();
-    assert_eq!(stage.seen(2), [FULL, FULL]);
+    assert_eq!(setup.logged(2), [FULL, FULL]);
 }
 
 #[test]
 fn rfc9001_6_rustls_updates_keys() {
-    let stage = Stage::new(&[]);
-    let client = Client::new(&stage.cert);
-    let mut link = client.connect(stage.port());
+    let setup = Setup::new(&[]);
+    let client = Client::new(&setup.cert);
+    let mut link = client.connect(setup.port());
     for _ in 0..3 {
-        assert_eq!(link.ask(get("/index.html")).status, 200);
+        assert_eq!(link.request(get("/index.html")).status, 200);
         link.update_keys();
     }
-    assert_eq!(link.ask(get("/index.html")).status, 200);
+    assert_eq!(link.request(get("/index.html")).status, 200);
     link.close();
-    assert_eq!(stage.seen(4), [FULL; 4]);
+    assert_eq!(setup.logged(4), [FULL; 4]);
 }
 
 #[test]
 fn rfc9000_9_rustls_changes_its_address() {
-    let stage = Stage::new(&[]);
-    let client = Client::new(&stage.cert);
-    let mut link = client.connect(stage.port());
+    let setup = Setup::new(&[]);
+    let client = Client::new(&setup.cert);
+    let mut link = client.connect(setup.port());
     let before = link.from();
-    assert_eq!(link.ask(get("/index.html")).status, 200);
+    assert_eq!(link.request(get("/index.html")).status, 200);
     assert_ne!(link.move_on(), before);
-    assert_eq!(link.ask(get("/index.html")).status, 200);
+    assert_eq!(link.request(get("/index.html")).status, 200);
     assert!(link.path_responses() > 0, "the server asks whether it is there");
     link.close();
-    assert_eq!(stage.seen(2), [FULL; 2]);
+    assert_eq!(setup.logged(2), [FULL; 2]);
 }
 
 #[test]
 fn rustls_with_chacha20() {
-    let stage = Stage::new(&[]);
+    let setup = Setup::new(&[]);
     let chacha = CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
-    let client = Client::with(&stage.cert, |suite| suite == chacha);
-    client.connect(stage.port()).ask(get("/index.html"));
-    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    let client = Client::with(&setup.cert, |suite| suite == chacha);
+    client.connect(setup.port()).request(get("/index.html"));
+    let (link, responses) = client.connect_early(setup.port(), &[get("/index.html")]);
     assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
-    assert!(stage.server.lines(2).iter().all(|l| l["cipher"] == "TLS_CHACHA20_POLY1305_SHA256"));
+    assert!(setup.server.lines(2).iter().all(|l| l["cipher"] == "TLS_CHACHA20_POLY1305_SHA256"));
 }
 
 #[test]
 fn rfc9000_8_1_rustls_shows_its_address_or_a_token() {
-    let stage = Stage::configured(RETRY, &[]);
-    let client = Client::new(&stage.cert);
-    let mut link = client.connect(stage.port());
-    assert_eq!(link.ask(get("/index.html")).status, 200);
+    let setup = Setup::configured(RETRY, &[]);
+    let client = Client::new(&setup.cert);
+    let mut link = client.connect(setup.port());
+    assert_eq!(link.request(get("/index.html")).status, 200);
     link.close();
-    assert_eq!(stage.relay.retries(), 1);
-    stage.answer_first(1);
-    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    assert_eq!(setup.relay.retries(), 1);
+    setup.delay_finished(1);
+    let (link, responses) = client.connect_early(setup.port(), &[get("/index.html")]);
     assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
-    assert_eq!((stage.relay.retries(), stage.seen(2)), (1, vec![FULL.into(), EARLY.into()]));
+    assert_eq!((setup.relay.retries(), setup.logged(2)), (1, vec![FULL.into(), EARLY.into()]));
 }
 
 /// A client that has lost its tokens, and not its session.
 #[test]
 fn rustls_sends_early_data_again_after_a_retry() {
-    let stage = Stage::configured(RETRY, &[]);
-    let client = Client::without_tokens(&stage.cert);
-    client.connect(stage.port()).ask(get("/index.html"));
-    stage.answer_first(1);
-    let (link, responses) = client.connect_early(stage.port(), &[get("/index.html")]);
+    let setup = Setup::configured(RETRY, &[]);
+    let client = Client::without_tokens(&setup.cert);
+    client.connect(setup.port()).request(get("/index.html"));
+    setup.delay_finished(1);
+    let (link, responses) = client.connect_early(setup.port(), &[get("/index.html")]);
     assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
-    assert_eq!((stage.relay.retries(), stage.seen(2)), (2, vec![FULL.into(), EARLY.into()]));
+    assert_eq!((setup.relay.retries(), setup.logged(2)), (2, vec![FULL.into(), EARLY.into()]));
 }

@@ -22,7 +22,7 @@ use super::rustls_client::endpoint;
 
 /// What is asked of a server.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct ServerOptions {
     /// Every address has to be validated.
     pub(crate) retry: bool,
     /// ChaCha20-Poly1305 alone.
@@ -33,7 +33,7 @@ pub(crate) struct Wishes {
 
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     pub(crate) method: String,
     pub(crate) target: String,
     pub(crate) body: usize,
@@ -51,52 +51,52 @@ pub(crate) struct Seen {
 pub(crate) struct Server {
     pub(crate) port: u16,
     endpoint: Endpoint,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    logged: Arc<Mutex<Vec<Observed>>>,
     sessions: Arc<dyn StoresServerSessions>,
     dir: PathBuf,
-    wishes: Wishes,
+    options: ServerOptions,
     _runtime: Runtime,
 }
 
 impl Server {
     /// Its certificate is cert.pem in `dir`, its key key.pem.
-    pub(crate) fn start(dir: &Path, wishes: Wishes) -> Self {
+    pub(crate) fn start(dir: &Path, options: ServerOptions) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
         let sessions: Arc<dyn StoresServerSessions> = ServerSessionMemoryCache::new(100);
-        let config = config(dir, wishes, true, sessions.clone());
+        let config = config(dir, options, true, sessions.clone());
         let entered = runtime.enter();
         let endpoint = endpoint(Some(config));
         let port = endpoint.local_addr().unwrap().port();
-        let seen = Arc::<Mutex<Vec<Seen>>>::default();
-        runtime.spawn(accept(endpoint.clone(), wishes, seen.clone()));
+        let logged = Arc::<Mutex<Vec<Observed>>>::default();
+        runtime.spawn(accept(endpoint.clone(), options, logged.clone()));
         drop(entered);
-        Self { port, endpoint, seen, sessions, dir: dir.to_owned(), wishes, _runtime: runtime }
+        Self { port, endpoint, logged, sessions, dir: dir.to_owned(), options, _runtime: runtime }
     }
 
     /// Resumes from here on, and refuses early data.
     pub(crate) fn refuse_early_data(&self) {
-        let config = config(&self.dir, self.wishes, false, self.sessions.clone());
+        let config = config(&self.dir, self.options, false, self.sessions.clone());
         self.endpoint.set_server_config(Some(config));
     }
 
     /// The requests, as they come in.
-    pub(crate) fn requests(&self) -> Arc<Mutex<Vec<Seen>>> {
-        self.seen.clone()
+    pub(crate) fn requests(&self) -> Arc<Mutex<Vec<Observed>>> {
+        self.logged.clone()
     }
 
     /// The requests so far.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
+    pub(crate) fn logged(&self) -> Vec<Observed> {
+        self.logged.lock().unwrap().clone()
     }
 }
 
 fn config(
     dir: &Path,
-    wishes: Wishes,
+    options: ServerOptions,
     early: bool,
     sessions: Arc<dyn StoresServerSessions>,
 ) -> quinn::ServerConfig {
@@ -107,7 +107,7 @@ fn config(
         .find(|suite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256)
         .and_then(|suite| suite.tls13()?.quic_suite())
         .unwrap();
-    if wishes.chacha {
+    if options.chacha {
         let chacha = CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
         provider.cipher_suites.retain(|suite| suite.suite() == chacha);
     }
@@ -146,20 +146,25 @@ impl TokenLog for Spent {
     }
 }
 
-async fn accept(endpoint: Endpoint, wishes: Wishes, seen: Arc<Mutex<Vec<Seen>>>) {
+async fn accept(endpoint: Endpoint, options: ServerOptions, logged: Arc<Mutex<Vec<Observed>>>) {
     let mut retried = HashSet::new();
     while let Some(incoming) = endpoint.accept().await {
         let from = incoming.remote_address();
-        if wishes.retry && !incoming.remote_address_validated() {
+        if options.retry && !incoming.remote_address_validated() {
             retried.insert(from);
             incoming.retry().unwrap();
         } else {
-            tokio::spawn(serve(incoming, wishes, retried.contains(&from), seen.clone()));
+            tokio::spawn(serve(incoming, options, retried.contains(&from), logged.clone()));
         }
     }
 }
 
-async fn serve(incoming: Incoming, wishes: Wishes, retried: bool, seen: Arc<Mutex<Vec<Seen>>>) {
+async fn serve(
+    incoming: Incoming,
+    options: ServerOptions,
+    retried: bool,
+    logged: Arc<Mutex<Vec<Observed>>>,
+) {
     let validated = incoming.remote_address_validated();
     // A ClientHello may take several datagrams, and how many streams it allows is known only then.
     let mut connecting = incoming.accept().unwrap();
@@ -175,12 +180,12 @@ async fn serve(incoming: Incoming, wishes: Wishes, retried: bool, seen: Arc<Mute
         let mut nobody = Context::from_waker(Waker::noop());
         early = early && Pin::new(&mut complete).poll(&mut nobody).is_pending();
         let facts = Facts { early, validated, retried };
-        let (connection, seen) = (connection.clone(), seen.clone());
+        let (connection, logged) = (connection.clone(), logged.clone());
         tokio::spawn(async move {
-            if wishes.new_keys {
+            if options.new_keys {
                 connection.force_key_update();
             }
-            let _ = response(request, facts, &connection, &seen).await;
+            let _ = response(request, facts, &connection, &logged).await;
         });
     }
 }
@@ -195,7 +200,7 @@ async fn response(
     request: h3::server::RequestResolver<h3_quinn::Connection, Bytes>,
     facts: Facts,
     connection: &Connection,
-    seen: &Mutex<Vec<Seen>>,
+    logged: &Mutex<Vec<Observed>>,
 ) -> Result<(), h3::error::StreamError> {
     let (head, mut stream) = request.resolve_request().await?;
     let mut body = 0;
@@ -205,7 +210,7 @@ async fn response(
     let target = head.uri().path_and_query().map_or("", |target| target.as_str()).to_owned();
     let method = head.method().to_string();
     let text = format!("{method} {target} {body}\n");
-    seen.lock().unwrap().push(Seen {
+    logged.lock().unwrap().push(Observed {
         method,
         target,
         body,

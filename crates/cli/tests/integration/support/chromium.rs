@@ -19,7 +19,7 @@ pub(crate) struct Browser {
     last: u64,
     session: Option<String>,
     /// What it asked any host for.
-    pub(crate) asked: Vec<String>,
+    pub(crate) requested: Vec<String>,
     /// What it complained of: its console, its policy, its scripts.
     pub(crate) complaints: Vec<String>,
 }
@@ -58,7 +58,7 @@ impl Browser {
             messages,
             last: 0,
             session: None,
-            asked: Vec::new(),
+            requested: Vec::new(),
             complaints: Vec::new(),
         };
         browser.attach();
@@ -79,32 +79,32 @@ impl Browser {
 
     /// Opens a page and waits until it is loaded.
     pub(crate) fn go(&mut self, url: &str) {
-        let went = self.call("Page.navigate", json!({ "url": url }));
-        assert!(went["errorText"].is_null(), "{url}: {went}");
-        self.becomes("document.readyState", "complete");
+        let result = self.call("Page.navigate", json!({ "url": url }));
+        assert!(result["errorText"].is_null(), "{url}: {result}");
+        self.wait_for_text("document.readyState", "complete");
     }
 
     /// Why it does not open a page.
     pub(crate) fn refusal(&mut self, url: &str) -> String {
-        let went = self.call("Page.navigate", json!({ "url": url }));
-        went["errorText"].as_str().unwrap_or_default().to_owned()
+        let result = self.call("Page.navigate", json!({ "url": url }));
+        result["errorText"].as_str().unwrap_or_default().to_owned()
     }
 
     /// What an expression comes to in the page.
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
-        let given =
+        let parameters =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
-        self.call("Runtime.evaluate", given)["result"]["value"].take()
+        self.call("Runtime.evaluate", parameters)["result"]["value"].take()
     }
 
     /// Waits until an expression's text has these words in it.
-    pub(crate) fn becomes(&mut self, expression: &str, words: &str) {
+    pub(crate) fn wait_for_text(&mut self, expression: &str, words: &str) {
         let mut last = Value::Null;
-        let came = within(TEST_TIMEOUT, Duration::from_millis(50), || {
+        let matched = within(TEST_TIMEOUT, Duration::from_millis(50), || {
             last = self.eval(expression);
             last.as_str().is_some_and(|text| text.contains(words))
         });
-        assert!(came, "{expression} is not {words:?} but {last}; {:?}", self.complaints);
+        assert!(matched, "{expression} is not {words:?} but {last}; {:?}", self.complaints);
     }
 
     /// Sends a command and waits for its result; `null` where the page went away meanwhile.
@@ -133,7 +133,7 @@ impl Browser {
         match message["method"].as_str().unwrap_or_default() {
             "Network.requestWillBeSent" => {
                 let url = parameters["request"]["url"].as_str().unwrap_or_default();
-                self.asked.push(url.to_owned());
+                self.requested.push(url.to_owned());
             }
             "Log.entryAdded" | "Runtime.exceptionThrown" | "Runtime.consoleAPICalled" => {
                 self.complaints.push(parameters.to_string());

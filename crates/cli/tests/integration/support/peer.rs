@@ -91,11 +91,11 @@ impl Peer {
         if !cert.exists() {
             certificate(dir);
         }
-        let said = dir.join("peer.said");
+        let stderr = dir.join("peer.said");
         for _ in 0..5 {
             let port = free_port();
             fs::write(dir.join("peer.conf"), config(port)).unwrap();
-            let log = File::create(&said).unwrap();
+            let log = File::create(&stderr).unwrap();
             let mut command = Command::new(program_path(program));
             command
                 .current_dir(dir)
@@ -119,7 +119,7 @@ impl Peer {
                 return Self { running, cert, port };
             }
         }
-        panic!("{program} does not start: {}", text(&said));
+        panic!("{program} does not start: {}", text(&stderr));
     }
 }
 

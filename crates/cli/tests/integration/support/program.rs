@@ -67,7 +67,7 @@ pub(crate) struct Serve {
     running: Running,
     pub(crate) address: SocketAddr,
     pub(crate) cert: PathBuf,
-    pub(crate) said: PathBuf,
+    pub(crate) stderr: PathBuf,
     pub(crate) log: PathBuf,
 }
 
@@ -139,17 +139,17 @@ impl Serve {
     }
 
     fn ready(dir: &Path, mut command: Command) -> Self {
-        let (log, cert, said) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
+        let (log, cert, stderr) = (dir.join("log"), dir.join("cert.pem"), dir.join("said"));
         let running = Running::start(&mut command);
         let mut address = None;
         until(|| {
-            address = text(&said).lines().find_map(|line| {
+            address = text(&stderr).lines().find_map(|line| {
                 line.split_once("serving on ").and_then(|(_, rest)| rest.trim().parse().ok())
             });
             address.is_some()
         });
-        let address = address.unwrap_or_else(|| panic!("it does not serve: {}", text(&said)));
-        Self { running, address, cert, said, log }
+        let address = address.unwrap_or_else(|| panic!("it does not serve: {}", text(&stderr)));
+        Self { running, address, cert, stderr, log }
     }
 
     pub(crate) fn port(&self) -> String {
@@ -160,12 +160,12 @@ impl Serve {
     pub(crate) fn console(&self) -> SocketAddr {
         let mut console = None;
         until(|| {
-            console = text(&self.said).lines().find_map(|line| {
+            console = text(&self.stderr).lines().find_map(|line| {
                 line.split_once("the console is on ").and_then(|(_, rest)| rest.trim().parse().ok())
             });
             console.is_some()
         });
-        console.unwrap_or_else(|| panic!("no console: {}", text(&self.said)))
+        console.unwrap_or_else(|| panic!("no console: {}", text(&self.stderr)))
     }
 
     /// Its process id.
@@ -205,9 +205,9 @@ impl Serve {
     pub(crate) fn end(&mut self) {
         self.running.signal(Signal::SIGTERM);
         let status = self.running.wait().expect("SIGTERM ends it");
-        let said = text(&self.said);
-        assert!(status.success(), "{status}: {said}");
-        assert!(!said.contains("panicked"), "{said}");
+        let stderr = text(&self.stderr);
+        assert!(status.success(), "{status}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
     }
 }
 

@@ -64,7 +64,7 @@ impl Recorder {
     }
 
     /// Passes on to another server from now on.
-    pub(crate) fn turn_to(&self, server: SocketAddr) {
+    pub(crate) fn forward_to(&self, server: SocketAddr) {
         *self.server.lock().unwrap() = server;
     }
 

@@ -12,7 +12,7 @@ use firstflight_testkit::{
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 
-use super::{example, placed};
+use super::{adapted, example};
 use crate::prometheus::age;
 use crate::support::peer::certificate;
 use crate::support::program::{Ended, Serve, fetch, firstflight, run, site, text, until, within};
@@ -144,7 +144,7 @@ impl Nodes {
             ("upstream = \"app\"", format!("root = {:?}", at("root"))),
             ("drain_delay = \"10s\"", "drain_delay = \"100ms\"".to_owned()),
         ];
-        let config = placed("kubernetes/firstflight.toml", &places);
+        let config = adapted("kubernetes/firstflight.toml", &places);
         fs::write(dir.join("config.toml"), config).unwrap();
         fs::copy(self.dir.path().join("cert.pem"), dir.join("cert.pem")).unwrap();
         let checked = run(firstflight(&dir).current_dir(&dir).args([
@@ -166,10 +166,10 @@ impl Nodes {
     /// Asks early by way of the attacker until it is accepted, which a claim that takes longer than
     /// its budget delays; the target that was.
     fn early(&self, path: &Recorder, node: usize, when: &str, before: impl Fn()) -> String {
-        path.turn_to(self.all[node].address);
+        path.forward_to(self.all[node].address);
         let mut round = 0;
         let mut target = String::new();
-        let accepted = within(PATIENCE_BELOW_A_WINDOW, Duration::from_millis(50), || {
+        let accepted = within(TIMEOUT_BELOW_A_WINDOW, Duration::from_millis(50), || {
             before();
             round += 1;
             target = format!("/index.html?{when}&node={node}&round={round}.");
@@ -182,7 +182,7 @@ impl Nodes {
     }
 
     /// As the pods' probes ask, who have no token; and nothing else is told without one.
-    fn probes_are_answered(&self, node: &Serve) {
+    fn probes_get_responses(&self, node: &Serve) {
         let made = manifests(&example("kubernetes"));
         let all = Yaml::load_from_str(&made.out).unwrap();
         let container = &pod(&all, "firstflight")["containers"][0];
@@ -263,7 +263,7 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_and_one_starts_anew() {
         }
         targets.push(target);
     }
-    nodes.probes_are_answered(&nodes.all[0]);
+    nodes.probes_get_responses(&nodes.all[0]);
     // A rolling update: a node ends and another one starts, which needs no window.
     let log = nodes.all.remove(0).stop();
     let line = |line: &&Value, target: &str| line["target"] == target && line["executed"] == true;
@@ -285,4 +285,4 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_and_one_starts_anew() {
 }
 
 /// A new store is not trusted for 47 s, so who is accepted within this has met no window.
-const PATIENCE_BELOW_A_WINDOW: Duration = Duration::from_secs(40);
+const TIMEOUT_BELOW_A_WINDOW: Duration = Duration::from_secs(40);

@@ -22,7 +22,7 @@ pub(crate) const EARLY: &str = "HTTP/3 true true won true 200 true";
 pub(crate) const RETRY: &str = "[http3]\nretry_above = 0\n";
 
 /// A site, a certificate and a running server.
-pub(crate) struct Stage {
+pub(crate) struct Setup {
     site: TempDir,
     /// What is served, as arguments.
     service: [String; 2],
@@ -32,7 +32,7 @@ pub(crate) struct Stage {
     pub(crate) relay: Relay,
 }
 
-impl Stage {
+impl Setup {
     /// Serves a page.
     pub(crate) fn new(arguments: &[&str]) -> Self {
         Self::configured("", arguments)
@@ -71,12 +71,12 @@ impl Stage {
     pub(crate) fn restart(&mut self, config: &str, arguments: &[&str]) {
         self.server.end();
         self.server = serve(self.site.path(), &self.service, config, arguments);
-        self.relay.turn_to(self.server.address);
+        self.relay.forward_to(self.server.address);
     }
 
     /// From now on a client's Finished waits until the log has one more line than this: on loopback
     /// it could be there before an early request is handed over.
-    pub(crate) fn answer_first(&self, lines: usize) {
+    pub(crate) fn delay_finished(&self, lines: usize) {
         self.server.lines(lines);
         let wanted = lines + 1;
         let log = self.server.log.clone();
@@ -90,7 +90,7 @@ impl Stage {
     }
 
     /// The log's lines once there are so many, each in one string.
-    pub(crate) fn seen(&self, count: usize) -> Vec<String> {
+    pub(crate) fn logged(&self, count: usize) -> Vec<String> {
         self.server.lines(count).iter().map(|line| fields(line, FIELDS)).collect()
     }
 }

@@ -84,9 +84,9 @@ pub(crate) fn serial(port: u16, name: &str) -> String {
 /// What the operators' side says of a site's certificate.
 pub(crate) fn certificate(server: &Serve, site: &str) -> Value {
     let url = format!("http://{}/status.json", server.console());
-    let said = run(Command::new("curl").args(["-sS", &url])).out;
+    let stderr = run(Command::new("curl").args(["-sS", &url])).out;
     let status: Value =
-        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        serde_json::from_str(&stderr).unwrap_or_else(|error| panic!("{error}: {stderr}"));
     let all = status["certificates"].as_array().cloned().unwrap_or_default();
     all.into_iter().find(|one| one["site"] == site).unwrap_or_default()
 }
@@ -99,19 +99,19 @@ pub(crate) fn metric(server: &Serve, series: &str) -> f64 {
     found.unwrap_or_else(|| panic!("{series}: {page}"))
 }
 
-pub(crate) fn said(server: &Serve) -> String {
-    text(&server.said)
+pub(crate) fn stderr(server: &Serve) -> String {
+    text(&server.stderr)
 }
 
 /// A server, an authority, and what trusts it; the certificate of `a.test` is there.
-pub(crate) fn begun(
+pub(crate) fn start_server(
     challenge: &str,
     life: Option<u32>,
 ) -> (TempDir, Ports, Pebble, Serve, PathBuf) {
-    begun_with(challenge, |ports| PebblePlan { validity_seconds: life, ..ports.plan() })
+    start_server_with(challenge, |ports| PebblePlan { validity_seconds: life, ..ports.plan() })
 }
 
-pub(crate) fn begun_with(
+pub(crate) fn start_server_with(
     challenge: &str,
     plan: impl Fn(Ports) -> PebblePlan,
 ) -> (TempDir, Ports, Pebble, Serve, PathBuf) {
@@ -122,6 +122,6 @@ pub(crate) fn begun_with(
     let server = Serve::configured(dir);
     let root = trusted(dir, &pebble);
     let there = until(|| is_served(dir, &root, ports.https, "a.test"));
-    assert!(there, "{}\n{}", said(&server), pebble.log());
+    assert!(there, "{}\n{}", stderr(&server), pebble.log());
     (site, ports, pebble, server, root)
 }

@@ -17,7 +17,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
 }
 
 /// An example's text with what is another's on this machine. Each of it is in the example once.
-pub(crate) fn placed(name: &str, places: &[(&str, String)]) -> String {
+pub(crate) fn adapted(name: &str, places: &[(&str, String)]) -> String {
     let mut text = fs::read_to_string(example(name)).unwrap();
     for (theirs, ours) in places {
         assert_eq!(text.matches(theirs).count(), 1, "{theirs} in {name}");
@@ -46,7 +46,7 @@ pub(crate) fn start_haproxy(dir: &Path, upstream: &str, change: impl Fn(String) 
             ("    user haproxy\n", String::new()),
             ("    group haproxy\n", String::new()),
         ];
-        change(placed("haproxy/haproxy.cfg", &places))
+        change(adapted("haproxy/haproxy.cfg", &places))
     })
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn start_nginx(dir: &Path, upstream: &str) -> Peer {
             ("/run/firstflight-keys/nginx", here("tickets")),
             ("/var/log/nginx/early-data.log", here("early-data.log")),
         ];
-        std::fs::write(dir.join("site.conf"), placed("nginx/early-data.conf", &places)).unwrap();
+        std::fs::write(dir.join("site.conf"), adapted("nginx/early-data.conf", &places)).unwrap();
         // What a distribution's nginx.conf has around it.
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {name};\n"))

@@ -13,7 +13,7 @@ use firstflight_testkit::{
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 
-use super::{example, placed};
+use super::{adapted, example};
 use crate::prometheus::{Prometheus, age};
 use crate::support::program::{
     Ended, Running, Serve, TEST_TIMEOUT, fetch, fields, firstflight, run, text, until, within,
@@ -165,23 +165,23 @@ impl Stack {
         assert_eq!(secrets(), drawn, "the second start keeps them");
         let password = password.trim().to_owned();
         let users = dir.path().join("secrets/valkey/users.acl");
-        let plan =
-            StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).set("aclfile", users.display());
+        let plan = StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).set("aclfile", users.display());
         let store = StoreProcess::start(plan);
-        let stranger = store.ask(&["SET", "firstflight:epoch", "1"]);
-        assert!(stranger.contains("NOPERM") && store.ask(&["PING"]) == "PONG", "{stranger}");
-        let said = dir.path().join("app.said");
+        let unrelated = store.ask(&["SET", "firstflight:epoch", "1"]);
+        assert!(unrelated.contains("NOPERM") && store.ask(&["PING"]) == "PONG", "{unrelated}");
+        let stderr = dir.path().join("app.said");
         let app = Running::start(
             Command::new("python3")
                 .arg(example("compose/app/app.py"))
                 .arg("127.0.0.1:0")
                 .stdin(Stdio::null())
-                .stdout(fs::File::create(&said).unwrap()),
+                .stdout(fs::File::create(&stderr).unwrap()),
         );
         let mut address = None;
         until(|| {
-            let said = text(&said);
-            address = said.strip_prefix("listening on ").and_then(|rest| rest.trim().parse().ok());
+            let stderr = text(&stderr);
+            address =
+                stderr.strip_prefix("listening on ").and_then(|rest| rest.trim().parse().ok());
             address.is_some()
         });
         let app_address = address.expect("the sample application listens");
@@ -202,7 +202,7 @@ impl Stack {
             ("/run/firstflight/token", format!("{secrets}/token")),
             ("/run/firstflight/store-password", format!("{secrets}/store-password")),
         ];
-        let config = placed("compose/firstflight.toml", &places);
+        let config = adapted("compose/firstflight.toml", &places);
         fs::write(dir.join("config.toml"), config).unwrap();
         let out = services(variables);
         let service = parsed(&out)["services"]["firstflight"].clone();
@@ -233,7 +233,7 @@ impl Stack {
             ("/run/prometheus/token", token),
             ("firstflight:9090", server.console().to_string()),
         ];
-        Prometheus::configured(self.dir.path(), &placed("compose/prometheus.yml", &places))
+        Prometheus::configured(self.dir.path(), &adapted("compose/prometheus.yml", &places))
     }
 
     /// Fetches by the one jar that all servers here share, as they share their ticket keys.
@@ -275,12 +275,12 @@ fn the_switch_is_seen_and_sessions_go_on() {
     server.stop();
 
     let server = stack.serve("off", &[("EARLY_DATA", "off"), ("KEEP_ALIVE", "off")]);
-    path.turn_to(server.address);
+    path.forward_to(server.address);
     let (facts, page) = stack.ask(&path, "/");
     assert!(
         facts.starts_with("1 ") && !facts.contains("accepted"),
         "{facts} {}",
-        text(&server.said)
+        text(&server.stderr)
     );
     assert!(page.contains("Early data: <b>no</b>"), "{page}");
     let (facts, image) = stack.ask(&path, "/image");
